@@ -1,0 +1,39 @@
+# Two commands for a new machine: `make quickstart` and `make test`. Each does its own set-up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: quickstart test check bench clean help
+
+help: ## what there is to make
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+quickstart: $(VENV)/.installed ## install, train on Cora, print the probe's accuracy, write runs/cora
+	$(BIN)/graphcl train cora --out runs/cora --overwrite
+
+check: $(VENV)/.installed-dev ## lint, format, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check ## everything CI runs
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.installed-dev ## speed on this CPU against rivals and floors, under 3 minutes
+	$(BIN)/python -m benchmarks.cpu --out benchmarks/results/cpu.jsonl
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build

@@ -1,0 +1,82 @@
+"""The entry point: commands, and how each kind of failure ends.
+
+Exit codes: 0 done; 2 the user's input is at fault, said in one line; 130 interrupted; 1 a bug.
+"""
+
+import os
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from graphcl.cli import datasets, embed, evaluate, train
+from graphcl.errors import GraphCLError
+
+# typer carries its own copy of click in some versions; this is ClickException in either.
+_CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(
+    name="graphcl",
+    help="Node embeddings of attributed graphs without labels (GraphCL, Hafidi et al. 2020).",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("datasets")(datasets.datasets)
+app.command("train")(train.train)
+app.command("embed")(embed.embed)
+app.command("evaluate")(evaluate.evaluate)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from graphcl import __version__
+
+        print(f"graphcl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Takes the options that stand before a command."""
+
+
+def main() -> None:
+    """Runs the command line and exits with its code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs one command and returns its exit code."""
+    try:
+        code = app(args=arguments or ["--help"], prog_name="graphcl", standalone_mode=False)
+    except GraphCLError as error:
+        return _fail(str(error))
+    except _CommandLineError as error:
+        context = getattr(error, "ctx", None)
+        message = getattr(error, "format_message", error.__str__)()
+        return _fail(message, command=context.command_path if context else "")
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", code=130)
+    except BrokenPipeError:
+        # The reader of our output has gone (`graphcl datasets | head -1`); nothing is wrong.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{name}{error.strerror or error}")
+    except Exception as error:
+        if os.environ.get("GRAPHCL_DEBUG"):
+            traceback.print_exc()
+        summary = " ".join(f"{type(error).__name__}: {error}".split())
+        return _fail(f"bug: {summary} (GRAPHCL_DEBUG=1 shows where)", code=1)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, *, command: str = "", code: int = 2) -> int:
+    print(f"{command or 'graphcl'}: {' '.join(message.split())}", file=sys.stderr)
+    return code

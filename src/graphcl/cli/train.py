@@ -1,0 +1,188 @@
+"""`graphcl train`: from a graph to a run directory."""
+
+import platform
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import scipy
+import sklearn
+import torch
+import typer
+
+from graphcl import __version__
+from graphcl.cli.common import (
+    DeviceOption,
+    JsonOption,
+    SetOption,
+    load_graph,
+    parse_settings,
+    print_json,
+)
+from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory, resolve_device
+from graphcl.errors import GraphError
+from graphcl.estimator import GraphCL
+from graphcl.evaluation import ProbeResult, linear_probe
+from graphcl.graph import Graph
+from graphcl.io import runs
+from graphcl.recipes import load_recipe, recipe_names
+from graphcl.training import EpochMetrics
+
+
+def train(
+    graph: Annotated[str, typer.Argument(help="A dataset (cora, citeseer, pubmed) or an .npz.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The run directory. [default: runs/NAME]")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="A recipe's name or a .toml. [default: the dataset's own, or default]"),
+    ] = None,
+    settings: SetOption = [],  # noqa: B006 (typer copies it)
+    seed: Annotated[int, typer.Option(help="Decides weights, batches and views.")] = 0,
+    device: DeviceOption = "auto",
+    overwrite: Annotated[bool, typer.Option(help="Replace a run that is there.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train an encoder on a graph and write a run directory.
+
+    On a labelled graph it ends with the probe's score: logistic regression on the embeddings.
+    Labels are read for that alone.
+
+    Examples:
+
+        graphcl train cora
+
+        graphcl train mine.npz --out runs/mine --set epochs=50 --set temperature=0.8
+    """
+    loaded = load_graph(graph)
+    out = out if out is not None else Path("runs") / loaded.name
+    runs.check_output(out, overwrite=overwrite)
+    chosen = recipe or (loaded.name if loaded.name in recipe_names() else "default")
+    full = load_recipe(chosen).with_values(**parse_settings(settings))
+    where = resolve_device(device)
+    model = GraphCL(full, seed=seed, device=str(where), verbose=True)
+    print(f"{loaded!r}; recipe {chosen}; {device_name(where)}", file=sys.stderr)
+    if loaded.self_loops_removed:
+        print(f"{loaded.self_loops_removed} self-loops removed", file=sys.stderr)
+    reset_peak_memory(where)
+    status = "complete"
+    try:
+        with _interruptible() as stop_if_asked:
+            model.fit(loaded, on_epoch=stop_if_asked)
+    except _InterruptedError:
+        status = "interrupted"
+    result = _finish(model, loaded, graph, out, overwrite=overwrite, status=status)
+    if status == "interrupted":
+        done = f"{len(model.history_)} of {full.epochs} epochs"
+        print(f"graphcl train: interrupted after {done}; saved in {out}", file=sys.stderr)
+        raise typer.Exit(130)
+    if as_json:
+        print_json(result)
+    else:
+        _print_result(result, out)
+
+
+def _finish(
+    model: GraphCL, graph: Graph, source: str, out: Path, *, overwrite: bool, status: str
+) -> dict[str, Any]:
+    """Embeds, probes and writes the run; returns what `result.json` holds."""
+    z = model.transform(graph)
+    probe, why = _probe(z, graph)
+    last = model.history_[-1]
+    where = torch.device(model.device)
+    result = {
+        "status": status,
+        "graph": {
+            "name": graph.name,
+            "source": source,
+            "nodes": graph.num_nodes,
+            "edges": graph.num_edges,
+            "features": graph.num_features,
+        },
+        "probe": asdict(probe) if probe else None,
+        "probe_skipped": why,
+        "epochs": last.epoch,
+        "loss": last.loss,
+        "mi_bound": last.mi_bound,
+        "seed": model.seed,
+        "recipe_hash": model.recipe_.hash,
+        "train_seconds": model.seconds_,
+        "peak_memory_bytes": peak_memory_bytes(where),
+        "device": device_name(where),
+        "versions": {
+            "graphcl": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "scipy": scipy.__version__,
+            "scikit-learn": sklearn.__version__,
+        },
+    }
+    with runs.new_run(out, overwrite=overwrite) as folder:
+        model.write_to(folder, graph=source)
+        np.save(folder / runs.EMBEDDINGS, z)
+        runs.write_json(folder / runs.RESULT, result)
+    return result
+
+
+def _probe(z: Any, graph: Graph) -> tuple[ProbeResult | None, str | None]:
+    """Returns the probe's result, or the reason there is none: labels are a gift, not a duty."""
+    if graph.y is None:
+        return None, "the graph has no labels"
+    try:
+        return linear_probe(z, graph), None
+    except GraphError as error:
+        return None, str(error)
+
+
+def _print_result(result: dict[str, Any], out: Path) -> None:
+    probe = result["probe"]
+    if probe:
+        train, val, test = probe["nodes"]
+        print(
+            f"probe: accuracy {100 * probe['accuracy']:.1f} %  macro-F1 {probe['macro_f1']:.3f}  "
+            f"(test {test:,} nodes, {probe['split']} split; C = {probe['strength']:.2g} chosen on "
+            f"{val:,} validation nodes, trained on {train:,})"
+        )
+    else:
+        print(f"no probe: {result['probe_skipped']}")
+    print(
+        f"run: {out}  ({result['epochs']} epochs in {result['train_seconds']:.1f} s, "
+        f"peak memory {result['peak_memory_bytes'] / 2**30:.2f} GiB)"
+    )
+
+
+class _InterruptedError(Exception):
+    pass
+
+
+@contextmanager
+def _interruptible() -> Iterator[Any]:
+    """Yields an `on_epoch` that ends training at the epoch in which Ctrl-C was first pressed.
+
+    A second Ctrl-C stops at once and writes nothing.
+    """
+    asked = False
+
+    def ask(_number: int, _frame: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        print("\nstopping after this epoch; Ctrl-C again stops now", file=sys.stderr, flush=True)
+
+    def stop_if_asked(_metrics: EpochMetrics) -> None:
+        if asked:
+            raise _InterruptedError
+
+    previous = signal.signal(signal.SIGINT, ask)
+    try:
+        yield stop_if_asked
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,86 @@
+"""The paper's five datasets, and which of them are here."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphcl.datasets.planetoid import load_bundled
+from graphcl.errors import DatasetError, suggestion
+from graphcl.graph import Graph
+
+
+@dataclass(frozen=True)
+class DatasetCard:
+    """One row of the paper's Table 1, figures as printed there."""
+
+    name: str
+    title: str
+    task: str
+    nodes: int
+    edges: int
+    features: int
+    classes: int
+    split: tuple[int, int, int]
+    source: str
+
+    @property
+    def present(self) -> bool:
+        """Whether `load_dataset` would find it on this machine."""
+        return self.source == "bundled" or any(
+            (folder / self.source).exists() for folder in data_folders()
+        )
+
+
+CATALOGUE = {
+    card.name: card
+    for card in (
+        DatasetCard(
+            "cora", "Cora", "transductive", 2708, 5429, 1433, 7, (140, 500, 1000), "bundled"
+        ),
+        DatasetCard(
+            "citeseer", "Citeseer", "transductive", 3327, 4732, 3707, 6, (120, 500, 1000), "bundled"
+        ),
+        DatasetCard(
+            "pubmed", "Pubmed", "transductive", 19717, 44338, 500, 3, (60, 500, 1000), "bundled"
+        ),
+        DatasetCard(
+            "reddit", "Reddit", "inductive", 231443, 11606919, 602, 41,
+            (151708, 23699, 55334), "reddit/reddit_data.npz",
+        ),
+        DatasetCard(
+            "ppi", "PPI", "inductive", 56944, 818716, 50, 121,
+            (44906, 6154, 5524), "ppi/ppi.npz",
+        ),
+    )
+}  # fmt: skip
+
+_LOADERS: dict[str, Callable[[], Graph]] = {
+    name: lambda name=name: load_bundled(name)  # type: ignore[misc]
+    for name in ("cora", "citeseer", "pubmed")
+}
+
+
+def data_folders() -> list[Path]:
+    """Returns the folders that are searched for data: ``GRAPHCL_DATA``, then the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "graphcl"
+    named = os.environ.get("GRAPHCL_DATA")
+    return [Path(named), cache] if named else [cache]
+
+
+def load_dataset(name: str) -> Graph:
+    """Returns a dataset of the paper by name.
+
+    Cora, Citeseer and Pubmed are part of the package and need no network.
+
+    Raises:
+        DatasetError: the name is unknown (the message lists the known ones), or the data is not
+            on this machine.
+    """
+    key = name.lower()
+    if key not in CATALOGUE:
+        known = ", ".join(CATALOGUE)
+        raise DatasetError(f"unknown dataset {name!r}; known: {known}{suggestion(key, CATALOGUE)}")
+    if key not in _LOADERS:
+        raise DatasetError(f"dataset {name!r} has no loader in this version")
+    return _LOADERS[key]()

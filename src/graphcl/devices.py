@@ -1,0 +1,50 @@
+"""Where tensors live: `auto`, `cpu`, `cuda` or `cuda:N`."""
+
+import resource
+import sys
+
+import torch
+
+from graphcl.errors import ParameterError
+
+
+def resolve_device(name: str | torch.device) -> torch.device:
+    """Returns the device that `name` means here; `auto` is CUDA where there is one.
+
+    Raises:
+        ParameterError: the name is none of the above, or that device is not present.
+    """
+    text = str(name)
+    if text == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if text == "cpu":
+        return torch.device("cpu")
+    kind, _, number = text.partition(":")
+    if kind != "cuda" or (number and not number.isdigit()):
+        raise ParameterError(f"device must be auto, cpu, cuda or cuda:N; got {text!r}")
+    if not torch.cuda.is_available():
+        raise ParameterError(f"device {text!r}: PyTorch sees no CUDA GPU here; use auto or cpu")
+    if number and int(number) >= torch.cuda.device_count():
+        raise ParameterError(
+            f"device {text!r}: this machine has {torch.cuda.device_count()} CUDA GPUs"
+        )
+    return torch.device(text)
+
+
+def device_name(device: torch.device) -> str:
+    """Returns the marketing name of a GPU, or ``cpu``."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Starts a new measurement of `peak_memory_bytes` on a GPU; a CPU process has only one."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Returns the peak of allocated GPU memory, or of this process's resident memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

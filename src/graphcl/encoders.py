@@ -1,0 +1,164 @@
+r"""Encoders: :math:`f(X, A) = H`, one embedding per node.
+
+Every encoder is a module called as ``encoder(x, adjacency) -> h`` and is chosen by name in
+`build_encoder`. `mean` is the paper's; the others wrap PyTorch Geometric's layers so that they
+can be compared under the same protocol.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import elu
+
+from graphcl.errors import ParameterError, require, suggestion
+from graphcl.kernels.csr import Adjacency, Features, linear, mean_pool
+
+
+class MeanPoolingEncoder(nn.Module):
+    r"""The paper's transductive encoders.
+
+    One layer: :math:`f(X, A) = \sigma(\hat A X W^{(0)})`. Two:
+    :math:`f(X, A) = \hat A\, \sigma(\hat A X W^{(0)})\, W^{(1)}`, and so on for more, with
+    :math:`\hat A = \check D^{-1}(A + I)`, :math:`\sigma` = ELU, Glorot weights and no bias.
+
+    Args:
+        num_features: P, the width of the input.
+        dim: P', the width of every layer and of the embedding.
+        layers: L.
+        generator: draws the weights.
+    """
+
+    def __init__(
+        self, num_features: int, *, dim: int, layers: int, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        widths = [num_features] + [dim] * layers
+        self.weights = nn.ParameterList(
+            torch.empty(inputs, outputs) for inputs, outputs in pairwise(widths)
+        )
+        glorot(self, generator)
+
+    def forward(self, x: Features, adjacency: Adjacency) -> Tensor:
+        """Returns the embeddings, ``[num_nodes, dim]``."""
+        weights = list(self.weights)
+        h = _pooled_linear(x, weights[0], adjacency)
+        if len(weights) == 1:
+            return elu(h)
+        for weight in weights[1:]:
+            h = mean_pool(elu(h), adjacency) @ weight
+        return h
+
+
+def _pooled_linear(x: Features, weight: Tensor, adjacency: Adjacency) -> Tensor:
+    """Returns Â X W, pooling on the narrower side of W; pooled inputs need no backward product."""
+    if isinstance(x, Tensor) and weight.shape[0] <= weight.shape[1]:
+        return mean_pool(x, adjacency) @ weight
+    return mean_pool(linear(x, weight), adjacency)
+
+
+class PygEncoder(nn.Module):
+    """Layers of PyTorch Geometric under this package's protocol.
+
+    ELU stands where the paper's encoders have it: between layers, and after a single one.
+    Features that came in sparse are made dense: few of PyG's layers take sparse ones.
+    """
+
+    def __init__(
+        self,
+        layer: Callable[[int, int], nn.Module],
+        num_features: int,
+        *,
+        dim: int,
+        layers: int,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        widths = [num_features] + [dim] * layers
+        # PyG's constructors draw from the global stream; it is put back, and the draws replaced.
+        with torch.random.fork_rng(devices=[]):
+            self.layers = nn.ModuleList(
+                layer(inputs, outputs) for inputs, outputs in pairwise(widths)
+            )
+        glorot(self, generator)
+
+    def forward(self, x: Features, adjacency: Adjacency) -> Tensor:
+        """Returns the embeddings, ``[num_nodes, dim]``."""
+        h = x if isinstance(x, Tensor) else x.to_dense()
+        edge_index = adjacency.edge_index()
+        for number, layer in enumerate(self.layers):
+            h = layer(elu(h) if number else h, edge_index)
+        return elu(h) if len(self.layers) == 1 else h
+
+
+def glorot(module: nn.Module, generator: torch.Generator) -> None:
+    """Draws every weight matrix of `module` by Glorot's rule; vectors that are biases become 0."""
+    for name, parameter in module.named_parameters():
+        if parameter.ndim >= 2:
+            nn.init.xavier_uniform_(parameter, generator=generator)
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)
+
+
+def _gcn(inputs: int, outputs: int) -> nn.Module:
+    from torch_geometric.nn import GCNConv
+
+    return cast("nn.Module", GCNConv(inputs, outputs))
+
+
+def _sage(inputs: int, outputs: int) -> nn.Module:
+    from torch_geometric.nn import SAGEConv
+
+    return cast("nn.Module", SAGEConv(inputs, outputs))
+
+
+def _gat(inputs: int, outputs: int) -> nn.Module:
+    from torch_geometric.nn import GATConv
+
+    return cast("nn.Module", GATConv(inputs, outputs))
+
+
+def _gin(inputs: int, outputs: int) -> nn.Module:
+    from torch_geometric.nn import GINConv
+
+    mlp = nn.Sequential(nn.Linear(inputs, outputs), nn.ELU(), nn.Linear(outputs, outputs))
+    return cast("nn.Module", GINConv(mlp, train_eps=True))
+
+
+_PYG_LAYERS: dict[str, Callable[[int, int], nn.Module]] = {
+    "gcn": _gcn,
+    "sage": _sage,
+    "gat": _gat,
+    "gin": _gin,
+}
+ENCODERS = ("mean", *_PYG_LAYERS)
+
+
+def build_encoder(
+    name: str,
+    num_features: int,
+    *,
+    dim: int = 512,
+    layers: int = 2,
+    generator: torch.Generator,
+) -> nn.Module:
+    """Returns a freshly initialised encoder on the CPU.
+
+    Args:
+        name: one of `ENCODERS`.
+        num_features: P, the width of the input.
+        dim: P', the width of every layer and of the embedding.
+        layers: L.
+        generator: a CPU generator; it alone decides the weights.
+    """
+    require(dim >= 1, "build_encoder", "dim", "at least 1", dim)
+    require(layers >= 1, "build_encoder", "layers", "at least 1", layers)
+    shape: dict[str, Any] = {"dim": dim, "layers": layers, "generator": generator}
+    if name == "mean":
+        return MeanPoolingEncoder(num_features, **shape)
+    if name in _PYG_LAYERS:
+        return PygEncoder(_PYG_LAYERS[name], num_features, **shape)
+    known = ", ".join(ENCODERS)
+    raise ParameterError(f"unknown encoder {name!r}; known: {known}{suggestion(name, ENCODERS)}")

@@ -1,0 +1,68 @@
+"""Every error this package raises on purpose.
+
+    GraphCLError
+    ├── InvalidInputError (ValueError)   the caller's input is at fault
+    │   ├── ParameterError               one parameter: who, which, the constraint, the value
+    │   ├── GraphError                   edges, features, labels or masks that make no graph
+    │   ├── DatasetError                 a dataset that is unknown, absent or damaged
+    │   ├── RecipeError                  a recipe that is unknown or does not parse
+    │   └── RunError                     a run directory that is missing, damaged or in the way
+    ├── MissingExtraError (ImportError)  an optional dependency is not installed
+    └── TrainingError                    training cannot go on (non-finite loss)
+
+The command line answers each with one line and exit code 2; anything else is a bug.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class GraphCLError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class InvalidInputError(GraphCLError, ValueError):
+    """The caller's input is at fault."""
+
+
+class ParameterError(InvalidInputError):
+    """A parameter breaks its constraint."""
+
+
+class GraphError(InvalidInputError):
+    """Edges, features, labels or masks do not make a graph."""
+
+
+class DatasetError(InvalidInputError):
+    """A dataset is unknown, absent or damaged."""
+
+
+class RecipeError(InvalidInputError):
+    """A recipe is unknown or does not parse."""
+
+
+class RunError(InvalidInputError):
+    """A run directory is missing, damaged or in the way."""
+
+
+class MissingExtraError(GraphCLError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs an extra: pip install 'graphcl[{extra}]'")
+
+
+class TrainingError(GraphCLError):
+    """Training cannot go on."""
+
+
+def require(condition: bool, owner: str, parameter: str, constraint: str, value: object) -> None:
+    """Raises a `ParameterError` in the house's one template unless `condition` holds."""
+    if not condition:
+        raise ParameterError(f"{owner}: {parameter} must be {constraint}; got {value!r}")
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Returns ``; did you mean 'x'?`` for the nearest known name, or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,254 @@
+"""`GraphCL`: the method behind scikit-learn's verbs."""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator
+from torch import nn
+
+from graphcl.devices import resolve_device
+from graphcl.embedding import embed
+from graphcl.encoders import build_encoder
+from graphcl.errors import GraphCLError, GraphError, RunError
+from graphcl.graph import Graph
+from graphcl.io import runs
+from graphcl.io.toml import format_toml
+from graphcl.recipes import Recipe, load_recipe
+from graphcl.recipes.recipe import recipe_keys
+from graphcl.seeding import generator
+from graphcl.tensors import graph_tensors
+from graphcl.training import EpochMetrics, FullGraph, train
+from graphcl.training.progress import progress
+from graphcl.views import DropEdges, DropFeatures, Perturbation
+
+
+class NotFittedError(GraphCLError, ValueError, AttributeError):
+    """`transform` or `save` was called before `fit`."""
+
+
+class GraphCL(BaseEstimator):  # type: ignore[misc]
+    """Learns node embeddings of an attributed graph without labels.
+
+    Args:
+        recipe: a shipped recipe's name, a path to a `.toml`, or a `Recipe`.
+        encoder: overrides the recipe's key of that name, as do all the keywords that follow;
+            None leaves the recipe's value. See `graphcl.recipes.Recipe` for their meaning.
+        layers: as above.
+        dim: as above.
+        edge_drop: as above.
+        feature_drop: as above.
+        temperature: as above.
+        epochs: as above.
+        batch_nodes: as above.
+        learning_rate: as above.
+        weight_decay: as above.
+        feature_scaling: as above.
+        seed: decides weights, batches and views; on a CPU it decides every bit of the result.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        verbose: show progress on stderr.
+
+    Attributes:
+        recipe_: the complete recipe that was trained.
+        encoder_: the trained encoder.
+        num_features_: the width of the features it takes.
+        history_: one `EpochMetrics` per epoch.
+        seconds_: how long training took.
+    """
+
+    recipe_: Recipe
+    encoder_: nn.Module
+    num_features_: int
+    history_: list[EpochMetrics]
+    seconds_: float
+
+    def __init__(
+        self,
+        recipe: str | Path | Recipe = "default",
+        *,
+        encoder: str | None = None,
+        layers: int | None = None,
+        dim: int | None = None,
+        edge_drop: float | None = None,
+        feature_drop: float | None = None,
+        temperature: float | None = None,
+        epochs: int | None = None,
+        batch_nodes: int | None = None,
+        learning_rate: float | None = None,
+        weight_decay: float | None = None,
+        feature_scaling: str | None = None,
+        seed: int = 0,
+        device: str = "auto",
+        verbose: bool = False,
+    ) -> None:
+        self.recipe = recipe
+        self.encoder = encoder
+        self.layers = layers
+        self.dim = dim
+        self.edge_drop = edge_drop
+        self.feature_drop = feature_drop
+        self.temperature = temperature
+        self.epochs = epochs
+        self.batch_nodes = batch_nodes
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.feature_scaling = feature_scaling
+        self.seed = seed
+        self.device = device
+        self.verbose = verbose
+
+    def complete_recipe(self) -> Recipe:
+        """Returns the recipe with this estimator's keywords laid over it."""
+        given = {key: getattr(self, key) for key in recipe_keys()}
+        changed = {key: value for key, value in given.items() if value is not None}
+        return load_recipe(self.recipe).with_values(**changed)
+
+    def fit(
+        self,
+        graph: Any,
+        y: None = None,  # noqa: ARG002 (scikit-learn passes it)
+        *,
+        on_epoch: Callable[[EpochMetrics], None] = lambda _: None,
+    ) -> Self:
+        """Trains an encoder on `graph`; its labels, if any, are not looked at.
+
+        Interrupted by the user, the estimator keeps the weights it has reached.
+
+        Args:
+            graph: a `Graph`, or a `torch_geometric.data.Data`.
+            y: ignored; for scikit-learn.
+            on_epoch: called after each epoch.
+        """
+        graph = as_graph(graph)
+        recipe = self.complete_recipe()
+        device = resolve_device(self.device)
+        x, adjacency = graph_tensors(graph, device=device, feature_scaling=recipe.feature_scaling)
+        self.recipe_, self.num_features_, self.history_ = recipe, graph.num_features, []
+        self.encoder_ = _fresh_encoder(recipe, graph.num_features, self.seed).to(device)
+        began = time.perf_counter()
+        shown = progress(recipe.epochs) if self.verbose else nullcontext(lambda _: None)
+        with shown as show:
+
+            def record(metrics: EpochMetrics) -> None:
+                self.history_.append(metrics)
+                self.seconds_ = time.perf_counter() - began
+                show(metrics)
+                on_epoch(metrics)
+
+            train(
+                self.encoder_,
+                FullGraph(x, adjacency, recipe.batch_nodes),
+                perturbation=Perturbation(
+                    DropEdges(recipe.edge_drop), DropFeatures(recipe.feature_drop)
+                ),
+                temperature=recipe.temperature,
+                epochs=recipe.epochs,
+                learning_rate=recipe.learning_rate,
+                weight_decay=recipe.weight_decay,
+                seed=self.seed,
+                on_epoch=record,
+            )
+        return self
+
+    def transform(self, graph: Any) -> npt.NDArray[np.float32]:
+        """Returns embeddings of every node of `graph`, ``[num_nodes, dim]``; it may be unseen."""
+        self._require_fitted("transform")
+        graph = as_graph(graph)
+        if graph.num_features != self.num_features_:
+            raise GraphError(
+                f"{graph.name}: has {graph.num_features} features; "
+                f"the model was trained on {self.num_features_}"
+            )
+        device = resolve_device(self.device)
+        scaling = self.recipe_.feature_scaling
+        x, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
+        return embed(self.encoder_.to(device), x, adjacency)
+
+    def fit_transform(self, graph: Any, y: None = None) -> npt.NDArray[np.float32]:
+        """Trains on `graph` and returns the embeddings of its nodes."""
+        graph = as_graph(graph)
+        return self.fit(graph, y).transform(graph)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Writes a run directory that `load` reads back; it appears whole or not at all.
+
+        Args:
+            path: the directory.
+            overwrite: replace a run that is there. Anything else that is there is never touched.
+        """
+        self._require_fitted("save")
+        with runs.new_run(Path(path), overwrite=overwrite) as folder:
+            self.write_to(folder)
+
+    def write_to(self, folder: Path, **origin: str) -> None:
+        """Writes configuration, weights and metrics into an existing folder."""
+        about: dict[str, str | int] = {
+            "format": runs.FORMAT,
+            "graphcl": version("graphcl"),
+            "seed": self.seed,
+            "num_features": self.num_features_,
+            **origin,
+        }
+        recipe = self.recipe_.to_toml()
+        (folder / runs.CONFIG).write_text(f"[recipe]\n{recipe}\n[run]\n{format_toml(about)}")
+        runs.write_weights(folder / runs.MODEL, self.encoder_.state_dict())
+        lines = [json.dumps(asdict(metrics), allow_nan=False) for metrics in self.history_]
+        (folder / runs.METRICS).write_text("".join(f"{line}\n" for line in lines))
+
+    @classmethod
+    def load(cls, path: str | Path, *, device: str = "auto") -> Self:
+        """Returns the fitted estimator of a run directory.
+
+        Raises:
+            RunError: the directory is missing, or a file in it is damaged.
+        """
+        folder = Path(path)
+        config = runs.read_config(folder)
+        recipe = Recipe.from_mapping(config["recipe"], where=str(folder / runs.CONFIG))
+        try:
+            seed, num_features = int(config["run"]["seed"]), int(config["run"]["num_features"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{folder / runs.CONFIG}: [run] lacks {error}") from None
+        model = cls(recipe, seed=seed, device=device)
+        model.recipe_, model.num_features_ = recipe, num_features
+        model.encoder_ = _fresh_encoder(recipe, num_features, seed)
+        try:
+            model.encoder_.load_state_dict(runs.read_weights(folder))
+        except RuntimeError:
+            raise RunError(f"{folder / runs.MODEL}: its weights do not fit {runs.CONFIG}") from None
+        model.history_ = [EpochMetrics(**line) for line in runs.read_metrics(folder)]
+        model.seconds_ = model.history_[-1].seconds if model.history_ else 0.0
+        return model
+
+    def _require_fitted(self, verb: str) -> None:
+        if not hasattr(self, "encoder_"):
+            raise NotFittedError(f"GraphCL: call fit before {verb}")
+
+
+def as_graph(graph: Any) -> Graph:
+    """Returns a `Graph` from a `Graph` or anything shaped like PyG's `Data`."""
+    if isinstance(graph, Graph):
+        return graph
+    if hasattr(graph, "edge_index"):
+        return Graph.from_pyg(graph)
+    raise GraphError(
+        f"expected a graphcl.Graph or a torch_geometric Data; got {type(graph).__name__}; "
+        "see Graph.from_edge_index, from_networkx and from_scipy"
+    )
+
+
+def _fresh_encoder(recipe: Recipe, num_features: int, seed: int) -> nn.Module:
+    return build_encoder(
+        recipe.encoder,
+        num_features,
+        dim=recipe.dim,
+        layers=recipe.layers,
+        generator=generator(seed, "weights"),
+    )

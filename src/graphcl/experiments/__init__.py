@@ -1,0 +1,1 @@
+"""Experiments: many trainings, one table."""

@@ -1,0 +1,1 @@
+"""Plain arrays from and to everything outside: other libraries' objects, files, run directories."""

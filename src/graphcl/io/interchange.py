@@ -1,0 +1,124 @@
+"""Other libraries' graphs as plain arrays: PyTorch Geometric, NetworkX, SciPy, torch.
+
+Nothing here knows `graphcl.Graph`; `Graph.from_pyg` and its sisters call these functions and
+validate what comes back.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+import torch
+
+from graphcl.errors import GraphError, MissingExtraError
+
+Arrays = dict[str, Any]
+
+
+def to_numpy(value: Any, what: str) -> npt.NDArray[Any]:
+    """Returns `value` (tensor on any device, array, list, data frame) as a NumPy array."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().to("cpu")
+        if value.dtype == torch.bfloat16:
+            value = value.float()
+        if value.layout != torch.strided:
+            value = value.to_dense()
+        return cast("npt.NDArray[Any]", value.numpy())
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise GraphError(f"{what}: not a rectangular array ({error})") from error
+
+
+def is_sparse(value: Any) -> bool:
+    """Says whether `value` is a sparse SciPy matrix or a sparse tensor."""
+    if isinstance(value, torch.Tensor):
+        return value.layout != torch.strided
+    return bool(scipy.sparse.issparse(value))
+
+
+def to_csr(value: Any) -> scipy.sparse.csr_array:
+    """Returns a sparse SciPy matrix or tensor as a canonical `scipy.sparse.csr_array`."""
+    if isinstance(value, torch.Tensor):
+        coo = value.detach().to("cpu").to_sparse(layout=torch.sparse_coo).coalesce()
+        rows, columns = coo.indices().numpy()
+        value = scipy.sparse.coo_array((coo.values().numpy(), (rows, columns)), shape=coo.shape)
+    csr = scipy.sparse.csr_array(value, copy=True)
+    csr.sum_duplicates()
+    csr.eliminate_zeros()
+    return csr
+
+
+def arrays_from_scipy(adjacency: Any) -> Arrays:
+    """Returns the edges of a square sparse matrix: every stored non-zero is an edge."""
+    if not scipy.sparse.issparse(adjacency):
+        raise GraphError(f"from_scipy: expected a scipy.sparse matrix; got {_kind(adjacency)}")
+    if adjacency.shape[0] != adjacency.shape[1]:
+        raise GraphError(f"from_scipy: the adjacency must be square; got {adjacency.shape}")
+    coo = scipy.sparse.coo_array(adjacency)
+    present = coo.data != 0
+    return {
+        "edge_index": np.stack([coo.coords[0][present], coo.coords[1][present]]),
+        "num_nodes": int(adjacency.shape[0]),
+    }
+
+
+def arrays_from_pyg(data: Any) -> Arrays:
+    """Returns edges, features, labels and masks of a `torch_geometric.data.Data`."""
+    if not hasattr(data, "edge_index") or not hasattr(data, "num_nodes"):
+        raise GraphError(f"from_pyg: expected a torch_geometric.data.Data; got {_kind(data)}")
+    if data.edge_index is None:
+        raise GraphError("from_pyg: data.edge_index is None; a graph needs an edge list")
+    arrays: Arrays = {"edge_index": data.edge_index, "x": data.x, "y": data.y}
+    for name in ("train_mask", "val_mask", "test_mask"):
+        mask = getattr(data, name, None)
+        if mask is not None and mask.ndim == 2:
+            raise GraphError(
+                f"from_pyg: data.{name} holds {mask.shape[1]} splits; keep one: "
+                f"data.{name} = data.{name}[:, 0]"
+            )
+        arrays[name] = mask
+    return arrays
+
+
+def arrays_from_networkx(graph: Any, *, features: str, labels: str) -> Arrays:
+    """Returns edges, node ids and the node attributes named `features` and `labels`.
+
+    Directions and parallel edges fall away; nodes keep the order of ``graph.nodes``.
+    """
+    try:
+        import networkx
+    except ImportError as error:
+        raise MissingExtraError("Graph.from_networkx", "networkx") from error
+    if not isinstance(graph, networkx.Graph):
+        raise GraphError(f"from_networkx: expected a networkx graph; got {_kind(graph)}")
+    nodes = list(graph.nodes)
+    position = {node: index for index, node in enumerate(nodes)}
+    edges = [(position[u], position[v]) for u, v in graph.edges()]
+    return {
+        "edge_index": np.array(edges, dtype=np.int64).reshape(-1, 2).T,
+        "node_ids": nodes,
+        "x": _node_attribute(graph.nodes, features),
+        "y": _node_attribute(graph.nodes, labels),
+        "num_nodes": len(nodes),
+    }
+
+
+def _node_attribute(nodes: Mapping[Any, Mapping[str, Any]], name: str) -> list[Any] | None:
+    having = [node for node in nodes if name in nodes[node]]
+    if not having:
+        return None
+    if len(having) < len(nodes):
+        lacking = next(node for node in nodes if name not in nodes[node])
+        raise GraphError(f"from_networkx: node {lacking!r} has no attribute {name!r}")
+    return (
+        [np.atleast_1d(to_numpy(nodes[node][name], name)) for node in nodes]
+        if (np.ndim(nodes[having[0]][name]) > 0)
+        else [nodes[node][name] for node in nodes]
+    )
+
+
+def _kind(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -1,0 +1,96 @@
+r"""NT-Xent, the paper's contrastive loss, exact over all pairs in O(N·d) memory."""
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from graphcl.errors import require
+from graphcl.kernels import nt_xent_blocked
+
+
+def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5) -> Tensor:
+    r"""Normalised temperature-scaled cross entropy between two views of the same M nodes.
+
+    With the cosine similarity :math:`s`, for each node :math:`u` of the minibatch :math:`B`
+    (Eqs. loss1, lossv1 and loss2 of the paper):
+
+    .. math::
+        \mathcal L &= \frac1{|B|} \sum_{u \in B} \bigl( l_{1,2}(u) + l_{2,1}(u) \bigr) \\
+        l_{i,j}(u) &= -\log \frac{e^{s(h_{u,i}, h_{u,j})/\tau}}
+            {\sum_{v \in B} 1_{[v \ne u]} e^{s(h_{u,i}, h_{v,i})/\tau}
+             + \sum_{v \in B} e^{s(h_{u,i}, h_{v,j})/\tau}}
+
+    Each view of a node meets its other view as the only positive and the remaining 2M − 2 views
+    as negatives. No M × M matrix is held, except in tiles and where it is small.
+
+    Args:
+        h1: embeddings of the first view, ``[M, d]``; row u of `h1` and of `h2` are one node.
+        h2: embeddings of the second view, ``[M, d]``.
+        temperature: τ > 0.
+
+    Returns:
+        The loss, a scalar; differentiable once.
+
+    Differs from the paper: the cosine with an all-zero row, which the paper leaves undefined, is
+    0, and no gradient flows into such a row.
+    """
+    require(temperature > 0, "nt_xent", "temperature", "positive", temperature)
+    same = h1.ndim == 2 and h1.shape == h2.shape and len(h1) > 0
+    shapes = f"{tuple(h1.shape)} and {tuple(h2.shape)}"
+    require(same, "nt_xent", "h1 and h2", "of one shape [M, d] with M > 0", shapes)
+    return cast("Tensor", _NTXent.apply(h1, h2, float(temperature)))  # type: ignore[no-untyped-call]
+
+
+def mutual_information_bound(loss: float, num_nodes: int) -> float | None:
+    r"""Returns the paper's lower bound on mutual information (Eq. bound), in nats.
+
+    .. math:: I(h_{u,1}, h_{u,2}) \ge \log k - \mathcal L, \qquad k = 2M - 2
+
+    :math:`\mathcal L` is taken as the paper defines it, the sum of both directions; van den Oord's
+    bound holds for one of them, so this one holds too and is looser. None for M = 1: no negatives.
+    """
+    return math.log(2 * num_nodes - 2) - loss if num_nodes > 1 else None
+
+
+class _NTXent(torch.autograd.Function):
+    r"""The loss over the 2M stacked rows, with the log-denominators :math:`\ell_i`.
+
+    .. math:: \mathcal L = \frac1M \Bigl( \sum_{i=1}^{2M} \ell_i
+        - \frac2\tau \sum_{u} z_{u,1}^\top z_{u,2} \Bigr)
+    """
+
+    @staticmethod
+    def forward(ctx: Any, h1: Tensor, h2: Tensor, temperature: float) -> Tensor:
+        half = h1.dtype in (torch.float16, torch.bfloat16)
+        h = torch.cat([h1, h2]).to(torch.float32 if half else h1.dtype)
+        # The norm in float64: squares of float32 neither overflow nor vanish there.
+        norm = torch.linalg.vector_norm(h, dim=1, keepdim=True, dtype=torch.float64)
+        inverse_norm = torch.where(norm > 0, 1 / norm, 0.0)
+        z = (
+            (h.double() * inverse_norm).to(h.dtype)
+            if h.dtype == torch.float32
+            else h * inverse_norm
+        )
+        logs, tiles = nt_xent_blocked.log_denominators(
+            z, temperature, keep=any(ctx.needs_input_grad)
+        )
+        num_nodes = len(h1)
+        positives = (z[:num_nodes] * z[num_nodes:]).sum()
+        ctx.save_for_backward(z, inverse_norm, logs)
+        ctx.tiles, ctx.temperature, ctx.dtype = tiles, temperature, h1.dtype
+        return (logs.sum() - 2 / temperature * positives) / num_nodes
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        z, inverse_norm, logs = ctx.saved_tensors
+        num_nodes = len(z) // 2
+        pulled = nt_xent_blocked.pull(z, logs, ctx.temperature, ctx.tiles)
+        pulled -= 2 * z.roll(num_nodes, 0)  # row u and row M + u are each other's positive
+        # Through z = h / ‖h‖: remove the radial part, divide by the norm.
+        pulled -= z * (z * pulled).sum(1, keepdim=True)
+        pulled *= (grad / (num_nodes * ctx.temperature) * inverse_norm).to(z.dtype)
+        pulled = pulled.to(ctx.dtype)
+        return pulled[:num_nodes], pulled[num_nodes:], None

@@ -1,0 +1,155 @@
+"""A recipe: every number a training needs, in one flat TOML table."""
+
+import hashlib
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Self
+
+from graphcl.errors import ParameterError, RecipeError, require, suggestion
+from graphcl.io.toml import format_toml
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A complete configuration of GraphCL; section 4.3 of the paper.
+
+    Attributes:
+        encoder: the GNN: `mean` (the paper's), `gcn`, `sage`, `gat` or `gin`.
+        layers: L, the number of GNN layers.
+        dim: P', the width of every layer and of the embedding.
+        edge_drop: probability that an edge is absent from a view.
+        feature_drop: probability that a feature is zero in a view.
+        temperature: τ of NT-Xent.
+        epochs: how often each node is visited.
+        batch_nodes: M, the nodes per step that the loss is taken over; 0 takes all.
+        learning_rate: Adam's.
+        weight_decay: Adam's.
+        feature_scaling: `none`, or `row`: each node's features divided by their absolute sum.
+    """
+
+    encoder: str
+    layers: int
+    dim: int
+    edge_drop: float
+    feature_drop: float
+    temperature: float
+    epochs: int
+    batch_nodes: int
+    learning_rate: float
+    weight_decay: float
+    feature_scaling: str
+
+    def __post_init__(self) -> None:
+        for key, (holds, constraint) in _CONSTRAINTS.items():
+            value = getattr(self, key)
+            require(holds(value), "recipe", key, constraint, value)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], *, where: str) -> Self:
+        """Builds a recipe from a complete mapping.
+
+        Raises:
+            RecipeError: a key is missing or unknown; `where` names the source in the message.
+            ParameterError: a value is of the wrong type or breaks its constraint.
+        """
+        check_keys(values, where=where)
+        missing = [key for key in recipe_keys() if key not in values]
+        if missing:
+            raise RecipeError(f"{where}: the key {missing[0]!r} is missing")
+        return cls(**{key: _typed(key, value) for key, value in values.items()})
+
+    def with_values(self, **values: Any) -> Self:
+        """Returns a recipe with some keys changed; strings are read as the key's type."""
+        check_keys(values, where="recipe")
+        return replace(self, **{key: _typed(key, value) for key, value in values.items()})
+
+    def to_toml(self) -> str:
+        """Returns the recipe as TOML, one line per key."""
+        return format_toml(asdict(self))
+
+    @property
+    def hash(self) -> str:
+        """Twelve hex digits that name this configuration in result rows."""
+        return hashlib.sha256(self.to_toml().encode()).hexdigest()[:12]
+
+
+def recipe_keys() -> list[str]:
+    """Returns every key of a recipe."""
+    return [field.name for field in fields(Recipe)]
+
+
+def recipe_names() -> list[str]:
+    """Returns the names of the shipped recipes."""
+    files = resources.files("graphcl.recipes").iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+def load_recipe(recipe: str | Path | Recipe) -> Recipe:
+    """Returns a shipped recipe by name, or one from a TOML file by path.
+
+    Raises:
+        RecipeError: no such recipe or file, or it does not parse.
+    """
+    if isinstance(recipe, Recipe):
+        return recipe
+    name = str(recipe)
+    if name in recipe_names():
+        text = (resources.files("graphcl.recipes") / f"{name}.toml").read_text()
+    elif name.endswith(".toml"):
+        try:
+            text = Path(name).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecipeError(f"recipe {name}: cannot be read ({error})") from None
+    else:
+        known = ", ".join(recipe_names())
+        near = suggestion(name, recipe_names())
+        raise RecipeError(f"unknown recipe {name!r}; known: {known}, or a path to a .toml{near}")
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"recipe {name}: not TOML ({error})") from None
+    return Recipe.from_mapping(values, where=f"recipe {name}")
+
+
+def check_keys(values: Mapping[str, Any], *, where: str) -> None:
+    """Refuses a key that no recipe has, and names the nearest."""
+    known = recipe_keys()
+    for key in values:
+        if key not in known:
+            near = suggestion(key, known) or f"; known: {', '.join(known)}"
+            raise RecipeError(f"{where}: unknown key {key!r}{near}")
+
+
+def _typed(key: str, value: Any) -> Any:
+    """Returns `value` as the type of `key`, from text (a command line's) or an exact number."""
+    kind = Recipe.__annotations__[key]
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        if kind is str and not isinstance(value, str):
+            raise ValueError
+        typed = kind(value)
+        if not isinstance(value, str) and typed != value:
+            raise ValueError
+    except (TypeError, ValueError):
+        article = {int: "a whole number", float: "a number", str: "text"}[kind]
+        raise ParameterError(f"recipe: {key} must be {article}; got {value!r}") from None
+    return typed
+
+
+_INFINITY = float("inf")
+_CONSTRAINTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "layers": (lambda v: v >= 1, "at least 1"),
+    "dim": (lambda v: v >= 1, "at least 1"),
+    "edge_drop": (lambda v: 0 <= v < 1, "in [0, 1)"),
+    "feature_drop": (lambda v: 0 <= v < 1, "in [0, 1)"),
+    "temperature": (lambda v: 0 < v < _INFINITY, "positive"),
+    "epochs": (lambda v: v >= 1, "at least 1"),
+    "batch_nodes": (lambda v: v >= 0, "0 (all nodes) or more"),
+    "learning_rate": (lambda v: 0 < v < _INFINITY, "positive"),
+    "weight_decay": (lambda v: 0 <= v < _INFINITY, "0 or more"),
+    "feature_scaling": (lambda v: v in ("none", "row"), "'none' or 'row'"),
+}

@@ -1,0 +1,46 @@
+"""A graph as tensors on a device: what perturbations and encoders take."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphcl.errors import ParameterError
+from graphcl.graph import Graph
+from graphcl.kernels.csr import Adjacency, Features, SparseFeatures
+
+FEATURE_SCALINGS = ("none", "row")
+
+
+def graph_tensors(
+    graph: Graph, *, device: torch.device, feature_scaling: str = "none"
+) -> tuple[Features, Adjacency]:
+    """Returns the features and the adjacency of `graph` on `device`.
+
+    Args:
+        graph: any graph.
+        device: where the tensors go.
+        feature_scaling: ``none``, or ``row``: each node's features divided by the sum of their
+            absolute values, as is usual for bags of words.
+    """
+    adjacency = Adjacency.from_csr(graph.indptr, graph.indices, device=device)
+    x: Features
+    if isinstance(graph.x, np.ndarray):
+        x = torch.tensor(graph.x, device=device)
+    else:
+        x = SparseFeatures.from_csr(graph.x, device=device)
+    if feature_scaling == "row":
+        x = _scale_rows(x)
+    elif feature_scaling != "none":
+        known = " or ".join(FEATURE_SCALINGS)
+        raise ParameterError(f"feature_scaling must be {known}; got {feature_scaling!r}")
+    return x, adjacency
+
+
+def _scale_rows(x: Features) -> Features:
+    if isinstance(x, Tensor):
+        sums = x.abs().sum(1, keepdim=True)
+        return x / torch.where(sums > 0, sums, 1)
+    lengths = x.indptr.diff()
+    rows = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
+    sums = x.values.new_zeros(len(lengths)).index_add_(0, rows, x.values.abs())
+    return x.with_values(x.values / sums[rows])

@@ -1,0 +1,126 @@
+"""The training loop: the paper's steps 1 to 4, on one screen."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from graphcl.errors import TrainingError, require
+from graphcl.losses import nt_xent
+from graphcl.losses.nt_xent import mutual_information_bound
+from graphcl.seeding import derive
+from graphcl.training.full_graph import Batch
+from graphcl.views import Perturbation
+
+
+@dataclass(frozen=True)
+class EpochMetrics:
+    """What one epoch leaves behind: a line of `metrics.jsonl`.
+
+    Attributes:
+        epoch: its number, from 1.
+        loss: mean of the epoch's losses, each over one batch.
+        gradient_norm: mean of the norms of the gradient over all parameters.
+        mi_bound: the paper's lower bound on mutual information, log k − loss; None for M = 1.
+        seconds: since training began.
+    """
+
+    epoch: int
+    loss: float
+    gradient_norm: float
+    mi_bound: float | None
+    seconds: float
+
+
+class BatchSource(Protocol):
+    """Whatever yields batches: a graph in memory, a list of graphs, a sampler."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of batches in an epoch."""
+
+    def epoch(self, number: int, seed: int) -> Iterator[Batch]:
+        """Yields the batches of one epoch; the same for the same number and seed."""
+
+
+def train(
+    encoder: nn.Module,
+    source: BatchSource,
+    *,
+    perturbation: Perturbation,
+    temperature: float,
+    epochs: int,
+    learning_rate: float = 0.001,
+    weight_decay: float = 0.0,
+    seed: int = 0,
+    on_epoch: Callable[[EpochMetrics], None] = lambda _: None,
+) -> None:
+    """Trains `encoder` in place with Adam on NT-Xent between two views of each batch.
+
+    The draws of a step depend on `seed` and the step's number alone. On a CPU, the same seed gives
+    the same weights, bit for bit.
+
+    Args:
+        encoder: any module called as ``encoder(x, adjacency) -> h``, on the source's device.
+        source: yields the batches.
+        perturbation: the distribution t that both views are drawn from.
+        temperature: τ of the loss.
+        epochs: how often each node is visited.
+        learning_rate: Adam's.
+        weight_decay: Adam's, an L2 penalty as in the paper.
+        seed: decides batches and views.
+        on_epoch: called after each epoch; an exception raised in it ends training cleanly.
+
+    Raises:
+        TrainingError: the loss is no longer finite.
+    """
+    require(epochs >= 1, "train", "epochs", "at least 1", epochs)
+    device = next(encoder.parameters()).device
+    adam = torch.optim.Adam(encoder.parameters(), lr=learning_rate, weight_decay=weight_decay)
+    generator = torch.Generator(device=device)
+    began = time.perf_counter()
+    encoder.train()
+    for epoch in range(epochs):
+        losses, norms, sizes = [], [], []
+        for step, batch in enumerate(source.epoch(epoch, seed)):  # step 1: a minibatch B
+            generator.manual_seed(derive(seed, "views", epoch, step))
+            view_1 = perturbation(batch.x, batch.adjacency, generator)  # step 2: two views
+            view_2 = perturbation(batch.x, batch.adjacency, generator)
+            h_1 = _rows(encoder(*view_1), batch.nodes)  # step 3: encode both
+            h_2 = _rows(encoder(*view_2), batch.nodes)
+            loss = nt_xent(h_1, h_2, temperature)  # step 4: update the encoder
+            adam.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            adam.step()
+            # Kept as tensors: reading them here would make a GPU wait for the host at every step.
+            losses.append(loss.detach())
+            norms.append(_gradient_norm(encoder))
+            sizes.append(batch.num_nodes)
+        metrics = _summary(epoch + 1, losses, norms, sizes, time.perf_counter() - began)
+        if not math.isfinite(metrics.loss):
+            raise TrainingError(
+                f"the loss became {metrics.loss} in epoch {epoch + 1}; "
+                "try a lower learning_rate, a higher temperature or features of a smaller scale"
+            )
+        on_epoch(metrics)
+
+
+def _rows(h: Tensor, nodes: Tensor | None) -> Tensor:
+    return h if nodes is None else h[nodes]
+
+
+def _gradient_norm(encoder: nn.Module) -> Tensor:
+    gradients = [p.grad for p in encoder.parameters() if p.grad is not None]
+    return torch.nn.utils.get_total_norm(gradients)
+
+
+def _summary(
+    epoch: int, losses: list[Tensor], norms: list[Tensor], sizes: list[int], seconds: float
+) -> EpochMetrics:
+    loss, norm = torch.stack([torch.stack(losses), torch.stack(norms)]).mean(dim=1).tolist()
+    bound = mutual_information_bound(loss, round(sum(sizes) / len(sizes)))
+    return EpochMetrics(epoch, loss, norm, bound, seconds)
