@@ -51,6 +51,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         learning_rate: as above.
         weight_decay: as above.
         feature_scaling: as above.
+        precision: as above.
         seed: decides weights, batches and views; on a CPU it decides every bit of the result.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         verbose: show progress on stderr.
@@ -84,6 +85,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         learning_rate: float | None = None,
         weight_decay: float | None = None,
         feature_scaling: str | None = None,
+        precision: str | None = None,
         seed: int = 0,
         device: str = "auto",
         verbose: bool = False,
@@ -100,6 +102,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.feature_scaling = feature_scaling
+        self.precision = precision
         self.seed = seed
         self.device = device
         self.verbose = verbose
@@ -152,6 +155,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
                 epochs=recipe.epochs,
                 learning_rate=recipe.learning_rate,
                 weight_decay=recipe.weight_decay,
+                precision=recipe.precision,
                 seed=self.seed,
                 on_epoch=record,
             )

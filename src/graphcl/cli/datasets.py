@@ -49,9 +49,11 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         split = "/".join(f"{count:,}" for count in row["split"])
         present = "bundled" if row["source"] == "bundled" else "yes" if row["present"] else "no"
         table.add_row(row["title"], row["task"], *figures, split, present)
-    console = Console()
     # Piped into a file or a pager there is no width to fit: keep rows whole.
-    Console(width=None if console.is_terminal else 120).print(table)
+    console = Console(width=None if Console().is_terminal else 120)
+    with console.capture() as captured:
+        console.print(table)
+    print(captured.get(), end="")
 
 
 def _figure(row: dict[str, Any], name: str) -> str:

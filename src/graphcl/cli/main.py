@@ -54,6 +54,7 @@ def run(arguments: list[str]) -> int:
     """Runs one command and returns its exit code."""
     try:
         code = app(args=arguments or ["--help"], prog_name="graphcl", standalone_mode=False)
+        sys.stdout.flush()
     except GraphCLError as error:
         return _fail(str(error))
     except _CommandLineError as error:

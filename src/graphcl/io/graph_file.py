@@ -41,7 +41,8 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw:  # numpy would leave it open when it finds it damaged
+            file = np.load(raw, allow_pickle=False)
             if not hasattr(file, "files"):
                 raise GraphError(f"{path}: is a single array; a graph is an .npz of several")
             return {name: file[name] for name in file.files}

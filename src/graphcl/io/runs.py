@@ -41,8 +41,10 @@ def check_output(path: Path, *, overwrite: bool) -> None:
     elif path.exists() and not path.is_dir():
         raise RunError(f"{path}: is a file; a run is a directory")
     above = next(folder for folder in path.absolute().parents if folder.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise RunError(f"{path}: cannot be written; {above} is not a writable folder")
+    try:
+        Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=above)).rmdir()
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written in {above} ({error.strerror})") from None
 
 
 @contextmanager

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 TILE = 768  # 2.3 MB of float32: still in cache when it is exponentiated and summed
+CUDA_TILE = 4096  # on a GPU without triton: large enough to hide the launches
 KEPT_BYTES = 256 * 2**20  # tiles up to this size are kept for the backward pass, else recomputed
 
 Tiles = dict[tuple[int, int], Tensor]
@@ -44,7 +45,7 @@ def log_denominators(z: Tensor, temperature: float, *, keep: bool = False) -> tu
     """
     if not exponent_fits(z.dtype, temperature):
         return torch.cat([_logits(z, rows, temperature).logsumexp(1) for rows in _strips(z)]), {}
-    blocks = _blocks(len(z))
+    blocks = _blocks(z)
     tiles: Tiles = {}
     keep = keep and len(z) ** 2 * z.element_size() * (len(blocks) + 1) // (2 * len(blocks)) <= (
         KEPT_BYTES
@@ -78,7 +79,7 @@ def pull(z: Tensor, log_denominators: Tensor, temperature: float, tiles: Tiles) 
             torch.mm(both, z, out=pulled[rows])
         return pulled
     r = (1 / temperature - log_denominators).exp_()
-    blocks = _blocks(len(z))
+    blocks = _blocks(z)
     scaled = z / temperature if not tiles else z
     buffer = z.new_empty(0)
     for i, j in _upper(len(blocks)):
@@ -94,8 +95,9 @@ def pull(z: Tensor, log_denominators: Tensor, temperature: float, tiles: Tiles) 
     return pulled
 
 
-def _blocks(n: int) -> list[slice]:
-    count = -(-n // TILE)
+def _blocks(z: Tensor) -> list[slice]:
+    n = len(z)
+    count = -(-n // (CUDA_TILE if z.is_cuda else TILE))
     edges = [n * k // count for k in range(count + 1)]
     return [slice(start, stop) for start, stop in pairwise(edges)]
 

@@ -1,16 +1,21 @@
 r"""NT-Xent, the paper's contrastive loss, exact over all pairs in O(N·d) memory."""
 
 import math
+from functools import cache
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from graphcl.errors import require
+from graphcl.errors import ParameterError, require
 from graphcl.kernels import nt_xent_blocked
 
+PRECISIONS = ("auto", "float32", "tf32", "bf16")
 
-def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5) -> Tensor:
+
+def nt_xent(
+    h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str = "auto"
+) -> Tensor:
     r"""Normalised temperature-scaled cross entropy between two views of the same M nodes.
 
     With the cosine similarity :math:`s`, for each node :math:`u` of the minibatch :math:`B`
@@ -29,6 +34,9 @@ def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5) -> Tensor:
         h1: embeddings of the first view, ``[M, d]``; row u of `h1` and of `h2` are one node.
         h2: embeddings of the second view, ``[M, d]``.
         temperature: τ > 0.
+        precision: of the operands of the products on a CUDA GPU: ``bf16`` (what ``auto`` takes
+            there), ``tf32`` or ``float32``; sums are float32 always. A CPU, or float64 inputs,
+            compute in the inputs' own precision.
 
     Returns:
         The loss, a scalar; differentiable once.
@@ -40,7 +48,8 @@ def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5) -> Tensor:
     same = h1.ndim == 2 and h1.shape == h2.shape and len(h1) > 0
     shapes = f"{tuple(h1.shape)} and {tuple(h2.shape)}"
     require(same, "nt_xent", "h1 and h2", "of one shape [M, d] with M > 0", shapes)
-    return cast("Tensor", _NTXent.apply(h1, h2, float(temperature)))  # type: ignore[no-untyped-call]
+    tiles = _tile_precision(h1, precision)
+    return cast("Tensor", _NTXent.apply(h1, h2, float(temperature), tiles))  # type: ignore[no-untyped-call]
 
 
 def mutual_information_bound(loss: float, num_nodes: int) -> float | None:
@@ -54,6 +63,25 @@ def mutual_information_bound(loss: float, num_nodes: int) -> float | None:
     return math.log(2 * num_nodes - 2) - loss if num_nodes > 1 else None
 
 
+def _tile_precision(h: Tensor, precision: str) -> Any:
+    """Returns the precision of the fused kernel's tiles, or None where the plain tiles serve."""
+    require(precision in PRECISIONS, "nt_xent", "precision", f"one of {PRECISIONS}", precision)
+    if h.is_cuda and h.dtype != torch.float64 and _has_triton():
+        return "bf16" if precision == "auto" else precision
+    if precision in ("bf16", "tf32"):
+        raise ParameterError(f"nt_xent: precision {precision!r} needs a CUDA GPU and triton")
+    return None
+
+
+@cache
+def _has_triton() -> bool:
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return torch.cuda.get_device_capability() >= (8, 0)
+
+
 class _NTXent(torch.autograd.Function):
     r"""The loss over the 2M stacked rows, with the log-denominators :math:`\ell_i`.
 
@@ -62,7 +90,9 @@ class _NTXent(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, h1: Tensor, h2: Tensor, temperature: float) -> Tensor:
+    def forward(
+        ctx: Any, h1: Tensor, h2: Tensor, temperature: float, precision: Any
+    ) -> Tensor:
         half = h1.dtype in (torch.float16, torch.bfloat16)
         h = torch.cat([h1, h2]).to(torch.float32 if half else h1.dtype)
         # The norm in float64: squares of float32 neither overflow nor vanish there.
@@ -73,24 +103,35 @@ class _NTXent(torch.autograd.Function):
             if h.dtype == torch.float32
             else h * inverse_norm
         )
-        logs, tiles = nt_xent_blocked.log_denominators(
-            z, temperature, keep=any(ctx.needs_input_grad)
-        )
+        ctx.tiles = {}
+        if precision:
+            from graphcl.kernels import nt_xent_triton
+
+            logs = nt_xent_triton.log_denominators(z, temperature, precision=precision)
+        else:
+            logs, ctx.tiles = nt_xent_blocked.log_denominators(
+                z, temperature, keep=any(ctx.needs_input_grad)
+            )
         num_nodes = len(h1)
         positives = (z[:num_nodes] * z[num_nodes:]).sum()
         ctx.save_for_backward(z, inverse_norm, logs)
-        ctx.tiles, ctx.temperature, ctx.dtype = tiles, temperature, h1.dtype
+        ctx.temperature, ctx.precision, ctx.dtype = temperature, precision, h1.dtype
         return (logs.sum() - 2 / temperature * positives) / num_nodes
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         z, inverse_norm, logs = ctx.saved_tensors
         num_nodes = len(z) // 2
-        pulled = nt_xent_blocked.pull(z, logs, ctx.temperature, ctx.tiles)
+        if ctx.precision:
+            from graphcl.kernels import nt_xent_triton
+
+            pulled = nt_xent_triton.pull(z, logs, ctx.temperature, precision=ctx.precision)
+        else:
+            pulled = nt_xent_blocked.pull(z, logs, ctx.temperature, ctx.tiles)
         pulled -= 2 * z.roll(num_nodes, 0)  # row u and row M + u are each other's positive
         # Through z = h / ‖h‖: remove the radial part, divide by the norm.
         pulled -= z * (z * pulled).sum(1, keepdim=True)
         pulled *= (grad / (num_nodes * ctx.temperature) * inverse_norm).to(z.dtype)
         pulled = pulled.to(ctx.dtype)
-        return pulled[:num_nodes], pulled[num_nodes:], None
+        return pulled[:num_nodes], pulled[num_nodes:], None, None

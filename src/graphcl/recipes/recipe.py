@@ -28,6 +28,7 @@ class Recipe:
         learning_rate: Adam's.
         weight_decay: Adam's.
         feature_scaling: `none`, or `row`: each node's features divided by their absolute sum.
+        precision: of the loss's products on a GPU: `auto` (bf16 there), `float32`, `tf32`, `bf16`.
     """
 
     encoder: str
@@ -41,6 +42,7 @@ class Recipe:
     learning_rate: float
     weight_decay: float
     feature_scaling: str
+    precision: str
 
     def __post_init__(self) -> None:
         for key, (holds, constraint) in _CONSTRAINTS.items():
@@ -111,7 +113,8 @@ def load_recipe(recipe: str | Path | Recipe) -> Recipe:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"recipe {name}: not TOML ({error})") from None
-    return Recipe.from_mapping(values, where=f"recipe {name}")
+    # A run's config.toml keeps its recipe in a table: a run can be trained again from it.
+    return Recipe.from_mapping(values.get("recipe", values), where=f"recipe {name}")
 
 
 def check_keys(values: Mapping[str, Any], *, where: str) -> None:
@@ -152,4 +155,8 @@ _CONSTRAINTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "learning_rate": (lambda v: 0 < v < _INFINITY, "positive"),
     "weight_decay": (lambda v: 0 <= v < _INFINITY, "0 or more"),
     "feature_scaling": (lambda v: v in ("none", "row"), "'none' or 'row'"),
+    "precision": (
+        lambda v: v in ("auto", "float32", "tf32", "bf16"),
+        "'auto', 'float32', 'tf32' or 'bf16'",
+    ),
 }

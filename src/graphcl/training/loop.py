@@ -56,6 +56,7 @@ def train(
     epochs: int,
     learning_rate: float = 0.001,
     weight_decay: float = 0.0,
+    precision: str = "auto",
     seed: int = 0,
     on_epoch: Callable[[EpochMetrics], None] = lambda _: None,
 ) -> None:
@@ -72,6 +73,7 @@ def train(
         epochs: how often each node is visited.
         learning_rate: Adam's.
         weight_decay: Adam's, an L2 penalty as in the paper.
+        precision: of the loss's products; see `nt_xent`.
         seed: decides batches and views.
         on_epoch: called after each epoch; an exception raised in it ends training cleanly.
 
@@ -92,7 +94,7 @@ def train(
             view_2 = perturbation(batch.x, batch.adjacency, generator)
             h_1 = _rows(encoder(*view_1), batch.nodes)  # step 3: encode both
             h_2 = _rows(encoder(*view_2), batch.nodes)
-            loss = nt_xent(h_1, h_2, temperature)  # step 4: update the encoder
+            loss = nt_xent(h_1, h_2, temperature, precision=precision)  # step 4: update the encoder
             adam.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             adam.step()

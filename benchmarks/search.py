@@ -1,0 +1,175 @@
+"""Hyperparameter search on the citation graphs, by validation accuracy alone.
+
+usage: python -m benchmarks.search DATASET --out ROWS.jsonl [--layers L] [--device cuda]
+           [--configs 100] [--finalists 12] [--seeds 6]
+
+Stage 1 trains random configurations from the paper's ranges once each and probes them at the
+paper's epoch counts on the way. Stage 2 repeats the best with several seeds. Every row holds a
+validation accuracy; test nodes are never touched here.
+"""
+
+import argparse
+import multiprocessing
+import random
+import statistics
+import time
+from collections import defaultdict
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+
+from benchmarks import rows
+from graphcl.datasets import load_dataset
+from graphcl.devices import resolve_device
+from graphcl.embedding import embed
+from graphcl.evaluation.probe import STRENGTHS, _fit
+from graphcl.encoders import build_encoder
+from graphcl.graph import Graph
+from graphcl.recipes import Recipe, load_recipe
+from graphcl.seeding import generator
+from graphcl.tensors import graph_tensors
+from graphcl.training import FullGraph, train
+from graphcl.views import DropEdges, DropFeatures, Perturbation
+
+EPOCHS = (20, 50, 100, 150, 200)  # the paper's
+
+
+def random_recipe(dataset: str, layers: int, draw: random.Random) -> Recipe:
+    """Draws from the paper's ranges; weight decay also from below them, where it does better."""
+    return load_recipe(dataset).with_values(
+        layers=layers,
+        temperature=draw.choice((0.1, 0.5, 0.5, 0.8, 0.8, 1.0, 1.0)),
+        edge_drop=round(draw.uniform(0.05, 0.75), 2),
+        feature_drop=round(draw.uniform(0.2, 0.8), 2),
+        weight_decay=draw.choice((0.0, 0.0, 0.0001, 0.001)),
+        feature_scaling=draw.choice(("row", "none")),
+        epochs=max(EPOCHS),
+    )
+
+
+def validation_score(z_train: Any, y_train: Any, z_val: Any, y_val: Any) -> tuple[float, float]:
+    """Returns the best validation accuracy and the strength that gave it."""
+    with threadpool_limits(1):
+        scores = [
+            (float((_fit(z_train, y_train, c).predict(z_val) == y_val).mean()), -c)
+            for c in STRENGTHS
+        ]
+    accuracy, strength = max(scores)
+    return accuracy, -strength
+
+
+class Search:
+    """Trains on one device, probes in worker processes, appends rows as they finish."""
+
+    def __init__(self, dataset: str, device: torch.device, out: Path, workers: int) -> None:
+        self.graph: Graph = load_dataset(dataset)
+        self.device, self.out = device, out
+        self.tensors = {
+            scaling: graph_tensors(self.graph, device=device, feature_scaling=scaling)
+            for scaling in ("row", "none")
+        }
+        self.pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+        self.pending: list[tuple[dict[str, Any], Future[tuple[float, float]]]] = []
+        self.provenance = rows.provenance(device)
+
+    def train_and_probe(self, stage: int, recipe: Recipe, seed: int) -> None:
+        """Trains once and submits a probe at each of the paper's epoch counts."""
+        x, adjacency = self.tensors[recipe.feature_scaling]
+        encoder = build_encoder(
+            recipe.encoder,
+            self.graph.num_features,
+            dim=recipe.dim,
+            layers=recipe.layers,
+            generator=generator(seed, "weights"),
+        ).to(self.device)
+
+        def probe(metrics: Any) -> None:
+            if metrics.epoch not in EPOCHS:
+                return
+            z = embed(encoder, x, adjacency).astype(np.float64)
+            encoder.train()
+            spread = z.std(axis=0)
+            z = (z - z.mean(axis=0)) / np.where(spread > 0, spread, 1)
+            y, fit, val = self.graph.y, self.graph.train_mask, self.graph.val_mask
+            score = self.pool.submit(validation_score, z[fit], y[fit], z[val], y[val])
+            chosen = recipe.with_values(epochs=metrics.epoch)
+            self.pending.append(({"stage": stage, "recipe": vars(chosen), "seed": seed}, score))
+
+        train(
+            encoder,
+            FullGraph(x, adjacency, recipe.batch_nodes),
+            perturbation=Perturbation(
+                DropEdges(recipe.edge_drop), DropFeatures(recipe.feature_drop)
+            ),
+            temperature=recipe.temperature,
+            epochs=recipe.epochs,
+            learning_rate=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            seed=seed,
+            on_epoch=probe,
+        )
+
+    def collect(self) -> list[dict[str, Any]]:
+        """Waits for the probes under way, writes their rows and returns them."""
+        finished = []
+        for row, score in self.pending:
+            accuracy, strength = score.result()
+            row |= {"val_accuracy": accuracy, "strength": strength}
+            rows.append(self.out, {"graph": self.graph.name, **row, **self.provenance})
+            finished.append(row)
+        self.pending = []
+        return finished
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("dataset")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--layers", type=int, required=True)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--configs", type=int, default=100)
+    parser.add_argument("--finalists", type=int, default=12)
+    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--workers", type=int, default=14)
+    parser.add_argument("--budget", type=float, default=240.0, help="seconds for stage 1")
+    options = parser.parse_args()
+    search = Search(options.dataset, resolve_device(options.device), options.out, options.workers)
+    draw = random.Random(0)
+    began = time.perf_counter()
+    for number in range(options.configs):
+        if time.perf_counter() - began > options.budget:
+            print(f"stage 1 stopped by its budget after {number} configurations")
+            break
+        search.train_and_probe(1, random_recipe(options.dataset, options.layers, draw), seed=0)
+    first = sorted(search.collect(), key=lambda row: -row["val_accuracy"])
+    print(f"stage 1: {len(first)} points in {time.perf_counter() - began:.0f} s; best:")
+    for row in first[:5]:
+        print(f"  {row['val_accuracy']:.4f} {row['recipe']}")
+    finalists: list[Recipe] = []
+    for row in first:
+        recipe = Recipe(**row["recipe"]).with_values(epochs=max(EPOCHS))
+        if recipe not in finalists:
+            finalists.append(recipe)
+    for recipe in finalists[: options.finalists]:
+        longest = max(
+            row["recipe"]["epochs"]
+            for row in first[: 4 * options.finalists]
+            if Recipe(**row["recipe"]).with_values(epochs=max(EPOCHS)) == recipe
+        )
+        for seed in range(1, options.seeds + 1):
+            search.train_and_probe(2, recipe.with_values(epochs=longest), seed)
+    scores = defaultdict(list)
+    for row in search.collect():
+        scores[Recipe(**row["recipe"])].append(row["val_accuracy"])
+    best = sorted(scores.items(), key=lambda item: -statistics.fmean(item[1]))
+    print(f"stage 2 done at {time.perf_counter() - began:.0f} s; mean validation accuracy:")
+    for recipe, values in best[:12]:
+        print(f"  {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f} {vars(recipe)}")
+
+
+if __name__ == "__main__":
+    main()

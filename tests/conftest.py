@@ -1,0 +1,69 @@
+"""Small graphs that every test can afford."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from graphcl.graph import Graph
+from graphcl.recipes import Recipe, load_recipe
+
+
+def pytest_terminal_summary(terminalreporter):
+    if not os.environ.get("GRAPHCL_DATA"):
+        terminalreporter.write_line(
+            "GRAPHCL_DATA is not set: tests that read PPI or the raw Planetoid files were SKIPPED",
+            yellow=True,
+        )
+
+
+def random_graph(seed: int = 0, *, num_nodes: int = 60, num_features: int = 12) -> Graph:
+    """Three communities with features that give them away."""
+    random = np.random.default_rng(seed)
+    y = random.integers(0, 3, num_nodes)
+    likely = np.where(y[:, None] == y[None, :], 0.25, 0.02)
+    edges = np.argwhere(np.triu(random.random((num_nodes, num_nodes)) < likely, 1)).T
+    x = random.normal(size=(num_nodes, num_features)) + np.eye(3, num_features)[y] * 2
+    order = random.permutation(num_nodes)
+    third = num_nodes // 3
+    return Graph.from_edge_index(
+        edges,
+        x,
+        y,
+        train_mask=order[:third],
+        val_mask=order[third : 2 * third],
+        test_mask=order[2 * third :],
+        name="random",
+    )
+
+
+@pytest.fixture
+def graph() -> Graph:
+    return random_graph()
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    return load_recipe("default").with_values(dim=16, epochs=3, feature_scaling="none")
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def data_folder() -> Path:
+    """The folder GRAPHCL_DATA names; tests that need it are skipped without."""
+    named = os.environ.get("GRAPHCL_DATA")
+    if not named:
+        pytest.skip("GRAPHCL_DATA is not set")
+    return Path(named)
+
+
+def dense_adjacency(graph: Graph) -> np.ndarray:
+    matrix = np.zeros((graph.num_nodes, graph.num_nodes))
+    matrix[tuple(graph.edge_index())] = 1
+    return matrix

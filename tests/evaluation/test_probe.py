@@ -1,0 +1,99 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from tests.conftest import random_graph
+
+from graphcl.errors import GraphError
+from graphcl.evaluation import linear_probe
+from graphcl.evaluation.probe import STRENGTHS
+from graphcl.graph import Graph
+
+
+@pytest.fixture
+def graph():
+    return random_graph(num_nodes=240)
+
+
+def with_labels(graph, y, **masks):
+    return Graph.from_edge_index(graph.edge_index(), graph.x, y, **masks)
+
+
+def masks_of(graph):
+    return {name: getattr(graph, name) for name in ("train_mask", "val_mask", "test_mask")}
+
+
+def test_it_is_scikit_learns_logistic_regression_at_the_best_validation_strength(graph):
+    z = graph.x.astype(np.float64)
+    z = StandardScaler().fit_transform(z)
+    scores = {}
+    for c in STRENGTHS:
+        model = LogisticRegression(C=c, max_iter=300).fit(
+            z[graph.train_mask], graph.y[graph.train_mask]
+        )
+        scores[c] = model.score(z[graph.val_mask], graph.y[graph.val_mask]), model
+    best = max(scores, key=lambda c: (scores[c][0], -c))
+    result = linear_probe(graph.x, graph)
+    predicted = scores[best][1].predict(z[graph.test_mask])
+    truth = graph.y[graph.test_mask]
+    assert result.strength == best
+    assert result.val_accuracy == scores[best][0]
+    assert result.accuracy == result.micro_f1 == (predicted == truth).mean()
+    assert result.macro_f1 == pytest.approx(f1_score(truth, predicted, average="macro"))
+    assert (result.split, result.nodes) == ("given", (80, 80, 80))
+
+
+def test_test_labels_choose_nothing(graph):
+    y = graph.y.copy()
+    y[graph.test_mask] = np.random.default_rng(0).integers(0, 3, graph.test_mask.sum())
+    honest = linear_probe(graph.x, graph)
+    blind = linear_probe(graph.x, with_labels(graph, y, **masks_of(graph)))
+    assert (blind.strength, blind.val_accuracy) == (honest.strength, honest.val_accuracy)
+    assert blind.accuracy < honest.accuracy
+
+
+def test_without_a_split_it_draws_one_that_is_disjoint_and_repeatable(graph):
+    free = with_labels(graph, graph.y)
+    first, second = linear_probe(graph.x, free, seed=0), linear_probe(graph.x, free, seed=0)
+    assert first == second
+    assert first.split == "random"
+    assert sum(first.nodes) == graph.num_nodes
+    assert linear_probe(graph.x, free, seed=1) != first
+
+
+def test_unlabelled_nodes_are_left_out(graph):
+    y = graph.y.copy()
+    y[np.flatnonzero(graph.test_mask)[:10]] = -1
+    assert linear_probe(graph.x, with_labels(graph, y, **masks_of(graph))).nodes == (80, 80, 70)
+
+
+def test_constant_columns_are_harmless(graph):
+    z = np.hstack([graph.x, np.zeros((graph.num_nodes, 2))])
+    assert linear_probe(z, graph).accuracy == linear_probe(graph.x, graph).accuracy
+
+
+def test_errors(graph):
+    unlabelled = dataclasses.replace(graph, y=None)
+    with pytest.raises(GraphError, match="no labels"):
+        linear_probe(graph.x, unlabelled)
+    with pytest.raises(GraphError, match=r"embeddings \(3, 12\) for a graph of 240 nodes"):
+        linear_probe(graph.x[:3], graph)
+    with pytest.raises(GraphError, match="fewer than two classes"):
+        linear_probe(graph.x, with_labels(graph, np.zeros(graph.num_nodes, int), **masks_of(graph)))
+    with pytest.raises(GraphError, match="too few labelled nodes"):
+        linear_probe(np.ones((2, 1)), Graph.from_edge_index([[0], [1]], [[1.0], [2.0]], [0, 1]))
+
+
+def test_witness_pipeline_agrees_on_an_easy_problem(graph):
+    z = np.eye(3)[graph.y] + np.random.default_rng(0).normal(size=(graph.num_nodes, 3)) * 0.1
+    witness = make_pipeline(StandardScaler(), LogisticRegression())
+    witness.fit(z[graph.train_mask], graph.y[graph.train_mask])
+    assert (
+        linear_probe(z, graph).accuracy
+        == witness.score(z[graph.test_mask], graph.y[graph.test_mask])
+        == 1
+    )

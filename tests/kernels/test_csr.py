@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from tests.conftest import dense_adjacency
+
+from graphcl.kernels.csr import Adjacency, SparseFeatures, linear, mean_pool
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def adjacency(graph):
+    whole = Adjacency.from_csr(graph.indptr, graph.indices, device=CPU, dtype=torch.float64)
+    keep = torch.rand(whole.num_edges, generator=torch.Generator().manual_seed(1)) > 0.3
+    return whole.with_weight(keep[whole.edge_ids].double())
+
+
+def normalised(adjacency):
+    """Â = D⁻¹(A + I), entry by entry."""
+    dense = torch.eye(adjacency.num_nodes, dtype=torch.float64)
+    for row in range(adjacency.num_nodes):
+        for entry in range(int(adjacency.indptr[row]), int(adjacency.indptr[row + 1])):
+            dense[row, adjacency.indices[entry]] = adjacency.weight[entry]
+    return dense / dense.sum(1, keepdim=True)
+
+
+def test_edge_ids_number_each_undirected_edge_once(graph):
+    adjacency = Adjacency.from_csr(graph.indptr, graph.indices, device=CPU)
+    pairs = {}
+    for (u, v), number in zip(
+        graph.edge_index().T.tolist(), adjacency.edge_ids.tolist(), strict=True
+    ):
+        pairs.setdefault(number, set()).add(frozenset((u, v)))
+    assert sorted(pairs) == list(range(graph.num_edges))
+    assert all(len(ends) == 1 for ends in pairs.values())
+
+
+def test_mean_pool_is_the_dense_product_value_and_gradient(adjacency, generator):
+    h = torch.randn(adjacency.num_nodes, 5, dtype=torch.float64, generator=generator)
+    weight = torch.randn_like(h)
+    ours, dense = h.clone().requires_grad_(), h.clone().requires_grad_()
+    pooled, expected = mean_pool(ours, adjacency), normalised(adjacency) @ dense
+    torch.testing.assert_close(pooled, expected)
+    (pooled * weight).sum().backward()
+    (expected * weight).sum().backward()
+    torch.testing.assert_close(ours.grad, dense.grad)
+
+
+def test_sparse_linear_is_the_dense_product_value_and_gradient(generator):
+    matrix = scipy.sparse.random_array((7, 9), density=0.3, rng=np.random.default_rng(0)).tocsr()
+    x = SparseFeatures.from_csr(matrix, device=CPU, dtype=torch.float64)
+    weight = torch.randn(9, 4, dtype=torch.float64, generator=generator)
+    ours, dense = weight.clone().requires_grad_(), weight.clone().requires_grad_()
+    torch.testing.assert_close(x.to_dense(), torch.tensor(matrix.toarray()))
+    product, expected = linear(x, ours), torch.tensor(matrix.toarray()) @ dense
+    torch.testing.assert_close(product, expected)
+    product.square().sum().backward()
+    expected.square().sum().backward()
+    torch.testing.assert_close(ours.grad, dense.grad)
+
+
+def test_edge_index_leaves_dropped_edges_out(adjacency):
+    dense = torch.zeros(adjacency.num_nodes, adjacency.num_nodes, dtype=torch.float64)
+    targets, sources = adjacency.edge_index()
+    dense[targets, sources] = 1
+    assert torch.equal(dense, dense.T)
+    assert torch.equal((normalised(adjacency) > 0) ^ torch.eye(len(dense)).bool(), dense.bool())
+
+
+def test_adjacency_of_a_whole_graph(graph):
+    adjacency = Adjacency.from_csr(graph.indptr, graph.indices, device=CPU)
+    matrix = dense_adjacency(graph) + np.eye(graph.num_nodes)
+    np.testing.assert_allclose(adjacency.inverse_degree[:, 0], 1 / matrix.sum(1), rtol=1e-6)

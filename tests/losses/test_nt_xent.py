@@ -1,0 +1,199 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphcl.errors import ParameterError
+from graphcl.kernels import nt_xent_blocked
+from graphcl.losses import nt_xent
+from graphcl.losses.nt_xent import mutual_information_bound
+
+
+def paper_loss(h1, h2, temperature):
+    """Eqs. loss1, lossv1 and loss2, as plain loops over the minibatch."""
+
+    def s(a, b):
+        norms = a.norm() * b.norm()
+        return a @ b / norms if norms > 0 else (a * b).sum() * 0
+
+    def directed(first, second, u):
+        positive = torch.exp(s(first[u], second[u]) / temperature)
+        same = sum(
+            torch.exp(s(first[u], first[v]) / temperature) for v in range(len(first)) if v != u
+        )
+        other = sum(torch.exp(s(first[u], second[v]) / temperature) for v in range(len(second)))
+        return -torch.log(positive / (same + other))
+
+    nodes = range(len(h1))
+    return sum(directed(h1, h2, u) + directed(h2, h1, u) for u in nodes) / len(h1)
+
+
+def pair(num_nodes, dim, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(
+        torch.randn(num_nodes, dim, generator=generator, dtype=dtype).requires_grad_()
+        for _ in range(2)
+    )
+
+
+def value_and_gradients(loss, h1, h2):
+    h1, h2 = (h.detach().clone().requires_grad_() for h in (h1, h2))
+    value = loss(h1, h2)
+    value.backward()
+    return value.detach(), h1.grad, h2.grad
+
+
+def assert_matches_paper(h1, h2, temperature, **tolerance):
+    expected = value_and_gradients(
+        lambda a, b: paper_loss(a, b, temperature), h1.double(), h2.double()
+    )
+    found = value_and_gradients(lambda a, b: nt_xent(a, b, temperature), h1, h2)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, **tolerance)
+
+
+@pytest.mark.parametrize("tile", [1, 3, 5, 768])
+@pytest.mark.parametrize("kept_bytes", [0, 2**28])
+@pytest.mark.parametrize("temperature", [0.05, 0.5, 1.0])
+def test_matches_the_papers_double_loop(tile, kept_bytes, temperature, monkeypatch):
+    monkeypatch.setattr(nt_xent_blocked, "TILE", tile)
+    monkeypatch.setattr(nt_xent_blocked, "KEPT_BYTES", kept_bytes)
+    assert_matches_paper(*pair(7, 4), temperature)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 9),
+    st.integers(1, 6),
+    st.sampled_from([0.05, 0.1, 0.5, 1.0, 5.0]),
+    st.integers(0, 99),
+)
+def test_matches_the_papers_double_loop_anywhere(num_nodes, dim, temperature, seed):
+    assert_matches_paper(*pair(num_nodes, dim, seed), temperature)
+
+
+def test_float32_is_as_good_as_float32():
+    h1, h2 = pair(9, 16, dtype=torch.float32)
+    assert_matches_paper(h1, h2, 0.1, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.5])
+def test_gradcheck(temperature, monkeypatch):
+    monkeypatch.setattr(nt_xent_blocked, "TILE", 4)
+    assert torch.autograd.gradcheck(lambda a, b: nt_xent(a, b, temperature), pair(5, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tiny_temperatures_take_the_maximum_out(dtype):
+    """Against logsumexp in float64: the paper's loops themselves overflow here."""
+    temperature = 0.001
+    assert not nt_xent_blocked.exponent_fits(dtype, temperature)
+    h1, h2 = pair(6, 3, dtype=dtype)
+
+    def stable(a, b):
+        z = torch.nn.functional.normalize(torch.cat([a, b]))
+        logits = (z @ z.T / temperature).masked_fill(torch.eye(12, dtype=torch.bool), -torch.inf)
+        return (logits.logsumexp(1) - logits[range(12), [*range(6, 12), *range(6)]]).sum() / 6
+
+    expected = value_and_gradients(stable, h1.double(), h2.double())
+    found = value_and_gradients(lambda a, b: nt_xent(a, b, temperature), h1, h2)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.isfinite(ours).all()
+        scale = theirs.abs().max() * (1e-3 if dtype == torch.float32 else 1e-9)
+        assert (ours - theirs).abs().max() <= scale
+
+
+def test_one_node_has_no_negatives_and_no_loss():
+    value, d1, d2 = value_and_gradients(nt_xent, *pair(1, 4))
+    assert value.abs() < 1e-12
+    assert d1.abs().max() < 1e-12
+    assert d2.abs().max() < 1e-12
+
+
+def test_duplicate_rows():
+    h1, h2 = pair(2, 3)
+    assert_matches_paper(h1[[0, 0, 1, 0]], h2[[0, 0, 1, 1]], 0.1)
+    same = torch.ones(4, 3, dtype=torch.float64)
+    assert nt_xent(same, same, 0.05).item() == pytest.approx(2 * math.log(7))
+
+
+def test_zero_rows_have_cosine_zero_and_no_gradient():
+    h1, h2 = (h.detach().clone() for h in pair(5, 3))
+    h1[1], h2[1], h2[3] = 0, 0, 0
+    value, d1, d2 = value_and_gradients(lambda a, b: nt_xent(a, b, 0.2), h1, h2)
+    torch.testing.assert_close(value, paper_loss(h1, h2, 0.2))
+    assert (d1[1] == 0).all()
+    assert (d2[[1, 3]] == 0).all()
+    assert torch.isfinite(torch.cat([d1, d2])).all()
+    assert (d1[0] != 0).any()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_the_cosine_does_not_see_the_scale(scale):
+    h1, h2 = pair(5, 3, dtype=torch.float32)
+    torch.testing.assert_close(nt_xent(h1 * scale, h2 * scale), nt_xent(h1, h2))
+
+
+def test_half_precision_inputs_get_gradients_of_their_own_type():
+    h1, h2 = (h.detach().bfloat16().requires_grad_() for h in pair(5, 3))
+    nt_xent(h1, h2).backward()
+    assert h1.grad.dtype == torch.bfloat16
+    assert torch.isfinite(h2.grad).all()
+
+
+def test_a_second_backward_gives_the_same_gradient():
+    h1, h2 = pair(6, 4)
+    loss = nt_xent(h1, h2)
+    (first,) = torch.autograd.grad(loss, h1, retain_graph=True)
+    (second,) = torch.autograd.grad(loss, h1)
+    torch.testing.assert_close(first, second)
+
+
+def test_it_keeps_no_square_matrix_beyond_the_limit(monkeypatch):
+    """Largest tensor made on the way, forward and backward, at 40 tiles: one tile or N × d."""
+    monkeypatch.setattr(nt_xent_blocked, "TILE", 10)
+    monkeypatch.setattr(nt_xent_blocked, "KEPT_BYTES", 0)
+    largest = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            for tensor in torch.utils._pytree.tree_leaves(out):
+                if isinstance(tensor, torch.Tensor):
+                    largest = max(largest, tensor.numel())
+            return out
+
+    h1, h2 = pair(200, 3)
+    with Watch():
+        nt_xent(h1, h2).backward()
+    assert largest <= 400 * 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((torch.ones(2, 3), torch.ones(2, 3), 0.0), "temperature must be positive; got 0.0"),
+        ((torch.ones(2, 3), torch.ones(3, 3)), "of one shape"),
+        ((torch.ones(0, 3), torch.ones(0, 3)), "with M > 0"),
+        ((torch.ones(3), torch.ones(3)), "of one shape"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ParameterError, match=message):
+        nt_xent(*arguments)
+
+
+def test_precision_names():
+    h1, h2 = pair(2, 3)
+    with pytest.raises(ParameterError, match="precision must be one of"):
+        nt_xent(h1, h2, precision="half")
+    with pytest.raises(ParameterError, match="needs a CUDA GPU"):
+        nt_xent(h1, h2, precision="bf16")
+
+
+def test_the_bound_of_the_paper():
+    assert mutual_information_bound(1.5, 11) == pytest.approx(math.log(20) - 1.5)
+    assert mutual_information_bound(0.0, 1) is None

@@ -1,0 +1,174 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from sklearn.base import clone
+from tests.conftest import random_graph
+from torch_geometric.data import Data
+
+import graphcl
+from graphcl.errors import GraphCLError, GraphError, RunError
+from graphcl.estimator import GraphCL
+from graphcl.graph import Graph
+
+
+def small(recipe, **changes):
+    return GraphCL(recipe, device="cpu", **changes)
+
+
+def test_fit_transform_gives_float32_numpy_and_the_same_bits_for_a_seed(graph, recipe):
+    z = small(recipe).fit_transform(graph)
+    assert z.dtype == np.float32
+    assert z.shape == (graph.num_nodes, recipe.dim)
+    assert np.array_equal(z, small(recipe).fit(graph).transform(graph))
+    assert not np.array_equal(z, small(recipe, seed=1).fit_transform(graph))
+
+
+def test_labels_do_not_reach_training(graph, recipe):
+    scrambled = dataclasses.replace(graph, y=graph.y[::-1].copy())
+    bare = Graph.from_edge_index(graph.edge_index(), graph.x)
+    z = small(recipe).fit_transform(graph)
+    assert np.array_equal(z, small(recipe).fit_transform(scrambled))
+    assert np.array_equal(z, small(recipe).fit_transform(bare))
+
+
+def test_it_learns_something(recipe):
+    graph = random_graph(num_nodes=300)
+    model = small(recipe, epochs=30, dim=32)
+    assert graphcl.linear_probe(model.fit_transform(graph), graph).accuracy > 0.85
+
+
+def test_save_and_load(graph, recipe, tmp_path):
+    model = small(recipe).fit(graph)
+    model.save(tmp_path / "run")
+    loaded = GraphCL.load(tmp_path / "run", device="cpu")
+    assert np.array_equal(loaded.transform(graph), model.transform(graph))
+    assert loaded.recipe_ == model.recipe_
+    assert loaded.history_ == model.history_
+    assert loaded.seed == model.seed
+    names = {file.name for file in (tmp_path / "run").iterdir()}
+    assert names == {"config.toml", "model.safetensors", "metrics.jsonl"}
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
+
+
+def test_saving_replaces_nothing_unasked(graph, recipe, tmp_path):
+    model = small(recipe).fit(graph)
+    model.save(tmp_path / "run")
+    before = (tmp_path / "run/model.safetensors").read_bytes()
+    with pytest.raises(RunError, match="already holds a run"):
+        model.save(tmp_path / "run")
+    small(recipe, seed=5).fit(graph).save(tmp_path / "run", overwrite=True)
+    assert (tmp_path / "run/model.safetensors").read_bytes() != before
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious/thesis.tex").touch()
+    with pytest.raises(RunError, match="holds files that are no run"):
+        model.save(tmp_path / "precious", overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["precious", "run"]
+
+
+def test_a_failed_save_leaves_nothing(graph, recipe, tmp_path, monkeypatch):
+    model = small(recipe).fit(graph)
+    model.save(tmp_path / "run")
+    monkeypatch.setattr(
+        "graphcl.io.runs.write_weights", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
+    )
+    with pytest.raises(OSError, match="full"):
+        model.save(tmp_path / "run", overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    GraphCL.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("model.safetensors", lambda data: data[: len(data) // 2], "damaged or truncated"),
+        ("model.safetensors", lambda data: b"", "damaged or truncated"),
+        ("config.toml", lambda data: data.replace(b"dim = 16", b"dim = 17"), "do not fit"),
+        ("config.toml", lambda data: data.replace(b"format = 1", b"format = 9"), "run format 9"),
+        ("config.toml", lambda data: data[:40], "not TOML|is missing|lacks the tables"),
+        ("config.toml", lambda data: b"\xff\xfe", "not TOML"),
+        ("config.toml", lambda data: data.replace(b"seed = 0\n", b""), "lacks 'seed'"),
+        ("metrics.jsonl", lambda data: data[:-9], "damaged"),
+    ],
+)
+def test_damaged_runs(graph, recipe, tmp_path, file, change, message):
+    small(recipe).fit(graph).save(tmp_path / "run")
+    path = tmp_path / "run" / file
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(GraphCLError, match=message):
+        GraphCL.load(tmp_path / "run")
+
+
+def test_missing_runs(tmp_path):
+    with pytest.raises(RunError, match="no such run"):
+        GraphCL.load(tmp_path / "absent")
+    with pytest.raises(RunError, match=r"not a run \(it has no config.toml\)"):
+        GraphCL.load(tmp_path)
+
+
+def test_unseen_graphs_and_feature_mismatch(graph, recipe):
+    model = small(recipe).fit(graph)
+    assert model.transform(random_graph(9, num_nodes=31)).shape == (31, recipe.dim)
+    with pytest.raises(GraphError, match="has 5 features; the model was trained on 12"):
+        model.transform(random_graph(num_features=5))
+
+
+def test_before_fit(graph, tmp_path):
+    with pytest.raises(GraphCLError, match="call fit before transform"):
+        GraphCL().transform(graph)
+    with pytest.raises(GraphCLError, match="call fit before save"):
+        GraphCL().save(tmp_path / "run")
+
+
+def test_scikit_learn_clones_it(recipe):
+    model = GraphCL("cora", temperature=0.9, seed=4)
+    copy = clone(model)
+    assert copy.get_params() == model.get_params()
+    assert copy.set_params(epochs=7).complete_recipe().epochs == 7
+    assert repr(model) == "GraphCL(recipe='cora', seed=4, temperature=0.9)"
+
+
+def test_a_pyg_user_needs_two_lines(recipe):
+    data = Data(x=torch.rand(10, 4), edge_index=torch.randint(0, 10, (2, 30)))
+    z = small(recipe).fit_transform(data)
+    assert z.shape == (10, recipe.dim)
+    with pytest.raises(GraphError, match=r"expected a graphcl\.Graph"):
+        small(recipe).fit([1, 2, 3])
+
+
+AWKWARD = {
+    "one node": Graph.from_edge_index([], [[1.0, 2.0]]),
+    "no edges": Graph.from_edge_index([], np.eye(5)),
+    "an isolated node": Graph.from_edge_index([[0, 1], [1, 2]], np.eye(4)),
+    "an all-zero row": Graph.from_edge_index([[0, 1], [1, 2]], np.diag([1.0, 1, 1, 0])),
+    "all rows zero": Graph.from_edge_index([[0, 1], [1, 2]], np.zeros((3, 2))),
+    "sparse with an empty row": Graph.from_edge_index(
+        [[0, 1], [1, 2]], scipy.sparse.csr_array(np.diag([1.0, 1, 1, 0]))
+    ),
+    "sparse with no entry": Graph.from_edge_index([[0], [1]], scipy.sparse.csr_array((3, 4))),
+    "integer features": Graph.from_edge_index([[0], [1]], np.array([[1, 2], [3, 4], [5, 6]])),
+    "one feature": Graph.from_edge_index([[0], [1]], [[1.0], [2.0], [3.0]]),
+    "float64": Graph.from_edge_index(torch.tensor([[0], [1]]), torch.rand(3, 2).double()),
+    "only self-loops": Graph.from_edge_index([[0, 1], [0, 1]], np.eye(2)),
+    "large features": Graph.from_edge_index([[0], [1]], np.array([[1e6, 2e6], [3e6, 4], [5, 6]])),
+}
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+@pytest.mark.parametrize("encoder", ["mean", "gat"])
+@pytest.mark.parametrize("changes", [{}, {"layers": 1, "batch_nodes": 2, "feature_scaling": "row"}])
+def test_awkward_graphs_train(name, encoder, changes, recipe):
+    z = small(recipe, encoder=encoder, **changes).fit_transform(AWKWARD[name])
+    assert z.shape == (AWKWARD[name].num_nodes, recipe.dim)
+    assert np.isfinite(z).all()
+
+
+def test_verbose_shows_progress(graph, recipe, capsys):
+    small(recipe, verbose=True).fit(graph)
+    captured = capsys.readouterr()
+    assert "epoch 3/3" in captured.err
+    assert captured.out == ""
