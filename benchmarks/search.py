@@ -1,11 +1,12 @@
 """Hyperparameter search on the citation graphs, by validation accuracy alone.
 
-usage: python -m benchmarks.search DATASET --out ROWS.jsonl [--layers L] [--device cuda]
-           [--configs 100] [--finalists 12] [--seeds 6]
+usage: python -m benchmarks.search DATASET --out ROWS.jsonl --layers L [--device cuda]
+           [--configs 100] [--finalists 12] [--seeds 6] [--recipe BEST.toml]
 
 Stage 1 trains random configurations from the paper's ranges once each and probes them at the
-paper's epoch counts on the way. Stage 2 repeats the best with several seeds. Every row holds a
-validation accuracy; test nodes are never touched here.
+paper's epoch counts on the way; rows that ROWS.jsonl already holds are not computed again. Stage 2
+repeats the best with several seeds. Every row holds a validation accuracy; test nodes are never
+touched here. The recipe with the best mean of stage 2 is written where `--recipe` says.
 """
 
 import argparse
@@ -26,8 +27,8 @@ from benchmarks import rows
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
 from graphcl.embedding import embed
-from graphcl.evaluation.probe import STRENGTHS, _fit
 from graphcl.encoders import build_encoder
+from graphcl.evaluation.probe import STRENGTHS, _fit
 from graphcl.graph import Graph
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.seeding import generator
@@ -136,16 +137,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--budget", type=float, default=240.0, help="seconds for stage 1")
+    parser.add_argument("--recipe", type=Path)
     options = parser.parse_args()
     search = Search(options.dataset, resolve_device(options.device), options.out, options.workers)
+    known = rows.read(options.out) if options.out.exists() else []
+    first = [row for row in known if row["stage"] == 1]
     draw = random.Random(0)
     began = time.perf_counter()
     for number in range(options.configs):
+        recipe = random_recipe(options.dataset, options.layers, draw)
+        if number < len(first) // len(EPOCHS):
+            continue
         if time.perf_counter() - began > options.budget:
             print(f"stage 1 stopped by its budget after {number} configurations")
             break
-        search.train_and_probe(1, random_recipe(options.dataset, options.layers, draw), seed=0)
-    first = sorted(search.collect(), key=lambda row: -row["val_accuracy"])
+        search.train_and_probe(1, recipe, seed=0)
+    first = sorted(first + search.collect(), key=lambda row: -row["val_accuracy"])
     print(f"stage 1: {len(first)} points in {time.perf_counter() - began:.0f} s; best:")
     for row in first[:5]:
         print(f"  {row['val_accuracy']:.4f} {row['recipe']}")
@@ -167,7 +174,9 @@ def main() -> None:
         scores[Recipe(**row["recipe"])].append(row["val_accuracy"])
     best = sorted(scores.items(), key=lambda item: -statistics.fmean(item[1]))
     print(f"stage 2 done at {time.perf_counter() - began:.0f} s; mean validation accuracy:")
-    for recipe, values in best[:12]:
+    if options.recipe:
+        options.recipe.write_text(best[0][0].to_toml())
+    for recipe, values in best[:8]:
         print(f"  {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f} {vars(recipe)}")
 
 

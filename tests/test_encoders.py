@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from tests.conftest import random_graph
 from torch_geometric.nn import SimpleConv
 
 from graphcl.encoders import ENCODERS, MeanPoolingEncoder, build_encoder
 from graphcl.errors import ParameterError
 from graphcl.graph import Graph
 from graphcl.tensors import graph_tensors
+from tests.conftest import random_graph
 
 CPU = torch.device("cpu")
 

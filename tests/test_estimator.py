@@ -6,13 +6,13 @@ import pytest
 import scipy.sparse
 import torch
 from sklearn.base import clone
-from tests.conftest import random_graph
 from torch_geometric.data import Data
 
 import graphcl
 from graphcl.errors import GraphCLError, GraphError, RunError
 from graphcl.estimator import GraphCL
 from graphcl.graph import Graph
+from tests.conftest import random_graph
 
 
 def small(recipe, **changes):

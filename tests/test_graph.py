@@ -5,11 +5,11 @@ import scipy.sparse
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.conftest import dense_adjacency
 from torch_geometric.data import Data
 
 from graphcl.errors import GraphError
 from graphcl.graph import Graph
+from tests.conftest import dense_adjacency
 
 X = np.eye(3)
 

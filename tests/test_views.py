@@ -6,11 +6,11 @@ import scipy.sparse
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import random_graph
 
 from graphcl.errors import ParameterError
 from graphcl.kernels.csr import Adjacency, SparseFeatures
 from graphcl.views import DropEdges, DropFeatures, Perturbation, drop_edges, drop_features
+from tests.conftest import random_graph
 
 CPU = torch.device("cpu")
 

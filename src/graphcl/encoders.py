@@ -31,6 +31,8 @@ class MeanPoolingEncoder(nn.Module):
         generator: draws the weights.
     """
 
+    recordable = True  # its shapes depend on no draw: a CUDA graph can hold a step
+
     def __init__(
         self, num_features: int, *, dim: int, layers: int, generator: torch.Generator
     ) -> None:

@@ -6,12 +6,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from tests.conftest import random_graph
 
 from graphcl.errors import GraphError
 from graphcl.evaluation import linear_probe
 from graphcl.evaluation.probe import STRENGTHS
 from graphcl.graph import Graph
+from tests.conftest import random_graph
 
 
 @pytest.fixture

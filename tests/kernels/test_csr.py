@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from tests.conftest import dense_adjacency
 
 from graphcl.kernels.csr import Adjacency, SparseFeatures, linear, mean_pool
+from tests.conftest import dense_adjacency
 
 CPU = torch.device("cpu")
 

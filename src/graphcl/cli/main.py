@@ -63,10 +63,11 @@ def run(arguments: list[str]) -> int:
         return _fail(message, command=context.command_path if context else "")
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", code=130)
-    except BrokenPipeError:
+    except SystemExit as error:
         # The reader of our output has gone (`graphcl datasets | head -1`); nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if isinstance(error.__context__, BrokenPipeError):
+            return 0
+        raise
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         return _fail(f"{name}{error.strerror or error}")

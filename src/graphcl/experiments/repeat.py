@@ -1,16 +1,20 @@
 """One recipe, many seeds."""
 
+import multiprocessing
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from graphcl.devices import peak_memory_bytes, reset_peak_memory
+from graphcl.errors import TrainingError
 from graphcl.estimator import GraphCL
-from graphcl.evaluation import linear_probe
+from graphcl.evaluation import ProbeResult, linear_probe
 from graphcl.graph import Graph
 from graphcl.recipes import Recipe
 
@@ -23,49 +27,83 @@ def repeat(
     *,
     seeds: Sequence[int],
     device: torch.device,
+    jobs: int = 1,
     verbose: bool = False,
 ) -> list[dict[str, Any]]:
     """Trains and probes once per seed.
 
+    Args:
+        graph: a labelled graph.
+        recipe: what to train.
+        seeds: one training each, one after the other.
+        device: where to train.
+        jobs: processes that probe while the next training runs; worth it where training is short.
+        verbose: report each seed on stderr.
+
     Returns:
-        One row per seed: the probe's scores, the recipe's hash, training seconds, peak memory.
+        One row per seed: the probe's scores, the recipe's hash, training seconds, peak memory. A
+        training that failed leaves a row with the reason under ``failed`` and no scores.
     """
-    rows = []
-    for number, seed in enumerate(seeds, start=1):
-        reset_peak_memory(device)
-        model = GraphCL(recipe, seed=seed, device=str(device))
-        score = linear_probe(model.fit_transform(graph), graph)
-        row = {
-            "graph": graph.name,
-            "recipe_hash": recipe.hash,
-            "seed": seed,
-            **asdict(score),
-            "loss": model.history_[-1].loss,
-            "train_seconds": model.seconds_,
-            "peak_memory_bytes": peak_memory_bytes(device),
-        }
-        rows.append(row)
-        if verbose:
-            print(
-                f"run {number}/{len(seeds)}: seed {seed}  accuracy {100 * score.accuracy:.1f} %  "
-                f"{model.seconds_:.1f} s",
-                file=sys.stderr,
-                flush=True,
-            )
-    return rows
+    rows: list[dict[str, Any]] = []
+    probes: list[Future[ProbeResult] | None] = []
+    with _executor(jobs) as pool:
+        for seed in seeds:
+            reset_peak_memory(device)
+            row = {"graph": graph.name, "recipe_hash": recipe.hash, "seed": seed}
+            try:
+                model = GraphCL(recipe, seed=seed, device=str(device))
+                probe = pool.submit(linear_probe, model.fit_transform(graph), graph)
+                row |= {"loss": model.history_[-1].loss, "train_seconds": model.seconds_}
+            except TrainingError as error:
+                probe, row = None, row | {"failed": str(error)}
+            rows.append(row | {"peak_memory_bytes": peak_memory_bytes(device)})
+            probes.append(probe)
+            if verbose:
+                score = f"accuracy {100 * probe.result().accuracy:.1f} %" if probe else "failed"
+                text = f"run {len(rows)}/{len(seeds)}: seed {seed}  {score}"
+                print(text, file=sys.stderr, flush=True)
+        return [
+            row | (asdict(probe.result()) if probe else {})
+            for row, probe in zip(rows, probes, strict=True)
+        ]
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Returns each score as a number for one row, else as ``{"mean": …, "std": …}``.
 
-    The deviation is the sample's (n − 1).
+    The deviation is the sample's (n − 1). Failed trainings are counted and otherwise left out.
+
+    Raises:
+        TrainingError: every training failed.
     """
-    summary: dict[str, Any] = {"split": rows[0]["split"]}
+    scored = [row for row in rows if "failed" not in row]
+    if not scored:
+        raise TrainingError(rows[0]["failed"])
+    summary: dict[str, Any] = {"split": scored[0]["split"], "failed": len(rows) - len(scored)}
     for name in SCORES:
-        values = [row[name] for row in rows]
+        values = [row[name] for row in scored]
         summary[name] = (
             values[0]
             if len(values) == 1
             else {"mean": statistics.fmean(values), "std": statistics.stdev(values)}
         )
     return summary
+
+
+class _InProcess(Executor):
+    """Runs what is submitted at once, here."""
+
+    def submit(self, function: Any, /, *args: Any, **keywords: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(function(*args, **keywords))
+        return done
+
+
+@contextmanager
+def _executor(jobs: int) -> Iterator[Executor]:
+    if jobs == 1:
+        yield _InProcess()
+        return
+    # Spawned, not forked: a forked child cannot use CUDA.
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        yield pool

@@ -13,9 +13,7 @@ from graphcl.kernels import nt_xent_blocked
 PRECISIONS = ("auto", "float32", "tf32", "bf16")
 
 
-def nt_xent(
-    h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str = "auto"
-) -> Tensor:
+def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str = "auto") -> Tensor:
     r"""Normalised temperature-scaled cross entropy between two views of the same M nodes.
 
     With the cosine similarity :math:`s`, for each node :math:`u` of the minibatch :math:`B`
@@ -82,6 +80,19 @@ def _has_triton() -> bool:
     return torch.cuda.get_device_capability() >= (8, 0)
 
 
+def _normalise(h: Tensor) -> Tensor:
+    """Scales rows to length 1 in place and returns 1 / ‖h‖, ``[n, 1]``; 0 for a zero row.
+
+    Divides by the largest entry first: squares of float32 overflow at 2e19 and vanish at 1e-23.
+    """
+    largest = torch.linalg.vector_norm(h, ord=torch.inf, dim=1, keepdim=True)
+    empty = largest < torch.finfo(h.dtype).tiny
+    h.div_(largest.masked_fill(empty, 1)).masked_fill_(empty, 0)
+    length = torch.linalg.vector_norm(h, dim=1, keepdim=True)
+    h.div_(length.masked_fill(empty, 1))
+    return (largest.double() * length.double()).reciprocal_().masked_fill_(empty, 0)
+
+
 class _NTXent(torch.autograd.Function):
     r"""The loss over the 2M stacked rows, with the log-denominators :math:`\ell_i`.
 
@@ -90,19 +101,10 @@ class _NTXent(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, h1: Tensor, h2: Tensor, temperature: float, precision: Any
-    ) -> Tensor:
+    def forward(ctx: Any, h1: Tensor, h2: Tensor, temperature: float, precision: Any) -> Tensor:
         half = h1.dtype in (torch.float16, torch.bfloat16)
-        h = torch.cat([h1, h2]).to(torch.float32 if half else h1.dtype)
-        # The norm in float64: squares of float32 neither overflow nor vanish there.
-        norm = torch.linalg.vector_norm(h, dim=1, keepdim=True, dtype=torch.float64)
-        inverse_norm = torch.where(norm > 0, 1 / norm, 0.0)
-        z = (
-            (h.double() * inverse_norm).to(h.dtype)
-            if h.dtype == torch.float32
-            else h * inverse_norm
-        )
+        z = torch.cat([h1, h2]).to(torch.float32 if half else h1.dtype)
+        inverse_norm = _normalise(z)
         ctx.tiles = {}
         if precision:
             from graphcl.kernels import nt_xent_triton
@@ -113,10 +115,11 @@ class _NTXent(torch.autograd.Function):
                 z, temperature, keep=any(ctx.needs_input_grad)
             )
         num_nodes = len(h1)
-        positives = (z[:num_nodes] * z[num_nodes:]).sum()
+        positives = torch.linalg.vecdot(z[:num_nodes], z[num_nodes:]).sum()
         ctx.save_for_backward(z, inverse_norm, logs)
         ctx.temperature, ctx.precision, ctx.dtype = temperature, precision, h1.dtype
-        return (logs.sum() - 2 / temperature * positives) / num_nodes
+        loss: Tensor = (logs.sum() - 2 / temperature * positives) / num_nodes
+        return loss
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -129,9 +132,12 @@ class _NTXent(torch.autograd.Function):
             pulled = nt_xent_triton.pull(z, logs, ctx.temperature, precision=ctx.precision)
         else:
             pulled = nt_xent_blocked.pull(z, logs, ctx.temperature, ctx.tiles)
-        pulled -= 2 * z.roll(num_nodes, 0)  # row u and row M + u are each other's positive
+        # Row u and row M + u are each other's positive.
+        pulled[:num_nodes].sub_(z[num_nodes:], alpha=2)
+        pulled[num_nodes:].sub_(z[:num_nodes], alpha=2)
         # Through z = h / ‖h‖: remove the radial part, divide by the norm.
-        pulled -= z * (z * pulled).sum(1, keepdim=True)
+        radial = torch.linalg.vecdot(z, pulled)[:, None]
+        pulled.addcmul_(z, radial, value=-1)
         pulled *= (grad / (num_nodes * ctx.temperature) * inverse_norm).to(z.dtype)
         pulled = pulled.to(ctx.dtype)
         return pulled[:num_nodes], pulled[num_nodes:], None, None

@@ -62,6 +62,11 @@ class FullGraph:
             return 1
         return -(-self.adjacency.num_nodes // self.batch_nodes)
 
+    @property
+    def constant(self) -> bool:
+        """Whether every batch is the whole graph."""
+        return self.steps_per_epoch == 1
+
     def epoch(self, number: int, seed: int) -> Iterator[Batch]:
         """Yields the batches of one epoch; the same for the same number and seed."""
         if self.steps_per_epoch == 1:

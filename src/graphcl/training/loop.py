@@ -13,6 +13,7 @@ from graphcl.errors import TrainingError, require
 from graphcl.losses import nt_xent
 from graphcl.losses.nt_xent import mutual_information_bound
 from graphcl.seeding import derive
+from graphcl.training.cuda_graph import CudaGraphStep
 from graphcl.training.full_graph import Batch
 from graphcl.views import Perturbation
 
@@ -42,6 +43,10 @@ class BatchSource(Protocol):
     @property
     def steps_per_epoch(self) -> int:
         """Number of batches in an epoch."""
+
+    @property
+    def constant(self) -> bool:
+        """Whether every batch is the same tensors, so that a GPU can replay a recorded step."""
 
     def epoch(self, number: int, seed: int) -> Iterator[Batch]:
         """Yields the batches of one epoch; the same for the same number and seed."""
@@ -82,27 +87,39 @@ def train(
     """
     require(epochs >= 1, "train", "epochs", "at least 1", epochs)
     device = next(encoder.parameters()).device
-    adam = torch.optim.Adam(encoder.parameters(), lr=learning_rate, weight_decay=weight_decay)
+    on_gpu = device.type == "cuda"
+    adam = torch.optim.Adam(
+        encoder.parameters(),
+        lr=learning_rate,
+        weight_decay=weight_decay,
+        fused=on_gpu,
+        capturable=on_gpu,
+    )
     generator = torch.Generator(device=device)
+
+    def update(batch: Batch) -> Tensor:
+        view_1 = perturbation(batch.x, batch.adjacency, generator)  # step 2: two views
+        view_2 = perturbation(batch.x, batch.adjacency, generator)
+        h_1 = _rows(encoder(*view_1), batch.nodes)  # step 3: encode both
+        h_2 = _rows(encoder(*view_2), batch.nodes)
+        loss = nt_xent(h_1, h_2, temperature, precision=precision)  # step 4: update the encoder
+        adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        adam.step()
+        return torch.stack([loss.detach(), _gradient_norm(encoder)])
+
+    recordable = on_gpu and source.constant and getattr(encoder, "recordable", False)
+    step = CudaGraphStep(update, generator) if recordable else update
     began = time.perf_counter()
     encoder.train()
     for epoch in range(epochs):
-        losses, norms, sizes = [], [], []
-        for step, batch in enumerate(source.epoch(epoch, seed)):  # step 1: a minibatch B
-            generator.manual_seed(derive(seed, "views", epoch, step))
-            view_1 = perturbation(batch.x, batch.adjacency, generator)  # step 2: two views
-            view_2 = perturbation(batch.x, batch.adjacency, generator)
-            h_1 = _rows(encoder(*view_1), batch.nodes)  # step 3: encode both
-            h_2 = _rows(encoder(*view_2), batch.nodes)
-            loss = nt_xent(h_1, h_2, temperature, precision=precision)  # step 4: update the encoder
-            adam.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            adam.step()
+        results, sizes = [], []
+        for number, batch in enumerate(source.epoch(epoch, seed)):  # step 1: a minibatch B
+            generator.manual_seed(derive(seed, "views", epoch, number))
             # Kept as tensors: reading them here would make a GPU wait for the host at every step.
-            losses.append(loss.detach())
-            norms.append(_gradient_norm(encoder))
+            results.append(step(batch))
             sizes.append(batch.num_nodes)
-        metrics = _summary(epoch + 1, losses, norms, sizes, time.perf_counter() - began)
+        metrics = _summary(epoch + 1, results, sizes, time.perf_counter() - began)
         if not math.isfinite(metrics.loss):
             raise TrainingError(
                 f"the loss became {metrics.loss} in epoch {epoch + 1}; "
@@ -120,9 +137,7 @@ def _gradient_norm(encoder: nn.Module) -> Tensor:
     return torch.nn.utils.get_total_norm(gradients)
 
 
-def _summary(
-    epoch: int, losses: list[Tensor], norms: list[Tensor], sizes: list[int], seconds: float
-) -> EpochMetrics:
-    loss, norm = torch.stack([torch.stack(losses), torch.stack(norms)]).mean(dim=1).tolist()
+def _summary(epoch: int, results: list[Tensor], sizes: list[int], seconds: float) -> EpochMetrics:
+    loss, norm = torch.stack(results).mean(dim=0).tolist()
     bound = mutual_information_bound(loss, round(sum(sizes) / len(sizes)))
     return EpochMetrics(epoch, loss, norm, bound, seconds)

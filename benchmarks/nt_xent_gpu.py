@@ -1,0 +1,157 @@
+"""Exact NT-Xent, forward and backward, on a GPU: ours, what others do, and what the chip allows.
+
+usage: python -m benchmarks.nt_xent_gpu --out ROWS.jsonl [--nodes N ...] [--dim 512]
+
+`dense` is the 2N × 2N similarity matrix under autograd, as public implementations of contrastive
+learning on graphs write it; `chunked` computes it 4,096 rows at a time. Floors: the faster of the
+loss's two product shapes through cuBLAS in bf16, and a copy. `vs_ours` is a row's time over ours in
+bf16; `share_of_gemm` counts three full products, 6 (2N)² d, over the measured rate: symmetry saves
+one of them, so it can pass 1. About two minutes on an H200.
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from benchmarks import rows
+from graphcl.losses import nt_xent
+
+TEMPERATURE = 0.5
+NODES = (2_708, 19_717, 116_000, 232_965)  # Cora, Pubmed, half of Reddit, Reddit
+CHUNK = 4096
+
+
+def measure(work: Callable[[], Any]) -> dict[str, Any]:
+    """Times by CUDA events after two runs that warm up: 10 to 50 runs, 3 where each takes 1 s."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    _once(work)  # may compile
+    estimate = _once(work)
+    peak = torch.cuda.max_memory_allocated() - before
+    repeats = 3 if estimate > 1000 else max(10, min(50, int(500 / estimate)))
+    times = [_once(work) for _ in range(repeats)]
+    return {
+        "median_ms": statistics.median(times),
+        "min_ms": min(times),
+        "repeats": repeats,
+        "peak_extra_bytes": peak,
+    }
+
+
+def _once(work: Callable[[], Any]) -> float:
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    work()
+    stop.record()
+    stop.synchronize()
+    return start.elapsed_time(stop)
+
+
+def dense(h1: Tensor, h2: Tensor) -> Tensor:
+    z = normalize(torch.cat([h1, h2]))
+    similarity = (z @ z.T / TEMPERATURE).fill_diagonal_(-torch.inf)
+    targets = torch.arange(len(z), device=z.device).roll(len(h1))
+    return 2 * cross_entropy(similarity, targets)
+
+
+def chunked_gradient(h1: Tensor, h2: Tensor) -> None:
+    """Backpropagates each chunk at once: one chunk's square is alive at a time."""
+    z = normalize(torch.cat([h1, h2]))
+    leaf = z.detach().requires_grad_()
+    targets = torch.arange(len(z), device=z.device).roll(len(h1))
+    for first in range(0, len(z), CHUNK):
+        similarity = leaf[first : first + CHUNK] @ leaf.T / TEMPERATURE
+        own = torch.arange(len(similarity), device=z.device)
+        similarity[own, own + first] = -torch.inf
+        loss = cross_entropy(similarity, targets[first : first + CHUNK], reduction="sum")
+        (loss / len(h1)).backward()
+    z.backward(leaf.grad)
+
+
+def floors(d: int) -> tuple[float, float]:
+    """Returns bf16 TFLOP/s of the loss's products and GB/s of a copy."""
+    n = 40_960
+    z = normalize(torch.randn(n, d, device="cuda")).bfloat16()
+    square = torch.randn(n, n, device="cuda", dtype=torch.bfloat16)
+    other = torch.empty_like(square)
+    scores = measure(lambda: torch.mm(z, z.T, out=other))["median_ms"]
+    products = measure(lambda: torch.mm(square, z))["median_ms"]
+    copy = measure(lambda: other.copy_(square))["median_ms"]
+    return 2 * n * n * d / min(scores, products) / 1e9, 4 * n * n / copy / 1e6
+
+
+def contestants(h1: Tensor, h2: Tensor) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    nodes = len(h1)
+
+    def ours(precision: str) -> Callable[[], Any]:
+        return lambda: torch.autograd.grad(
+            nt_xent(h1, h2, TEMPERATURE, precision=precision), (h1, h2)
+        )
+
+    yield "ours", "bf16", ours("bf16")
+    if nodes <= NODES[1]:
+        yield "ours, CUDA graph", "bf16", recorded(ours("bf16"))
+    yield "ours", "tf32", ours("tf32")
+    if nodes <= NODES[1]:
+        yield "ours", "float32", ours("float32")
+    yield "dense", "tf32", lambda: torch.autograd.grad(dense(h1, h2), (h1, h2))
+    yield "chunked", "tf32", lambda: chunked_gradient(h1, h2)
+
+
+def recorded(work: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns the replay of `work`, recorded in a CUDA graph as the training loop does."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        work()
+    return graph.replay
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--nodes", type=int, nargs="+", default=list(NODES))
+    parser.add_argument("--dim", type=int, default=512)
+    options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = True  # the rivals'; ours says what it uses
+    gemm, copy = floors(options.dim)
+    about = {
+        "gemm_tflops_measured": round(gemm, 1),
+        "copy_gb_per_s_measured": round(copy),
+        **rows.provenance(torch.device("cuda")),
+    }
+    for nodes in options.nodes:
+        h1, h2 = (
+            torch.randn(nodes, options.dim, device="cuda", requires_grad=True) for _ in range(2)
+        )
+        ours_ms = 0.0
+        for what, precision, work in contestants(h1, h2):
+            row: dict[str, Any] = {"what": what, "n_nodes": nodes, "d": options.dim}
+            row["precision"] = precision
+            try:
+                row |= measure(work)
+                ours_ms = ours_ms or row["median_ms"]  # ours in bf16 comes first
+                row["vs_ours"] = round(row["median_ms"] / ours_ms, 3)
+                rate = 6 * (2 * nodes) ** 2 * options.dim / row["median_ms"] / 1e9
+                row["share_of_gemm"] = round(rate / gemm, 3)
+            except torch.cuda.OutOfMemoryError:
+                row["failed"] = "out of memory"
+                h1.grad = h2.grad = None
+            shown = {key: row.get(key) for key in ("median_ms", "peak_extra_bytes", "failed")}
+            print(f"N={nodes} {what} {precision}: {shown} {row.get('share_of_gemm')}", flush=True)
+            rows.append(options.out, row | about)
+
+
+if __name__ == "__main__":
+    main()
