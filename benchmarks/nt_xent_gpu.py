@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
 from benchmarks import rows
+from benchmarks.rivals import chunked_gradient, dense_loss
 from graphcl.losses import nt_xent
 
 TEMPERATURE = 0.5
 NODES = (2_708, 19_717, 116_000, 232_965)  # Cora, Pubmed, half of Reddit, Reddit
-CHUNK = 4096
 
 
 def measure(work: Callable[[], Any]) -> dict[str, Any]:
@@ -55,27 +55,6 @@ def _once(work: Callable[[], Any]) -> float:
     return start.elapsed_time(stop)
 
 
-def dense(h1: Tensor, h2: Tensor) -> Tensor:
-    z = normalize(torch.cat([h1, h2]))
-    similarity = (z @ z.T / TEMPERATURE).fill_diagonal_(-torch.inf)
-    targets = torch.arange(len(z), device=z.device).roll(len(h1))
-    return 2 * cross_entropy(similarity, targets)
-
-
-def chunked_gradient(h1: Tensor, h2: Tensor) -> None:
-    """Backpropagates each chunk at once: one chunk's square is alive at a time."""
-    z = normalize(torch.cat([h1, h2]))
-    leaf = z.detach().requires_grad_()
-    targets = torch.arange(len(z), device=z.device).roll(len(h1))
-    for first in range(0, len(z), CHUNK):
-        similarity = leaf[first : first + CHUNK] @ leaf.T / TEMPERATURE
-        own = torch.arange(len(similarity), device=z.device)
-        similarity[own, own + first] = -torch.inf
-        loss = cross_entropy(similarity, targets[first : first + CHUNK], reduction="sum")
-        (loss / len(h1)).backward()
-    z.backward(leaf.grad)
-
-
 def floors(d: int) -> tuple[float, float]:
     """Returns bf16 TFLOP/s of the loss's products and GB/s of a copy."""
     n = 40_960
@@ -102,8 +81,8 @@ def contestants(h1: Tensor, h2: Tensor) -> Iterator[tuple[str, str, Callable[[],
     yield "ours", "tf32", ours("tf32")
     if nodes <= NODES[1]:
         yield "ours", "float32", ours("float32")
-    yield "dense", "tf32", lambda: torch.autograd.grad(dense(h1, h2), (h1, h2))
-    yield "chunked", "tf32", lambda: chunked_gradient(h1, h2)
+    yield "dense", "tf32", lambda: torch.autograd.grad(dense_loss(h1, h2, TEMPERATURE), (h1, h2))
+    yield "chunked", "tf32", lambda: chunked_gradient(h1, h2, TEMPERATURE)
 
 
 def recorded(work: Callable[[], Any]) -> Callable[[], Any]:
@@ -147,7 +126,6 @@ def main() -> None:
                 row["share_of_gemm"] = round(rate / gemm, 3)
             except torch.cuda.OutOfMemoryError:
                 row["failed"] = "out of memory"
-                h1.grad = h2.grad = None
             shown = {key: row.get(key) for key in ("median_ms", "peak_extra_bytes", "failed")}
             print(f"N={nodes} {what} {precision}: {shown} {row.get('share_of_gemm')}", flush=True)
             rows.append(options.out, row | about)

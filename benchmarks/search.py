@@ -39,8 +39,21 @@ from graphcl.views import DropEdges, DropFeatures, Perturbation
 EPOCHS = (20, 50, 100, 150, 200)  # the paper's
 
 
-def random_recipe(dataset: str, layers: int, draw: random.Random) -> Recipe:
-    """Draws from the paper's ranges; weight decay also from below them, where it does better."""
+def random_recipe(dataset: str, layers: int, draw: random.Random, *, narrow: bool) -> Recipe:
+    """Draws from the paper's ranges; weight decay also from below them, where it does better.
+
+    `narrow` leaves out what a first search has shown to be worse on validation.
+    """
+    if narrow:
+        return load_recipe(dataset).with_values(
+            layers=layers,
+            temperature=draw.choice((0.5, 0.8, 1.0)),
+            edge_drop=round(draw.uniform(0.1, 0.75), 2),
+            feature_drop=round(draw.uniform(0.2, 0.7), 2),
+            weight_decay=draw.choice((0.0, 0.0001)),
+            feature_scaling="row",
+            epochs=max(EPOCHS),
+        )
     return load_recipe(dataset).with_values(
         layers=layers,
         temperature=draw.choice((0.1, 0.5, 0.5, 0.8, 0.8, 1.0, 1.0)),
@@ -138,14 +151,16 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--budget", type=float, default=240.0, help="seconds for stage 1")
     parser.add_argument("--recipe", type=Path)
+    parser.add_argument("--narrow", type=int, default=0, help="further draws, from what did well")
     options = parser.parse_args()
     search = Search(options.dataset, resolve_device(options.device), options.out, options.workers)
     known = rows.read(options.out) if options.out.exists() else []
     first = [row for row in known if row["stage"] == 1]
     draw = random.Random(0)
     began = time.perf_counter()
-    for number in range(options.configs):
-        recipe = random_recipe(options.dataset, options.layers, draw)
+    for number in range(options.configs + options.narrow):
+        narrow = number >= options.configs
+        recipe = random_recipe(options.dataset, options.layers, draw, narrow=narrow)
         if number < len(first) // len(EPOCHS):
             continue
         if time.perf_counter() - began > options.budget:

@@ -15,13 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch.nn.functional import cross_entropy, dropout, elu, normalize
-from torch_geometric.nn import SimpleConv
-from torch_geometric.utils import dropout_edge
 
 from benchmarks import rows
+from benchmarks.rivals import dense_training
 from graphcl.datasets import load_dataset
-from graphcl.encoders import MeanPoolingEncoder
 from graphcl.estimator import GraphCL
 from graphcl.graph import Graph
 from graphcl.recipes import Recipe, load_recipe
@@ -29,32 +26,6 @@ from graphcl.recipes import Recipe, load_recipe
 
 def ours(graph: Graph, recipe: Recipe, device: str) -> None:
     GraphCL(recipe, device=device).fit(graph)
-
-
-def dense_rival(graph: Graph, recipe: Recipe, device: str) -> None:
-    data = graph.to_pyg().to(device)
-    encoder = MeanPoolingEncoder(
-        graph.num_features, dim=recipe.dim, layers=recipe.layers, generator=torch.Generator()
-    ).to(device)
-    pool = SimpleConv(aggr="mean", combine_root="self_loop")
-    adam = torch.optim.Adam(encoder.parameters(), lr=recipe.learning_rate)
-    targets = torch.arange(2 * graph.num_nodes, device=device).roll(graph.num_nodes)
-
-    def encode() -> torch.Tensor:
-        edges, _ = dropout_edge(data.edge_index, p=recipe.edge_drop, force_undirected=True)
-        h = pool(dropout(data.x, recipe.feature_drop) @ encoder.weights[0], edges)
-        for weight in list(encoder.weights)[1:]:
-            h = pool(elu(h), edges) @ weight
-        return elu(h) if recipe.layers == 1 else h
-
-    for _ in range(recipe.epochs):
-        z = normalize(torch.cat([encode(), encode()]))
-        similarity = (z @ z.T / recipe.temperature).fill_diagonal_(-torch.inf)
-        loss = 2 * cross_entropy(similarity, targets)
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
-        loss.item()
 
 
 def measure(run: Callable[[], None], device: str, repeats: int) -> tuple[float, int]:
@@ -89,7 +60,7 @@ def main() -> None:
         recipe = load_recipe(name).with_values(epochs=options.epochs)
         for what, run, repeats in (
             ("ours", ours, 5),
-            ("dense autograd with PyG", dense_rival, 1 if name == "pubmed" else 3),
+            ("dense autograd with PyG", dense_training, 1 if name == "pubmed" else 3),
         ):
             run_once = lambda: run(graph, recipe, options.device)  # noqa: B023, E731
             seconds, peak = measure(run_once, options.device, repeats)

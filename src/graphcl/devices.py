@@ -2,6 +2,7 @@
 
 import resource
 import sys
+from pathlib import Path
 
 import torch
 
@@ -46,5 +47,9 @@ def peak_memory_bytes(device: torch.device) -> int:
     """Returns the peak of allocated GPU memory, or of this process's resident memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage would count the parent's memory before exec, too
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

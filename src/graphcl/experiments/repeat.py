@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from graphcl.devices import peak_memory_bytes, reset_peak_memory
 from graphcl.errors import TrainingError
@@ -104,6 +105,12 @@ def _executor(jobs: int) -> Iterator[Executor]:
     if jobs == 1:
         yield _InProcess()
         return
-    # Spawned, not forked: a forked child cannot use CUDA.
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+    # Spawned, not forked: a forked child cannot use CUDA. One thread each: the probe is small, and
+    # a pool of processes with all cores' threads each takes several times as long.
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, spawn, initializer=_single_thread) as pool:
         yield pool
+
+
+def _single_thread() -> None:
+    threadpool_limits(1)

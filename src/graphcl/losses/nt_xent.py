@@ -90,7 +90,8 @@ def _normalise(h: Tensor) -> Tensor:
     h.div_(largest.masked_fill(empty, 1)).masked_fill_(empty, 0)
     length = torch.linalg.vector_norm(h, dim=1, keepdim=True)
     h.div_(length.masked_fill(empty, 1))
-    return (largest.double() * length.double()).reciprocal_().masked_fill_(empty, 0)
+    norm: Tensor = largest.double() * length.double()
+    return norm.reciprocal_().masked_fill_(empty, 0)
 
 
 class _NTXent(torch.autograd.Function):

@@ -1,0 +1,153 @@
+"""Speed and memory on this machine's CPU: each row has its rival, its floor and the ratio.
+
+usage: python -m benchmarks.cpu --out ROWS.jsonl      (what `make bench` runs; under 3 minutes)
+
+Times are medians within this run; compare ratios, not times, across machines.
+"""
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import rows
+from benchmarks.rivals import chunked_gradient, dense_loss, dense_training
+from graphcl.datasets import load_dataset
+from graphcl.devices import peak_memory_bytes
+from graphcl.estimator import GraphCL
+from graphcl.losses import nt_xent
+from graphcl.recipes import load_recipe
+
+CPU = torch.device("cpu")
+TEMPERATURE = 0.5
+
+
+def median_seconds(work: Callable[[], Any], repeats: int = 7) -> float:
+    """Returns the median of `repeats` runs after one that warms up."""
+    work()
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def views(num_nodes: int, dim: int = 512) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(num_nodes, dim, generator=generator, requires_grad=True) for _ in range(2)]
+
+
+def loss_row() -> dict[str, Any]:
+    """NT-Xent on Cora's size against two plain GEMMs, a dense and a chunked autograd version."""
+    h1, h2 = views(2708)
+    z, square = torch.randn(5416, 512), torch.randn(5416, 5416)
+    gemms = median_seconds(lambda: z @ z.T) + median_seconds(lambda: square @ z)
+    ours = median_seconds(lambda: torch.autograd.grad(nt_xent(h1, h2, TEMPERATURE), (h1, h2)))
+    dense = median_seconds(
+        lambda: torch.autograd.grad(dense_loss(h1, h2, TEMPERATURE), (h1, h2)), 3
+    )
+    chunked = median_seconds(lambda: chunked_gradient(h1, h2, TEMPERATURE, chunk=1024), 3)
+    return {
+        "what": "NT-Xent forward + backward, N = 2,708, d = 512",
+        "seconds": ours,
+        "floor": {"two plain GEMMs": gemms},
+        "rivals": {"dense autograd": dense, "chunked autograd": chunked},
+        "ratio": {
+            "to two plain GEMMs": ours / gemms,
+            "to dense autograd": ours / dense,
+            "to chunked autograd": ours / chunked,
+        },
+    }
+
+
+def epoch_row() -> dict[str, Any]:
+    """A Cora epoch against its NT-Xent, and a training against a dense one with PyG."""
+    graph = load_dataset("cora")
+    recipe = load_recipe("cora").with_values(epochs=8)
+    h1, h2 = views(graph.num_nodes)
+    loss = median_seconds(
+        lambda: torch.autograd.grad(nt_xent(h1, h2, recipe.temperature), (h1, h2))
+    )
+    marks: list[float] = []
+    GraphCL(recipe, device="cpu").fit(graph, on_epoch=lambda _: marks.append(time.perf_counter()))
+    epoch = statistics.median(after - before for before, after in pairwise(marks))
+    few = recipe.with_values(epochs=3)
+    ours = median_seconds(lambda: GraphCL(few, device="cpu").fit(graph), 3)
+    dense = median_seconds(lambda: dense_training(graph, few, "cpu"), 1)
+    return {
+        "what": "Cora, one epoch",
+        "seconds": epoch,
+        "floor": {"its NT-Xent": loss},
+        "rivals": {"dense autograd with PyG, per epoch": dense / 3},
+        "ratio": {"to its NT-Xent": epoch / loss, "to dense autograd with PyG": ours / dense},
+    }
+
+
+def _large_loss(results: Any) -> None:
+    h1, h2 = views(19717)
+    before = peak_memory_bytes(CPU)
+    began = time.perf_counter()
+    torch.autograd.grad(nt_xent(h1, h2, TEMPERATURE), (h1, h2))
+    results.put((time.perf_counter() - began, peak_memory_bytes(CPU) - before))
+
+
+def _pubmed_epoch(results: Any) -> None:
+    recipe = load_recipe("pubmed").with_values(epochs=1, batch_nodes=2048)
+    model = GraphCL(recipe, device="cpu").fit(load_dataset("pubmed"))
+    results.put((model.seconds_, peak_memory_bytes(CPU)))
+
+
+def in_new_process(work: Callable[[Any], None]) -> tuple[float, int]:
+    """Runs `work` where no other work has raised the high-water mark of memory."""
+    spawn = multiprocessing.get_context("spawn")
+    results = spawn.Queue()
+    process = spawn.Process(target=work, args=(results,))
+    process.start()
+    found: tuple[float, int] = results.get(timeout=170)
+    process.join()
+    return found
+
+
+def large_loss_row() -> dict[str, Any]:
+    """NT-Xent on all of Pubmed: what it needs beyond its inputs."""
+    seconds, extra = in_new_process(_large_loss)
+    return {
+        "what": "NT-Xent forward + backward, N = 19,717, d = 512",
+        "seconds": seconds,
+        "peak_extra_bytes": extra,
+        "rivals": {"dense autograd, bytes of one similarity matrix": 4 * (2 * 19717) ** 2},
+        "ratio": {"memory to one similarity matrix": extra / (4 * (2 * 19717) ** 2)},
+    }
+
+
+def pubmed_row() -> dict[str, Any]:
+    """An epoch of Pubmed in batches: seconds and the whole process's memory."""
+    seconds, peak = in_new_process(_pubmed_epoch)
+    return {
+        "what": "Pubmed, one epoch, batch_nodes = 2,048",
+        "seconds": seconds,
+        "peak_bytes": peak,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    about = {"threads": torch.get_num_threads(), **rows.provenance(CPU)}
+    for make_row in (loss_row, epoch_row, pubmed_row, large_loss_row):
+        row = make_row()
+        rows.append(options.out, row | about)
+        print(json.dumps(row, indent=2), flush=True)
+
+
+if __name__ == "__main__":
+    main()

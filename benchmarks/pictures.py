@@ -1,0 +1,92 @@
+"""Draws the README's pictures: Cora's embeddings in two dimensions, and NT-Xent's scaling.
+
+usage: python -m benchmarks.pictures map RUN | scaling
+"""
+
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+from sklearn.manifold import TSNE
+
+from benchmarks import rows
+from graphcl.datasets import load_dataset
+from graphcl.datasets.planetoid import CORA_CLASSES
+
+ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs/images"
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
+
+
+def draw_map(run: Path) -> None:
+    """Two panels: the raw words and the embeddings, each by t-SNE, coloured by class."""
+    graph = load_dataset("cora")
+    z = np.load(run / "embeddings.npy")
+    z /= np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-12)
+    figure, axes = plt.subplots(1, 2, figsize=(11, 5.2), facecolor="white")
+    for axis, table, title in (
+        (axes[0], graph.x.toarray(), "before: bags of words"),
+        (axes[1], z, "after: GraphCL embeddings, learned without labels"),
+    ):
+        place = TSNE(metric="cosine", init="pca", perplexity=40, random_state=0).fit_transform(
+            table
+        )
+        for number, (name, colour) in enumerate(zip(CORA_CLASSES, COLOURS, strict=True)):
+            members = graph.y == number
+            label = name.replace("_", " ").lower()
+            axis.scatter(*place[members].T, s=5, color=colour, label=label, linewidths=0)
+        axis.set_title(title, fontsize=12)
+        axis.axis("off")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="lower center", ncols=7, frameon=False, markerscale=3, fontsize=9
+    )
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
+    figure.savefig(IMAGES / "cora.png", dpi=110)
+
+
+def draw_scaling() -> None:
+    """Time and memory of NT-Xent against N, ours and the rivals', and where each dies."""
+    found = rows.read(ROOT / "benchmarks/results/nt_xent_gpu.jsonl")
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), facecolor="white")
+    for what, precision, label, colour, marker in (
+        ("ours", "bf16", "ours, bf16", "#ee6677", "o"),
+        ("ours", "tf32", "ours, tf32", "#aa3377", "s"),
+        ("chunked", "tf32", "chunked autograd, tf32", "#4477aa", "^"),
+        ("dense", "tf32", "dense autograd, tf32", "#222222", "D"),
+    ):
+        mine = [row for row in found if (row["what"], row["precision"]) == (what, precision)]
+        alive = [row for row in mine if "failed" not in row]
+        for axis, key, scale in ((axes[0], "median_ms", 1), (axes[1], "peak_extra_bytes", 1e-9)):
+            x, y = [row["n_nodes"] for row in alive], [row[key] * scale for row in alive]
+            axis.plot(x, y, marker=marker, color=colour, label=label, markersize=5)
+            if len(alive) < len(mine):
+                dead = min(row["n_nodes"] for row in mine if "failed" in row)
+                axis.annotate(
+                    f"out of memory\nat {dead:,}", (x[-1], y[-1]), color=colour, fontsize=8,
+                    xytext=(8, 4), textcoords="offset points",
+                )  # fmt: skip
+    axes[0].set_ylabel("milliseconds, forward + backward")
+    axes[1].set_ylabel("GB beyond the inputs")
+    for axis in axes:
+        axis.set(xscale="log", yscale="log", xlabel="nodes N (2N views, d = 512)")
+        axis.grid(alpha=0.25, which="both")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].legend(frameon=False, fontsize=9)
+    figure.suptitle(f"Exact NT-Xent over all pairs, {found[0]['device']}", fontsize=12)
+    figure.tight_layout()
+    figure.savefig(IMAGES / "nt_xent.png", dpi=110)
+
+
+if __name__ == "__main__":
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    if sys.argv[1:2] == ["map"] and len(sys.argv) == 3:
+        draw_map(Path(sys.argv[2]))
+    elif sys.argv[1:] == ["scaling"]:
+        draw_scaling()
+    else:
+        sys.exit(__doc__)

@@ -1,0 +1,158 @@
+"""Writes the tables and pictures of the README from committed rows.
+
+usage: python -m benchmarks.readme [--check]
+
+Text between ``<!-- rows: NAME -->`` and ``<!-- end -->`` is replaced; ``--check`` only compares and
+exits 1 where the README says something else than the rows.
+"""
+
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from benchmarks import rows
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks/results"
+PAPER = {"cora": "83.6 ± 0.5", "citeseer": "72.5 ± 0.7", "pubmed": "79.8 ± 0.5"}
+
+
+def accuracy_table() -> str:
+    """Test accuracy by recipe: mean ± std over seeds."""
+    found: dict[tuple[str, int, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows.read(RESULTS / "accuracy.jsonl"):
+        found[row["graph"], row["recipe"]["layers"], row["recipe"]["precision"]].append(row)
+    lines = [
+        "| graph | encoder | loss computed in | accuracy | seeds | paper |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (graph, layers, precision), members in found.items():
+        scores = [100 * row["accuracy"] for row in members if "failed" not in row]
+        failed = len(members) - len(scores)
+        seeds = f"{len(scores)}" + (f" ({failed} failed)" if failed else "")
+        shape = "one layer" if layers == 1 else "two layers"
+        paper = PAPER[graph] if layers == (2 if graph == "cora" else 1) else "–"
+        kind = "bf16 tiles" if precision == "auto" else precision
+        lines.append(
+            f"| {graph.title()} | {shape}, 512 | {kind} "
+            f"| {fmean(scores):.1f} ± {stdev(scores):.1f} | {seeds} | {paper} |"
+        )
+    devices = {row["device"] for row in rows.read(RESULTS / "accuracy.jsonl")}
+    lines.append("")
+    lines.append(
+        "Accuracy in % on the 1,000 test nodes of the public split, mean ± standard deviation over "
+        f"seeds; hyperparameters chosen on validation accuracy alone. {', '.join(sorted(devices))}."
+    )
+    return "\n".join(lines)
+
+
+def _milliseconds(row: dict[str, Any]) -> str:
+    if "failed" in row:
+        return row["failed"]
+    value = row["median_ms"]
+    return f"{value:.2f} ms" if value < 10 else f"{value:,.0f} ms"
+
+
+def _gigabytes(row: dict[str, Any]) -> str:
+    return "–" if "failed" in row else f"{row['peak_extra_bytes'] / 1e9:.2f} GB"
+
+
+def loss_table() -> str:
+    """Time and memory of NT-Xent on a GPU, ours and the rivals'."""
+    found = rows.read(RESULTS / "nt_xent_gpu.jsonl")
+    by = {(row["n_nodes"], row["what"], row["precision"]): row for row in found}
+    lines = [
+        "| N | ours (bf16) | extra memory | of the GEMM rate | ours (tf32) | dense (tf32) "
+        "| its memory | chunked (tf32) |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for nodes in sorted({row["n_nodes"] for row in found}):
+        ours, dense = by[nodes, "ours", "bf16"], by[nodes, "dense", "tf32"]
+        recorded = by.get((nodes, "ours, CUDA graph", "bf16"))
+        time = _milliseconds(ours) + (f" ({_milliseconds(recorded)} recorded)" if recorded else "")
+        lines.append(
+            f"| {nodes:,} | {time} | {_gigabytes(ours)} | {100 * ours['share_of_gemm']:.0f} % "
+            f"| {_milliseconds(by[nodes, 'ours', 'tf32'])} | {_milliseconds(dense)} "
+            f"| {_gigabytes(dense)} | {_milliseconds(by[nodes, 'chunked', 'tf32'])} |"
+        )
+    first = found[0]
+    lines.append("")
+    lines.append(
+        f"Forward + backward, d = {first['d']}, medians; {first['device']}, torch "
+        f"{first['versions']['torch']}. Measured in the same run: bf16 GEMM "
+        f"{first['gemm_tflops_measured']:.0f} TFLOP/s, copy "
+        f"{first['copy_gb_per_s_measured'] / 1000:.1f} TB/s. The share counts three full products "
+        "of 2·(2N)²·d; symmetry saves one of them, so it can pass 100 %. *Recorded*: replayed from "
+        "a CUDA graph, as the training loop does."
+    )
+    return "\n".join(lines)
+
+
+def training_table() -> str:
+    """Whole trainings on a GPU."""
+    lines = ["| graph | epochs | ours | dense autograd with PyG | ratio |", "|---|---|---|---|---|"]
+    by: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for row in rows.read(RESULTS / "training_gpu.jsonl"):
+        by[row["graph"]][row["what"]] = row
+    for graph, pair in by.items():
+        ours, dense = pair["ours"], pair["dense autograd with PyG"]
+        lines.append(
+            f"| {graph.title()} | {ours['epochs']} | {ours['seconds']:.2f} s, "
+            f"{ours['peak_bytes'] / 1e9:.2f} GB | {dense['seconds']:.2f} s, "
+            f"{dense['peak_bytes'] / 1e9:.2f} GB | {dense['seconds'] / ours['seconds']:.1f}× |"
+        )
+    return "\n".join(lines)
+
+
+def cpu_table() -> str:
+    """Ratios on a CPU from the last `make bench` that was committed."""
+    found = {row["what"]: row for row in rows.read(RESULTS / "cpu.jsonl")}
+    lines = ["| on a CPU | ratio or memory |", "|---|---|"]
+    for what, row in found.items():
+        for name, value in row.get("ratio", {}).items():
+            lines.append(
+                f"| {what}: time {name} | {value:.2f}× |"
+                if "memory" not in name
+                else f"| {what}: {name} | {value:.2f}× |"
+            )
+        for key, label in (("peak_extra_bytes", "extra memory"), ("peak_bytes", "whole process")):
+            if key in row:
+                lines.append(f"| {what}: {label} | {row[key] / 1e9:.2f} GB |")
+    last = list(found.values())[-1]
+    lines.append("")
+    lines.append(
+        f"{last['threads']} threads, {last['machine']}, torch {last['versions']['torch']}."
+    )
+    return "\n".join(lines)
+
+
+TABLES = {
+    "accuracy": accuracy_table,
+    "loss": loss_table,
+    "training": training_table,
+    "cpu": cpu_table,
+}
+
+
+def rendered(text: str) -> str:
+    """Returns `text` with every marked table made anew."""
+
+    def table(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{TABLES[match[2]]()}\n{match[3]}"
+
+    return re.sub(r"(<!-- rows: (\w+) -->).*?(<!-- end -->)", table, text, flags=re.DOTALL)
+
+
+def main() -> None:
+    path = ROOT / "README.md"
+    text = path.read_text()
+    if "--check" in sys.argv[1:]:
+        sys.exit(0 if rendered(text) == text else "README.md: its tables are not those of the rows")
+    path.write_text(rendered(text))
+
+
+if __name__ == "__main__":
+    main()
