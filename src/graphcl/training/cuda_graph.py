@@ -45,3 +45,9 @@ class CudaGraphStep:
                 self._result = self._step(batch)
         self._graph.replay()
         return self._result.clone()
+
+    def close(self) -> None:
+        """Gives the recording's memory back; a cycle of references would hold it for long."""
+        if self._graph is not None:
+            self._graph.reset()
+        self._graph, self._result = None, torch.empty(0)

@@ -112,20 +112,24 @@ def train(
     step = CudaGraphStep(update, generator) if recordable else update
     began = time.perf_counter()
     encoder.train()
-    for epoch in range(epochs):
-        results, sizes = [], []
-        for number, batch in enumerate(source.epoch(epoch, seed)):  # step 1: a minibatch B
-            generator.manual_seed(derive(seed, "views", epoch, number))
-            # Kept as tensors: reading them here would make a GPU wait for the host at every step.
-            results.append(step(batch))
-            sizes.append(batch.num_nodes)
-        metrics = _summary(epoch + 1, results, sizes, time.perf_counter() - began)
-        if not math.isfinite(metrics.loss):
-            raise TrainingError(
-                f"the loss became {metrics.loss} in epoch {epoch + 1}; "
-                "try a lower learning_rate, a higher temperature or features of a smaller scale"
-            )
-        on_epoch(metrics)
+    try:
+        for epoch in range(epochs):
+            results, sizes = [], []
+            for number, batch in enumerate(source.epoch(epoch, seed)):  # step 1: a minibatch B
+                generator.manual_seed(derive(seed, "views", epoch, number))
+                # Kept as tensors: reading them here would make a GPU wait for the host.
+                results.append(step(batch))
+                sizes.append(batch.num_nodes)
+            metrics = _summary(epoch + 1, results, sizes, time.perf_counter() - began)
+            if not math.isfinite(metrics.loss):
+                raise TrainingError(
+                    f"the loss became {metrics.loss} in epoch {epoch + 1}; try a lower "
+                    "learning_rate, a higher temperature or features of a smaller scale"
+                )
+            on_epoch(metrics)
+    finally:
+        if isinstance(step, CudaGraphStep):
+            step.close()
 
 
 def _rows(h: Tensor, nodes: Tensor | None) -> Tensor:
