@@ -43,7 +43,15 @@ def draw_map(run: Path) -> None:
         axis.axis("off")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(
-        handles, labels, loc="lower center", ncols=7, frameon=False, markerscale=3, fontsize=9
+        handles,
+        labels,
+        loc="lower center",
+        ncols=7,
+        frameon=False,
+        markerscale=3,
+        fontsize=9,
+        columnspacing=1.2,
+        handletextpad=0.1,
     )
     figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.savefig(IMAGES / "cora.png", dpi=110)
@@ -68,7 +76,7 @@ def draw_scaling() -> None:
                 dead = min(row["n_nodes"] for row in mine if "failed" in row)
                 axis.annotate(
                     f"out of memory\nat {dead:,}", (x[-1], y[-1]), color=colour, fontsize=8,
-                    xytext=(8, 4), textcoords="offset points",
+                    xytext=(10, -12), textcoords="offset points",
                 )  # fmt: skip
     axes[0].set_ylabel("milliseconds, forward + backward")
     axes[1].set_ylabel("GB beyond the inputs")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from graphcl.collection import GraphCollection
 from graphcl.graph import Graph
 from graphcl.recipes import Recipe, load_recipe
 
@@ -37,6 +38,32 @@ def random_graph(seed: int = 0, *, num_nodes: int = 60, num_features: int = 12) 
         test_mask=order[2 * third :],
         name="random",
     )
+
+
+def random_collection(
+    seed: int = 0, *, splits: tuple[int, int, int] = (3, 2, 1), labels: int = 5
+) -> GraphCollection:
+    """Small graphs of different sizes whose nodes have several labels each."""
+    random = np.random.default_rng(seed)
+    rule = random.normal(size=(12, labels))
+
+    def one(number: int) -> Graph:
+        graph = random_graph(seed + number, num_nodes=40 + 3 * number)
+        noisy = graph.x @ rule + random.normal(size=(graph.num_nodes, labels))
+        return Graph.from_edge_index(
+            graph.edge_index(), graph.x, noisy > 1, name=f"tissue {number}"
+        )
+
+    graphs = [one(number) for number in range(sum(splits))]
+    train, val = splits[0], splits[0] + splits[1]
+    return GraphCollection(
+        tuple(graphs[:train]), tuple(graphs[train:val]), tuple(graphs[val:]), name="tissues"
+    )
+
+
+@pytest.fixture
+def collection() -> GraphCollection:
+    return random_collection()
 
 
 @pytest.fixture

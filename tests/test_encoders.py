@@ -6,11 +6,11 @@ import scipy.sparse
 import torch
 from torch_geometric.nn import SimpleConv
 
-from graphcl.encoders import ENCODERS, MeanPoolingEncoder, build_encoder
+from graphcl.encoders import ENCODERS, MeanPoolingEncoder, ResidualEncoder, build_encoder
 from graphcl.errors import ParameterError
 from graphcl.graph import Graph
 from graphcl.tensors import graph_tensors
-from tests.conftest import random_graph
+from tests.conftest import dense_adjacency, random_graph
 
 CPU = torch.device("cpu")
 
@@ -41,6 +41,53 @@ def test_mean_pooling_is_the_papers_rule(graph, layers, dim, generator):
     weights = [weight.detach().double().numpy() for weight in encoder.weights]
     expected = plain_mean_pooling(graph, weights)
     np.testing.assert_allclose(encoder(x, adjacency).detach(), expected, rtol=1e-4, atol=1e-5)
+
+
+def plain_residual_units(graph, encoder):
+    """The paper's three equations node by node, for any number of layers."""
+    h = np.asarray(graph.x, dtype=np.float64)
+    layers = len(encoder.own_weights)
+    for number in range(layers):
+        pooled_weight = encoder.pooled_weights[number].detach().double().numpy()
+        own_weight = encoder.own_weights[number].detach().double().numpy()
+        rows = []
+        for u in range(graph.num_nodes):
+            members = [u, *graph.indices[graph.indptr[u] : graph.indptr[u + 1]]]
+            mean = sum(h[v] for v in members) / len(members)
+            rows.append(mean @ pooled_weight + h[u] @ own_weight)
+        h = np.array(rows)
+        if number < layers - 1:
+            h = np.vectorize(elu)(h)
+    return h
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("dim", [4, 12, 20])  # narrower, as wide and wider than the input
+def test_residual_units_are_the_papers_equations(graph, layers, dim, generator):
+    encoder = build_encoder(
+        "residual", graph.num_features, dim=dim, layers=layers, generator=generator
+    )
+    expected = plain_residual_units(graph, encoder)
+    h = encoder(*graph_tensors(graph, device=CPU))
+    np.testing.assert_allclose(h.detach(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dim", [4, 20])
+def test_gradients_of_residual_units(graph, dim, generator):
+    encoder = build_encoder("residual", graph.num_features, dim=dim, layers=3, generator=generator)
+    x, adjacency = graph_tensors(graph, device=CPU)
+    encoder(x, adjacency).square().sum().backward()
+    dense = torch.tensor(dense_adjacency(graph) + np.eye(graph.num_nodes), dtype=torch.float32)
+    mean = dense / dense.sum(1, keepdim=True)
+    weights = [(p.detach().clone(), p.grad) for p in encoder.parameters()]
+    plain = [weight.requires_grad_() for weight, _ in weights]
+    h = x
+    for number in range(3):
+        h = torch.nn.functional.elu(h) if number else h
+        h = mean @ h @ plain[number] + h @ plain[3 + number]
+    h.square().sum().backward()
+    for weight, (_, ours) in zip(plain, weights, strict=True):
+        torch.testing.assert_close(ours, weight.grad, rtol=1e-3, atol=1e-3)
 
 
 def test_mean_pooling_against_pyg(graph, generator):
@@ -84,6 +131,15 @@ def test_glorot_bounds_and_no_bias(generator):
         assert 0.95 * bound < weight.abs().max() <= bound
 
 
+def test_residual_glorot_bounds_and_no_bias(generator):
+    encoder = ResidualEncoder(100, dim=50, layers=3, generator=generator)
+    shapes = [tuple(parameter.shape) for parameter in encoder.parameters()]
+    assert shapes == [(100, 50), (50, 50), (50, 50)] * 2
+    for weight in encoder.parameters():
+        bound = math.sqrt(6 / sum(weight.shape))
+        assert 0.95 * bound < weight.abs().max() <= bound
+
+
 @pytest.mark.parametrize("name", ENCODERS)
 def test_the_generator_alone_decides_the_weights(name):
     state = torch.random.get_rng_state()
@@ -101,7 +157,7 @@ def test_the_generator_alone_decides_the_weights(name):
 
 
 def test_unknown_encoder(generator):
-    with pytest.raises(ParameterError, match=r"known: mean, gcn, .*did you mean 'gcn'"):
+    with pytest.raises(ParameterError, match=r"known: mean, residual, gcn, .*did you mean 'gcn'"):
         build_encoder("gcnn", 3, generator=generator)
 
 

@@ -140,6 +140,61 @@ def test_a_pyg_user_needs_two_lines(recipe):
         small(recipe).fit([1, 2, 3])
 
 
+def garbage(graph):
+    return Graph.from_edge_index([[0], [1]], 1e3 * np.ones_like(graph.x[:7]), graph.y[:7])
+
+
+def test_validation_and_test_graphs_never_enter_training(recipe, collection):
+    model = small(recipe, encoder="residual", layers=3).fit(collection)
+    spoilt = dataclasses.replace(
+        collection,
+        val=tuple(map(garbage, collection.val)),
+        test=tuple(map(garbage, collection.test)),
+    )
+    without = dataclasses.replace(collection, val=(), test=())
+    for other in (spoilt, without, list(collection.train)):
+        again = small(recipe, encoder="residual", layers=3).fit(other)
+        assert [m.loss for m in again.history_] == [m.loss for m in model.history_]
+        for key, weight in model.encoder_.state_dict().items():
+            assert torch.equal(weight, again.encoder_.state_dict()[key])
+    fewer = small(recipe, encoder="residual", layers=3).fit(list(collection.train[:2]))
+    assert fewer.history_[-1].loss != model.history_[-1].loss
+
+
+def test_labels_of_many_graphs_do_not_reach_training(recipe, collection):
+    bare = [Graph.from_edge_index(graph.edge_index(), graph.x) for graph in collection.train]
+    first, second = small(recipe).fit(collection), small(recipe).fit(bare)
+    assert [m.loss for m in first.history_] == [m.loss for m in second.history_]
+
+
+def test_many_graphs_are_embedded_one_by_one(recipe, collection, tmp_path):
+    model = small(recipe, encoder="residual", layers=3)
+    z = model.fit_transform(collection)
+    assert [len(rows) for rows in z] == [graph.num_nodes for graph in collection.graphs]
+    for rows, graph in zip(z, collection.graphs, strict=True):
+        assert np.array_equal(rows, model.transform(graph))
+    assert [len(rows) for rows in model.transform(list(collection.test))] == [55]
+    model.save(tmp_path / "run")
+    again = GraphCL.load(tmp_path / "run", device="cpu").transform(collection)
+    assert all(np.array_equal(first, second) for first, second in zip(z, again, strict=True))
+    with pytest.raises(GraphError, match="has 5 features; the model was trained on 12"):
+        model.transform([random_graph(num_features=5)])
+
+
+def test_a_list_of_one_graph_is_that_graph(graph, recipe):
+    (rows,) = small(recipe).fit_transform([graph])
+    assert np.array_equal(rows, small(recipe).fit_transform(graph))
+
+
+def test_lists_that_are_no_graphs(graph, recipe):
+    with pytest.raises(GraphError, match="no training graph"):
+        small(recipe).fit([])
+    with pytest.raises(GraphError, match="has 5 features"):
+        small(recipe).fit([graph, random_graph(num_features=5)])
+    data = Data(x=torch.rand(10, 4), edge_index=torch.randint(0, 10, (2, 30)))
+    assert [len(rows) for rows in small(recipe).fit_transform([data, data])] == [10, 10]
+
+
 AWKWARD = {
     "one node": Graph.from_edge_index([], [[1.0, 2.0]]),
     "no edges": Graph.from_edge_index([], np.eye(5)),
@@ -159,7 +214,7 @@ AWKWARD = {
 
 
 @pytest.mark.parametrize("name", AWKWARD)
-@pytest.mark.parametrize("encoder", ["mean", "gat"])
+@pytest.mark.parametrize("encoder", ["mean", "residual", "gat"])
 @pytest.mark.parametrize("changes", [{}, {"layers": 1, "batch_nodes": 2, "feature_scaling": "row"}])
 def test_awkward_graphs_train(name, encoder, changes, recipe):
     z = small(recipe, encoder=encoder, **changes).fit_transform(AWKWARD[name])

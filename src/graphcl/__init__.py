@@ -2,6 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
+from graphcl.collection import GraphCollection
 from graphcl.datasets import load_dataset
 from graphcl.errors import GraphCLError
 from graphcl.estimator import GraphCL
@@ -18,6 +19,7 @@ __all__ = [
     "Graph",
     "GraphCL",
     "GraphCLError",
+    "GraphCollection",
     "linear_probe",
     "load_dataset",
     "nt_xent",

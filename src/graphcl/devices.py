@@ -1,5 +1,6 @@
 """Where tensors live: `auto`, `cpu`, `cuda` or `cuda:N`."""
 
+import os
 import resource
 import sys
 from pathlib import Path
@@ -41,6 +42,17 @@ def reset_peak_memory(device: torch.device) -> None:
     """Starts a new measurement of `peak_memory_bytes` on a GPU; a CPU process has only one."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
+
+
+def available_memory_bytes(device: torch.device) -> int:
+    """Returns the memory that is free on a GPU, or that this machine can give a process."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    info = Path("/proc/meminfo")
+    if info.exists():
+        line = next(x for x in info.read_text().splitlines() if x.startswith("MemAvailable"))
+        return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -1,33 +1,37 @@
 """`GraphCL`: the method behind scikit-learn's verbs."""
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
 from torch import nn
 
+from graphcl.assembly import recipe_encoder, recipe_perturbation, recipe_source
+from graphcl.collection import GraphCollection
 from graphcl.devices import resolve_device
-from graphcl.embedding import embed
-from graphcl.encoders import build_encoder
+from graphcl.embedding import embed, embed_graph
 from graphcl.errors import GraphCLError, GraphError, RunError
 from graphcl.graph import Graph
 from graphcl.io import runs
 from graphcl.io.toml import format_toml
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.recipes.recipe import recipe_keys
-from graphcl.seeding import generator
 from graphcl.tensors import graph_tensors
-from graphcl.training import EpochMetrics, FullGraph, train
+from graphcl.training import EpochMetrics, ManyGraphs, train
+from graphcl.training.modes import SAMPLED_ENCODERS, Mode
 from graphcl.training.progress import progress
-from graphcl.views import DropEdges, DropFeatures, Perturbation
+
+Rows = npt.NDArray[np.float32]
+LAYERWISE_NODES = 50_000  # above, inference goes layer by layer in blocks of rows
 
 
 class NotFittedError(GraphCLError, ValueError, AttributeError):
@@ -35,7 +39,7 @@ class NotFittedError(GraphCLError, ValueError, AttributeError):
 
 
 class GraphCL(BaseEstimator):  # type: ignore[misc]
-    """Learns node embeddings of an attributed graph without labels.
+    """Learns node embeddings of an attributed graph, or of several, without labels.
 
     Args:
         recipe: a shipped recipe's name, a path to a `.toml`, or a `Recipe`.
@@ -52,6 +56,10 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         weight_decay: as above.
         feature_scaling: as above.
         precision: as above.
+        mode: as above.
+        fan_out: as above.
+        sample_with_replacement: as above.
+        inductive: as above.
         seed: decides weights, batches and views; on a CPU it decides every bit of the result.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         verbose: show progress on stderr.
@@ -61,6 +69,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         encoder_: the trained encoder.
         num_features_: the width of the features it takes.
         history_: one `EpochMetrics` per epoch.
+        mode_: whether the (first) graph was trained whole or sampled, and why.
         seconds_: how long training took.
     """
 
@@ -68,6 +77,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
     encoder_: nn.Module
     num_features_: int
     history_: list[EpochMetrics]
+    mode_: Mode
     seconds_: float
 
     def __init__(
@@ -86,6 +96,10 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         weight_decay: float | None = None,
         feature_scaling: str | None = None,
         precision: str | None = None,
+        mode: str | None = None,
+        fan_out: int | None = None,
+        sample_with_replacement: bool | None = None,
+        inductive: bool | None = None,
         seed: int = 0,
         device: str = "auto",
         verbose: bool = False,
@@ -103,6 +117,10 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         self.weight_decay = weight_decay
         self.feature_scaling = feature_scaling
         self.precision = precision
+        self.mode = mode
+        self.fan_out = fan_out
+        self.sample_with_replacement = sample_with_replacement
+        self.inductive = inductive
         self.seed = seed
         self.device = device
         self.verbose = verbose
@@ -125,16 +143,21 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         Interrupted by the user, the estimator keeps the weights it has reached.
 
         Args:
-            graph: a `Graph`, or a `torch_geometric.data.Data`.
+            graph: a `Graph` or a `torch_geometric.data.Data`; a list of them; or a
+                `GraphCollection`, whose training graphs alone are looked at.
             y: ignored; for scikit-learn.
             on_epoch: called after each epoch.
         """
-        graph = as_graph(graph)
+        given = as_graphs(graph)
+        graphs = given.train if isinstance(given, GraphCollection) else (given,)
         recipe = self.complete_recipe()
         device = resolve_device(self.device)
-        x, adjacency = graph_tensors(graph, device=device, feature_scaling=recipe.feature_scaling)
-        self.recipe_, self.num_features_, self.history_ = recipe, graph.num_features, []
-        self.encoder_ = _fresh_encoder(recipe, graph.num_features, self.seed).to(device)
+        built = [recipe_source(recipe, one, device=device) for one in graphs]
+        sources, self.mode_ = tuple(source for source, _ in built), built[0][1]
+        self.recipe_, self.num_features_, self.history_ = recipe, given.num_features, []
+        self.encoder_ = recipe_encoder(recipe, given.num_features, seed=self.seed).to(device)
+        if self.verbose:
+            print(f"mode {self.mode_.name}: {self.mode_.reason}", file=sys.stderr, flush=True)
         began = time.perf_counter()
         shown = progress(recipe.epochs) if self.verbose else nullcontext(lambda _: None)
         with shown as show:
@@ -147,10 +170,8 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
 
             train(
                 self.encoder_,
-                FullGraph(x, adjacency, recipe.batch_nodes),
-                perturbation=Perturbation(
-                    DropEdges(recipe.edge_drop), DropFeatures(recipe.feature_drop)
-                ),
+                sources[0] if len(sources) == 1 else ManyGraphs(sources),
+                perturbation=recipe_perturbation(recipe),
                 temperature=recipe.temperature,
                 epochs=recipe.epochs,
                 learning_rate=recipe.learning_rate,
@@ -161,24 +182,46 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
             )
         return self
 
-    def transform(self, graph: Any) -> npt.NDArray[np.float32]:
-        """Returns embeddings of every node of `graph`, ``[num_nodes, dim]``; it may be unseen."""
+    @overload
+    def transform(self, graph: GraphCollection | list[Any] | tuple[Any, ...]) -> list[Rows]: ...
+    @overload
+    def transform(self, graph: Any) -> Rows: ...
+    def transform(self, graph: Any) -> Any:
+        """Returns embeddings of every node of `graph`, which may be unseen.
+
+        Returns:
+            An array ``[num_nodes, dim]``; of several graphs, a list of such arrays in the order of
+            the list, or of a collection's `graphs`: train, then validation, then test.
+        """
         self._require_fitted("transform")
-        graph = as_graph(graph)
+        given = as_graphs(graph)
+        if isinstance(given, GraphCollection):
+            return [self._transform_one(one) for one in given.graphs]
+        return self._transform_one(given)
+
+    def _transform_one(self, graph: Graph) -> Rows:
         if graph.num_features != self.num_features_:
             raise GraphError(
                 f"{graph.name}: has {graph.num_features} features; "
                 f"the model was trained on {self.num_features_}"
             )
         device = resolve_device(self.device)
-        scaling = self.recipe_.feature_scaling
+        encoder, scaling = self.encoder_.to(device), self.recipe_.feature_scaling
+        if graph.num_nodes > LAYERWISE_NODES and self.recipe_.encoder in SAMPLED_ENCODERS:
+            return embed_graph(encoder, graph, device=device, feature_scaling=scaling)
         x, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
-        return embed(self.encoder_.to(device), x, adjacency)
+        return embed(encoder, x, adjacency)
 
-    def fit_transform(self, graph: Any, y: None = None) -> npt.NDArray[np.float32]:
-        """Trains on `graph` and returns the embeddings of its nodes."""
-        graph = as_graph(graph)
-        return self.fit(graph, y).transform(graph)
+    @overload
+    def fit_transform(
+        self, graph: GraphCollection | list[Any] | tuple[Any, ...], y: None = None
+    ) -> list[Rows]: ...
+    @overload
+    def fit_transform(self, graph: Any, y: None = None) -> Rows: ...
+    def fit_transform(self, graph: Any, y: None = None) -> Any:
+        """Trains on `graph` and returns the embeddings of its nodes, as `transform` does."""
+        given = as_graphs(graph)
+        return self.fit(given, y).transform(given)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Writes a run directory that `load` reads back; it appears whole or not at all.
@@ -222,7 +265,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
             raise RunError(f"{folder / runs.CONFIG}: [run] lacks {error}") from None
         model = cls(recipe, seed=seed, device=device)
         model.recipe_, model.num_features_ = recipe, num_features
-        model.encoder_ = _fresh_encoder(recipe, num_features, seed)
+        model.encoder_ = recipe_encoder(recipe, num_features, seed=seed)
         try:
             model.encoder_.load_state_dict(runs.read_weights(folder))
         except RuntimeError:
@@ -236,6 +279,15 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
             raise NotFittedError(f"GraphCL: call fit before {verb}")
 
 
+def as_graphs(graph: Any) -> Graph | GraphCollection:
+    """Returns one graph as a `Graph`, and several as a collection that has them to train on."""
+    if isinstance(graph, GraphCollection):
+        return graph
+    if isinstance(graph, list | tuple):
+        return GraphCollection(tuple(as_graph(one) for one in graph))
+    return as_graph(graph)
+
+
 def as_graph(graph: Any) -> Graph:
     """Returns a `Graph` from a `Graph` or anything shaped like PyG's `Data`."""
     if isinstance(graph, Graph):
@@ -245,14 +297,4 @@ def as_graph(graph: Any) -> Graph:
     raise GraphError(
         f"expected a graphcl.Graph or a torch_geometric Data; got {type(graph).__name__}; "
         "see Graph.from_edge_index, from_networkx and from_scipy"
-    )
-
-
-def _fresh_encoder(recipe: Recipe, num_features: int, seed: int) -> nn.Module:
-    return build_encoder(
-        recipe.encoder,
-        num_features,
-        dim=recipe.dim,
-        layers=recipe.layers,
-        generator=generator(seed, "weights"),
     )

@@ -1,11 +1,12 @@
-"""A graph as tensors on a device: what perturbations and encoders take."""
+"""A graph, and an encoder's weights, as plain tensors."""
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphcl.errors import ParameterError
 from graphcl.graph import Graph
+from graphcl.kernels.borrow import borrow
 from graphcl.kernels.csr import Adjacency, Features, SparseFeatures
 
 FEATURE_SCALINGS = ("none", "row")
@@ -23,9 +24,16 @@ def graph_tensors(
             absolute values, as is usual for bags of words.
     """
     adjacency = Adjacency.from_csr(graph.indptr, graph.indices, device=device)
+    return feature_tensor(graph, device=device, feature_scaling=feature_scaling), adjacency
+
+
+def feature_tensor(
+    graph: Graph, *, device: torch.device, feature_scaling: str = "none"
+) -> Features:
+    """Returns the features alone; dense ones on a CPU, unscaled, are the graph's own memory."""
     x: Features
     if isinstance(graph.x, np.ndarray):
-        x = torch.tensor(graph.x, device=device)
+        x = borrow(graph.x).to(device)
     else:
         x = SparseFeatures.from_csr(graph.x, device=device)
     if feature_scaling == "row":
@@ -33,7 +41,22 @@ def graph_tensors(
     elif feature_scaling != "none":
         known = " or ".join(FEATURE_SCALINGS)
         raise ParameterError(f"feature_scaling must be {known}; got {feature_scaling!r}")
-    return x, adjacency
+    return x
+
+
+def layer_weights(encoder: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """Returns the weights of a mean-pooling encoder and, of the residual one, its own weights.
+
+    Raises:
+        ParameterError: another encoder, which only sees whole graphs.
+    """
+    names = ("weights", "pooled_weights", "own_weights")
+    found = [getattr(encoder, name, None) for name in names]
+    mean, pooled, own = ([*ws] if isinstance(ws, nn.ParameterList) else [] for ws in found)
+    if not (mean or pooled):
+        name = type(encoder).__name__
+        raise ParameterError(f"encoder must be mean or residual here; got {name}")
+    return mean or pooled, own
 
 
 def _scale_rows(x: Features) -> Features:

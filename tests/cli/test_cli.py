@@ -89,7 +89,13 @@ def test_json_is_one_object_on_stdout(folder, capsys):
     assert run(["datasets", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["datasets"]
     assert [row["name"] for row in listed] == list(CATALOGUE)
-    assert listed[0]["here"] == {"nodes": 2708, "edges": 5278, "features": 1433, "classes": 7}
+    assert listed[0]["here"] == {
+        "nodes": 2708,
+        "edges": 5278,
+        "features": 1433,
+        "classes": 7,
+        "split": [140, 500, 1000],
+    }
 
 
 def test_datasets_prints_table_1(capsys):

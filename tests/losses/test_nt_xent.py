@@ -54,11 +54,11 @@ def assert_matches_paper(h1, h2, temperature, **tolerance):
         torch.testing.assert_close(ours.double(), theirs, **tolerance)
 
 
-@pytest.mark.parametrize("tile", [1, 3, 5, 768])
+@pytest.mark.parametrize("rows", [1, 3, 5, 512])
 @pytest.mark.parametrize("kept_bytes", [0, 2**28])
 @pytest.mark.parametrize("temperature", [0.05, 0.5, 1.0])
-def test_matches_the_papers_double_loop(tile, kept_bytes, temperature, monkeypatch):
-    monkeypatch.setattr(nt_xent_blocked, "TILE", tile)
+def test_matches_the_papers_double_loop(rows, kept_bytes, temperature, monkeypatch):
+    monkeypatch.setattr(nt_xent_blocked, "STRIP_ROWS", rows)
     monkeypatch.setattr(nt_xent_blocked, "KEPT_BYTES", kept_bytes)
     assert_matches_paper(*pair(7, 4), temperature)
 
@@ -81,7 +81,7 @@ def test_float32_is_as_good_as_float32():
 
 @pytest.mark.parametrize("temperature", [0.05, 0.5])
 def test_gradcheck(temperature, monkeypatch):
-    monkeypatch.setattr(nt_xent_blocked, "TILE", 4)
+    monkeypatch.setattr(nt_xent_blocked, "STRIP_ROWS", 4)
     assert torch.autograd.gradcheck(lambda a, b: nt_xent(a, b, temperature), pair(5, 3))
 
 
@@ -152,8 +152,8 @@ def test_a_second_backward_gives_the_same_gradient():
 
 
 def test_it_keeps_no_square_matrix_beyond_the_limit(monkeypatch):
-    """Largest tensor made on the way, forward and backward, at 40 tiles: one tile or N × d."""
-    monkeypatch.setattr(nt_xent_blocked, "TILE", 10)
+    """Largest tensor made on the way, forward and backward: N × d, or a strip of d rows."""
+    monkeypatch.setattr(nt_xent_blocked, "STRIP_ROWS", 3)
     monkeypatch.setattr(nt_xent_blocked, "KEPT_BYTES", 0)
     largest = 0
 

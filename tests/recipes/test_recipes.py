@@ -1,6 +1,7 @@
 import inspect
 import tomllib
 from dataclasses import asdict
+from importlib import resources
 
 import pytest
 from hypothesis import given
@@ -35,6 +36,22 @@ def test_the_papers_architectures():
         assert recipe.epochs in (20, 50, 100, 150, 200)
         assert 0.05 <= recipe.edge_drop <= 0.75
         assert 0.2 <= recipe.feature_drop <= 0.8
+
+
+def test_the_papers_inductive_encoder():
+    recipe = load_recipe("ppi")
+    assert (recipe.encoder, recipe.layers, recipe.dim) == ("residual", 3, 512)
+    assert (recipe.batch_nodes, recipe.learning_rate) == (0, 0.001)
+    assert recipe.temperature in (0.1, 0.5, 0.8, 1.0)
+    assert recipe.epochs in (20, 50, 100, 150, 200)
+    wide = load_recipe("ppi-wide")
+    assert (wide.encoder, wide.layers, wide.batch_nodes) == ("residual", 3, 0)
+    assert wide.dim > recipe.dim
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_shipped_recipe_says_what_it_is(name):
+    assert (resources.files("graphcl.recipes") / f"{name}.toml").read_text().startswith("# ")
 
 
 def test_default_follows_the_papers_advice():

@@ -1,6 +1,8 @@
+import dataclasses
 import math
 
 import pytest
+import scipy.sparse
 import torch
 
 from graphcl.encoders import build_encoder
@@ -55,9 +57,9 @@ def test_the_loop_is_the_papers_steps(graph, batch_nodes):
     losses, norms = [], []
     for step, batch in enumerate(FullGraph(x, adjacency, batch_nodes).epoch(0, 0)):
         draws = torch.Generator().manual_seed(derive(0, "views", 0, step))
-        nodes = range(graph.num_nodes) if batch.nodes is None else batch.nodes.tolist()
-        h = [encoder(*PERTURBATION(x, adjacency, draws))[list(nodes)] for _ in range(2)]
-        loss = nt_xent(*h, 0.5)
+        nodes = list(range(graph.num_nodes)) if batch.nodes is None else batch.nodes.tolist()
+        h = encoder(*PERTURBATION(batch.x, batch.adjacency, draws))
+        loss = nt_xent(h[nodes], h[[graph.num_nodes + node for node in nodes]], 0.5)
         adam.zero_grad()
         loss.backward()
         norms.append(math.sqrt(sum(float((p.grad**2).sum()) for p in encoder.parameters())))
@@ -69,6 +71,31 @@ def test_the_loop_is_the_papers_steps(graph, batch_nodes):
     assert metrics.gradient_norm == pytest.approx(sum(norms) / len(norms), rel=1e-4)
     size = batch_nodes or graph.num_nodes
     assert metrics.mi_bound == pytest.approx(math.log(2 * size - 2) - metrics.loss)
+
+
+def test_a_batch_is_two_copies_side_by_side(graph):
+    """Perturbing and encoding both at once is perturbing and encoding each."""
+    sparse = dataclasses.replace(graph, x=scipy.sparse.csr_array(graph.x * (graph.x > 0)))
+    for source in (graph, sparse):
+        x, adjacency = graph_tensors(source, device=CPU)
+        encoder = build_encoder(
+            "mean", graph.num_features, dim=8, layers=2, generator=generator(0, "weights")
+        )
+        (batch,) = FullGraph(x, adjacency).epoch(0, 0)
+        for h in batch.pairs(encoder(batch.x, batch.adjacency)):
+            torch.testing.assert_close(h, encoder(x, adjacency))
+        views = PERTURBATION(batch.x, batch.adjacency, torch.Generator().manual_seed(0))
+        halves = views[1].weight.chunk(2)
+        assert not torch.equal(*halves)
+        for half, h in zip(halves, batch.pairs(encoder(batch.x, views[1])), strict=True):
+            torch.testing.assert_close(h, encoder(x, adjacency.with_weight(half)))
+        encoder(*views).square().sum().backward()
+        ours = encoder.weights[0].grad.clone()
+        encoder.zero_grad()
+        dense = views[0] if isinstance(views[0], torch.Tensor) else views[0].to_dense()
+        for part, half in zip(dense.chunk(2), halves, strict=True):
+            encoder(part, adjacency.with_weight(half)).square().sum().backward()
+        torch.testing.assert_close(ours, encoder.weights[0].grad)
 
 
 def test_the_loss_falls(graph):

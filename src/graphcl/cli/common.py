@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from graphcl.collection import GraphCollection
 from graphcl.datasets import CATALOGUE, load_dataset
 from graphcl.errors import DatasetError, RecipeError, suggestion
+from graphcl.evaluation.multilabel import STEPS
 from graphcl.graph import Graph
 from graphcl.io.graph_file import read_arrays
 
@@ -17,9 +19,13 @@ DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 SetOption = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a recipe key; repeatable.")
 ]
+ProbeStepsOption = Annotated[
+    int,
+    typer.Option(min=1, help=f"The probe's steps, with several labels per node; {STEPS} converge."),
+]
 
 
-def load_graph(name: str) -> Graph:
+def load_graph(name: str) -> Graph | GraphCollection:
     """Returns the graph that `name` means on a command line: a dataset, or an `.npz` file."""
     if name.lower() in CATALOGUE:
         return load_dataset(name)
@@ -31,6 +37,12 @@ def load_graph(name: str) -> Graph:
     if path.exists():
         raise DatasetError(f"{name}: a graph file must be an .npz; or name a dataset: {known}")
     raise DatasetError(f"unknown dataset {name!r}; known: {known}, or a path to an .npz{near}")
+
+
+def note(graph: Graph | GraphCollection) -> dict[str, str]:
+    """Returns ``{"note": …}`` where something must be said beside every score on `graph`."""
+    text = graph.note if isinstance(graph, GraphCollection) else ""
+    return {"note": text} if text else {}
 
 
 def parse_settings(settings: list[str]) -> dict[str, str]:

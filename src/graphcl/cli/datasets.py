@@ -4,14 +4,17 @@ from dataclasses import asdict
 from typing import Any
 
 from graphcl.cli.common import JsonOption, print_json
+from graphcl.collection import GraphCollection
 from graphcl.datasets import CATALOGUE, DatasetCard, load_dataset
+from graphcl.errors import GraphCLError
+from graphcl.graph import Graph
 
 
 def datasets(as_json: JsonOption = False) -> None:
     """List the paper's five datasets with the columns of its Table 1, and which are here.
 
-    Figures are the paper's; where a bundled graph differs (the paper counts raw links, we count
-    undirected edges once), ours follow in parentheses.
+    Figures are the paper's; where a graph that is here differs (the paper counts raw links, we
+    count undirected edges once), ours follow in parentheses.
     """
     rows = [_row(card) for card in CATALOGUE.values()]
     if as_json:
@@ -22,15 +25,28 @@ def datasets(as_json: JsonOption = False) -> None:
 
 def _row(card: DatasetCard) -> dict[str, Any]:
     row: dict[str, Any] = {**asdict(card), "present": card.present, "here": None}
-    if card.source == "bundled":
-        graph = load_dataset(card.name)
-        row["here"] = {
-            "nodes": graph.num_nodes,
-            "edges": graph.num_edges,
-            "features": graph.num_features,
-            "classes": graph.num_classes,
-        }
+    if card.source == "bundled" or (card.name == "ppi" and card.present):  # quick to read
+        try:
+            row["here"] = _figures(load_dataset(card.name))
+        except GraphCLError as error:
+            row["damaged"] = str(error)
     return row
+
+
+def _figures(graph: Graph | GraphCollection) -> dict[str, Any]:
+    split: tuple[int, ...]
+    if isinstance(graph, GraphCollection):
+        split = graph.split_nodes
+    else:
+        masks = (graph.train_mask, graph.val_mask, graph.test_mask)
+        split = tuple(int(mask.sum()) for mask in masks if mask is not None)
+    return {
+        "nodes": graph.num_nodes,
+        "edges": graph.num_edges,
+        "features": graph.num_features,
+        "classes": graph.num_classes,
+        "split": split,
+    }
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
@@ -46,14 +62,22 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     table.add_column("Present")
     for row in rows:
         figures = [_figure(row, name) for name in ("nodes", "edges", "features", "classes")]
-        split = "/".join(f"{count:,}" for count in row["split"])
         present = "bundled" if row["source"] == "bundled" else "yes" if row["present"] else "no"
-        table.add_row(row["title"], row["task"], *figures, split, present)
+        present = "damaged" if "damaged" in row else present
+        table.add_row(row["title"], row["task"], *figures, _split(row), present)
     # Piped into a file or a pager there is no width to fit: keep rows whole.
-    console = Console(width=None if Console().is_terminal else 120)
+    console = Console(width=None if Console().is_terminal else 140)
     with console.capture() as captured:
         console.print(table)
     print(captured.get(), end="")
+
+
+def _split(row: dict[str, Any]) -> str:
+    ours = row["here"]["split"] if row["here"] else row["split"]
+    return "/".join(
+        f"{theirs:,}" if theirs == count else f"{theirs:,} ({count:,})"
+        for theirs, count in zip(row["split"], ours, strict=True)
+    )
 
 
 def _figure(row: dict[str, Any], name: str) -> str:

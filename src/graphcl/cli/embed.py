@@ -3,12 +3,16 @@
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
+import numpy.typing as npt
 import typer
 
 from graphcl.cli.common import DeviceOption, JsonOption, load_graph, print_json
+from graphcl.collection import GraphCollection
 from graphcl.devices import resolve_device
 from graphcl.errors import RunError
 from graphcl.estimator import GraphCL
+from graphcl.graph import Graph
 from graphcl.io import runs
 from graphcl.io.embeddings import check_output, write_embeddings
 
@@ -25,6 +29,9 @@ def embed(
 ) -> None:
     """Embed every node of a graph with a trained model; the graph may be one it never saw.
 
+    Of a dataset of several graphs (ppi), rows are those of the training, validation and test
+    graphs, one graph below the other.
+
     Examples:
 
         graphcl embed runs/cora --out cora.npy
@@ -35,12 +42,19 @@ def embed(
     model = GraphCL.load(run, device=str(resolve_device(device)))
     source = graph if graph is not None else run_graph(run)
     loaded = load_graph(source)
-    z = model.transform(loaded)
+    z = rows(model, loaded)
     write_embeddings(out, z, loaded.node_ids)
     if as_json:
         print_json({"out": str(out), "graph": source, "nodes": z.shape[0], "dim": z.shape[1]})
     else:
         print(f"{out}: {z.shape[0]:,} embeddings of {z.shape[1]} numbers")
+
+
+def rows(model: GraphCL, graph: Graph | GraphCollection) -> npt.NDArray[np.float32]:
+    """Returns the embeddings of a graph, or of all graphs of a collection one below the other."""
+    if isinstance(graph, GraphCollection):
+        return np.concatenate(model.transform(graph))
+    return model.transform(graph)
 
 
 def run_graph(run: Path) -> str:

@@ -9,16 +9,19 @@ import typer
 from graphcl.cli.common import (
     DeviceOption,
     JsonOption,
+    ProbeStepsOption,
     SetOption,
     load_graph,
+    note,
     parse_settings,
     print_json,
 )
 from graphcl.cli.embed import run_graph
+from graphcl.cli.probing import probe, probe_progress, report_text
 from graphcl.devices import resolve_device
 from graphcl.errors import require
 from graphcl.estimator import GraphCL
-from graphcl.evaluation import linear_probe
+from graphcl.evaluation.multilabel import STEPS
 from graphcl.experiments.repeat import repeat, summarise
 from graphcl.io import runs
 
@@ -30,6 +33,7 @@ def evaluate(
     seed: Annotated[
         int | None, typer.Option(help="The first seed. [default: the run's own]")
     ] = None,
+    probe_steps: ProbeStepsOption = STEPS,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -46,29 +50,32 @@ def evaluate(
     """
     require(repeats >= 1, "evaluate", "--runs", "at least 1", repeats)
     graph = load_graph(run_graph(run))
+    where = resolve_device(device)
     changed = parse_settings(settings)
     if repeats == 1 and not changed and seed is None:
-        score = asdict(linear_probe(runs.read_embeddings(run), graph))
+        z = runs.read_embeddings(run)
+        score = asdict(probe(z, graph, steps=probe_steps, device=where))
         report: dict[str, Any] = {"run": str(run), "runs": 1, **score}
     else:
         model = GraphCL.load(run)
         recipe = model.recipe_.with_values(**changed)
         first = model.seed if seed is None else seed
         seeds = list(range(first, first + repeats))
-        rows = repeat(graph, recipe, seeds=seeds, device=resolve_device(device), verbose=True)
+        with probe_progress(probe_steps) as show:
+            rows = repeat(
+                graph,
+                recipe,
+                seeds=seeds,
+                device=where,
+                probe_steps=probe_steps,
+                on_probe_step=show,
+                verbose=True,
+            )
         report = {"run": str(run), "runs": repeats, "seeds": seeds, **summarise(rows)}
+    report |= note(graph)
     if as_json:
         print_json(report)
-    else:
-        _print_report(report)
-
-
-def _print_report(report: dict[str, Any]) -> None:
-    for name, label in (("accuracy", "accuracy"), ("macro_f1", "macro-F1")):
-        score = report[name]
-        if isinstance(score, dict):
-            print(f"{label}: {100 * score['mean']:.2f} ± {100 * score['std']:.2f} %", end="  ")
-        else:
-            print(f"{label}: {100 * score:.2f} %", end="  ")
-    runs_text = f"{report['runs']} runs" if report["runs"] > 1 else "1 run"
-    print(f"({runs_text}, test nodes, {report['split']} split)")
+        return
+    print(report_text(report))
+    if "note" in report:
+        print(f"note: {report['note']}")

@@ -19,15 +19,21 @@ from graphcl import __version__
 from graphcl.cli.common import (
     DeviceOption,
     JsonOption,
+    ProbeStepsOption,
     SetOption,
     load_graph,
+    note,
     parse_settings,
     print_json,
 )
+from graphcl.cli.embed import rows
+from graphcl.cli.probing import probe, probe_text
+from graphcl.collection import GraphCollection
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory, resolve_device
 from graphcl.errors import GraphError
 from graphcl.estimator import GraphCL
-from graphcl.evaluation import ProbeResult, linear_probe
+from graphcl.evaluation import MultilabelResult, ProbeResult
+from graphcl.evaluation.multilabel import STEPS
 from graphcl.graph import Graph
 from graphcl.io import runs
 from graphcl.recipes import load_recipe, recipe_names
@@ -35,7 +41,7 @@ from graphcl.training import EpochMetrics
 
 
 def train(
-    graph: Annotated[str, typer.Argument(help="A dataset (cora, citeseer, pubmed) or an .npz.")],
+    graph: Annotated[str, typer.Argument(help="A dataset (cora, ppi, …) or an .npz.")],
     out: Annotated[
         Path | None, typer.Option(help="The run directory. [default: runs/NAME]")
     ] = None,
@@ -45,6 +51,7 @@ def train(
     ] = None,
     settings: SetOption = [],  # noqa: B006 (typer copies it)
     seed: Annotated[int, typer.Option(help="Decides weights, batches and views.")] = 0,
+    probe_steps: ProbeStepsOption = STEPS,
     device: DeviceOption = "auto",
     overwrite: Annotated[bool, typer.Option(help="Replace a run that is there.")] = False,
     as_json: JsonOption = False,
@@ -52,7 +59,9 @@ def train(
     """Train an encoder on a graph and write a run directory.
 
     On a labelled graph it ends with the probe's score: logistic regression on the embeddings.
-    Labels are read for that alone.
+    Labels are read for that alone. Of a dataset of several graphs (ppi) the training graphs alone
+    are trained on; embeddings.npy holds the rows of all, the training graphs first, then those of
+    validation and test.
 
     Examples:
 
@@ -77,7 +86,18 @@ def train(
             model.fit(loaded, on_epoch=stop_if_asked)
     except _InterruptedError:
         status = "interrupted"
-    result = _finish(model, loaded, graph, out, overwrite=overwrite, status=status)
+    z = rows(model, loaded)
+    result = _result(model, loaded, graph)
+    try:
+        score, why = _probe(z, loaded, probe_steps, where)
+    except KeyboardInterrupt:  # the training is worth keeping
+        status, score, why = "interrupted", None, "interrupted"
+    outcome = {"status": status, "probe": asdict(score) if score else None, "probe_skipped": why}
+    result |= outcome | note(loaded)
+    with runs.new_run(out, overwrite=overwrite) as folder:
+        model.write_to(folder, graph=graph)
+        np.save(folder / runs.EMBEDDINGS, z)
+        runs.write_json(folder / runs.RESULT, result)
     if status == "interrupted":
         done = f"{len(model.history_)} of {full.epochs} epochs"
         print(f"graphcl train: interrupted after {done}; saved in {out}", file=sys.stderr)
@@ -88,16 +108,12 @@ def train(
         _print_result(result, out)
 
 
-def _finish(
-    model: GraphCL, graph: Graph, source: str, out: Path, *, overwrite: bool, status: str
-) -> dict[str, Any]:
-    """Embeds, probes and writes the run; returns what `result.json` holds."""
-    z = model.transform(graph)
-    probe, why = _probe(z, graph)
+def _result(model: GraphCL, graph: Graph | GraphCollection, source: str) -> dict[str, Any]:
+    """Returns what `result.json` says of the training."""
     last = model.history_[-1]
     where = torch.device(model.device)
-    result = {
-        "status": status,
+    return {
+        "status": "complete",
         "graph": {
             "name": graph.name,
             "source": source,
@@ -105,8 +121,8 @@ def _finish(
             "edges": graph.num_edges,
             "features": graph.num_features,
         },
-        "probe": asdict(probe) if probe else None,
-        "probe_skipped": why,
+        "probe": None,
+        "probe_skipped": None,
         "epochs": last.epoch,
         "loss": last.loss,
         "mi_bound": last.mi_bound,
@@ -124,32 +140,25 @@ def _finish(
             "scikit-learn": sklearn.__version__,
         },
     }
-    with runs.new_run(out, overwrite=overwrite) as folder:
-        model.write_to(folder, graph=source)
-        np.save(folder / runs.EMBEDDINGS, z)
-        runs.write_json(folder / runs.RESULT, result)
-    return result
 
 
-def _probe(z: Any, graph: Graph) -> tuple[ProbeResult | None, str | None]:
+def _probe(
+    z: Any, graph: Graph | GraphCollection, steps: int, device: torch.device
+) -> tuple[ProbeResult | MultilabelResult | None, str | None]:
     """Returns the probe's result, or the reason there is none: labels are a gift, not a duty."""
     if graph.y is None:
         return None, "the graph has no labels"
     try:
-        return linear_probe(z, graph), None
+        return probe(z, graph, steps=steps, device=device), None
     except GraphError as error:
         return None, str(error)
 
 
 def _print_result(result: dict[str, Any], out: Path) -> None:
-    probe = result["probe"]
-    if probe:
-        train, val, test = probe["nodes"]
-        print(
-            f"probe: accuracy {100 * probe['accuracy']:.1f} %  macro-F1 {probe['macro_f1']:.3f}  "
-            f"(test {test:,} nodes, {probe['split']} split; C = {probe['strength']:.2g} chosen on "
-            f"{val:,} validation nodes, trained on {train:,})"
-        )
+    if result["probe"]:
+        print(f"probe: {probe_text(result['probe'])}")
+        if "note" in result:
+            print(f"note: {result['note']}")
     else:
         print(f"no probe: {result['probe_skipped']}")
     print(

@@ -4,7 +4,10 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, overload
 
+from graphcl.collection import GraphCollection
+from graphcl.datasets import ppi, reddit
 from graphcl.datasets.planetoid import load_bundled
 from graphcl.errors import DatasetError, suggestion
 from graphcl.graph import Graph
@@ -12,7 +15,11 @@ from graphcl.graph import Graph
 
 @dataclass(frozen=True)
 class DatasetCard:
-    """One row of the paper's Table 1, figures as printed there."""
+    """One row of the paper's Table 1, figures as printed there.
+
+    `source` is ``bundled``, or the file below a data folder that is looked for first; `also` are
+    others that serve.
+    """
 
     name: str
     title: str
@@ -23,13 +30,19 @@ class DatasetCard:
     classes: int
     split: tuple[int, int, int]
     source: str
+    also: tuple[str, ...] = ()
 
     @property
     def present(self) -> bool:
         """Whether `load_dataset` would find it on this machine."""
         return self.source == "bundled" or any(
-            (folder / self.source).exists() for folder in data_folders()
+            (folder / file).exists() for folder in data_folders() for file in self.files
         )
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files below a data folder, any of which means that the dataset is here."""
+        return () if self.source == "bundled" else (self.source, *self.also)
 
 
 CATALOGUE = {
@@ -50,14 +63,18 @@ CATALOGUE = {
         ),
         DatasetCard(
             "ppi", "PPI", "inductive", 56944, 818716, 50, 121,
-            (44906, 6154, 5524), "ppi/ppi.npz",
+            (44906, 6154, 5524), ppi.PREPARED, (ppi.PROCESSED,),
         ),
     )
 }  # fmt: skip
 
-_LOADERS: dict[str, Callable[[], Graph]] = {
-    name: lambda name=name: load_bundled(name)  # type: ignore[misc]
-    for name in ("cora", "citeseer", "pubmed")
+_LOADERS: dict[str, Callable[[], Graph | GraphCollection]] = {
+    **{
+        name: lambda name=name: load_bundled(name)  # type: ignore[misc]
+        for name in ("cora", "citeseer", "pubmed")
+    },
+    "reddit": lambda: reddit.load_reddit(reddit.find_reddit(data_folders())),
+    "ppi": lambda: ppi.load_ppi(data_folders()),
 }
 
 
@@ -68,10 +85,17 @@ def data_folders() -> list[Path]:
     return [Path(named), cache] if named else [cache]
 
 
-def load_dataset(name: str) -> Graph:
-    """Returns a dataset of the paper by name.
+@overload
+def load_dataset(name: Literal["cora", "citeseer", "pubmed", "reddit"]) -> Graph: ...
+@overload
+def load_dataset(name: Literal["ppi"]) -> GraphCollection: ...
+@overload
+def load_dataset(name: str) -> Graph | GraphCollection: ...
+def load_dataset(name: str) -> Graph | GraphCollection:
+    """Returns a dataset of the paper by name: one graph, or for PPI a collection of 24.
 
-    Cora, Citeseer and Pubmed are part of the package and need no network.
+    Cora, Citeseer and Pubmed are part of the package and need no network. PPI comes from
+    ``ppi/ppi.npz`` in a data folder, else from its official files.
 
     Raises:
         DatasetError: the name is unknown (the message lists the known ones), or the data is not
@@ -81,6 +105,4 @@ def load_dataset(name: str) -> Graph:
     if key not in CATALOGUE:
         known = ", ".join(CATALOGUE)
         raise DatasetError(f"unknown dataset {name!r}; known: {known}{suggestion(key, CATALOGUE)}")
-    if key not in _LOADERS:
-        raise DatasetError(f"dataset {name!r} has no loader in this version")
     return _LOADERS[key]()

@@ -1,13 +1,16 @@
 """The probe: logistic regression on frozen embeddings, the paper's linear evaluation."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from graphcl.collection import GraphCollection
 from graphcl.errors import GraphError
+from graphcl.evaluation.multilabel import STEPS, MultilabelResult, multilabel_probe
 from graphcl.graph import Graph
 
 STRENGTHS = tuple(10.0 ** (k / 2) for k in range(-8, 5))  # C from 1e-4 to 1e2, half decades
@@ -38,34 +41,55 @@ class ProbeResult:
     nodes: tuple[int, int, int]
 
 
-def linear_probe(z: Array, graph: Graph, seed: int = 0) -> ProbeResult:
-    """Trains a multinomial logistic regression on train nodes and scores it on test nodes.
+def linear_probe(
+    z: Any,
+    graph: Graph | GraphCollection,
+    seed: int = 0,
+    *,
+    steps: int = STEPS,
+    device: str = "auto",
+    on_step: Callable[[int], None] = lambda _: None,
+) -> ProbeResult | MultilabelResult:
+    """Trains logistic regression on train nodes and scores it on test nodes.
 
-    Embeddings are standardised column by column; the strength of the L2 penalty is the one with
-    the highest validation accuracy among `STRENGTHS` (the strongest penalty on a tie). Test labels
-    are read once, after that.
+    Where each node has one class, it is multinomial: embeddings are standardised column by column;
+    the strength of the L2 penalty is the one with the highest validation accuracy among `STRENGTHS`
+    (the strongest penalty on a tie). Test labels are read once, after that. Where a node has
+    several labels, it is one regression per label: see `multilabel_probe`.
 
     Args:
-        z: embeddings, ``[num_nodes, dim]``.
-        graph: the graph they belong to; its labels and masks are used. Without masks, the labelled
-            nodes are split at random, 10 % / 10 % / 80 %, each class in proportion.
+        z: embeddings, ``[num_nodes, dim]``; of a collection, a list of such arrays or their rows
+            one below the other, in the order of its graphs.
+        graph: what they belong to; its labels are used, and a graph's masks. Without masks, the
+            labelled nodes are split at random, 10 % / 10 % / 80 %, each class in proportion.
         seed: decides the random split; nothing else here is random.
+        steps: with several labels per node: updates; see `multilabel_probe`.
+        device: likewise: where to train.
+        on_step: likewise: called after each step with its number.
 
     Raises:
         GraphError: no labels, fewer than two classes, or embeddings of another graph.
     """
-    z = np.asarray(z, dtype=np.float64)
+    z = np.concatenate(z) if isinstance(z, list | tuple) else np.asarray(z)
     if z.ndim != 2 or len(z) != graph.num_nodes:
         raise GraphError(f"probe: embeddings {z.shape} for a graph of {graph.num_nodes} nodes")
-    if graph.y is None:
-        raise GraphError("probe: the graph has no labels")
-    if graph.y.ndim != 1:
-        raise GraphError("probe: several labels per node are not supported in this version")
-    train, val, test = _split(graph, graph.y, seed)
     y = graph.y
+    if y is None:
+        raise GraphError("probe: the graph has no labels")
+    train, val, test = _split(graph, y, seed)
+    split = "random" if isinstance(graph, Graph) and not graph.has_split else "given"
+    if y.ndim == 2:
+        return multilabel_probe(
+            (z[train], z[val], z[test]),
+            (y[train], y[val], y[test]),
+            steps=steps,
+            device=device,
+            split=split,
+            on_step=on_step,
+        )
     if len(np.unique(y[train])) < 2:
         raise GraphError("probe: the training nodes hold fewer than two classes")
-    z = _standardise(z)
+    z = _standardise(z.astype(np.float64))
     best: Any = None
     val_accuracy = -1.0
     for strength in STRENGTHS:
@@ -80,7 +104,7 @@ def linear_probe(z: Array, graph: Graph, seed: int = 0) -> ProbeResult:
         macro_f1=_macro_f1(y[test], predicted),
         val_accuracy=val_accuracy,
         strength=best.C,
-        split="given" if graph.has_split else "random",
+        split=split,
         nodes=(len(train), len(val), len(test)),
     )
 
@@ -108,10 +132,17 @@ def _standardise(z: Array) -> Array:
     return standard
 
 
-def _split(graph: Graph, y: Array, seed: int) -> tuple[Array, Array, Array]:
+def _split(graph: Graph | GraphCollection, y: Array, seed: int) -> tuple[Array, Array, Array]:
     """Returns node numbers of the three splits, unlabelled nodes left out."""
+    # A node with several labels may have none of them: that is an answer, not a gap.
+    labelled = y >= 0 if y.ndim == 1 else np.ones(len(y), dtype=np.bool_)
+    if isinstance(graph, GraphCollection):
+        ends = np.cumsum(graph.split_nodes)[:2]
+        train, val, test = (nodes[labelled[nodes]] for nodes in np.split(np.arange(len(y)), ends))
+        if not (len(train) and len(val) and len(test)):
+            raise GraphError("probe: needs labelled nodes in train, validation and test graphs")
+        return train, val, test
     if graph.has_split:
-        labelled = y >= 0
         train, val, test = (
             np.flatnonzero(np.logical_and(mask, labelled))
             for mask in (graph.train_mask, graph.val_mask, graph.test_mask)
@@ -120,8 +151,10 @@ def _split(graph: Graph, y: Array, seed: int) -> tuple[Array, Array, Array]:
         return train, val, test
     parts: tuple[list[Array], list[Array], list[Array]] = ([], [], [])
     random = np.random.default_rng(seed)
-    for label in np.unique(y[y >= 0]):
-        members = random.permutation(np.flatnonzero(y == label))
+    # Each class is split in proportion; several labels per node cannot be, and count as one class.
+    classes = y if y.ndim == 1 else np.zeros(len(y))
+    for label in np.unique(classes[labelled]):
+        members = random.permutation(np.flatnonzero(classes == label))
         tenth = max(1, len(members) // 10)
         for part, nodes in zip(parts, np.split(members, [tenth, 2 * tenth]), strict=True):
             part.append(nodes)

@@ -3,7 +3,7 @@
 import multiprocessing
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -12,33 +12,40 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
+from graphcl.collection import GraphCollection
 from graphcl.devices import peak_memory_bytes, reset_peak_memory
 from graphcl.errors import TrainingError
 from graphcl.estimator import GraphCL
-from graphcl.evaluation import ProbeResult, linear_probe
+from graphcl.evaluation import MultilabelResult, ProbeResult, linear_probe
+from graphcl.evaluation.multilabel import STEPS
 from graphcl.graph import Graph
 from graphcl.recipes import Recipe
 
-SCORES = ("accuracy", "micro_f1", "macro_f1", "val_accuracy")
+SCORES = ("accuracy", "micro_f1", "macro_f1", "val_accuracy", "val_micro_f1")
+BUDGET = ("split", "steps", "strengths", "optimiser")
 
 
 def repeat(
-    graph: Graph,
+    graph: Graph | GraphCollection,
     recipe: Recipe,
     *,
     seeds: Sequence[int],
     device: torch.device,
     jobs: int = 1,
+    probe_steps: int = STEPS,
+    on_probe_step: Callable[[int], None] | None = None,
     verbose: bool = False,
 ) -> list[dict[str, Any]]:
     """Trains and probes once per seed.
 
     Args:
-        graph: a labelled graph.
+        graph: a labelled graph, or several.
         recipe: what to train.
         seeds: one training each, one after the other.
         device: where to train.
         jobs: processes that probe while the next training runs; worth it where training is short.
+        probe_steps: the probe's budget where a node has several labels.
+        on_probe_step: called after each of them where the probe runs in this process (one job).
         verbose: report each seed on stderr.
 
     Returns:
@@ -46,21 +53,25 @@ def repeat(
         training that failed leaves a row with the reason under ``failed`` and no scores.
     """
     rows: list[dict[str, Any]] = []
-    probes: list[Future[ProbeResult] | None] = []
+    probes: list[Future[ProbeResult | MultilabelResult] | None] = []
+    options: dict[str, Any] = {"steps": probe_steps, "device": str(device)}
+    if on_probe_step is not None and jobs == 1:
+        options["on_step"] = on_probe_step
     with _executor(jobs) as pool:
         for seed in seeds:
             reset_peak_memory(device)
             row = {"graph": graph.name, "recipe_hash": recipe.hash, "seed": seed}
             try:
                 model = GraphCL(recipe, seed=seed, device=str(device))
-                probe = pool.submit(linear_probe, model.fit_transform(graph), graph)
+                z = model.fit_transform(graph)
+                probe = pool.submit(linear_probe, z, graph, **options)
                 row |= {"loss": model.history_[-1].loss, "train_seconds": model.seconds_}
             except TrainingError as error:
                 probe, row = None, row | {"failed": str(error)}
             rows.append(row | {"peak_memory_bytes": peak_memory_bytes(device)})
             probes.append(probe)
             if verbose:
-                score = f"accuracy {100 * probe.result().accuracy:.1f} %" if probe else "failed"
+                score = _headline(probe.result()) if probe else "failed"
                 text = f"run {len(rows)}/{len(seeds)}: seed {seed}  {score}"
                 print(text, file=sys.stderr, flush=True)
         return [
@@ -80,8 +91,11 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     scored = [row for row in rows if "failed" not in row]
     if not scored:
         raise TrainingError(rows[0]["failed"])
-    summary: dict[str, Any] = {"split": scored[0]["split"], "failed": len(rows) - len(scored)}
+    about = {name: scored[0][name] for name in BUDGET if name in scored[0]}
+    summary: dict[str, Any] = {**about, "failed": len(rows) - len(scored)}
     for name in SCORES:
+        if name not in scored[0]:
+            continue  # the probe of several labels has other scores than that of one class
         values = [row[name] for row in scored]
         summary[name] = (
             values[0]
@@ -89,6 +103,12 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             else {"mean": statistics.fmean(values), "std": statistics.stdev(values)}
         )
     return summary
+
+
+def _headline(result: ProbeResult | MultilabelResult) -> str:
+    if isinstance(result, MultilabelResult):
+        return f"micro-F1 {result.micro_f1:.4f}"
+    return f"accuracy {100 * result.accuracy:.1f} %"
 
 
 class _InProcess(Executor):

@@ -1,15 +1,15 @@
 r"""Sparse products: mean pooling over neighbours, and sparse features times dense weights.
 
 The adjacency of an undirected graph is symmetric and stays so when an edge is dropped as a unit.
-So the backward pass of mean pooling needs no transposed copy:
+So the backward pass of mean pooling needs no transposed copy, only other values:
 
-.. math:: \hat A = \check D^{-1} (A + I), \qquad \hat A^\top G = (A + I)\, \check D^{-1} G .
+.. math:: \hat A = \check D^{-1} (A + I), \qquad \hat A^\top = (A + I)\, \check D^{-1} .
 """
 
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import scipy.sparse
@@ -33,6 +33,15 @@ def csr_matmul(indptr: Tensor, indices: Tensor, values: Tensor, dense: Tensor) -
     return csr @ dense
 
 
+class _LoopedPattern(NamedTuple):
+    """CSR pattern of A + I; `entries` points into A's weights, and just past them for I."""
+
+    indptr: Tensor
+    indices: Tensor
+    rows: Tensor
+    entries: Tensor
+
+
 @dataclass(frozen=True)
 class Adjacency:
     """A symmetric adjacency on one device, as CSR with a weight per entry.
@@ -45,12 +54,14 @@ class Adjacency:
         indices: column indices, ``[entries]``: each undirected edge twice.
         edge_ids: number of the undirected edge behind each entry, ``[entries]``.
         weight: weight of each entry, equal in both directions, ``[entries]``.
+        looped: the pattern of A + I, which never changes.
     """
 
     indptr: Tensor
     indices: Tensor
     edge_ids: Tensor
     weight: Tensor
+    looped: "_LoopedPattern"
 
     @classmethod
     def from_csr(
@@ -63,11 +74,23 @@ class Adjacency:
         # In a symmetric pattern, the entries in column order are the mirrors of those in row order.
         mirror = pattern.tocsc().data
         _, edge_ids = np.unique(np.minimum(entries, mirror), return_inverse=True)
+        nodes = np.arange(num_nodes)
+        # Each row's own node goes before its first larger neighbour: rows stay sorted.
+        rows = np.repeat(nodes, np.diff(indptr))
+        smaller = np.bincount(rows[np.asarray(indices) < rows], minlength=num_nodes)
+        places = np.asarray(indptr)[:-1] + smaller
+        looped = _LoopedPattern(
+            indptr=torch.tensor(np.asarray(indptr) + np.arange(num_nodes + 1), device=device),
+            indices=torch.tensor(np.insert(indices, places, nodes), device=device),
+            rows=torch.tensor(np.insert(rows, places, nodes), device=device),
+            entries=torch.tensor(np.insert(entries, places, len(entries)), device=device),
+        )
         return cls(
             indptr=torch.tensor(indptr, device=device),
             indices=torch.tensor(indices, device=device),
             edge_ids=torch.tensor(edge_ids, device=device, dtype=torch.int64),
             weight=torch.ones(len(indices), device=device, dtype=dtype),
+            looped=looped,
         )
 
     @property
@@ -79,6 +102,25 @@ class Adjacency:
     def num_edges(self) -> int:
         """Number of undirected edges, dropped ones included."""
         return len(self.indices) // 2
+
+    def twice(self) -> "Adjacency":
+        """Returns two copies of the graph side by side, with no edge between them."""
+        nodes, entries, looped = self.num_nodes, len(self.indices), self.looped
+        own = looped.entries == entries  # the diagonal
+        return Adjacency(
+            indptr=torch.cat([self.indptr, self.indptr[1:] + entries]),
+            indices=torch.cat([self.indices, self.indices + nodes]),
+            edge_ids=torch.cat([self.edge_ids, self.edge_ids + self.num_edges]),
+            weight=self.weight.repeat(2),
+            looped=_LoopedPattern(
+                indptr=torch.cat([looped.indptr, looped.indptr[1:] + len(looped.indices)]),
+                indices=torch.cat([looped.indices, looped.indices + nodes]),
+                rows=torch.cat([looped.rows, looped.rows + nodes]),
+                entries=torch.cat(
+                    [looped.entries.masked_fill(own, 2 * entries), looped.entries + entries]
+                ),
+            ),
+        )
 
     def with_weight(self, weight: Tensor) -> "Adjacency":
         """Returns the same pattern with other weights."""
@@ -96,6 +138,21 @@ class Adjacency:
         """Diagonal of the inverse degree matrix of A + I, ``[num_nodes, 1]``."""
         ones = self.weight.new_ones(self.num_nodes, 1)
         return 1 / (csr_matmul(self.indptr, self.indices, self.weight, ones) + 1)
+
+    @cached_property
+    def _looped_weight(self) -> Tensor:
+        one = self.weight.new_ones(1)
+        return torch.cat([self.weight, one])[self.looped.entries]
+
+    def pool(self, h: Tensor) -> Tensor:
+        """Returns Â h: one sparse product, the degrees folded into its values."""
+        values = self._looped_weight * self.inverse_degree[self.looped.rows, 0]
+        return csr_matmul(self.looped.indptr, self.looped.indices, values, h)
+
+    def pool_transposed(self, h: Tensor) -> Tensor:
+        """Returns Âᵀ h."""
+        values = self._looped_weight * self.inverse_degree[self.looped.indices, 0]
+        return csr_matmul(self.looped.indptr, self.looped.indices, values, h)
 
 
 @dataclass(frozen=True)
@@ -136,6 +193,24 @@ class SparseFeatures:
             shape=cast("tuple[int, int]", matrix.shape),
         )
 
+    def twice(self) -> "SparseFeatures":
+        """Returns the table with a copy of itself below."""
+        rows, columns = self.shape
+        indices = self.indices.repeat(2)
+        lengths = self.indptr.diff().repeat(2)
+        row_of = torch.repeat_interleave(torch.arange(2 * rows, device=indices.device), lengths)
+        order = torch.argsort(indices, stable=True)
+        counts = torch.bincount(indices, minlength=columns)
+        return SparseFeatures(
+            indptr=torch.cat([self.indptr, self.indptr[1:] + len(self.indices)]),
+            indices=indices,
+            values=self.values.repeat(2),
+            transposed_indptr=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
+            transposed_indices=row_of[order],
+            transposed_order=order,
+            shape=(2 * rows, columns),
+        )
+
     def with_values(self, values: Tensor) -> "SparseFeatures":
         """Returns the same pattern with other values."""
         return replace(self, values=values)
@@ -154,16 +229,13 @@ class _MeanPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, adjacency: Adjacency) -> Tensor:
         ctx.adjacency = adjacency
-        pooled = csr_matmul(adjacency.indptr, adjacency.indices, adjacency.weight, h)
-        return pooled.add_(h).mul_(adjacency.inverse_degree)
+        return adjacency.pool(h)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         adjacency: Adjacency = ctx.adjacency
-        scaled = grad * adjacency.inverse_degree
-        pulled = csr_matmul(adjacency.indptr, adjacency.indices, adjacency.weight, scaled)
-        return pulled.add_(scaled), None
+        return adjacency.pool_transposed(grad), None
 
 
 class _SparseLinear(torch.autograd.Function):

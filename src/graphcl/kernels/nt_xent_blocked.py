@@ -1,4 +1,4 @@
-r"""The two sums of NT-Xent over all pairs of unit rows, in square tiles, on any device.
+r"""The two sums of NT-Xent over all pairs of unit rows, in strips, on any device.
 
 For unit rows :math:`z_i` and :math:`s_{ij} = z_i^\top z_j`,
 
@@ -6,34 +6,32 @@ For unit rows :math:`z_i` and :math:`s_{ij} = z_i^\top z_j`,
     \ell_i = \log \sum_{j \ne i} e^{s_{ij}/\tau}, \qquad
     g_i = \sum_{j \ne i} (P_{ij} + P_{ji})\, z_j, \quad P_{ij} = e^{s_{ij}/\tau - \ell_i} .
 
-:math:`s` is symmetric, so only tiles on and above the diagonal are computed: each serves its rows
-and, transposed, its columns. Cosines are bounded, so :math:`E_{ij} = e^{(s_{ij} - 1)/\tau}` cannot
-overflow, and its row sums cannot vanish while :math:`2/\tau` stays within the exponent's range;
-with :math:`r_i = 1/\sum_j E_{ij}` the backward pass needs one exponential per pair:
+:math:`s` is symmetric, so a strip holds some rows and only the columns from its first row on: it
+serves its rows and, transposed, the columns beyond them. Cosines are bounded, so
+:math:`E_{ij} = e^{s_{ij}/\tau}` stays within the exponent's range for all but tiny temperatures,
+and with :math:`r_i = 1/\sum_j E_{ij}` the backward pass needs one exponential per pair:
 :math:`P_{ij} + P_{ji} = E_{ij}(r_i + r_j)`.
 """
 
 import math
-from collections.abc import Iterator
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-TILE = 768  # 2.3 MB of float32: still in cache when it is exponentiated and summed
-CUDA_TILE = 4096  # on a GPU without triton: large enough to hide the launches
-KEPT_BYTES = 256 * 2**20  # tiles up to this size are kept for the backward pass, else recomputed
-
-Tiles = dict[tuple[int, int], Tensor]
+STRIP_ROWS = 512  # tall enough for fast products, low enough to stay in cache between passes
+CUDA_STRIP_ROWS = 4096  # on a GPU without triton: enough work to hide the launches
+KEPT_BYTES = 256 * 2**20  # strips up to this size are kept for the backward pass, else recomputed
 
 
 def exponent_fits(dtype: torch.dtype, temperature: float) -> bool:
-    """Says whether ``exp(-2 / temperature)`` is a normal number of `dtype`, with room for sums."""
-    return -2 / temperature > math.log(torch.finfo(dtype).tiny) + 1
+    """Says whether ``exp(±1 / temperature)`` and sums of many are normal numbers of `dtype`."""
+    return 1 / temperature < math.log(torch.finfo(dtype).max) - 40
 
 
-def log_denominators(z: Tensor, temperature: float, *, keep: bool = False) -> tuple[Tensor, Tiles]:
-    """Returns the ℓ of the module's equation and, where they are few, the tiles of E.
+def log_denominators(
+    z: Tensor, temperature: float, *, keep: bool = False
+) -> tuple[Tensor, list[Tensor]]:
+    """Returns the ℓ of the module's equation and, where they are small, the strips of E.
 
     Args:
         z: unit (or zero) rows, ``[n, d]``.
@@ -41,86 +39,64 @@ def log_denominators(z: Tensor, temperature: float, *, keep: bool = False) -> tu
         keep: whether a backward pass will follow.
 
     Returns:
-        ``[n]`` log-denominators, and tiles for `pull` (empty: it recomputes them).
+        ``[n]`` log-denominators, and strips for `pull` (none: it recomputes them).
     """
+    slices = _slices(z)
     if not exponent_fits(z.dtype, temperature):
-        return torch.cat([_logits(z, rows, temperature).logsumexp(1) for rows in _strips(z)]), {}
-    blocks = _blocks(z)
-    tiles: Tiles = {}
-    keep = keep and len(z) ** 2 * z.element_size() * (len(blocks) + 1) // (2 * len(blocks)) <= (
-        KEPT_BYTES
-    )
+        return torch.cat([_logits(z, rows, temperature).logsumexp(1) for rows in slices]), []
+    keep = keep and sum(_area(z, rows) for rows in slices) * z.element_size() <= KEPT_BYTES
+    buffer = z.new_empty(0 if keep else _area(z, slices[0]))
     sums = z.new_zeros(len(z))
-    scaled = z / temperature
-    buffer = z.new_empty(0)
-    for i, j in _upper(len(blocks)):
-        rows, columns = blocks[i], blocks[j]
+    strips = []
+    for rows in slices:
+        strip = _exponentials(z, rows, temperature, buffer)
+        sums[rows] += strip.sum(1)
+        sums[rows.stop :] += strip[:, rows.stop - rows.start :].sum(0)
         if keep:
-            buffer = z.new_empty(0)
-        tile = _exponentials(z, scaled, rows, columns, temperature, buffer)
-        sums[rows] += tile.sum(1)
-        if i != j:
-            sums[columns] += tile.sum(0)
-        if keep:
-            tiles[i, j] = tile
-        else:
-            buffer = tile.reshape(-1) if buffer.numel() < tile.numel() else buffer
-    return sums.log_().add_(1 / temperature), tiles
+            strips.append(strip)
+    return sums.log_(), strips
 
 
-def pull(z: Tensor, log_denominators: Tensor, temperature: float, tiles: Tiles) -> Tensor:
-    """Returns the g of the module's equation, ``[n, d]``; uses up `tiles`."""
+def pull(z: Tensor, log_denominators: Tensor, temperature: float, strips: list[Tensor]) -> Tensor:
+    """Returns the g of the module's equation, ``[n, d]``; uses up `strips`."""
     pulled = torch.zeros_like(z)
+    slices = _slices(z)
     if not exponent_fits(z.dtype, temperature):
-        for rows in _strips(z):
+        for rows in slices:
             logits = _logits(z, rows, temperature)
             both = (logits - log_denominators[rows, None]).exp_()
             both += logits.sub_(log_denominators).exp_()
             torch.mm(both, z, out=pulled[rows])
         return pulled
-    r = (1 / temperature - log_denominators).exp_()
-    blocks = _blocks(z)
-    scaled = z / temperature if not tiles else z
-    buffer = z.new_empty(0)
-    for i, j in _upper(len(blocks)):
-        rows, columns = blocks[i], blocks[j]
-        tile = tiles.pop((i, j), None)
-        if tile is None:
-            tile = _exponentials(z, scaled, rows, columns, temperature, buffer)
-            buffer = tile.reshape(-1) if buffer.numel() < tile.numel() else buffer
-        tile *= r[rows, None] + r[columns]
-        pulled[rows].addmm_(tile, z[columns])
-        if i != j:
-            pulled[columns].addmm_(tile.t(), z[rows])
+    r = log_denominators.neg().exp_()
+    buffer = z.new_empty(0 if strips else _area(z, slices[0]))
+    for rows in slices:
+        strip = strips.pop(0) if strips else _exponentials(z, rows, temperature, buffer)
+        strip *= r[rows, None] + r[rows.start :]
+        pulled[rows].addmm_(strip, z[rows.start :])
+        beyond = strip[:, rows.stop - rows.start :]
+        pulled[rows.stop :].addmm_(beyond.t(), z[rows])
     return pulled
 
 
-def _blocks(z: Tensor) -> list[slice]:
-    n = len(z)
-    count = -(-n // (CUDA_TILE if z.is_cuda else TILE))
-    edges = [n * k // count for k in range(count + 1)]
-    return [slice(start, stop) for start, stop in pairwise(edges)]
-
-
-def _upper(count: int) -> Iterator[tuple[int, int]]:
-    return ((i, j) for i in range(count) for j in range(i, count))
-
-
-def _exponentials(
-    z: Tensor, scaled: Tensor, rows: slice, columns: slice, temperature: float, buffer: Tensor
-) -> Tensor:
-    shape = (rows.stop - rows.start, columns.stop - columns.start)
-    size = shape[0] * shape[1]
-    out = buffer[:size].view(shape) if buffer.numel() >= size else z.new_empty(shape)
-    tile = torch.mm(scaled[rows], z[columns].t(), out=out).sub_(1 / temperature).exp_()
-    if rows == columns:
-        tile.fill_diagonal_(0)
-    return tile
-
-
-def _strips(z: Tensor) -> list[slice]:
-    height = max(1, TILE**2 // len(z))
+def _slices(z: Tensor) -> list[slice]:
+    height = CUDA_STRIP_ROWS if z.is_cuda else STRIP_ROWS
     return [slice(start, min(start + height, len(z))) for start in range(0, len(z), height)]
+
+
+def _area(z: Tensor, rows: slice) -> int:
+    area: int = (rows.stop - rows.start) * (len(z) - rows.start)
+    return area
+
+
+def _exponentials(z: Tensor, rows: slice, temperature: float, buffer: Tensor) -> Tensor:
+    """A strip of E from its first row's column on, the diagonal at 0; in `buffer` if it fits."""
+    shape = (rows.stop - rows.start, len(z) - rows.start)
+    size = _area(z, rows)
+    out = buffer[:size].view(shape) if buffer.numel() >= size else z.new_empty(shape)
+    strip = torch.mm(z[rows] / temperature, z[rows.start :].t(), out=out).exp_()
+    strip.fill_diagonal_(0)
+    return strip
 
 
 def _logits(z: Tensor, rows: slice, temperature: float) -> Tensor:

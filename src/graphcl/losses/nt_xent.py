@@ -81,17 +81,12 @@ def _has_triton() -> bool:
 
 
 def _normalise(h: Tensor) -> Tensor:
-    """Scales rows to length 1 in place and returns 1 / ‖h‖, ``[n, 1]``; 0 for a zero row.
-
-    Divides by the largest entry first: squares of float32 overflow at 2e19 and vanish at 1e-23.
-    """
-    largest = torch.linalg.vector_norm(h, ord=torch.inf, dim=1, keepdim=True)
-    empty = largest < torch.finfo(h.dtype).tiny
-    h.div_(largest.masked_fill(empty, 1)).masked_fill_(empty, 0)
-    length = torch.linalg.vector_norm(h, dim=1, keepdim=True)
-    h.div_(length.masked_fill(empty, 1))
-    norm: Tensor = largest.double() * length.double()
-    return norm.reciprocal_().masked_fill_(empty, 0)
+    """Scales rows to length 1 in place and returns 1 / ‖h‖, ``[n, 1]``; 0 for a zero row."""
+    # Summed in float64: squares of float32 overflow at 2e19 and vanish at 1e-23.
+    norm: Tensor = torch.linalg.vector_norm(h, dim=1, keepdim=True, dtype=torch.float64)
+    inverse = norm.reciprocal().masked_fill_(norm < torch.finfo(h.dtype).tiny, 0)
+    h.mul_(inverse.to(h.dtype))
+    return inverse
 
 
 class _NTXent(torch.autograd.Function):
@@ -106,13 +101,13 @@ class _NTXent(torch.autograd.Function):
         half = h1.dtype in (torch.float16, torch.bfloat16)
         z = torch.cat([h1, h2]).to(torch.float32 if half else h1.dtype)
         inverse_norm = _normalise(z)
-        ctx.tiles = {}
+        ctx.strips = []
         if precision:
             from graphcl.kernels import nt_xent_triton
 
             logs = nt_xent_triton.log_denominators(z, temperature, precision=precision)
         else:
-            logs, ctx.tiles = nt_xent_blocked.log_denominators(
+            logs, ctx.strips = nt_xent_blocked.log_denominators(
                 z, temperature, keep=any(ctx.needs_input_grad)
             )
         num_nodes = len(h1)
@@ -132,7 +127,7 @@ class _NTXent(torch.autograd.Function):
 
             pulled = nt_xent_triton.pull(z, logs, ctx.temperature, precision=ctx.precision)
         else:
-            pulled = nt_xent_blocked.pull(z, logs, ctx.temperature, ctx.tiles)
+            pulled = nt_xent_blocked.pull(z, logs, ctx.temperature, ctx.strips)
         # Row u and row M + u are each other's positive.
         pulled[:num_nodes].sub_(z[num_nodes:], alpha=2)
         pulled[num_nodes:].sub_(z[:num_nodes], alpha=2)

@@ -17,7 +17,7 @@ class Recipe:
     """A complete configuration of GraphCL; section 4.3 of the paper.
 
     Attributes:
-        encoder: the GNN: `mean` (the paper's), `gcn`, `sage`, `gat` or `gin`.
+        encoder: the GNN: `mean` or `residual` (the paper's), `gcn`, `sage`, `gat` or `gin`.
         layers: L, the number of GNN layers.
         dim: P', the width of every layer and of the embedding.
         edge_drop: probability that an edge is absent from a view.
@@ -29,6 +29,11 @@ class Recipe:
         weight_decay: Adam's.
         feature_scaling: `none`, or `row`: each node's features divided by their absolute sum.
         precision: of the loss's products on a GPU: `auto` (bf16 there), `float32`, `tf32`, `bf16`.
+        mode: `full` encodes the whole graph at each step, `sampled` a sampled tree around each node
+            of a batch; `auto` chooses by the graph's size and the memory there is.
+        fan_out: neighbours sampled per hop, in mode `sampled`.
+        sample_with_replacement: as GraphSAGE does.
+        inductive: train on the training nodes and the edges among them alone.
     """
 
     encoder: str
@@ -43,6 +48,10 @@ class Recipe:
     weight_decay: float
     feature_scaling: str
     precision: str
+    mode: str
+    fan_out: int
+    sample_with_replacement: bool
+    inductive: bool
 
     def __post_init__(self) -> None:
         for key, (holds, constraint) in _CONSTRAINTS.items():
@@ -130,6 +139,8 @@ def _typed(key: str, value: Any) -> Any:
     """Returns `value` as the type of `key`, from text (a command line's) or an exact number."""
     kind = Recipe.__annotations__[key]
     try:
+        if kind is bool:
+            return {"true": True, "false": False}[str(value).lower()]
         if isinstance(value, bool):
             raise ValueError
         if kind is str and not isinstance(value, str):
@@ -137,12 +148,13 @@ def _typed(key: str, value: Any) -> Any:
         typed = kind(value)
         if not isinstance(value, str) and typed != value:
             raise ValueError
-    except (TypeError, ValueError):
-        article = {int: "a whole number", float: "a number", str: "text"}[kind]
+    except (KeyError, TypeError, ValueError):
+        article = _KINDS[kind]
         raise ParameterError(f"recipe: {key} must be {article}; got {value!r}") from None
     return typed
 
 
+_KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _INFINITY = float("inf")
 _CONSTRAINTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "layers": (lambda v: v >= 1, "at least 1"),
@@ -159,4 +171,6 @@ _CONSTRAINTS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: v in ("auto", "float32", "tf32", "bf16"),
         "'auto', 'float32', 'tf32' or 'bf16'",
     ),
+    "mode": (lambda v: v in ("auto", "full", "sampled"), "'auto', 'full' or 'sampled'"),
+    "fan_out": (lambda v: v >= 1, "at least 1"),
 }

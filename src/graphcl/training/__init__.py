@@ -2,5 +2,7 @@
 
 from graphcl.training.full_graph import FullGraph
 from graphcl.training.loop import EpochMetrics, train
+from graphcl.training.many_graphs import ManyGraphs
+from graphcl.training.sampled import SampledGraph
 
-__all__ = ["EpochMetrics", "FullGraph", "train"]
+__all__ = ["EpochMetrics", "FullGraph", "ManyGraphs", "SampledGraph", "train"]

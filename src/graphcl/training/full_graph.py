@@ -1,34 +1,62 @@
 """Batches from one graph that is in memory whole."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphcl.errors import require
 from graphcl.kernels.csr import Adjacency, Features
 from graphcl.seeding import generator
+from graphcl.views import Perturbation
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A minibatch B of nodes in the graph that holds their L-hop subgraphs.
+    """A minibatch B of nodes in the graph that holds their L-hop subgraphs, in two copies.
+
+    Perturbing two copies side by side draws both views at once, and the encoder runs once on both:
+    half the calls and larger products than one view after the other.
 
     Attributes:
-        x: features of that graph.
-        adjacency: its edges.
-        nodes: the rows of B in it, or None where B is every node.
+        x: features of that graph, twice.
+        adjacency: its edges, twice.
+        nodes: the rows of B in one copy, or None where B is every node.
     """
 
     x: Features
     adjacency: Adjacency
-    nodes: Tensor | None
+    nodes: Tensor | None = None
+
+    @classmethod
+    def of(cls, x: Features, adjacency: Adjacency, nodes: Tensor | None = None) -> "Batch":
+        """Builds a batch from one copy of a graph."""
+        copies = torch.cat([x, x]) if isinstance(x, Tensor) else x.twice()
+        return cls(copies, adjacency.twice(), nodes)
 
     @property
     def num_nodes(self) -> int:
         """M, the size of the minibatch."""
-        return self.adjacency.num_nodes if self.nodes is None else len(self.nodes)
+        return self.adjacency.num_nodes // 2 if self.nodes is None else len(self.nodes)
+
+    def views(
+        self, perturbation: Perturbation, generator: torch.Generator
+    ) -> tuple[Features, Adjacency]:
+        """Draws both views: one perturbation of the two copies."""
+        return perturbation(self.x, self.adjacency, generator)
+
+    def encode(
+        self, encoder: nn.Module, views: tuple[Features, Adjacency]
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the embeddings of B in view 1 and in view 2."""
+        return self.pairs(encoder(*views))
+
+    def pairs(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Splits the embeddings of both copies into those of B in view 1 and in view 2."""
+        h_1, h_2 = h.chunk(2)
+        return (h_1, h_2) if self.nodes is None else (h_1[self.nodes], h_2[self.nodes])
 
 
 @dataclass(frozen=True)
@@ -70,11 +98,15 @@ class FullGraph:
     def epoch(self, number: int, seed: int) -> Iterator[Batch]:
         """Yields the batches of one epoch; the same for the same number and seed."""
         if self.steps_per_epoch == 1:
-            yield Batch(self.x, self.adjacency, None)
+            yield self._whole
             return
         order = torch.randperm(
             self.adjacency.num_nodes, generator=generator(seed, "batches", number)
         )
         # Equal sizes: a last batch of few nodes would have few negatives.
         for nodes in order.tensor_split(self.steps_per_epoch):
-            yield Batch(self.x, self.adjacency, nodes.to(self.adjacency.indptr.device))
+            yield replace(self._whole, nodes=nodes.to(self.adjacency.indptr.device))
+
+    @cached_property
+    def _whole(self) -> Batch:
+        return Batch.of(self.x, self.adjacency)

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from graphcl.losses import nt_xent
 from graphcl.losses.nt_xent import mutual_information_bound
 from graphcl.seeding import derive
 from graphcl.training.cuda_graph import CudaGraphStep
-from graphcl.training.full_graph import Batch
 from graphcl.views import Perturbation
 
 
@@ -35,6 +34,20 @@ class EpochMetrics:
     gradient_norm: float
     mi_bound: float | None
     seconds: float
+
+
+class Batch(Protocol):
+    """A minibatch B: it knows how its L-hop subgraphs are perturbed and encoded."""
+
+    @property
+    def num_nodes(self) -> int:
+        """M, the size of the minibatch."""
+
+    def views(self, perturbation: Perturbation, generator: torch.Generator) -> Any:
+        """Draws two views."""
+
+    def encode(self, encoder: nn.Module, views: Any) -> tuple[Tensor, Tensor]:
+        """Returns the embeddings of B in view 1 and in view 2, each ``[M, dim]``."""
 
 
 class BatchSource(Protocol):
@@ -92,16 +105,14 @@ def train(
         encoder.parameters(),
         lr=learning_rate,
         weight_decay=weight_decay,
-        fused=on_gpu,
+        fused=True,
         capturable=on_gpu,
     )
     generator = torch.Generator(device=device)
 
     def update(batch: Batch) -> Tensor:
-        view_1 = perturbation(batch.x, batch.adjacency, generator)  # step 2: two views
-        view_2 = perturbation(batch.x, batch.adjacency, generator)
-        h_1 = _rows(encoder(*view_1), batch.nodes)  # step 3: encode both
-        h_2 = _rows(encoder(*view_2), batch.nodes)
+        views = batch.views(perturbation, generator)  # step 2: two views
+        h_1, h_2 = batch.encode(encoder, views)  # step 3: encode both
         loss = nt_xent(h_1, h_2, temperature, precision=precision)  # step 4: update the encoder
         adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -130,10 +141,6 @@ def train(
     finally:
         if isinstance(step, CudaGraphStep):
             step.close()
-
-
-def _rows(h: Tensor, nodes: Tensor | None) -> Tensor:
-    return h if nodes is None else h[nodes]
 
 
 def _gradient_norm(encoder: nn.Module) -> Tensor:

@@ -1,0 +1,288 @@
+"""Sampled training and exact inference: speed, its parts, growth and memory.
+
+usage: python -m benchmarks.sampled WHAT --out ROWS.jsonl [--large]
+
+WHAT: `cpu`     seeds per second at 10-10-10 on this CPU, and the share that is not matrix products
+      `growth`  seconds per epoch and peak memory at 10^4 and 10^5 nodes (--large: 10^6 too)
+      `embed`   exact embeddings of 10^6 nodes: peak memory against output and graph
+      `gpu`     an epoch on a graph of Reddit's size, split into its parts; needs a CUDA GPU
+"""
+
+import argparse
+import itertools
+import json
+import math
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import rows
+from graphcl.datasets.synthetic import synthetic_graph
+from graphcl.devices import peak_memory_bytes, resolve_device
+from graphcl.embedding import embed_graph
+from graphcl.encoders import build_encoder
+from graphcl.graph import Graph
+from graphcl.losses import nt_xent
+from graphcl.sampling import sample_tree, tree_views
+from graphcl.training import train
+from graphcl.training.sampled import SampledBatch, SampledGraph
+from graphcl.views import DropEdges, DropFeatures, Perturbation
+
+CPU = torch.device("cpu")
+PERTURBATION = Perturbation(DropEdges(0.1), DropFeatures(0.5))
+TEMPERATURE = 0.5
+
+
+def residual(num_features: int, dim: int, device: torch.device) -> torch.nn.Module:
+    generator = torch.Generator().manual_seed(0)
+    return build_encoder("residual", num_features, dim=dim, layers=3, generator=generator).to(
+        device
+    )
+
+
+def seconds(work: Callable[[], Any], *, device: torch.device = CPU, repeats: int = 3) -> float:
+    """Returns the median of `repeats` runs after one that warms up."""
+    times = []
+    for _ in range(repeats + 1):
+        began = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[1:])
+
+
+def step_products(batch: SampledBatch, dim: int) -> Callable[[], None]:
+    """Returns the matrix products of one step alone: forward, backward, both views, the loss."""
+    view = batch.trees[0]
+    inputs = torch.cat(view.inputs)
+    hidden, sizes = inputs.new_empty, [len(level) for level in view.inputs]
+    weight, upper = hidden(inputs.shape[1], dim).normal_(), hidden(2 * dim, dim).normal_()
+    gradient = hidden(len(inputs), dim).normal_()
+    heights = [sum(sizes[:count]) for count in range(len(sizes) - 1, 0, -1)]
+    pairs = [
+        (hidden(height, 2 * dim).normal_(), hidden(height, dim).normal_()) for height in heights
+    ]
+    z, scores = hidden(2 * batch.num_nodes, dim).normal_(), hidden(2 * batch.num_nodes, dim)
+
+    def work() -> None:
+        for _ in batch.trees:
+            inputs @ weight
+            inputs.T @ gradient
+            for h, g in pairs:
+                h @ upper
+                h.T @ g
+                g @ upper.T
+        tile = torch.mm(z, z.T)
+        torch.mm(tile, z, out=scores)
+
+    return work
+
+
+def one_step(encoder: torch.nn.Module, adam: torch.optim.Adam, batch: SampledBatch) -> None:
+    h_1, h_2 = batch.encode(encoder, batch.trees)
+    loss = nt_xent(h_1, h_2, TEMPERATURE)
+    adam.zero_grad()
+    loss.backward()
+    adam.step()
+
+
+def epoch_seconds(graph: Graph, *, dim: int, batch_nodes: int, epochs: int = 2) -> list[float]:
+    """Trains through the public loop; the first epoch compiles and warms up."""
+    source = SampledGraph.of(graph, PERTURBATION, device=CPU, batch_nodes=batch_nodes)
+    marks: list[float] = [0.0]
+    train(
+        residual(graph.num_features, dim, CPU),
+        source,
+        perturbation=PERTURBATION,
+        temperature=TEMPERATURE,
+        epochs=epochs,
+        on_epoch=lambda metrics: marks.append(metrics.seconds),
+    )
+    return [after - before for before, after in itertools.pairwise(marks)]
+
+
+def cpu_rows(*, large: bool) -> list[dict[str, Any]]:
+    """Steps of the real size on a graph of 50,000 nodes, through the loop and in parts."""
+    num_nodes, batch_nodes, dim, steps = 50_000, 512, 512, 20 if large else 8
+    graph = synthetic_graph(num_nodes, 1_000_000, 602, 41)
+    source = SampledGraph.of(graph, PERTURBATION, device=CPU, batch_nodes=batch_nodes)
+    nodes = torch.arange(batch_nodes)
+    encoder = residual(602, dim, CPU)
+    adam = torch.optim.Adam(encoder.parameters(), lr=1e-3, fused=True)
+    batch = source.batch(nodes, seed=0)
+    csr = (source.indptr, source.indices)
+    drops = {"edge_drop": 0.1, "feature_drop": 0.5, "own": True, "seed": 0}
+    tree = sample_tree(*csr, nodes, seed=0)
+    parts = {
+        "sampling": seconds(lambda: sample_tree(*csr, nodes, seed=0)),
+        "gathering": seconds(lambda: tree_views(source.x, tree, **drops)),
+        "encoder, loss and update": seconds(partial(one_step, encoder, adam, batch)),
+        "matrix products alone": seconds(step_products(batch, dim)),
+    }
+    began, done = time.perf_counter(), 0
+    for number, one in enumerate(source.epoch(0, 0)):
+        if number == 2:
+            began = time.perf_counter()  # the pipeline is full
+        one_step(encoder, adam, one)
+        if number == steps + 1:
+            done = steps
+            break
+    step = (time.perf_counter() - began) / done
+    in_sequence = sum(parts.values()) - parts["matrix products alone"]
+    return [
+        {
+            "what": "sampled step on a CPU, 10-10-10, M = 512, 602 features, dim 512",
+            "seconds": step,
+            "seeds_per_second": batch_nodes / step,
+            "parts": parts,
+            "ratio": {
+                "not matrix products": 1 - parts["matrix products alone"] / step,
+                "not matrix products, without overlap": 1
+                - parts["matrix products alone"] / in_sequence,
+            },
+        }
+    ]
+
+
+def _growth(num_nodes: int, results: Any) -> None:
+    graph = synthetic_graph(num_nodes, 10 * num_nodes, 32, 10)
+    before = peak_memory_bytes(CPU)
+    times = epoch_seconds(graph, dim=32, batch_nodes=512)
+    results.put((min(times), peak_memory_bytes(CPU) - before))
+
+
+def _embed(num_nodes: int, results: Any) -> None:
+    graph = synthetic_graph(num_nodes, 10 * num_nodes, 64, 10)
+    graph_bytes = graph.x.nbytes + graph.indices.nbytes + graph.indptr.nbytes
+    encoder = residual(64, 128, CPU)
+    small = synthetic_graph(1000, 5000, 64, 10)
+    embed_graph(encoder, small, device=CPU)  # what the libraries take on their first use
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    idle = peak_memory_bytes(CPU) - graph_bytes
+    began = time.perf_counter()
+    h = embed_graph(encoder, graph, device=CPU)
+    results.put((time.perf_counter() - began, peak_memory_bytes(CPU), idle, graph_bytes, h.nbytes))
+
+
+def in_new_process(work: Callable[..., None], *arguments: Any) -> tuple[Any, ...]:
+    """Runs `work` where no other work has raised the high-water mark of memory."""
+    spawn = multiprocessing.get_context("spawn")
+    results = spawn.Queue()
+    process = spawn.Process(target=work, args=(*arguments, results))
+    process.start()
+    found: tuple[Any, ...] = results.get(timeout=1800)
+    process.join()
+    return found
+
+
+def growth_rows(*, large: bool) -> list[dict[str, Any]]:
+    """Seconds per epoch and memory beyond the graph, at a fixed batch."""
+    sizes = [10**4, 10**5] + ([10**6] if large else [])
+    found = [in_new_process(_growth, size) for size in sizes]
+    made = []
+    for number, (size, (epoch, extra)) in enumerate(zip(sizes, found, strict=True)):
+        row = {
+            "what": "sampled epoch on a CPU, 10-10-10, M = 512, 32 features, dim 32, degree 20",
+            "nodes": size,
+            "seconds": epoch,
+            "peak_extra_bytes": extra,
+        }
+        if number:
+            slope = math.log(epoch / found[number - 1][0]) / math.log(size / sizes[number - 1])
+            row["slope"] = slope
+        made.append(row)
+    return made
+
+
+def embed_rows(*, large: bool) -> list[dict[str, Any]]:  # noqa: ARG001
+    spent, peak, idle, graph_bytes, output_bytes = in_new_process(_embed, 10**6)
+    return [
+        {
+            "what": "exact embeddings on a CPU, 10^6 nodes, 64 features, dim 128, degree 20",
+            "seconds": spent,
+            "peak_bytes": peak,
+            "output_bytes": output_bytes,
+            "graph_bytes": graph_bytes,
+            "process_bytes": idle,
+            "ratio": {
+                "peak less graph and process to output": (peak - graph_bytes - idle) / output_bytes
+            },
+        }
+    ]
+
+
+def gpu_rows(*, large: bool) -> list[dict[str, Any]]:  # noqa: ARG001
+    """An epoch over the training nodes of a graph of Reddit's size, and its parts."""
+    device, batch_nodes, dim = resolve_device("cuda"), 512, 512
+    began = time.perf_counter()
+    graph = synthetic_graph(device=device)
+    generated = time.perf_counter() - began
+    source = SampledGraph.of(
+        graph, PERTURBATION, device=device, inductive=True, batch_nodes=batch_nodes
+    )
+    encoder = residual(602, dim, device)
+    marks = [0.0]
+    torch.cuda.reset_peak_memory_stats()
+    train(
+        encoder,
+        source,
+        perturbation=PERTURBATION,
+        temperature=TEMPERATURE,
+        epochs=4,
+        on_epoch=lambda metrics: marks.append(metrics.seconds),
+    )
+    epochs = [after - before for before, after in itertools.pairwise(marks)]
+    peak = torch.cuda.max_memory_allocated()
+    nodes = torch.arange(batch_nodes, device=device)
+    csr = (source.indptr, source.indices)
+    tree = sample_tree(*csr, nodes, seed=0)
+    batch = source.batch(nodes, seed=0)
+    drops = {"edge_drop": 0.1, "feature_drop": 0.5, "own": True, "seed": 0}
+    h = [one.detach().requires_grad_() for one in batch.encode(encoder, batch.trees)]
+    adam = torch.optim.Adam(encoder.parameters(), lr=1e-3, fused=True)
+    timed = partial(seconds, device=device, repeats=20)
+    loss = timed(lambda: torch.autograd.grad(nt_xent(*h, TEMPERATURE), h))
+    steps = source.steps_per_epoch
+    parts = {
+        "sampling": timed(lambda: sample_tree(*csr, nodes, seed=0)) * steps,
+        "gathering": timed(lambda: tree_views(source.x, tree, **drops)) * steps,
+        "encoder and update": (timed(partial(one_step, encoder, adam, batch)) - loss) * steps,
+        "loss": loss * steps,
+    }
+    return [
+        {
+            "what": "sampled epoch on a GPU, Reddit's size, 10-10-10, M = 512, dim 512",
+            "nodes": source.num_nodes,
+            "seconds": statistics.median(epochs[1:]),
+            "parts": parts,
+            "peak_bytes": peak,
+            "graph_generated_in": generated,
+        }
+    ]
+
+
+WORK = {"cpu": cpu_rows, "growth": growth_rows, "embed": embed_rows, "gpu": gpu_rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=WORK)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--large", action="store_true")
+    options = parser.parse_args()
+    device = resolve_device("cuda" if options.what == "gpu" else "cpu")
+    about = {"threads": torch.get_num_threads(), **rows.provenance(device)}
+    for row in WORK[options.what](large=options.large):
+        rows.append(options.out, row | about)
+        print(json.dumps(row, indent=2), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The probe on the command line: its progress, and its scores as text."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from graphcl.collection import GraphCollection
+from graphcl.evaluation import MultilabelResult, ProbeResult, linear_probe
+from graphcl.graph import Graph
+from graphcl.training.progress import LINE_EVERY_SECONDS, duration
+
+
+def probe(
+    z: Any, graph: Graph | GraphCollection, *, steps: int, device: torch.device
+) -> ProbeResult | MultilabelResult:
+    """Returns the probe's result and shows on stderr how far it is where that takes a while."""
+    with probe_progress(steps) as show:
+        return linear_probe(z, graph, steps=steps, device=str(device), on_step=show)
+
+
+@contextmanager
+def probe_progress(steps: int) -> Iterator[Callable[[int], None]]:
+    """Yields an `on_step` that suits stderr: a bar on a terminal, a line now and then elsewhere.
+
+    It may serve several probes one after the other.
+    """
+    if not sys.stderr.isatty():
+        yield _Lines(steps)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    columns = (TextColumn("probe"), BarColumn(), MofNCompleteColumn(), TextColumn("ETA"))
+    with Progress(*columns, Remaining(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("probe", total=steps, visible=False)
+        yield lambda step: bar.update(task, completed=step, visible=True)
+
+
+class _Lines:
+    """A line every few seconds; none where the probe is done before."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._began = self._last = 0.0
+
+    def __call__(self, step: int) -> None:
+        now = time.perf_counter()
+        if step == 1:
+            self._began = self._last = now
+        if now - self._last < LINE_EVERY_SECONDS:
+            return
+        self._last = now
+        rate = (step - 1) / (now - self._began)
+        remaining = duration((self._steps - step) / rate)
+        text = f"probe: step {step}/{self._steps}  {rate:.2f} steps/s  ETA {remaining}"
+        print(text, file=sys.stderr, flush=True)
+
+
+def probe_text(probe: dict[str, Any]) -> str:
+    """Returns one probe's scores and what they rest on, budget included, as a line."""
+    train, val, test = probe["nodes"]
+    where = f"test {test:,} nodes, {probe['split']} split"
+    chosen = f"chosen on {val:,} validation nodes, trained on {train:,}"
+    if "steps" not in probe:
+        return (
+            f"accuracy {100 * probe['accuracy']:.1f} %  macro-F1 {probe['macro_f1']:.3f}  "
+            f"({where}; C = {probe['strength']:.2g} {chosen})"
+        )
+    return (
+        f"micro-F1 {probe['micro_f1']:.4f}  macro-F1 {probe['macro_f1']:.4f}  "
+        f"({where}; penalty {probe['strength']:.2g}, one of {len(probe['strengths'])}, {chosen}; "
+        f"{probe['steps']} steps of {probe['optimiser']})"
+    )
+
+
+def report_text(report: dict[str, Any]) -> str:
+    """Returns the scores of `evaluate`: of one run, or mean ± deviation of several, as a line."""
+    several = "val_micro_f1" in report  # labels per node; the paper gives F1 as a fraction
+    unit, factor, digits = ("", 1, 4) if several else (" %", 100, 2)
+    first = ("micro_f1", "micro-F1") if several else ("accuracy", "accuracy")
+    texts = []
+    for name, label in (first, ("macro_f1", "macro-F1")):
+        score = report[name]
+        shown = (score["mean"], score["std"]) if isinstance(score, dict) else (score,)
+        numbers = " ± ".join(f"{factor * value:.{digits}f}" for value in shown)
+        texts.append(f"{label}: {numbers}{unit}")
+    runs = f"{report['runs']} runs" if report["runs"] > 1 else "1 run"
+    steps = f", {report['steps']} probe steps" if several else ""
+    return f"{'  '.join(texts)}  ({runs}, test nodes, {report['split']} split{steps})"

@@ -1,0 +1,75 @@
+"""Draws as a function of a counter: any order, any thread, any device, the same bits.
+
+A stream is named by a key of two 32-bit words; its draw number ``c`` is a hash of ``c`` and the
+key (the finaliser `lowbias32` of C. Wellons with the second word mixed in half-way). No state is
+kept, so a draw can be repeated where it is needed again, and nothing has to be stored.
+
+A probability is compared with 16 bits: one draw decides for both views of a pair, the low half
+for the first and the high half for the second.
+"""
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphcl.seeding import derive
+
+WORD = 0xFFFFFFFF
+STRIDE = 0x9E3779B9  # odd: c · STRIDE visits every word once
+FIRST = 0x7FEB352D
+SECOND = 0x846CA68B
+HALVES = 1 << 16  # values of half a draw
+
+Key = tuple[int, int]
+
+_STRIDE, _FIRST, _SECOND = np.uint32(STRIDE), np.uint32(FIRST), np.uint32(SECOND)
+
+
+def stream_key(seed: int, *path: str | int) -> Key:
+    """Returns the key of one named stream below `seed`."""
+    bits = derive(seed, *path)
+    return bits & WORD, bits >> 32
+
+
+def threshold(probability: float) -> int:
+    """Returns how many of the 65,536 values of half a draw mean `drop`.
+
+    A probability is met to within 1/131,072; one below 1 never drops everything.
+    """
+    return min(round(probability * HALVES), HALVES - 1)
+
+
+def draw(counter: Tensor, key: Key | tuple[Tensor, Tensor]) -> Tensor:
+    """Returns 32-bit draws as int64, of the shape of `counter` broadcast with the key."""
+    x = (counter * STRIDE + key[0]) & WORD
+    x = ((x ^ (x >> 16)) * FIRST) & WORD
+    x = x ^ key[1]
+    x = ((x ^ (x >> 15)) * SECOND) & WORD
+    return x ^ (x >> 16)
+
+
+def kept(draws: Tensor, view: int, dropped: int) -> Tensor:
+    """Returns, as booleans, which draws keep their edge or feature in view 0 or 1."""
+    half = draws >> 16 if view else draws & (HALVES - 1)
+    return half >= dropped
+
+
+def row_keys(position: Tensor, key: Key) -> tuple[Tensor, Tensor]:
+    """Returns a key per row of a table: column ``c`` of a row is draw ``c`` of the row's key."""
+    return draw(position, key), draw(position, (key[1], key[0]))
+
+
+def positions(count: int, device: torch.device) -> Tensor:
+    """Returns the counters 0 … count − 1."""
+    return torch.arange(count, device=device)
+
+
+@numba.njit(inline="always")
+def draw_word(counter, word_0, word_1):  # type: ignore[no-untyped-def]
+    """`draw` for numba. Each step is cast back: numba widens 32-bit sums and products to 64."""
+    x = np.uint32(np.uint32(counter * _STRIDE) + word_0)
+    x = np.uint32(np.uint32(x ^ np.uint32(x >> np.uint32(16))) * _FIRST)
+    x = np.uint32(x ^ word_1)
+    x = np.uint32(np.uint32(x ^ np.uint32(x >> np.uint32(15))) * _SECOND)
+    return np.uint32(x ^ np.uint32(x >> np.uint32(16)))

@@ -1,0 +1,172 @@
+r"""The first layer's means on a sampled tree, for both views, without storing the tree's features.
+
+For a parent :math:`u` with children :math:`c` of weight :math:`w_c`, in each view,
+
+.. math::
+    m_u = \frac{\tilde x_u + \sum_{c\ \mathrm{kept}} w_c\, \tilde x_c}
+               {1 + \sum_{c\ \mathrm{kept}} w_c},
+
+where an edge is kept with probability 1 − `edge_drop` and :math:`\tilde x` is :math:`x` after
+dropout. At fan-outs (10, 10, 10) a batch has 1,111 feature rows per seed node and 111 means per
+view: each row is read once, perturbed twice on the way, and only the means are written.
+"""
+
+from typing import Any, NamedTuple, cast
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphcl.kernels.counter import HALVES, Key, draw, draw_word, kept, row_keys, threshold
+from graphcl.kernels.parallel import parallel
+
+prange = cast("Any", numba.prange)
+CHUNK_ELEMENTS = 1 << 25  # of the reference on a GPU: 256 MB for each of its int64 temporaries
+
+
+class Draws(NamedTuple):
+    """What decides a level's perturbation: two probabilities, and the streams that meet them.
+
+    Attributes:
+        edge_drop: probability that a child is absent from its parent's mean.
+        feature_drop: probability that a feature of a tree node is zero.
+        edges: the stream of the edges to the children, one draw per child.
+        parents: the stream of the parents' features.
+        children: the stream of the children's features.
+    """
+
+    edge_drop: float
+    feature_drop: float
+    edges: Key
+    parents: Key
+    children: Key
+
+
+def gather_mean(
+    x: Tensor, parents: Tensor, children: Tensor, weight: Tensor, *, draws: Draws, out: Tensor
+) -> None:
+    """Writes the module's means for both views into `out`.
+
+    Args:
+        x: features ``[num_nodes, P]``; on a CPU float32.
+        parents: node numbers of one level, ``[n]``.
+        children: node numbers of the next, ``[n · fan_out]``, those of a parent side by side.
+        weight: of each child, ``[n · fan_out]`` float32; 0 is an empty slot.
+        draws: the perturbation.
+        out: ``[2, n, P]``, or ``[2, n, 2P]`` for the parents' own perturbed features after the
+            means.
+    """
+    if x.is_cuda:
+        _on_gpu(x, parents, children, weight, draws, out)
+        return
+    words = [np.uint32(word) for key in draws[2:] for word in key]
+    _gather_mean(
+        x.numpy(),
+        parents.numpy(),
+        children.numpy(),
+        weight.numpy(),
+        *words,
+        np.uint32(threshold(draws.edge_drop)),
+        np.uint32(threshold(draws.feature_drop)),
+        out.shape[2] > x.shape[1],
+        out[0].numpy(),
+        out[1].numpy(),
+    )
+
+
+def gather_mean_reference(
+    x: Tensor, parents: Tensor, children: Tensor, weight: Tensor, *, draws: Draws, out: Tensor
+) -> None:
+    """`gather_mean` in plain tensor operations, in chunks of parents, on any device."""
+    fan_out, width = len(children) // len(parents), x.shape[1]
+    height = max(1, CHUNK_ELEMENTS // (fan_out * width))
+    for start in range(0, len(parents), height):
+        rows = slice(start, min(start + height, len(parents)))
+        below = slice(rows.start * fan_out, rows.stop * fan_out)
+        position = torch.arange(below.start, below.stop, device=x.device)
+        edges = draw(position, draws.edges)
+        own = dropped(x[parents[rows]], rows.start, draws.parents, draws.feature_drop)
+        around = dropped(x[children[below]], below.start, draws.children, draws.feature_drop)
+        for view in (0, 1):
+            keep = kept(edges, view, threshold(draws.edge_drop))
+            w = torch.where(keep, weight[below], 0).view(-1, 1, fan_out)
+            total = own[view] + (w @ around[view].view(-1, fan_out, width))[:, 0]
+            out[view, rows, :width] = total / (1 + w.sum(2))
+            if out.shape[2] > width:
+                out[view, rows, width:] = own[view]
+
+
+def dropped(rows: Tensor, first: int, key: Key, feature_drop: float) -> tuple[Tensor, Tensor]:
+    """Returns two views of feature rows after dropout, in float32; they start at row `first`."""
+    position = torch.arange(first, first + len(rows), device=rows.device)
+    word_0, word_1 = row_keys(position, key)
+    columns = torch.arange(rows.shape[1], device=rows.device)
+    bits = draw(columns, (word_0[:, None], word_1[:, None]))
+    limit = threshold(feature_drop)
+    scaled = rows.float() * (HALVES / (HALVES - limit))
+    first_view, second_view = (torch.where(kept(bits, view, limit), scaled, 0) for view in (0, 1))
+    return first_view, second_view
+
+
+def _on_gpu(
+    x: Tensor, parents: Tensor, children: Tensor, weight: Tensor, draws: Draws, out: Tensor
+) -> None:
+    try:
+        from graphcl.kernels.gather_mean_triton import gather_mean as fused
+    except ImportError:
+        gather_mean_reference(x, parents, children, weight, draws=draws, out=out)
+    else:
+        fused(x, parents, children, weight, draws=draws, out=out)
+
+
+@parallel
+def _gather_mean(  # type: ignore[no-untyped-def]
+    x, parents, children, weight, edge_0, edge_1, own_0, own_1, child_0, child_1,
+    edge_limit, feature_limit, with_own, out_0, out_1,
+):  # fmt: skip
+    width = x.shape[1]
+    fan_out = children.shape[0] // parents.shape[0]
+    low, half = np.uint32(0xFFFF), np.uint32(16)
+    nothing = np.uint32(0x10000)  # a limit that no half of a draw reaches
+    zero = np.float32(0)
+    scale = np.float32(65536 / (65536 - np.int64(feature_limit)))
+    for row in prange(parents.shape[0]):
+        # Not summed in place: there the two views often lie a multiple of 4,096 bytes apart, and
+        # each store stalls the other's load (measured: four times slower).
+        sums = np.zeros((2, width + 16), np.float32)
+        sum_0, sum_1 = sums[0], sums[1]
+        weight_0, weight_1 = np.float32(1), np.float32(1)
+        for child in range(row * fan_out, (row + 1) * fan_out):
+            w = weight[child]
+            edge = draw_word(np.uint32(child), edge_0, edge_1)
+            in_0 = w != zero and np.uint32(edge & low) >= edge_limit
+            in_1 = w != zero and np.uint32(edge >> half) >= edge_limit
+            if not (in_0 or in_1):
+                continue
+            weight_0 += w if in_0 else zero
+            weight_1 += w if in_1 else zero
+            limit_0 = feature_limit if in_0 else nothing
+            limit_1 = feature_limit if in_1 else nothing
+            word_0 = draw_word(np.uint32(child), child_0, child_1)
+            word_1 = draw_word(np.uint32(child), child_1, child_0)
+            features = x[children[child]]
+            for column in range(width):
+                bits = draw_word(np.uint32(column), word_0, word_1)
+                value = features[column] * w
+                sum_0[column] += value if np.uint32(bits & low) >= limit_0 else zero
+                sum_1[column] += value if np.uint32(bits >> half) >= limit_1 else zero
+        word_0 = draw_word(np.uint32(row), own_0, own_1)
+        word_1 = draw_word(np.uint32(row), own_1, own_0)
+        features = x[parents[row]]
+        mean_0, mean_1 = out_0[row], out_1[row]
+        factor_0, factor_1 = scale / weight_0, scale / weight_1
+        for column in range(width):
+            bits = draw_word(np.uint32(column), word_0, word_1)
+            value_0 = features[column] if np.uint32(bits & low) >= feature_limit else zero
+            value_1 = features[column] if np.uint32(bits >> half) >= feature_limit else zero
+            mean_0[column] = (sum_0[column] + value_0) * factor_0
+            mean_1[column] = (sum_1[column] + value_1) * factor_1
+            if with_own:
+                mean_0[width + column] = value_0 * scale
+                mean_1[width + column] = value_1 * scale

@@ -1,0 +1,195 @@
+r"""Sampled L-hop subgraphs of a minibatch: regular trees, their two views, the encoder on them.
+
+Every node of a level has the same number of sampled children, so level l of M seed nodes holds
+:math:`M f_1 \cdots f_l` tree nodes (1 + 10 + 100 + 1,000 per seed node at the paper's fan-outs),
+the children of a tree node lie side by side, and a mean over them is a reshape. Layer l of the
+encoder is needed on levels 0 to L − l alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import elu
+
+from graphcl.errors import require
+from graphcl.kernels.counter import draw, kept, positions, stream_key, threshold
+from graphcl.kernels.gather_mean import Draws, gather_mean
+from graphcl.kernels.neighbours import sample_neighbours
+from graphcl.kernels.pooled_elu import empty, pooled_elu
+
+FAN_OUTS = (10, 10, 10)  # the paper's, from the seed node outwards
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The sampled subgraphs of M seed nodes.
+
+    Attributes:
+        levels: node numbers; level 0 is the seed nodes, and level l + 1 holds the children of
+            level l, those of one parent side by side.
+        weights: for each level but the first, the weight of each child in its parent's mean, where
+            the parent itself has weight 1; 0 is an empty slot.
+        fan_outs: children per tree node, level by level.
+    """
+
+    levels: tuple[Tensor, ...]
+    weights: tuple[Tensor, ...]
+    fan_outs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TreeView:
+    """One view of a tree, ready for the encoder.
+
+    Attributes:
+        inputs: for levels 0 to L − 1, the means of the perturbed features over each tree node and
+            its kept children, ``[size, P]``; for the residual encoder followed by the tree nodes'
+            own perturbed features, ``[size, 2P]``.
+        self_weights: of each tree node in its own mean, ``[size, 1]`` for levels 0 to L − 2.
+        child_weights: of its children, ``[size, 1, fan_out]``; 0 where the edge was dropped.
+    """
+
+    inputs: tuple[Tensor, ...]
+    self_weights: tuple[Tensor, ...]
+    child_weights: tuple[Tensor, ...]
+
+
+def sample_tree(
+    indptr: Tensor,
+    indices: Tensor,
+    nodes: Tensor,
+    *,
+    fan_outs: Sequence[int] = FAN_OUTS,
+    replace: bool = True,
+    unbiased: bool = True,
+    seed: int,
+) -> Tree:
+    r"""Samples the L-hop subgraphs of `nodes`; the same for the same seed on any device.
+
+    A sampled child stands for :math:`d / f` of its parent's d neighbours and is weighed so: without
+    perturbation, the tree's mean then has the exact mean over :math:`\{u\} \cup N(u)` as its
+    expectation, and training agrees with exact inference. Without replacement, a node of
+    :math:`d \le f` neighbours has each of them once, with weight 1; its other slots hold the node
+    itself with weight 0. A node without neighbours falls back to itself.
+
+    Differs from the paper: there (as in GraphSAGE) a child counts as much as its parent, so that
+    u itself makes up 1/11 of its mean whatever its degree; `unbiased` = False does so.
+
+    Args:
+        indptr: CSR row pointers, int64.
+        indices: CSR column indices, int64.
+        nodes: the M seed nodes.
+        fan_outs: children per tree node, one number per layer of the encoder.
+        replace: draw with replacement, as GraphSAGE does.
+        unbiased: weigh children by their parent's degree.
+        seed: decides every draw.
+    """
+    valid = len(fan_outs) > 0 and all(fan_out >= 1 for fan_out in fan_outs)
+    require(valid, "sample_tree", "fan_outs", "one number of at least 1 per layer", fan_outs)
+    levels, weights = [nodes], []
+    for hop, fan_out in enumerate(fan_outs):
+        parents = levels[-1]
+        key = stream_key(seed, "neighbours", hop)
+        children = sample_neighbours(
+            indptr, indices, parents, fan_out=fan_out, replace=replace, key=key
+        )
+        degree = indptr[parents + 1] - indptr[parents]
+        weights.append(_child_weights(degree, fan_out, replace=replace, unbiased=unbiased))
+        levels.append(children)
+    return Tree(tuple(levels), tuple(weights), tuple(fan_outs))
+
+
+def _child_weights(degree: Tensor, fan_out: int, *, replace: bool, unbiased: bool) -> Tensor:
+    degree = degree[:, None].float()
+    if replace:
+        each = degree / fan_out if unbiased else torch.ones_like(degree)
+        return each.expand(-1, fan_out).reshape(-1)
+    each = degree.clamp(min=fan_out) / fan_out if unbiased else torch.ones_like(degree)
+    slots = torch.arange(fan_out, device=degree.device)
+    return torch.where(slots < degree, each, 0.0).reshape(-1)
+
+
+def tree_views(
+    x: Tensor, tree: Tree, *, edge_drop: float, feature_drop: float, own: bool, seed: int
+) -> tuple[TreeView, TreeView]:
+    """Draws two views of a tree, independent of each other.
+
+    Each tree edge is absent with probability `edge_drop`, each feature of each tree node zero with
+    probability `feature_drop` and else scaled by ``1 / (1 - feature_drop)``.
+
+    Args:
+        x: features of the graph, ``[num_nodes, P]``, on the tree's device.
+        tree: what to perturb.
+        edge_drop: in [0, 1).
+        feature_drop: in [0, 1).
+        own: also keep the tree nodes' own features, for the residual encoder.
+        seed: decides every draw.
+    """
+    for name, value in (("edge_drop", edge_drop), ("feature_drop", feature_drop)):
+        require(0 <= value < 1, "tree_views", name, "in [0, 1)", value)
+    width = x.shape[1] * (2 if own else 1)
+    features = [stream_key(seed, "features", level) for level in range(len(tree.levels))]
+    parts: list[tuple[list[Tensor], list[Tensor], list[Tensor]]] = [([], [], []), ([], [], [])]
+    for level, weight in enumerate(tree.weights):
+        parents, children = tree.levels[level : level + 2]
+        edges = stream_key(seed, "edges", level)
+        draws = Draws(edge_drop, feature_drop, edges, features[level], features[level + 1])
+        out = empty((2, len(parents), width), x)
+        gather_mean(x, parents, children, weight, draws=draws, out=out)
+        bits = draw(positions(len(weight), weight.device), edges)
+        for view, (inputs, self_weights, child_weights) in enumerate(parts):
+            inputs.append(out[view])
+            if level + 1 < len(tree.weights):  # the deepest level's weights are in its means
+                kept_weight = torch.where(kept(bits, view, threshold(edge_drop)), weight, 0.0)
+                of_children = kept_weight.view(len(parents), 1, -1)
+                total = 1 + of_children.sum(2, keepdim=True)
+                self_weights.append((1 / total[:, 0]).to(x.dtype))
+                child_weights.append((of_children / total).to(x.dtype))
+    first, second = (TreeView(*map(tuple, lists)) for lists in parts)
+    return first, second
+
+
+def encode_tree(
+    view: TreeView, weights: Sequence[Tensor], own_weights: Sequence[Tensor] = ()
+) -> Tensor:
+    r"""Returns the embeddings of the seed nodes, ``[M, dim]`` in float32.
+
+    Each layer is the encoder's, :math:`\hat A H W_1`, plus :math:`H W_2` where there are
+    `own_weights`; ELU stands between layers and, without `own_weights`, after a single one.
+
+    Args:
+        view: from `tree_views`; bfloat16 inputs are multiplied in bfloat16.
+        weights: W of each layer, as many as the tree has hops.
+        own_weights: W_2 of each layer of the residual encoder.
+    """
+    layers = len(view.inputs)
+    require(len(weights) == layers, "encode_tree", "layers", f"{layers}, the hops", len(weights))
+    dtype = view.inputs[0].dtype
+    stacked = [
+        (torch.cat([weight, own_weights[number]]) if own_weights else weight).to(dtype)
+        for number, weight in enumerate(weights)
+    ]
+    *upper, deepest = view.inputs
+    if not upper:
+        h_0 = deepest @ stacked[0]
+        return (h_0 if own_weights else elu(h_0)).float()
+    # A tensor per level: cut from one table, each level's gradient would be a table of zeros.
+    h = [elu(inputs @ stacked[0], inplace=True) for inputs in upper]
+    around = [_around(*pair) for pair in zip(h[1:], view.child_weights, strict=False)]
+    around.append(pooled_elu(deepest, stacked[0], view.child_weights[-1]))
+    for weight in stacked[1:]:
+        terms = zip(around, h, view.self_weights, strict=False)
+        means = [torch.addcmul(children, own, share) for children, own, share in terms]
+        if own_weights:
+            means = [torch.cat(pair, dim=1) for pair in zip(means, h, strict=False)]
+        outputs = [mean @ weight for mean in means]
+        h = [elu(output) for output in outputs]
+        around = [_around(*pair) for pair in zip(h[1:], view.child_weights, strict=False)]
+    return outputs[0].float()
+
+
+def _around(children: Tensor, weights: Tensor) -> Tensor:
+    """Returns the weighted sum of each tree node's children."""
+    return (weights @ children.view(len(weights), -1, children.shape[1]))[:, 0]

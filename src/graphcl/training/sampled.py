@@ -1,0 +1,200 @@
+"""Batches from one graph that is too large to encode whole: sampled L-hop subgraphs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from graphcl.errors import require
+from graphcl.graph import Graph
+from graphcl.kernels.borrow import borrow
+from graphcl.sampling import FAN_OUTS, TreeView, encode_tree, sample_tree, tree_views
+from graphcl.seeding import derive, generator
+from graphcl.tensors import feature_tensor, layer_weights
+from graphcl.training.inductive import training_subgraph
+from graphcl.views import Perturbation
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SampledBatch:
+    """A minibatch whose subgraphs were sampled, and perturbed twice, while the last one trained.
+
+    Attributes:
+        nodes: the M seed nodes.
+        trees: the two views of their sampled subgraphs.
+        perturbation: what the views were drawn from.
+    """
+
+    nodes: Tensor
+    trees: tuple[TreeView, TreeView]
+    perturbation: Perturbation
+
+    @property
+    def num_nodes(self) -> int:
+        """M, the size of the minibatch."""
+        return len(self.nodes)
+
+    def views(
+        self,
+        perturbation: Perturbation,
+        generator: torch.Generator,  # noqa: ARG002 (the draws follow from seed, epoch and step)
+    ) -> tuple[TreeView, TreeView]:
+        """Returns the two views."""
+        same = perturbation == self.perturbation
+        require(same, "SampledGraph", "perturbation", "the one that trains", self.perturbation)
+        return self.trees
+
+    def encode(self, encoder: nn.Module, views: tuple[TreeView, TreeView]) -> tuple[Tensor, Tensor]:
+        """Returns the embeddings of the seed nodes in view 1 and in view 2."""
+        weights = layer_weights(encoder)
+        return encode_tree(views[0], *weights), encode_tree(views[1], *weights)
+
+
+@dataclass(frozen=True)
+class SampledGraph:
+    """Each step sees `batch_nodes` nodes and a sampled tree of `fan_outs` around each of them.
+
+    An epoch visits every node once, in a random order. Each seed node's subgraph is sampled once a
+    step and perturbed twice, as in the paper. On a CPU the next batch is prepared in a thread,
+    which the GIL does not hold up; on a GPU everything happens there. The draws depend on seed,
+    epoch and step alone, so the number of threads changes nothing.
+
+    Args:
+        x: dense features, on the device that trains; float32, or on a GPU bfloat16: then the
+            encoder's products are bfloat16 too, and a feature row is half the traffic.
+        indptr: CSR row pointers, int64, on the same device.
+        indices: CSR column indices, int64.
+        perturbation: the distribution t, the same that `train` is given.
+        batch_nodes: M, the nodes per step.
+        fan_outs: neighbours per hop, one number per layer of the encoder.
+        replace: sample with replacement.
+        unbiased: weigh a child by its parent's degree; see `sample_tree`.
+        own_features: whether the encoder takes nodes' own features too, as the residual one does.
+    """
+
+    x: Tensor
+    indptr: Tensor
+    indices: Tensor
+    perturbation: Perturbation
+    batch_nodes: int = 512
+    fan_outs: tuple[int, ...] = FAN_OUTS
+    replace: bool = True
+    unbiased: bool = True
+    own_features: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        perturbation: Perturbation,
+        *,
+        device: torch.device,
+        inductive: bool = False,
+        feature_scaling: str = "none",
+        batch_nodes: int = 512,
+        fan_outs: Sequence[int] = FAN_OUTS,
+        replace: bool = True,
+        unbiased: bool = True,
+        own_features: bool = True,
+    ) -> Self:
+        """Builds a source from a graph; on a CPU it shares the graph's memory.
+
+        Features go to a GPU in bfloat16. Sparse ones are made dense.
+
+        Args:
+            graph: any graph.
+            perturbation: the distribution t.
+            device: where training happens.
+            inductive: train on the training nodes and the edges among them alone.
+            feature_scaling: see `feature_tensor`.
+            batch_nodes: as above, like what follows.
+            fan_outs: as above.
+            replace: as above.
+            unbiased: as above.
+            own_features: as above.
+        """
+        if inductive:
+            graph = training_subgraph(graph)
+        x = feature_tensor(graph, device=device, feature_scaling=feature_scaling)
+        dense = x if isinstance(x, Tensor) else x.to_dense()
+        return cls(
+            dense.to(torch.bfloat16) if device.type == "cuda" else dense,
+            borrow(graph.indptr).to(device),
+            borrow(graph.indices).to(device),
+            perturbation,
+            batch_nodes=batch_nodes,
+            fan_outs=tuple(fan_outs),
+            replace=replace,
+            unbiased=unbiased,
+            own_features=own_features,
+        )
+
+    def __post_init__(self) -> None:
+        require(
+            self.batch_nodes >= 1, "SampledGraph", "batch_nodes", "at least 1", self.batch_nodes
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes that are trained on."""
+        return len(self.indptr) - 1
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of batches in an epoch."""
+        return -(-self.num_nodes // self.batch_nodes)
+
+    @property
+    def constant(self) -> bool:
+        """Every batch is another sample."""
+        return False
+
+    def epoch(self, number: int, seed: int) -> Iterator[SampledBatch]:
+        """Yields the batches of one epoch; the same for the same number and seed."""
+        order = torch.randperm(self.num_nodes, generator=generator(seed, "batches", number))
+        # Equal sizes: a last batch of few nodes would have few negatives.
+        parts = order.to(self.x.device).tensor_split(self.steps_per_epoch)
+        works = [
+            partial(self.batch, nodes, seed=derive(seed, "sampled", number, step))
+            for step, nodes in enumerate(parts)
+        ]
+        # A GPU works through its queue while the host fills it: it needs no thread.
+        yield from (work() for work in works) if self.x.is_cuda else one_ahead(works)
+
+    def batch(self, nodes: Tensor, *, seed: int) -> SampledBatch:
+        """Samples the subgraphs of `nodes` and perturbs them twice."""
+        tree = sample_tree(
+            self.indptr,
+            self.indices,
+            nodes,
+            fan_outs=self.fan_outs,
+            replace=self.replace,
+            unbiased=self.unbiased,
+            seed=derive(seed, "tree"),
+        )
+        views = tree_views(
+            self.x,
+            tree,
+            edge_drop=self.perturbation.drop_edges.edge_drop,
+            feature_drop=self.perturbation.drop_features.feature_drop,
+            own=self.own_features,
+            seed=derive(seed, "views"),
+        )
+        return SampledBatch(nodes, views, self.perturbation)
+
+
+def one_ahead(works: Sequence[Callable[[], T]]) -> Iterator[T]:
+    """Yields the results in order; while one is used, the next is made in a thread."""
+    with ThreadPoolExecutor(1, thread_name_prefix="graphcl-sampler") as thread:
+        waiting = thread.submit(works[0])
+        for work in works[1:]:
+            done = waiting.result()
+            waiting = thread.submit(work)
+            yield done
+        yield waiting.result()

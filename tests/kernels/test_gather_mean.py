@@ -1,0 +1,115 @@
+"""The fused means against plain tensor operations; the Triton kernel through its interpreter.
+
+The interpreter must be on before triton is first imported, so it gets its own process.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from graphcl.kernels import gather_mean as fused
+from graphcl.kernels.counter import stream_key
+from graphcl.kernels.gather_mean import Draws, gather_mean, gather_mean_reference
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+TRITON_DEVICE = "cpu" if INTERPRETED else "cuda"
+
+
+def level(*, parents=23, fan_out=5, width=70, edge_drop=0.2, feature_drop=0.4, dtype=None):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, width, generator=generator).to(dtype or torch.float32)
+    weight = torch.rand(parents * fan_out, generator=generator) + 0.5
+    weight[::7] = 0  # empty slots
+    draws = Draws(edge_drop, feature_drop, *(stream_key(3, name) for name in "abc"))
+    above = torch.randint(40, (parents,), generator=generator)
+    below = torch.randint(40, (parents * fan_out,), generator=generator)
+    return (x, above, below, weight), draws
+
+
+def outputs(arguments, *, own, fill=float("nan")):
+    x, parents = arguments[:2]
+    return torch.full((2, len(parents), x.shape[1] * (1 + own)), fill, dtype=x.dtype)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(("edge_drop", "feature_drop"), [(0, 0), (0.2, 0.4), (0.9, 0.9)])
+def test_fused_is_the_reference(own, edge_drop, feature_drop):
+    arguments, draws = level(edge_drop=edge_drop, feature_drop=feature_drop)
+    ours, plain = outputs(arguments, own=own), outputs(arguments, own=own)
+    gather_mean(*arguments, draws=draws, out=ours)
+    gather_mean_reference(*arguments, draws=draws, out=plain)
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
+    assert torch.equal(ours == 0, plain == 0)  # the same bits decide
+
+
+def test_reference_in_chunks(monkeypatch):
+    arguments, draws = level()
+    whole, chunked = outputs(arguments, own=True), outputs(arguments, own=True)
+    gather_mean_reference(*arguments, draws=draws, out=whole)
+    monkeypatch.setattr(fused, "CHUNK_ELEMENTS", 900)
+    gather_mean_reference(*arguments, draws=draws, out=chunked)
+    torch.testing.assert_close(whole, chunked)
+
+
+def test_without_perturbation_it_is_the_weighted_mean():
+    arguments, draws = level(edge_drop=0.0, feature_drop=0.0)
+    x, parents, children, weight = arguments
+    out = outputs(arguments, own=True)
+    gather_mean(*arguments, draws=draws, out=out)
+    for row in range(len(parents)):
+        below = slice(row * 5, row * 5 + 5)
+        total = x[parents[row]] + (weight[below, None] * x[children[below]]).sum(0)
+        torch.testing.assert_close(out[0, row, :70], total / (1 + weight[below].sum()))
+        torch.testing.assert_close(out[1, row, 70:], x[parents[row]])
+
+
+def test_views_are_independent_and_drop_at_the_stated_rate():
+    arguments, draws = level(parents=200, width=300, feature_drop=0.3)
+    out = outputs(arguments, own=True)
+    gather_mean(*arguments, draws=draws, out=out)
+    kept = (out[:, :, 300:] != 0).double()
+    trials = kept[0].numel()
+    sigma = (0.3 * 0.7 / trials) ** 0.5
+    assert abs(kept.mean(dim=(1, 2)) - 0.7).max() < 5 * sigma
+    assert abs((kept[0] * kept[1]).mean() - 0.49) < 5 * (0.49 * 0.51 / trials) ** 0.5
+
+
+def test_other_memory_stays_untouched():
+    arguments, draws = level()
+    before = [argument.clone() for argument in arguments]
+    table = torch.zeros(2, 30, 140)
+    gather_mean(*arguments, draws=draws, out=table[:, 4:27])
+    assert not table[:, :4].any()
+    assert not table[:, 27:].any()
+    assert all(torch.equal(a, b) for a, b in zip(arguments, before, strict=True))
+
+
+@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the kernel runs right here")
+def test_triton_under_the_interpreter():
+    pytest.importorskip("triton", reason="triton is not installed")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command += ["-k", "test_triton_is_the_reference"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not INTERPRETED and not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("own", "width"), [(False, 70), (True, 300)])
+def test_triton_is_the_reference(own, width, dtype):
+    from graphcl.kernels import gather_mean_triton
+
+    arguments, draws = level(width=width, dtype=dtype)
+    ours, plain = outputs(arguments, own=own), outputs(arguments, own=own)
+    gather_mean_reference(*arguments, draws=draws, out=plain)
+    ours = ours.to(TRITON_DEVICE)
+    there = [argument.to(TRITON_DEVICE) for argument in arguments]
+    gather_mean_triton.gather_mean(*there, draws=draws, out=ours)
+    exact = dtype == torch.float32
+    tolerance = {"rtol": 1e-5, "atol": 1e-6} if exact else {"rtol": 2e-2, "atol": 1e-3}
+    torch.testing.assert_close(ours.cpu(), plain, **tolerance)
+    assert torch.equal(ours.cpu() == 0, plain == 0)

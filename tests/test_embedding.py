@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+
+from graphcl.embedding import embed, embed_graph
+from graphcl.encoders import build_encoder
+from graphcl.errors import ParameterError
+from graphcl.graph import Graph
+from graphcl.tensors import graph_tensors
+from tests.conftest import random_graph
+
+CPU = torch.device("cpu")
+
+
+def encoder_for(graph, name, layers=3):
+    return build_encoder(
+        name, graph.num_features, dim=8, layers=layers, generator=torch.Generator().manual_seed(0)
+    )
+
+
+def graph_with_isolated_nodes(*, sparse):
+    graph = random_graph()
+    edges = graph.edge_index()
+    edges = edges[:, (edges > 2).all(0)]  # nodes 0 to 2 lose their edges
+    x = scipy.sparse.csr_array(graph.x * (graph.x > 0)) if sparse else graph.x
+    return Graph.from_edge_index(edges, x)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("name", ["mean", "residual"])
+def test_layer_by_layer_is_the_forward_pass(name, layers, sparse):
+    graph = graph_with_isolated_nodes(sparse=sparse)
+    encoder = encoder_for(graph, name, layers)
+    x, adjacency = graph_tensors(graph, device=CPU)
+    whole = embed(encoder, x, adjacency)
+    assert whole.dtype == np.float32
+    for block_rows in (1, 7, 60, 1000):
+        blocks = embed(encoder, x, adjacency, block_rows=block_rows)
+        np.testing.assert_allclose(blocks, whole, rtol=1e-5, atol=1e-6)
+    large = embed_graph(encoder, graph, device=CPU, block_rows=11)
+    np.testing.assert_allclose(large, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_of_the_adjacency_count(graph, generator):
+    encoder = encoder_for(graph, "residual")
+    x, adjacency = graph_tensors(graph, device=CPU)
+    kept = (torch.rand(adjacency.num_edges, generator=generator) > 0.5).float()
+    view = adjacency.with_weight(kept[adjacency.edge_ids])
+    expected = embed(encoder, x, view)
+    np.testing.assert_allclose(
+        embed(encoder, x, view, block_rows=9), expected, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_into_a_file(graph, tmp_path):
+    encoder = encoder_for(graph, "residual")
+    path = tmp_path / "h.npy"
+    mapped = embed_graph(encoder, graph, device=CPU, out=path, block_rows=13)
+    assert isinstance(mapped, np.memmap)
+    expected = embed_graph(encoder, graph, device=CPU, block_rows=13)
+    np.testing.assert_array_equal(np.load(path), expected)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failure_leaves_no_file(graph, tmp_path):
+    encoder = encoder_for(graph, "mean")
+    with pytest.raises(ParameterError, match="block_rows must be at least 1; got 0"):
+        embed_graph(encoder, graph, device=CPU, out=tmp_path / "h.npy", block_rows=0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_scaled_features(graph):
+    encoder = encoder_for(graph, "mean")
+    expected = embed(encoder, *graph_tensors(graph, device=CPU, feature_scaling="row"))
+    ours = embed_graph(encoder, graph, device=CPU, feature_scaling="row")
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_other_encoders_are_named(graph):
+    with pytest.raises(ParameterError, match=r"must be mean or residual .* got PygEncoder"):
+        embed_graph(encoder_for(graph, "gcn"), graph, device=CPU)

@@ -1,0 +1,85 @@
+"""What users see: the public names, the README's commands and tables, the error tree."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import graphcl
+from graphcl import errors
+from graphcl.cli.main import run
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_all_is_what_is_visible():
+    submodules = {path.stem for path in (ROOT / "src/graphcl").iterdir()}
+    foreign = {"version", "PackageNotFoundError"}
+    visible = {name for name in vars(graphcl) if not name.startswith("_")} - submodules - foreign
+    assert visible == set(graphcl.__all__)
+    assert sorted(graphcl.__all__) == list(graphcl.__all__)
+
+
+def test_the_error_tree_is_drawn_as_it_is():
+    drawn = set(re.findall(r"\b(\w+Error)\b(?: \(\w+\))?  ", errors.__doc__))
+    real = {name for name in vars(errors) if name.endswith("Error")}
+    assert drawn | {"GraphCLError"} == real
+
+
+def test_readme_commands_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (block,) = blocks("bash")
+    commands = [shlex.split(line, comments=True) for line in block.splitlines() if line]
+    assert {command[1] for command in commands} == {"datasets", "train", "embed", "evaluate"}
+    for program, *arguments in commands:
+        assert program == "graphcl"
+        if arguments[0] == "train":
+            arguments += ["--set", "epochs=1", "--set", "dim=8"]  # later --set wins
+        assert run(arguments) == 0, capsys.readouterr().err
+
+
+def test_readme_python_runs(tmp_path):
+    (block,) = blocks("python")
+    quick = block.replace("epochs=20", "epochs=2, dim=16")
+    assert quick != block
+    done = subprocess.run(
+        [sys.executable, "-c", quick], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert 0.3 < float(done.stdout) < 1
+
+
+def test_readme_names_the_two_commands_and_they_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in ("quickstart", "test"):
+        assert f"make {target}" in README
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
+    assert "make test" in (ROOT / ".ci/run").read_text()
+
+
+def test_readme_tables_are_those_of_the_rows():
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.readme", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_readme_links_exist():
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "src/graphcl").rglob("*.py")), ids=lambda p: p.name)
+def test_files_fit_in_the_head(path):
+    assert len(path.read_text().splitlines()) <= 400

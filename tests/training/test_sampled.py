@@ -1,0 +1,190 @@
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from graphcl.encoders import build_encoder
+from graphcl.errors import GraphError, ParameterError
+from graphcl.graph import Graph
+from graphcl.losses import nt_xent
+from graphcl.seeding import derive, generator
+from graphcl.training import train
+from graphcl.training.inductive import training_subgraph
+from graphcl.training.sampled import SampledGraph, one_ahead
+from graphcl.views import DropEdges, DropFeatures, Perturbation
+from tests.conftest import dense_adjacency, random_graph
+
+CPU = torch.device("cpu")
+PERTURBATION = Perturbation(DropEdges(0.1), DropFeatures(0.3))
+
+
+def source_of(graph, **options):
+    options = {"device": CPU, "batch_nodes": 16, "fan_outs": (3, 3)} | options
+    return SampledGraph.of(graph, PERTURBATION, **options)
+
+
+def trained(graph, *, name="residual", seed=0, epochs=2, perturbation=PERTURBATION, **options):
+    own = name == "residual"
+    source = source_of(graph, own_features=own, **options)
+    encoder = build_encoder(
+        name, graph.num_features, dim=8, layers=2, generator=generator(seed, "weights")
+    )
+    history = []
+    train(
+        encoder,
+        source,
+        perturbation=perturbation,
+        temperature=0.5,
+        epochs=epochs,
+        learning_rate=0.01,
+        seed=seed,
+        on_epoch=history.append,
+    )
+    return encoder, history
+
+
+def same_weights(first, second):
+    pairs = zip(first.parameters(), second.parameters(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_an_epoch_visits_every_node_once(graph):
+    source = source_of(graph)
+    batches = list(source.epoch(0, 0))
+    assert len(batches) == source.steps_per_epoch == 4
+    assert [batch.num_nodes for batch in batches] == [15] * 4
+    seen = torch.cat([batch.nodes for batch in batches]).tolist()
+    assert sorted(seen) == list(range(graph.num_nodes))
+    assert seen != torch.cat([batch.nodes for batch in source.epoch(1, 0)]).tolist()
+
+
+@pytest.mark.parametrize("name", ["mean", "residual"])
+def test_same_seed_same_bits(graph, name):
+    first, history = trained(graph, name=name)
+    second, again = trained(graph, name=name)
+    other, _ = trained(graph, name=name, seed=1)
+    assert same_weights(first, second)
+    assert not same_weights(first, other)
+    assert [m.loss for m in history] == [m.loss for m in again]
+
+
+def test_the_loop_is_the_papers_steps(graph):
+    ours, (metrics,) = trained(graph, epochs=1)
+    encoder = build_encoder(
+        "residual", graph.num_features, dim=8, layers=2, generator=generator(0, "weights")
+    )
+    adam = torch.optim.Adam(encoder.parameters(), lr=0.01)
+    source, losses = source_of(graph), []
+    order = torch.randperm(graph.num_nodes, generator=generator(0, "batches", 0))
+    for step, nodes in enumerate(order.tensor_split(4)):  # step 1
+        batch = source.batch(nodes, seed=derive(0, "sampled", 0, step))  # step 2
+        loss = nt_xent(*batch.encode(encoder, batch.trees), 0.5)  # step 3
+        adam.zero_grad()
+        loss.backward()  # step 4
+        adam.step()
+        losses.append(loss.item())
+    assert metrics.loss == pytest.approx(sum(losses) / 4, rel=1e-5)
+    for a, b in zip(ours.parameters(), encoder.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_the_loss_falls():
+    _, history = trained(random_graph(num_nodes=200), epochs=12, batch_nodes=50)
+    assert history[-1].loss < history[0].loss - 0.3
+
+
+SCRIPT = """
+import numba, sys, torch
+numba.set_num_threads(int(sys.argv[1]))
+from tests.conftest import random_graph
+from tests.training.test_sampled import source_of
+batches = source_of(random_graph()).epoch(0, 5)
+inputs = [level for batch in batches for view in batch.trees for level in view.inputs]
+print([level.double().sum().item().hex() for level in inputs])
+"""
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+def test_any_number_of_threads_gives_the_same_bits():
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(threads)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "NUMBA_NUM_THREADS": "2", "PYTHONPATH": "."},
+        ).stdout
+        for threads in (1, 2)
+    ]
+    assert found[0] == found[1]
+    assert len(found[0]) > 100
+
+
+def test_training_sees_training_nodes_and_the_edges_among_them(graph):
+    inside = training_subgraph(graph)
+    nodes = np.flatnonzero(graph.train_mask)
+    assert inside.num_nodes == len(nodes)
+    assert inside.node_ids.tolist() == nodes.tolist()
+    assert inside.y is None
+    np.testing.assert_array_equal(
+        dense_adjacency(inside), dense_adjacency(graph)[np.ix_(nodes, nodes)]
+    )
+    np.testing.assert_array_equal(inside.x, graph.x[nodes])
+    for u in range(inside.num_nodes):
+        assert (np.diff(inside.indices[inside.indptr[u] : inside.indptr[u + 1]]) > 0).all()
+
+
+def test_nothing_of_a_validation_or_test_node_enters(graph):
+    """Other features, other labels and other edges there: the same weights, bit for bit."""
+    seen = graph.train_mask
+    edges = graph.edge_index()
+    among = edges[:, seen[edges].all(0)]
+    unseen = np.flatnonzero(~seen)
+    garbage = np.stack([unseen, np.roll(unseen, 1)])
+    touching = np.stack([unseen, np.resize(np.flatnonzero(seen), len(unseen))])
+    changed = Graph.from_edge_index(
+        np.concatenate([among, garbage, touching], axis=1),
+        np.where(seen[:, None], graph.x, 1e6),
+        train_mask=seen,
+    )
+    ours, _ = trained(graph, inductive=True)
+    theirs, _ = trained(changed, inductive=True)
+    whole, _ = trained(graph)
+    assert same_weights(ours, theirs)
+    assert not same_weights(ours, whole)
+
+
+def test_a_graph_without_a_training_mask(graph):
+    with pytest.raises(GraphError, match="random: has no train_mask; inductive training needs one"):
+        training_subgraph(replace(graph, train_mask=None))
+
+
+def test_the_graphs_memory_is_shared_and_stays(graph):
+    source = source_of(graph)
+    assert source.x.data_ptr() == graph.x.ctypes.data
+    assert source.indices.data_ptr() == graph.indices.ctypes.data
+    before = graph.x.copy(), graph.indices.copy()
+    trained(graph)
+    np.testing.assert_array_equal(before[0], graph.x)
+    np.testing.assert_array_equal(before[1], graph.indices)
+
+
+def test_one_ahead_keeps_order_and_passes_errors_on():
+    assert list(one_ahead([lambda n=n: n for n in range(5)])) == list(range(5))
+
+    def fail():
+        raise InterruptedError("here")
+
+    with pytest.raises(InterruptedError, match="here"):
+        list(one_ahead([lambda: 1, fail, lambda: 2]))
+
+
+def test_bad_arguments(graph):
+    with pytest.raises(ParameterError, match="batch_nodes must be at least 1; got 0"):
+        source_of(graph, batch_nodes=0)
+    with pytest.raises(ParameterError, match="perturbation must be the one that trains"):
+        trained(graph, perturbation=Perturbation(DropEdges(0.5), DropFeatures(0.5)))
