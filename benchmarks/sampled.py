@@ -46,7 +46,7 @@ def residual(num_features: int, dim: int, device: torch.device) -> torch.nn.Modu
     )
 
 
-def seconds(work: Callable[[], Any], *, device: torch.device = CPU, repeats: int = 3) -> float:
+def seconds(work: Callable[[], Any], *, device: torch.device = CPU, repeats: int = 5) -> float:
     """Returns the median of `repeats` runs after one that warms up."""
     times = []
     for _ in range(repeats + 1):

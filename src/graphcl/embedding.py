@@ -12,10 +12,10 @@ from torch.nn.functional import elu
 from graphcl.errors import require
 from graphcl.graph import Graph
 from graphcl.kernels.borrow import borrow
-from graphcl.kernels.csr import Adjacency, Features, csr_matmul
+from graphcl.kernels.csr import Adjacency, Features, SparseFeatures, csr_matmul
 from graphcl.tensors import feature_tensor, layer_weights
 
-BLOCK_ROWS = 16384
+BLOCK_ROWS = 4096  # 2 MB a block at dim 128: nothing beside two layers of 10^6 rows
 
 
 @torch.no_grad()
@@ -96,23 +96,31 @@ def _layer_by_layer(
     h: Features = x
     for layer, weight in enumerate(weights):
         activated = layer < last or (last == 0 and not own_weights)
-        own = own_weights[layer] if own_weights else None
-        if not isinstance(h, Tensor):
-            # Sparse rows have no mean that is worth making: the product goes first.
-            whole = torch.cat([_rows(h, rows, weight) for rows in _blocks(num_nodes, block_rows)])
         below = h
-        into = result if layer == last and result is not None else None
-        h = weight.new_empty(num_nodes, weight.shape[1]) if into is None else into
+        if layer == last and result is not None:
+            h = result
+        else:
+            h = weight.new_empty(num_nodes, weight.shape[1])
+        # Sparse rows have no mean that is worth making: there the product goes first.
+        first = below if isinstance(below, Tensor) else _product(below, weight, block_rows)
         for rows in _blocks(num_nodes, block_rows):
-            if isinstance(below, Tensor):
-                block = _mean(below, csr, rows) @ weight
-            else:
-                block = _mean(whole, csr, rows)
-            if own is not None:
-                block += _rows(below, rows, own)
+            block = _mean(first, csr, rows)
+            if first is below:
+                block = block @ weight
+            if own_weights:
+                block += _rows(below, rows, own_weights[layer])
             h[rows] = elu(block, inplace=True) if activated else block
+        del first  # and with `below`, the layer before: two are held at a time
     assert isinstance(h, Tensor)
     return h
+
+
+def _product(x: SparseFeatures, weight: Tensor, block_rows: int) -> Tensor:
+    """Returns x @ weight."""
+    product = weight.new_empty(x.shape[0], weight.shape[1])
+    for rows in _blocks(len(product), block_rows):
+        product[rows] = _rows(x, rows, weight)
+    return product
 
 
 def _mean(h: Tensor, csr: tuple[Tensor, Tensor, Tensor | None], rows: slice) -> Tensor:

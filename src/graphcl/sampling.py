@@ -138,15 +138,17 @@ def tree_views(
         draws = Draws(edge_drop, feature_drop, edges, features[level], features[level + 1])
         out = empty((2, len(parents), width), x)
         gather_mean(x, parents, children, weight, draws=draws, out=out)
+        for view in (0, 1):
+            parts[view][0].append(out[view])
+        if level + 1 == len(tree.weights):
+            break  # no layer but the first sees the deepest edges, and its means hold them
         bits = draw(positions(len(weight), weight.device), edges)
-        for view, (inputs, self_weights, child_weights) in enumerate(parts):
-            inputs.append(out[view])
-            if level + 1 < len(tree.weights):  # the deepest level's weights are in its means
-                kept_weight = torch.where(kept(bits, view, threshold(edge_drop)), weight, 0.0)
-                of_children = kept_weight.view(len(parents), 1, -1)
-                total = 1 + of_children.sum(2, keepdim=True)
-                self_weights.append((1 / total[:, 0]).to(x.dtype))
-                child_weights.append((of_children / total).to(x.dtype))
+        for view, (_, self_weights, child_weights) in enumerate(parts):
+            kept_weight = torch.where(kept(bits, view, threshold(edge_drop)), weight, 0.0)
+            of_children = kept_weight.view(len(parents), 1, -1)
+            total = 1 + of_children.sum(2, keepdim=True)
+            self_weights.append((1 / total[:, 0]).to(x.dtype))
+            child_weights.append((of_children / total).to(x.dtype))
     first, second = (TreeView(*map(tuple, lists)) for lists in parts)
     return first, second
 
