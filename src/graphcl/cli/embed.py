@@ -20,7 +20,7 @@ from graphcl.io.embeddings import check_output, write_embeddings
 def embed(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     graph: Annotated[
-        str | None, typer.Argument(help="A dataset or an .npz. [default: the run's own]")
+        str | None, typer.Argument(help="A dataset or an .npz. (default: the run's own)")
     ] = None,
     out: Annotated[Path, typer.Option(help="The file: .npy or .parquet.")] = ...,  # type: ignore[assignment]
     device: DeviceOption = "auto",

@@ -31,7 +31,7 @@ def evaluate(
     repeats: Annotated[int, typer.Option("--runs", help="Repeat the training with N seeds.")] = 1,
     settings: SetOption = [],  # noqa: B006 (typer copies it)
     seed: Annotated[
-        int | None, typer.Option(help="The first seed. [default: the run's own]")
+        int | None, typer.Option(help="The first seed. (default: the run's own)")
     ] = None,
     probe_steps: ProbeStepsOption = STEPS,
     device: DeviceOption = "auto",

@@ -43,11 +43,11 @@ from graphcl.training import EpochMetrics
 def train(
     graph: Annotated[str, typer.Argument(help="A dataset (cora, ppi, …) or an .npz.")],
     out: Annotated[
-        Path | None, typer.Option(help="The run directory. [default: runs/NAME]")
+        Path | None, typer.Option(help="The run directory. (default: runs/NAME)")
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(help="A recipe's name or a .toml. [default: the dataset's own, or default]"),
+        typer.Option(help="A recipe's name or a .toml. (default: the dataset's own, or default)"),
     ] = None,
     settings: SetOption = [],  # noqa: B006 (typer copies it)
     seed: Annotated[int, typer.Option(help="Decides weights, batches and views.")] = 0,

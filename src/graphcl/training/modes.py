@@ -41,7 +41,8 @@ def choose_mode(
     if encoder not in SAMPLED_ENCODERS:
         return Mode("full", f"the encoder {encoder!r} only sees whole graphs")
     needed, available = full_graph_bytes(graph, dim, layers), available_memory_bytes(device)
-    figures = f"about {needed / 1e9:.1f} GB of the {available / 1e9:.1f} GB that are free"
+    size = f"about {needed / 1e9:.1f} GB" if needed >= 1e8 else "under 0.1 GB"
+    figures = f"{size} of the {available / 1e9:.1f} GB that are free"
     if needed > SHARE * available:
         return Mode("sampled", f"the whole graph would take {figures}")
     if device.type == "cpu" and graph.num_nodes > CPU_NODES:
