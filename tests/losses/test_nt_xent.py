@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from graphcl.errors import ParameterError
 from graphcl.kernels import nt_xent_blocked
 from graphcl.losses import nt_xent
-from graphcl.losses.nt_xent import mutual_information_bound
+from graphcl.losses.nt_xent import _stacked, mutual_information_bound
 
 
 def paper_loss(h1, h2, temperature):
@@ -149,6 +149,20 @@ def test_a_second_backward_gives_the_same_gradient():
     (first,) = torch.autograd.grad(loss, h1, retain_graph=True)
     (second,) = torch.autograd.grad(loss, h1)
     torch.testing.assert_close(first, second)
+
+
+def test_halves_of_one_tensor_are_not_copied_and_give_the_same():
+    whole = torch.cat(pair(6, 4)).detach().requires_grad_()
+    inside = whole * 1.0  # as an encoder's output: not a leaf
+    apart = [half.clone() for half in inside.chunk(2)]
+    for halves in (inside.chunk(2), (inside[:6], inside[6:])):
+        assert _stacked(*halves) is inside
+        (together,) = torch.autograd.grad(nt_xent(*halves), whole, retain_graph=True)
+        (separate,) = torch.autograd.grad(nt_xent(*apart), whole, retain_graph=True)
+        torch.testing.assert_close(together, separate)
+    swapped = inside.chunk(2)[::-1]
+    for odd in (apart, swapped, (inside[:3], inside[3:6]), (inside[:6, :2], inside[6:, :2])):
+        assert torch.equal(_stacked(*odd), torch.cat(list(odd)))
 
 
 def test_it_keeps_no_square_matrix_beyond_the_limit(monkeypatch):

@@ -47,7 +47,8 @@ def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str 
     shapes = f"{tuple(h1.shape)} and {tuple(h2.shape)}"
     require(same, "nt_xent", "h1 and h2", "of one shape [M, d] with M > 0", shapes)
     tiles = _tile_precision(h1, precision)
-    return cast("Tensor", _NTXent.apply(h1, h2, float(temperature), tiles))  # type: ignore[no-untyped-call]
+    h = _stacked(h1, h2)
+    return cast("Tensor", _NTXent.apply(h, float(temperature), tiles))  # type: ignore[no-untyped-call]
 
 
 def mutual_information_bound(loss: float, num_nodes: int) -> float | None:
@@ -80,13 +81,25 @@ def _has_triton() -> bool:
     return torch.cuda.get_device_capability() >= (8, 0)
 
 
-def _normalise(h: Tensor) -> Tensor:
-    """Scales rows to length 1 in place and returns 1 / ‖h‖, ``[n, 1]``; 0 for a zero row."""
+def _stacked(h1: Tensor, h2: Tensor) -> Tensor:
+    """Returns both views as one tensor; without a copy where they are its halves already."""
+    whole = h1._base
+    halves = (
+        whole is not None
+        and whole is h2._base
+        and whole.shape == (2 * len(h1), h1.shape[1])
+        and all(part.is_contiguous() for part in (whole, h1, h2))
+        and h1.storage_offset() == whole.storage_offset()
+        and h2.storage_offset() == h1.storage_offset() + h1.numel()
+    )
+    return cast("Tensor", whole) if halves else torch.cat([h1, h2])
+
+
+def _inverse_norm(h: Tensor) -> Tensor:
+    """Returns 1 / ‖h‖ by row, ``[n, 1]`` in float64; 0 for a zero row."""
     # Summed in float64: squares of float32 overflow at 2e19 and vanish at 1e-23.
     norm: Tensor = torch.linalg.vector_norm(h, dim=1, keepdim=True, dtype=torch.float64)
-    inverse = norm.reciprocal().masked_fill_(norm < torch.finfo(h.dtype).tiny, 0)
-    h.mul_(inverse.to(h.dtype))
-    return inverse
+    return norm.reciprocal().masked_fill_(norm < torch.finfo(h.dtype).tiny, 0)
 
 
 class _NTXent(torch.autograd.Function):
@@ -97,10 +110,11 @@ class _NTXent(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, h1: Tensor, h2: Tensor, temperature: float, precision: Any) -> Tensor:
-        half = h1.dtype in (torch.float16, torch.bfloat16)
-        z = torch.cat([h1, h2]).to(torch.float32 if half else h1.dtype)
-        inverse_norm = _normalise(z)
+    def forward(ctx: Any, h: Tensor, temperature: float, precision: Any) -> Tensor:
+        ctx.dtype = h.dtype
+        h = h.float() if h.dtype in (torch.float16, torch.bfloat16) else h
+        inverse_norm = _inverse_norm(h)
+        z = h * inverse_norm.to(h.dtype)
         ctx.strips = []
         if precision:
             from graphcl.kernels import nt_xent_triton
@@ -110,16 +124,16 @@ class _NTXent(torch.autograd.Function):
             logs, ctx.strips = nt_xent_blocked.log_denominators(
                 z, temperature, keep=any(ctx.needs_input_grad)
             )
-        num_nodes = len(h1)
+        num_nodes = len(h) // 2
         positives = torch.linalg.vecdot(z[:num_nodes], z[num_nodes:]).sum()
         ctx.save_for_backward(z, inverse_norm, logs)
-        ctx.temperature, ctx.precision, ctx.dtype = temperature, precision, h1.dtype
+        ctx.temperature, ctx.precision = temperature, precision
         loss: Tensor = (logs.sum() - 2 / temperature * positives) / num_nodes
         return loss
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         z, inverse_norm, logs = ctx.saved_tensors
         num_nodes = len(z) // 2
         if ctx.precision:
@@ -135,5 +149,4 @@ class _NTXent(torch.autograd.Function):
         radial = torch.linalg.vecdot(z, pulled)[:, None]
         pulled.addcmul_(z, radial, value=-1)
         pulled *= (grad / (num_nodes * ctx.temperature) * inverse_norm).to(z.dtype)
-        pulled = pulled.to(ctx.dtype)
-        return pulled[:num_nodes], pulled[num_nodes:], None, None
+        return pulled.to(ctx.dtype), None, None
