@@ -29,17 +29,15 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from benchmarks import rows
+from graphcl.assembly import recipe_encoder, recipe_perturbation
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
 from graphcl.embedding import embed
-from graphcl.encoders import build_encoder
 from graphcl.evaluation.probe import STRENGTHS, _fit
 from graphcl.graph import Graph
 from graphcl.recipes import Recipe, load_recipe
-from graphcl.seeding import generator
 from graphcl.tensors import graph_tensors
 from graphcl.training import FullGraph, train
-from graphcl.views import DropEdges, DropFeatures, Perturbation
 
 EPOCHS = (20, 50, 100, 150, 200)  # the paper's
 SPLITS = 5
@@ -120,13 +118,7 @@ class Search:
     def train_and_probe(self, stage: int, recipe: Recipe, seed: int) -> None:
         """Trains once and submits a probe at each of the paper's epoch counts."""
         x, adjacency = self.tensors[recipe.feature_scaling]
-        encoder = build_encoder(
-            recipe.encoder,
-            self.graph.num_features,
-            dim=recipe.dim,
-            layers=recipe.layers,
-            generator=generator(seed, "weights"),
-        ).to(self.device)
+        encoder = recipe_encoder(recipe, self.graph.num_features, seed=seed).to(self.device)
 
         def probe(metrics: Any) -> None:
             if metrics.epoch not in EPOCHS:
@@ -144,9 +136,7 @@ class Search:
         train(
             encoder,
             FullGraph(x, adjacency, recipe.batch_nodes),
-            perturbation=Perturbation(
-                DropEdges(recipe.edge_drop), DropFeatures(recipe.feature_drop)
-            ),
+            perturbation=recipe_perturbation(recipe),
             temperature=recipe.temperature,
             epochs=recipe.epochs,
             learning_rate=recipe.learning_rate,
