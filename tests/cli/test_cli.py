@@ -82,6 +82,14 @@ def _graph(folder):
     return load_graph(str(folder / "mine.npz"))
 
 
+def test_a_file_named_like_a_dataset_gets_the_default_recipe(folder, capsys):
+    (folder / "mine.npz").rename(folder / "citeseer.npz")
+    assert run(["train", "citeseer.npz", *QUICK, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "recipe default" in captured.err
+    assert json.loads(captured.out)["mode"]["name"] == "full"
+
+
 def test_json_is_one_object_on_stdout(folder, capsys):
     assert run(["train", "mine.npz", "--json", "--seed", "3", *QUICK]) == 0
     result = json.loads(capsys.readouterr().out)

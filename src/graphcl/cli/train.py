@@ -72,7 +72,8 @@ def train(
     loaded = load_graph(graph)
     out = out if out is not None else Path("runs") / loaded.name
     runs.check_output(out, overwrite=overwrite)
-    chosen = recipe or (loaded.name if loaded.name in recipe_names() else "default")
+    # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
+    chosen = recipe or (graph.lower() if graph.lower() in recipe_names() else "default")
     full = load_recipe(chosen).with_values(**parse_settings(settings))
     where = resolve_device(device)
     model = GraphCL(full, seed=seed, device=str(where), verbose=True)
@@ -123,6 +124,7 @@ def _result(model: GraphCL, graph: Graph | GraphCollection, source: str) -> dict
         },
         "probe": None,
         "probe_skipped": None,
+        "mode": model.mode_._asdict(),
         "epochs": last.epoch,
         "loss": last.loss,
         "mi_bound": last.mi_bound,
