@@ -1,5 +1,8 @@
 import json
+import os
 import sys
+import warnings
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -241,3 +244,22 @@ def test_official_raw_files_are_read_by_pyg_itself(folder):
         assert np.array_equal(ours.y, theirs.y)
     x = np.concatenate([graph.x for graph in official.graphs])
     assert np.array_equal(x, arrays["features"])
+    (folder / "data/ppi/ppi.npz").unlink()
+    assert load_dataset("ppi").num_nodes == official.num_nodes  # from what PyG processed
+    torch.save(Hostile(folder / "was-run"), folder / "cache/graphcl/ppi/processed/train.pt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as an error, PyG's warning would itself stop the fallback
+        with pytest.raises(DatasetError, match=r"could not be had|expected"):
+            load_dataset("ppi")
+    assert not (folder / "was-run").exists()
+    assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
+
+
+class Hostile:
+    """Runs something when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))

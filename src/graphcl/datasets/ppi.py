@@ -4,8 +4,10 @@
 the training rows. The prepared file holds a reconstruction; `PREPARED_NOTE` says of what.
 """
 
+import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +112,8 @@ def _official(folders: Sequence[Path]) -> GraphCollection:
 
     root = folders[-1] / "ppi"
     try:
-        parts = {split: list(PPI(str(root), split=split)) for split in SPLITS}
+        with _tensors_only():
+            parts = {split: list(PPI(str(root), split=split)) for split in SPLITS}
     except ImportError as error:  # PyG reads the official files with networkx
         raise MissingExtraError("PPI from its official files", "networkx") from error
     except Exception as error:  # a download, an archive or a file in it can fail in any way
@@ -129,6 +132,21 @@ def _official(folders: Sequence[Path]) -> GraphCollection:
             for split, datas in parts.items()
         }
     )
+
+
+@contextmanager
+def _tensors_only() -> Iterator[None]:
+    """Keeps PyG, which falls back to plain pickle, from running what a processed file holds."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _collection(parts: dict[str, Any], note: str = "") -> GraphCollection:
