@@ -1,0 +1,79 @@
+"""What a baseline is: one protocol for those without labels, one for those with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from graphcl.collection import GraphCollection
+from graphcl.graph import Graph
+
+Data = Graph | GraphCollection
+Rows = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+OnEpoch = Callable[[int, int], None]  # epochs done, epochs in all
+
+
+def silent(done: int, total: int) -> None:
+    """Reports nothing."""
+
+
+class Unsupervised(Protocol):
+    """A system that turns a graph into embeddings; the probe scores them as it scores ours.
+
+    An implementation is a frozen dataclass whose fields are its hyperparameters. It never reads
+    labels. Of a collection it learns from the training graphs alone, of a graph with
+    ``inductive=True`` among its fields from the training nodes and the edges among them.
+    """
+
+    def embed(
+        self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
+    ) -> Rows:
+        """Returns embeddings, ``[num_nodes, dim]``; of a collection, in the order of `graphs`."""
+
+
+class Supervised(Protocol):
+    """A system that is trained on the training labels and predicts those of every node.
+
+    An implementation is a frozen dataclass whose fields are its hyperparameters. It reads the
+    labels of training nodes to learn and those of validation nodes to stop; never those of test.
+    """
+
+    def fit_predict(
+        self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
+    ) -> Labels:
+        """Returns classes ``[num_nodes]``; with several labels per node ``[num_nodes, labels]``."""
+
+
+Method = Unsupervised | Supervised
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One system of the paper's tables as the command line and the experiments see it.
+
+    Attributes:
+        name: what ``--method`` calls it: ``dgi``.
+        title: what the tables call it: ``DGI``.
+        build: its dataclass.
+        settings: per dataset, the fields that differ from the dataclass's defaults.
+        paper: the paper it is from.
+    """
+
+    name: str
+    title: str
+    build: Callable[..., Method]
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    paper: str = ""
+
+    def method(self, dataset: str, **changed: Any) -> Method:
+        """Returns the system with its settings for `dataset`, and `changed` laid over them."""
+        return self.build(**(self.settings.get(dataset, {}) | changed))
+
+
+def is_unsupervised(method: Method) -> TypeGuard[Unsupervised]:
+    """Whether a system gives embeddings rather than predictions."""
+    return hasattr(method, "embed")
