@@ -4,60 +4,49 @@ usage: python -m benchmarks.search DATASET --out ROWS.jsonl --layers L [--device
            [--configs 100] [--finalists 12] [--seeds 6] [--recipe BEST.toml]
 
 Stage 1 trains random configurations from the paper's ranges once each and probes them at the
-paper's epoch counts on the way; rows that ROWS.jsonl already holds are not computed again. Stage 2
-repeats the best with several seeds. Test nodes are never touched here.
+paper's epoch counts on the way; rows that ROWS.jsonl already holds are not computed again. A smooth
+surface is fitted to them, and stage 2 repeats its best points with several seeds. The recipe with
+the best mean of stage 2 is written where `--recipe` says. Test nodes are never touched here.
 
 Configurations are ranked by `cv_accuracy`: the train and validation nodes are pooled and split anew
-several times, as many training nodes per class as in the public split, and the best validation
-accuracies averaged. One split of 500 nodes ranks configurations by its own accidents; rows without
-this field are from a search that did so and are kept. The recipe with the best mean of stage 2 is
-written where `--recipe` says.
+`SPLITS` times, as many training nodes per class as in the public split, and the validation
+accuracies averaged at the strength that does best over all of them. One split of 500 nodes ranks
+configurations by its own accidents, and so does the best of many noisy scores: hence the surface.
+Rows without this field are from a search that had neither; they are kept.
 """
 
 import argparse
-import multiprocessing
 import random
 import statistics
 import time
 from collections import defaultdict
-from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from benchmarks import rows
+from benchmarks.batched_probe import accuracies
 from graphcl.assembly import recipe_encoder, recipe_perturbation
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
 from graphcl.embedding import embed
-from graphcl.evaluation.probe import STRENGTHS, _fit
+from graphcl.evaluation.probe import STRENGTHS
 from graphcl.graph import Graph
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.tensors import graph_tensors
 from graphcl.training import FullGraph, train
 
 EPOCHS = (20, 50, 100, 150, 200)  # the paper's
-SPLITS = 5
+SPLITS = 20
+CANDIDATES = 3000
 
 
-def random_recipe(dataset: str, layers: int, draw: random.Random, *, narrow: bool) -> Recipe:
-    """Draws from the paper's ranges; weight decay also from below them, where it does better.
-
-    `narrow` leaves out what a first search has shown to be worse on validation.
-    """
-    if narrow:
-        return load_recipe(dataset).with_values(
-            layers=layers,
-            temperature=draw.choice((0.5, 0.8, 1.0)),
-            edge_drop=round(draw.uniform(0.1, 0.75), 2),
-            feature_drop=round(draw.uniform(0.2, 0.7), 2),
-            weight_decay=draw.choice((0.0, 0.0001)),
-            feature_scaling="row",
-            epochs=max(EPOCHS),
-        )
+def random_recipe(dataset: str, layers: int, draw: random.Random) -> Recipe:
+    """Draws from the paper's ranges; weight decay also from below them, where it does better."""
     return load_recipe(dataset).with_values(
         layers=layers,
         temperature=draw.choice((0.1, 0.5, 0.5, 0.8, 0.8, 1.0, 1.0)),
@@ -69,30 +58,6 @@ def random_recipe(dataset: str, layers: int, draw: random.Random, *, narrow: boo
     )
 
 
-def validation_score(z: Any, y: Any, train: Any) -> dict[str, float]:
-    """Scores embeddings of the train and validation nodes; `train` marks the former."""
-    random = np.random.default_rng(0)  # the same splits for every configuration
-    with threadpool_limits(1):
-        accuracy, strength = best_strength(z, y, train)
-        redrawn = [best_strength(z, y, resplit(y, train, random))[0] for _ in range(SPLITS)]
-    return {
-        "val_accuracy": accuracy,
-        "strength": strength,
-        "cv_accuracy": statistics.fmean(redrawn),
-    }
-
-
-def best_strength(z: Any, y: Any, train: Any) -> tuple[float, float]:
-    """Returns the best validation accuracy and the strength that gave it."""
-    scores = [
-        (float((_fit(z[train], y[train], c).predict(z[~train]) == y[~train]).mean()), -c)
-        for c in STRENGTHS
-        if c <= 1
-    ]
-    accuracy, strength = max(scores)
-    return accuracy, -strength
-
-
 def resplit(y: Any, train: Any, random: np.random.Generator) -> Any:
     """Draws other training nodes, as many of each class."""
     drawn = np.zeros_like(train)
@@ -102,36 +67,38 @@ def resplit(y: Any, train: Any, random: np.random.Generator) -> Any:
 
 
 class Search:
-    """Trains on one device, probes in worker processes, appends rows as they finish."""
+    """Trains and probes on one device, appends rows as they finish."""
 
-    def __init__(self, dataset: str, device: torch.device, out: Path, workers: int) -> None:
+    def __init__(self, dataset: str, device: torch.device, out: Path) -> None:
         self.graph: Graph = load_dataset(dataset)
         self.device, self.out = device, out
         self.tensors = {
             scaling: graph_tensors(self.graph, device=device, feature_scaling=scaling)
             for scaling in ("row", "none")
         }
-        self.pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
-        self.pending: list[tuple[dict[str, Any], Future[dict[str, float]]]] = []
+        fit = self.graph.train_mask
+        self.known = fit | self.graph.val_mask  # all that the search ever sees of the labels
+        y, fit = self.graph.y[self.known], fit[self.known]
+        draws = np.random.default_rng(0)  # the same splits for every configuration
+        splits = [fit, *(resplit(y, fit, draws) for _ in range(SPLITS))]
+        self.y = torch.tensor(y, device=device)
+        self.splits = torch.tensor(np.stack([np.flatnonzero(s) for s in splits]), device=device)
+        self.strengths = torch.tensor([c for c in STRENGTHS if c <= 1], device=device).float()
         self.provenance = rows.provenance(device)
 
-    def train_and_probe(self, stage: int, recipe: Recipe, seed: int) -> None:
-        """Trains once and submits a probe at each of the paper's epoch counts."""
+    def train_and_probe(self, stage: int, recipe: Recipe, seed: int) -> list[dict[str, Any]]:
+        """Trains once, probes at each of the paper's epoch counts, writes and returns the rows."""
         x, adjacency = self.tensors[recipe.feature_scaling]
         encoder = recipe_encoder(recipe, self.graph.num_features, seed=seed).to(self.device)
+        kept: dict[int, Any] = {}
 
-        def probe(metrics: Any) -> None:
-            if metrics.epoch not in EPOCHS:
-                return
-            z = embed(encoder, x, adjacency).astype(np.float64)
-            encoder.train()
-            spread = z.std(axis=0)
-            z = (z - z.mean(axis=0)) / np.where(spread > 0, spread, 1)
-            y, fit = self.graph.y, self.graph.train_mask
-            known = fit | self.graph.val_mask
-            score = self.pool.submit(validation_score, z[known], y[known], fit[known])
-            chosen = recipe.with_values(epochs=metrics.epoch)
-            self.pending.append(({"stage": stage, "recipe": vars(chosen), "seed": seed}, score))
+        def keep(metrics: Any) -> None:
+            if metrics.epoch in EPOCHS:
+                z = embed(encoder, x, adjacency).astype(np.float64)
+                encoder.train()
+                spread = z.std(axis=0)
+                z = (z - z.mean(axis=0)) / np.where(spread > 0, spread, 1)
+                kept[metrics.epoch] = z[self.known].astype(np.float32)
 
         train(
             encoder,
@@ -142,18 +109,68 @@ class Search:
             learning_rate=recipe.learning_rate,
             weight_decay=recipe.weight_decay,
             seed=seed,
-            on_epoch=probe,
+            on_epoch=keep,
         )
-
-    def collect(self) -> list[dict[str, Any]]:
-        """Waits for the probes under way, writes their rows and returns them."""
+        z = torch.tensor(np.stack(list(kept.values())), device=self.device)
+        scores = accuracies(z, self.y, self.splits, self.strengths).cpu().numpy()
         finished = []
-        for row, score in self.pending:
-            row |= score.result()
-            rows.append(self.out, {"graph": self.graph.name, **row, **self.provenance})
-            finished.append(row)
-        self.pending = []
+        for epochs, score in zip(kept, scores, strict=True):
+            public, redrawn = score[0], score[1:].mean(axis=0)
+            finished.append(
+                {
+                    "stage": stage,
+                    "recipe": vars(recipe.with_values(epochs=epochs)),
+                    "seed": seed,
+                    "val_accuracy": float(public.max()),
+                    "cv_accuracy": float(redrawn.max()),
+                    "cv_strength": float(self.strengths[int(redrawn.argmax())]),
+                }
+            )
+            about = {"graph": self.graph.name, **finished[-1], **self.provenance}
+            rows.append(self.out, about)
         return finished
+
+
+def coordinates(recipe: Recipe) -> list[float]:
+    """Places a recipe in the box that the surface is fitted over."""
+    return [
+        recipe.edge_drop / 0.7,
+        recipe.feature_drop / 0.6,
+        np.log2(recipe.temperature),
+        np.log2(recipe.epochs),
+        np.log10(recipe.weight_decay + 1e-5),
+        2.0 * (recipe.feature_scaling == "row"),
+    ]
+
+
+def surface(found: list[dict[str, Any]]) -> Any:
+    """Returns a function from recipes to what a Gaussian process expects of them."""
+    points = np.array([coordinates(Recipe(**row["recipe"])) for row in found])
+    scores = np.array([row["cv_accuracy"] for row in found])
+    kernel = ConstantKernel(1.0) * RBF(np.ones(points.shape[1]), (0.05, 20)) + WhiteKernel(0.1)
+    process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
+    best = np.argsort(-scores)[:800]  # what is far from good needs no model
+    process.fit(points[best], scores[best])
+    return lambda recipes: process.predict(np.array([coordinates(recipe) for recipe in recipes]))
+
+
+def choose_finalists(
+    expected: Any, dataset: str, layers: int, draw: random.Random, count: int
+) -> list[Recipe]:
+    """Returns the surface's best points, no two of them close."""
+    candidates = [
+        random_recipe(dataset, layers, draw).with_values(epochs=epochs)
+        for _ in range(CANDIDATES)
+        for epochs in EPOCHS
+    ]
+    chosen: list[Recipe] = []
+    for place in np.argsort(-expected(candidates)):
+        here = np.array(coordinates(candidates[place]))
+        if all(np.abs(here - coordinates(other)).max() > 0.15 for other in chosen):
+            chosen.append(candidates[place])
+        if len(chosen) == count:
+            break
+    return chosen
 
 
 def main() -> None:
@@ -165,51 +182,42 @@ def main() -> None:
     parser.add_argument("--configs", type=int, default=100)
     parser.add_argument("--finalists", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=6)
-    parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--budget", type=float, default=240.0, help="seconds for stage 1")
     parser.add_argument("--recipe", type=Path)
-    parser.add_argument("--narrow", type=int, default=0, help="further draws, from what did well")
     options = parser.parse_args()
-    search = Search(options.dataset, resolve_device(options.device), options.out, options.workers)
+    search = Search(options.dataset, resolve_device(options.device), options.out)
     known = rows.read(options.out) if options.out.exists() else []
-    first = [row for row in known if row["stage"] == 1 and "cv_accuracy" in row]
+    first = [row for row in known if row["stage"] == 1 and "cv_strength" in row]
     draw = random.Random(0)
     began = time.perf_counter()
-    for number in range(options.configs + options.narrow):
-        narrow = number >= options.configs
-        recipe = random_recipe(options.dataset, options.layers, draw, narrow=narrow)
+    for number in range(options.configs):
+        recipe = random_recipe(options.dataset, options.layers, draw)
         if number < len(first) // len(EPOCHS):
             continue
         if time.perf_counter() - began > options.budget:
             print(f"stage 1 stopped by its budget after {number} configurations")
             break
-        search.train_and_probe(1, recipe, seed=0)
-    first = sorted(first + search.collect(), key=lambda row: -row["cv_accuracy"])
+        first += search.train_and_probe(1, recipe, seed=0)
+    first.sort(key=lambda row: -row["cv_accuracy"])
     print(f"stage 1: {len(first)} points in {time.perf_counter() - began:.0f} s; best:")
     for row in first[:5]:
         print(f"  {row['cv_accuracy']:.4f} {row['recipe']}")
-    finalists: list[Recipe] = []
-    for row in first:
-        recipe = Recipe(**row["recipe"]).with_values(epochs=max(EPOCHS))
-        if recipe not in finalists:
-            finalists.append(recipe)
-    for recipe in finalists[: options.finalists]:
-        longest = max(
-            row["recipe"]["epochs"]
-            for row in first[: 4 * options.finalists]
-            if Recipe(**row["recipe"]).with_values(epochs=max(EPOCHS)) == recipe
-        )
-        for seed in range(1, options.seeds + 1):
-            search.train_and_probe(2, recipe.with_values(epochs=longest), seed)
+    finalists = choose_finalists(
+        surface(first), options.dataset, options.layers, draw, options.finalists
+    )
+    print(f"surface fitted at {time.perf_counter() - began:.0f} s", flush=True)
     scores = defaultdict(list)
-    for row in search.collect():
-        scores[Recipe(**row["recipe"])].append(row["cv_accuracy"])
+    for seed in range(1, options.seeds + 1):
+        for recipe in finalists:
+            for row in search.train_and_probe(2, recipe, seed):
+                scores[Recipe(**row["recipe"])].append(row["cv_accuracy"])
     best = sorted(scores.items(), key=lambda item: -statistics.fmean(item[1]))
     print(f"stage 2 done at {time.perf_counter() - began:.0f} s; mean cv accuracy:")
     if options.recipe:
         options.recipe.write_text(best[0][0].to_toml())
     for recipe, values in best[:8]:
-        print(f"  {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f} {vars(recipe)}")
+        spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        print(f"  {statistics.fmean(values):.4f} ± {spread:.4f} {vars(recipe)}")
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class TestKernels:
     def test_blocks(
         self, n: int, precision: str, temperature: float, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(nt_xent_triton, "_BLOCK", 256)
+        monkeypatch.setattr(nt_xent_triton, "_SMALL_BLOCK", 256)
         check(unit_rows(n, 100), temperature, precision)
 
     @pytest.mark.parametrize("temperature", [0.01, 0.05, 0.5])
@@ -106,7 +106,7 @@ class TestKernels:
 
     @pytest.mark.parametrize("precision", ["bf16", "tf32", "float32"])
     def test_same_bits_every_run(self, precision: str, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(nt_xent_triton, "_BLOCK", 256)
+        monkeypatch.setattr(nt_xent_triton, "_SMALL_BLOCK", 256)
         z = unit_rows(700, 40)
         logs = log_denominators(z, 0.5, precision=precision)
         pulled = pull(z, logs, 0.5, precision=precision)

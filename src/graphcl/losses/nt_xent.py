@@ -113,40 +113,79 @@ class _NTXent(torch.autograd.Function):
     def forward(ctx: Any, h: Tensor, temperature: float, precision: Any) -> Tensor:
         ctx.dtype = h.dtype
         h = h.float() if h.dtype in (torch.float16, torch.bfloat16) else h
-        inverse_norm = _inverse_norm(h)
-        z = h * inverse_norm.to(h.dtype)
-        ctx.strips = []
-        if precision:
-            from graphcl.kernels import nt_xent_triton
-
-            logs = nt_xent_triton.log_denominators(z, temperature, precision=precision)
-        else:
-            logs, ctx.strips = nt_xent_blocked.log_denominators(
-                z, temperature, keep=any(ctx.needs_input_grad)
-            )
-        num_nodes = len(h) // 2
-        positives = torch.linalg.vecdot(z[:num_nodes], z[num_nodes:]).sum()
-        ctx.save_for_backward(z, inverse_norm, logs)
         ctx.temperature, ctx.precision = temperature, precision
-        loss: Tensor = (logs.sum() - 2 / temperature * positives) / num_nodes
+        ctx.recorded = False
+        if precision and any(ctx.needs_input_grad):
+            from graphcl.kernels import recording
+
+            both = recording.replay(_loss_and_gradient, h, temperature, precision)
+            if both is not None:
+                ctx.recorded = True
+                ctx.save_for_backward(both[1])
+                return both[0]
+        loss, saved, ctx.strips = _forward(
+            h, temperature, precision, keep=any(ctx.needs_input_grad)
+        )
+        ctx.save_for_backward(*saved)
         return loss
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        z, inverse_norm, logs = ctx.saved_tensors
-        num_nodes = len(z) // 2
-        if ctx.precision:
-            from graphcl.kernels import nt_xent_triton
-
-            pulled = nt_xent_triton.pull(z, logs, ctx.temperature, precision=ctx.precision)
+        if ctx.recorded:
+            gradient = ctx.saved_tensors[0] * grad
         else:
-            pulled = nt_xent_blocked.pull(z, logs, ctx.temperature, ctx.strips)
-        # Row u and row M + u are each other's positive.
-        pulled[:num_nodes].sub_(z[num_nodes:], alpha=2)
-        pulled[num_nodes:].sub_(z[:num_nodes], alpha=2)
-        # Through z = h / ‖h‖: remove the radial part, divide by the norm.
-        radial = torch.linalg.vecdot(z, pulled)[:, None]
-        pulled.addcmul_(z, radial, value=-1)
-        pulled *= (grad / (num_nodes * ctx.temperature) * inverse_norm).to(z.dtype)
-        return pulled.to(ctx.dtype), None, None
+            gradient = _backward(
+                ctx.saved_tensors, grad, ctx.temperature, ctx.precision, ctx.strips
+            )
+        return gradient.to(ctx.dtype), None, None
+
+
+def _forward(
+    h: Tensor, temperature: float, precision: Any, *, keep: bool
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], list[Any]]:
+    """Returns the loss, and what `_backward` needs."""
+    inverse_norm = _inverse_norm(h)
+    z = h * inverse_norm.to(h.dtype)
+    strips: list[Any] = []
+    if precision:
+        from graphcl.kernels import nt_xent_triton
+
+        logs = nt_xent_triton.log_denominators(z, temperature, precision=precision)
+    else:
+        logs, strips = nt_xent_blocked.log_denominators(z, temperature, keep=keep)
+    num_nodes = len(h) // 2
+    positives = torch.linalg.vecdot(z[:num_nodes], z[num_nodes:]).sum()
+    loss = (logs.sum() - 2 / temperature * positives) / num_nodes
+    return loss, (z, inverse_norm, logs), strips
+
+
+def _backward(
+    saved: tuple[Tensor, ...],
+    grad: Tensor | float,
+    temperature: float,
+    precision: Any,
+    strips: list[Any],
+) -> Tensor:
+    """Returns the gradient in h, times `grad`."""
+    z, inverse_norm, logs = saved
+    num_nodes = len(z) // 2
+    if precision:
+        from graphcl.kernels import nt_xent_triton
+
+        pulled = nt_xent_triton.pull(z, logs, temperature, precision=precision)
+    else:
+        pulled = nt_xent_blocked.pull(z, logs, temperature, strips)
+    # Row u and row M + u are each other's positive.
+    pulled[:num_nodes].sub_(z[num_nodes:], alpha=2)
+    pulled[num_nodes:].sub_(z[:num_nodes], alpha=2)
+    # Through z = h / ‖h‖: remove the radial part, divide by the norm.
+    radial = torch.linalg.vecdot(z, pulled)[:, None]
+    pulled.addcmul_(z, radial, value=-1)
+    pulled *= (grad / (num_nodes * temperature) * inverse_norm).to(z.dtype)
+    return pulled
+
+
+def _loss_and_gradient(h: Tensor, temperature: float, precision: Any) -> tuple[Tensor, Tensor]:
+    loss, saved, strips = _forward(h, temperature, precision, keep=True)
+    return loss, _backward(saved, 1.0, temperature, precision, strips)
