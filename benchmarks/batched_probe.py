@@ -48,12 +48,12 @@ def fit(inputs: Tensor, targets: Tensor, strengths: Tensor) -> tuple[Tensor, Ten
     problems, count, dim = inputs.shape
     classes = targets.shape[2]
     wide = (len(strengths), classes)
-    # The bias is the weight of a constant column, as long as the first principal one: it bears no
+    # The bias is the weight of a constant column, as long as the rest together: it has no
     # penalty, and a column of ones would let it creep where C is small.
     kernel = inputs @ inputs.mT
-    constant = torch.linalg.matrix_norm(kernel, ord=2) / count  # its square, [problems]
-    # Cross entropy's curvature is at most 1/2.
-    top = torch.linalg.matrix_norm(kernel + constant[:, None, None], ord=2)
+    constant = torch.linalg.matrix_norm(kernel) / count  # its square, [problems]
+    # Cross entropy's curvature is at most 1/2; Frobenius' norm bounds the kernel's, without an SVD.
+    top = torch.linalg.matrix_norm(kernel + constant[:, None, None])
     curvature = 1 + 0.5 * strengths * top[:, None]  # [problems, strengths]
     root = curvature.sqrt()
     step = (1 / curvature)[:, None, :, None]

@@ -1,18 +1,18 @@
 """Hyperparameter search on the citation graphs, by validation accuracy alone.
 
 usage: python -m benchmarks.search DATASET --out ROWS.jsonl --layers L [--device cuda]
-           [--configs 100] [--finalists 12] [--seeds 6] [--recipe BEST.toml]
+           [--configs 100] [--narrow 0] [--finalists 12] [--seeds 6] [--recipe BEST.toml]
 
 Stage 1 trains random configurations from the paper's ranges once each and probes them at the
-paper's epoch counts on the way; rows that ROWS.jsonl already holds are not computed again. A smooth
-surface is fitted to them, and stage 2 repeats its best points with several seeds. The recipe with
-the best mean of stage 2 is written where `--recipe` says. Test nodes are never touched here.
+paper's epoch counts on the way, then `--narrow` others between good ones; rows that ROWS.jsonl
+already holds are not computed again. Stage 2 repeats the best with several seeds, and the recipe
+with its best mean is written where `--recipe` says. Test nodes are never touched here.
 
 Configurations are ranked by `cv_accuracy`: the train and validation nodes are pooled and split anew
 `SPLITS` times, as many training nodes per class as in the public split, and the validation
 accuracies averaged at the strength that does best over all of them. One split of 500 nodes ranks
-configurations by its own accidents, and so does the best of many noisy scores: hence the surface.
-Rows without this field are from a search that had neither; they are kept.
+configurations by its own accidents. Rows without `cv_strength` are from an earlier search that did
+so; they are kept.
 """
 
 import argparse
@@ -25,8 +25,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from benchmarks import rows
 from benchmarks.batched_probe import accuracies
@@ -42,7 +40,6 @@ from graphcl.training import FullGraph, train
 
 EPOCHS = (20, 50, 100, 150, 200)  # the paper's
 SPLITS = 20
-CANDIDATES = 3000
 
 
 def random_recipe(dataset: str, layers: int, draw: random.Random) -> Recipe:
@@ -131,46 +128,37 @@ class Search:
         return finished
 
 
-def coordinates(recipe: Recipe) -> list[float]:
-    """Places a recipe in the box that the surface is fitted over."""
-    return [
-        recipe.edge_drop / 0.7,
-        recipe.feature_drop / 0.6,
-        np.log2(recipe.temperature),
-        np.log2(recipe.epochs),
-        np.log10(recipe.weight_decay + 1e-5),
-        2.0 * (recipe.feature_scaling == "row"),
-    ]
+def configurations(found: list[dict[str, Any]]) -> list[tuple[float, Recipe]]:
+    """Returns each configuration at its best epoch count, best first.
+
+    It is ranked by its mean over epoch counts from 100, or from its best where that comes earlier:
+    neighbours in time have noise of their own, and the best of many noisy scores flatters itself.
+    """
+    points = defaultdict(list)
+    for row in found:
+        recipe = Recipe(**row["recipe"])
+        points[recipe.with_values(epochs=max(EPOCHS))].append((row["cv_accuracy"], recipe.epochs))
+    ranked = []
+    for recipe, scores in points.items():
+        epochs = max(scores)[1]
+        late = [score for score, at in scores if at >= min(epochs, 100)]
+        ranked.append((statistics.fmean(late), recipe.with_values(epochs=epochs)))
+    return sorted(ranked, key=lambda pair: -pair[0])
 
 
-def surface(found: list[dict[str, Any]]) -> Any:
-    """Returns a function from recipes to what a Gaussian process expects of them."""
-    points = np.array([coordinates(Recipe(**row["recipe"])) for row in found])
-    scores = np.array([row["cv_accuracy"] for row in found])
-    kernel = ConstantKernel(1.0) * RBF(np.ones(points.shape[1]), (0.05, 20)) + WhiteKernel(0.1)
-    process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
-    best = np.argsort(-scores)[:800]  # what is far from good needs no model
-    process.fit(points[best], scores[best])
-    return lambda recipes: process.predict(np.array([coordinates(recipe) for recipe in recipes]))
-
-
-def choose_finalists(
-    expected: Any, dataset: str, layers: int, draw: random.Random, count: int
-) -> list[Recipe]:
-    """Returns the surface's best points, no two of them close."""
-    candidates = [
-        random_recipe(dataset, layers, draw).with_values(epochs=epochs)
-        for _ in range(CANDIDATES)
-        for epochs in EPOCHS
-    ]
-    chosen: list[Recipe] = []
-    for place in np.argsort(-expected(candidates)):
-        here = np.array(coordinates(candidates[place]))
-        if all(np.abs(here - coordinates(other)).max() > 0.15 for other in chosen):
-            chosen.append(candidates[place])
-        if len(chosen) == count:
-            break
-    return chosen
+def near(good: list[Recipe], draw: random.Random) -> Recipe:
+    """Draws between two good configurations: each value from one or, if a number, between them."""
+    one, other = draw.sample(good, 2)
+    share = draw.random()
+    mixed = {
+        key: round((1 - share) * getattr(one, key) + share * getattr(other, key), 2)
+        for key in ("edge_drop", "feature_drop")
+    }
+    chosen = {
+        key: getattr(draw.choice((one, other)), key)
+        for key in ("temperature", "weight_decay", "feature_scaling")
+    }
+    return one.with_values(**mixed, **chosen, epochs=max(EPOCHS))
 
 
 def main() -> None:
@@ -183,6 +171,7 @@ def main() -> None:
     parser.add_argument("--finalists", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--budget", type=float, default=240.0, help="seconds for stage 1")
+    parser.add_argument("--narrow", type=int, default=0, help="further draws, between good ones")
     parser.add_argument("--recipe", type=Path)
     options = parser.parse_args()
     search = Search(options.dataset, resolve_device(options.device), options.out)
@@ -190,25 +179,26 @@ def main() -> None:
     first = [row for row in known if row["stage"] == 1 and "cv_strength" in row]
     draw = random.Random(0)
     began = time.perf_counter()
-    for number in range(options.configs):
-        recipe = random_recipe(options.dataset, options.layers, draw)
+    for number in range(options.configs + options.narrow):
+        if number == options.configs:
+            good = [recipe for _, recipe in configurations(first)[: max(2, options.configs // 6)]]
+        if number < options.configs:
+            recipe = random_recipe(options.dataset, options.layers, draw)
+        else:
+            recipe = near(good, draw)
         if number < len(first) // len(EPOCHS):
             continue
         if time.perf_counter() - began > options.budget:
             print(f"stage 1 stopped by its budget after {number} configurations")
             break
         first += search.train_and_probe(1, recipe, seed=0)
-    first.sort(key=lambda row: -row["cv_accuracy"])
+    finalists = configurations(first)[: options.finalists]
     print(f"stage 1: {len(first)} points in {time.perf_counter() - began:.0f} s; best:")
-    for row in first[:5]:
-        print(f"  {row['cv_accuracy']:.4f} {row['recipe']}")
-    finalists = choose_finalists(
-        surface(first), options.dataset, options.layers, draw, options.finalists
-    )
-    print(f"surface fitted at {time.perf_counter() - began:.0f} s", flush=True)
+    for score, recipe in finalists[:5]:
+        print(f"  {score:.4f} {vars(recipe)}", flush=True)
     scores = defaultdict(list)
     for seed in range(1, options.seeds + 1):
-        for recipe in finalists:
+        for _, recipe in finalists:
             for row in search.train_and_probe(2, recipe, seed):
                 scores[Recipe(**row["recipe"])].append(row["cv_accuracy"])
     best = sorted(scores.items(), key=lambda item: -statistics.fmean(item[1]))

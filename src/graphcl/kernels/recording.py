@@ -28,6 +28,9 @@ class _Recording:
     def __init__(self, function: Function, h: Tensor, *args: Any) -> None:
         self._input = torch.empty_like(h)
         self._graph = torch.cuda.CUDAGraph()
+        # Libraries set themselves up on a thread's first call, and the backward calls before this
+        # one ran on another thread: a set-up inside the recording would spoil it.
+        function(h, *args)
         # Other threads go on allocating: the next minibatch is prepared in one.
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._results = function(self._input, *args)
