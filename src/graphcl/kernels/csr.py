@@ -73,7 +73,7 @@ class Adjacency:
         pattern = scipy.sparse.csr_array((entries, indices, indptr), shape=(num_nodes, num_nodes))
         # In a symmetric pattern, the entries in column order are the mirrors of those in row order.
         mirror = pattern.tocsc().data
-        _, edge_ids = np.unique(np.minimum(entries, mirror), return_inverse=True)
+        edge_ids = (np.cumsum(entries <= mirror) - 1)[np.minimum(entries, mirror)]
         nodes = np.arange(num_nodes)
         # Each row's own node goes before its first larger neighbour: rows stay sorted.
         rows = np.repeat(nodes, np.diff(indptr))
