@@ -271,6 +271,7 @@ def gpu_rows(*, large: bool) -> list[dict[str, Any]]:  # noqa: ARG001
         {
             "what": "full-batch epoch on a GPU, Reddit's size, exact NT-Xent of all nodes, dim 512",
             "nodes": graph.num_nodes,
+            "edges": graph.num_edges,
             "seconds": statistics.median(whole[1:]),
             "all_epochs": whole,
             "peak_bytes": whole_peak,

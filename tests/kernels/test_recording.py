@@ -45,7 +45,8 @@ def test_a_replay_gives_what_a_call_gives(fresh):
         recording._calls.clear()
         recording._recordings.clear()
         for one, other in zip(ours, value_and_gradients(*pair), strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=0)
+            # The factor of the loss enters at the end rather than on the way.
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
 
 
 @needs_gpu
