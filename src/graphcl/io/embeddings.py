@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import MissingExtraError, RunError
+from graphcl.io.columns import Names
 
 SUFFIXES = (".npy", ".parquet")
 
@@ -24,7 +25,7 @@ def check_output(path: Path, *, overwrite: bool) -> None:
 
 
 def write_embeddings(
-    path: Path, z: npt.NDArray[np.float32], node_ids: npt.NDArray[Any] | None
+    path: Path, z: npt.NDArray[np.float32], node_ids: npt.NDArray[Any] | Names | None
 ) -> None:
     """Writes embeddings by rename.
 
@@ -43,7 +44,7 @@ def write_embeddings(
         staging.unlink(missing_ok=True)
 
 
-def _write_parquet(path: Path, z: npt.NDArray[np.float32], ids: npt.NDArray[Any]) -> None:
+def _write_parquet(path: Path, z: npt.NDArray[np.float32], ids: npt.NDArray[Any] | Names) -> None:
     try:
         import pyarrow
         import pyarrow.parquet
