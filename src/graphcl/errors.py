@@ -9,7 +9,7 @@
     │   ├── StoreError                   a store that is missing, damaged or in the way
     │   └── RunError                     a run directory that is missing, damaged or in the way
     ├── MissingExtraError (ImportError)  an optional dependency is not installed
-    └── TrainingError                    training cannot go on (non-finite loss)
+    └── TrainingError                    training cannot go on, or would not fit
 
 The command line answers each with one line and exit code 2; anything else is a bug.
 """

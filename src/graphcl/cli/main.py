@@ -8,6 +8,7 @@ import sys
 import traceback
 from typing import Annotated
 
+import torch
 import typer
 
 from graphcl.cli import datasets, embed, evaluate, train
@@ -68,6 +69,10 @@ def run(arguments: list[str]) -> int:
         if isinstance(error.__context__, BrokenPipeError):
             return 0
         raise
+    except torch.OutOfMemoryError:
+        return _fail(
+            "out of GPU memory; try --set mode=sampled, a smaller dim or batch_nodes, --device cpu"
+        )
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         return _fail(f"{name}{error.strerror or error}")

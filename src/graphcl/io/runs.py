@@ -127,7 +127,7 @@ def read_embeddings(run: Path) -> Any:
     """Returns the embeddings that `train` left in a run."""
     path = run / EMBEDDINGS
     try:
-        return np.load(path, allow_pickle=False)
+        return np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise RunError(f"{run}: has no {EMBEDDINGS}; make them with: graphcl embed") from None
     except (ValueError, EOFError) as error:
