@@ -286,6 +286,10 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
             seed, num_features = int(config["run"]["seed"]), int(config["run"]["num_features"])
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{folder / runs.CONFIG}: [run] lacks {error}") from None
+        # Compared with the weights that are there before room for them is made.
+        if not 1 <= num_features <= runs.weights_bytes(folder) // (4 * recipe.dim):
+            wrong = f"num_features = {num_features} and dim = {recipe.dim}"
+            raise RunError(f"{folder / runs.CONFIG}: {wrong} do not fit {runs.MODEL}")
         model = cls(recipe, seed=seed, device=device)
         model.recipe_, model.num_features_ = recipe, num_features
         model.encoder_ = recipe_encoder(recipe, num_features, seed=seed)
@@ -293,7 +297,10 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
             model.encoder_.load_state_dict(runs.read_weights(folder))
         except RuntimeError:
             raise RunError(f"{folder / runs.MODEL}: its weights do not fit {runs.CONFIG}") from None
-        model.history_ = [EpochMetrics(**line) for line in runs.read_metrics(folder)]
+        try:
+            model.history_ = [EpochMetrics(**line) for line in runs.read_metrics(folder)]
+        except TypeError as error:
+            raise RunError(f"{folder / runs.METRICS}: damaged ({error})") from None
         model.seconds_ = model.history_[-1].seconds if model.history_ else 0.0
         return model
 

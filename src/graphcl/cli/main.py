@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 import typer
 
-from graphcl.cli import datasets, embed, evaluate, train
+from graphcl.cli import check, datasets, embed, evaluate, train
 from graphcl.errors import GraphCLError
 
 # typer carries its own copy of click in some versions; this is ClickException in either.
@@ -27,6 +27,7 @@ app.command("datasets")(datasets.datasets)
 app.command("train")(train.train)
 app.command("embed")(embed.embed)
 app.command("evaluate")(evaluate.evaluate)
+app.command("check")(check.check)
 
 
 def _version(asked: bool) -> None:

@@ -17,7 +17,6 @@ executed, and no name of a file comes from the JSON.
 """
 
 import json
-import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,10 +28,11 @@ import scipy.sparse
 from graphcl.errors import StoreError
 from graphcl.io.checksums import file_digest
 from graphcl.io.columns import Names, ScaledFeatures
+from graphcl.io.npy import map_npy, regular_size
+from graphcl.io.text import read_text
 
 FORMAT = 1
 HEADER = "store.json"
-HEADER_BYTES = 1 << 20  # a real one has 3 kB
 NAMES = {
     "indptr": ("int64",),
     "indices": ("int32", "int64"),
@@ -99,9 +99,12 @@ def read_header(path: Path) -> Header:
     """Returns what `store.json` says, its types and ranges checked."""
     if not path.is_dir():
         raise StoreError(f"{path}: no such store")
-    text = _read_small(path / HEADER)
     try:
-        values = json.loads(text)
+        values = json.loads(read_text(path / HEADER, StoreError))
+    except FileNotFoundError:
+        raise StoreError(f"{path}: not a store (it has no {HEADER})") from None
+    except StoreError:
+        raise
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{path / HEADER}: not JSON ({error})") from None
     if not isinstance(values, dict) or "graphcl_store" not in values:
@@ -138,7 +141,7 @@ def verify_store(path: Path, on_array: Callable[[str, int], None] = lambda *_: N
     """
     for name, about in read_header(path).arrays.items():
         file = path / f"{name}.npy"
-        size = _regular_size(file)
+        size = regular_size(file, StoreError)
         if file_digest(file) != about["sha256"]:
             raise StoreError(f"{file}: altered or damaged (its checksum differs)")
         on_array(name, size)
@@ -256,45 +259,12 @@ def _require_count(path: Path, what: str, value: Any) -> None:
 def _map(path: Path, name: str, about: Mapping[str, Any]) -> npt.NDArray[Any]:
     """Maps one file; its own header, `store.json` and its size must agree."""
     file = path / f"{name}.npy"
-    size = _regular_size(file)
-    with file.open("rb") as raw:
-        try:
-            version = np.lib.format.read_magic(raw)
-            readers = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }
-            shape, fortran, dtype = readers[version](raw)
-        except (ValueError, KeyError, EOFError) as error:
-            reason = " ".join(str(error).split())[:100]
-            raise StoreError(f"{file}: not an .npy file ({reason})") from None
-        offset = raw.tell()
-    said = np.dtype(about["dtype"]).newbyteorder("<")
-    if fortran or dtype != said or list(shape) != about["shape"]:
-        raise StoreError(f"{file}: holds {dtype} {shape}; {HEADER} says {said} {about['shape']}")
-    needed = offset + said.itemsize * int(np.prod(shape, dtype=object))
-    if size != needed:
-        raise StoreError(f"{file}: has {size} bytes; its header needs {needed}")
-    return np.memmap(file, dtype=said, mode="r", offset=offset, shape=shape)
-
-
-def _read_small(file: Path) -> str:
-    if _regular_size(file) > HEADER_BYTES:
-        raise StoreError(f"{file}: larger than {HEADER_BYTES} bytes; not the header of a store")
-    with file.open("rb") as raw:
-        data = raw.read(HEADER_BYTES)
     try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise StoreError(f"{file}: not JSON ({error})") from None
-
-
-def _regular_size(file: Path) -> int:
-    """Returns a file's size; a pipe or a device, which would hang a reader, is refused."""
-    try:
-        found = file.stat()
+        array = map_npy(file, StoreError)
     except OSError as error:
         raise StoreError(f"{file}: cannot be read ({error.strerror})") from None
-    if not stat.S_ISREG(found.st_mode):
-        raise StoreError(f"{file}: not a regular file")
-    return found.st_size
+    said = np.dtype(about["dtype"]).newbyteorder("<")
+    if array.dtype != said or list(array.shape) != about["shape"]:
+        holds = f"{array.dtype} {array.shape}"
+        raise StoreError(f"{file}: holds {holds}; {HEADER} says {said} {about['shape']}")
+    return array
