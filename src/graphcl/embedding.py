@@ -248,7 +248,13 @@ def _mean(h: Table, csr: Csr, nodes: Tensor, place: Tensor | None) -> Tensor:
 
 
 def _entries(csr: Csr, nodes: Tensor) -> Csr:
-    """Returns the rows of some nodes."""
+    """Returns the rows of some nodes, which ascend; those of a range are a slice."""
+    first, last = int(nodes[0]), int(nodes[-1])
+    if last - first + 1 == len(nodes):
+        indptr = csr.indptr[first : last + 2]
+        entries = slice(int(indptr[0]), int(indptr[-1]))
+        weight = None if csr.weight is None else csr.weight[entries]
+        return Csr(indptr - entries.start, csr.indices[entries], weight)
     start = csr.indptr[nodes]
     counts = csr.indptr[nodes + 1] - start
     indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])

@@ -131,4 +131,4 @@ def test_the_estimate_covers_what_two_batches_hold(graph, own):
     parts = [part for view in batch.trees for group in vars(view).values() for part in group]
     held = sum(part.nbytes for part in parts)
     estimate = modes.sampled_bytes(12, 16, fan_outs=(5, 4), batch_nodes=30, own=own)
-    assert 2 * held < estimate < 5 * held
+    assert 2 * held < estimate < 6 * held
