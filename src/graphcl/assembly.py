@@ -10,7 +10,7 @@ from graphcl.seeding import generator
 from graphcl.tensors import graph_tensors
 from graphcl.training import FullGraph, SampledGraph
 from graphcl.training.inductive import training_subgraph
-from graphcl.training.modes import SAMPLED_BATCH_NODES, Mode, choose_mode
+from graphcl.training.modes import SAMPLED_BATCH_NODES, Mode, check_memory, choose_mode
 from graphcl.views import DropEdges, DropFeatures, Perturbation
 
 
@@ -31,9 +31,13 @@ def recipe_perturbation(recipe: Recipe) -> Perturbation:
 
 
 def recipe_source(
-    recipe: Recipe, graph: Graph, *, device: torch.device
+    recipe: Recipe, graph: Graph, *, device: torch.device, ignore_memory: bool = False
 ) -> tuple[FullGraph | SampledGraph, Mode]:
-    """Returns the batches of one graph, whole or sampled, and which and why."""
+    """Returns the batches of one graph, whole or sampled, and which and why.
+
+    Raises:
+        TrainingError: they would not fit in memory, and `ignore_memory` is false.
+    """
     if recipe.inductive:
         graph = training_subgraph(graph)
     mode = choose_mode(
@@ -44,6 +48,19 @@ def recipe_source(
         layers=recipe.layers,
         device=device,
     )
+    batch_nodes = recipe.batch_nodes or SAMPLED_BATCH_NODES
+    if not ignore_memory:
+        check_memory(
+            graph,
+            mode,
+            encoder=recipe.encoder,
+            dim=recipe.dim,
+            layers=recipe.layers,
+            batch_nodes=batch_nodes,
+            fan_out=recipe.fan_out,
+            feature_scaling=recipe.feature_scaling,
+            device=device,
+        )
     if mode.name == "full":
         tensors = graph_tensors(graph, device=device, feature_scaling=recipe.feature_scaling)
         return FullGraph(*tensors, recipe.batch_nodes), mode
@@ -52,7 +69,7 @@ def recipe_source(
         recipe_perturbation(recipe),
         device=device,
         feature_scaling=recipe.feature_scaling,
-        batch_nodes=recipe.batch_nodes or SAMPLED_BATCH_NODES,
+        batch_nodes=batch_nodes,
         fan_outs=(recipe.fan_out,) * recipe.layers,
         replace=recipe.sample_with_replacement,
         own_features=recipe.encoder == "residual",

@@ -6,9 +6,10 @@
     │   ├── GraphError                   edges, features, labels or masks that make no graph
     │   ├── DatasetError                 a dataset that is unknown, absent or damaged
     │   ├── RecipeError                  a recipe that is unknown or does not parse
+    │   ├── StoreError                   a store that is missing, damaged or in the way
     │   └── RunError                     a run directory that is missing, damaged or in the way
     ├── MissingExtraError (ImportError)  an optional dependency is not installed
-    └── TrainingError                    training cannot go on (non-finite loss)
+    └── TrainingError                    training cannot go on, or would not fit
 
 The command line answers each with one line and exit code 2; anything else is a bug.
 """
@@ -39,6 +40,10 @@ class DatasetError(InvalidInputError):
 
 class RecipeError(InvalidInputError):
     """A recipe is unknown or does not parse."""
+
+
+class StoreError(InvalidInputError):
+    """A store is missing, damaged or in the way."""
 
 
 class RunError(InvalidInputError):

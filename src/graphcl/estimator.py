@@ -28,7 +28,7 @@ from graphcl.recipes.recipe import recipe_keys
 from graphcl.tensors import graph_tensors
 from graphcl.training import EpochMetrics, ManyGraphs, train
 from graphcl.training.modes import SAMPLED_ENCODERS, Mode
-from graphcl.training.progress import progress
+from graphcl.training.progress import RowProgress, progress
 
 Rows = npt.NDArray[np.float32]
 LAYERWISE_NODES = 50_000  # above, inference goes layer by layer in blocks of rows
@@ -63,6 +63,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         seed: decides weights, batches and views; on a CPU it decides every bit of the result.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         verbose: show progress on stderr.
+        ignore_memory: start even where the estimate says that memory will not suffice.
 
     Attributes:
         recipe_: the complete recipe that was trained.
@@ -103,6 +104,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         seed: int = 0,
         device: str = "auto",
         verbose: bool = False,
+        ignore_memory: bool = False,
     ) -> None:
         self.recipe = recipe
         self.encoder = encoder
@@ -124,6 +126,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         self.seed = seed
         self.device = device
         self.verbose = verbose
+        self.ignore_memory = ignore_memory
 
     def complete_recipe(self) -> Recipe:
         """Returns the recipe with this estimator's keywords laid over it."""
@@ -152,7 +155,10 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         graphs = given.train if isinstance(given, GraphCollection) else (given,)
         recipe = self.complete_recipe()
         device = resolve_device(self.device)
-        built = [recipe_source(recipe, one, device=device) for one in graphs]
+        built = [
+            recipe_source(recipe, one, device=device, ignore_memory=self.ignore_memory)
+            for one in graphs
+        ]
         sources, self.mode_ = tuple(source for source, _ in built), built[0][1]
         self.recipe_, self.num_features_, self.history_ = recipe, given.num_features, []
         self.encoder_ = recipe_encoder(recipe, given.num_features, seed=self.seed).to(device)
@@ -185,9 +191,20 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
     @overload
     def transform(self, graph: GraphCollection | list[Any] | tuple[Any, ...]) -> list[Rows]: ...
     @overload
-    def transform(self, graph: Any) -> Rows: ...
-    def transform(self, graph: Any) -> Any:
+    def transform(
+        self, graph: Any, *, nodes: slice | None = ..., scratch: Path | None = ...
+    ) -> Rows: ...
+    def transform(
+        self, graph: Any, *, nodes: slice | None = None, scratch: Path | None = None
+    ) -> Any:
         """Returns embeddings of every node of `graph`, which may be unseen.
+
+        Args:
+            graph: one graph, or several.
+            nodes: of one graph: a range of its nodes, ``slice(start, stop)``; None is all.
+            scratch: of one large graph: a folder for temporary files, where what is computed lies
+                if it would fill the memory; see `embed_graph`. The array returned may then be
+                mapped from there, and the space is freed when it is let go.
 
         Returns:
             An array ``[num_nodes, dim]``; of several graphs, a list of such arrays in the order of
@@ -196,10 +213,12 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         self._require_fitted("transform")
         given = as_graphs(graph)
         if isinstance(given, GraphCollection):
-            return [self._transform_one(one) for one in given.graphs]
-        return self._transform_one(given)
+            if nodes is not None:
+                raise GraphError(f"{given.name}: a range of nodes is of one graph, not of several")
+            return [self._transform_one(one, None, None) for one in given.graphs]
+        return self._transform_one(given, nodes, scratch)
 
-    def _transform_one(self, graph: Graph) -> Rows:
+    def _transform_one(self, graph: Graph, nodes: slice | None, scratch: Path | None) -> Rows:
         if graph.num_features != self.num_features_:
             raise GraphError(
                 f"{graph.name}: has {graph.num_features} features; "
@@ -208,9 +227,13 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         device = resolve_device(self.device)
         encoder, scaling = self.encoder_.to(device), self.recipe_.feature_scaling
         if graph.num_nodes > LAYERWISE_NODES and self.recipe_.encoder in SAMPLED_ENCODERS:
-            return embed_graph(encoder, graph, device=device, feature_scaling=scaling)
+            options: dict[str, Any] = {"device": device, "feature_scaling": scaling}
+            options |= {"nodes": nodes, "scratch": scratch}
+            if self.verbose:
+                options["on_rows"] = RowProgress()
+            return embed_graph(encoder, graph, **options)
         x, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
-        return embed(encoder, x, adjacency)
+        return embed(encoder, x, adjacency)[nodes or slice(None)]
 
     @overload
     def fit_transform(
@@ -263,6 +286,10 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
             seed, num_features = int(config["run"]["seed"]), int(config["run"]["num_features"])
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{folder / runs.CONFIG}: [run] lacks {error}") from None
+        # Compared with the weights that are there before room for them is made.
+        if not 1 <= num_features <= runs.weights_bytes(folder) // (4 * recipe.dim):
+            wrong = f"num_features = {num_features} and dim = {recipe.dim}"
+            raise RunError(f"{folder / runs.CONFIG}: {wrong} do not fit {runs.MODEL}")
         model = cls(recipe, seed=seed, device=device)
         model.recipe_, model.num_features_ = recipe, num_features
         model.encoder_ = recipe_encoder(recipe, num_features, seed=seed)
@@ -270,7 +297,10 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
             model.encoder_.load_state_dict(runs.read_weights(folder))
         except RuntimeError:
             raise RunError(f"{folder / runs.MODEL}: its weights do not fit {runs.CONFIG}") from None
-        model.history_ = [EpochMetrics(**line) for line in runs.read_metrics(folder)]
+        try:
+            model.history_ = [EpochMetrics(**line) for line in runs.read_metrics(folder)]
+        except TypeError as error:
+            raise RunError(f"{folder / runs.METRICS}: damaged ({error})") from None
         model.seconds_ = model.history_[-1].seconds if model.history_ else 0.0
         return model
 

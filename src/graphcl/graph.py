@@ -5,6 +5,7 @@ Everything downstream relies on what is checked here, so nothing downstream chec
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -12,41 +13,44 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError
-from graphcl.io import interchange, validation
+from graphcl.io import interchange, store, store_writer, validation
+from graphcl.io.columns import Names, ScaledFeatures
 from graphcl.io.validation import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
-    r"""An undirected attributed graph :math:`(X, A)`, in memory, read-only.
+    r"""An undirected attributed graph :math:`(X, A)`, read-only, in memory or mapped from a store.
 
     Build one with `from_edge_index`, `from_pyg`, `from_networkx` or `from_scipy`. Edges may come
     in one direction or in both; duplicates are merged and self-loops removed (and counted), since
-    the encoders add their own (:math:`A + I`).
+    the encoders add their own (:math:`A + I`). `save` writes a store, `open` maps one.
 
     Attributes:
         indptr: CSR row pointers, ``[num_nodes + 1]``.
         indices: CSR column indices, each undirected edge twice, sorted in each row.
         x: features ``[num_nodes, num_features]``: float32 array, or `scipy.sparse.csr_array`
-            where they came in sparse.
+            where they came in sparse; from a store also float16, or `ScaledFeatures` (int8).
         y: labels, ``[num_nodes]`` (class numbers; −1 is unlabelled) or ``[num_nodes, labels]``
             (0/1), or None.
         train_mask: nodes the probe learns from, or None; `val_mask` and `test_mask` likewise.
         node_ids: the caller's names of the nodes, or None where they are ``0 … num_nodes − 1``.
         self_loops_removed: how many the input held.
         name: what messages and reports call this graph.
+        store: the folder its arrays are mapped from; None where they are in memory.
     """
 
     indptr: IntArray
     indices: IntArray
-    x: FloatArray | scipy.sparse.csr_array
+    x: FloatArray | scipy.sparse.csr_array | ScaledFeatures
     y: IntArray | None = None
     train_mask: BoolArray | None = None
     val_mask: BoolArray | None = None
     test_mask: BoolArray | None = None
-    node_ids: npt.NDArray[Any] | None = None
+    node_ids: npt.NDArray[Any] | Names | None = None
     self_loops_removed: int = 0
     name: str = "graph"
+    store: Path | None = None
 
     def __post_init__(self) -> None:
         for value in vars(self).values():
@@ -89,7 +93,7 @@ class Graph:
         features = validation.features(x)
         num_nodes = features.shape[0]
         indptr, indices, self_loops = validation.structure(edge_index, num_nodes)
-        masks = {
+        masks: dict[str, Any] = {
             "train_mask": validation.mask(train_mask, num_nodes, "train_mask"),
             "val_mask": validation.mask(val_mask, num_nodes, "val_mask"),
             "test_mask": validation.mask(test_mask, num_nodes, "test_mask"),
@@ -152,6 +156,47 @@ class Graph:
         arrays = interchange.arrays_from_scipy(adjacency) | {"x": x, "y": y}
         return cls.from_edge_index(name=name, **_with_features(arrays), **masks)
 
+    @classmethod
+    def open(cls, path: str | Path, *, verify: bool = False) -> Self:
+        """Maps a store into memory; takes milliseconds whatever its size, and loads nothing.
+
+        Args:
+            path: a folder that `save` or `graphcl build` wrote.
+            verify: read the whole store and compare it with its checksums.
+
+        Raises:
+            StoreError: a file is missing, or is not what the store says.
+        """
+        if verify:
+            store.verify_store(Path(path))
+        graph = cls(**store.open_store(Path(path)), store=Path(path))
+        if verify:
+            graph.check()
+        return graph
+
+    def save(self, path: str | Path, *, features: str = "float32", overwrite: bool = False) -> None:
+        """Writes the graph as a store, which appears whole or not at all.
+
+        Args:
+            path: the folder.
+            features: ``float32``, ``float16`` or ``int8``; sparse features stay sparse, float32.
+            overwrite: replace a store that is there. Anything else that is there is never touched.
+        """
+        store_writer.write_store(Path(path), vars(self), features=features, overwrite=overwrite)
+
+    def check(self) -> None:
+        """Scans a store's structure, once, before a compiled loop relies on it.
+
+        Everything of ours that computes on a graph calls this; so should your own loops. Graphs
+        in memory were checked when they were built.
+
+        Raises:
+            StoreError: the structure is damaged; says where.
+        """
+        if self.store is not None and "_checked" not in vars(self):
+            store.check_structure(str(self.store), vars(self))
+            object.__setattr__(self, "_checked", True)
+
     def to_pyg(self, *, sparse: bool = False) -> Any:
         """Returns a `torch_geometric.data.Data`: both directions of each edge, dense features.
 
@@ -162,8 +207,8 @@ class Graph:
         from torch_geometric.data import Data
 
         data = Data(edge_index=torch.from_numpy(self.edge_index()), num_nodes=self.num_nodes)
-        if isinstance(self.x, np.ndarray):
-            data.x = torch.from_numpy(self.x.copy())
+        if isinstance(self.x, np.ndarray | ScaledFeatures):
+            data.x = torch.from_numpy(np.array(self.x, dtype=np.float32))
         elif sparse:
             csr = (self.x.indptr.astype(np.int64), self.x.indices.astype(np.int64), self.x.data)
             indptr, indices, values = (torch.from_numpy(part.copy()) for part in csr)
@@ -210,7 +255,7 @@ class Graph:
         return all(mask is not None and bool(mask.any()) for mask in masks)
 
     def __repr__(self) -> str:
-        kind = "dense" if isinstance(self.x, np.ndarray) else "sparse"
+        kind = "sparse" if scipy.sparse.issparse(self.x) else "dense"
         labels = f", {self.num_classes} classes" if self.y is not None else ""
         return (
             f"Graph({self.name!r}: {self.num_nodes:,} nodes, {self.num_edges:,} edges, "

@@ -18,6 +18,7 @@ from graphcl.kernels.counter import draw, kept, positions, stream_key, threshold
 from graphcl.kernels.gather_mean import Draws, gather_mean
 from graphcl.kernels.neighbours import sample_neighbours
 from graphcl.kernels.pooled_elu import empty, pooled_elu
+from graphcl.kernels.stored import StoredFeatures
 
 FAN_OUTS = (10, 10, 10)  # the paper's, from the seed node outwards
 
@@ -79,7 +80,7 @@ def sample_tree(
 
     Args:
         indptr: CSR row pointers, int64.
-        indices: CSR column indices, int64.
+        indices: CSR column indices, int64; on a CPU int32 too.
         nodes: the M seed nodes.
         fan_outs: children per tree node, one number per layer of the encoder.
         replace: draw with replacement, as GraphSAGE does.
@@ -112,7 +113,13 @@ def _child_weights(degree: Tensor, fan_out: int, *, replace: bool, unbiased: boo
 
 
 def tree_views(
-    x: Tensor, tree: Tree, *, edge_drop: float, feature_drop: float, own: bool, seed: int
+    x: Tensor | StoredFeatures,
+    tree: Tree,
+    *,
+    edge_drop: float,
+    feature_drop: float,
+    own: bool,
+    seed: int,
 ) -> tuple[TreeView, TreeView]:
     """Draws two views of a tree, independent of each other.
 
@@ -120,7 +127,8 @@ def tree_views(
     probability `feature_drop` and else scaled by ``1 / (1 - feature_drop)``.
 
     Args:
-        x: features of the graph, ``[num_nodes, P]``, on the tree's device.
+        x: features of the graph, ``[num_nodes, P]``, on the tree's device; or as they lie in a
+            store, on a CPU.
         tree: what to perturb.
         edge_drop: in [0, 1).
         feature_drop: in [0, 1).
@@ -130,13 +138,14 @@ def tree_views(
     for name, value in (("edge_drop", edge_drop), ("feature_drop", feature_drop)):
         require(0 <= value < 1, "tree_views", name, "in [0, 1)", value)
     width = x.shape[1] * (2 if own else 1)
+    like = x if isinstance(x, Tensor) else torch.empty(0)  # means and weights are float32 there
     features = [stream_key(seed, "features", level) for level in range(len(tree.levels))]
     parts: list[tuple[list[Tensor], list[Tensor], list[Tensor]]] = [([], [], []), ([], [], [])]
     for level, weight in enumerate(tree.weights):
         parents, children = tree.levels[level : level + 2]
         edges = stream_key(seed, "edges", level)
         draws = Draws(edge_drop, feature_drop, edges, features[level], features[level + 1])
-        out = empty((2, len(parents), width), x)
+        out = empty((2, len(parents), width), like)
         gather_mean(x, parents, children, weight, draws=draws, out=out)
         for view in (0, 1):
             parts[view][0].append(out[view])
@@ -147,8 +156,8 @@ def tree_views(
             kept_weight = torch.where(kept(bits, view, threshold(edge_drop)), weight, 0.0)
             of_children = kept_weight.view(len(parents), 1, -1)
             total = 1 + of_children.sum(2, keepdim=True)
-            self_weights.append((1 / total[:, 0]).to(x.dtype))
-            child_weights.append((of_children / total).to(x.dtype))
+            self_weights.append((1 / total[:, 0]).to(like.dtype))
+            child_weights.append((of_children / total).to(like.dtype))
     first, second = (TreeView(*map(tuple, lists)) for lists in parts)
     return first, second
 

@@ -6,8 +6,10 @@ from torch import Tensor, nn
 
 from graphcl.errors import ParameterError
 from graphcl.graph import Graph
+from graphcl.io.columns import ScaledFeatures
 from graphcl.kernels.borrow import borrow
 from graphcl.kernels.csr import Adjacency, Features, SparseFeatures
+from graphcl.kernels.stored import StoredFeatures
 
 FEATURE_SCALINGS = ("none", "row")
 
@@ -23,16 +25,24 @@ def graph_tensors(
         feature_scaling: ``none``, or ``row``: each node's features divided by the sum of their
             absolute values, as is usual for bags of words.
     """
-    adjacency = Adjacency.from_csr(graph.indptr, graph.indices, device=device)
+    graph.check()
+    indices = np.asarray(graph.indices, dtype=np.int64)  # a store's may be int32
+    adjacency = Adjacency.from_csr(graph.indptr, indices, device=device)
     return feature_tensor(graph, device=device, feature_scaling=feature_scaling), adjacency
 
 
 def feature_tensor(
     graph: Graph, *, device: torch.device, feature_scaling: str = "none"
 ) -> Features:
-    """Returns the features alone; dense ones on a CPU, unscaled, are the graph's own memory."""
+    """Returns the features alone, in float32.
+
+    Dense float32 ones on a CPU, unscaled, are the graph's own memory; narrower ones are converted.
+    """
+    graph.check()
     x: Features
-    if isinstance(graph.x, np.ndarray):
+    if isinstance(graph.x, ScaledFeatures) or graph.x.dtype == np.float16:
+        x = stored_features(graph).to_dense(device)
+    elif isinstance(graph.x, np.ndarray):
         x = borrow(graph.x).to(device)
     else:
         x = SparseFeatures.from_csr(graph.x, device=device)
@@ -42,6 +52,18 @@ def feature_tensor(
         known = " or ".join(FEATURE_SCALINGS)
         raise ParameterError(f"feature_scaling must be {known}; got {feature_scaling!r}")
     return x
+
+
+def stored_features(graph: Graph, *, feature_scaling: str = "none") -> StoredFeatures:
+    """Returns dense features as they lie in memory or in a store: nothing is copied.
+
+    Row scaling takes one pass over the table and four bytes per node.
+    """
+    if isinstance(graph.x, ScaledFeatures):
+        x = StoredFeatures(borrow(graph.x.values), torch.from_numpy(graph.x.scale.copy()))
+    else:
+        x = StoredFeatures(borrow(graph.x))
+    return x.with_unit_rows() if feature_scaling == "row" else x
 
 
 def layer_weights(encoder: nn.Module) -> tuple[list[Tensor], list[Tensor]]:

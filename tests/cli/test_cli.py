@@ -125,6 +125,7 @@ def test_embed_formats_and_ids(trained, capsys):
     assert json.loads(capsys.readouterr().out) == {
         "out": "z.npy",
         "graph": "mine.npz",
+        "first": 0,
         "nodes": 60,
         "dim": 8,
     }

@@ -112,7 +112,7 @@ def test_ppi_that_cannot_be_had_is_one_line(folder, capsys, monkeypatch):
     def fail(*_args, **_keywords):
         raise OSError("no network")
 
-    monkeypatch.setattr("torch_geometric.datasets.PPI", fail)
+    monkeypatch.setattr("graphcl.datasets.ppi.fetch_zip", fail)
     assert run(["train", "ppi", *QUICK]) == 2
     err = capsys.readouterr().err.splitlines()
     assert len(err) == 1

@@ -131,6 +131,12 @@ def test_files_that_are_no_npz(folder):
             load_dataset("ppi")
 
 
+@pytest.fixture
+def fetched(monkeypatch):
+    """The official archive, already unpacked."""
+    monkeypatch.setattr(sys.modules["graphcl.datasets.ppi"], "fetch_zip", lambda *_, **__: None)
+
+
 class FakePPI:
     """PyG's class as far as it is used: a sequence of Data per split."""
 
@@ -151,7 +157,7 @@ class FakePPI:
             )
 
 
-def test_the_official_files_through_pyg(folder, monkeypatch):
+def test_the_official_files_through_pyg(folder, fetched, monkeypatch):
     monkeypatch.setattr(torch_geometric.datasets, "PPI", FakePPI)
     monkeypatch.setattr(FakePPI, "roots", [])
     collection = load_dataset("ppi")
@@ -181,7 +187,7 @@ def failing(error):
 
 def test_nowhere_to_be_had(folder, monkeypatch):
     error = OSError("<urlopen error [Errno -2] Name or service not known>")
-    monkeypatch.setattr(torch_geometric.datasets, "PPI", failing(error))
+    monkeypatch.setattr(sys.modules["graphcl.datasets.ppi"], "fetch_zip", failing(error))
     with pytest.raises(DatasetError) as caught:
         load_dataset("ppi")
     text = str(caught.value)
@@ -190,14 +196,14 @@ def test_nowhere_to_be_had(folder, monkeypatch):
     assert "set GRAPHCL_DATA to a folder that holds ppi/ppi.npz" in text
 
 
-def test_official_files_that_are_not_ppi(folder, monkeypatch):
+def test_official_files_that_are_not_ppi(folder, fetched, monkeypatch):
     monkeypatch.setattr(FakePPI, "__iter__", lambda self: iter(()))
     monkeypatch.setattr(torch_geometric.datasets, "PPI", FakePPI)
     with pytest.raises(DatasetError, match=r"\(0, 0, 0\) train, validation and test graphs"):
         load_dataset("ppi")
 
 
-def test_pyg_needs_networkx(folder, monkeypatch):
+def test_pyg_needs_networkx(folder, fetched, monkeypatch):
     monkeypatch.setattr(torch_geometric.datasets, "PPI", failing(ImportError("networkx")))
     with pytest.raises(MissingExtraError, match=r"graphcl\[networkx\]"):
         load_dataset("ppi")

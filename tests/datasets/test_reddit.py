@@ -64,7 +64,7 @@ def test_an_absent_file_says_where_it_belongs(tmp_path):
         ({"node_types": np.ones(7)}, "node_types must be 60 numbers"),
         ({"feature": np.full((60, 2), np.nan)}, "reddit_data.npz: x: nan at node 0, feature 0"),
         ({"label": np.zeros(9)}, "reddit_data.npz: y: 9 labels for 60 nodes"),
-        ({"label": np.array([None] * 60)}, "not a readable .npz file"),
+        ({"label": np.array([None] * 60)}, "holds pickled objects"),
     ],
 )
 def test_damaged_data(tmp_path, changed, message):

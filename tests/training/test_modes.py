@@ -4,14 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from graphcl.errors import GraphError, ParameterError
+from graphcl.errors import GraphError, ParameterError, TrainingError
 from graphcl.estimator import GraphCL
 from graphcl.graph import Graph
-from graphcl.training import modes
+from graphcl.training import SampledGraph, modes
 from graphcl.training.modes import choose_mode, full_graph_bytes
+from graphcl.views import DropEdges, DropFeatures, Perturbation
 from tests.conftest import random_graph
 
 CPU = torch.device("cpu")
+PERTURBATION = Perturbation(DropEdges(0.2), DropFeatures(0.5))
 
 
 def chosen(graph, mode="auto", encoder="mean"):
@@ -87,3 +89,46 @@ def test_large_graphs_are_embedded_layer_by_layer(graph, recipe, monkeypatch):
     whole = model.transform(graph)
     monkeypatch.setattr("graphcl.estimator.LAYERWISE_NODES", 1)
     np.testing.assert_allclose(model.transform(graph), whole, rtol=1e-4, atol=1e-6)
+
+
+def checked(graph, mode, **changes):
+    options = {"encoder": "mean", "dim": 64, "layers": 2, "batch_nodes": 256, "fan_out": 10}
+    options |= {"feature_scaling": "none", "device": CPU, **changes}
+    modes.check_memory(graph, modes.Mode(mode, "as asked"), **options)
+
+
+def test_a_training_that_does_not_fit_is_refused_with_advice(graph, monkeypatch):
+    checked(graph, "full")
+    checked(graph, "sampled")
+    monkeypatch.setattr(modes, "available_memory_bytes", lambda _: 2_000_000)
+    checked(graph, "full", dim=8)
+    with pytest.raises(
+        TrainingError, match=r"mode sampled needs about .* batch_nodes=64 would fit"
+    ):
+        checked(graph, "sampled")
+    monkeypatch.setattr(modes, "available_memory_bytes", lambda _: 1000)
+    with pytest.raises(TrainingError, match=r"0\.0 GB are free; set mode=sampled"):
+        checked(graph, "full")
+    with pytest.raises(TrainingError, match="set encoder=mean mode=sampled"):
+        checked(graph, "full", encoder="gat")
+    with pytest.raises(TrainingError, match="save the graph as a store"):
+        checked(graph, "sampled", feature_scaling="row")
+
+
+def test_the_estimate_can_be_overruled(graph, recipe, monkeypatch):
+    monkeypatch.setattr(modes, "available_memory_bytes", lambda _: 1000)
+    with pytest.raises(TrainingError, match="mode sampled needs"):
+        GraphCL(recipe, device="cpu").fit(graph)
+    GraphCL(recipe, device="cpu", ignore_memory=True, epochs=1).fit(graph)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_estimate_covers_what_two_batches_hold(graph, own):
+    source = SampledGraph.of(
+        graph, PERTURBATION, device=CPU, fan_outs=(5, 4), batch_nodes=30, own_features=own
+    )
+    batch = source.batch(torch.arange(30), seed=0)
+    parts = [part for view in batch.trees for group in vars(view).values() for part in group]
+    held = sum(part.nbytes for part in parts)
+    estimate = modes.sampled_bytes(12, 16, fan_outs=(5, 4), batch_nodes=30, own=own)
+    assert 2 * held < estimate < 6 * held

@@ -13,6 +13,7 @@ from graphcl.errors import DatasetError, RecipeError, suggestion
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graph import Graph
 from graphcl.io.graph_file import read_arrays
+from graphcl.io.store import is_store
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -26,17 +27,28 @@ ProbeStepsOption = Annotated[
 
 
 def load_graph(name: str) -> Graph | GraphCollection:
-    """Returns the graph that `name` means on a command line: a dataset, or an `.npz` file."""
+    """Returns the graph that `name` means on a command line: a dataset, a store or an `.npz`.
+
+    A store's structure is scanned, since everything that follows computes on it.
+    """
     if name.lower() in CATALOGUE:
         return load_dataset(name)
     path = Path(name)
+    if is_store(path):
+        graph = Graph.open(path)
+        graph.check()
+        return graph
     if path.suffix == ".npz":
         return Graph.from_edge_index(name=path.stem, **read_arrays(path))
     known = ", ".join(CATALOGUE)
     near = suggestion(name.lower(), CATALOGUE)
     if path.exists():
-        raise DatasetError(f"{name}: a graph file must be an .npz; or name a dataset: {known}")
-    raise DatasetError(f"unknown dataset {name!r}; known: {known}, or a path to an .npz{near}")
+        raise DatasetError(
+            f"{name}: a graph file must be an .npz or a store; or name a dataset: {known}"
+        )
+    raise DatasetError(
+        f"unknown dataset {name!r}; known: {known}, or a path to a store or an .npz{near}"
+    )
 
 
 def note(graph: Graph | GraphCollection) -> dict[str, str]:

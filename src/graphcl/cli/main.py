@@ -8,9 +8,10 @@ import sys
 import traceback
 from typing import Annotated
 
+import torch
 import typer
 
-from graphcl.cli import datasets, embed, evaluate, train
+from graphcl.cli import check, datasets, embed, evaluate, train
 from graphcl.errors import GraphCLError
 
 # typer carries its own copy of click in some versions; this is ClickException in either.
@@ -26,6 +27,7 @@ app.command("datasets")(datasets.datasets)
 app.command("train")(train.train)
 app.command("embed")(embed.embed)
 app.command("evaluate")(evaluate.evaluate)
+app.command("check")(check.check)
 
 
 def _version(asked: bool) -> None:
@@ -68,6 +70,10 @@ def run(arguments: list[str]) -> int:
         if isinstance(error.__context__, BrokenPipeError):
             return 0
         raise
+    except torch.OutOfMemoryError:
+        return _fail(
+            "out of GPU memory; try --set mode=sampled, a smaller dim or batch_nodes, --device cpu"
+        )
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         return _fail(f"{name}{error.strerror or error}")

@@ -41,7 +41,7 @@ from graphcl.training import EpochMetrics
 
 
 def train(
-    graph: Annotated[str, typer.Argument(help="A dataset (cora, ppi, …) or an .npz.")],
+    graph: Annotated[str, typer.Argument(help="A dataset (cora, ppi, …), a store or an .npz.")],
     out: Annotated[
         Path | None, typer.Option(help="The run directory. (default: runs/NAME)")
     ] = None,
@@ -53,6 +53,9 @@ def train(
     seed: Annotated[int, typer.Option(help="Decides weights, batches and views.")] = 0,
     probe_steps: ProbeStepsOption = STEPS,
     device: DeviceOption = "auto",
+    ignore_memory: Annotated[
+        bool, typer.Option("--ignore-memory", help="Start even where memory may not suffice.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace a run that is there.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -76,7 +79,7 @@ def train(
     chosen = recipe or (graph.lower() if graph.lower() in recipe_names() else "default")
     full = load_recipe(chosen).with_values(**parse_settings(settings))
     where = resolve_device(device)
-    model = GraphCL(full, seed=seed, device=str(where), verbose=True)
+    model = GraphCL(full, seed=seed, device=str(where), verbose=True, ignore_memory=ignore_memory)
     print(f"{loaded!r}; recipe {chosen}; {device_name(where)}", file=sys.stderr)
     if loaded.self_loops_removed:
         print(f"{loaded.self_loops_removed} self-loops removed", file=sys.stderr)
@@ -87,7 +90,7 @@ def train(
             model.fit(loaded, on_epoch=stop_if_asked)
     except _InterruptedError:
         status = "interrupted"
-    z = rows(model, loaded)
+    z = rows(model, loaded, scratch=_existing(out))
     result = _result(model, loaded, graph)
     try:
         score, why = _probe(z, loaded, probe_steps, where)
@@ -107,6 +110,11 @@ def train(
         print_json(result)
     else:
         _print_result(result, out)
+
+
+def _existing(path: Path) -> Path:
+    """Returns the nearest folder above `path` that is there already."""
+    return next(folder for folder in path.absolute().parents if folder.exists())
 
 
 def _result(model: GraphCL, graph: Graph | GraphCollection, source: str) -> dict[str, Any]:

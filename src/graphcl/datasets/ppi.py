@@ -5,7 +5,6 @@ the training rows. The prepared file holds a reconstruction; `PREPARED_NOTE` say
 """
 
 import os
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.collection import GraphCollection
+from graphcl.datasets.download import fetch_zip
 from graphcl.errors import DatasetError, GraphError, MissingExtraError
 from graphcl.graph import Graph
+from graphcl.io.archives import read_npz
 
 PREPARED = "ppi/ppi.npz"
 PROCESSED = "ppi/processed/train.pt"  # what PyG's class leaves behind
@@ -26,6 +27,14 @@ PREPARED_NOTE = (
 )
 SPLITS = {"train": range(1, 21), "val": range(21, 23), "test": range(23, 25)}
 NUM_FEATURES, NUM_LABELS = 50, 121
+URL = "https://data.dgl.ai/dataset/ppi.zip"  # what PyG's class would fetch, unchecked
+SHA256 = "1f5b2b09ac0f897fa6aa1338c64ab75a5473674cbba89380120bede8cddb2a6a"
+RAW = tuple(
+    f"{split}_{file}"
+    for split in ("train", "valid", "test")
+    for file in ("feats.npy", "graph_id.npy", "graph.json", "labels.npy")
+)
+RAW_BYTES = 1 << 29
 
 _ARRAYS = {"features": 2, "labels": 2, "edges": 2, "graph_id": 1}  # name: dimensions
 
@@ -90,11 +99,7 @@ def z_score(features: npt.NDArray[Any], train: npt.NDArray[np.bool_]) -> npt.NDA
 
 
 def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in _ARRAYS if name in file.files}
-    except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise DatasetError(f"{path}: not a readable .npz file ({error})") from None
+    arrays = read_npz(path, _ARRAYS, DatasetError)
     missing = [name for name in _ARRAYS if name not in arrays]
     if missing:
         raise DatasetError(f"{path}: has no array {missing[0]!r}")
@@ -112,6 +117,8 @@ def _official(folders: Sequence[Path]) -> GraphCollection:
 
     root = folders[-1] / "ppi"
     try:
+        if not _there(root):
+            fetch_zip(URL, root / "raw", sha256=SHA256, names=RAW, limit=RAW_BYTES)
         with _tensors_only():
             parts = {split: list(PPI(str(root), split=split)) for split in SPLITS}
     except ImportError as error:  # PyG reads the official files with networkx
@@ -132,6 +139,11 @@ def _official(folders: Sequence[Path]) -> GraphCollection:
             for split, datas in parts.items()
         }
     )
+
+
+def _there(root: Path) -> bool:
+    """Whether PyG's class finds what it needs and fetches nothing."""
+    return all((root / "raw" / name).exists() for name in RAW)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ The two official files, as DGL and PyG distribute them:
 - ``reddit_graph.npz``: a SciPy matrix: ``row`` and ``col``, or ``indptr`` and ``indices``.
 """
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import scipy.sparse
 from graphcl.errors import DatasetError, GraphError
 from graphcl.graph import Graph
 from graphcl.io import validation
+from graphcl.io.archives import read_npz
 
 DATA, GRAPH = "reddit_data.npz", "reddit_graph.npz"
 SPLITS = {"train_mask": 1, "val_mask": 2, "test_mask": 3}
@@ -107,15 +107,10 @@ def _structure(path: Path, num_nodes: int) -> tuple[Any, Any, int]:
 
 def _read(path: Path, names: tuple[str, ...], *, all_of: bool = True) -> dict[str, Any]:
     """Reads the arrays `names` of an `.npz` file; nothing pickled is ever read."""
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            missing = [name for name in names if name not in file.files]
-            if missing and all_of:
-                raise DatasetError(f"{path}: has no array {missing[0]!r}")
-            return {name: file[name] for name in names if name in file.files}
-    except FileNotFoundError:
-        raise DatasetError(f"{path}: no such file; {ADVICE}") from None
-    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        if isinstance(error, DatasetError):
-            raise
-        raise DatasetError(f"{path}: not a readable .npz file ({error})") from None
+    if not path.exists():
+        raise DatasetError(f"{path}: no such file; {ADVICE}")
+    arrays = read_npz(path, names, DatasetError)
+    missing = [name for name in names if name not in arrays]
+    if missing and all_of:
+        raise DatasetError(f"{path}: has no array {missing[0]!r}")
+    return arrays

@@ -5,7 +5,9 @@ unpickler knows the six names such files use and refuses every other.
 """
 
 import collections
+import io
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,15 @@ import scipy.sparse
 
 from graphcl.errors import DatasetError
 
-_reconstruct = np.empty(0).__reduce__()[0]  # numpy's own function, wherever this version keeps it
+_numpy_reconstruct: Any = np.empty(0).__reduce__()[0]  # wherever this version keeps it
+
+
+def _reconstruct(kind: Any, shape: Any, dtype: Any) -> Any:
+    """NumPy's own function, for the empty arrays it is always called for: no memory on demand."""
+    if kind is not np.ndarray or shape != (0,):
+        raise pickle.UnpicklingError(f"an array of shape {str(shape)[:40]} out of nothing")
+    return _numpy_reconstruct(kind, shape, dtype)
+
 
 _ADMITTED: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
@@ -37,6 +47,13 @@ class _ArrayUnpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(f"{module}.{name} is not an array") from None
 
 
+def _check_numbers(data: bytes) -> None:
+    """Refuses memo numbers beyond the file's size, for each of which Python would make room."""
+    for opcode, number, _ in pickletools.genops(data):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(number or 0) > len(data):
+            raise pickle.UnpicklingError(f"memo number {number} in {len(data)} bytes")
+
+
 def load_arrays(path: Path) -> Any:
     """Returns the arrays pickled in `path`.
 
@@ -44,8 +61,12 @@ def load_arrays(path: Path) -> Any:
         DatasetError: the file is damaged, or names anything but arrays, dicts and lists.
     """
     try:
-        with path.open("rb") as file:
-            return _ArrayUnpickler(file, encoding="latin1").load()
+        data = path.read_bytes()
+        _check_numbers(data)
+        found = _ArrayUnpickler(io.BytesIO(data), encoding="latin1").load()
+        if scipy.sparse.issparse(found):
+            found.check_format(full_check=True)  # SciPy's loops trust what a pickle says
+        return found
     except FileNotFoundError:
         raise DatasetError(f"{path}: no such file") from None
     except Exception as error:  # a damaged pickle can raise anything at all

@@ -13,6 +13,7 @@ from graphcl.errors import GraphError
 from graphcl.evaluation.multilabel import STEPS, MultilabelResult, multilabel_probe
 from graphcl.graph import Graph
 
+_BLOCK_ROWS = 1 << 18
 STRENGTHS = tuple(10.0 ** (k / 2) for k in range(-8, 5))  # C from 1e-4 to 1e2, half decades
 
 Array = npt.NDArray[Any]
@@ -89,15 +90,16 @@ def linear_probe(
         )
     if len(np.unique(y[train])) < 2:
         raise GraphError("probe: the training nodes hold fewer than two classes")
-    z = _standardise(z.astype(np.float64))
+    standard = _standardiser(z)
+    z_train, z_val, z_test = (standard(z[nodes]) for nodes in (train, val, test))
     best: Any = None
     val_accuracy = -1.0
     for strength in STRENGTHS:
-        classifier = _fit(z[train], y[train], strength)
-        accuracy = float((classifier.predict(z[val]) == y[val]).mean())
+        classifier = _fit(z_train, y[train], strength)
+        accuracy = float((classifier.predict(z_val) == y[val]).mean())
         if accuracy > val_accuracy:
             best, val_accuracy = classifier, accuracy
-    predicted = best.predict(z[test])
+    predicted = best.predict(z_test)
     return ProbeResult(
         accuracy=float((predicted == y[test]).mean()),
         micro_f1=float((predicted == y[test]).mean()),
@@ -125,11 +127,17 @@ def _macro_f1(y: Array, predicted: Array) -> float:
     return float(f1_score(y, predicted, average="macro", zero_division=0))
 
 
-def _standardise(z: Array) -> Array:
-    spread = z.std(axis=0)
-    scale: Array = np.where(spread > 0, spread, 1)
-    standard: Array = (z - z.mean(axis=0)) / scale
-    return standard
+def _standardiser(z: Array) -> Callable[[Array], Array]:
+    """Returns what standardises rows of `z` by its columns' means and deviations.
+
+    A large table, which may be mapped from a file, is read in blocks and never held.
+    """
+    blocks = [z[start : start + _BLOCK_ROWS] for start in range(0, len(z), _BLOCK_ROWS)]
+    mean = sum(block.astype(np.float64).sum(axis=0) for block in blocks) / len(z)
+    squares = sum(((block.astype(np.float64) - mean) ** 2).sum(axis=0) for block in blocks)
+    spread = np.sqrt(squares / len(z))
+    scale = np.where(spread > 0, spread, 1)
+    return lambda rows: (rows.astype(np.float64) - mean) / scale
 
 
 def _split(graph: Graph | GraphCollection, y: Array, seed: int) -> tuple[Array, Array, Array]:

@@ -7,8 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import MissingExtraError, RunError
+from graphcl.io.columns import Names
 
 SUFFIXES = (".npy", ".parquet")
+_GROUP_ROWS = 65536  # rows of a Parquet row group, and of memory
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:
@@ -24,17 +26,27 @@ def check_output(path: Path, *, overwrite: bool) -> None:
 
 
 def write_embeddings(
-    path: Path, z: npt.NDArray[np.float32], node_ids: npt.NDArray[Any] | None
+    path: Path,
+    z: npt.NDArray[np.float32],
+    node_ids: npt.NDArray[Any] | Names | None,
+    *,
+    first: int = 0,
 ) -> None:
-    """Writes embeddings by rename.
+    """Writes embeddings by rename; those of a large graph may be mapped, and are never loaded.
 
     `.npy` holds the array alone, rows in the graph's order. `.parquet` holds a column ``id`` (the
     graph's own ids, or row numbers) and a column ``embedding`` of fixed-size lists.
+
+    Args:
+        path: ends in one of `SUFFIXES`.
+        z: the rows.
+        node_ids: names of all nodes of the graph, or None.
+        first: the node of the first row.
     """
     staging = path.with_name(f".{path.name}.partial")
     try:
         if path.suffix == ".parquet":
-            _write_parquet(staging, z, np.arange(len(z)) if node_ids is None else node_ids)
+            _write_parquet(staging, z, node_ids, first)
         else:
             with staging.open("wb") as file:
                 np.save(file, z)
@@ -43,14 +55,29 @@ def write_embeddings(
         staging.unlink(missing_ok=True)
 
 
-def _write_parquet(path: Path, z: npt.NDArray[np.float32], ids: npt.NDArray[Any]) -> None:
+def _write_parquet(
+    path: Path, z: npt.NDArray[np.float32], ids: npt.NDArray[Any] | Names | None, first: int
+) -> None:
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise MissingExtraError("writing .parquet", "parquet") from error
-    names = ids.tolist()
-    if len({type(name) for name in names}) > 1 or isinstance(names[0], tuple):
-        names = [str(name) for name in names]  # a Parquet column has one type
-    vectors = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(z.reshape(-1)), z.shape[1])
-    pyarrow.parquet.write_table(pyarrow.table({"id": names, "embedding": vectors}), path)
+    mixed = isinstance(ids, np.ndarray) and ids.dtype == object
+    writer = None
+    try:
+        for start in range(0, len(z), _GROUP_ROWS):
+            block = np.asarray(z[start : start + _GROUP_ROWS])
+            rows = slice(first + start, first + start + len(block))
+            names: Any = np.arange(rows.start, rows.stop) if ids is None else ids[rows]
+            if mixed:  # a Parquet column has one type
+                names = [str(name) for name in names]
+            vectors = pyarrow.FixedSizeListArray.from_arrays(
+                pyarrow.array(block.reshape(-1)), z.shape[1]
+            )
+            table = pyarrow.table({"id": pyarrow.array(names), "embedding": vectors})
+            writer = writer or pyarrow.parquet.ParquetWriter(path, table.schema)
+            writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()

@@ -5,14 +5,13 @@ Arrays: ``edge_index`` [2, edges]; ``x`` [nodes, features], or sparse as ``x_ind
 ``test_mask`` and ``node_ids``.
 """
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import scipy.sparse
 
 from graphcl.errors import GraphError
+from graphcl.io.archives import read_npz
 
 _OPTIONAL = ("y", "train_mask", "val_mask", "test_mask", "node_ids")
 _SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
@@ -21,7 +20,7 @@ _KNOWN = {"edge_index", "x", *_SPARSE, *_OPTIONAL}
 
 def read_arrays(path: Path) -> dict[str, Any]:
     """Reads the keyword arguments of `Graph.from_edge_index` from an `.npz` file."""
-    arrays = _read(path)
+    arrays: dict[str, Any] = read_npz(path, None, GraphError)
     unknown = sorted(set(arrays) - _KNOWN)
     if unknown:
         raise GraphError(
@@ -37,23 +36,6 @@ def read_arrays(path: Path) -> dict[str, Any]:
     else:
         raise GraphError(f"{path}: has no array 'x' ([nodes, features])")
     return {"edge_index": arrays["edge_index"], "x": x, **given}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as raw:  # numpy would leave it open when it finds it damaged
-            file = np.load(raw, allow_pickle=False)
-            if not hasattr(file, "files"):
-                raise GraphError(f"{path}: is a single array; a graph is an .npz of several")
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise GraphError(f"{path}: no such file") from None
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, GraphError):
-            raise
-        if "pickle" in str(error):
-            raise GraphError(f"{path}: holds pickled objects, which are never read") from None
-        raise GraphError(f"{path}: not a readable .npz file ({error})") from None
 
 
 def _sparse_features(arrays: dict[str, Any], path: Path) -> scipy.sparse.csr_array:

@@ -14,15 +14,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors.torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from graphcl.errors import RunError
+from graphcl.io.npy import map_npy
+from graphcl.io.tensor_files import check_tensors, read_tensors
+from graphcl.io.text import read_text
 
 FORMAT = 1
 CONFIG, MODEL, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
+METRICS_BYTES = 1 << 28  # a million epochs
 EMBEDDINGS, RESULT = "embeddings.npy", "result.json"
 
 
@@ -88,10 +90,12 @@ def read_config(run: Path) -> dict[str, Any]:
     if not run.is_dir():
         raise RunError(f"{run}: no such run")
     try:
-        config = tomllib.loads((run / CONFIG).read_text())
+        config = tomllib.loads(read_text(run / CONFIG, RunError))
     except FileNotFoundError:
         raise RunError(f"{run}: not a run (it has no {CONFIG})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RunError:
+        raise
+    except (ValueError, RecursionError) as error:  # also a number of too many digits
         raise RunError(f"{run / CONFIG}: not TOML ({error})") from None
     if not isinstance(config.get("run"), dict) or not isinstance(config.get("recipe"), dict):
         raise RunError(f"{run / CONFIG}: lacks the tables [recipe] and [run]")
@@ -105,11 +109,17 @@ def read_weights(run: Path) -> dict[str, Tensor]:
     """Returns the weights of a run."""
     path = run / MODEL
     try:
-        return safetensors.torch.load(path.read_bytes())
+        return read_tensors(path)
     except FileNotFoundError:
         raise RunError(f"{run}: has no {MODEL}; was the training interrupted?") from None
-    except SafetensorError as error:
-        raise RunError(f"{path}: damaged or truncated ({error})") from None
+
+
+def weights_bytes(run: Path) -> int:
+    """Returns the size of a run's weights, their header checked."""
+    try:
+        return check_tensors(run / MODEL)
+    except FileNotFoundError:
+        raise RunError(f"{run}: has no {MODEL}; was the training interrupted?") from None
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -118,20 +128,21 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        return [json.loads(line) for line in path.read_text().splitlines()]
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        text = read_text(path, RunError, limit=METRICS_BYTES)
+        return [json.loads(line) for line in text.splitlines()]
+    except RunError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: damaged ({error})") from None
 
 
 def read_embeddings(run: Path) -> Any:
-    """Returns the embeddings that `train` left in a run."""
+    """Returns the embeddings that `train` left in a run, mapped."""
     path = run / EMBEDDINGS
     try:
-        return np.load(path, allow_pickle=False)
+        return map_npy(path, RunError)
     except FileNotFoundError:
         raise RunError(f"{run}: has no {EMBEDDINGS}; make them with: graphcl embed") from None
-    except (ValueError, EOFError) as error:
-        raise RunError(f"{path}: damaged or truncated ({error})") from None
 
 
 def _umask() -> int:

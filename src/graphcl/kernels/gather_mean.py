@@ -11,17 +11,17 @@ dropout. At fan-outs (10, 10, 10) a batch has 1,111 feature rows per seed node a
 view: each row is read once, perturbed twice on the way, and only the means are written.
 """
 
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
+from graphcl.kernels.blocks import block_height
 from graphcl.kernels.counter import HALVES, Key, draw, draw_word, kept, row_keys, threshold
-from graphcl.kernels.parallel import parallel
+from graphcl.kernels.parallel import parallel, prange
+from graphcl.kernels.stored import StoredFeatures, as_float
 
-prange = cast("Any", numba.prange)
 CHUNK_ELEMENTS = 1 << 25  # of the reference on a GPU: 256 MB for each of its int64 temporaries
 
 
@@ -44,12 +44,18 @@ class Draws(NamedTuple):
 
 
 def gather_mean(
-    x: Tensor, parents: Tensor, children: Tensor, weight: Tensor, *, draws: Draws, out: Tensor
+    x: Tensor | StoredFeatures,
+    parents: Tensor,
+    children: Tensor,
+    weight: Tensor,
+    *,
+    draws: Draws,
+    out: Tensor,
 ) -> None:
     """Writes the module's means for both views into `out`.
 
     Args:
-        x: features ``[num_nodes, P]``; on a CPU float32.
+        x: features ``[num_nodes, P]``; on a CPU a float32 tensor, or as they lie in a store.
         parents: node numbers of one level, ``[n]``.
         children: node numbers of the next, ``[n · fan_out]``, those of a parent side by side.
         weight: of each child, ``[n · fan_out]`` float32; 0 is an empty slot.
@@ -57,12 +63,13 @@ def gather_mean(
         out: ``[2, n, P]``, or ``[2, n, 2P]`` for the parents' own perturbed features after the
             means.
     """
-    if x.is_cuda:
+    if isinstance(x, Tensor) and x.is_cuda:
         _on_gpu(x, parents, children, weight, draws, out)
         return
     words = [np.uint32(word) for key in draws[2:] for word in key]
+    stored = StoredFeatures(x) if isinstance(x, Tensor) else x
     _gather_mean(
-        x.numpy(),
+        *stored.arrays(),
         parents.numpy(),
         children.numpy(),
         weight.numpy(),
@@ -80,7 +87,7 @@ def gather_mean_reference(
 ) -> None:
     """`gather_mean` in plain tensor operations, in chunks of parents, on any device."""
     fan_out, width = len(children) // len(parents), x.shape[1]
-    height = max(1, CHUNK_ELEMENTS // (fan_out * width))
+    height = max(1, block_height(CHUNK_ELEMENTS) // (fan_out * width))
     for start in range(0, len(parents), height):
         rows = slice(start, min(start + height, len(parents)))
         below = slice(rows.start * fan_out, rows.stop * fan_out)
@@ -122,7 +129,8 @@ def _on_gpu(
 
 @parallel
 def _gather_mean(  # type: ignore[no-untyped-def]
-    x, parents, children, weight, edge_0, edge_1, own_0, own_1, child_0, child_1,
+    x, column_scale, row_scale, parents, children, weight,
+    edge_0, edge_1, own_0, own_1, child_0, child_1,
     edge_limit, feature_limit, with_own, out_0, out_1,
 ):  # fmt: skip
     width = x.shape[1]
@@ -130,6 +138,7 @@ def _gather_mean(  # type: ignore[no-untyped-def]
     low, half = np.uint32(0xFFFF), np.uint32(16)
     nothing = np.uint32(0x10000)  # a limit that no half of a draw reaches
     zero = np.float32(0)
+    scaled = row_scale.shape[0] > 0
     scale = np.float32(65536 / (65536 - np.int64(feature_limit)))
     for row in prange(parents.shape[0]):
         # Not summed in place: there the two views often lie a multiple of 4,096 bytes apart, and
@@ -151,22 +160,25 @@ def _gather_mean(  # type: ignore[no-untyped-def]
             word_0 = draw_word(np.uint32(child), child_0, child_1)
             word_1 = draw_word(np.uint32(child), child_1, child_0)
             features = x[children[child]]
+            share = w * row_scale[children[child]] if scaled else w
             for column in range(width):
                 bits = draw_word(np.uint32(column), word_0, word_1)
-                value = features[column] * w
+                value = as_float(features[column]) * share
                 sum_0[column] += value if np.uint32(bits & low) >= limit_0 else zero
                 sum_1[column] += value if np.uint32(bits >> half) >= limit_1 else zero
         word_0 = draw_word(np.uint32(row), own_0, own_1)
         word_1 = draw_word(np.uint32(row), own_1, own_0)
         features = x[parents[row]]
+        share = row_scale[parents[row]] if scaled else np.float32(1)
         mean_0, mean_1 = out_0[row], out_1[row]
         factor_0, factor_1 = scale / weight_0, scale / weight_1
         for column in range(width):
             bits = draw_word(np.uint32(column), word_0, word_1)
-            value_0 = features[column] if np.uint32(bits & low) >= feature_limit else zero
-            value_1 = features[column] if np.uint32(bits >> half) >= feature_limit else zero
-            mean_0[column] = (sum_0[column] + value_0) * factor_0
-            mean_1[column] = (sum_1[column] + value_1) * factor_1
+            value = as_float(features[column]) * share
+            value_0 = value if np.uint32(bits & low) >= feature_limit else zero
+            value_1 = value if np.uint32(bits >> half) >= feature_limit else zero
+            mean_0[column] = (sum_0[column] + value_0) * factor_0 * column_scale[column]
+            mean_1[column] = (sum_1[column] + value_1) * factor_1 * column_scale[column]
             if with_own:
-                mean_0[width + column] = value_0 * scale
-                mean_1[width + column] = value_1 * scale
+                mean_0[width + column] = value_0 * scale * column_scale[column]
+                mean_1[width + column] = value_1 * scale * column_scale[column]

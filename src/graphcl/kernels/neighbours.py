@@ -8,17 +8,12 @@ that nothing fills holds the node itself.
 The draw of a slot is a function of its place, so CPU and GPU, one thread and many agree.
 """
 
-from typing import Any, cast
-
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from graphcl.kernels.counter import Key, draw, draw_word, positions
-from graphcl.kernels.parallel import parallel
-
-prange = cast("Any", numba.prange)
+from graphcl.kernels.parallel import parallel, prange
 
 
 def sample_neighbours(
@@ -28,7 +23,7 @@ def sample_neighbours(
 
     Args:
         indptr: CSR row pointers, int64, on the device of the rest.
-        indices: CSR column indices, int64.
+        indices: CSR column indices, int64; on a CPU int32 too.
         nodes: node numbers; any may repeat.
         fan_out: slots per node.
         replace: whether a neighbour can be drawn twice.

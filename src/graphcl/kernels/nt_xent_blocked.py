@@ -18,6 +18,8 @@ import math
 import torch
 from torch import Tensor
 
+from graphcl.kernels.blocks import block_height
+
 STRIP_ROWS = 512  # tall enough for fast products, low enough to stay in cache between passes
 CUDA_STRIP_ROWS = 4096  # on a GPU without triton: enough work to hide the launches
 KEPT_BYTES = 256 * 2**20  # strips up to this size are kept for the backward pass, else recomputed
@@ -80,7 +82,7 @@ def pull(z: Tensor, log_denominators: Tensor, temperature: float, strips: list[T
 
 
 def _slices(z: Tensor) -> list[slice]:
-    height = CUDA_STRIP_ROWS if z.is_cuda else STRIP_ROWS
+    height = block_height(CUDA_STRIP_ROWS) if z.is_cuda else STRIP_ROWS
     return [slice(start, min(start + height, len(z))) for start in range(0, len(z), height)]
 
 

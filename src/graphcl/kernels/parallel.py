@@ -2,10 +2,11 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numba
 
+prange = cast("Any", numba.prange)
 _ONE_AT_A_TIME = threading.Lock()  # numba's own thread pool ends the process when two threads enter
 
 

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
+from graphcl.kernels.blocks import block_height
+
 BLOCK_ROWS = 4096  # 8 MB of activations at dim 512
 
 
@@ -76,9 +78,9 @@ class _PooledElu(torch.autograd.Function):
 
 
 def _blocks(child_weights: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Yields slices of parents and of their children; all at once on a GPU."""
+    """Yields slices of parents and of their children; all at once on a GPU that has room."""
     parents, _, fan_out = child_weights.shape
-    height = parents if child_weights.is_cuda else max(1, BLOCK_ROWS // fan_out)
+    height = block_height(parents) if child_weights.is_cuda else max(1, BLOCK_ROWS // fan_out)
     for start in range(0, parents, height):
         stop = min(start + height, parents)
         yield slice(start, stop), slice(start * fan_out, stop * fan_out)

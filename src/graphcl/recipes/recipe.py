@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from graphcl.errors import ParameterError, RecipeError, require, suggestion
+from graphcl.io.text import read_text
 from graphcl.io.toml import format_toml
 
 
@@ -111,8 +112,8 @@ def load_recipe(recipe: str | Path | Recipe) -> Recipe:
         text = (resources.files("graphcl.recipes") / f"{name}.toml").read_text()
     elif name.endswith(".toml"):
         try:
-            text = Path(name).read_text()
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_text(Path(name), RecipeError)
+        except OSError as error:
             raise RecipeError(f"recipe {name}: cannot be read ({error})") from None
     else:
         known = ", ".join(recipe_names())
@@ -120,10 +121,13 @@ def load_recipe(recipe: str | Path | Recipe) -> Recipe:
         raise RecipeError(f"unknown recipe {name!r}; known: {known}, or a path to a .toml{near}")
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number of too many digits
         raise RecipeError(f"recipe {name}: not TOML ({error})") from None
     # A run's config.toml keeps its recipe in a table: a run can be trained again from it.
-    return Recipe.from_mapping(values.get("recipe", values), where=f"recipe {name}")
+    table = values.get("recipe", values)
+    if not isinstance(table, dict):
+        raise RecipeError(f"recipe {name}: [recipe] must be a table; got {table!r}")
+    return Recipe.from_mapping(table, where=f"recipe {name}")
 
 
 def check_keys(values: Mapping[str, Any], *, where: str) -> None:
@@ -157,8 +161,8 @@ def _typed(key: str, value: Any) -> Any:
 _KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _INFINITY = float("inf")
 _CONSTRAINTS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "layers": (lambda v: v >= 1, "at least 1"),
-    "dim": (lambda v: v >= 1, "at least 1"),
+    "layers": (lambda v: 1 <= v <= 64, "in [1, 64]"),
+    "dim": (lambda v: 1 <= v <= 65536, "in [1, 65536]"),
     "edge_drop": (lambda v: 0 <= v < 1, "in [0, 1)"),
     "feature_drop": (lambda v: 0 <= v < 1, "in [0, 1)"),
     "temperature": (lambda v: 0 < v < _INFINITY, "positive"),
@@ -172,5 +176,5 @@ _CONSTRAINTS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "'auto', 'float32', 'tf32' or 'bf16'",
     ),
     "mode": (lambda v: v in ("auto", "full", "sampled"), "'auto', 'full' or 'sampled'"),
-    "fan_out": (lambda v: v >= 1, "at least 1"),
+    "fan_out": (lambda v: 1 <= v <= 65536, "in [1, 65536]"),
 }

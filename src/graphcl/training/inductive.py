@@ -19,6 +19,7 @@ def training_subgraph(graph: Graph) -> Graph:
     """
     if graph.train_mask is None or not graph.train_mask.any():
         raise GraphError(f"{graph.name}: has no train_mask; inductive training needs one")
+    graph.check()
     nodes = np.flatnonzero(graph.train_mask)
     number = np.full(graph.num_nodes, -1, dtype=np.int64)
     number[nodes] = np.arange(len(nodes))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from graphcl.errors import TrainingError, require
+from graphcl.kernels.blocks import retry_smaller
 from graphcl.losses import nt_xent
 from graphcl.losses.nt_xent import mutual_information_bound
 from graphcl.seeding import derive
@@ -120,7 +121,16 @@ def train(
         return torch.stack([loss.detach(), _gradient_norm(encoder)])
 
     recordable = on_gpu and source.constant and getattr(encoder, "recordable", False)
-    step = CudaGraphStep(update, generator) if recordable else update
+
+    def update_or_smaller(batch: Batch) -> Tensor:
+        state = generator.get_state()
+
+        def reset() -> None:
+            generator.set_state(state)
+
+        return retry_smaller(lambda: update(batch), reset=reset)
+
+    step = CudaGraphStep(update, generator) if recordable else update_or_smaller
     began = time.perf_counter()
     encoder.train()
     try:

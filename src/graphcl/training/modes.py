@@ -1,11 +1,15 @@
 """How one graph is trained: whole, or by sampled neighbourhoods."""
 
+import itertools
+import operator
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+import scipy.sparse
 import torch
 
 from graphcl.devices import available_memory_bytes
-from graphcl.errors import ParameterError
+from graphcl.errors import ParameterError, TrainingError
 from graphcl.graph import Graph
 
 MODES = ("auto", "full", "sampled")
@@ -48,6 +52,81 @@ def choose_mode(
     if device.type == "cpu" and graph.num_nodes > CPU_NODES:
         return Mode("sampled", f"{graph.num_nodes:,} nodes are many for a CPU to encode per step")
     return Mode("full", f"the whole graph takes {figures}")
+
+
+def check_memory(
+    graph: Graph,
+    mode: Mode,
+    *,
+    encoder: str,
+    dim: int,
+    layers: int,
+    batch_nodes: int,
+    fan_out: int,
+    feature_scaling: str,
+    device: torch.device,
+) -> None:
+    """Refuses a training that would not fit, before it takes any memory, and says what would help.
+
+    Raises:
+        TrainingError: the estimate is above what is free. It is an estimate; the caller may
+            choose not to ask.
+    """
+    available = available_memory_bytes(device)
+
+    def needed(batch_nodes: int) -> int:
+        if mode.name == "full":
+            return full_graph_bytes(graph, dim, layers)
+        own = encoder == "residual"
+        table = table_bytes(graph, feature_scaling=feature_scaling, device=device)
+        return table + sampled_bytes(
+            graph.num_features, dim, fan_outs=(fan_out,) * layers, batch_nodes=batch_nodes, own=own
+        )
+
+    if needed(batch_nodes) <= available:
+        return
+    figures = f"about {needed(batch_nodes) / 1e9:.1f} GB; {available / 1e9:.1f} GB are free"
+    smaller = batch_nodes // 2
+    while smaller > 16 and needed(smaller) > available:
+        smaller //= 2
+    if mode.name == "full":
+        sampled = "mode=sampled" if encoder in SAMPLED_ENCODERS else "encoder=mean mode=sampled"
+        advice = f"set {sampled}, or a smaller dim"
+    elif needed(smaller) <= available:
+        advice = f"batch_nodes={smaller} would fit; a smaller dim or fan_out helps, too"
+    elif scipy.sparse.issparse(graph.x):
+        advice = "sparse features are made dense here; reduce their number first"
+    elif device.type == "cuda":
+        advice = "device=cpu reads features from the disk"
+    else:
+        advice = "save the graph as a store, whose features stay on disk (Graph.save)"
+    raise TrainingError(f"mode {mode.name} needs {figures}; {advice}")
+
+
+def table_bytes(graph: Graph, *, feature_scaling: str, device: torch.device) -> int:
+    """Estimates what sampled training holds of a graph beyond the graph itself."""
+    order = 8 * graph.num_nodes
+    if device.type == "cuda":
+        return 2 * graph.num_nodes * graph.num_features + 8 * len(graph.indices) + 2 * order
+    if scipy.sparse.issparse(graph.x) or (graph.store is None and feature_scaling != "none"):
+        return 4 * graph.num_nodes * graph.num_features + order
+    return order + 4 * graph.num_nodes
+
+
+def sampled_bytes(
+    num_features: int, dim: int, *, fan_outs: Sequence[int], batch_nodes: int, own: bool
+) -> int:
+    """Estimates what a sampled step holds: two views of this batch and of the next.
+
+    Per tree node above the deepest level: its inputs in both batches, its first layer and that
+    layer's gradient. The levels above hold a tenth of the rows and more layers: left out.
+    """
+    sizes = list(itertools.accumulate(fan_outs, operator.mul, initial=batch_nodes))
+    rows = sum(sizes[:-1])
+    inputs = 2 * rows * num_features * (2 if own else 1)
+    activations = rows * dim * 2
+    numbers = 2 * 3 * sum(sizes)  # node numbers of 8 bytes, weights of 4; twice
+    return 4 * (2 * (inputs + activations) + numbers)
 
 
 def full_graph_bytes(graph: Graph, dim: int, layers: int) -> int:

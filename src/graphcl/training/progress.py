@@ -1,6 +1,7 @@
 """Progress on stderr: a bar with rate and ETA on a terminal, plain lines elsewhere."""
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
@@ -61,6 +62,28 @@ class BarProgress:
     def close(self) -> None:
         """Takes the bar off the screen."""
         self._bar.stop()
+
+
+class RowProgress:
+    """An `on_rows` for inference that takes a while: a line every few seconds."""
+
+    def __init__(self, stream: TextIO | None = None, label: str = "embed") -> None:
+        self._stream, self._label = stream, label
+        self._began = self._last = time.perf_counter()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Reports how many rows of all layers are done."""
+        now = time.perf_counter()
+        if now - self._last < LINE_EVERY_SECONDS:
+            return
+        self._last = now
+        rate = done / (now - self._began)
+        print(
+            f"{self._label}: {done / total:.0%} of {total:,} rows of all layers  "
+            f"{rate:,.0f} rows/s  ETA {duration((total - done) / rate)}",
+            file=self._stream or sys.stderr,
+            flush=True,
+        )
 
 
 @contextmanager

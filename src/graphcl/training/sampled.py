@@ -6,15 +6,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self, TypeVar
 
+import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor, nn
 
 from graphcl.errors import require
 from graphcl.graph import Graph
+from graphcl.kernels.blocks import retry_smaller
 from graphcl.kernels.borrow import borrow
+from graphcl.kernels.stored import StoredFeatures
 from graphcl.sampling import FAN_OUTS, TreeView, encode_tree, sample_tree, tree_views
 from graphcl.seeding import derive, generator
-from graphcl.tensors import feature_tensor, layer_weights
+from graphcl.tensors import feature_tensor, layer_weights, stored_features
 from graphcl.training.inductive import training_subgraph
 from graphcl.views import Perturbation
 
@@ -67,9 +71,10 @@ class SampledGraph:
 
     Args:
         x: dense features, on the device that trains; float32, or on a GPU bfloat16: then the
-            encoder's products are bfloat16 too, and a feature row is half the traffic.
+            encoder's products are bfloat16 too, and a feature row is half the traffic. Those of
+            a store stay on disk: rows are gathered out of the map in the type they have there.
         indptr: CSR row pointers, int64, on the same device.
-        indices: CSR column indices, int64.
+        indices: CSR column indices, int64; on a CPU int32 too.
         perturbation: the distribution t, the same that `train` is given.
         batch_nodes: M, the nodes per step.
         fan_outs: neighbours per hop, one number per layer of the encoder.
@@ -78,7 +83,7 @@ class SampledGraph:
         own_features: whether the encoder takes nodes' own features too, as the residual one does.
     """
 
-    x: Tensor
+    x: Tensor | StoredFeatures
     indptr: Tensor
     indices: Tensor
     perturbation: Perturbation
@@ -103,7 +108,7 @@ class SampledGraph:
         unbiased: bool = True,
         own_features: bool = True,
     ) -> Self:
-        """Builds a source from a graph; on a CPU it shares the graph's memory.
+        """Builds a source from a graph; on a CPU it shares the graph's memory, or its store.
 
         Features go to a GPU in bfloat16. Sparse ones are made dense.
 
@@ -121,10 +126,9 @@ class SampledGraph:
         """
         if inductive:
             graph = training_subgraph(graph)
-        x = feature_tensor(graph, device=device, feature_scaling=feature_scaling)
-        dense = x if isinstance(x, Tensor) else x.to_dense()
+        graph.check()
         return cls(
-            dense.to(torch.bfloat16) if device.type == "cuda" else dense,
+            _dense_features(graph, device, feature_scaling),
             borrow(graph.indptr).to(device),
             borrow(graph.indices).to(device),
             perturbation,
@@ -159,13 +163,14 @@ class SampledGraph:
         """Yields the batches of one epoch; the same for the same number and seed."""
         order = torch.randperm(self.num_nodes, generator=generator(seed, "batches", number))
         # Equal sizes: a last batch of few nodes would have few negatives.
-        parts = order.to(self.x.device).tensor_split(self.steps_per_epoch)
+        parts = order.to(self.indptr.device).tensor_split(self.steps_per_epoch)
         works = [
             partial(self.batch, nodes, seed=derive(seed, "sampled", number, step))
             for step, nodes in enumerate(parts)
         ]
         # A GPU works through its queue while the host fills it: it needs no thread.
-        yield from (work() for work in works) if self.x.is_cuda else one_ahead(works)
+        on_gpu = self.indptr.is_cuda
+        yield from map(retry_smaller, works) if on_gpu else one_ahead(works)
 
     def batch(self, nodes: Tensor, *, seed: int) -> SampledBatch:
         """Samples the subgraphs of `nodes` and perturbs them twice."""
@@ -187,6 +192,18 @@ class SampledGraph:
             seed=derive(seed, "views"),
         )
         return SampledBatch(nodes, views, self.perturbation)
+
+
+def _dense_features(
+    graph: Graph, device: torch.device, feature_scaling: str
+) -> Tensor | StoredFeatures:
+    narrow = getattr(graph.x, "dtype", None) != np.float32
+    if not scipy.sparse.issparse(graph.x) and (graph.store is not None or narrow):
+        stored = stored_features(graph, feature_scaling=feature_scaling)
+        return stored.to_dense(device, torch.bfloat16) if device.type == "cuda" else stored
+    x = feature_tensor(graph, device=device, feature_scaling=feature_scaling)
+    dense = x if isinstance(x, Tensor) else x.to_dense()
+    return dense.to(torch.bfloat16) if device.type == "cuda" else dense
 
 
 def one_ahead(works: Sequence[Callable[[], T]]) -> Iterator[T]:

@@ -1,0 +1,70 @@
+"""Downloads: of a known size at most, compared with a known SHA-256 before anything is unpacked."""
+
+import hashlib
+import os
+import tempfile
+import urllib.request
+import zipfile
+from collections.abc import Collection
+from pathlib import Path
+
+from graphcl.errors import DatasetError
+from graphcl.io.archives import check_members
+
+TIMEOUT_SECONDS = 60
+_PIECE = 1 << 20
+
+
+def fetch_zip(url: str, folder: Path, *, sha256: str, names: Collection[str], limit: int) -> None:
+    """Downloads a zip and puts the members `names` into `folder`, each by rename.
+
+    Args:
+        url: where it is.
+        folder: made if need be; files of other names in it stay.
+        sha256: the archive's digest; what differs is thrown away unopened.
+        names: plain file names, all of which the archive must hold.
+        limit: bytes of the archive, and of its members together.
+
+    Raises:
+        DatasetError: the archive is too large, or not the one that is known.
+        OSError: the network's or the disk's.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        digest, size = hashlib.sha256(), 0
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
+            while piece := answer.read(_PIECE):
+                size += len(piece)
+                if size > limit:
+                    raise DatasetError(f"{url}: more than {limit} bytes; not what was expected")
+                digest.update(piece)
+                file.write(piece)
+        if digest.hexdigest() != sha256:
+            raise DatasetError(
+                f"{url}: has the SHA-256 {digest.hexdigest()}; expected {sha256}; not unpacked"
+            )
+        try:
+            with zipfile.ZipFile(file) as archive:
+                _unpack(archive, folder, url, names, limit)
+        except zipfile.BadZipFile as error:
+            raise DatasetError(f"{url}: not a zip ({error})") from None
+
+
+def _unpack(
+    archive: zipfile.ZipFile, folder: Path, url: str, names: Collection[str], limit: int
+) -> None:
+    members = check_members(archive, url, DatasetError, suffix="")
+    missing = [name for name in names if name not in members]
+    if missing:
+        raise DatasetError(f"{url}: holds no {missing[0]}")
+    if sum(members[name].file_size for name in names) > limit:
+        raise DatasetError(f"{url}: unpacks to more than {limit} bytes; not what was expected")
+    for name in names:
+        handle, partial = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+        try:
+            with archive.open(members[name]) as source, os.fdopen(handle, "wb") as target:
+                while piece := source.read(_PIECE):
+                    target.write(piece)
+            Path(partial).replace(folder / name)
+        finally:
+            Path(partial).unlink(missing_ok=True)

@@ -1,0 +1,58 @@
+"""One array in an `.npy` file, mapped, after its header was compared with the file's size."""
+
+import math
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.errors import InvalidInputError
+
+Header = tuple[tuple[int, ...], bool, "np.dtype[Any]"]  # shape, column by column, type
+
+
+def read_header(file: BinaryIO) -> Header:
+    """Reads the header of an `.npy` file; what follows is the data.
+
+    Raises:
+        ValueError: it is none, or of a version that this package never writes.
+    """
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(file)
+    raise ValueError(f"unknown .npy version {version}")
+
+
+def map_npy(path: Path, error: type[InvalidInputError]) -> npt.NDArray[Any]:
+    """Returns the array of a file, mapped read-only; no object and no lie about its size gets by.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        InvalidInputError: of the type `error`.
+    """
+    size = regular_size(path, error)
+    with path.open("rb") as file:
+        try:
+            shape, fortran, dtype = read_header(file)
+        except Exception as problem:  # a header is parsed, and can fail in any way
+            reason = " ".join(str(problem).split())[:100]
+            raise error(f"{path}: damaged, not an .npy file ({reason})") from None
+        offset = file.tell()
+    if dtype.hasobject or fortran or min(shape, default=0) < 0:
+        raise error(f"{path}: damaged, holds {dtype} {str(shape)[:60]}; expected rows of numbers")
+    needed = offset + dtype.itemsize * math.prod(shape)
+    if size != needed:
+        raise error(f"{path}: damaged or truncated: has {size} bytes; its header needs {needed}")
+    return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
+
+
+def regular_size(path: Path, error: type[InvalidInputError]) -> int:
+    """Returns a file's size; a pipe or a device, which would keep a reader waiting, is refused."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise error(f"{path}: not a regular file")
+    return found.st_size

@@ -1,0 +1,155 @@
+r"""Feature tables in the type they have on disk, read by the loops that use them.
+
+Row u of the features is :math:`x_u = r_u\, (v_u \odot c)` for stored values v (float32, float16 or
+int8), an optional scale r per row and c per column. Nothing is converted ahead of use: a compiled
+loop that gathers rows reads two bytes or one per value where it would read four.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from numba import njit, types
+from numba.extending import overload
+from torch import Tensor
+
+from graphcl.kernels.parallel import parallel, prange
+
+_BLOCK_ELEMENTS = 1 << 23  # that are converted at a time: 32 MB
+
+
+@dataclass(frozen=True)
+class StoredFeatures:
+    """A feature table on a CPU that compiled loops read as it lies.
+
+    Attributes:
+        values: v, ``[num_nodes, P]``: float32, float16 or int8.
+        column_scale: c, ``[P]`` float32; None is 1.
+        row_scale: r, ``[num_nodes]`` float32; None is 1.
+    """
+
+    values: Tensor
+    column_scale: Tensor | None = None
+    row_scale: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(num_nodes, P)``."""
+        return (self.values.shape[0], self.values.shape[1])
+
+    def rows(self, rows: Any) -> Tensor:
+        """Returns some rows in float32."""
+        block = self.values[rows].float()
+        if self.column_scale is not None:
+            block = block * self.column_scale
+        if self.row_scale is not None:
+            block = block * self.row_scale[rows][:, None]
+        return block
+
+    def to_dense(self, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Returns the whole table on a device, converted in blocks of rows."""
+        dense = torch.empty(self.shape, device=device, dtype=dtype)
+        height = max(1, _BLOCK_ELEMENTS // self.shape[1])
+        for start in range(0, self.shape[0], height):
+            block = slice(start, start + height)
+            dense[block] = self.rows(block).to(device)
+        return dense
+
+    def with_unit_rows(self) -> "StoredFeatures":
+        """Returns the table with each row divided by the sum of its absolute values."""
+        sums = torch.empty(self.shape[0])
+        height = max(1, _BLOCK_ELEMENTS // self.shape[1])
+        for start in range(0, self.shape[0], height):
+            block = slice(start, start + height)
+            sums[block] = self.rows(block).abs().sum(1)
+        scale = torch.where(sums > 0, 1 / sums, 1)
+        own = scale if self.row_scale is None else scale * self.row_scale
+        return StoredFeatures(self.values, self.column_scale, own)
+
+    def arrays(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+        """Returns values, column scale and row scale for a compiled loop.
+
+        Half-precision values come as the 16 bits that `as_float` reads; without a scale per row,
+        that array is empty.
+        """
+        values = self.values.numpy()
+        columns = torch.ones(self.shape[1]) if self.column_scale is None else self.column_scale
+        rows = torch.empty(0) if self.row_scale is None else self.row_scale
+        bits = values.view(np.uint16) if values.dtype == np.float16 else values
+        return bits, columns.numpy(), rows.numpy()
+
+
+def as_float(value: Any) -> Any:
+    """Returns a stored value as float32; in compiled loops only."""
+    raise NotImplementedError
+
+
+@overload(as_float, inline="always")
+def _as_float(value: Any) -> Any:
+    if value == types.uint16:
+        return _half
+    return _single
+
+
+def _single(value: Any) -> Any:
+    return np.float32(value)
+
+
+@njit(inline="always")
+def _half_bits(value):  # type: ignore[no-untyped-def]
+    # Exponent and fraction moved to float32's places read as 2^-112 times the number, subnormals
+    # included; unlike a conversion by the CPU's own instruction, this vectorises everywhere.
+    bits = np.uint32(value)
+    sign = np.uint32((bits & np.uint32(0x8000)) << np.uint32(16))
+    rest = np.uint32((bits & np.uint32(0x7FFF)) << np.uint32(13))
+    return np.uint32(sign | rest).view(np.float32) * np.float32(2.0**112)
+
+
+def _half(value: Any) -> Any:
+    return _half_bits(value)
+
+
+def mean_of_neighbourhoods(
+    x: StoredFeatures,
+    indptr: Tensor,
+    indices: Tensor,
+    nodes: Tensor,
+    *,
+    place: Tensor | None = None,
+) -> Tensor:
+    r"""Returns some rows of :math:`\hat A X`, ``[len(nodes), P]`` in float32, on a CPU.
+
+    Args:
+        x: a table, of every node or of some.
+        indptr: CSR row pointers of the graph.
+        indices: CSR column indices.
+        nodes: the nodes whose means are wanted.
+        place: the row of `x` that belongs to each node of the graph; None where it has them all.
+    """
+    out = torch.empty(len(nodes), x.shape[1])
+    places = torch.empty(0, dtype=torch.int64) if place is None else place
+    _mean(*x.arrays(), indptr.numpy(), indices.numpy(), nodes.numpy(), places.numpy(), out.numpy())
+    return out
+
+
+@parallel
+def _mean(  # type: ignore[no-untyped-def]
+    values, column_scale, row_scale, indptr, indices, nodes, places, out
+):
+    width = values.shape[1]
+    scaled, moved = row_scale.shape[0] > 0, places.shape[0] > 0
+    for row in prange(nodes.shape[0]):
+        node = nodes[row]
+        total = np.zeros(width, np.float32)
+        for entry in range(indptr[node] - 1, indptr[node + 1]):
+            other = node if entry < indptr[node] else indices[entry]  # the node itself, then others
+            where = places[other] if moved else other
+            share = row_scale[where] if scaled else np.float32(1)
+            features = values[where]
+            for column in range(width):
+                total[column] += as_float(features[column]) * share
+        factor = np.float32(1) / np.float32(indptr[node + 1] - indptr[node] + 1)
+        for column in range(width):
+            out[row, column] = total[column] * factor * column_scale[column]

@@ -1,0 +1,91 @@
+"""Compiled loops on narrow features against the same loops on float32 tables."""
+
+import numpy as np
+import pytest
+import torch
+
+from graphcl.kernels.gather_mean import Draws, gather_mean
+from graphcl.kernels.stored import StoredFeatures, mean_of_neighbourhoods
+from tests.conftest import dense_adjacency, random_graph
+
+
+def table(kind, *, rows=60, width=21, row_scale=False):
+    random = np.random.default_rng(0)
+    values = random.normal(size=(rows, width)) * 10.0 ** random.integers(-7, 4, (rows, width))
+    columns = None
+    if kind == "int8":
+        values = random.integers(-127, 128, (rows, width))
+        columns = torch.from_numpy(random.random(width).astype(np.float32))
+    stored = torch.from_numpy(values.astype(kind))
+    scale = torch.from_numpy(random.random(rows).astype(np.float32)) if row_scale else None
+    return StoredFeatures(stored, columns, scale)
+
+
+def plain(x):
+    values = x.values.float()
+    if x.column_scale is not None:
+        values = values * x.column_scale
+    return values if x.row_scale is None else values * x.row_scale[:, None]
+
+
+KINDS = pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
+SCALED = pytest.mark.parametrize("row_scale", [False, True])
+
+
+def test_every_half_is_read_exactly():
+    bits = np.arange(65536, dtype=np.uint16)
+    halves = bits.view(np.float16)
+    halves = halves[np.isfinite(halves)][:, None]
+    x = StoredFeatures(torch.from_numpy(halves))
+    nodes = torch.arange(len(halves))
+    alone = mean_of_neighbourhoods(
+        x, torch.zeros(len(halves) + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int64), nodes
+    )
+    np.testing.assert_array_equal(alone.numpy(), halves.astype(np.float32))
+
+
+@KINDS
+@SCALED
+def test_gather_mean_reads_any_type(kind, row_scale):
+    x = table(kind, row_scale=row_scale)
+    random = torch.Generator().manual_seed(0)
+    parents = torch.randint(60, (17,), generator=random)
+    children = torch.randint(60, (17 * 5,), generator=random)
+    weight = torch.rand(17 * 5, generator=random)
+    draws = Draws(0.3, 0.4, (1, 2), (3, 4), (5, 6))
+    ours, expected = torch.empty(2, 17, 42), torch.empty(2, 17, 42)
+    gather_mean(x, parents, children, weight, draws=draws, out=ours)
+    gather_mean(plain(x), parents, children, weight, draws=draws, out=expected)
+    torch.testing.assert_close(ours, expected, rtol=2e-5, atol=1e-5)
+
+
+@KINDS
+@SCALED
+def test_means_of_neighbourhoods(kind, row_scale):
+    graph = random_graph()
+    x = table(kind, row_scale=row_scale)
+    looped = dense_adjacency(graph) + np.eye(60)
+    expected = (looped @ plain(x).double().numpy()) / looped.sum(1, keepdims=True)
+    csr = (torch.from_numpy(graph.indptr.copy()), torch.from_numpy(graph.indices.astype(np.int32)))
+    nodes = torch.tensor([5, 59, 0, 7])
+    ours = mean_of_neighbourhoods(x, *csr, nodes)
+    np.testing.assert_allclose(ours.numpy(), expected[nodes], rtol=1e-4, atol=1e-4)
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(1))
+    scale = None if x.row_scale is None else x.row_scale[order]
+    moved = StoredFeatures(x.values[order], x.column_scale, scale)
+    place = torch.argsort(order).to(torch.int32)
+    torch.testing.assert_close(mean_of_neighbourhoods(moved, *csr, nodes, place=place), ours)
+
+
+@KINDS
+def test_conversions(kind):
+    x = table(kind)
+    torch.testing.assert_close(x.to_dense(torch.device("cpu")), plain(x))
+    torch.testing.assert_close(x.rows(slice(3, 9)), plain(x)[3:9])
+    unit = plain(x.with_unit_rows())
+    torch.testing.assert_close(unit.abs().sum(1), torch.ones(60))
+
+
+def test_a_row_of_zeros_stays():
+    x = StoredFeatures(torch.zeros(2, 3)).with_unit_rows()
+    assert plain(x).eq(0).all()
