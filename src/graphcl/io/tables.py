@@ -89,11 +89,16 @@ class Tables:
             return int(self._numbered.matrix.x.shape[1])
         return len(self._numbered.features.names) if self._numbered.features else 0
 
-    def fill_structure(self, into: ArraySink) -> None:
-        """Fills ``indptr``, ``indices`` and, weighted, ``edge_weight``; completes the report."""
+    def fill_structure(self, into: ArraySink, *, index: Any = np.int64) -> None:
+        """Fills ``indptr``, ``indices`` and, weighted, ``edge_weight``; completes the report.
+
+        Args:
+            into: where the arrays go.
+            index: the type of ``indices``.
+        """
         counts, weighted = self.report.counts, self._options.weight is not None
         room = 2 * (counts.rows - counts.self_loops)
-        indices = into.array("indices", (room,), np.int32)
+        indices = into.array("indices", (room,), index)
         weight = into.array("edge_weight", (room,), np.float32) if weighted else None
         indptr = into.array("indptr", (self.num_nodes + 1,), np.int64)
         place = 0
