@@ -1,6 +1,6 @@
 """From tables to a `Graph` in memory, or to a store that need not fit there."""
 
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 from graphcl.errors import GraphError
 from graphcl.graph import Graph
 from graphcl.io.columns import Names
+from graphcl.io.sources import is_query
 from graphcl.io.store_writer import StoreWriter
 from graphcl.io.table_options import TableOptions, TableReport
 from graphcl.io.tables import InMemory, Tables, open_tables
@@ -51,16 +52,31 @@ def load_tables(edges: str, options: TableOptions) -> tuple[Graph, TableReport]:
 
 
 def build_store(
-    edges: str, options: TableOptions, *, out: Path, overwrite: bool = False
+    edges: str,
+    options: TableOptions,
+    *,
+    out: Path,
+    overwrite: bool = False,
+    on_step: Callable[[str], None] = lambda _: None,
 ) -> TableReport:
-    """Writes a store from tables, array by array; it appears whole or not at all."""
+    """Writes a store from tables, array by array; it appears whole or not at all.
+
+    Args:
+        edges: the list of edges.
+        options: the rest.
+        out: the store's folder.
+        overwrite: replace a store that is there.
+        on_step: told what comes next.
+    """
     store = StoreWriter(out, name=table_name(edges), overwrite=overwrite)
-    with store, open_tables(edges, options) as tables:
+    with store, open_tables(edges, options, on_step=on_step) as tables:
         width = _width(tables, options)
+        on_step("sorting the edges")
         tables.fill_structure(store, index=np.int32)
+        on_step("writing features, labels and ids")
         sparse = tables.sparse_features() if _stays_sparse(tables, options) else None
         if sparse is not None:
-            store.num_sparse_features = int(sparse.shape[1])
+            store.num_features = int(sparse.shape[1])
             store.write("x_indptr", sparse.indptr.astype(np.int64))
             store.write("x_indices", sparse.indices.astype(np.int32))
             store.write("x_data", sparse.data.astype(np.float32))
@@ -88,14 +104,7 @@ def build_store(
 
 def table_name(edges: str) -> str:
     """Returns what a graph from these edges is called: the file's name without its endings."""
-    from graphcl.io.sources import is_query
-
     return "query" if is_query(edges) else Path(edges.split(":")[0]).name.split(".")[0] or "graph"
-
-
-def report_fields(report: TableReport) -> dict[str, Any]:
-    """Returns a report as plain values, for JSON."""
-    return asdict(report)
 
 
 def _structural(options: TableOptions) -> bool:
@@ -122,7 +131,7 @@ def _fill_features(tables: Tables, options: TableOptions, structure: Any, x: Any
         tables.fill_features(x)
     if _structural(options):
         x[:, tables.num_features :] = structural_features(structure["indptr"], structure["indices"])
-        tables.report.feature_names = [*tables.report.feature_names, *NAMES]
+        tables.report.structural_features = list(NAMES)
         tables.report.notes.append(f"features from the edges alone: {'; '.join(NAMES)}")
 
 

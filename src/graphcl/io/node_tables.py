@@ -52,16 +52,27 @@ class NodeFeatures:
         used: columns that are something else: id, label, split, ignored.
         one_hot: columns to encode.
         missing: ``refuse``, or what to fill in: ``zero`` or the column's ``mean``.
+        like: names of the features to make, in this order; empty takes every column.
     """
 
     def __init__(
-        self, duck: Duck, source: Source, *, used: set[str], one_hot: Sequence[str], missing: str
+        self,
+        duck: Duck,
+        source: Source,
+        *,
+        used: set[str],
+        one_hot: Sequence[str],
+        missing: str,
+        like: Sequence[str] = (),
     ) -> None:
-        self._duck, self._source, self._missing = duck, source, missing
-        self.filled = 0
+        self._duck, self._source, self._missing, self._like = duck, source, missing, like
+        self.filled = self.unknown = 0
         columns = [name for name in source.columns if name not in used]
-        for name in columns:
-            self._refuse_leak(name)
+        if like:
+            columns = self._columns_like(columns, one_hot)
+        else:
+            for name in columns:
+                self._refuse_leak(name)
         plain = [name for name in columns if name not in one_hot]
         numeric = {feature.column: feature for feature in self._numeric(plain)}
         encoded = {name: self._one_hot(name) for name in columns if name in one_hot}
@@ -85,6 +96,19 @@ class NodeFeatures:
             self._check_finite(block, first)
             first += batch.num_rows
             yield block
+
+    def _columns_like(self, columns: list[str], one_hot: Sequence[str]) -> list[str]:
+        """Returns the columns behind the features that are wanted, in their order."""
+        wanted: dict[str, None] = {}
+        for name in self._like:
+            encoded = [column for column in one_hot if name.startswith(f"{column}=")]
+            column = encoded[0] if encoded else name
+            if column not in columns:
+                raise GraphError(
+                    f"{self._source.name}: has no column {column!r}, which the model was trained on"
+                )
+            wanted[column] = None
+        return list(wanted)
 
     def _refuse_leak(self, name: str) -> None:
         for option, known in (("label", LABELS), ("split", SPLITS)):
@@ -159,11 +183,15 @@ class NodeFeatures:
     def _one_hot(self, name: str) -> Feature:
         text = f"{quoted(name)}::VARCHAR"
         absent = self._absent(name)
-        listed = self._duck.rows(
+        found = self._duck.rows(
             f"SELECT DISTINCT {text} FROM node_rows WHERE NOT {absent} ORDER BY 1 "
             f"LIMIT {MAX_CATEGORIES + 1}",
             where=self._source.name,
         )
+        start = f"{name}="
+        known = [one.removeprefix(start) for one in self._like if one.startswith(start)]
+        self.unknown += sum(category not in known for (category,) in found) if known else 0
+        listed = known or [category for (category,) in found]
         if not listed:
             raise GraphError(f"{self._source.name}: --one-hot: column {name!r} has no value at all")
         if len(listed) > MAX_CATEGORIES:
@@ -176,7 +204,7 @@ class NodeFeatures:
         if missing:
             self._report_missing([(name, missing)])
         sql = f"CASE WHEN {absent} THEN NULL ELSE {text} END"
-        return Feature(name, sql, tuple(category for (category,) in listed))
+        return Feature(name, sql, tuple(listed))
 
     def _absent(self, name: str) -> str:
         """Returns the SQL condition that a value is missing."""

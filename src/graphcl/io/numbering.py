@@ -3,6 +3,8 @@
 Nodes of a table keep its order. Nodes that only edges name are numbered in sorted order.
 """
 
+from collections.abc import Callable
+
 from graphcl.errors import GraphError
 from graphcl.io import node_matrix, table_columns
 from graphcl.io.duck import Duck, quoted
@@ -29,15 +31,25 @@ class NumberedTables:
         table_rows: how many of them the node table has; those come first.
     """
 
-    def __init__(self, duck: Duck, edges: str, options: TableOptions) -> None:
+    def __init__(
+        self,
+        duck: Duck,
+        edges: str,
+        options: TableOptions,
+        *,
+        on_step: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.duck, self.options, self.report = duck, options, TableReport()
         self.matrix: node_matrix.NodeMatrix | None = None
         self.features: NodeFeatures | None = None
         self.id_kind = "BIGINT"
         self.table_rows = 0
+        on_step("reading the edges")
         self.edges = self._open(edges, "edges")
         ends = self._load_edges()
+        on_step("reading the nodes")
         self.nodes = self._load_nodes()
+        on_step("numbering the nodes")
         kinds = {column.kind(duck) for column in ends} if self.report.counts.rows else set()
         if self.nodes is None:
             kind = self._number_ends_alone(kinds)
@@ -176,11 +188,13 @@ class NumberedTables:
         if options.features == "structural":
             return
         found = NodeFeatures(self.duck, source, used=used, one_hot=one_hot, missing=options.missing)
-        self.features, report.feature_names = found, found.names
+        self.features, report.column_features = found, found.names
         report.filled_values = found.filled
         if found.names:
             shown = ", ".join(found.names[:8]) + (", …" if len(found.names) > 8 else "")
             report.notes.append(f"nodes: {len(found.names)} features: {shown}")
+        if found.unknown:
+            report.notes.append(f"nodes: {found.unknown} categories are new to the model: zeros")
         if found.filled:
             report.notes.append(
                 f"nodes: {found.filled:,} missing values filled with {options.missing}"

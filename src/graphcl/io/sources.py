@@ -19,6 +19,7 @@ PARQUET = (".parquet", ".pq")
 DATABASE = (".duckdb", ".ddb", ".db", ".sqlite", ".sqlite3")
 GRAPHS = (".graphml", ".gml")
 ARRAYS = (".npy", ".npz")
+EDGE_FILES = (*TEXT, *PARQUET, *DATABASE, *GRAPHS)
 SUFFIXES = (*TEXT, *PARQUET, *DATABASE, *GRAPHS, *ARRAYS)
 
 _QUERY = re.compile(r"\s*(select|with|from)\s", re.IGNORECASE)
@@ -67,7 +68,7 @@ def is_query(text: str) -> bool:
 
 def looks_like_tables(text: str) -> bool:
     """Says whether a graph argument names tables: an SQL query, or a file we know by its name."""
-    return is_query(text) or _kind(_split_table(text)[0]) in (*TEXT, *PARQUET, *DATABASE, *GRAPHS)
+    return is_query(text) or _kind(_split_table(text)[0]) in EDGE_FILES
 
 
 def open_source(

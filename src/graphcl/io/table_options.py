@@ -1,5 +1,6 @@
 """What is said of tables: by the caller before they are read, and by us after."""
 
+import json
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -28,6 +29,8 @@ class TableOptions:
         add_missing_nodes: nodes that only edges name become nodes, with features of zero.
         features: ``columns``, ``structural`` (made from the edges alone) or ``both``.
         header: whether delimited files begin with column names.
+        like: names of features to make, in this order: those that a model was trained on. Other
+            columns are left out, and a category that is not among them is none.
     """
 
     nodes: str | None = None
@@ -43,6 +46,7 @@ class TableOptions:
     add_missing_nodes: bool = False
     features: str = "columns"
     header: bool | None = None
+    like: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         known = " or ".join(MISSING)
@@ -54,6 +58,19 @@ class TableOptions:
         """Returns what differs from the defaults."""
         pairs = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
         return {name: value for name, value, default in pairs if value != default}
+
+    def record(self, report: "TableReport") -> str:
+        """Returns, as JSON, what it takes to read these tables, or others like them, again."""
+        return json.dumps(self.given() | {"like": report.column_features})
+
+    def after(self, trained: "TableOptions") -> "TableOptions":
+        """Returns these options for tables whose model was trained on others.
+
+        What is not said is as it was in training, but for the node table, labels and split.
+        """
+        own = ("nodes", "label", "split", "ignore", "add_missing_nodes")
+        kept = {name: value for name, value in trained.given().items() if name not in own}
+        return TableOptions(**kept | self.given())
 
     @property
     def names(self) -> frozenset[str]:
@@ -73,5 +90,6 @@ class TableReport:
     added_nodes: int = 0
     isolated_nodes: int = 0
     filled_values: int = 0
-    feature_names: list[str] = field(default_factory=list)
+    column_features: list[str] = field(default_factory=list)
+    structural_features: list[str] = field(default_factory=list)
     class_names: tuple[str, ...] = ()

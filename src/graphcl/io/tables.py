@@ -4,7 +4,7 @@ DuckDB reads, numbers, sorts and merges in bounded memory; the arrays are filled
 in memory or in a store. Whatever was guessed, merged, left out or filled in is said.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -50,7 +50,11 @@ class InMemory:
 
 @contextmanager
 def open_tables(
-    edges: str, options: TableOptions, *, memory_limit: str = MEMORY_LIMIT
+    edges: str,
+    options: TableOptions,
+    *,
+    memory_limit: str = MEMORY_LIMIT,
+    on_step: Callable[[str], None] = lambda _: None,
 ) -> Iterator["Tables"]:
     """Opens tables, checks them and numbers the nodes.
 
@@ -58,12 +62,13 @@ def open_tables(
         edges: the list of edges, as `graphcl.io.sources` names one.
         options: the rest.
         memory_limit: what DuckDB may hold before it works through files.
+        on_step: told what comes next.
 
     Raises:
         GraphError: says which table, row and column, what was found, and what to do.
     """
     with Duck(memory_limit=memory_limit) as duck:
-        yield Tables(NumberedTables(duck, edges, options))
+        yield Tables(NumberedTables(duck, edges, options, on_step=on_step))
 
 
 class Tables:
