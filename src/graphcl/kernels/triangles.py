@@ -1,14 +1,11 @@
 """Triangles of a graph, counted along sorted rows."""
 
-from typing import Any, cast
+from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.kernels.parallel import parallel, serial
-
-prange = cast("Any", numba.prange)
+from graphcl.kernels.parallel import parallel, prange, serial
 
 
 def triangles(indptr: Any, indices: Any, weight: Any) -> npt.NDArray[np.float64]:
