@@ -191,7 +191,7 @@ def test_weights_from_other_libraries_and_back(heavy):
     ours = Graph.from_networkx(there, heavy.x, weight="weight")
     assert np.array_equal(ours.edge_weight, heavy.edge_weight)
     assert Graph.from_networkx(there, heavy.x).edge_weight is None
-    with pytest.raises(GraphError, match="edge 0 – .* has no attribute 'cost'"):
+    with pytest.raises(GraphError, match=r"edge 0 – .* has no attribute 'cost'"):
         Graph.from_networkx(there, heavy.x, weight="cost")
 
 

@@ -187,7 +187,14 @@ class NumberedTables:
             raise GraphError(f"{source.name}: --one-hot: column {clash!r} has another use")
         if options.features == "structural":
             return
-        found = NodeFeatures(self.duck, source, used=used, one_hot=one_hot, missing=options.missing)
+        found = NodeFeatures(
+            self.duck,
+            source,
+            used=used,
+            one_hot=one_hot,
+            missing=options.missing,
+            like=options.like,
+        )
         self.features, report.column_features = found, found.names
         report.filled_values = found.filled
         if found.names:

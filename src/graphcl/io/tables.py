@@ -191,7 +191,8 @@ class Tables:
         if self._options.features == "structural":
             return
         if self._numbered.matrix is not None:
-            yield self._numbered.matrix.x
+            x = self._numbered.matrix.x
+            yield x.toarray() if scipy.sparse.issparse(x) else x
         elif self._numbered.features is not None:
             yield from self._numbered.features.batches()
 
