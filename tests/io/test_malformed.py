@@ -113,7 +113,10 @@ MALFORMED = [
     ("--edges broken.gml", "broken.gml: not a readable .gml file"),
     ("--edges oblong.npz", "oblong.npz: the adjacency must be square; got (2, 3)"),
     ("--edges e.csv --source-column sorce", "no column 'sorce'; it has 'source', 'target'; did"),
-    ("--edges e.csv --source-column target --target-column target", "column 'target' cannot be both ends"),
+    (
+        "--edges e.csv --source-column target --target-column target",
+        "column 'target' cannot be both ends",
+    ),
     ("--edges e.csv --weight w", "e.csv: --weight: no column 'w'"),
     ("--edges weights.csv --weight w", "row 2: the weight in column 'w' is '0'; weights are pos"),
     ("--edges words.csv --weight w", "row 1: the weight in column 'w' is 'heavy'"),

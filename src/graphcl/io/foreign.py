@@ -1,7 +1,6 @@
 """Graph files of other libraries as tables: GraphML, GML, NetworkX edge lists, SciPy matrices."""
 
 import gzip
-import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +8,9 @@ from typing import IO, Any, cast
 from xml.parsers import expat
 
 import numpy as np
-import scipy.sparse
 
 from graphcl.errors import GraphError, MissingExtraError
+from graphcl.io.arrays import read_matrix
 
 
 @dataclass(frozen=True)
@@ -66,31 +65,21 @@ def read_adjacency(path: Path) -> Arrived:
     import pyarrow
 
     try:
-        matrix = scipy.sparse.load_npz(path)
-    except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        text = " ".join(str(error).split())[:120]
-        raise GraphError(
-            f"{path}: no SciPy matrix ({text}); write one with scipy.sparse.save_npz"
-        ) from None
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise GraphError(f"{path}: the adjacency must be square; got {matrix.shape}")
-    if matrix.dtype.kind not in "biuf":
-        raise GraphError(f"{path}: the adjacency must hold numbers; got dtype {matrix.dtype}")
-    coo = scipy.sparse.coo_array(matrix)
-    if len(coo.data) and not _inside(coo.coords, matrix.shape[0]):
-        raise GraphError(f"{path}: no SciPy matrix (an index lies outside {matrix.shape})")
+        coo = read_matrix(path)
+    except GraphError as error:
+        raise GraphError(f"{error}; write one with scipy.sparse.save_npz") from None
+    if coo.shape[0] != coo.shape[1]:
+        raise GraphError(f"{path}: the adjacency must be square; got {coo.shape}")
+    if coo.dtype.kind not in "biuf":
+        raise GraphError(f"{path}: the adjacency must hold numbers; got dtype {coo.dtype}")
     present = coo.data != 0
     edges = {
         "source": coo.coords[0][present].astype(np.int64),
         "target": coo.coords[1][present].astype(np.int64),
         "value": coo.data[present].astype(np.float64),
     }
-    nodes = {"id": np.arange(matrix.shape[0], dtype=np.int64)}
+    nodes = {"id": np.arange(coo.shape[0], dtype=np.int64)}
     return Arrived(pyarrow.table(edges), pyarrow.table(nodes))
-
-
-def _inside(coords: Any, size: int) -> bool:
-    return all(axis.min() >= 0 and axis.max() < size for axis in coords)
 
 
 def _networkx(path: Path) -> Any:

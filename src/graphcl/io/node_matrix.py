@@ -1,17 +1,15 @@
 """Node features that come as a matrix: `.npy`, `.npz` or SciPy; rows are nodes."""
 
-import zipfile
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
 
 from graphcl.errors import GraphError
 from graphcl.io import validation
+from graphcl.io.arrays import read_arrays, read_matrix
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
 
@@ -53,12 +51,11 @@ def read(text: str) -> NodeMatrix | None:
         return None
     if not path.is_file():
         raise GraphError(f"{path}: no such file")
-    arrays = _arrays(path)
+    arrays = read_arrays(path)
+    if not isinstance(arrays, dict):
+        arrays = {"x": arrays}
     if {"format", "shape", "data"} <= arrays.keys():
-        try:
-            return NodeMatrix(_features(path, scipy.sparse.load_npz(path)))
-        except (ValueError, KeyError, TypeError, NotImplementedError) as error:
-            raise GraphError(f"{path}: no SciPy matrix ({error})") from None
+        return NodeMatrix(_features(path, read_matrix(path)))
     x = arrays.pop("x") if "x" in arrays else None
     if x is None and len(arrays) == 1:
         x = arrays.popitem()[1]
@@ -90,19 +87,3 @@ def _features(path: Path, x: Any) -> Any:
         return validation.features(x)
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from None
-
-
-def _arrays(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as raw:
-            file = np.load(raw, allow_pickle=False)
-            if isinstance(file, np.ndarray):
-                return {"x": file}
-            return {name: file[name] for name in file.files}
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, SyntaxError) as error:
-        if "pickle" in str(error):
-            raise GraphError(f"{path}: holds pickled objects, which are never read") from None
-        text = " ".join(str(error).split())[:120]
-        raise GraphError(f"{path}: not a readable {path.suffix} file ({text})") from None
-    except (MemoryError, OverflowError):
-        raise GraphError(f"{path}: its header asks for more memory than there is") from None

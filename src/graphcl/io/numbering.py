@@ -12,7 +12,7 @@ from graphcl.io.edge_tables import number_ends
 from graphcl.io.ids import IdColumn, common_kind
 from graphcl.io.node_tables import NodeFeatures
 from graphcl.io.sources import Source, is_query, open_source
-from graphcl.io.table_options import TableOptions, TableReport
+from graphcl.io.table_options import TableOptions, TableReport, counted
 
 
 class NumberedTables:
@@ -201,11 +201,12 @@ class NumberedTables:
             shown = ", ".join(found.names[:8]) + (", …" if len(found.names) > 8 else "")
             report.notes.append(f"nodes: {len(found.names)} features: {shown}")
         if found.unknown:
-            report.notes.append(f"nodes: {found.unknown} categories are new to the model: zeros")
+            new = counted(found.unknown, "category is", "categories are")
+            report.notes.append(f"nodes: {new} new to the model: zeros")
         if found.filled:
-            report.notes.append(
-                f"nodes: {found.filled:,} missing values filled with {options.missing}"
-            )
+            filled = counted(found.filled, "missing value")
+            filling = "the mean" if options.missing == "mean" else "zero"
+            report.notes.append(f"nodes: {filled} filled with {filling}")
 
     def _meet_strangers(self, kind: str) -> None:
         """Refuses edges to nodes that the table does not have, or adds those nodes."""
@@ -216,8 +217,8 @@ class NumberedTables:
             f"SELECT CAST(t AS {kind}), rowid FROM edges) ANTI JOIN nodes USING (key) GROUP BY key"
         )
         (strangers,) = duck.row("SELECT count(*) FROM strangers")
-        named = "1 unknown node" if strangers == 1 else f"{strangers:,} unknown nodes"
-        rows = "1 edge names" if counts.dangling == 1 else f"{counts.dangling:,} edges name"
+        named = counted(strangers, "unknown node")
+        rows = counted(counts.dangling, "edge names", "edges name")
         if not self.options.add_missing_nodes:
             value, place = duck.row(
                 "SELECT key::VARCHAR, place FROM strangers ORDER BY place, key LIMIT 1"

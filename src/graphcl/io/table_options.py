@@ -93,3 +93,8 @@ class TableReport:
     column_features: list[str] = field(default_factory=list)
     structural_features: list[str] = field(default_factory=list)
     class_names: tuple[str, ...] = ()
+
+
+def counted(number: int, one: str, several: str | None = None) -> str:
+    """Returns ``1 row`` or ``2 rows``."""
+    return f"1 {one}" if number == 1 else f"{number:,} {several or one + 's'}"

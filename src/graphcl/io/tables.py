@@ -19,7 +19,7 @@ from graphcl.io.edge_tables import Entries
 from graphcl.io.node_tables import read_labels, read_split
 from graphcl.io.numbering import NumberedTables
 from graphcl.io.sources import Source
-from graphcl.io.table_options import TableOptions, TableReport
+from graphcl.io.table_options import TableOptions, TableReport, counted
 
 
 class ArraySink(Protocol):
@@ -158,7 +158,7 @@ class Tables:
         unlabelled = int((y < 0).sum())
         self.report.notes.append(
             f"nodes: labels in {name!r}: {int(y.max()) + 1} classes{called if classes else ''}"
-            + (f"; {unlabelled:,} nodes without a label" if unlabelled else "")
+            + (f"; {counted(unlabelled, 'node')} without a label" if unlabelled else "")
         )
         return self._padded(y, -1)
 
@@ -216,18 +216,17 @@ class Tables:
 
 def _counted(report: TableReport, *, weighted: bool) -> list[str]:
     """Returns lines on what was merged, left out, or stands alone."""
-    counts = report.counts
-    notes = []
+    counts, notes = report.counts, []
+    merged = "weights added" if weighted else "merged"
     if counts.self_loops:
-        notes.append(f"edges: {counts.self_loops:,} self-loops left out")
+        notes.append(f"edges: {counted(counts.self_loops, 'self-loop')} left out")
     if counts.symmetric:
         notes.append("edges: each is listed in both directions")
     elif counts.both_directions:
-        what = "weights added" if weighted else "merged"
-        notes.append(f"edges: {counts.both_directions:,} are listed in both directions: {what}")
+        listed = counted(counts.both_directions, "edge is", "edges are")
+        notes.append(f"edges: {listed} listed in both directions: {merged}")
     if counts.repeated:
-        what = "weights added" if weighted else "merged"
-        notes.append(f"edges: {counts.repeated:,} repeated rows: {what}")
+        notes.append(f"edges: {counted(counts.repeated, 'repeated row')}: {merged}")
     if report.isolated_nodes:
-        notes.append(f"nodes: {report.isolated_nodes:,} have no edge")
+        notes.append(f"nodes: {counted(report.isolated_nodes, 'node has', 'nodes have')} no edge")
     return notes
