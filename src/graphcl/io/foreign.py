@@ -64,10 +64,7 @@ def read_adjacency(path: Path) -> Arrived:
     """Reads a square SciPy matrix (`scipy.sparse.save_npz`); nodes are its row numbers."""
     import pyarrow
 
-    try:
-        coo = read_matrix(path)
-    except GraphError as error:
-        raise GraphError(f"{error}; write one with scipy.sparse.save_npz") from None
+    coo = read_matrix(path)
     if coo.shape[0] != coo.shape[1]:
         raise GraphError(f"{path}: the adjacency must be square; got {coo.shape}")
     if coo.dtype.kind not in "biuf":

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from graphcl.errors import GraphError
 from graphcl.io import validation
-from graphcl.io.arrays import read_arrays, read_matrix
+from graphcl.io.archives import read_npz
+from graphcl.io.arrays import is_matrix, read_matrix, read_npy
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
 
@@ -51,10 +52,9 @@ def read(text: str) -> NodeMatrix | None:
         return None
     if not path.is_file():
         raise GraphError(f"{path}: no such file")
-    arrays = read_arrays(path)
-    if not isinstance(arrays, dict):
-        arrays = {"x": arrays}
-    if {"format", "shape", "data"} <= arrays.keys():
+    suffix = path.suffix.lower()
+    arrays = {"x": read_npy(path)} if suffix == ".npy" else read_npz(path, None, GraphError)
+    if is_matrix(arrays):
         return NodeMatrix(_features(path, read_matrix(path)))
     x = arrays.pop("x") if "x" in arrays else None
     if x is None and len(arrays) == 1:
