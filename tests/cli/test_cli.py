@@ -329,7 +329,7 @@ def test_help_and_version(capsys):
     assert capsys.readouterr().out.startswith("graphcl ")
     assert run([]) == 0
     assert "Usage" in capsys.readouterr().out
-    for command in ("datasets", "train", "embed", "evaluate"):
+    for command in ("build", "datasets", "train", "embed", "evaluate"):
         assert run([command, "--help"]) == 0
         assert "--json" in capsys.readouterr().out
 
