@@ -194,6 +194,20 @@ def test_headers_are_guessed_or_given():
     assert edges_of(read_tables("bom.csv", **STRUCTURAL)) == {("x", "y")}
 
 
+def test_a_name_with_a_star_is_no_pattern():
+    write("e*.csv", "source,target\n1,2\n")
+    write("e2.csv", "source,target\n3,4\n")
+    assert read_tables("e*.csv", **STRUCTURAL).num_nodes == 2
+
+
+def test_spaces_around_ids_are_kept_and_said():
+    write("e.csv", "source, target\n1, 2\n2, 3\n")
+    graph, report = load_tables("e.csv", TableOptions(features="structural"))
+    assert graph.node_ids.tolist() == [" 2", " 3", "1", "2"]
+    assert report.columns == {"source": "source", "target": " target"}
+    assert "2 ids begin or end with a space, which is kept" in "\n".join(report.notes)
+
+
 def test_columns_are_found_by_name_whatever_their_place():
     write("e.csv", "weight,TO,when,From\n2,b,x,a\n")
     graph, report = load_tables("e.csv", TableOptions(features="structural"))

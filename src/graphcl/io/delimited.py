@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graphcl.errors import GraphError
-from graphcl.io.duck import literal
+from graphcl.io.duck import file_literal, literal
 
 DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "bar"}
 _HEAD_BYTES = 1 << 20
@@ -60,7 +60,7 @@ def _read_csv(
 ) -> str:
     fields = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
     return (
-        f"read_csv({literal(str(path))}, auto_detect=false, columns={{{fields}}}, "
+        f"read_csv({file_literal(path)}, auto_detect=false, columns={{{fields}}}, "
         f"delim={literal(delimiter)}, quote={literal(quote)}, escape={literal(quote)}, "
         f"header={str(header).lower()}, compression='{shape.compression}')"
     )

@@ -131,3 +131,11 @@ def quoted(name: str) -> str:
 def literal(text: str) -> str:
     """Returns a text as an SQL string."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def file_literal(path: Path) -> str:
+    """Returns a path as an SQL string that names this file alone: ``*`` is no pattern."""
+    text = str(path)
+    if "*" in text or "?" in text:
+        text = re.sub(r"[*?\[]", r"[\g<0>]", text)
+    return literal(text)

@@ -45,6 +45,14 @@ class IdColumn:
                 "every row needs an id there"
             )
 
+    def padded(self, duck: Duck) -> int:
+        """Returns how many ids of an untyped file begin or end with a space."""
+        if not self.source.untyped:
+            return 0
+        column = quoted(self.column)
+        (count,) = duck.row(f"SELECT count(*) FROM {self.table} WHERE {column} <> trim({column})")
+        return int(count)
+
     def kind(self, duck: Duck) -> str:
         """Returns BIGINT, UBIGINT or VARCHAR: the narrowest that keeps every id as it came."""
         given, column = self.source.columns[self.name], quoted(self.column)

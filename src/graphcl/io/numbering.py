@@ -81,6 +81,7 @@ class NumberedTables:
         ends = [IdColumn(source, start, "edges", "s"), IdColumn(source, end, "edges", "t")]
         for column in ends:
             column.check_present(duck)
+            self._note_padding(column)
         if weight is not None:
             self._check_weights(weight)
         self.report.columns |= {"source": start, "target": end}
@@ -91,6 +92,14 @@ class NumberedTables:
             advice = f"; --weight {named} would use it" if named in rest else ""
             self.report.notes.append(f"edges: not used: {', '.join(map(repr, rest[:8]))}{advice}")
         return ends
+
+    def _note_padding(self, column: IdColumn) -> None:
+        padded = column.padded(self.duck)
+        if padded:
+            ids = counted(padded, "id begins or ends", "ids begin or end")
+            self.report.notes.append(
+                f"{column.source.name}: in {column.name!r} {ids} with a space, which is kept"
+            )
 
     def _check_weights(self, name: str) -> None:
         wrong = self.duck.rows(
@@ -151,6 +160,7 @@ class NumberedTables:
         if not self.table_rows:
             raise GraphError(f"{source.name}: has no rows; a graph needs at least a node")
         column.check_present(duck)
+        self._note_padding(column)
         self.id_kind = column.kind(duck)
         kind = common_kind(kinds | {self.id_kind})
         duck.run(

@@ -11,7 +11,7 @@ from pathlib import Path
 from graphcl.errors import GraphError
 from graphcl.io import foreign
 from graphcl.io.delimited import shape_of
-from graphcl.io.duck import Duck, literal, quoted
+from graphcl.io.duck import Duck, file_literal, literal, quoted
 from graphcl.io.sqlite_tables import choose_table, is_sqlite, load_sqlite
 
 TEXT = (".csv", ".tsv", ".txt", ".edges", ".el", ".edgelist")
@@ -106,7 +106,7 @@ def open_source(
             str(path), shape.scan(path), dict.fromkeys(shape.columns, "VARCHAR"), untyped=True
         )
     if kind in PARQUET:
-        relation = f"read_parquet({literal(str(path))})"
+        relation = f"read_parquet({file_literal(path)})"
         return Source(str(path), relation, duck.columns(relation, where=str(path)))
     if kind in DATABASE:
         return _database(duck, path, table, role)

@@ -17,7 +17,9 @@ def find(source: Source, name: str, option: str) -> str:
     """Returns the column that `name` means: exactly, or but for upper and lower case."""
     if name in source.columns:
         return name
-    lowered = [column for column in source.columns if column.lower() == name.lower()]
+    lowered = [
+        column for column in source.columns if column.strip().lower() == name.strip().lower()
+    ]
     if len(lowered) == 1:
         return lowered[0]
     near = suggestion(name, source.columns)
@@ -66,7 +68,7 @@ def identity(source: Source, name: str | None) -> tuple[str, str]:
 
 def named(source: Source, candidates: Sequence[str], but: str | None = None) -> str | None:
     """Returns the column whose name stands first among the candidates, or None."""
-    known = {name.lower(): name for name in source.columns if name != but}
+    known = {name.strip().lower(): name for name in source.columns if name != but}
     return next((known[name] for name in candidates if name in known), None)
 
 
