@@ -9,6 +9,7 @@ from graphcl.estimator import GraphCL
 from graphcl.evaluation import linear_probe
 from graphcl.graph import Graph
 from graphcl.losses import nt_xent
+from graphcl.tables import read_tables
 
 try:
     __version__ = version("graphcl")
@@ -23,4 +24,5 @@ __all__ = [
     "linear_probe",
     "load_dataset",
     "nt_xent",
+    "read_tables",
 ]

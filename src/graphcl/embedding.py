@@ -18,7 +18,13 @@ from graphcl.errors import require
 from graphcl.graph import Graph
 from graphcl.kernels.blocks import block_height, retry_smaller
 from graphcl.kernels.borrow import borrow
-from graphcl.kernels.csr import Adjacency, Features, SparseFeatures, csr_matmul
+from graphcl.kernels.csr import (
+    Adjacency,
+    Features,
+    SparseFeatures,
+    csr_matmul,
+    self_weights,
+)
 from graphcl.kernels.stored import StoredFeatures, mean_of_neighbourhoods
 from graphcl.tensors import feature_tensor, layer_weights, stored_features
 
@@ -28,11 +34,12 @@ Table = Features | StoredFeatures
 
 
 class Csr(NamedTuple):
-    """A graph's structure as tensors; no weight is 1 for every edge."""
+    """A graph's structure as tensors; no weight is 1 for every edge, no `own` 1 for every node."""
 
     indptr: Tensor
     indices: Tensor
     weight: Tensor | None = None
+    own: Tensor | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -57,7 +64,7 @@ def embed(
     encoder.eval()
     if block_rows == 0:
         return encoder(x, adjacency).float().cpu().numpy()  # type: ignore[no-any-return]
-    csr = Csr(adjacency.indptr, adjacency.indices, adjacency.weight)
+    csr = Csr(adjacency.indptr, adjacency.indices, adjacency.weight, adjacency.own)
     return _layer_by_layer(encoder, x, csr, block_rows=block_rows).float().cpu().numpy()
 
 
@@ -102,8 +109,12 @@ def embed_graph(
     encoder.eval()
     graph.check()
     csr = Csr(borrow(graph.indptr).to(device), borrow(graph.indices).to(device))
+    # Weights of one are no weights: the plain loop gives those bits.
+    if graph.edge_weight is not None and not bool((graph.edge_weight == 1).all()):
+        weight = borrow(graph.edge_weight).to(device)
+        csr = Csr(csr.indptr, csr.indices, weight, self_weights(csr.indptr, weight))
     x: Table
-    if device.type == "cpu" and not scipy.sparse.issparse(graph.x):
+    if device.type == "cpu" and not scipy.sparse.issparse(graph.x) and csr.weight is None:
         x = stored_features(graph, feature_scaling=feature_scaling)
     else:
         x = feature_tensor(graph, device=device, feature_scaling=feature_scaling)
@@ -238,13 +249,16 @@ def _mean(h: Table, csr: Csr, nodes: Tensor, place: Tensor | None) -> Tensor:
         assert isinstance(table, StoredFeatures)
         return mean_of_neighbourhoods(table, csr.indptr, csr.indices, nodes, place=place)
     assert isinstance(h, Tensor)
-    indptr, indices, weight = _entries(csr, nodes)
+    indptr, indices, weight, _ = _entries(csr, nodes)
     weight = h.new_ones(len(indices)) if weight is None else weight
     own = nodes if place is None else place[nodes].long()
     columns = indices.long() if place is None else place[indices.long()].long()
     degree = torch.segment_reduce(weight, "sum", offsets=indptr, axis=0)
     around = csr_matmul(indptr, columns, weight, h)
-    return around.add_(h[own]).div_((degree + 1)[:, None])
+    if csr.own is None:
+        return around.add_(h[own]).div_((degree + 1)[:, None])
+    of_self = csr.own[nodes]
+    return around.addcmul_(h[own], of_self[:, None]).div_((degree + of_self)[:, None])
 
 
 def _entries(csr: Csr, nodes: Tensor) -> Csr:

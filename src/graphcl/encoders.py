@@ -113,7 +113,8 @@ class PygEncoder(nn.Module):
     """Layers of PyTorch Geometric under this package's protocol.
 
     ELU stands where the paper's encoders have it: between layers, and after a single one.
-    Features that came in sparse are made dense: few of PyG's layers take sparse ones.
+    Features that came in sparse are made dense: few of PyG's layers take sparse ones. Of them GCN
+    alone takes edge weights, in its own way: its self-weights are 1.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class PygEncoder(nn.Module):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
+        self.takes_weights = layer is _gcn
         widths = [num_features] + [dim] * layers
         # PyG's constructors draw from the global stream; it is put back, and the draws replaced.
         with torch.random.fork_rng(devices=[]):
@@ -137,9 +139,16 @@ class PygEncoder(nn.Module):
     def forward(self, x: Features, adjacency: Adjacency) -> Tensor:
         """Returns the embeddings, ``[num_nodes, dim]``."""
         h = x if isinstance(x, Tensor) else x.to_dense()
-        edge_index = adjacency.edge_index()
+        edges: tuple[Tensor, ...] = (adjacency.edge_index(),)
+        if adjacency.own is not None:
+            if not self.takes_weights:
+                raise ParameterError(
+                    "this encoder takes no edge weights; use mean, residual or gcn, "
+                    "or leave the weights out"
+                )
+            edges = adjacency.weighted_edge_index()
         for number, layer in enumerate(self.layers):
-            h = layer(elu(h) if number else h, edge_index)
+            h = layer(elu(h) if number else h, *edges)
         return elu(h) if len(self.layers) == 1 else h
 
 

@@ -33,6 +33,8 @@ class Graph:
             where they came in sparse; from a store also float16, or `ScaledFeatures` (int8).
         y: labels, ``[num_nodes]`` (class numbers; −1 is unlabelled) or ``[num_nodes, labels]``
             (0/1), or None.
+        edge_weight: float32, positive, one per entry of `indices` and equal in both directions;
+            None where every edge counts alike. See `graphcl.kernels.csr` for what weights do.
         train_mask: nodes the probe learns from, or None; `val_mask` and `test_mask` likewise.
         node_ids: the caller's names of the nodes, or None where they are ``0 … num_nodes − 1``.
         self_loops_removed: how many the input held.
@@ -51,6 +53,7 @@ class Graph:
     self_loops_removed: int = 0
     name: str = "graph"
     store: Path | None = None
+    edge_weight: FloatArray | None = None
 
     def __post_init__(self) -> None:
         for value in vars(self).values():
@@ -67,6 +70,7 @@ class Graph:
         x: Any,
         y: Any = None,
         *,
+        edge_weight: Any = None,
         train_mask: Any = None,
         val_mask: Any = None,
         test_mask: Any = None,
@@ -81,6 +85,9 @@ class Graph:
             edge_index: node numbers, two rows; each edge in one direction or in both.
             x: features, one row per node, dense or sparse; its length is the number of nodes.
             y: class numbers (−1: unlabelled), or a 0/1 matrix for several labels per node.
+            edge_weight: a positive number per column of `edge_index`. Weights of columns that name
+                the same edge are added; of a list that holds every edge in both directions with
+                equal weights, each edge counts once.
             train_mask: nodes the probe learns from: booleans, or node numbers.
             val_mask: nodes that choose the probe's strength.
             test_mask: nodes that are scored.
@@ -93,6 +100,9 @@ class Graph:
         features = validation.features(x)
         num_nodes = features.shape[0]
         indptr, indices, self_loops = validation.structure(edge_index, num_nodes)
+        weight = None
+        if edge_weight is not None:
+            weight = validation.edge_weight(edge_weight, edge_index, num_nodes)
         masks: dict[str, Any] = {
             "train_mask": validation.mask(train_mask, num_nodes, "train_mask"),
             "val_mask": validation.mask(val_mask, num_nodes, "val_mask"),
@@ -106,6 +116,7 @@ class Graph:
             y=validation.labels(y, num_nodes),
             node_ids=validation.node_ids(node_ids, num_nodes),
             self_loops_removed=self_loops,
+            edge_weight=weight,
             name=name,
             **masks,
         )
@@ -124,6 +135,7 @@ class Graph:
         *,
         features: str = "x",
         labels: str = "y",
+        weight: str | None = None,
         name: str = "graph",
     ) -> Self:
         """Builds a graph from a NetworkX graph; node names become `node_ids`.
@@ -134,9 +146,12 @@ class Graph:
             y: labels likewise; None reads the attribute `labels` where nodes have it.
             features: node attribute that holds a number or a vector per node.
             labels: node attribute that holds the class number.
+            weight: edge attribute that holds a positive weight; None leaves edges unweighted.
             name: what messages call this graph.
         """
-        arrays = interchange.arrays_from_networkx(graph, features=features, labels=labels)
+        arrays = interchange.arrays_from_networkx(
+            graph, features=features, labels=labels, weight=weight
+        )
         if x is not None:
             arrays["x"] = x
         elif arrays["x"] is not None and np.ndim(arrays["x"][0]) == 0:
@@ -151,7 +166,7 @@ class Graph:
     ) -> Self:
         """Builds a graph from a square sparse matrix: every stored non-zero is an edge.
 
-        The values themselves are not used: the paper's graphs are unweighted.
+        Values are the edges' weights and must be positive; where all are 1, edges are unweighted.
         """
         arrays = interchange.arrays_from_scipy(adjacency) | {"x": x, "y": y}
         return cls.from_edge_index(name=name, **_with_features(arrays), **masks)
@@ -215,7 +230,7 @@ class Graph:
             data.x = torch.sparse_csr_tensor(indptr, indices, values, size=self.x.shape)
         else:
             data.x = torch.from_numpy(self.x.toarray())
-        for field in ("y", "train_mask", "val_mask", "test_mask"):
+        for field in ("y", "edge_weight", "train_mask", "val_mask", "test_mask"):
             value = getattr(self, field)
             if value is not None:
                 setattr(data, field, torch.from_numpy(value.copy()))

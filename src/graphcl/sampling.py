@@ -19,6 +19,7 @@ from graphcl.kernels.gather_mean import Draws, gather_mean
 from graphcl.kernels.neighbours import sample_neighbours
 from graphcl.kernels.pooled_elu import empty, pooled_elu
 from graphcl.kernels.stored import StoredFeatures
+from graphcl.kernels.weighted_neighbours import EdgeWeights
 
 FAN_OUTS = (10, 10, 10)  # the paper's, from the seed node outwards
 
@@ -65,6 +66,7 @@ def sample_tree(
     fan_outs: Sequence[int] = FAN_OUTS,
     replace: bool = True,
     unbiased: bool = True,
+    edge_weights: EdgeWeights | None = None,
     seed: int,
 ) -> Tree:
     r"""Samples the L-hop subgraphs of `nodes`; the same for the same seed on any device.
@@ -85,6 +87,9 @@ def sample_tree(
         fan_outs: children per tree node, one number per layer of the encoder.
         replace: draw with replacement, as GraphSAGE does.
         unbiased: weigh children by their parent's degree.
+        edge_weights: of a weighted graph. With replacement, the expectation is the exact weighted
+            mean; without, that holds where all neighbours are taken, and else in the limit of
+            many, as the sum of the weights that are drawn varies.
         seed: decides every draw.
     """
     valid = len(fan_outs) > 0 and all(fan_out >= 1 for fan_out in fan_outs)
@@ -93,11 +98,18 @@ def sample_tree(
     for hop, fan_out in enumerate(fan_outs):
         parents = levels[-1]
         key = stream_key(seed, "neighbours", hop)
-        children = sample_neighbours(
-            indptr, indices, parents, fan_out=fan_out, replace=replace, key=key
-        )
         degree = indptr[parents + 1] - indptr[parents]
-        weights.append(_child_weights(degree, fan_out, replace=replace, unbiased=unbiased))
+        weight = _child_weights(degree, fan_out, replace=replace, unbiased=unbiased)
+        if edge_weights is None:
+            children = sample_neighbours(
+                indptr, indices, parents, fan_out=fan_out, replace=replace, key=key
+            )
+        else:
+            children, relative = edge_weights.sample(
+                indptr, indices, parents, fan_out=fan_out, key=key
+            )
+            weight = weight if relative is None else weight * relative
+        weights.append(weight)
         levels.append(children)
     return Tree(tuple(levels), tuple(weights), tuple(fan_outs))
 

@@ -27,7 +27,7 @@ def graph_tensors(
     """
     graph.check()
     indices = np.asarray(graph.indices, dtype=np.int64)  # a store's may be int32
-    adjacency = Adjacency.from_csr(graph.indptr, indices, device=device)
+    adjacency = Adjacency.from_csr(graph.indptr, indices, graph.edge_weight, device=device)
     return feature_tensor(graph, device=device, feature_scaling=feature_scaling), adjacency
 
 

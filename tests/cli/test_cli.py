@@ -181,7 +181,7 @@ def test_a_labelled_graph_without_a_split_says_it_drew_one(folder, capsys, array
     [
         (["train", "coar"], "unknown dataset 'coar'; known: cora, citeseer, pubmed"),
         (["train", "absent.npz"], "absent.npz: no such file"),
-        (["train", "notes.txt"], "a graph file must be an .npz"),
+        (["train", "notes.doc"], "a graph file must be an .npz"),
         (["train", "mine.npz", "--set", "edge_dorp=0.1"], "did you mean 'edge_drop'?"),
         (["train", "mine.npz", "--set", "edge_drop=1.0"], "edge_drop must be in [0, 1); got 1.0"),
         (["train", "mine.npz", "--set", "feature_drop=-1"], "feature_drop must be in [0, 1)"),
@@ -201,7 +201,7 @@ def test_a_labelled_graph_without_a_split_says_it_drew_one(folder, capsys, array
         (["train"], "Missing argument"),
         (["frobnicate"], "No such command"),
         (["embed", "absent", "--out", "z.npy"], "absent: no such run"),
-        (["embed", "absent", "--out", "z.txt"], "must end in .npy or .parquet"),
+        (["embed", "absent", "--out", "z.txt"], "must end in .npy, .parquet or .csv"),
         (["embed", "absent", "--out", "nowhere/z.npy"], "does not exist"),
         (["embed", "absent"], "--out"),
         (["evaluate", "absent"], "absent: no such run"),
@@ -209,7 +209,7 @@ def test_a_labelled_graph_without_a_split_says_it_drew_one(folder, capsys, array
     ],
 )
 def test_bad_input_gets_one_line_and_exit_code_2(folder, capsys, arguments, message):
-    (folder / "notes.txt").touch()
+    (folder / "notes.doc").touch()
     before = sorted(path.name for path in folder.iterdir())
     assert message in fails(capsys, *arguments)
     assert sorted(path.name for path in folder.iterdir()) == before
@@ -329,7 +329,7 @@ def test_help_and_version(capsys):
     assert capsys.readouterr().out.startswith("graphcl ")
     assert run([]) == 0
     assert "Usage" in capsys.readouterr().out
-    for command in ("datasets", "train", "embed", "evaluate"):
+    for command in ("build", "datasets", "train", "embed", "evaluate"):
         assert run([command, "--help"]) == 0
         assert "--json" in capsys.readouterr().out
 

@@ -110,16 +110,16 @@ def test_the_commands_take_a_store(tmp_path, monkeypatch, capsys):
     assert run(["embed", "run", "--out", "all.npy"]) == 0
     z = np.load("all.npy")
     np.testing.assert_array_equal(z, np.load("run/embeddings.npy"))
-    assert run(["embed", "run", "store", "--nodes", "20:30", "--out", "some.npy", "--json"]) == 0
+    assert run(["embed", "run", "store", "--rows", "20:30", "--out", "some.npy", "--json"]) == 0
     np.testing.assert_allclose(np.load("some.npy"), z[20:30], rtol=1e-5, atol=1e-6)
-    assert run(["embed", "run", "store", "--nodes", "58:", "--out", "some.parquet"]) == 0
+    assert run(["embed", "run", "store", "--rows", "58:", "--out", "some.parquet"]) == 0
     pyarrow = pytest.importorskip("pyarrow.parquet")
     assert pyarrow.read_table("some.parquet")["id"].to_pylist() == ["n58", "n59"]
     assert run(["evaluate", "run", "--json"]) == 0
     assert run(["check", "store", "--json"]) == 0
     capsys.readouterr()
     for wrong in ("5", "9:5", "0:61", "-1:5", "a:b"):
-        assert run(["embed", "run", "store", "--nodes", wrong, "--out", "x.npy"]) == 2
+        assert run(["embed", "run", "store", "--rows", wrong, "--out", "x.npy"]) == 2
     changed = np.load("store/x.npy", mmap_mode="r+")
     changed[3, 3] += 1
     changed.flush()

@@ -7,13 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
+from graphcl.cli.tables import print_notes
 from graphcl.collection import GraphCollection
 from graphcl.datasets import CATALOGUE, load_dataset
-from graphcl.errors import DatasetError, RecipeError, suggestion
+from graphcl.errors import DatasetError, RecipeError, RunError, suggestion
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graph import Graph
+from graphcl.io import runs
 from graphcl.io.graph_file import read_arrays
+from graphcl.io.sources import EDGE_FILES, looks_like_tables
 from graphcl.io.store import is_store
+from graphcl.io.table_options import TableOptions
+from graphcl.tables import load_tables
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -26,14 +31,26 @@ ProbeStepsOption = Annotated[
 ]
 
 
-def load_graph(name: str) -> Graph | GraphCollection:
-    """Returns the graph that `name` means on a command line: a dataset, a store or an `.npz`.
+def load_graph(name: str, tables: TableOptions | None = None) -> Graph | GraphCollection:
+    """Returns the graph that `name` means on a command line.
 
     A store's structure is scanned, since everything that follows computes on it.
+
+    Args:
+        name: a dataset, a store, an `.npz`, or a list of edges (a file or an SQL query).
+        tables: what the caller says of tables.
     """
+    options = tables or TableOptions()
+    if names_tables(name, options):
+        graph, report = load_tables(name, options)
+        print_notes(report)
+        return graph
+    path, given = Path(name), options.given()
+    if given:
+        option = "--" + next(iter(given)).replace("_", "-")
+        raise DatasetError(f"{option} says what tables mean; {name!r} is none")
     if name.lower() in CATALOGUE:
         return load_dataset(name)
-    path = Path(name)
     if is_store(path):
         graph = Graph.open(path)
         graph.check()
@@ -44,11 +61,44 @@ def load_graph(name: str) -> Graph | GraphCollection:
     near = suggestion(name.lower(), CATALOGUE)
     if path.exists():
         raise DatasetError(
-            f"{name}: a graph file must be an .npz or a store; or name a dataset: {known}"
+            f"{name}: a graph file must be an .npz, a store or a list of edges "
+            f"({', '.join(EDGE_FILES)}); or name a dataset: {known}"
         )
     raise DatasetError(
-        f"unknown dataset {name!r}; known: {known}, or a path to a store or an .npz{near}"
+        f"unknown dataset {name!r}; known: {known}, or a path to a store, an .npz or a list of "
+        f"edges{near}"
     )
+
+
+def names_tables(name: str, tables: TableOptions) -> bool:
+    """Says whether a graph argument is a list of edges; an `.npz` is one where options say so."""
+    return looks_like_tables(name) or (Path(name).suffix == ".npz" and bool(tables.given()))
+
+
+def run_graph(run: Path) -> str:
+    """Returns what the run was trained on, as the command line names it."""
+    source = runs.read_config(run)["run"].get("graph")
+    if not isinstance(source, str):
+        raise RunError(f"{run}: does not say which graph it was trained on; name one")
+    return source
+
+
+def load_run_graph(run: Path) -> Graph | GraphCollection:
+    """Returns the graph that a run was trained on."""
+    return load_graph(run_graph(run), run_tables(run))
+
+
+def run_tables(run: Path) -> TableOptions | None:
+    """Returns what was said of the tables that a run was trained on; None where it had none."""
+    text = runs.read_config(run)["run"].get("tables")
+    if text is None:
+        return None
+    try:
+        given = json.loads(text)
+        lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
+        return TableOptions(**given | lists)
+    except (TypeError, ValueError, AttributeError):
+        raise RunError(f"{run / runs.CONFIG}: [run] tables is damaged") from None
 
 
 def note(graph: Graph | GraphCollection) -> dict[str, str]:

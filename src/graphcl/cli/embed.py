@@ -7,23 +7,38 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from graphcl.cli.common import DeviceOption, JsonOption, load_graph, print_json
+from graphcl.cli.common import (
+    DeviceOption,
+    JsonOption,
+    load_graph,
+    load_run_graph,
+    names_tables,
+    print_json,
+    run_graph,
+    run_tables,
+)
+from graphcl.cli.tables import takes_tables
 from graphcl.collection import GraphCollection
 from graphcl.devices import resolve_device
-from graphcl.errors import ParameterError, RunError, require
+from graphcl.errors import ParameterError, require
 from graphcl.estimator import GraphCL
 from graphcl.graph import Graph
-from graphcl.io import runs
 from graphcl.io.embeddings import check_output, write_embeddings
+from graphcl.io.table_options import TableOptions
 
 
+@takes_tables
 def embed(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     graph: Annotated[
-        str | None, typer.Argument(help="A dataset, a store or an .npz. (default: the run's own)")
+        str | None,
+        typer.Argument(
+            help="A dataset, a store, an .npz or a list of edges. (default: the run's own)"
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The file: .npy or .parquet.")] = ...,  # type: ignore[assignment]
-    nodes: Annotated[
+    out: Annotated[Path, typer.Option(help="The file: .npy, .parquet or .csv.")] = ...,  # type: ignore[assignment]
+    tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
+    rows: Annotated[
         str, typer.Option(metavar="START:STOP", help="A range of nodes. (default: all)")
     ] = "",
     device: DeviceOption = "auto",
@@ -34,7 +49,7 @@ def embed(
 
     Of a dataset of several graphs (ppi), rows are those of the training, validation and test
     graphs, one graph below the other. A large graph is worked through layer by layer, in blocks;
-    what does not fit in memory lies in temporary files beside the output. --nodes saves time in
+    what does not fit in memory lies in temporary files beside the output. --rows saves time in
     one or two layers; in three, a range's neighbourhood is soon the whole graph.
 
     Examples:
@@ -43,15 +58,22 @@ def embed(
 
         graphcl embed runs/cora other.npz --out other.parquet
 
-        graphcl embed runs/big STORE --nodes 0:1000000 --out first.npy
+        graphcl embed runs/big STORE --rows 0:1000000 --out first.npy
+
+        graphcl embed runs/edges new_edges.csv --nodes new_nodes.csv --out new.csv
     """
     check_output(out, overwrite=overwrite)
     model = GraphCL.load(run, device=str(resolve_device(device)))
-    source = graph if graph is not None else run_graph(run)
-    loaded = load_graph(source)
+    if graph is None:
+        require(not tables.given(), "embed", "GRAPH", "named with options of tables", graph)
+        source, loaded = run_graph(run), load_run_graph(run)
+    else:
+        trained = run_tables(run) if names_tables(graph, tables) else None
+        source = graph
+        loaded = load_graph(graph, tables if trained is None else tables.after(trained))
     model.verbose = True
-    chosen = _range(nodes, loaded)
-    z = rows(model, loaded, nodes=chosen, scratch=out.absolute().parent)
+    chosen = _range(rows, loaded)
+    z = embed_rows(model, loaded, nodes=chosen, scratch=out.absolute().parent)
     first = chosen.start if chosen else 0
     write_embeddings(out, z, loaded.node_ids, first=first)
     if as_json:
@@ -61,7 +83,7 @@ def embed(
         print(f"{out}: {z.shape[0]:,} embeddings of {z.shape[1]} numbers")
 
 
-def rows(
+def embed_rows(
     model: GraphCL,
     graph: Graph | GraphCollection,
     *,
@@ -75,23 +97,15 @@ def rows(
 
 
 def _range(text: str, graph: Graph | GraphCollection) -> slice | None:
-    """Returns the range that ``--nodes`` names, refused where the graph has no such nodes."""
+    """Returns the range that ``--rows`` names, refused where the graph has no such nodes."""
     if not text:
         return None
     start, colon, stop = text.partition(":")
     numbers = [start or "0", stop or str(graph.num_nodes)]
     if not colon or not all(number.isdecimal() and len(number) < 16 for number in numbers):
-        raise ParameterError(f"embed: --nodes must be START:STOP; got {text!r}")
+        raise ParameterError(f"embed: --rows must be START:STOP; got {text!r}")
     first, end = map(int, numbers)
     within = isinstance(graph, Graph) and 0 <= first < end <= graph.num_nodes
     allowed = f"a range within 0:{graph.num_nodes} of one graph"
-    require(within, "embed", "--nodes", allowed, text)
+    require(within, "embed", "--rows", allowed, text)
     return slice(first, end)
-
-
-def run_graph(run: Path) -> str:
-    """Returns what the run was trained on, as the command line names it."""
-    source = runs.read_config(run)["run"].get("graph")
-    if not isinstance(source, str):
-        raise RunError(f"{run}: does not say which graph it was trained on; name one")
-    return source

@@ -11,12 +11,11 @@ from graphcl.cli.common import (
     JsonOption,
     ProbeStepsOption,
     SetOption,
-    load_graph,
+    load_run_graph,
     note,
     parse_settings,
     print_json,
 )
-from graphcl.cli.embed import run_graph
 from graphcl.cli.probing import probe, probe_progress, report_text
 from graphcl.devices import resolve_device
 from graphcl.errors import require
@@ -49,7 +48,7 @@ def evaluate(
         graphcl evaluate runs/cora --runs 10 --json
     """
     require(repeats >= 1, "evaluate", "--runs", "at least 1", repeats)
-    graph = load_graph(run_graph(run))
+    graph = load_run_graph(run)
     where = resolve_device(device)
     changed = parse_settings(settings)
     if repeats == 1 and not changed and seed is None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 import typer
 
-from graphcl.cli import check, datasets, embed, evaluate, train
+from graphcl.cli import build, check, datasets, embed, evaluate, train
 from graphcl.errors import GraphCLError
 
 # typer carries its own copy of click in some versions; this is ClickException in either.
@@ -24,6 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("datasets")(datasets.datasets)
+app.command("build")(build.build)
 app.command("train")(train.train)
 app.command("embed")(embed.embed)
 app.command("evaluate")(evaluate.evaluate)

@@ -22,12 +22,14 @@ from graphcl.cli.common import (
     ProbeStepsOption,
     SetOption,
     load_graph,
+    names_tables,
     note,
     parse_settings,
     print_json,
 )
-from graphcl.cli.embed import rows
+from graphcl.cli.embed import embed_rows
 from graphcl.cli.probing import probe, probe_text
+from graphcl.cli.tables import print_notes, takes_tables
 from graphcl.collection import GraphCollection
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory, resolve_device
 from graphcl.errors import GraphError
@@ -36,12 +38,22 @@ from graphcl.evaluation import MultilabelResult, ProbeResult
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graph import Graph
 from graphcl.io import runs
+from graphcl.io.table_options import TableOptions
 from graphcl.recipes import load_recipe, recipe_names
+from graphcl.tables import load_tables
 from graphcl.training import EpochMetrics
 
 
+@takes_tables
 def train(
-    graph: Annotated[str, typer.Argument(help="A dataset (cora, ppi, …), a store or an .npz.")],
+    graph: Annotated[
+        str,
+        typer.Argument(
+            help="A dataset (cora, ppi, …), a store, an .npz, or a list of edges: a file "
+            "(.csv, .tsv, .parquet, .graphml, …), FILE:TABLE, or an SQL query."
+        ),
+    ],
+    tables: TableOptions,
     out: Annotated[
         Path | None, typer.Option(help="The run directory. (default: runs/NAME)")
     ] = None,
@@ -71,8 +83,17 @@ def train(
         graphcl train cora
 
         graphcl train mine.npz --out runs/mine --set epochs=50 --set temperature=0.8
+
+        graphcl train edges.csv --nodes nodes.parquet --label topic
     """
-    loaded = load_graph(graph)
+    said: dict[str, str] = {}
+    loaded: Graph | GraphCollection
+    if names_tables(graph, tables):
+        loaded, report = load_tables(graph, tables)
+        print_notes(report)
+        said = {"tables": tables.record(report)}
+    else:
+        loaded = load_graph(graph, tables)
     out = out if out is not None else Path("runs") / loaded.name
     runs.check_output(out, overwrite=overwrite)
     # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
@@ -90,7 +111,7 @@ def train(
             model.fit(loaded, on_epoch=stop_if_asked)
     except _InterruptedError:
         status = "interrupted"
-    z = rows(model, loaded, scratch=_existing(out))
+    z = embed_rows(model, loaded, scratch=_existing(out))
     result = _result(model, loaded, graph)
     try:
         score, why = _probe(z, loaded, probe_steps, where)
@@ -99,7 +120,7 @@ def train(
     outcome = {"status": status, "probe": asdict(score) if score else None, "probe_skipped": why}
     result |= outcome | note(loaded)
     with runs.new_run(out, overwrite=overwrite) as folder:
-        model.write_to(folder, graph=graph)
+        model.write_to(folder, graph=graph, **said)
         np.save(folder / runs.EMBEDDINGS, z)
         runs.write_json(folder / runs.RESULT, result)
     if status == "interrupted":

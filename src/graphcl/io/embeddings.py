@@ -1,5 +1,6 @@
-"""Embeddings out: `.npy` or `.parquet`, written whole or not at all."""
+"""Embeddings out: `.npy`, `.parquet` or `.csv`, written whole or not at all."""
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,15 @@ import numpy.typing as npt
 from graphcl.errors import MissingExtraError, RunError
 from graphcl.io.columns import Names
 
-SUFFIXES = (".npy", ".parquet")
+SUFFIXES = (".npy", ".parquet", ".csv")
 _GROUP_ROWS = 65536  # rows of a Parquet row group, and of memory
+_CSV_ROWS = 4096  # formatted at a time
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:
     """Refuses an output file before any work is done for it."""
     if path.suffix not in SUFFIXES:
-        raise RunError(f"{path}: the name must end in {' or '.join(SUFFIXES)}")
+        raise RunError(f"{path}: the name must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     if path.is_dir():
         raise RunError(f"{path}: is a directory")
     if path.exists() and not overwrite:
@@ -35,7 +37,8 @@ def write_embeddings(
     """Writes embeddings by rename; those of a large graph may be mapped, and are never loaded.
 
     `.npy` holds the array alone, rows in the graph's order. `.parquet` holds a column ``id`` (the
-    graph's own ids, or row numbers) and a column ``embedding`` of fixed-size lists.
+    graph's own ids, or row numbers) and a column ``embedding`` of fixed-size lists. `.csv` holds
+    ``id`` and a column per dimension, each number with the digits that give the same float32 back.
 
     Args:
         path: ends in one of `SUFFIXES`.
@@ -47,6 +50,8 @@ def write_embeddings(
     try:
         if path.suffix == ".parquet":
             _write_parquet(staging, z, node_ids, first)
+        elif path.suffix == ".csv":
+            _write_csv(staging, z, node_ids, first)
         else:
             with staging.open("wb") as file:
                 np.save(file, z)
@@ -81,3 +86,17 @@ def _write_parquet(
     finally:
         if writer is not None:
             writer.close()
+
+
+def _write_csv(
+    path: Path, z: npt.NDArray[np.float32], ids: npt.NDArray[Any] | Names | None, first: int
+) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", *(f"dim_{place}" for place in range(z.shape[1]))])
+        for start in range(0, len(z), _CSV_ROWS):
+            texts = np.asarray(z[start : start + _CSV_ROWS]).astype(str)
+            rows = slice(first + start, first + start + len(texts))
+            names = np.arange(rows.start, rows.stop) if ids is None else ids[rows]
+            for name, numbers in zip(names.tolist(), texts.tolist(), strict=True):
+                writer.writerow([name, *numbers])

@@ -2,7 +2,7 @@
 
 Arrays: ``edge_index`` [2, edges]; ``x`` [nodes, features], or sparse as ``x_indptr``,
 ``x_indices``, ``x_data`` and ``x_shape``; optionally ``y``, ``train_mask``, ``val_mask``,
-``test_mask`` and ``node_ids``.
+``test_mask``, ``node_ids`` and ``edge_weight`` [edges].
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ import scipy.sparse
 from graphcl.errors import GraphError
 from graphcl.io.archives import read_npz
 
-_OPTIONAL = ("y", "train_mask", "val_mask", "test_mask", "node_ids")
+_OPTIONAL = ("y", "train_mask", "val_mask", "test_mask", "node_ids", "edge_weight")
 _SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
 _KNOWN = {"edge_index", "x", *_SPARSE, *_OPTIONAL}
 

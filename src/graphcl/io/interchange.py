@@ -52,15 +52,20 @@ def to_csr(value: Any) -> scipy.sparse.csr_array:
 
 
 def arrays_from_scipy(adjacency: Any) -> Arrays:
-    """Returns the edges of a square sparse matrix: every stored non-zero is an edge."""
+    """Returns the edges of a square sparse matrix: every stored non-zero is an edge.
+
+    Values are weights, unless all are 1.
+    """
     if not scipy.sparse.issparse(adjacency):
         raise GraphError(f"from_scipy: expected a scipy.sparse matrix; got {_kind(adjacency)}")
     if adjacency.shape[0] != adjacency.shape[1]:
         raise GraphError(f"from_scipy: the adjacency must be square; got {adjacency.shape}")
     coo = scipy.sparse.coo_array(adjacency)
     present = coo.data != 0
+    values = coo.data[present]
     return {
         "edge_index": np.stack([coo.coords[0][present], coo.coords[1][present]]),
+        "edge_weight": None if (values == 1).all() else values,
         "num_nodes": int(adjacency.shape[0]),
     }
 
@@ -72,6 +77,7 @@ def arrays_from_pyg(data: Any) -> Arrays:
     if data.edge_index is None:
         raise GraphError("from_pyg: data.edge_index is None; a graph needs an edge list")
     arrays: Arrays = {"edge_index": data.edge_index, "x": data.x, "y": data.y}
+    arrays["edge_weight"] = getattr(data, "edge_weight", None)
     for name in ("train_mask", "val_mask", "test_mask"):
         mask = getattr(data, name, None)
         if mask is not None and mask.ndim == 2:
@@ -83,10 +89,13 @@ def arrays_from_pyg(data: Any) -> Arrays:
     return arrays
 
 
-def arrays_from_networkx(graph: Any, *, features: str, labels: str) -> Arrays:
+def arrays_from_networkx(
+    graph: Any, *, features: str, labels: str, weight: str | None = None
+) -> Arrays:
     """Returns edges, node ids and the node attributes named `features` and `labels`.
 
-    Directions and parallel edges fall away; nodes keep the order of ``graph.nodes``.
+    With `weight`, the edge attribute of that name too. Directions and parallel edges fall away;
+    nodes keep the order of ``graph.nodes``.
     """
     try:
         import networkx
@@ -102,8 +111,19 @@ def arrays_from_networkx(graph: Any, *, features: str, labels: str) -> Arrays:
         "node_ids": nodes,
         "x": _node_attribute(graph.nodes, features),
         "y": _node_attribute(graph.nodes, labels),
+        "edge_weight": None if weight is None else _edge_attribute(graph, weight),
         "num_nodes": len(nodes),
     }
+
+
+def _edge_attribute(graph: Any, name: str) -> list[Any]:
+    listed = list(graph.edges(data=name))
+    for source, target, value in listed:
+        if value is None:
+            raise GraphError(
+                f"from_networkx: edge {source!r} – {target!r} has no attribute {name!r}"
+            )
+    return [value for _, _, value in listed]
 
 
 def _node_attribute(nodes: Mapping[Any, Mapping[str, Any]], name: str) -> list[Any] | None:

@@ -71,6 +71,44 @@ def structure(edge_index: Any, num_nodes: int) -> tuple[IntArray, IntArray, int]
     return csr.indptr.astype(np.int64), csr.indices.astype(np.int64), int(loops.sum())
 
 
+def edge_weight(weight: Any, edge_index: Any, num_nodes: int) -> FloatArray:
+    """Returns a weight per CSR entry, equal in both directions, of a list that is a structure.
+
+    Weights of repeated columns are added, in either direction; of a list that holds every edge in
+    both directions with equal weights, each edge counts once.
+    """
+    edges = interchange.to_numpy(edge_index, "edge_index").reshape(2, -1).astype(np.int64)
+    given = interchange.to_numpy(weight, "edge_weight")
+    if given.ndim == 2 and given.shape[1] == 1:
+        given = given[:, 0]
+    if given.shape != (edges.shape[1],):
+        raise GraphError(
+            f"edge_weight: expected one per edge, {edges.shape[1]}; got shape {given.shape}"
+        )
+    if given.dtype.kind not in "biuf":
+        raise GraphError(f"edge_weight: weights must be numbers; got dtype {given.dtype}")
+    values = given.astype(np.float64)
+    with np.errstate(over="ignore"):
+        wrong = ~(np.isfinite(values.astype(np.float32)) & (values.astype(np.float32) > 0))
+    if wrong.any():
+        place = int(np.flatnonzero(wrong)[0])
+        raise GraphError(f"edge_weight: {given[place]} at edge {place}; weights are positive")
+    apart = edges[0] != edges[1]
+    listed = (values[apart], (edges[0][apart], edges[1][apart]))
+    one_way = scipy.sparse.coo_array(listed, shape=(num_nodes, num_nodes)).tocsr()
+    one_way.sum_duplicates()
+    other = one_way.T.tocsr()
+    both = (one_way + other).tocsr()
+    both.sort_indices()
+    equal = np.array_equal(one_way.indices, other.indices) and np.array_equal(
+        one_way.indptr, other.indptr
+    )
+    if equal and np.allclose(one_way.data, other.data, rtol=1e-9, atol=0):
+        both.data *= 0.5  # exact; a symmetric list names each edge twice
+    result: FloatArray = both.data.astype(np.float32)
+    return result
+
+
 def labels(y: Any, num_nodes: int) -> IntArray | None:
     """Returns class numbers ``[num_nodes]`` or a 0/1 matrix as int64."""
     if y is None:

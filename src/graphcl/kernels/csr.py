@@ -4,6 +4,19 @@ The adjacency of an undirected graph is symmetric and stays so when an edge is d
 So the backward pass of mean pooling needs no transposed copy, only other values:
 
 .. math:: \hat A = \check D^{-1} (A + I), \qquad \hat A^\top = (A + I)\, \check D^{-1} .
+
+Weighted edges: I is replaced by a diagonal of self-weights, each the mean weight of its node's
+edges,
+
+.. math:: \hat A_{uv} = \frac{w_{uv}}{s_u + \sum_v w_{uv}}, \qquad
+          \hat A_{uu} = \frac{s_u}{s_u + \sum_v w_{uv}}, \qquad
+          s_u = \frac{1}{d_u} \sum_v w_{uv} .
+
+A node's own share of its mean is 1 / (d + 1) as without weights, its neighbours divide the rest in
+proportion to their weights, and only ratios matter: weights in other units give the same result.
+Dropping an edge leaves the self-weights as they are. Weights of one are no weights, bit for bit.
+
+Differs from the paper: its graphs are unweighted.
 """
 
 import warnings
@@ -34,7 +47,11 @@ def csr_matmul(indptr: Tensor, indices: Tensor, values: Tensor, dense: Tensor) -
 
 
 class _LoopedPattern(NamedTuple):
-    """CSR pattern of A + I; `entries` points into A's weights, and just past them for I."""
+    """CSR pattern of A + I; `entries` points into A's weights, and past them for the diagonal.
+
+    Without self-weights, the whole diagonal points at the one place just past the weights; with
+    them, that of node u at the place u behind it.
+    """
 
     indptr: Tensor
     indices: Tensor
@@ -55,6 +72,7 @@ class Adjacency:
         edge_ids: number of the undirected edge behind each entry, ``[entries]``.
         weight: weight of each entry, equal in both directions, ``[entries]``.
         looped: the pattern of A + I, which never changes.
+        own: self-weight of each node, ``[num_nodes]``; None where every one is 1.
     """
 
     indptr: Tensor
@@ -62,10 +80,17 @@ class Adjacency:
     edge_ids: Tensor
     weight: Tensor
     looped: "_LoopedPattern"
+    own: Tensor | None = None
 
     @classmethod
     def from_csr(
-        cls, indptr: Any, indices: Any, *, device: torch.device, dtype: torch.dtype = torch.float32
+        cls,
+        indptr: Any,
+        indices: Any,
+        edge_weight: Any = None,
+        *,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
     ) -> "Adjacency":
         """Builds the adjacency of an undirected graph from its sorted CSR arrays."""
         entries = np.arange(len(indices))
@@ -83,14 +108,22 @@ class Adjacency:
             indptr=torch.tensor(np.asarray(indptr) + np.arange(num_nodes + 1), device=device),
             indices=torch.tensor(np.insert(indices, places, nodes), device=device),
             rows=torch.tensor(np.insert(rows, places, nodes), device=device),
-            entries=torch.tensor(np.insert(entries, places, len(entries)), device=device),
+            entries=torch.tensor(
+                np.insert(entries, places, len(entries) + (0 if edge_weight is None else nodes)),
+                device=device,
+            ),
         )
+        weight, own = torch.ones(len(indices), dtype=dtype), None
+        if edge_weight is not None:
+            weight = torch.tensor(edge_weight, dtype=dtype)
+            own = self_weights(torch.tensor(indptr), weight).to(device)
         return cls(
             indptr=torch.tensor(indptr, device=device),
             indices=torch.tensor(indices, device=device),
             edge_ids=torch.tensor(edge_ids, device=device, dtype=torch.int64),
-            weight=torch.ones(len(indices), device=device, dtype=dtype),
+            weight=weight.to(device),
             looped=looped,
+            own=own,
         )
 
     @property
@@ -106,7 +139,8 @@ class Adjacency:
     def twice(self) -> "Adjacency":
         """Returns two copies of the graph side by side, with no edge between them."""
         nodes, entries, looped = self.num_nodes, len(self.indices), self.looped
-        own = looped.entries == entries  # the diagonal
+        diagonal = looped.entries >= entries
+        nodes_before = 0 if self.own is None else nodes
         return Adjacency(
             indptr=torch.cat([self.indptr, self.indptr[1:] + entries]),
             indices=torch.cat([self.indices, self.indices + nodes]),
@@ -117,9 +151,14 @@ class Adjacency:
                 indices=torch.cat([looped.indices, looped.indices + nodes]),
                 rows=torch.cat([looped.rows, looped.rows + nodes]),
                 entries=torch.cat(
-                    [looped.entries.masked_fill(own, 2 * entries), looped.entries + entries]
+                    [
+                        torch.where(diagonal, looped.entries + entries, looped.entries),
+                        torch.where(diagonal, looped.entries + nodes_before, looped.entries)
+                        + entries,
+                    ]
                 ),
             ),
+            own=None if self.own is None else self.own.repeat(2),
         )
 
     def with_weight(self, weight: Tensor) -> "Adjacency":
@@ -128,21 +167,29 @@ class Adjacency:
 
     def edge_index(self) -> Tensor:
         """Returns the present edges, both directions, ``[2, entries]``; for PyG's layers."""
+        return self._edge_index(self.weight != 0)
+
+    def weighted_edge_index(self) -> tuple[Tensor, Tensor]:
+        """Returns the present edges and their weights, ``[entries]``."""
+        present = self.weight != 0
+        return self._edge_index(present), self.weight[present]
+
+    def _edge_index(self, present: Tensor) -> Tensor:
         nodes = torch.arange(self.num_nodes, device=self.indices.device)
         rows = torch.repeat_interleave(nodes, self.indptr.diff(), output_size=len(self.indices))
-        present = self.weight != 0
         return torch.stack([self.indices[present], rows[present]])
 
     @cached_property
     def inverse_degree(self) -> Tensor:
         """Diagonal of the inverse degree matrix of A + I, ``[num_nodes, 1]``."""
         ones = self.weight.new_ones(self.num_nodes, 1)
-        return 1 / (csr_matmul(self.indptr, self.indices, self.weight, ones) + 1)
+        own = 1 if self.own is None else self.own[:, None]
+        return 1 / (csr_matmul(self.indptr, self.indices, self.weight, ones) + own)
 
     @cached_property
     def _looped_weight(self) -> Tensor:
-        one = self.weight.new_ones(1)
-        return torch.cat([self.weight, one])[self.looped.entries]
+        own = self.weight.new_ones(1) if self.own is None else self.own
+        return torch.cat([self.weight, own])[self.looped.entries]
 
     def pool(self, h: Tensor) -> Tensor:
         """Returns Â h: one sparse product, the degrees folded into its values."""
@@ -153,6 +200,13 @@ class Adjacency:
         """Returns Âᵀ h."""
         values = self._looped_weight * self.inverse_degree[self.looped.indices, 0]
         return csr_matmul(self.looped.indptr, self.looped.indices, values, h)
+
+
+def self_weights(indptr: Tensor, weight: Tensor) -> Tensor:
+    """Returns the mean weight of each node's edges, ``[num_nodes]``; 1 for a node without."""
+    sums = torch.segment_reduce(weight, "sum", offsets=indptr, axis=0)
+    degree = indptr.diff()
+    return torch.where(degree > 0, sums / degree.clamp(min=1), 1)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,16 @@ def parallel(function: Callable[..., None]) -> Callable[..., None]:
     The machine code is kept on disk beside the source, or where numba finds a place to write;
     where there is none, each process compiles again.
     """
-    options: dict[str, Any] = {"parallel": True, "nogil": True, "error_model": "numpy"}
+    return _compiled(function, parallel=True)
+
+
+def serial(function: Callable[..., None]) -> Callable[..., None]:
+    """Compiles a loop that goes one step after the other; as `parallel` else."""
+    return _compiled(function, parallel=False)
+
+
+def _compiled(function: Callable[..., None], *, parallel: bool) -> Callable[..., None]:
+    options: dict[str, Any] = {"parallel": parallel, "nogil": True, "error_model": "numpy"}
     try:
         compiled = numba.njit(function, cache=True, **options)
     except RuntimeError:

@@ -23,19 +23,23 @@ def training_subgraph(graph: Graph) -> Graph:
     nodes = np.flatnonzero(graph.train_mask)
     number = np.full(graph.num_nodes, -1, dtype=np.int64)
     number[nodes] = np.arange(len(nodes))
-    parts, degrees = [], np.zeros(len(nodes), dtype=np.int64)
+    parts, weights, degrees = [], [], np.zeros(len(nodes), dtype=np.int64)
     for start in range(0, len(nodes), _ROWS):
         block = nodes[start : start + _ROWS]
         counts = graph.indptr[block + 1] - graph.indptr[block]
         offsets = np.repeat(graph.indptr[block] - (counts.cumsum() - counts), counts)
-        around = number[graph.indices[offsets + np.arange(len(offsets))]]
+        entries = offsets + np.arange(len(offsets))
+        around = number[graph.indices[entries]]
         rows = np.repeat(np.arange(len(block)), counts)
         degrees[start : start + _ROWS] = np.bincount(rows[around >= 0], minlength=len(block))
         parts.append(around[around >= 0])
+        if graph.edge_weight is not None:
+            weights.append(graph.edge_weight[entries[around >= 0]])
     return Graph(
         indptr=np.concatenate([[0], degrees.cumsum()]),
         indices=np.concatenate(parts),
         x=graph.x[nodes],
+        edge_weight=np.concatenate(weights) if weights else None,
         node_ids=nodes if graph.node_ids is None else graph.node_ids[nodes],
         name=f"{graph.name} (training nodes)",
     )

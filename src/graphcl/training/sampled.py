@@ -16,6 +16,7 @@ from graphcl.graph import Graph
 from graphcl.kernels.blocks import retry_smaller
 from graphcl.kernels.borrow import borrow
 from graphcl.kernels.stored import StoredFeatures
+from graphcl.kernels.weighted_neighbours import EdgeWeights
 from graphcl.sampling import FAN_OUTS, TreeView, encode_tree, sample_tree, tree_views
 from graphcl.seeding import derive, generator
 from graphcl.tensors import feature_tensor, layer_weights, stored_features
@@ -81,6 +82,7 @@ class SampledGraph:
         replace: sample with replacement.
         unbiased: weigh a child by its parent's degree; see `sample_tree`.
         own_features: whether the encoder takes nodes' own features too, as the residual one does.
+        edge_weights: of a weighted graph, for this way of sampling.
     """
 
     x: Tensor | StoredFeatures
@@ -92,6 +94,7 @@ class SampledGraph:
     replace: bool = True
     unbiased: bool = True
     own_features: bool = True
+    edge_weights: EdgeWeights | None = None
 
     @classmethod
     def of(
@@ -137,6 +140,9 @@ class SampledGraph:
             replace=replace,
             unbiased=unbiased,
             own_features=own_features,
+            edge_weights=None
+            if graph.edge_weight is None
+            else EdgeWeights.of(graph.indptr, graph.edge_weight, replace=replace, device=device),
         )
 
     def __post_init__(self) -> None:
@@ -181,6 +187,7 @@ class SampledGraph:
             fan_outs=self.fan_outs,
             replace=self.replace,
             unbiased=self.unbiased,
+            edge_weights=self.edge_weights,
             seed=derive(seed, "tree"),
         )
         views = tree_views(

@@ -1,0 +1,141 @@
+"""A DuckDB session that works on disk, reaches for no network, and fails in one line."""
+
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from graphcl.errors import GraphError, MissingExtraError
+
+MEMORY_LIMIT = "1500MB"  # beyond it DuckDB sorts and joins through files
+BATCH_ROWS = 1 << 18
+
+# What DuckDB writes before its sentence, and the advice about its own options after it.
+_PREFIX = re.compile(r"^(?:[A-Z][A-Za-z]*(?: [A-Z][A-Za-z]*)* Error|Error)\s*:\s*")
+
+
+class Duck:
+    """A database in a temporary folder that vanishes with the session.
+
+    Extensions are neither fetched nor loaded, and SQL sees no Python variable.
+
+    Args:
+        memory_limit: what DuckDB may hold in memory before it spills.
+    """
+
+    def __init__(self, *, memory_limit: str = MEMORY_LIMIT) -> None:
+        try:
+            import duckdb
+            import pyarrow  # noqa: F401 (batches leave DuckDB as Arrow)
+        except ImportError as error:
+            raise MissingExtraError("reading tables", "tables") from error
+        self._error: type[Exception] = duckdb.Error
+        self._folder = tempfile.TemporaryDirectory(prefix="graphcl-tables-")
+        folder = Path(self._folder.name)
+        self._connection: Any = duckdb.connect(
+            str(folder / "work.duckdb"),
+            config={
+                "memory_limit": memory_limit,
+                "temp_directory": str(folder / "spill"),
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+                "allow_community_extensions": "false",
+                "python_enable_replacements": "false",
+            },
+        )
+        # A bar on a terminal would draw over ours.
+        self._connection.execute("SET enable_progress_bar = false")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._connection.close()
+        self._folder.cleanup()
+
+    def run(self, sql: str, *, where: str = "tables") -> None:
+        """Executes a statement; `where` begins the error."""
+        try:
+            self._connection.execute(sql)
+        except self._error as error:
+            raise GraphError(f"{where}: {one_line(error)}") from None
+
+    def rows(self, sql: str, *, where: str = "tables") -> list[tuple[Any, ...]]:
+        """Returns the rows of a query that gives few."""
+        try:
+            return self._connection.execute(sql).fetchall()  # type: ignore[no-any-return]
+        except self._error as error:
+            raise GraphError(f"{where}: {one_line(error)}") from None
+
+    def row(self, sql: str, *, where: str = "tables") -> tuple[Any, ...]:
+        """Returns the first row."""
+        return self.rows(sql, where=where)[0]
+
+    def batches(self, sql: str, *, where: str = "tables") -> Iterator[Any]:
+        """Yields the result of a query as Arrow record batches of up to `BATCH_ROWS` rows."""
+        try:
+            yield from self._connection.sql(sql).to_arrow_reader(BATCH_ROWS)
+        except (self._error, OSError) as error:
+            raise GraphError(f"{where}: {one_line(error)}") from None
+
+    def columns(self, relation: str, *, where: str = "tables") -> dict[str, str]:
+        """Returns the names and types of a relation's columns, in order."""
+        described = self.rows(f"DESCRIBE SELECT * FROM {relation}", where=where)
+        return {name: kind for name, kind, *_ in described}
+
+    def load(self, table: str, arrow: Any) -> None:
+        """Appends an Arrow table to the table of that name, or makes it."""
+        self._connection.register("arriving", arrow)
+        try:
+            self._connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {quoted(table)} AS FROM arriving LIMIT 0"
+            )
+            self._connection.execute(f"INSERT INTO {quoted(table)} FROM arriving")
+        finally:
+            self._connection.unregister("arriving")
+
+    def is_one_select(self, sql: str, *, where: str) -> bool:
+        """Says whether `sql` is a single statement that only reads."""
+        import duckdb
+
+        try:
+            statements = duckdb.extract_statements(sql)
+        except self._error as error:
+            raise GraphError(f"{where}: {one_line(error)}") from None
+        return len(statements) == 1 and statements[0].type == duckdb.StatementType.SELECT
+
+
+def one_line(error: Exception) -> str:
+    """Returns what DuckDB found wrong, without its options, its hints and its line breaks."""
+    text = _PREFIX.sub("", str(error).strip())
+    kept = []
+    for line in text.splitlines():
+        if not line.strip() or line.startswith(("Possible", "*", "LINE ")):
+            break
+        kept.append(line.strip())
+    return "; ".join(kept)[:300].rstrip(" .") or "DuckDB failed"
+
+
+def quoted(name: str) -> str:
+    """Returns a name as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Returns a text as an SQL string."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def file_literal(path: Path) -> str:
+    """Returns a path as an SQL string that names this file alone: ``*`` is no pattern."""
+    text = str(path)
+    if "*" in text or "?" in text:
+        text = re.sub(r"[*?\[]", r"[\g<0>]", text)
+    return literal(text)

@@ -1,0 +1,157 @@
+r"""Neighbours drawn in proportion to the weights of their edges, with replacement.
+
+Entry e of a row has the threshold :math:`\lceil 2^{32} (w_1 + \dots + w_e) / \sum w \rceil`; a
+32-bit draw r takes the first entry whose threshold is above r. Thresholds are whole numbers, so
+CPU and GPU agree, and equal weights give the draws of `sample_neighbours`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphcl.kernels.borrow import borrow
+from graphcl.kernels.counter import Key, draw, draw_word, positions
+from graphcl.kernels.csr import self_weights
+from graphcl.kernels.neighbours import sample_neighbours
+from graphcl.kernels.parallel import parallel, prange
+
+
+@dataclass(frozen=True)
+class EdgeWeights:
+    """What sampling needs of a graph's edge weights.
+
+    With replacement, neighbours are drawn in proportion to their weights and count alike. Without,
+    they are drawn uniformly and count by their relative weight.
+
+    Attributes:
+        limits: with replacement, the module's thresholds, ``[entries]``; else None.
+        relative: without, each entry's weight over the mean weight of its row; else None.
+        entries: without, the numbers 0 … entries − 1; else None.
+    """
+
+    limits: Tensor | None = None
+    relative: Tensor | None = None
+    entries: Tensor | None = None
+
+    @classmethod
+    def of(cls, indptr: Any, weight: Any, *, replace: bool, device: torch.device) -> Self:
+        """Prepares the weights of a graph's CSR entries."""
+        if replace:
+            return cls(limits=thresholds(indptr, weight).to(device))
+        pointers, weights = borrow(indptr), borrow(weight)
+        means = torch.repeat_interleave(self_weights(pointers, weights), pointers.diff())
+        entries = torch.arange(len(weights), device=device)
+        return cls(relative=(weights / means).to(device), entries=entries)
+
+    def sample(
+        self, indptr: Tensor, indices: Tensor, nodes: Tensor, *, fan_out: int, key: Key
+    ) -> tuple[Tensor, Tensor | None]:
+        """Returns `fan_out` neighbours of each of `nodes`, and what each counts; None is 1."""
+        if self.limits is not None:
+            drawn = sample_by_weight(indptr, indices, self.limits, nodes, fan_out=fan_out, key=key)
+            return drawn, None
+        assert self.entries is not None
+        assert self.relative is not None
+        places = sample_neighbours(
+            indptr, self.entries, nodes, fan_out=fan_out, replace=False, key=key
+        )
+        parents = nodes.repeat_interleave(fan_out)
+        degree = (indptr[nodes + 1] - indptr[nodes])[:, None]
+        filled = (torch.arange(fan_out, device=nodes.device) < degree).view(-1)
+        if not len(self.entries):
+            return parents, None
+        places = torch.where(filled, places, 0)
+        return torch.where(filled, indices[places], parents), self.relative[places]
+
+
+def thresholds(indptr: Any, weight: Any) -> Tensor:
+    """Returns the module's thresholds, ``[entries]`` int64.
+
+    Args:
+        indptr: CSR row pointers.
+        weight: of each entry, positive.
+    """
+    limits = np.empty(len(weight), dtype=np.int64)
+    _thresholds(np.asarray(indptr), np.asarray(weight), limits)
+    return torch.from_numpy(limits)
+
+
+def sample_by_weight(
+    indptr: Tensor, indices: Tensor, limits: Tensor, nodes: Tensor, *, fan_out: int, key: Key
+) -> Tensor:
+    """Returns `fan_out` neighbours of each of `nodes`, ``[len(nodes) · fan_out]``.
+
+    Args:
+        indptr: CSR row pointers, int64, on the device of the rest.
+        indices: CSR column indices, int64; on a CPU int32 too.
+        limits: from `thresholds`.
+        nodes: node numbers; any may repeat.
+        fan_out: slots per node; those of a node without neighbours hold the node itself.
+        key: the stream of draws.
+    """
+    if nodes.device.type != "cpu":
+        return sample_by_weight_reference(indptr, indices, limits, nodes, fan_out=fan_out, key=key)
+    children = torch.empty(len(nodes) * fan_out, dtype=torch.int64)
+    arrays = (indptr.numpy(), indices.numpy(), limits.numpy(), nodes.numpy())
+    _sample(*arrays, fan_out, np.uint32(key[0]), np.uint32(key[1]), children.numpy())
+    return children
+
+
+def sample_by_weight_reference(
+    indptr: Tensor, indices: Tensor, limits: Tensor, nodes: Tensor, *, fan_out: int, key: Key
+) -> Tensor:
+    """`sample_by_weight` in plain tensor operations, on any device: a bisection in every slot."""
+    draws = draw(positions(len(nodes) * fan_out, nodes.device), key).view(-1, fan_out)
+    start = indptr[nodes][:, None].expand(-1, fan_out)
+    stop = indptr[nodes + 1][:, None].expand(-1, fan_out)
+    low, high = start, stop
+    longest = int(indptr.diff().max()) if len(indptr) > 1 else 0
+    for _ in range(longest.bit_length()):
+        middle = (low + high) // 2
+        above = limits[middle.clamp(max=max(len(limits) - 1, 0))] > draws
+        open_ = low < high
+        high = torch.where(open_ & above, middle, high)
+        low = torch.where(open_ & ~above, middle + 1, low)
+    filled = stop > start
+    found = indices[torch.where(filled, low, 0)] if len(indices) else low
+    return torch.where(filled, found, nodes[:, None]).view(-1)
+
+
+@parallel
+def _thresholds(indptr, weight, limits):  # type: ignore[no-untyped-def]
+    for row in prange(indptr.shape[0] - 1):
+        start, stop = indptr[row], indptr[row + 1]
+        total = 0.0
+        for entry in range(start, stop):
+            total += weight[entry]
+        before = 0.0
+        for entry in range(start, stop):
+            before += weight[entry]
+            limits[entry] = np.int64(np.ceil(before * 4294967296.0 / total))
+        if stop > start:
+            limits[stop - 1] = 4294967296
+
+
+@parallel
+def _sample(  # type: ignore[no-untyped-def]
+    indptr, indices, limits, nodes, fan_out, word_0, word_1, children
+):
+    for row in prange(nodes.shape[0]):
+        node = nodes[row]
+        start, stop = indptr[node], indptr[node + 1]
+        for slot in range(row * fan_out, (row + 1) * fan_out):
+            if start == stop:
+                children[slot] = node
+                continue
+            word = np.int64(draw_word(np.uint32(slot), word_0, word_1))
+            low, high = start, stop - 1
+            while low < high:
+                middle = (low + high) // 2
+                if limits[middle] > word:
+                    high = middle
+                else:
+                    low = middle + 1
+            children[slot] = indices[low]

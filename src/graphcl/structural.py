@@ -1,0 +1,62 @@
+r"""Features made from the edges alone, for graphs that come without any.
+
+Of node u with degree :math:`d_u`, :math:`T_u` triangles and core number :math:`k_u`:
+
+.. math::
+    \log(1 + d_u), \quad
+    \frac{1}{d_u} \sum_{v} \log(1 + d_v), \quad
+    \frac{2 T_u}{d_u (d_u - 1)}, \quad
+    \log(1 + k_u), \quad
+    (P^2)_{uu}, \quad (P^3)_{uu},
+
+its degree, its neighbours' degrees, its clustering coefficient, its core, and the probabilities
+that a random walk is back after two and after three steps. Each is a function of the edges near u,
+so unseen nodes and other graphs have them too; nothing is drawn at random, and edge weights are
+not looked at. A node without edges has zeros.
+
+Differs from the paper: its graphs all have features.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from graphcl.kernels.triangles import core_numbers, triangles
+
+NAMES = (
+    "log degree",
+    "mean log degree of neighbours",
+    "clustering coefficient",
+    "log core number",
+    "return probability, 2 steps",
+    "return probability, 3 steps",
+)
+
+
+def structural_features(
+    indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer]
+) -> npt.NDArray[np.float32]:
+    """Returns the module's six features, ``[num_nodes, 6]``.
+
+    Args:
+        indptr: CSR row pointers of an undirected graph without self-loops.
+        indices: CSR column indices, sorted in each row.
+    """
+    size = len(indptr) - 1
+    degree = np.diff(indptr).astype(np.float64)
+    share = np.divide(1, degree, out=np.zeros(size), where=degree > 0)  # 1/d, and 0 without edges
+    log_degree = np.log1p(degree)
+    ones = np.ones(len(indices), dtype=np.int8)
+    adjacency = scipy.sparse.csr_array((ones, indices, indptr), shape=(size, size))
+    around = adjacency @ np.stack([log_degree, share], axis=1)
+    pairs = degree * (degree - 1) / 2
+    closed = triangles(indptr, indices, np.ones(size))
+    columns = (
+        log_degree,
+        share * around[:, 0],
+        np.divide(closed, pairs, out=np.zeros(size), where=pairs > 0),
+        np.log1p(core_numbers(indptr, indices)),
+        share * around[:, 1],
+        2 * share * triangles(indptr, indices, share),
+    )
+    return np.stack(columns, axis=1).astype(np.float32)
