@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli import datasets, embed, evaluate, train
+from graphcl.cli import datasets, embed, evaluate, launch, train
 from graphcl.errors import GraphCLError
 
 # typer carries its own copy of click in some versions; this is ClickException in either.
@@ -47,7 +47,7 @@ def options(
 
 def main() -> None:
     """Runs the command line and exits with its code."""
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(launch.leave(run(sys.argv[1:])) if launch.announce() else 0)
 
 
 def run(arguments: list[str]) -> int:
@@ -80,5 +80,6 @@ def run(arguments: list[str]) -> int:
 
 
 def _fail(message: str, *, command: str = "", code: int = 2) -> int:
-    print(f"{command or 'graphcl'}: {' '.join(message.split())}", file=sys.stderr)
+    if os.environ.get("RANK", "0") == "0" or code == 1:  # of several processes one speaks
+        print(f"{command or 'graphcl'}: {' '.join(message.split())}", file=sys.stderr)
     return code
