@@ -8,7 +8,9 @@ does alone.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -44,18 +46,34 @@ class Share:
 
 
 ALONE = Share()
+_apart: ContextVar[bool] = ContextVar("apart", default=False)
 
 
 def current_share() -> Share:
     """Returns this process's place in the group it belongs to, if any."""
-    if dist.is_available() and dist.is_initialized():
+    if dist.is_available() and dist.is_initialized() and not _apart.get():
         return Share(dist.get_rank(), dist.get_world_size())
     return ALONE
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Lets each process of a group work by itself for a while, as on trainings of its own."""
+    token = _apart.set(True)
+    try:
+        yield
+    finally:
+        _apart.reset(token)
 
 
 def launched() -> bool:
     """Says whether ``torchrun`` started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def first_process() -> bool:
+    """Says whether this process writes and speaks; the others of a group are silent."""
+    return not launched() or os.environ.get("RANK", "0") == "0"
 
 
 def restarted() -> bool:
@@ -72,15 +90,21 @@ def local_device(device: torch.device) -> torch.device:
 
 
 @contextmanager
-def group(device: torch.device) -> Iterator[Share]:
-    """Joins the group that ``torchrun`` made, if it did, and leaves it at the end."""
+def group(device: torch.device, *, patience: timedelta | None = None) -> Iterator[Share]:
+    """Joins the group that ``torchrun`` made, if it did, and leaves it at the end.
+
+    Args:
+        device: where this process computes.
+        patience: how long to wait for each other; PyTorch's own by default.
+    """
     if not launched() or int(os.environ["WORLD_SIZE"]) == 1 or dist.is_initialized():
         yield current_share()
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
     # Gloo even beside NCCL: what hosts agree on must not make a GPU wait.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    backends = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backends, timeout=patience)
     try:
         yield current_share()
     finally:
@@ -100,12 +124,11 @@ def gather_rows(rows: Tensor, share: Share, count: int) -> Tensor:
     )
     padded = rows.new_zeros(max(sizes), *rows.shape[1:])
     padded[: len(rows)] = rows
-    every = rows.new_empty(share.world * max(sizes), *rows.shape[1:])
-    dist.all_gather_into_tensor(every, padded)
+    every = rows.new_empty(share.world, *padded.shape)
+    dist.all_gather(list(every), padded)
     if min(sizes) == max(sizes):
-        return every
-    parts = every.view(share.world, max(sizes), *rows.shape[1:])
-    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+        return every.flatten(0, 1)
+    return torch.cat([part[:size] for part, size in zip(every, sizes, strict=True)])
 
 
 def fill_rows(table: Tensor, share: Share) -> None:
@@ -138,8 +161,10 @@ def from_rank(data: bytes, share: Share, *, rank: int = 0) -> bytes:
         return data
     size = torch.tensor([len(data)])
     dist.broadcast(size, src=rank)
+    if not int(size):
+        return b""
     content = torch.empty(int(size), dtype=torch.uint8)
-    if share.rank == rank and data:
+    if share.rank == rank:
         content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     dist.broadcast(content, src=rank)
     return content.numpy().tobytes()
@@ -153,12 +178,15 @@ def data_parallel(module: nn.Module, share: Share) -> nn.Module:
     """
     if share.world == 1:
         return module
-    parallel = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
+    parallel = nn.parallel.DistributedDataParallel(module)
     parallel.register_comm_hook(None, _sum_gradients)
     return parallel
 
 
-def _sum_gradients(_state: object, bucket: Any) -> Any:
-    work = dist.all_reduce(bucket.buffer(), async_op=True)
-    assert work is not None
-    return work.get_future().then(lambda future: future.value()[0])
+def _sum_gradients(
+    _state: object,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # the hook must say so
+) -> torch.futures.Future[torch.Tensor]:
+    work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
+    summed: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda f: f.value()[0])
+    return summed

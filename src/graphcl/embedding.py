@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu
 
+from graphcl.distributed import current_share, fill_rows
 from graphcl.errors import require
 from graphcl.graph import Graph
 from graphcl.kernels.borrow import borrow
@@ -52,7 +53,8 @@ def embed_graph(
     """Returns the exact embeddings of a graph that may be large, ``[num_nodes, dim]``.
 
     Beyond the graph it takes two layers' activations: twice the size of the result. On a CPU the
-    graph is used where it lies.
+    graph is used where it lies. In a group of processes each computes its share of every layer's
+    rows and sends them to the others, N · dim numbers a layer; rank 0 writes `out`.
 
     Args:
         encoder: `mean` or `residual`, on `device`.
@@ -67,7 +69,7 @@ def embed_graph(
     x = feature_tensor(graph, device=device, feature_scaling=feature_scaling)
     indices = borrow(graph.indices).to(device)
     csr = (borrow(graph.indptr).to(device), indices, None)
-    if out is None:
+    if out is None or not current_share().first:
         return _layer_by_layer(encoder, x, csr, block_rows).float().cpu().numpy()
     partial = out.with_name(f".{out.name}.partial")
     shape = (graph.num_nodes, layer_weights(encoder)[0][-1].shape[1])
@@ -93,6 +95,7 @@ def _layer_by_layer(
     require(block_rows >= 1, "embed", "block_rows", "at least 1", block_rows)
     weights, own_weights = layer_weights(encoder)
     num_nodes, last = len(csr[0]) - 1, len(weights) - 1
+    share = current_share()
     h: Features = x
     for layer, weight in enumerate(weights):
         activated = layer < last or (last == 0 and not own_weights)
@@ -103,13 +106,14 @@ def _layer_by_layer(
             h = weight.new_empty(num_nodes, weight.shape[1])
         # Sparse rows have no mean that is worth making: there the product goes first.
         first = below if isinstance(below, Tensor) else _product(below, weight, block_rows)
-        for rows in _blocks(num_nodes, block_rows):
+        for rows in _blocks(share.rows(num_nodes), block_rows):
             block = _mean(first, csr, rows)
             if first is below:
                 block = block @ weight
             if own_weights:
                 block += _rows(below, rows, own_weights[layer])
             h[rows] = elu(block, inplace=True) if activated else block
+        fill_rows(h, share)
         del first  # and with `below`, the layer before: two are held at a time
     assert isinstance(h, Tensor)
     return h
@@ -118,7 +122,7 @@ def _layer_by_layer(
 def _product(x: SparseFeatures, weight: Tensor, block_rows: int) -> Tensor:
     """Returns x @ weight."""
     product = weight.new_empty(x.shape[0], weight.shape[1])
-    for rows in _blocks(len(product), block_rows):
+    for rows in _blocks(slice(0, len(product)), block_rows):
         product[rows] = _rows(x, rows, weight)
     return product
 
@@ -144,6 +148,6 @@ def _rows(x: Features, rows: slice, weight: Tensor) -> Tensor:
     return csr_matmul(indptr - entries.start, x.indices[entries], x.values[entries], weight)
 
 
-def _blocks(num_rows: int, height: int) -> Iterator[slice]:
-    for start in range(0, num_rows, height):
-        yield slice(start, min(start + height, num_rows))
+def _blocks(rows: slice, height: int) -> Iterator[slice]:
+    for start in range(rows.start, rows.stop, height):
+        yield slice(start, min(start + height, rows.stop))

@@ -8,8 +8,10 @@ import numpy.typing as npt
 import typer
 
 from graphcl.cli.common import DeviceOption, JsonOption, load_graph, print_json
+from graphcl.cli.launch import ProcessesOption, launch
 from graphcl.collection import GraphCollection
 from graphcl.devices import resolve_device
+from graphcl.distributed import group, local_device
 from graphcl.errors import RunError
 from graphcl.estimator import GraphCL
 from graphcl.graph import Graph
@@ -25,12 +27,14 @@ def embed(
     out: Annotated[Path, typer.Option(help="The file: .npy or .parquet.")] = ...,  # type: ignore[assignment]
     device: DeviceOption = "auto",
     overwrite: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
+    processes: ProcessesOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Embed every node of a graph with a trained model; the graph may be one it never saw.
 
     Of a dataset of several graphs (ppi), rows are those of the training, validation and test
-    graphs, one graph below the other.
+    graphs, one graph below the other. Several processes share the rows of a graph of more than
+    50,000 nodes.
 
     Examples:
 
@@ -39,10 +43,15 @@ def embed(
         graphcl embed runs/cora other.npz --out other.parquet
     """
     check_output(out, overwrite=overwrite)
-    model = GraphCL.load(run, device=str(resolve_device(device)))
+    launch(processes)
+    where = local_device(resolve_device(device))
+    model = GraphCL.load(run, device=str(where))
     source = graph if graph is not None else run_graph(run)
     loaded = load_graph(source)
-    z = rows(model, loaded)
+    with group(where) as share:
+        z = rows(model, loaded)
+    if not share.first:
+        return
     write_embeddings(out, z, loaded.node_ids)
     if as_json:
         print_json({"out": str(out), "graph": source, "nodes": z.shape[0], "dim": z.shape[1]})

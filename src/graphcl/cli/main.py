@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from graphcl.cli import datasets, embed, evaluate, launch, train
+from graphcl.distributed import first_process
 from graphcl.errors import GraphCLError
 
 # typer carries its own copy of click in some versions; this is ClickException in either.
@@ -80,6 +81,6 @@ def run(arguments: list[str]) -> int:
 
 
 def _fail(message: str, *, command: str = "", code: int = 2) -> int:
-    if os.environ.get("RANK", "0") == "0" or code == 1:  # of several processes one speaks
+    if first_process() or code == 1:
         print(f"{command or 'graphcl'}: {' '.join(message.split())}", file=sys.stderr)
     return code
