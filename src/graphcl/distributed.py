@@ -16,6 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from graphcl.errors import require
 
@@ -104,7 +106,13 @@ def group(device: torch.device, *, patience: timedelta | None = None) -> Iterato
         torch.cuda.set_device(device)
     # Gloo even beside NCCL: what hosts agree on must not make a GPU wait.
     backends = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backends, timeout=patience)
+    store, rank, world = next(rendezvous("env://"))
+    if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
+        # torchrun's store outlives a restart: without a name of its own, an attempt would read the
+        # addresses of dead processes. Of several hosts each counts its own restarts; there
+        # TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives every attempt its own store.
+        store = PrefixStore(f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    dist.init_process_group(backends, store=store, rank=rank, world_size=world, timeout=patience)
     try:
         yield current_share()
     finally:

@@ -32,7 +32,7 @@ from graphcl.cli.launch import ProcessesOption, agree, launch
 from graphcl.cli.probing import probe, probe_text
 from graphcl.collection import GraphCollection
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory, resolve_device
-from graphcl.distributed import Share, group, local_device, restarted
+from graphcl.distributed import Share, any_of, group, local_device, restarted
 from graphcl.errors import GraphError, ParameterError, RunError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import MultilabelResult, ProbeResult
@@ -96,9 +96,9 @@ def train(
     full = load_recipe(chosen).with_values(**parse_settings(settings))
     where = local_device(resolve_device(device))
     model = GraphCL(full, seed=seed, device=str(where), verbose=True)
-    resume = resume or restarted()
     with ExitStack() as stack:
         share = stack.enter_context(group(where))
+        resume = any_of(resume or restarted(), share)  # of several hosts only one may know
         taken = stack.enter_context(interrupts())
         result = None
         if resume and not overwrite:
