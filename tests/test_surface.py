@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import graphcl
+from benchmarks import estimate
 from graphcl import errors
 from graphcl.cli.main import run
 
@@ -73,6 +74,11 @@ def test_readme_tables_are_those_of_the_rows():
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_estimate_in_scaling_md_is_that_of_the_rows():
+    page = (ROOT / "docs/scaling.md").read_text()
+    assert estimate.text() in page, "python -m benchmarks.estimate --write"
 
 
 def test_readme_links_exist():

@@ -1,14 +1,18 @@
 """From a recipe to the method's parts."""
 
+import json
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
+from graphcl.distributed import current_share, from_rank
 from graphcl.encoders import build_encoder
 from graphcl.graph import Graph
 from graphcl.recipes import Recipe
 from graphcl.seeding import generator
 from graphcl.tensors import graph_tensors
-from graphcl.training import FullGraph, SampledGraph
+from graphcl.training import FullGraph, ManyGraphs, SampledGraph
 from graphcl.training.inductive import training_subgraph
 from graphcl.training.modes import SAMPLED_BATCH_NODES, Mode, check_memory, choose_mode
 from graphcl.views import DropEdges, DropFeatures, Perturbation
@@ -75,3 +79,37 @@ def recipe_source(
         own_features=recipe.encoder == "residual",
     )
     return sampled, mode
+
+
+def recipe_batches(
+    recipe: Recipe,
+    graphs: Sequence[Graph],
+    *,
+    device: torch.device,
+    modes: Sequence[str] = (),
+    ignore_memory: bool = False,
+) -> tuple[FullGraph | SampledGraph | ManyGraphs, list[Mode]]:
+    """Returns the batches of one graph or several, and how each graph is trained and why.
+
+    Args:
+        recipe: complete.
+        graphs: what to train on.
+        device: where.
+        modes: one per graph, where they are decided already, as by a checkpoint. Else the recipe
+            decides, and of several processes the first, whose memory the others may not have.
+        ignore_memory: start even where memory may not suffice.
+    """
+    asked = [recipe.with_values(mode=mode) for mode in modes] or [recipe] * len(graphs)
+    pairs = zip(asked, graphs, strict=True)
+    built = [
+        recipe_source(one, graph, device=device, ignore_memory=ignore_memory)
+        for one, graph in pairs
+    ]
+    chosen = [mode.name for _, mode in built]
+    agreed = json.loads(from_rank(json.dumps(chosen).encode(), current_share()))
+    if agreed != chosen:
+        return recipe_batches(
+            recipe, graphs, device=device, modes=agreed, ignore_memory=ignore_memory
+        )
+    sources = tuple(source for source, _ in built)
+    return sources[0] if len(sources) == 1 else ManyGraphs(sources), [mode for _, mode in built]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import elu
 
 from graphcl.devices import available_memory_bytes
+from graphcl.distributed import current_share, fill_rows
 from graphcl.errors import require
 from graphcl.graph import Graph
 from graphcl.kernels.blocks import block_height, retry_smaller
@@ -94,6 +95,9 @@ def embed_graph(
     the last cost what they cost for every node. Ask for one large range, not for many small ones:
     each walks its own neighbourhood again.
 
+    In a group of processes each computes its share of every layer's rows and sends them to the
+    others, N · dim numbers a layer; rank 0 writes `out`.
+
     Args:
         encoder: `mean` or `residual`, on `device`.
         graph: any graph.
@@ -130,7 +134,7 @@ def embed_graph(
         "scratch": scratch if device.type == "cpu" else None,
         "on_rows": on_rows,
     }
-    if out is None:
+    if out is None or not current_share().first:
         rows = retry_smaller(lambda: _layer_by_layer(encoder, x, csr, **options))
         return rows.float().cpu().numpy()
     partial = out.with_name(f".{out.name}.partial")
@@ -166,6 +170,8 @@ def _layer_by_layer(
     needed = _needed(csr, wanted, len(weights), block_rows)
     sizes = [csr.num_nodes if nodes is None else len(nodes) for nodes in needed]
     h, place, done = x, None, 0
+    share = current_share()
+    to_do = sum(part.stop - part.start for part in map(share.rows, sizes))
     for layer, weight in enumerate(weights):
         activated = layer < last or (last == 0 and not own_weights)
         below, below_place = h, place
@@ -173,7 +179,7 @@ def _layer_by_layer(
         h = result if layer == last and result is not None else _table(shape, weight, scratch)
         # Sparse rows have no mean that is worth making: there the product goes first.
         first = _product(below, weight, block_rows) if isinstance(below, SparseFeatures) else below
-        for rows in _blocks(sizes[layer], block_rows):
+        for rows in _blocks(share.rows(sizes[layer]), block_rows):
             nodes = _nodes(needed[layer], rows, csr)
             block = _mean(first, csr, nodes, below_place)
             if first is below:
@@ -182,7 +188,8 @@ def _layer_by_layer(
                 block += _rows(below, nodes, below_place, own_weights[layer])
             h[rows] = elu(block, inplace=True) if activated else block
             done += rows.stop - rows.start
-            on_rows(done, sum(sizes))
+            on_rows(done, to_do)
+        fill_rows(h, share)
         place = _places(needed[layer], csr.num_nodes)
         del first  # and with `below`, the layer before: two are held at a time
     assert isinstance(h, Tensor)
@@ -197,7 +204,7 @@ def _needed(csr: Csr, wanted: Tensor | None, layers: int, block_rows: int) -> li
         if above is not None:
             reached = torch.zeros(csr.num_nodes, dtype=torch.bool, device=csr.indptr.device)
             reached[above] = True
-            for rows in _blocks(len(above), 16 * block_rows):
+            for rows in _blocks(slice(0, len(above)), 16 * block_rows):
                 reached[_entries(csr, above[rows])[1].long()] = True
             above = None if bool(reached.all()) else reached.nonzero()[:, 0]
         needed.insert(0, above)
@@ -237,7 +244,7 @@ def _reserve(path: Path) -> None:
 def _product(x: SparseFeatures, weight: Tensor, block_rows: int) -> Tensor:
     """Returns x @ weight."""
     product = weight.new_empty(x.shape[0], weight.shape[1])
-    for rows in _blocks(len(product), block_rows):
+    for rows in _blocks(slice(0, len(product)), block_rows):
         product[rows] = _sparse_rows(x, torch.arange(rows.start, rows.stop), weight)
     return product
 
@@ -292,6 +299,6 @@ def _sparse_rows(x: SparseFeatures, nodes: Tensor, weight: Tensor) -> Tensor:
     return csr_matmul(csr.indptr, csr.indices, csr.weight, weight)
 
 
-def _blocks(num_rows: int, height: int) -> Iterator[slice]:
-    for start in range(0, num_rows, height):
-        yield slice(start, min(start + height, num_rows))
+def _blocks(rows: slice, height: int) -> Iterator[slice]:
+    for start in range(rows.start, rows.stop, height):
+        yield slice(start, min(start + height, rows.stop))

@@ -15,9 +15,10 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator
 from torch import nn
 
-from graphcl.assembly import recipe_encoder, recipe_perturbation, recipe_source
+from graphcl.assembly import recipe_batches, recipe_encoder, recipe_perturbation
 from graphcl.collection import GraphCollection
 from graphcl.devices import resolve_device
+from graphcl.distributed import current_share
 from graphcl.embedding import embed, embed_graph
 from graphcl.errors import GraphCLError, GraphError, RunError
 from graphcl.graph import Graph
@@ -26,7 +27,8 @@ from graphcl.io.toml import format_toml
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.recipes.recipe import recipe_keys
 from graphcl.tensors import graph_tensors
-from graphcl.training import EpochMetrics, ManyGraphs, train
+from graphcl.training import Checkpoints, EpochMetrics, train
+from graphcl.training.fingerprint import fingerprint
 from graphcl.training.modes import SAMPLED_ENCODERS, Mode
 from graphcl.training.progress import RowProgress, progress
 
@@ -139,33 +141,50 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         graph: Any,
         y: None = None,  # noqa: ARG002 (scikit-learn passes it)
         *,
+        checkpoints: Checkpoints | str | Path | None = None,
+        resume: bool = False,
         on_epoch: Callable[[EpochMetrics], None] = lambda _: None,
     ) -> Self:
         """Trains an encoder on `graph`; its labels, if any, are not looked at.
 
-        Interrupted by the user, the estimator keeps the weights it has reached.
+        Interrupted by the user, the estimator keeps the weights it has reached. In a group of
+        processes that ``torchrun`` started, all train one encoder; see `graphcl.distributed`.
 
         Args:
             graph: a `Graph` or a `torch_geometric.data.Data`; a list of them; or a
                 `GraphCollection`, whose training graphs alone are looked at.
             y: ignored; for scikit-learn.
+            checkpoints: a folder to save the training in, by default every minute and at its end;
+                it is left there.
+            resume: go on from the newest checkpoint in that folder, if there is one: on a CPU to
+                the same weights, bit for bit, as without the pause.
             on_epoch: called after each epoch.
         """
         given = as_graphs(graph)
         graphs = given.train if isinstance(given, GraphCollection) else (given,)
-        recipe = self.complete_recipe()
-        device = resolve_device(self.device)
-        built = [
-            recipe_source(recipe, one, device=device, ignore_memory=self.ignore_memory)
-            for one in graphs
-        ]
-        sources, self.mode_ = tuple(source for source, _ in built), built[0][1]
+        recipe, device = self.complete_recipe(), resolve_device(self.device)
+        trained = {**asdict(recipe), "seed": self.seed, "graph": fingerprint(graphs)}
+        if isinstance(checkpoints, str | Path):
+            checkpoints = Checkpoints(checkpoints)
+        saved = checkpoints.latest(trained) if checkpoints and resume else None
+        modes = saved.about["trained"]["modes"] if saved else ()
+        source, decided = recipe_batches(
+            recipe, graphs, device=device, modes=modes, ignore_memory=self.ignore_memory
+        )
+        self.mode_ = decided[0]._replace(reason="as begun") if saved else decided[0]
         self.recipe_, self.num_features_, self.history_ = recipe, given.num_features, []
         self.encoder_ = recipe_encoder(recipe, given.num_features, seed=self.seed).to(device)
-        if self.verbose:
+        self.seconds_ = 0.0
+        if checkpoints:
+            checkpoints.begin(trained | {"modes": [mode.name for mode in decided]}, saved)
+        if saved:
+            self.history_ = [EpochMetrics(**line) for line in saved.about["history"]]
+            self.seconds_ = saved.about["seconds"]
+        speaks = self.verbose and current_share().first
+        if speaks:
             print(f"mode {self.mode_.name}: {self.mode_.reason}", file=sys.stderr, flush=True)
-        began = time.perf_counter()
-        shown = progress(recipe.epochs) if self.verbose else nullcontext(lambda _: None)
+        began = time.perf_counter() - self.seconds_
+        shown = progress(recipe.epochs) if speaks else nullcontext(lambda _: None)
         with shown as show:
 
             def record(metrics: EpochMetrics) -> None:
@@ -176,7 +195,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
 
             train(
                 self.encoder_,
-                sources[0] if len(sources) == 1 else ManyGraphs(sources),
+                source,
                 perturbation=recipe_perturbation(recipe),
                 temperature=recipe.temperature,
                 epochs=recipe.epochs,
@@ -184,6 +203,8 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
                 weight_decay=recipe.weight_decay,
                 precision=recipe.precision,
                 seed=self.seed,
+                restore=saved.restore if saved else lambda _: None,
+                on_step=checkpoints or (lambda _: None),
                 on_epoch=record,
             )
         return self

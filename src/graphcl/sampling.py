@@ -6,6 +6,7 @@ the children of a tree node lie side by side, and a mean over them is a reshape.
 encoder is needed on levels 0 to L − l alone.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import elu
 
 from graphcl.errors import require
-from graphcl.kernels.counter import draw, kept, positions, stream_key, threshold
+from graphcl.kernels.counter import draw, kept, positions, shifted, stream_key, threshold
 from graphcl.kernels.gather_mean import Draws, gather_mean
 from graphcl.kernels.neighbours import sample_neighbours
 from graphcl.kernels.pooled_elu import empty, pooled_elu
@@ -34,11 +35,17 @@ class Tree:
         weights: for each level but the first, the weight of each child in its parent's mean, where
             the parent itself has weight 1; 0 is an empty slot.
         fan_outs: children per tree node, level by level.
+        first: the place of the first seed node in its batch; draws go by place in the batch.
     """
 
     levels: tuple[Tensor, ...]
     weights: tuple[Tensor, ...]
     fan_outs: tuple[int, ...]
+    first: int = 0
+
+    def place(self, level: int) -> int:
+        """Returns the place, in the whole batch's level, of this tree's first node there."""
+        return self.first * math.prod(self.fan_outs[:level])
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,7 @@ def sample_tree(
     unbiased: bool = True,
     edge_weights: EdgeWeights | None = None,
     seed: int,
+    first: int = 0,
 ) -> Tree:
     r"""Samples the L-hop subgraphs of `nodes`; the same for the same seed on any device.
 
@@ -91,13 +99,16 @@ def sample_tree(
             mean; without, that holds where all neighbours are taken, and else in the limit of
             many, as the sum of the weights that are drawn varies.
         seed: decides every draw.
+        first: where `nodes` are some of a batch's, the place of the first of them: they get the
+            subgraphs, and in `tree_views` the views, that they have in the whole batch.
     """
     valid = len(fan_outs) > 0 and all(fan_out >= 1 for fan_out in fan_outs)
     require(valid, "sample_tree", "fan_outs", "one number of at least 1 per layer", fan_outs)
     levels, weights = [nodes], []
     for hop, fan_out in enumerate(fan_outs):
         parents = levels[-1]
-        key = stream_key(seed, "neighbours", hop)
+        place = first * math.prod(fan_outs[: hop + 1])
+        key = shifted(stream_key(seed, "neighbours", hop), place)
         degree = indptr[parents + 1] - indptr[parents]
         weight = _child_weights(degree, fan_out, replace=replace, unbiased=unbiased)
         if edge_weights is None:
@@ -111,7 +122,7 @@ def sample_tree(
             weight = weight if relative is None else weight * relative
         weights.append(weight)
         levels.append(children)
-    return Tree(tuple(levels), tuple(weights), tuple(fan_outs))
+    return Tree(tuple(levels), tuple(weights), tuple(fan_outs), first)
 
 
 def _child_weights(degree: Tensor, fan_out: int, *, replace: bool, unbiased: bool) -> Tensor:
@@ -151,11 +162,14 @@ def tree_views(
         require(0 <= value < 1, "tree_views", name, "in [0, 1)", value)
     width = x.shape[1] * (2 if own else 1)
     like = x if isinstance(x, Tensor) else torch.empty(0)  # means and weights are float32 there
-    features = [stream_key(seed, "features", level) for level in range(len(tree.levels))]
+    features = [
+        shifted(stream_key(seed, "features", level), tree.place(level))
+        for level in range(len(tree.levels))
+    ]
     parts: list[tuple[list[Tensor], list[Tensor], list[Tensor]]] = [([], [], []), ([], [], [])]
     for level, weight in enumerate(tree.weights):
         parents, children = tree.levels[level : level + 2]
-        edges = stream_key(seed, "edges", level)
+        edges = shifted(stream_key(seed, "edges", level), tree.place(level + 1))
         draws = Draws(edge_drop, feature_drop, edges, features[level], features[level + 1])
         out = empty((2, len(parents), width), like)
         gather_mean(x, parents, children, weight, draws=draws, out=out)

@@ -1,6 +1,5 @@
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -298,22 +297,6 @@ def start(folder, *arguments):
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-
-
-def test_ctrl_c_saves_what_there_is_and_exits_130(folder):
-    process = start(folder, "train", "mine.npz", "--set", "epochs=1000000", "--set", "dim=8")
-    for line in process.stderr:
-        if "epoch 1/" in line:
-            break
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
-    assert "saved in runs/mine" in err
-    result = json.loads((folder / "runs/mine/result.json").read_text())
-    assert result["status"] == "interrupted"
-    assert 1 <= result["epochs"] < 1000000
-    GraphCL.load(folder / "runs/mine")
 
 
 def test_a_reader_that_leaves_is_no_error(folder):

@@ -17,9 +17,11 @@ from graphcl.cli.common import (
     run_graph,
     run_tables,
 )
+from graphcl.cli.launch import ProcessesOption, launch
 from graphcl.cli.tables import takes_tables
 from graphcl.collection import GraphCollection
 from graphcl.devices import resolve_device
+from graphcl.distributed import group, local_device
 from graphcl.errors import ParameterError, require
 from graphcl.estimator import GraphCL
 from graphcl.graph import Graph
@@ -43,6 +45,7 @@ def embed(
     ] = "",
     device: DeviceOption = "auto",
     overwrite: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
+    processes: ProcessesOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Embed every node of a graph with a trained model; the graph may be one it never saw.
@@ -50,7 +53,8 @@ def embed(
     Of a dataset of several graphs (ppi), rows are those of the training, validation and test
     graphs, one graph below the other. A large graph is worked through layer by layer, in blocks;
     what does not fit in memory lies in temporary files beside the output. --rows saves time in
-    one or two layers; in three, a range's neighbourhood is soon the whole graph.
+    one or two layers; in three, a range's neighbourhood is soon the whole graph. Several processes
+    share the rows of a graph of more than 50,000 nodes.
 
     Examples:
 
@@ -63,7 +67,9 @@ def embed(
         graphcl embed runs/edges new_edges.csv --nodes new_nodes.csv --out new.csv
     """
     check_output(out, overwrite=overwrite)
-    model = GraphCL.load(run, device=str(resolve_device(device)))
+    launch(processes)
+    where = local_device(resolve_device(device))
+    model = GraphCL.load(run, device=str(where))
     if graph is None:
         require(not tables.given(), "embed", "GRAPH", "named with options of tables", graph)
         source, loaded = run_graph(run), load_run_graph(run)
@@ -71,9 +77,12 @@ def embed(
         trained = run_tables(run) if names_tables(graph, tables) else None
         source = graph
         loaded = load_graph(graph, tables if trained is None else tables.after(trained))
-    model.verbose = True
     chosen = _range(rows, loaded)
-    z = embed_rows(model, loaded, nodes=chosen, scratch=out.absolute().parent)
+    with group(where) as share:
+        model.verbose = share.first
+        z = embed_rows(model, loaded, nodes=chosen, scratch=out.absolute().parent)
+    if not share.first:
+        return
     first = chosen.start if chosen else 0
     write_embeddings(out, z, loaded.node_ids, first=first)
     if as_json:

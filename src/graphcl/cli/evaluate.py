@@ -1,6 +1,8 @@
 """`graphcl evaluate`: the probe on a run, or on N trainings like it."""
 
+import json
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +18,10 @@ from graphcl.cli.common import (
     parse_settings,
     print_json,
 )
+from graphcl.cli.launch import ProcessesOption, launch
 from graphcl.cli.probing import probe, probe_progress, report_text
 from graphcl.devices import resolve_device
+from graphcl.distributed import apart, first_process, from_rank, group, local_device
 from graphcl.errors import require
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.multilabel import STEPS
@@ -34,12 +38,13 @@ def evaluate(
     ] = None,
     probe_steps: ProbeStepsOption = STEPS,
     device: DeviceOption = "auto",
+    processes: ProcessesOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Score a run by the probe: logistic regression on its frozen embeddings.
 
     With --runs N, the run's training is repeated with N consecutive seeds and the scores are
-    given as mean ± standard deviation.
+    given as mean ± standard deviation. Several processes share the seeds.
 
     Examples:
 
@@ -48,8 +53,9 @@ def evaluate(
         graphcl evaluate runs/cora --runs 10 --json
     """
     require(repeats >= 1, "evaluate", "--runs", "at least 1", repeats)
+    launch(processes)
     graph = load_run_graph(run)
-    where = resolve_device(device)
+    where = local_device(resolve_device(device))
     changed = parse_settings(settings)
     if repeats == 1 and not changed and seed is None:
         z = runs.read_embeddings(run)
@@ -60,17 +66,23 @@ def evaluate(
         recipe = model.recipe_.with_values(**changed)
         first = model.seed if seed is None else seed
         seeds = list(range(first, first + repeats))
-        with probe_progress(probe_steps) as show:
-            rows = repeat(
-                graph,
-                recipe,
-                seeds=seeds,
-                device=where,
-                probe_steps=probe_steps,
-                on_probe_step=show,
-                verbose=True,
-            )
+        with group(where, patience=timedelta(days=7)) as share:
+            with apart(), probe_progress(probe_steps) as show:
+                own = repeat(
+                    graph,
+                    recipe,
+                    seeds=seeds[share.rows(len(seeds))],
+                    device=where,
+                    probe_steps=probe_steps,
+                    on_probe_step=show,
+                    verbose=True,
+                )
+            said = json.dumps(own).encode()
+            every = [from_rank(said, share, rank=rank) for rank in range(share.world)]
+        rows = [row for part in every for row in json.loads(part)]
         report = {"run": str(run), "runs": repeats, "seeds": seeds, **summarise(rows)}
+    if not first_process():
+        return
     report |= note(graph)
     if as_json:
         print_json(report)

@@ -11,7 +11,8 @@ from typing import Annotated
 import torch
 import typer
 
-from graphcl.cli import build, check, datasets, embed, evaluate, train
+from graphcl.cli import build, check, datasets, embed, evaluate, launch, train
+from graphcl.distributed import first_process
 from graphcl.errors import GraphCLError
 
 # typer carries its own copy of click in some versions; this is ClickException in either.
@@ -50,7 +51,7 @@ def options(
 
 def main() -> None:
     """Runs the command line and exits with its code."""
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(launch.leave(run(sys.argv[1:])) if launch.announce() else 0)
 
 
 def run(arguments: list[str]) -> int:
@@ -87,5 +88,6 @@ def run(arguments: list[str]) -> int:
 
 
 def _fail(message: str, *, command: str = "", code: int = 2) -> int:
-    print(f"{command or 'graphcl'}: {' '.join(message.split())}", file=sys.stderr)
+    if first_process() or code == 1:
+        print(f"{command or 'graphcl'}: {' '.join(message.split())}", file=sys.stderr)
     return code

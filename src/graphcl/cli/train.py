@@ -1,10 +1,10 @@
 """`graphcl train`: from a graph to a run directory."""
 
 import platform
-import signal
+import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,11 +28,14 @@ from graphcl.cli.common import (
     print_json,
 )
 from graphcl.cli.embed import embed_rows
+from graphcl.cli.interrupts import interrupts
+from graphcl.cli.launch import ProcessesOption, agree, launch
 from graphcl.cli.probing import probe, probe_text
 from graphcl.cli.tables import print_notes, takes_tables
 from graphcl.collection import GraphCollection
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory, resolve_device
-from graphcl.errors import GraphError
+from graphcl.distributed import Share, any_of, first_process, group, local_device, restarted
+from graphcl.errors import GraphError, ParameterError, RunError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import MultilabelResult, ProbeResult
 from graphcl.evaluation.multilabel import STEPS
@@ -41,7 +44,8 @@ from graphcl.io import runs
 from graphcl.io.table_options import TableOptions
 from graphcl.recipes import load_recipe, recipe_names
 from graphcl.tables import load_tables
-from graphcl.training import EpochMetrics
+from graphcl.training import Checkpoints
+from graphcl.training.checkpoint import StoppedError
 
 
 @takes_tables
@@ -69,6 +73,13 @@ def train(
         bool, typer.Option("--ignore-memory", help="Start even where memory may not suffice.")
     ] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace a run that is there.")] = False,
+    resume: Annotated[
+        bool, typer.Option(help="Go on from the last checkpoint, if there is one.")
+    ] = False,
+    checkpoint_every: Annotated[
+        str, typer.Option(help="60s, 10epochs, or never but when stopped and at the end.")
+    ] = "60s",
+    processes: ProcessesOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Train an encoder on a graph and write a run directory.
@@ -78,6 +89,9 @@ def train(
     are trained on; embeddings.npy holds the rows of all, the training graphs first, then those of
     validation and test.
 
+    Until the run is complete its checkpoints lie in OUT.partial. Ctrl-C and SIGTERM save one more
+    and exit with 130; --resume goes on to the same result.
+
     Examples:
 
         graphcl train cora
@@ -85,57 +99,131 @@ def train(
         graphcl train mine.npz --out runs/mine --set epochs=50 --set temperature=0.8
 
         graphcl train edges.csv --nodes nodes.parquet --label topic
+
+        graphcl train mine.npz --processes 2 --checkpoint-every 10epochs --resume
+
+        torchrun --nproc-per-node 8 -m graphcl train mine.npz
     """
+    every = _every(checkpoint_every)
+    launch(processes)
     said: dict[str, str] = {}
     loaded: Graph | GraphCollection
     if names_tables(graph, tables):
         loaded, report = load_tables(graph, tables)
-        print_notes(report)
+        if first_process():
+            print_notes(report)
         said = {"tables": tables.record(report)}
     else:
         loaded = load_graph(graph, tables)
     out = out if out is not None else Path("runs") / loaded.name
-    runs.check_output(out, overwrite=overwrite)
     # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
     chosen = recipe or (graph.lower() if graph.lower() in recipe_names() else "default")
     full = load_recipe(chosen).with_values(**parse_settings(settings))
-    where = resolve_device(device)
+    where = local_device(resolve_device(device))
     model = GraphCL(full, seed=seed, device=str(where), verbose=True, ignore_memory=ignore_memory)
-    print(f"{loaded!r}; recipe {chosen}; {device_name(where)}", file=sys.stderr)
-    if loaded.self_loops_removed:
-        print(f"{loaded.self_loops_removed} self-loops removed", file=sys.stderr)
-    reset_peak_memory(where)
-    status = "complete"
-    try:
-        with _interruptible() as stop_if_asked:
-            model.fit(loaded, on_epoch=stop_if_asked)
-    except _InterruptedError:
-        status = "interrupted"
-    z = embed_rows(model, loaded, scratch=_existing(out))
-    result = _result(model, loaded, graph)
-    try:
-        score, why = _probe(z, loaded, probe_steps, where)
-    except KeyboardInterrupt:  # the training is worth keeping
-        status, score, why = "interrupted", None, "interrupted"
-    outcome = {"status": status, "probe": asdict(score) if score else None, "probe_skipped": why}
-    result |= outcome | note(loaded)
-    with runs.new_run(out, overwrite=overwrite) as folder:
-        model.write_to(folder, graph=graph, **said)
-        np.save(folder / runs.EMBEDDINGS, z)
-        runs.write_json(folder / runs.RESULT, result)
-    if status == "interrupted":
-        done = f"{len(model.history_)} of {full.epochs} epochs"
-        print(f"graphcl train: interrupted after {done}; saved in {out}", file=sys.stderr)
-        raise typer.Exit(130)
-    if as_json:
+    with ExitStack() as stack:
+        share = stack.enter_context(group(where))
+        resume = any_of(resume or restarted(), share)  # of several hosts only one may know
+        taken = stack.enter_context(interrupts())
+        result = None
+        if resume and not overwrite:
+            result = agree(lambda: _completed(out, model, graph), share)
+        if result is None:
+            folder = agree(lambda: _begin(stack, out, overwrite=overwrite, resume=resume), share)
+            if share.first:
+                print(f"{loaded!r}; recipe {chosen}; {device_name(where)}", file=sys.stderr)
+                if loaded.self_loops_removed:
+                    print(f"{loaded.self_loops_removed} self-loops removed", file=sys.stderr)
+            reset_peak_memory(where)
+            checkpoints = Checkpoints(folder, **every, stop=taken)
+            with _saved(checkpoints, share):
+                taken.patient = True
+                model.fit(loaded, checkpoints=checkpoints, resume=resume)
+                taken.patient = False
+                z = embed_rows(model, loaded, scratch=_existing(out))
+                if not share.first:
+                    return
+                score, why = _probe(z, loaded, probe_steps, where)
+                result = _result(model, loaded, graph) | note(loaded)
+                result |= {"probe": asdict(score) if score else None, "probe_skipped": why}
+                with runs.new_run(out, overwrite=overwrite, within=checkpoints.folder) as staging:
+                    model.write_to(staging, graph=graph, **said)
+                    np.save(staging / runs.EMBEDDINGS, z)
+                    runs.write_json(staging / runs.RESULT, result)
+    if share.first and as_json:
         print_json(result)
-    else:
+    elif share.first:
         _print_result(result, out)
 
 
 def _existing(path: Path) -> Path:
     """Returns the nearest folder above `path` that is there already."""
     return next(folder for folder in path.absolute().parents if folder.exists())
+
+
+def _begin(stack: ExitStack, out: Path, *, overwrite: bool, resume: bool) -> str:
+    """Takes the run's place and returns the folder of its checkpoints."""
+    runs.check_output(out, overwrite=overwrite)
+    unfinished = runs.unfinished_run(out, overwrite=overwrite, resume=resume)
+    return str(stack.enter_context(unfinished))
+
+
+def _completed(out: Path, model: GraphCL, graph: str) -> dict[str, Any] | None:
+    """Returns the result of the run that is asked for where it is there already."""
+    if not (out / runs.RESULT).is_file():
+        return None
+    config = runs.read_config(out)
+    about = (config["run"].get("seed"), config["run"].get("graph"))
+    if config["recipe"] != asdict(model.complete_recipe()) or about != (model.seed, graph):
+        return None
+    if runs.partial_folder(out).exists():
+        with runs.unfinished_run(out, overwrite=True):
+            pass  # what a process left that died between finishing and tidying up
+    print(f"{out}: already complete", file=sys.stderr)
+    return runs.read_result(out)
+
+
+@contextmanager
+def _saved(checkpoints: Checkpoints, share: Share) -> Iterator[None]:
+    """Says, however training ends before its time, what was saved and how to go on."""
+    try:
+        yield
+    except (StoppedError, KeyboardInterrupt) as error:
+        saved = any(checkpoints.folder.glob("checkpoint-*"))
+        advice = f"saved in {checkpoints.folder}; go on with the same command and --resume"
+        if share.first:
+            at = f" at {error}" if isinstance(error, StoppedError) else ""
+            print(
+                f"graphcl train: interrupted{at}; {advice if saved else 'nothing was saved'}",
+                file=sys.stderr,
+            )
+        raise typer.Exit(130) from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RunError(
+            f"{error.filename or checkpoints.folder}: could not be written ({reason}); the "
+            f"training is saved in {checkpoints.folder}: make room, then go on with --resume"
+        ) from None
+    except RuntimeError as error:
+        if share.world == 1:
+            raise
+        summary = str(error).partition("\n")[0]
+        print(f"graphcl train: rank {share.rank} stops: {summary}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def _every(text: str) -> dict[str, Any]:
+    """Returns the arguments of `Checkpoints` that ``--checkpoint-every`` asks for."""
+    if text == "never":
+        return {"every_seconds": 0.0}
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|epochs?)", text.replace(" ", ""))
+    if not found or float(found[1]) == 0 or ("." in found[1] and "epoch" in found[2]):
+        raise ParameterError(
+            f"train: --checkpoint-every must be like 60s, 5min, 10epochs or never; got {text!r}"
+        )
+    if "epoch" in found[2]:
+        return {"every_seconds": 0.0, "every_epochs": int(found[1])}
+    return {"every_seconds": float(found[1]) * (60 if found[2] == "min" else 1)}
 
 
 def _result(model: GraphCL, graph: Graph | GraphCollection, source: str) -> dict[str, Any]:
@@ -196,33 +284,3 @@ def _print_result(result: dict[str, Any], out: Path) -> None:
         f"run: {out}  ({result['epochs']} epochs in {result['train_seconds']:.1f} s, "
         f"peak memory {result['peak_memory_bytes'] / 2**30:.2f} GiB)"
     )
-
-
-class _InterruptedError(Exception):
-    pass
-
-
-@contextmanager
-def _interruptible() -> Iterator[Any]:
-    """Yields an `on_epoch` that ends training at the epoch in which Ctrl-C was first pressed.
-
-    A second Ctrl-C stops at once and writes nothing.
-    """
-    asked = False
-
-    def ask(_number: int, _frame: Any) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-        print("\nstopping after this epoch; Ctrl-C again stops now", file=sys.stderr, flush=True)
-
-    def stop_if_asked(_metrics: EpochMetrics) -> None:
-        if asked:
-            raise _InterruptedError
-
-    previous = signal.signal(signal.SIGINT, ask)
-    try:
-        yield stop_if_asked
-    finally:
-        signal.signal(signal.SIGINT, previous)

@@ -1,16 +1,17 @@
 """Run directories: written whole or not at all, read with suspicion.
 
 A run holds `config.toml`, `model.safetensors` and `metrics.jsonl`; the command line adds
-`embeddings.npy` and `result.json`.
+`embeddings.npy` and `result.json`. While it is trained, checkpoints lie beside it in `RUN.partial`.
 """
 
+import fcntl
 import json
 import os
 import shutil
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ FORMAT = 1
 CONFIG, MODEL, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
 METRICS_BYTES = 1 << 28  # a million epochs
 EMBEDDINGS, RESULT = "embeddings.npy", "result.json"
+LOCK = ".lock"
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:
@@ -49,20 +51,76 @@ def check_output(path: Path, *, overwrite: bool) -> None:
         raise RunError(f"{path}: cannot be written in {above} ({error.strerror})") from None
 
 
+def partial_folder(path: Path) -> Path:
+    """Returns where the unfinished training of a run lies: beside it."""
+    return path.with_name(f"{path.name}.partial")
+
+
 @contextmanager
-def new_run(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def unfinished_run(path: Path, *, overwrite: bool = False, resume: bool = False) -> Iterator[Path]:
+    """Yields the folder of an unfinished run, empty or to be resumed; it goes when the block ends.
+
+    Where the block is left by an exception, a folder that holds checkpoints stays. One process at a
+    time: a lock says so, and it ends with the process, however that ends.
+
+    Raises:
+        RunError: an unfinished training is there and is neither resumed nor overwritten, or
+            another process is at work on it.
+    """
+    folder = partial_folder(path)
+    if folder.exists() and not (overwrite or resume or _is_idle(folder)):
+        raise RunError(
+            f"{folder}: holds an unfinished training; go on with --resume, "
+            "or begin anew with --overwrite"
+        )
+    made = [above for above in folder.parents if not above.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"{folder}: another process is training this run") from None
+        for entry in list(folder.iterdir()):
+            if entry.name != LOCK and not (resume and entry.name.startswith("checkpoint-")):
+                shutil.rmtree(entry, ignore_errors=True)  # of a process that died while writing
+        try:
+            yield folder
+        except BaseException:
+            if _is_idle(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                with suppress(OSError):  # not empty: somebody else's
+                    for above in made:
+                        above.rmdir()
+            raise
+        shutil.rmtree(folder)
+
+
+def _is_idle(folder: Path) -> bool:
+    """Says whether nothing in an unfinished run is worth keeping."""
+    return not any(folder.glob("checkpoint-*"))
+
+
+@contextmanager
+def new_run(path: Path, *, overwrite: bool = False, within: Path | None = None) -> Iterator[Path]:
     """Yields an empty folder that becomes `path` when the block ends well, and vanishes otherwise.
 
     An earlier run at `path` stays untouched until the new one is complete.
+
+    Args:
+        path: the run.
+        overwrite: replace a run that is there.
+        within: a folder on the same disk to work in; a process that dies leaves nothing elsewhere.
     """
     check_output(path, overwrite=overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=within or path.parent))
     try:
         yield staging
         staging.chmod(0o777 & ~_umask())
+        _sync(staging)
         if path.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+            above = within or path.parent
+            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=above))
             path.rename(old / "run")
             staging.rename(path)
             shutil.rmtree(old)
@@ -70,6 +128,16 @@ def new_run(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
             staging.rename(path)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    """Flushes a folder and its files to the disk: checkpoints go once the run is there."""
+    for path in (*folder.iterdir(), folder):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -134,6 +202,18 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
         raise
     except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: damaged ({error})") from None
+
+
+def read_result(run: Path) -> dict[str, Any]:
+    """Returns `result.json` of a run."""
+    path = run / RESULT
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from None
+    if not isinstance(found, dict):
+        raise RunError(f"{path}: holds no JSON object")
+    return found
 
 
 def read_embeddings(run: Path) -> Any:

@@ -1,8 +1,9 @@
 """Draws as a function of a counter: any order, any thread, any device, the same bits.
 
 A stream is named by a key of two 32-bit words; its draw number ``c`` is a hash of ``c`` and the
-key (the finaliser `lowbias32` of C. Wellons with the second word mixed in half-way). No state is
-kept, so a draw can be repeated where it is needed again, and nothing has to be stored.
+key (the finaliser `lowbias32` of C. Wellons with the words' difference mixed in half-way). No state
+is kept, so a draw can be repeated where it is needed again, and nothing has to be stored; and a
+stream can be entered anywhere: a key with both words moved alike is the same stream further on.
 
 A probability is compared with 16 bits: one draw decides for both views of a pair, the low half
 for the first and the high half for the second.
@@ -32,6 +33,12 @@ def stream_key(seed: int, *path: str | int) -> Key:
     return bits & WORD, bits >> 32
 
 
+def shifted(key: Key, places: int) -> Key:
+    """Returns the key whose draw number ``c`` is draw number ``c + places`` of `key`."""
+    moved = places * STRIDE
+    return (key[0] + moved) & WORD, (key[1] + moved) & WORD
+
+
 def threshold(probability: float) -> int:
     """Returns how many of the 65,536 values of half a draw mean `drop`.
 
@@ -44,7 +51,7 @@ def draw(counter: Tensor, key: Key | tuple[Tensor, Tensor]) -> Tensor:
     """Returns 32-bit draws as int64, of the shape of `counter` broadcast with the key."""
     x = (counter * STRIDE + key[0]) & WORD
     x = ((x ^ (x >> 16)) * FIRST) & WORD
-    x = x ^ key[1]
+    x = x ^ ((key[1] - key[0]) & WORD)
     x = ((x ^ (x >> 15)) * SECOND) & WORD
     return x ^ (x >> 16)
 
@@ -70,6 +77,6 @@ def draw_word(counter, word_0, word_1):  # type: ignore[no-untyped-def]
     """`draw` for numba. Each step is cast back: numba widens 32-bit sums and products to 64."""
     x = np.uint32(np.uint32(counter * _STRIDE) + word_0)
     x = np.uint32(np.uint32(x ^ np.uint32(x >> np.uint32(16))) * _FIRST)
-    x = np.uint32(x ^ word_1)
+    x = np.uint32(x ^ np.uint32(word_1 - word_0))
     x = np.uint32(np.uint32(x ^ np.uint32(x >> np.uint32(15))) * _SECOND)
     return np.uint32(x ^ np.uint32(x >> np.uint32(16)))

@@ -20,7 +20,7 @@ _SIZES = ["fan_out", "width", "edge_limit", "feature_limit"]
 def _draw(counter, word_0, word_1):  # type: ignore[no-untyped-def]
     x = counter.to(tl.uint32) * tl.full((), _STRIDE, tl.uint32) + word_0
     x = (x ^ (x >> 16)) * tl.full((), _FIRST, tl.uint32)
-    x = x ^ word_1
+    x = x ^ (word_1 - word_0)
     x = (x ^ (x >> 15)) * tl.full((), _SECOND, tl.uint32)
     return x ^ (x >> 16)
 

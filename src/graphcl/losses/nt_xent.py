@@ -95,7 +95,7 @@ def _stacked(h1: Tensor, h2: Tensor) -> Tensor:
     return cast("Tensor", whole) if halves else torch.cat([h1, h2])
 
 
-def _inverse_norm(h: Tensor) -> Tensor:
+def inverse_norms(h: Tensor) -> Tensor:
     """Returns 1 / ‖h‖ by row, ``[n, 1]`` in float64; 0 for a zero row."""
     # Summed in float64: squares of float32 overflow at 2e19 and vanish at 1e-23.
     norm: Tensor = torch.linalg.vector_norm(h, dim=1, keepdim=True, dtype=torch.float64)
@@ -145,7 +145,7 @@ def _forward(
     h: Tensor, temperature: float, precision: Any, *, keep: bool
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], list[Any]]:
     """Returns the loss, and what `_backward` needs."""
-    inverse_norm = _inverse_norm(h)
+    inverse_norm = inverse_norms(h)
     z = h * inverse_norm.to(h.dtype)
     strips: list[Any] = []
     if precision:

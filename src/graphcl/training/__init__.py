@@ -1,8 +1,9 @@
 """Training: one visible loop, and what feeds it."""
 
+from graphcl.training.checkpoint import Checkpoints
 from graphcl.training.full_graph import FullGraph
 from graphcl.training.loop import EpochMetrics, train
 from graphcl.training.many_graphs import ManyGraphs
 from graphcl.training.sampled import SampledGraph
 
-__all__ = ["EpochMetrics", "FullGraph", "ManyGraphs", "SampledGraph", "train"]
+__all__ = ["Checkpoints", "EpochMetrics", "FullGraph", "ManyGraphs", "SampledGraph", "train"]

@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from graphcl.distributed import ALONE, Share
 from graphcl.errors import require
 from graphcl.kernels.csr import Adjacency, Features
 from graphcl.seeding import generator
@@ -24,11 +25,13 @@ class Batch:
         x: features of that graph, twice.
         adjacency: its edges, twice.
         nodes: the rows of B in one copy, or None where B is every node.
+        share: of B, the rows that are this process's own.
     """
 
     x: Features
     adjacency: Adjacency
     nodes: Tensor | None = None
+    share: Share = ALONE
 
     @classmethod
     def of(cls, x: Features, adjacency: Adjacency, nodes: Tensor | None = None) -> "Batch":
@@ -38,7 +41,7 @@ class Batch:
 
     @property
     def num_nodes(self) -> int:
-        """M, the size of the minibatch."""
+        """M, the size of the minibatch over all processes."""
         return self.adjacency.num_nodes // 2 if self.nodes is None else len(self.nodes)
 
     def views(
@@ -50,13 +53,17 @@ class Batch:
     def encode(
         self, encoder: nn.Module, views: tuple[Features, Adjacency]
     ) -> tuple[Tensor, Tensor]:
-        """Returns the embeddings of B in view 1 and in view 2."""
+        """Returns the embeddings of B, or this process's share, in view 1 and in view 2."""
         return self.pairs(encoder(*views))
 
     def pairs(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """Splits the embeddings of both copies into those of B in view 1 and in view 2."""
         h_1, h_2 = h.chunk(2)
-        return (h_1, h_2) if self.nodes is None else (h_1[self.nodes], h_2[self.nodes])
+        if self.nodes is None and self.share.world == 1:
+            return h_1, h_2
+        own = self.share.rows(self.num_nodes)
+        rows = own if self.nodes is None else self.nodes[own]
+        return h_1[rows], h_2[rows]
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,9 @@ class FullGraph:
     Differs from the paper: the L-hop subgraphs of a batch share one perturbation of the graph
     around them, where the paper draws one per subgraph. Each subgraph's own law is the same, and
     the encoder runs once per view instead of once per node.
+
+    In a group of processes each encodes the same views of the whole graph and takes its share of
+    the rows: the loss is divided among them, the encoder is not.
 
     Args:
         x: features, on the device that trains.
@@ -95,17 +105,20 @@ class FullGraph:
         """Whether every batch is the whole graph."""
         return self.steps_per_epoch == 1
 
-    def epoch(self, number: int, seed: int) -> Iterator[Batch]:
-        """Yields the batches of one epoch; the same for the same number and seed."""
+    def epoch(
+        self, number: int, seed: int, *, first: int = 0, share: Share = ALONE
+    ) -> Iterator[Batch]:
+        """Yields the batches of one epoch from the `first` on; the same for number and seed."""
         if self.steps_per_epoch == 1:
-            yield self._whole
+            yield from [replace(self._whole, share=share)][first:]
             return
         order = torch.randperm(
             self.adjacency.num_nodes, generator=generator(seed, "batches", number)
         )
         # Equal sizes: a last batch of few nodes would have few negatives.
-        for nodes in order.tensor_split(self.steps_per_epoch):
-            yield replace(self._whole, nodes=nodes.to(self.adjacency.indptr.device))
+        for nodes in order.tensor_split(self.steps_per_epoch)[first:]:
+            here = nodes.to(self.adjacency.indptr.device)
+            yield replace(self._whole, nodes=here, share=share)
 
     @cached_property
     def _whole(self) -> Batch:

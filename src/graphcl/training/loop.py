@@ -3,16 +3,18 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from graphcl.distributed import ALONE, Share, current_share, data_parallel
 from graphcl.errors import TrainingError, require
 from graphcl.kernels.blocks import retry_smaller
-from graphcl.losses import nt_xent
 from graphcl.losses.nt_xent import mutual_information_bound
+from graphcl.losses.nt_xent_distributed import nt_xent_distributed
 from graphcl.seeding import derive
 from graphcl.training.cuda_graph import CudaGraphStep
 from graphcl.views import Perturbation
@@ -37,18 +39,55 @@ class EpochMetrics:
     seconds: float
 
 
+@dataclass
+class TrainingState:
+    """All that a training is between two steps; with recipe, graph and seed it decides the rest.
+
+    No random state is in it: the draws of a step are a function of seed, epoch and step.
+
+    Attributes:
+        encoder: the weights.
+        optimiser: Adam's moments.
+        epochs: how many there will be.
+        epoch: how many are done.
+        step: how many steps of the epoch that is under way are done.
+        results: loss and gradient norm of each of them.
+        sizes: M of each of them.
+        seconds: since training began, pauses left out.
+        history: the epochs that are done.
+    """
+
+    encoder: nn.Module
+    optimiser: torch.optim.Optimizer
+    epochs: int
+    epoch: int = 0
+    step: int = 0
+    results: list[Tensor] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+    history: list[EpochMetrics] = field(default_factory=list)
+
+    def end_epoch(self) -> EpochMetrics:
+        """Closes the epoch: its steps become one line of history."""
+        loss, norm = torch.stack(self.results).mean(dim=0).tolist()
+        bound = mutual_information_bound(loss, round(sum(self.sizes) / len(self.sizes)))
+        self.history.append(EpochMetrics(self.epoch + 1, loss, norm, bound, self.seconds))
+        self.epoch, self.step, self.results, self.sizes = self.epoch + 1, 0, [], []
+        return self.history[-1]
+
+
 class Batch(Protocol):
     """A minibatch B: it knows how its L-hop subgraphs are perturbed and encoded."""
 
     @property
     def num_nodes(self) -> int:
-        """M, the size of the minibatch."""
+        """M, the size of the minibatch over all processes."""
 
     def views(self, perturbation: Perturbation, generator: torch.Generator) -> Any:
         """Draws two views."""
 
     def encode(self, encoder: nn.Module, views: Any) -> tuple[Tensor, Tensor]:
-        """Returns the embeddings of B in view 1 and in view 2, each ``[M, dim]``."""
+        """Returns the embeddings of B, or this process's share, in view 1 and in view 2."""
 
 
 class BatchSource(Protocol):
@@ -62,8 +101,17 @@ class BatchSource(Protocol):
     def constant(self) -> bool:
         """Whether every batch is the same tensors, so that a GPU can replay a recorded step."""
 
-    def epoch(self, number: int, seed: int) -> Iterator[Batch]:
-        """Yields the batches of one epoch; the same for the same number and seed."""
+    def epoch(
+        self, number: int, seed: int, *, first: int = 0, share: Share = ALONE
+    ) -> Iterator[Batch]:
+        """Yields the batches of one epoch; the same for the same number and seed.
+
+        Args:
+            number: the epoch's, from 0.
+            seed: decides order and draws.
+            first: the batch to begin with, after so many steps of the epoch.
+            share: of each batch, the rows that are this process's own.
+        """
 
 
 def train(
@@ -77,12 +125,17 @@ def train(
     weight_decay: float = 0.0,
     precision: str = "auto",
     seed: int = 0,
+    restore: Callable[[TrainingState], None] = lambda _: None,
+    on_step: Callable[[TrainingState], None] = lambda _: None,
     on_epoch: Callable[[EpochMetrics], None] = lambda _: None,
 ) -> None:
     """Trains `encoder` in place with Adam on NT-Xent between two views of each batch.
 
     The draws of a step depend on `seed` and the step's number alone. On a CPU, the same seed gives
-    the same weights, bit for bit.
+    the same weights, bit for bit, whether or not training was interrupted on the way.
+
+    In a group of processes (`graphcl.distributed`) each encodes its share of every batch; the
+    loss is over the whole batch, and all processes hold the same weights.
 
     Args:
         encoder: any module called as ``encoder(x, adjacency) -> h``, on the source's device.
@@ -94,14 +147,16 @@ def train(
         weight_decay: Adam's, an L2 penalty as in the paper.
         precision: of the loss's products; see `nt_xent`.
         seed: decides batches and views.
-        on_epoch: called after each epoch; an exception raised in it ends training cleanly.
+        restore: called before the first step; may put an earlier state in place.
+        on_step: called after each step, and after each epoch's end with the next one's beginning.
+        on_epoch: called after each epoch. An exception raised in any of these ends training.
 
     Raises:
         TrainingError: the loss is no longer finite.
     """
     require(epochs >= 1, "train", "epochs", "at least 1", epochs)
     device = next(encoder.parameters()).device
-    on_gpu = device.type == "cuda"
+    on_gpu, share = device.type == "cuda", current_share()
     adam = torch.optim.Adam(
         encoder.parameters(),
         lr=learning_rate,
@@ -110,55 +165,71 @@ def train(
         capturable=on_gpu,
     )
     generator = torch.Generator(device=device)
+    state = TrainingState(encoder, adam, epochs)
+    restore(state)
+    encode = data_parallel(_Encode(encoder), share)
+    contrast = partial(
+        nt_xent_distributed, temperature=temperature, precision=precision, share=share
+    )
 
     def update(batch: Batch) -> Tensor:
         views = batch.views(perturbation, generator)  # step 2: two views
-        h_1, h_2 = batch.encode(encoder, views)  # step 3: encode both
-        loss = nt_xent(h_1, h_2, temperature, precision=precision)  # step 4: update the encoder
+        h_1, h_2 = encode(batch, views)  # step 3: encode both
+        loss = contrast(h_1, h_2, num_nodes=batch.num_nodes)  # step 4: update the encoder
         adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         adam.step()
         return torch.stack([loss.detach(), _gradient_norm(encoder)])
 
-    recordable = on_gpu and source.constant and getattr(encoder, "recordable", False)
+    alone = share.world == 1  # a recorded step cannot wait for other processes
+    recordable = on_gpu and source.constant and getattr(encoder, "recordable", False) and alone
 
     def update_or_smaller(batch: Batch) -> Tensor:
-        state = generator.get_state()
+        drawn = generator.get_state()
 
         def reset() -> None:
-            generator.set_state(state)
+            generator.set_state(drawn)
 
         return retry_smaller(lambda: update(batch), reset=reset)
 
     step = CudaGraphStep(update, generator) if recordable else update_or_smaller
-    began = time.perf_counter()
+    began = time.perf_counter() - state.seconds
     encoder.train()
     try:
-        for epoch in range(epochs):
-            results, sizes = [], []
-            for number, batch in enumerate(source.epoch(epoch, seed)):  # step 1: a minibatch B
-                generator.manual_seed(derive(seed, "views", epoch, number))
+        while state.epoch < epochs:
+            # step 1: a minibatch B
+            for batch in source.epoch(state.epoch, seed, first=state.step, share=share):
+                generator.manual_seed(derive(seed, "views", state.epoch, state.step))
                 # Kept as tensors: reading them here would make a GPU wait for the host.
-                results.append(step(batch))
-                sizes.append(batch.num_nodes)
-            metrics = _summary(epoch + 1, results, sizes, time.perf_counter() - began)
+                state.results.append(step(batch))
+                state.sizes.append(batch.num_nodes)
+                state.step += 1
+                state.seconds = time.perf_counter() - began
+                on_step(state)
+            metrics = state.end_epoch()
             if not math.isfinite(metrics.loss):
                 raise TrainingError(
-                    f"the loss became {metrics.loss} in epoch {epoch + 1}; try a lower "
+                    f"the loss became {metrics.loss} in epoch {metrics.epoch}; try a lower "
                     "learning_rate, a higher temperature or features of a smaller scale"
                 )
             on_epoch(metrics)
+            on_step(state)
     finally:
         if isinstance(step, CudaGraphStep):
             step.close()
 
 
+class _Encode(nn.Module):
+    """Step 3 as one module: what PyTorch's data parallelism wraps."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, batch: Batch, views: Any) -> tuple[Tensor, Tensor]:
+        return batch.encode(self.encoder, views)
+
+
 def _gradient_norm(encoder: nn.Module) -> Tensor:
     gradients = [p.grad for p in encoder.parameters() if p.grad is not None]
     return torch.nn.utils.get_total_norm(gradients)
-
-
-def _summary(epoch: int, results: list[Tensor], sizes: list[int], seconds: float) -> EpochMetrics:
-    loss, norm = torch.stack(results).mean(dim=0).tolist()
-    bound = mutual_information_bound(loss, round(sum(sizes) / len(sizes)))
-    return EpochMetrics(epoch, loss, norm, bound, seconds)

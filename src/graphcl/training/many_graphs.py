@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from graphcl.distributed import ALONE, Share
 from graphcl.errors import require
 from graphcl.seeding import derive, generator
 from graphcl.training.loop import Batch, BatchSource
@@ -36,8 +37,14 @@ class ManyGraphs:
         """Whether every batch is the same: one graph, whole."""
         return self.steps_per_epoch == 1
 
-    def epoch(self, number: int, seed: int) -> Iterator[Batch]:
-        """Yields the batches of one epoch; the same for the same number and seed."""
+    def epoch(
+        self, number: int, seed: int, *, first: int = 0, share: Share = ALONE
+    ) -> Iterator[Batch]:
+        """Yields the batches of one epoch from the `first` on; the same for number and seed."""
         order = torch.randperm(len(self.graphs), generator=generator(seed, "graphs", number))
         for index in order.tolist():
-            yield from self.graphs[index].epoch(number, derive(seed, "graph", index))
+            graph = self.graphs[index]
+            if first < graph.steps_per_epoch:
+                below = derive(seed, "graph", index)
+                yield from graph.epoch(number, below, first=first, share=share)
+            first = max(0, first - graph.steps_per_epoch)

@@ -11,6 +11,7 @@ import scipy.sparse
 import torch
 from torch import Tensor, nn
 
+from graphcl.distributed import ALONE, Share
 from graphcl.errors import require
 from graphcl.graph import Graph
 from graphcl.kernels.blocks import retry_smaller
@@ -31,8 +32,8 @@ class SampledBatch:
     """A minibatch whose subgraphs were sampled, and perturbed twice, while the last one trained.
 
     Attributes:
-        nodes: the M seed nodes.
-        trees: the two views of their sampled subgraphs.
+        nodes: the M seed nodes, over all processes.
+        trees: the two views of the sampled subgraphs of this process's share of them.
         perturbation: what the views were drawn from.
     """
 
@@ -42,7 +43,7 @@ class SampledBatch:
 
     @property
     def num_nodes(self) -> int:
-        """M, the size of the minibatch."""
+        """M, the size of the minibatch over all processes."""
         return len(self.nodes)
 
     def views(
@@ -56,7 +57,7 @@ class SampledBatch:
         return self.trees
 
     def encode(self, encoder: nn.Module, views: tuple[TreeView, TreeView]) -> tuple[Tensor, Tensor]:
-        """Returns the embeddings of the seed nodes in view 1 and in view 2."""
+        """Returns the embeddings of this process's seed nodes in view 1 and in view 2."""
         weights = layer_weights(encoder)
         return encode_tree(views[0], *weights), encode_tree(views[1], *weights)
 
@@ -68,7 +69,8 @@ class SampledGraph:
     An epoch visits every node once, in a random order. Each seed node's subgraph is sampled once a
     step and perturbed twice, as in the paper. On a CPU the next batch is prepared in a thread,
     which the GIL does not hold up; on a GPU everything happens there. The draws depend on seed,
-    epoch and step alone, so the number of threads changes nothing.
+    epoch, step and place in the batch alone, so the number of threads changes nothing. In a group
+    of processes each samples and encodes its share of the seed nodes; their number changes nothing.
 
     Args:
         x: dense features, on the device that trains; float32, or on a GPU bfloat16: then the
@@ -165,30 +167,34 @@ class SampledGraph:
         """Every batch is another sample."""
         return False
 
-    def epoch(self, number: int, seed: int) -> Iterator[SampledBatch]:
-        """Yields the batches of one epoch; the same for the same number and seed."""
+    def epoch(
+        self, number: int, seed: int, *, first: int = 0, share: Share = ALONE
+    ) -> Iterator[SampledBatch]:
+        """Yields the batches of one epoch from the `first` on; the same for number and seed."""
         order = torch.randperm(self.num_nodes, generator=generator(seed, "batches", number))
         # Equal sizes: a last batch of few nodes would have few negatives.
         parts = order.to(self.indptr.device).tensor_split(self.steps_per_epoch)
         works = [
-            partial(self.batch, nodes, seed=derive(seed, "sampled", number, step))
+            partial(self.batch, nodes, seed=derive(seed, "sampled", number, step), share=share)
             for step, nodes in enumerate(parts)
-        ]
+        ][first:]
         # A GPU works through its queue while the host fills it: it needs no thread.
         on_gpu = self.indptr.is_cuda
         yield from map(retry_smaller, works) if on_gpu else one_ahead(works)
 
-    def batch(self, nodes: Tensor, *, seed: int) -> SampledBatch:
-        """Samples the subgraphs of `nodes` and perturbs them twice."""
+    def batch(self, nodes: Tensor, *, seed: int, share: Share = ALONE) -> SampledBatch:
+        """Samples the subgraphs of a share of `nodes` and perturbs them twice."""
+        own = share.rows(len(nodes))
         tree = sample_tree(
             self.indptr,
             self.indices,
-            nodes,
+            nodes[own],
             fan_outs=self.fan_outs,
             replace=self.replace,
             unbiased=self.unbiased,
             edge_weights=self.edge_weights,
             seed=derive(seed, "tree"),
+            first=own.start,
         )
         views = tree_views(
             self.x,
@@ -215,6 +221,8 @@ def _dense_features(
 
 def one_ahead(works: Sequence[Callable[[], T]]) -> Iterator[T]:
     """Yields the results in order; while one is used, the next is made in a thread."""
+    if not works:
+        return
     with ThreadPoolExecutor(1, thread_name_prefix="graphcl-sampler") as thread:
         waiting = thread.submit(works[0])
         for work in works[1:]:

@@ -1,0 +1,144 @@
+"""What a graph of 10^9 nodes takes, worked out from rows; writes the tables of docs/scaling.md.
+
+usage: python -m benchmarks.estimate [--write | --check]
+
+Sizes are arithmetic. Hours are a measured rate divided into the work: an extrapolation, and each
+line says from which row. Where a row is missing, the line says so instead of a number.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from benchmarks import rows
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs/scaling.md"
+BEGIN, END = "<!-- estimate -->\n", "<!-- end -->"
+NODES, DEGREE, FEATURES, DIM = 10**9, 20, 64, 128
+HOURS_WANTED = 24
+
+
+def newest(file: str, what: str) -> dict[str, Any] | None:
+    """Returns the last row of a file whose `what` begins so."""
+    path = RESULTS / file
+    found = (
+        [row for row in rows.read(path) if row["what"].startswith(what)] if path.exists() else []
+    )
+    return found[-1] if found else None
+
+
+def sizes() -> list[str]:
+    entries = NODES * DEGREE
+    table = {
+        "row pointers, int64": 8 * (NODES + 1),
+        "neighbours, int64": 8 * entries,
+        "features, float16": 2 * FEATURES * NODES,
+        "embeddings, float32": 4 * DIM * NODES,
+        "one layer's activations in exact inference": 4 * DIM * NODES,
+    }
+    lines = [f"| {name} | {size / 1e9:,.0f} GB |" for name, size in table.items()]
+    return ["| what | size |", "|---|---|", *lines]
+
+
+def hours() -> list[str]:
+    """One line per measured rate: hours of an epoch on one machine, machines for a day."""
+    lines = []
+    for file, what, device in (
+        ("sampled_cpu.jsonl", "sampled epoch on a CPU", "2 CPU threads"),
+        ("sampled_cpu.jsonl", "sampled step on a CPU", "2 CPU threads"),
+        ("sampled_gpu.jsonl", "sampled epoch on a GPU", "one GPU"),
+    ):
+        row = newest(file, what)
+        if row is None:
+            lines.append(f"| {device} | {what}: no row yet | – | – | – |")
+            continue
+        rate = row.get("seeds_per_second") or row["nodes"] / row["seconds"]
+        alone = NODES / rate / 3600
+        device = row["device"] if row["device"] != "cpu" else device
+        lines.append(
+            f"| {device} | {row['what']} | {rate:,.0f} | {alone:,.0f} | "
+            f"{max(1, -(-int(alone) // HOURS_WANTED)):,} |"
+        )
+    head = f"machines for {HOURS_WANTED} h"
+    return [
+        f"| device | row | seeds/s | hours an epoch, alone | {head} |",
+        "|---|---|---|---|---|",
+        *lines,
+    ]
+
+
+def inference() -> str:
+    row = newest("sampled_cpu.jsonl", "exact embeddings on a CPU")
+    if row is None:
+        return "Exact inference: no row yet."
+    rate = 10**6 / row["seconds"]
+    return (
+        f"Exact inference at the measured {rate:,.0f} nodes/s ({row['what']}; 2 threads): "
+        f"{NODES / rate / 3600:,.1f} h on one such machine, if it could hold two layers; "
+        "divided by the number of machines that share the rows, plus the time to send each layer."
+    )
+
+
+def efficiency() -> str:
+    row = newest("distributed.jsonl", "sampled training, processes x threads")
+    if row is None:
+        return (
+            "These machines are counted as if nothing were lost by dividing the work; "
+            "`python -m benchmarks.distributed` measures what is, and its row is still to come."
+        )
+    ratio = row["ratio"]["2 processes to 1, one thread each"]
+    return (
+        "These machines are counted as if nothing were lost by dividing the work. Measured on one "
+        f"machine: two processes of one thread have {ratio:.2f} times the throughput of one."
+    )
+
+
+def loss_traffic() -> list[str]:
+    """Memory and traffic of the loss for a few groups, by the page's formulas."""
+    lines = []
+    for world, batch in ((2, 1024), (8, 8192), (64, 65_536), (256, 262_144)):
+        held = 2 * batch * DIM * 4
+        received = held * (world - 1) / world
+        square = (2 * batch / world) * 2 * batch * 4
+        lines.append(
+            f"| {world} | {batch:,} | {held / 1e6:,.1f} MB | {received / 1e6:,.1f} MB | "
+            f"{square / 1e6:,.0f} MB |"
+        )
+    head = (
+        "| processes R | batch M | rows held, 2Md | received a step | own rows × all, in strips |"
+    )
+    return [head, "|---|---|---|---|---|", *lines]
+
+
+def text() -> str:
+    parts = [
+        f"N = 10⁹ nodes of degree {DEGREE}, {FEATURES} features, embeddings of {DIM} numbers.",
+        "\n".join(sizes()),
+        "\n".join(hours()),
+        efficiency(),
+        inference(),
+        f"The loss in float32 with d = {DIM}:",
+        "\n".join(loss_traffic()),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    page = PAGE.read_text()
+    before, rest = page.split(BEGIN)
+    current, after = rest.split(END)
+    if options.check and current != text():
+        raise SystemExit("docs/scaling.md is stale: python -m benchmarks.estimate --write")
+    if options.write:
+        PAGE.write_text(before + BEGIN + text() + END + after)
+    if not (options.check or options.write):
+        print(text())
+
+
+if __name__ == "__main__":
+    main()

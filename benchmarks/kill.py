@@ -1,0 +1,116 @@
+"""Kills a training with SIGKILL at random moments and resumes it, again and again.
+
+usage: python -m benchmarks.kill [--kills 50] [--out ROWS.jsonl]
+
+After each kill the training is resumed and left to finish. Its weights must be those of the
+training that nobody disturbed, bit for bit, and nothing may lie about. Trains Cora for a few epochs
+on a CPU, a checkpoint after every epoch.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import rows
+
+RUN = "run"
+SETTINGS = {"epochs": 12, "dim": 64}
+
+
+def train(graph: str, settings: dict[str, Any], folder: Path) -> subprocess.Popen[str]:
+    """Starts a training that goes on from the last checkpoint, if there is one."""
+    changes = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "graphcl", "train", graph, "--out", str(folder / RUN)]
+    return subprocess.Popen(
+        [*command, "--resume", "--checkpoint-every", "1epochs", "--device", "cpu", *changes],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        # One number of threads throughout: it decides the order of sums.
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> None:
+    """Waits for a training that must end well."""
+    _, err = process.communicate(timeout=600)
+    if process.returncode:
+        raise SystemExit(f"a training that nobody killed ended with {process.returncode}: {err}")
+
+
+def outputs(folder: Path) -> list[bytes]:
+    """Returns weights and embeddings of the run."""
+    return [(folder / RUN / name).read_bytes() for name in ("model.safetensors", "embeddings.npy")]
+
+
+def killed_and_resumed(
+    graph: str, settings: dict[str, Any], *, kills: int, seed: int, folder: Path
+) -> dict[str, Any]:
+    """Returns a row: how many killed trainings ended as the undisturbed one did."""
+    draw = random.Random(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    first = train(graph, settings, folder)
+    while first.poll() is None and not any(folder.glob("run.partial/checkpoint-*")):
+        time.sleep(0.005)
+    started = time.monotonic() - began  # before it, there is little to kill but imports
+    finished(first)
+    whole, length = outputs(folder), time.monotonic() - began
+    files = sorted(path.name for path in (folder / RUN).iterdir())
+    equal, stray, landed, late = 0, [], [], 0
+    for _ in range(kills):
+        shutil.rmtree(folder / RUN)
+        process = train(graph, settings, folder)
+        time.sleep(draw.uniform(0.8 * started, length))
+        late += process.poll() is not None
+        process.kill()
+        process.communicate()
+        saved = sorted(folder.glob("run.partial/checkpoint-*"))
+        landed.append(saved[-1].name if saved else "none")
+        finished(train(graph, settings, folder))
+        equal += outputs(folder) == whole
+        stray += [path.name for path in folder.iterdir() if path.name != RUN]
+        stray += [path.name for path in (folder / RUN).iterdir() if path.name not in files]
+    return {
+        "what": "kill -9 at random moments of a training, each resumed to its end",
+        "graph": graph,
+        "settings": settings,
+        "kills": kills,
+        "after_the_end": late,
+        "newest_checkpoint_at_the_kill": {name: landed.count(name) for name in sorted(set(landed))},
+        "bitwise_equal": equal == kills,
+        "equal": equal,
+        "stray": stray,
+        "seconds": time.monotonic() - began,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        row = killed_and_resumed(
+            "cora", SETTINGS, kills=options.kills, seed=options.seed, folder=Path(folder)
+        )
+    print(json.dumps(row, indent=2))
+    if options.out:
+        rows.append(options.out, row | rows.provenance(torch.device("cpu")))
+    if not row["bitwise_equal"] or row["stray"]:
+        raise SystemExit("a killed training did not end as the undisturbed one did")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Ctrl-C and SIGTERM: the first asks, the second insists."""
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Interrupts:
+    """Whether the user, or whoever runs this machine, has asked the process to stop.
+
+    Attributes:
+        asked: whether a first signal came while `patient`.
+        patient: whether to wait for the next step's end; else a signal stops the process at once.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.patient = False
+
+    def __call__(self) -> bool:
+        """Returns `asked`."""
+        return self.asked
+
+    def receive(self, _number: int, _frame: Any) -> None:
+        """Takes a signal."""
+        if self.asked or not self.patient:
+            raise KeyboardInterrupt
+        self.asked = True
+        print("\nsaving after this step; Ctrl-C again stops now", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def interrupts() -> Iterator[Interrupts]:
+    """Yields the process's interrupts, SIGINT and SIGTERM alike, for as long as the block lasts."""
+    taken = Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield taken  # Python delivers signals to the main thread alone
+        return
+    signals = (signal.SIGINT, signal.SIGTERM)
+    previous = [signal.signal(one, taken.receive) for one in signals]
+    try:
+        yield taken
+    finally:
+        for one, handler in zip(signals, previous, strict=True):
+            signal.signal(one, handler)

@@ -1,0 +1,119 @@
+"""`--processes N`: the same command under torchrun, and its outcome brought back.
+
+torchrun starts N workers and starts them all again when one dies; a training then goes on from its
+checkpoint. It takes any exit code but 0 for a death. A worker that ends on purpose, with bad input
+or because it was asked to stop, therefore leaves its code in a file and exits 0.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast
+
+import typer
+
+from graphcl.distributed import Share, from_rank, launched
+from graphcl.errors import RunError, require
+
+T = TypeVar("T")
+
+ProcessesOption = Annotated[
+    int, typer.Option(min=1, help="Processes on this machine; torchrun starts and restarts them.")
+]
+MAX_RESTARTS = 3
+_FOLDER = "GRAPHCL_LAUNCH"  # names the folder that launcher and workers share
+_ON_PURPOSE = (2, 130)
+
+
+def launch(processes: int) -> None:
+    """Runs this process's own command in `processes` workers and exits with their outcome.
+
+    Does nothing where one process is asked for, or in a worker.
+    """
+    require(processes >= 1, "graphcl", "--processes", "at least 1", processes)
+    if processes == 1 or launched():
+        return
+    with tempfile.TemporaryDirectory(prefix="graphcl-") as folder:
+        raise typer.Exit(_run(processes, Path(folder)))
+
+
+def _run(processes: int, folder: Path) -> int:
+    threads = str(max(1, (os.cpu_count() or 1) // processes))
+    defaults = {"OMP_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads}
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+        *("--nproc-per-node", str(processes), "--max-restarts", str(MAX_RESTARTS)),
+        *("-m", "graphcl", *sys.argv[1:]),
+    ]
+    # A session of its own: torchrun would meet Ctrl-C by killing workers that are about to save.
+    agent = subprocess.Popen(
+        command, env=defaults | os.environ | {_FOLDER: str(folder)}, start_new_session=True
+    )
+
+    def forward(_number: int, _frame: Any) -> None:
+        for path in folder.glob("pid-*"):
+            try:
+                os.kill(int(path.read_text()), signal.SIGTERM)
+            except (ProcessLookupError, ValueError):
+                continue
+
+    previous = [signal.signal(one, forward) for one in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        code = agent.wait()
+    finally:
+        for one, handler in zip((signal.SIGINT, signal.SIGTERM), previous, strict=True):
+            signal.signal(one, handler)
+        if agent.poll() is None:
+            agent.terminate()
+    return _outcome(folder) or (1 if code else 0)
+
+
+def agree(work: Callable[[], T], share: Share) -> T:
+    """Returns what `work` returns on rank 0, or raises there what it raises, on every rank.
+
+    For what looks at files, which only rank 0 need have. The result must be plain, as in JSON.
+    """
+    said: dict[str, Any] = {}
+    if share.first:
+        try:
+            said = {"value": work()}
+        except RunError as error:
+            said = {"error": str(error)}
+    if share.world > 1:
+        said = json.loads(from_rank(json.dumps(said).encode(), share))
+    if "error" in said:
+        raise RunError(said["error"])
+    return cast("T", said["value"])
+
+
+def announce() -> bool:
+    """Tells the launcher of this worker; False where another has ended the command already."""
+    folder = os.environ.get(_FOLDER)
+    if not (folder and launched()):
+        return True
+    if _outcome(Path(folder)):
+        return False
+    (Path(folder) / f"pid-{os.environ['RANK']}").write_text(str(os.getpid()))
+    return True
+
+
+def leave(code: int) -> int:
+    """Returns the code to exit with: 0 under a launcher, which is told of an end on purpose."""
+    folder = os.environ.get(_FOLDER)
+    if not (folder and launched()):
+        return code
+    (Path(folder) / f"pid-{os.environ['RANK']}").unlink(missing_ok=True)
+    if code not in _ON_PURPOSE:
+        return code
+    (Path(folder) / "code").write_text(str(code))
+    return 0
+
+
+def _outcome(folder: Path) -> int:
+    path = folder / "code"
+    return int(path.read_text() or 0) if path.exists() else 0

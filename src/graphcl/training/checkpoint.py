@@ -1,0 +1,299 @@
+"""Checkpoints: a training that stopped goes on as if it had not.
+
+A checkpoint is a folder with `state.safetensors` (weights, Adam's moments, the results of the epoch
+under way) and `checkpoint.json` (what is trained, position, history, and a sha256 of either file).
+It is written beside its name, flushed to the disk and renamed, so it is there whole or not at all;
+the last few are kept, and one that was damaged later is passed over, aloud.
+
+No random state is in it. Every draw is a function of seed, epoch and step (`graphcl.seeding`), so
+the position says it all.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from graphcl.distributed import any_of, current_share, from_rank
+from graphcl.errors import RunError, require
+from graphcl.training.loop import EpochMetrics, TrainingState
+
+FORMAT = 1
+STATE, ABOUT = "state.safetensors", "checkpoint.json"
+EVERY_SECONDS = 60.0
+KEEP = 2  # the second is for the day the first is found damaged
+
+
+class StoppedError(Exception):
+    """Training was asked to stop, and its state is saved."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint holds.
+
+    Attributes:
+        about: the content of `checkpoint.json`.
+        tensors: the content of `state.safetensors`.
+    """
+
+    about: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    def restore(self, state: TrainingState) -> None:
+        """Puts the state in place of a training's own."""
+        own = {name: name.partition(".") for name in self.tensors}
+        weights = {rest: self.tensors[name] for name, (kind, _, rest) in own.items() if kind == "w"}
+        state.encoder.load_state_dict(weights)
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, (kind, _, rest) in own.items():
+            if kind == "adam":
+                number, _, moment = rest.partition(".")
+                moments.setdefault(int(number), {})[moment] = self.tensors[name]
+        groups = state.optimiser.state_dict()["param_groups"]
+        state.optimiser.load_state_dict({"state": moments, "param_groups": groups})
+        device = next(state.encoder.parameters()).device
+        state.results = list(self.tensors["results"].to(device)) if "results" in own else []
+        state.epoch, state.step = self.about["epoch"], self.about["step"]
+        state.sizes, state.seconds = list(self.about["sizes"]), self.about["seconds"]
+        state.history = [EpochMetrics(**line) for line in self.about["history"]]
+
+
+class Checkpoints:
+    """Saves a training now and then, when it is asked to stop, and at its end.
+
+    Pass it to `train` as `on_step`. In a group of processes rank 0 writes; all stop together.
+
+    Args:
+        folder: where checkpoints lie, one folder each.
+        every_seconds: save when so much time has passed since the last one; 0: never by time.
+        every_epochs: save when so many epochs have ended since the last one; 0: never by epochs.
+        keep: how many to keep.
+        stop: asked after each step; True saves and raises `StoppedError`.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        every_seconds: float = EVERY_SECONDS,
+        every_epochs: int = 0,
+        keep: int = KEEP,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        require(every_seconds >= 0, "Checkpoints", "every_seconds", "0 or more", every_seconds)
+        require(every_epochs >= 0, "Checkpoints", "every_epochs", "0 or more", every_epochs)
+        require(keep >= 1, "Checkpoints", "keep", "at least 1", keep)
+        self.folder, self.keep, self.stop = Path(folder), keep, stop
+        self.every_seconds, self.every_epochs = every_seconds, every_epochs
+        self.trained: Mapping[str, Any] = {}
+        self._last_time, self._last_epoch = time.monotonic(), 0
+        self._share = current_share()
+        self._good = ""  # the name of the checkpoint that was last written or read
+
+    def begin(self, trained: Mapping[str, Any], saved: Saved | None = None) -> None:
+        """Says what is trained, and from where: it goes into every checkpoint that follows.
+
+        Args:
+            trained: recipe, graph and seed, as plain values; see `latest`.
+            saved: what training goes on from.
+        """
+        self.trained, self._share = trained, current_share()
+        self._last_time = time.monotonic()
+        self._last_epoch = saved.about["epoch"] if saved else 0
+
+    def __call__(self, state: TrainingState) -> None:
+        """Saves where it is time to; raises `StoppedError` where that is asked for."""
+        stopping = any_of(self.stop(), self._share)
+        by_time = 0 < self.every_seconds <= time.monotonic() - self._last_time
+        by_epoch = 0 < self.every_epochs <= state.epoch - self._last_epoch
+        if stopping or by_time or by_epoch or state.epoch == state.epochs:
+            self.save(state)
+        if stopping:
+            raise StoppedError(f"epoch {state.epoch + 1}, step {state.step}")
+
+    def save(self, state: TrainingState) -> None:
+        """Writes a checkpoint and removes those beyond the last `keep`.
+
+        Raises:
+            RunError: it cannot be written, as on a full disk; those before it are as they were.
+        """
+        self._last_time, self._last_epoch = time.monotonic(), state.epoch
+        if not self._share.first:
+            return  # every rank holds the same state
+        path = self.folder / f"checkpoint-{state.epoch:08d}-{state.step:08d}"
+        if path.name == self._good:
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _write(path, _tensors(state), _about(state, self.trained))
+        except OSError as error:
+            names = [one.name for one in self._paths()]
+            before = f"; {names[-1]} is intact" if names else ""
+            reason = error.strerror or str(error)
+            raise RunError(f"{path}: could not be written ({reason}){before}") from None
+        self._good = path.name
+        paths = self._paths()
+        here = paths.index(path)
+        # Beyond this position lies only what was found damaged when training went on from before.
+        for old in paths[: max(0, here + 1 - self.keep)] + paths[here + 1 :]:
+            _remove(old)
+
+    def latest(self, trained: Mapping[str, Any]) -> Saved | None:
+        """Returns the newest checkpoint that is whole, or None where there is none at all.
+
+        Rank 0 reads and tells the others: only its host needs the files.
+
+        Args:
+            trained: what is to be trained, as in `begin`.
+
+        Raises:
+            RunError: there are checkpoints and all are damaged, or they are of another training.
+        """
+        share = current_share()
+        content, failure = b"", ""
+        if share.first:
+            try:
+                content = self._newest(trained)
+            except RunError as error:
+                failure = str(error)
+        failure = from_rank(failure.encode(), share).decode()
+        if failure:
+            raise RunError(failure)
+        content = from_rank(content, share)
+        return _parse(content) if content else None
+
+    def _newest(self, trained: Mapping[str, Any]) -> bytes:
+        paths = self._paths()
+        for path in reversed(paths):
+            try:
+                content = _read(path)
+            except RunError as error:
+                print(f"{error}; trying the one before it", file=sys.stderr, flush=True)
+                continue
+            _require_same(_parse(content).about["trained"], trained, path)
+            self._good = path.name
+            return content
+        if paths:
+            raise RunError(f"{self.folder}: every checkpoint is damaged; begin anew")
+        return b""
+
+    def _paths(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob("checkpoint-*") if path.is_dir())
+
+
+def _tensors(state: TrainingState) -> dict[str, Tensor]:
+    tensors = {f"w.{name}": weight for name, weight in state.encoder.state_dict().items()}
+    for number, moments in state.optimiser.state_dict()["state"].items():
+        tensors |= {f"adam.{number}.{name}": moment for name, moment in moments.items()}
+    if state.results:
+        tensors["results"] = torch.stack(state.results)
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _about(state: TrainingState, trained: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "trained": dict(trained),
+        "epoch": state.epoch,
+        "step": state.step,
+        "sizes": state.sizes,
+        "seconds": state.seconds,
+        "history": [asdict(metrics) for metrics in state.history],
+    }
+
+
+def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    content = safetensors.torch.save(tensors)
+    about = about | {"sha256": hashlib.sha256(content).hexdigest()}
+    about |= {"sha256_about": _digest(about)}
+    staging = path.with_name(f".{path.name}")
+    shutil.rmtree(staging, ignore_errors=True)  # of a process that died while writing
+    try:
+        staging.mkdir()
+        _flush(staging / STATE, content)
+        _flush(staging / ABOUT, json.dumps(about, indent=1).encode())
+        _sync_folder(staging)
+        if path.exists():  # one that was found damaged, or was not resumed from
+            _remove(path, aside=".old")
+        staging.rename(path)
+        _sync_folder(path.parent)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _read(path: Path) -> bytes:
+    """Returns the checked content of a checkpoint: `checkpoint.json`, a zero byte, the tensors."""
+    try:
+        text, content = (path / ABOUT).read_bytes(), (path / STATE).read_bytes()
+        about = json.loads(text)
+        found = {key: value for key, value in about.items() if key != "sha256_about"}
+        whole = about["sha256_about"] == _digest(found)
+        whole = whole and about["sha256"] == hashlib.sha256(content).hexdigest()
+    except (OSError, ValueError, KeyError, AttributeError):
+        whole = False
+    if not whole:
+        raise RunError(f"{path}: damaged or truncated")
+    if about["format"] != FORMAT:
+        raise RunError(
+            f"{path}: checkpoint format {about['format']!r}; this version reads {FORMAT}"
+        )
+    return text + b"\0" + content
+
+
+def _parse(content: bytes) -> Saved:
+    text, _, tensors = content.partition(b"\0")
+    try:
+        return Saved(json.loads(text), safetensors.torch.load(tensors))
+    except SafetensorError as error:
+        raise RunError(f"{STATE}: damaged or truncated ({error})") from None
+
+
+def _require_same(saved: Mapping[str, Any], trained: Mapping[str, Any], path: Path) -> None:
+    """Refuses a checkpoint of another training, and names the first thing that differs."""
+    now = json.loads(json.dumps(trained))
+    for name in now:
+        if saved.get(name) != now[name]:
+            what = f"{name} {saved.get(name)!r}, now {now[name]!r}"
+            raise RunError(
+                f"{path}: is of another training ({what}); begin anew or undo the change"
+            )
+
+
+def _digest(about: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def _flush(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    """Makes a rename last: it is the folder that holds names."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(path: Path, *, aside: str = "") -> None:
+    """Removes a checkpoint by way of a name that is not taken for one half-way."""
+    gone = path.with_name(f".{path.name}{aside}")
+    shutil.rmtree(gone, ignore_errors=True)
+    path.rename(gone)
+    shutil.rmtree(gone)

@@ -1,0 +1,101 @@
+"""torchrun and --processes: a worker dies, and the training ends as if it had not."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from graphcl.cli import launch
+
+SETTINGS = {"epochs": 30, "dim": 8, "mode": "sampled", "batch_nodes": 8, "fan_out": 3}
+
+
+@pytest.fixture
+def folder(tmp_path, graph):
+    np.savez(tmp_path / "mine.npz", edge_index=graph.edge_index(), x=graph.x, y=graph.y)
+    (tmp_path / "temporary").mkdir()
+    return tmp_path
+
+
+def start(folder, module, *arguments, **settings):
+    settings = SETTINGS | settings
+    changes = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    quiet = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TMPDIR": str(folder / "temporary")}
+    return subprocess.Popen(
+        [sys.executable, "-m", *module, "train", "mine.npz", *arguments, *changes],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | quiet,
+    )
+
+
+def weights(folder, name):
+    return (folder / name / "model.safetensors").read_bytes()
+
+
+def wait_for(what, process):
+    end = time.monotonic() + 240
+    while not what():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_killed_worker_changes_nothing(folder):
+    """Undisturbed under torchrun; then by --processes, one worker killed in an epoch's middle."""
+    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "graphcl")
+    process = start(folder, torchrun, "--out", "whole", "--json")
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    assert json.loads(out)["epochs"] == SETTINGS["epochs"]
+    assert err.count("epoch 1/") == 1  # one process speaks
+
+    command = ("--processes", "2", "--out", "run", "--checkpoint-every", "1epochs")
+    process = start(folder, ("graphcl",), *command)
+    saved = folder / "run.partial"
+    wait_for(lambda: len(list(saved.glob("checkpoint-*"))) == 2, process)
+    (pid,) = (folder / "temporary").glob("graphcl-*/pid-1")
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+    first = pid.read_text()
+    wait_for(lambda: pid.exists() and pid.read_text() not in ("", first), process)
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    assert weights(folder, "run") == weights(folder, "whole")
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["mine.npz", "run", "temporary", "whole"]
+
+
+def test_ctrl_c_under_a_launcher_saves_and_exits_130(folder):
+    process = start(folder, ("graphcl",), "--processes", "2", "--out", "run", epochs=10**6)
+    for line in process.stderr:
+        if "epoch 1/" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert err.count("saved in run.partial; go on with the same command and --resume") == 1
+    assert len(list((folder / "run.partial").glob("checkpoint-*"))) == 1
+    assert list((folder / "temporary").glob("graphcl-*")) == []
+
+
+def test_a_worker_that_ends_on_purpose_is_not_restarted(tmp_path, monkeypatch):
+    assert launch.leave(2) == 2  # alone, a code is a code
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert launch.leave(2) == 2  # under a bare torchrun, too
+    monkeypatch.setenv("GRAPHCL_LAUNCH", str(tmp_path))
+    assert launch.announce()
+    assert (tmp_path / "pid-1").read_text() == str(os.getpid())
+    assert launch.leave(1) == 1  # a bug, or a lost peer: torchrun may try again
+    assert launch.announce()
+    assert launch.leave(130) == 0
+    assert not launch.announce()  # what torchrun starts after that has nothing to do
+    assert (tmp_path / "code").read_text() == "130"

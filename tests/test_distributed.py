@@ -1,0 +1,179 @@
+"""1, 2 and 4 processes on the loopback, by gloo: the same loss, gradients, batches and weights."""
+
+import json
+import multiprocessing
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from graphcl.distributed import (
+    ALONE,
+    Share,
+    any_of,
+    current_share,
+    fill_rows,
+    from_rank,
+    gather_rows,
+)
+from graphcl.embedding import embed_graph
+from graphcl.errors import ParameterError
+from graphcl.estimator import GraphCL
+from graphcl.losses import nt_xent
+from graphcl.losses.nt_xent_distributed import nt_xent_distributed
+from graphcl.recipes import load_recipe
+from tests.conftest import random_collection, random_graph
+
+WORLDS = (1, 2, 4)
+NODES, DIM = 41, 6  # 41 rows: shares of two sizes
+TEMPERATURES = (0.5, 0.001)  # the second is too small for bounded exponents
+MODES = {
+    "whole": (random_graph, {}),
+    "minibatches": (random_graph, {"batch_nodes": 16}),
+    "sampled": (random_graph, {"mode": "sampled", "batch_nodes": 16, "fan_out": 3}),
+    "several": (random_collection, {}),
+}
+
+
+def embeddings(dtype):
+    h = torch.randn(2, NODES, DIM, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    h[0, 3] = 0  # a row without a direction
+    return h.to(dtype)
+
+
+def recipe_of(**changes):
+    return load_recipe("default").with_values(
+        dim=16, epochs=2, feature_scaling="none", learning_rate=0.01, **changes
+    )
+
+
+def loss_and_gradient(dtype, temperature, share):
+    """Returns the loss, and the gradient of this process's rows."""
+    h = embeddings(dtype)[:, share.rows(NODES)].requires_grad_()
+    loss = nt_xent_distributed(*h, temperature, num_nodes=NODES, share=share)
+    loss.backward()
+    return loss.detach(), h.grad.transpose(0, 1).contiguous()
+
+
+def work(share):
+    """What every process computes; the parts that are split are put together again."""
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        for temperature in TEMPERATURES:
+            name = f"{dtype}/{temperature}"
+            loss, gradient = loss_and_gradient(dtype, temperature, share)
+            found[f"loss/{name}"] = loss.reshape(1)
+            found[f"gradient/{name}"] = gather_rows(gradient, share, NODES).reshape(NODES, -1)
+    for name, (make, changes) in MODES.items():
+        model = GraphCL(recipe_of(**changes), device="cpu").fit(make())
+        for key, weight in model.encoder_.state_dict().items():
+            found[f"weights/{name}/{key}"] = weight
+        found[f"losses/{name}"] = torch.tensor([metrics.loss for metrics in model.history_])
+    model.encoder_.eval()
+    z = embed_graph(model.encoder_, random_graph(7, num_nodes=53), device=torch.device("cpu"))
+    found["embeddings"] = torch.from_numpy(z)
+    table = torch.zeros(7, 2)
+    table[share.rows(7)] = share.rank + 1.0
+    fill_rows(table, share)
+    found["table"] = table
+    said = from_rank(f"rank {share.rank}".encode(), share, rank=share.world - 1)
+    found["said"] = torch.tensor(list(said))
+    found["any"] = torch.tensor([any_of(share.rank == 1, share), any_of(False, share)])
+    return {name: value.detach().numpy() for name, value in found.items()}
+
+
+def process(rank, folder):
+    """One of four processes; the first two of them also make a group of two."""
+    torch.set_num_threads(1)
+    for world in (4, 2):
+        if rank < world:
+            dist.init_process_group(
+                "gloo", init_method=f"file://{folder}/meet-{world}", rank=rank, world_size=world
+            )
+            np.savez(f"{folder}/{world}-{rank}.npz", **work(current_share()))
+            dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    server = multiprocessing.get_context("forkserver")  # imports once for all
+    server.set_forkserver_preload(["tests.test_distributed"])
+    processes = [server.Process(target=process, args=(rank, str(folder))) for rank in range(4)]
+    for one in processes:
+        one.start()
+    for one in processes:
+        one.join(300)
+        assert one.exitcode == 0
+    results = {1: [work(ALONE)]}
+    for world in (2, 4):
+        results[world] = [dict(np.load(folder / f"{world}-{rank}.npz")) for rank in range(world)]
+    return results
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_value_and_gradient_are_those_of_one_process(found, world, temperature, dtype):
+    h = embeddings(torch.float64).requires_grad_()
+    loss = nt_xent(*h, temperature)
+    loss.backward()
+    gradient = h.grad.transpose(0, 1).reshape(NODES, -1).numpy()
+    # Small temperatures make large gradients; in float32 they carry its rounding, as nt_xent's do.
+    close = 1e-6 if dtype is torch.float64 or temperature == 0.5 else 1e-3
+    for rank in found[world]:
+        value = rank[f"loss/{dtype}/{temperature}"]
+        assert value == pytest.approx(loss.item(), rel=close)
+        scale = max(1.0, np.abs(gradient).max())
+        ours = rank[f"gradient/{dtype}/{temperature}"]
+        np.testing.assert_allclose(ours / scale, gradient / scale, atol=close, rtol=0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("world", WORLDS[1:])
+def test_any_number_of_processes_trains_the_same_encoder(found, world, mode):
+    """Equal to the order of sums in float32: batches, subgraphs and views are the same."""
+    (alone,) = found[1]
+    first, *others = found[world]
+    keys = [key for key in alone if key.startswith((f"weights/{mode}/", f"losses/{mode}"))]
+    assert len(keys) >= 3
+    for key in keys:
+        np.testing.assert_allclose(first[key], alone[key], rtol=1e-4, atol=1e-5)
+        for other in others:
+            np.testing.assert_array_equal(other[key], first[key])
+
+
+@pytest.mark.parametrize("world", WORLDS[1:])
+def test_rows_of_embeddings_are_split_and_put_together(found, world):
+    (alone,) = found[1]
+    for rank in found[world]:
+        np.testing.assert_allclose(rank["embeddings"], alone["embeddings"], rtol=1e-3, atol=1e-4)
+        owners = [r + 1.0 for r in range(world) for _ in range(7)[Share(r, world).rows(7)]]
+        assert rank["table"][:, 0].tolist() == owners
+        assert bytes(rank["said"].tolist()).decode() == f"rank {world - 1}"
+        assert rank["any"].tolist() == [True, False]
+
+
+def test_shares_are_in_order_and_equal_to_within_a_row():
+    for count in (0, 1, 7, 8, 41):
+        for world in (1, 2, 3, 4, 9):
+            parts = [range(count)[Share(rank, world).rows(count)] for rank in range(world)]
+            assert [row for part in parts for row in part] == list(range(count))
+            assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_alone_there_is_nobody_to_ask():
+    assert current_share() == ALONE
+    assert any_of(True, ALONE)
+    assert json.loads(from_rank(b"[1]", ALONE)) == [1]
+    rows = torch.ones(3, 2)
+    assert gather_rows(rows, ALONE, 3) is rows
+
+
+def test_bad_arguments():
+    h = torch.ones(3, 2)
+    with pytest.raises(ParameterError, match="this process's share; got"):
+        nt_xent_distributed(h, h, num_nodes=7, share=Share(0, 2))
+    with pytest.raises(ParameterError, match="'bf16' is for one process"):
+        nt_xent_distributed(h, h, num_nodes=6, share=Share(0, 2), precision="bf16")
