@@ -136,7 +136,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         graph: Any,
         y: None = None,  # noqa: ARG002 (scikit-learn passes it)
         *,
-        on_epoch: Callable[[EpochMetrics], None] = lambda _: None,
+        on_epoch: Callable[[EpochMetrics], object] = lambda _: None,
     ) -> Self:
         """Trains an encoder on `graph`; its labels, if any, are not looked at.
 

@@ -3,14 +3,14 @@
 Exit codes: 0 done; 2 the user's input is at fault, said in one line; 130 interrupted; 1 a bug.
 """
 
-import os
 import sys
 import traceback
 from typing import Annotated
 
 import typer
 
-from graphcl.cli import datasets, embed, evaluate, train
+from graphcl.cli.lazy import LazyGroup, register
+from graphcl.cli.volume import QuietOption, VerboseOption, is_verbose, volume
 from graphcl.errors import GraphCLError
 
 # typer carries its own copy of click in some versions; this is ClickException in either.
@@ -18,14 +18,12 @@ _CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     name="graphcl",
+    cls=LazyGroup,
     help="Node embeddings of attributed graphs without labels (GraphCL, Hafidi et al. 2020).",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("datasets")(datasets.datasets)
-app.command("train")(train.train)
-app.command("embed")(embed.embed)
-app.command("evaluate")(evaluate.evaluate)
+register(app)
 
 
 def _version(asked: bool) -> None:
@@ -41,6 +39,8 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Takes the options that stand before a command."""
 
@@ -52,33 +52,42 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Runs one command and returns its exit code."""
+    stderr = sys.stderr
+    with volume():
+        code, message = _run(arguments)
+    if message:
+        print(message, file=stderr)
+    return code
+
+
+def _run(arguments: list[str]) -> tuple[int, str]:
+    """Returns the exit code, and the line that says what went wrong."""
     try:
         code = app(args=arguments or ["--help"], prog_name="graphcl", standalone_mode=False)
         sys.stdout.flush()
     except GraphCLError as error:
-        return _fail(str(error))
+        return _failure(str(error))
     except _CommandLineError as error:
         context = getattr(error, "ctx", None)
         message = getattr(error, "format_message", error.__str__)()
-        return _fail(message, command=context.command_path if context else "")
+        return _failure(message, command=context.command_path if context else "")
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted", code=130)
+        return _failure("interrupted", code=130)
     except SystemExit as error:
         # The reader of our output has gone (`graphcl datasets | head -1`); nothing is wrong.
         if isinstance(error.__context__, BrokenPipeError):
-            return 0
+            return 0, ""
         raise
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{name}{error.strerror or error}")
+        return _failure(f"{name}{error.strerror or error}")
     except Exception as error:
-        if os.environ.get("GRAPHCL_DEBUG"):
-            traceback.print_exc()
+        where = traceback.format_exc() if is_verbose() else ""
         summary = " ".join(f"{type(error).__name__}: {error}".split())
-        return _fail(f"bug: {summary} (GRAPHCL_DEBUG=1 shows where)", code=1)
-    return code if isinstance(code, int) else 0
+        code, message = _failure(f"bug: {summary} (--verbose shows where)", code=1)
+        return code, where + message
+    return (code if isinstance(code, int) else 0), ""
 
 
-def _fail(message: str, *, command: str = "", code: int = 2) -> int:
-    print(f"{command or 'graphcl'}: {' '.join(message.split())}", file=sys.stderr)
-    return code
+def _failure(message: str, *, command: str = "", code: int = 2) -> tuple[int, str]:
+    return code, f"{command or 'graphcl'}: {' '.join(message.split())}"

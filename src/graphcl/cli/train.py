@@ -27,6 +27,7 @@ from graphcl.cli.common import (
     print_json,
 )
 from graphcl.cli.embed import rows
+from graphcl.cli.logs import LogOption, epoch_log, keep_log
 from graphcl.cli.probing import probe, probe_text
 from graphcl.collection import GraphCollection
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory, resolve_device
@@ -36,7 +37,9 @@ from graphcl.evaluation import MultilabelResult, ProbeResult
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graph import Graph
 from graphcl.io import runs
+from graphcl.io.run_nodes import write_nodes
 from graphcl.recipes import load_recipe, recipe_names
+from graphcl.report.nodes import describe_nodes
 from graphcl.training import EpochMetrics
 
 
@@ -53,6 +56,7 @@ def train(
     seed: Annotated[int, typer.Option(help="Decides weights, batches and views.")] = 0,
     probe_steps: ProbeStepsOption = STEPS,
     device: DeviceOption = "auto",
+    log: LogOption = None,
     overwrite: Annotated[bool, typer.Option(help="Replace a run that is there.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -68,6 +72,8 @@ def train(
         graphcl train cora
 
         graphcl train mine.npz --out runs/mine --set epochs=50 --set temperature=0.8
+
+        graphcl train cora --log tensorboard
     """
     loaded = load_graph(graph)
     out = out if out is not None else Path("runs") / loaded.name
@@ -83,8 +89,8 @@ def train(
     reset_peak_memory(where)
     status = "complete"
     try:
-        with _interruptible() as stop_if_asked:
-            model.fit(loaded, on_epoch=stop_if_asked)
+        with _interruptible() as stop_if_asked, epoch_log(log, out) as record:
+            model.fit(loaded, on_epoch=lambda metrics: (record(metrics), stop_if_asked(metrics)))
     except _InterruptedError:
         status = "interrupted"
     z = rows(model, loaded)
@@ -99,6 +105,8 @@ def train(
         model.write_to(folder, graph=graph)
         np.save(folder / runs.EMBEDDINGS, z)
         runs.write_json(folder / runs.RESULT, result)
+        write_nodes(folder, describe_nodes(loaded))
+        keep_log(out, folder)
     if status == "interrupted":
         done = f"{len(model.history_)} of {full.epochs} epochs"
         print(f"graphcl train: interrupted after {done}; saved in {out}", file=sys.stderr)

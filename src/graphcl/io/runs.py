@@ -1,7 +1,7 @@
 """Run directories: written whole or not at all, read with suspicion.
 
 A run holds `config.toml`, `model.safetensors` and `metrics.jsonl`; the command line adds
-`embeddings.npy` and `result.json`.
+`embeddings.npy`, `result.json` and `nodes.npz` (see `run_nodes`).
 """
 
 import json
@@ -132,6 +132,20 @@ def read_embeddings(run: Path) -> Any:
         raise RunError(f"{run}: has no {EMBEDDINGS}; make them with: graphcl embed") from None
     except (ValueError, EOFError) as error:
         raise RunError(f"{path}: damaged or truncated ({error})") from None
+
+
+def read_result(run: Path) -> dict[str, Any]:
+    """Returns the parsed `result.json` of a run; empty where there is none."""
+    path = run / RESULT
+    if not path.exists():
+        return {}
+    try:
+        result = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: damaged ({error})") from None
+    if not isinstance(result, dict):
+        raise RunError(f"{path}: holds no JSON object")
+    return result
 
 
 def _umask() -> int:
