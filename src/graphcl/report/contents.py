@@ -34,7 +34,7 @@ from graphcl.io.run_nodes import RunNodes, read_nodes
 from graphcl.report.nodes import describe_nodes
 from graphcl.report.projection import NEIGHBOURS, principal, project
 from graphcl.seeding import derive, generator
-from graphcl.training.loop import Batch
+from graphcl.training.loop import BatchSource
 
 MAP_NODES = 200_000  # drawn at most; of more, so many are sampled
 INDEX_DIMENSIONS = 64  # principal components that the index of a large map is built on
@@ -163,8 +163,8 @@ def _alignment(run: Path, graph: AnyGraph, seed: int, notes: list[str]) -> float
     try:
         model = GraphCL.load(run, device="cpu")
         first = graph.train[0] if isinstance(graph, GraphCollection) else graph
-        source, _ = recipe_source(model.recipe_, first, device=torch.device("cpu"))
-        batch: Batch = next(iter(source.epoch(0, seed)))
+        source: BatchSource = recipe_source(model.recipe_, first, device=torch.device("cpu"))[0]
+        batch = next(iter(source.epoch(0, seed)))
         model.encoder_.eval()
         with torch.no_grad():
             views = batch.views(recipe_perturbation(model.recipe_), generator(seed, "report"))
