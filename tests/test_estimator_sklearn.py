@@ -141,7 +141,9 @@ def test_output_as_tables(graph, recipe):
     plain = model.set_output(transform="default").transform(named)
     assert np.array_equal(plain, frame.to_numpy())
     with sklearn.config_context(transform_output="pandas"):
-        assert isinstance(GraphCL(recipe, device="cpu").fit(named).transform(named), pandas.DataFrame)
+        assert isinstance(
+            GraphCL(recipe, device="cpu").fit(named).transform(named), pandas.DataFrame
+        )
     with pytest.raises(ParameterError, match="set_output: transform must be default"):
         model.set_output(transform="arrow")
 

@@ -9,7 +9,6 @@ import typer
 from graphcl.cli.common import (
     DeviceOption,
     JsonOption,
-    ProbeStepsOption,
     SetOption,
     load_graph,
     note,
@@ -17,7 +16,7 @@ from graphcl.cli.common import (
     print_json,
 )
 from graphcl.cli.embed import run_graph
-from graphcl.cli.probing import probe, probe_progress, report_text
+from graphcl.cli.probing import ProbeStepsOption, probe, probe_progress, report_text
 from graphcl.devices import resolve_device
 from graphcl.errors import require
 from graphcl.estimator import GraphCL

@@ -19,7 +19,6 @@ from graphcl import __version__
 from graphcl.cli.common import (
     DeviceOption,
     JsonOption,
-    ProbeStepsOption,
     SetOption,
     load_graph,
     note,
@@ -28,7 +27,7 @@ from graphcl.cli.common import (
 )
 from graphcl.cli.embed import rows
 from graphcl.cli.logs import LogOption, epoch_log, keep_log
-from graphcl.cli.probing import probe, probe_text
+from graphcl.cli.probing import ProbeStepsOption, probe, probe_text
 from graphcl.collection import GraphCollection
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory, resolve_device
 from graphcl.errors import GraphError

@@ -28,6 +28,8 @@ def probe_scorer(model: GraphCL, graphs: Any, y: None = None) -> float:  # noqa:
     scores = []
     for graph in each:
         found = linear_probe(model.transform(graph), graph, seed=model.seed, device="cpu")
-        several = isinstance(found, MultilabelResult)
-        scores.append(found.val_micro_f1 if several else found.val_accuracy)
+        if isinstance(found, MultilabelResult):
+            scores.append(found.val_micro_f1)
+        else:
+            scores.append(found.val_accuracy)
     return sum(scores) / len(scores)

@@ -72,4 +72,4 @@ def relative(neighbours: Array) -> Array:
 
 
 def _deflated(raw: bytes) -> str:
-    return base64.b64encode(zlib.compress(raw, 9)).decode("ascii")
+    return base64.b64encode(zlib.compress(raw, 6)).decode("ascii")

@@ -48,8 +48,10 @@ def render(contents: Contents) -> str:
         RunError: it would be larger than `MOST_BYTES` even with few neighbours per node; ids of
             hundreds of characters do that.
     """
+    order = _order(contents)
+    points = _points(contents, order)
     for k in NEIGHBOURS_SHOWN:
-        page = _page(contents, map_data(contents, k))
+        page = _page(contents, points | _neighbours(contents, order, k))
         if len(page.encode("utf-8", "replace")) < MOST_BYTES:
             return page
     raise RunError(
@@ -60,21 +62,32 @@ def render(contents: Contents) -> str:
 
 def map_data(contents: Contents, k: int) -> dict[str, Any]:
     """Returns what the map's script reads: points along a curve, with `k` neighbours each."""
-    points = contents.points
-    grid = quantised(points.places)
-    order = along_a_curve(grid)
+    order = _order(contents)
+    return _points(contents, order) | _neighbours(contents, order, k)
+
+
+def _order(contents: Contents) -> Any:
+    return along_a_curve(quantised(contents.points.places))
+
+
+def _points(contents: Contents, order: Any) -> dict[str, Any]:
+    rows = contents.points.rows[order]
+    return {
+        "places": pack(quantised(contents.points.places)[order].ravel()),
+        "ids": pack_texts([str(name) for name in contents.nodes.ids[rows].tolist()]),
+        "channels": _channels(contents, rows),
+    }
+
+
+def _neighbours(contents: Contents, order: Any, k: int) -> dict[str, Any]:
     position = np.empty_like(order)
     position[order] = np.arange(len(order))
-    neighbours = position[points.neighbours[order][:, :k]]
-    similar = np.clip(points.cosines[order][:, :k], 0, 1)
-    rows = points.rows[order]
+    near = position[contents.points.neighbours[order][:, :k]]
+    similar = np.clip(contents.points.cosines[order][:, :k], 0, 1)
     return {
-        "k": neighbours.shape[1],
-        "places": pack(grid[order].ravel()),
-        "ids": pack_texts([str(name) for name in contents.nodes.ids[rows].tolist()]),
-        "neighbours": pack(relative(neighbours).ravel()),
+        "k": near.shape[1],
+        "neighbours": pack(relative(near).ravel()),
         "cosines": pack(np.round(similar * 250).astype(np.uint8).ravel()),
-        "channels": _channels(contents, rows),
     }
 
 

@@ -228,6 +228,7 @@ async function start() {
 
   drawLegend();
   paint();
+  scatter.measure();
   showChosen();
   window.graphclMap = { scatter, names, choose, state, neighbours };
   document.body.dataset.map = scatter.gl ? "webgl" : "plain";
@@ -240,5 +241,6 @@ function colourBars() {
 
 start().catch((error) => {
   at("chosen").textContent = `The map cannot be drawn in this browser: ${error.message}`;
+  document.body.dataset.map = "failed";
   console.error(error);
 });

@@ -17,6 +17,8 @@ void main() {
   gl_FragColor = vec4(shade.rgb, 1.0) * shade.a * cover;
 }`;
 const CELLS = 256;
+const FRAME = 25; // milliseconds that a moving view may take to draw; a slower device draws a part
+const REST = 180; // milliseconds without motion after which all points are drawn again
 
 class Scatter {
   // places: Uint16Array of x, y pairs. onDraw is called after every frame.
@@ -34,6 +36,20 @@ class Scatter {
     canvas.addEventListener("webglcontextrestored", () => { this.#prepare(); this.paint(this.colours); });
     this.#index();
     new ResizeObserver(() => this.redraw()).observe(canvas);
+    this.share = 1;
+  }
+
+  // How long all points take here. Where that is too long for motion, every second, fourth, …
+  // point is drawn while the view moves, larger, and all of them as soon as it rests.
+  measure() {
+    if (!this.gl) return;
+    for (const _ of [1, 2]) { // the first draw also compiles
+      const began = performance.now();
+      this.draw(true);
+      this.gl.readPixels(0, 0, 1, 1, this.gl.RGBA, this.gl.UNSIGNED_BYTE, new Uint8Array(4));
+      this.cost = performance.now() - began;
+    }
+    while (this.share < 16 && this.cost / this.share > FRAME) this.share *= 2;
   }
 
   #prepare() {
@@ -52,11 +68,16 @@ class Scatter {
       gl.bindBuffer(gl.ARRAY_BUFFER, buffer);
       gl.bufferData(gl.ARRAY_BUFFER, data, gl.DYNAMIC_DRAW);
       gl.enableVertexAttribArray(at);
-      gl.vertexAttribPointer(at, width, type, true, 0, 0);
-      return buffer;
+      const every = (share) => { // both kinds of value take four bytes a point
+        gl.bindBuffer(gl.ARRAY_BUFFER, buffer);
+        gl.vertexAttribPointer(at, width, type, true, 4 * share, 0);
+      };
+      return { buffer, every };
     };
-    attribute("place", 2, gl.UNSIGNED_SHORT, this.places);
-    this.colourBuffer = attribute("colour", 4, gl.UNSIGNED_BYTE, this.colours);
+    this.attributes = {
+      place: attribute("place", 2, gl.UNSIGNED_SHORT, this.places),
+      colour: attribute("colour", 4, gl.UNSIGNED_BYTE, this.colours),
+    };
     this.uniforms = Object.fromEntries(["centre", "factor", "size"].map(
       (name) => [name, gl.getUniformLocation(program, name)]));
     gl.enable(gl.BLEND);
@@ -85,16 +106,19 @@ class Scatter {
   paint(colours) {
     this.colours = colours;
     if (this.gl) {
-      this.gl.bindBuffer(this.gl.ARRAY_BUFFER, this.colourBuffer);
+      this.gl.bindBuffer(this.gl.ARRAY_BUFFER, this.attributes.colour.buffer);
       this.gl.bufferData(this.gl.ARRAY_BUFFER, colours, this.gl.DYNAMIC_DRAW);
     }
     this.redraw();
   }
 
-  redraw() {
+  redraw(moving = false) {
+    this.moving = moving && this.share > 1;
+    clearTimeout(this.rest);
+    if (this.moving) this.rest = setTimeout(() => this.redraw(), REST);
     if (this.waiting) return;
     this.waiting = true;
-    requestAnimationFrame(() => { this.waiting = false; this.draw(); });
+    requestAnimationFrame(() => { this.waiting = false; this.draw(!this.moving); });
   }
 
   // CSS pixels per unit of the map: its square fills most of the smaller side at zoom 1.
@@ -106,20 +130,28 @@ class Scatter {
     return Math.min(16, base * Math.pow(this.zoom, 0.45));
   }
 
-  draw() {
+  // Makes the canvas as fine as the screen; returns pixels per CSS pixel.
+  #fit() {
     const ratio = Math.min(window.devicePixelRatio || 1, 2), canvas = this.canvas;
     const width = Math.round(canvas.clientWidth * ratio), height = Math.round(canvas.clientHeight * ratio);
-    if (!width || !height) return;
     if (canvas.width !== width || canvas.height !== height) { canvas.width = width; canvas.height = height; }
+    return ratio;
+  }
+
+  draw(all = true) {
+    const ratio = this.#fit(), canvas = this.canvas, { width, height } = canvas;
+    if (!width || !height) return;
     if (this.gl) {
+      const share = all ? 1 : this.share;
+      for (const attribute of Object.values(this.attributes)) attribute.every(share);
       const gl = this.gl, factor = 2 * this.pixels;
       gl.viewport(0, 0, width, height);
       gl.clearColor(0, 0, 0, 0);
       gl.clear(gl.COLOR_BUFFER_BIT);
       gl.uniform2f(this.uniforms.centre, this.x, this.y);
       gl.uniform2f(this.uniforms.factor, factor / canvas.clientWidth, factor / canvas.clientHeight);
-      gl.uniform1f(this.uniforms.size, this.pointSize * ratio);
-      gl.drawArrays(gl.POINTS, 0, this.n);
+      gl.uniform1f(this.uniforms.size, this.pointSize * ratio * Math.pow(share, 0.3));
+      gl.drawArrays(gl.POINTS, 0, Math.floor(this.n / share));
     } else this.#drawFlat(ratio, width, height);
     this.onDraw();
   }
@@ -169,7 +201,7 @@ class Scatter {
   pan(dx, dy) {
     this.x = Math.max(0, Math.min(1, this.x - dx / this.pixels));
     this.y = Math.max(0, Math.min(1, this.y + dy / this.pixels));
-    this.redraw();
+    this.redraw(true);
   }
 
   // The place under (x, y) stays under it.
