@@ -22,8 +22,9 @@ def blocks(language):
 
 def test_all_is_what_is_visible():
     submodules = {path.stem for path in (ROOT / "src/graphcl").iterdir()}
-    foreign = {"version", "PackageNotFoundError"}
-    visible = {name for name in vars(graphcl) if not name.startswith("_")} - submodules - foreign
+    foreign = {"import_module", "TYPE_CHECKING", "Any"}
+    visible = {name for name in dir(graphcl) if not name.startswith("_")} - submodules - foreign
+    assert all(getattr(graphcl, name).__name__ == name for name in graphcl.__all__)
     assert visible == set(graphcl.__all__)
     assert sorted(graphcl.__all__) == list(graphcl.__all__)
 
