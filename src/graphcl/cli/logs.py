@@ -43,9 +43,9 @@ def epoch_log(kind: str | None, out: Path) -> "Iterator[Callable[[EpochMetrics],
         raise
 
 
-def keep_log(out: Path, folder: Path) -> None:
-    """Moves the log of a training that went well, if there is one, into its run's folder."""
-    if _folder(out).is_dir():
+def keep_log(kind: str | None, out: Path, folder: Path) -> None:
+    """Moves the log of a training that went well, if one was asked for, into its run's folder."""
+    if kind is not None:
         shutil.move(_folder(out), folder / "tensorboard")
 
 

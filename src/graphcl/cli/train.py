@@ -105,7 +105,7 @@ def train(
         np.save(folder / runs.EMBEDDINGS, z)
         runs.write_json(folder / runs.RESULT, result)
         write_nodes(folder, describe_nodes(loaded))
-        keep_log(out, folder)
+        keep_log(log, out, folder)
     if status == "interrupted":
         done = f"{len(model.history_)} of {full.epochs} epochs"
         print(f"graphcl train: interrupted after {done}; saved in {out}", file=sys.stderr)
