@@ -23,8 +23,9 @@ def blocks(language):
 
 def test_all_is_what_is_visible():
     submodules = {path.stem for path in (ROOT / "src/graphcl").iterdir()}
-    foreign = {"version", "PackageNotFoundError"}
-    visible = {name for name in vars(graphcl) if not name.startswith("_")} - submodules - foreign
+    foreign = {"import_module", "TYPE_CHECKING", "Any"}
+    visible = {name for name in dir(graphcl) if not name.startswith("_")} - submodules - foreign
+    assert all(getattr(graphcl, name).__name__ == name for name in graphcl.__all__)
     assert visible == set(graphcl.__all__)
     assert sorted(graphcl.__all__) == list(graphcl.__all__)
 
@@ -39,7 +40,14 @@ def test_readme_commands_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (block,) = blocks("bash")
     commands = [shlex.split(line, comments=True) for line in block.splitlines() if line]
-    assert {command[1] for command in commands} == {"datasets", "train", "embed", "evaluate"}
+    assert {command[1] for command in commands} == {
+        "datasets",
+        "train",
+        "embed",
+        "evaluate",
+        "report",
+        "neighbors",
+    }
     for program, *arguments in commands:
         assert program == "graphcl"
         if arguments[0] == "train":

@@ -1,20 +1,30 @@
 """GraphCL: node embeddings of attributed graphs without labels (Hafidi et al., 2020)."""
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from graphcl.collection import GraphCollection
-from graphcl.datasets import load_dataset
-from graphcl.errors import GraphCLError
-from graphcl.estimator import GraphCL
-from graphcl.evaluation import linear_probe
-from graphcl.graph import Graph
-from graphcl.losses import nt_xent
-from graphcl.tables import read_tables
+if TYPE_CHECKING:
+    from graphcl.collection import GraphCollection
+    from graphcl.datasets import load_dataset
+    from graphcl.errors import GraphCLError
+    from graphcl.estimator import GraphCL
+    from graphcl.evaluation import linear_probe
+    from graphcl.graph import Graph
+    from graphcl.losses import nt_xent
+    from graphcl.tables import read_tables
 
-try:
-    __version__ = version("graphcl")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    __version__ = "0+unknown"
+# Where each public name lives. It is fetched on first use: torch and scikit-learn take seconds to
+# import, and `graphcl --help` needs neither.
+_HOMES = {
+    "Graph": "graphcl.graph",
+    "GraphCL": "graphcl.estimator",
+    "GraphCLError": "graphcl.errors",
+    "GraphCollection": "graphcl.collection",
+    "linear_probe": "graphcl.evaluation",
+    "load_dataset": "graphcl.datasets",
+    "nt_xent": "graphcl.losses",
+    "read_tables": "graphcl.tables",
+}
 
 __all__ = [
     "Graph",
@@ -26,3 +36,27 @@ __all__ = [
     "nt_xent",
     "read_tables",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value: Any = _version()
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'graphcl' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__, "__version__"])
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("graphcl")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "0+unknown"

@@ -118,3 +118,24 @@ def _labels(graph: Graph) -> str:
     if graph.y is None:
         return "no labels"
     return "one class per node" if graph.y.ndim == 1 else f"{graph.y.shape[1]} labels per node"
+
+
+def as_graphs(graph: Any) -> Graph | GraphCollection:
+    """Returns one graph as a `Graph`, and several as a collection that has them to train on."""
+    if isinstance(graph, GraphCollection):
+        return graph
+    if isinstance(graph, list | tuple):
+        return GraphCollection(tuple(as_graph(one) for one in graph))
+    return as_graph(graph)
+
+
+def as_graph(graph: Any) -> Graph:
+    """Returns a `Graph` from a `Graph` or anything shaped like PyG's `Data`."""
+    if isinstance(graph, Graph):
+        return graph
+    if hasattr(graph, "edge_index"):
+        return Graph.from_pyg(graph)
+    raise GraphError(
+        f"expected a graphcl.Graph or a torch_geometric Data; got {type(graph).__name__}; "
+        "see Graph.from_edge_index, from_networkx and from_scipy"
+    )

@@ -12,15 +12,18 @@ from typing import Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
+import sklearn
+import sklearn.exceptions
+import sklearn.utils
 from sklearn.base import BaseEstimator
 from torch import nn
 
 from graphcl.assembly import recipe_batches, recipe_encoder, recipe_perturbation
-from graphcl.collection import GraphCollection
+from graphcl.collection import GraphCollection, as_graphs
 from graphcl.devices import resolve_device
 from graphcl.distributed import current_share
 from graphcl.embedding import embed, embed_graph
-from graphcl.errors import GraphCLError, GraphError, RunError
+from graphcl.errors import GraphCLError, GraphError, RunError, require
 from graphcl.graph import Graph
 from graphcl.io import runs
 from graphcl.io.toml import format_toml
@@ -36,7 +39,7 @@ Rows = npt.NDArray[np.float32]
 LAYERWISE_NODES = 50_000  # above, inference goes layer by layer in blocks of rows
 
 
-class NotFittedError(GraphCLError, ValueError, AttributeError):
+class NotFittedError(GraphCLError, sklearn.exceptions.NotFittedError):  # type: ignore[misc]
     """`transform` or `save` was called before `fit`."""
 
 
@@ -143,7 +146,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         *,
         checkpoints: Checkpoints | str | Path | None = None,
         resume: bool = False,
-        on_epoch: Callable[[EpochMetrics], None] = lambda _: None,
+        on_epoch: Callable[[EpochMetrics], object] = lambda _: None,
     ) -> Self:
         """Trains an encoder on `graph`; its labels, if any, are not looked at.
 
@@ -236,8 +239,10 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         if isinstance(given, GraphCollection):
             if nodes is not None:
                 raise GraphError(f"{given.name}: a range of nodes is of one graph, not of several")
-            return [self._transform_one(one, None, None) for one in given.graphs]
-        return self._transform_one(given, nodes, scratch)
+            return [
+                self._table(self._transform_one(one, None, None), one, None) for one in given.graphs
+            ]
+        return self._table(self._transform_one(given, nodes, scratch), given, nodes)
 
     def _transform_one(self, graph: Graph, nodes: slice | None, scratch: Path | None) -> Rows:
         if graph.num_features != self.num_features_:
@@ -266,6 +271,62 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         """Trains on `graph` and returns the embeddings of its nodes, as `transform` does."""
         given = as_graphs(graph)
         return self.fit(given, y).transform(given)
+
+    def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[Any]:  # noqa: ARG002
+        """Returns the names of an embedding's columns: ``graphcl0`` and so on.
+
+        Args:
+            input_features: ignored; for scikit-learn.
+        """
+        self._require_fitted("get_feature_names_out")
+        return np.array([f"graphcl{column}" for column in range(self.recipe_.dim)], dtype=object)
+
+    def set_output(self, *, transform: str | None = None) -> Self:
+        """Chooses what `transform` returns: ``default`` arrays, or ``pandas`` or ``polars`` tables.
+
+        A pandas table has the graph's node ids for its index; Polars knows no index.
+        """
+        if transform is not None:
+            known = ("default", "pandas", "polars")
+            require(transform in known, "set_output", "transform", ", ".join(known), transform)
+            self._sklearn_output_config = {"transform": transform}
+        return self
+
+    def _table(self, z: Rows, graph: Graph, nodes: slice | None) -> Any:
+        asked = getattr(self, "_sklearn_output_config", {}).get("transform")
+        kind = asked or sklearn.get_config()["transform_output"]
+        names = self.get_feature_names_out()
+        if kind == "pandas":
+            import pandas
+
+            ids = (
+                graph.node_ids if nodes is None or graph.node_ids is None else graph.node_ids[nodes]
+            )
+            return pandas.DataFrame(z, index=ids, columns=names)
+        if kind == "polars":
+            import polars
+
+            return polars.DataFrame(z, schema=names.tolist(), orient="row")
+        return z
+
+    @property
+    def n_features_in_(self) -> int:
+        """The width of the features, under scikit-learn's name."""
+        return self.num_features_
+
+    def __sklearn_tags__(self) -> Any:
+        """Tells scikit-learn that X is a graph, or a list of graphs, and no table of numbers."""
+        tags = super().__sklearn_tags__()
+        tags.estimator_type = "transformer"
+        tags.transformer_tags = sklearn.utils.TransformerTags(preserves_dtype=[])
+        tags.input_tags.two_d_array = False
+        tags.target_tags.required = False
+        tags.no_validation = True
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Says whether `fit` was called, for scikit-learn's `check_is_fitted`."""
+        return hasattr(self, "encoder_")
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Writes a run directory that `load` reads back; it appears whole or not at all.
@@ -328,24 +389,3 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
     def _require_fitted(self, verb: str) -> None:
         if not hasattr(self, "encoder_"):
             raise NotFittedError(f"GraphCL: call fit before {verb}")
-
-
-def as_graphs(graph: Any) -> Graph | GraphCollection:
-    """Returns one graph as a `Graph`, and several as a collection that has them to train on."""
-    if isinstance(graph, GraphCollection):
-        return graph
-    if isinstance(graph, list | tuple):
-        return GraphCollection(tuple(as_graph(one) for one in graph))
-    return as_graph(graph)
-
-
-def as_graph(graph: Any) -> Graph:
-    """Returns a `Graph` from a `Graph` or anything shaped like PyG's `Data`."""
-    if isinstance(graph, Graph):
-        return graph
-    if hasattr(graph, "edge_index"):
-        return Graph.from_pyg(graph)
-    raise GraphError(
-        f"expected a graphcl.Graph or a torch_geometric Data; got {type(graph).__name__}; "
-        "see Graph.from_edge_index, from_networkx and from_scipy"
-    )

@@ -65,6 +65,7 @@ def test_train_writes_a_run_and_prints_the_probe(folder, capsys):
         "metrics.jsonl",
         "embeddings.npy",
         "result.json",
+        "nodes.npz",
     }
     result = json.loads((folder / "runs/mine/result.json").read_text())
     assert result["status"] == "complete"

@@ -11,7 +11,6 @@ from graphcl.cli.tables import print_notes
 from graphcl.collection import GraphCollection
 from graphcl.datasets import CATALOGUE, load_dataset
 from graphcl.errors import DatasetError, RecipeError, RunError, suggestion
-from graphcl.evaluation.multilabel import STEPS
 from graphcl.graph import Graph
 from graphcl.io import runs
 from graphcl.io.graph_file import read_arrays
@@ -24,10 +23,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 SetOption = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a recipe key; repeatable.")
-]
-ProbeStepsOption = Annotated[
-    int,
-    typer.Option(min=1, help=f"The probe's steps, with several labels per node; {STEPS} converge."),
 ]
 
 

@@ -11,10 +11,16 @@ from graphcl.graph import Graph
 
 
 def datasets(as_json: JsonOption = False) -> None:
-    """List the paper's five datasets with the columns of its Table 1, and which are here.
+    """List the paper's five datasets, their figures in Table 1, and which are here.
 
     Figures are the paper's; where a graph that is here differs (the paper counts raw links, we
     count undirected edges once), ours follow in parentheses.
+
+    Examples:
+
+        graphcl datasets
+
+        graphcl datasets --json
     """
     rows = [_row(card) for card in CATALOGUE.values()]
     if as_json:

@@ -11,7 +11,6 @@ import typer
 from graphcl.cli.common import (
     DeviceOption,
     JsonOption,
-    ProbeStepsOption,
     SetOption,
     load_run_graph,
     note,
@@ -19,7 +18,7 @@ from graphcl.cli.common import (
     print_json,
 )
 from graphcl.cli.launch import ProcessesOption, launch
-from graphcl.cli.probing import probe, probe_progress, report_text
+from graphcl.cli.probing import ProbeStepsOption, probe, probe_progress, report_text
 from graphcl.devices import resolve_device
 from graphcl.distributed import apart, first_process, from_rank, group, local_device
 from graphcl.errors import require

@@ -8,11 +8,10 @@ import sys
 import traceback
 from typing import Annotated
 
-import torch
 import typer
 
-from graphcl.cli import build, check, datasets, embed, evaluate, launch, train
-from graphcl.distributed import first_process
+from graphcl.cli.lazy import LazyGroup, register
+from graphcl.cli.volume import QuietOption, VerboseOption, is_verbose, volume
 from graphcl.errors import GraphCLError
 
 # typer carries its own copy of click in some versions; this is ClickException in either.
@@ -20,16 +19,12 @@ _CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     name="graphcl",
+    cls=LazyGroup,
     help="Node embeddings of attributed graphs without labels (GraphCL, Hafidi et al. 2020).",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("datasets")(datasets.datasets)
-app.command("build")(build.build)
-app.command("train")(train.train)
-app.command("embed")(embed.embed)
-app.command("evaluate")(evaluate.evaluate)
-app.command("check")(check.check)
+register(app)
 
 
 def _version(asked: bool) -> None:
@@ -45,49 +40,69 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Takes the options that stand before a command."""
 
 
 def main() -> None:
     """Runs the command line and exits with its code."""
+    if not _under_torchrun():
+        sys.exit(run(sys.argv[1:]))
+    from graphcl.cli import launch
+
     sys.exit(launch.leave(run(sys.argv[1:])) if launch.announce() else 0)
 
 
 def run(arguments: list[str]) -> int:
     """Runs one command and returns its exit code."""
+    stderr = sys.stderr
+    with volume():
+        code, message = _run(arguments)
+    if message:
+        print(message, file=stderr)
+    return code
+
+
+def _run(arguments: list[str]) -> tuple[int, str]:
+    """Returns the exit code, and the line that says what went wrong."""
     try:
         code = app(args=arguments or ["--help"], prog_name="graphcl", standalone_mode=False)
         sys.stdout.flush()
     except GraphCLError as error:
-        return _fail(str(error))
+        return _failure(str(error))
     except _CommandLineError as error:
         context = getattr(error, "ctx", None)
         message = getattr(error, "format_message", error.__str__)()
-        return _fail(message, command=context.command_path if context else "")
+        return _failure(message, command=context.command_path if context else "")
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted", code=130)
+        return _failure("interrupted", code=130)
     except SystemExit as error:
         # The reader of our output has gone (`graphcl datasets | head -1`); nothing is wrong.
         if isinstance(error.__context__, BrokenPipeError):
-            return 0
+            return 0, ""
         raise
-    except torch.OutOfMemoryError:
-        return _fail(
-            "out of GPU memory; try --set mode=sampled, a smaller dim or batch_nodes, --device cpu"
-        )
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{name}{error.strerror or error}")
+        return _failure(f"{name}{error.strerror or error}")
     except Exception as error:
-        if os.environ.get("GRAPHCL_DEBUG"):
-            traceback.print_exc()
+        if type(error).__name__ == "OutOfMemoryError":  # torch's
+            advice = "try --set mode=sampled, a smaller dim or batch_nodes, --device cpu"
+            return _failure(f"out of GPU memory; {advice}")
+        where = traceback.format_exc() if is_verbose() else ""
         summary = " ".join(f"{type(error).__name__}: {error}".split())
-        return _fail(f"bug: {summary} (GRAPHCL_DEBUG=1 shows where)", code=1)
-    return code if isinstance(code, int) else 0
+        code, message = _failure(f"bug: {summary} (--verbose shows where)", code=1)
+        return code, where + message
+    return (code if isinstance(code, int) else 0), ""
 
 
-def _fail(message: str, *, command: str = "", code: int = 2) -> int:
-    if first_process() or code == 1:
-        print(f"{command or 'graphcl'}: {' '.join(message.split())}", file=sys.stderr)
-    return code
+def _failure(message: str, *, command: str = "", code: int = 2) -> tuple[int, str]:
+    others = _under_torchrun() and os.environ.get("RANK", "0") != "0"
+    if others and code != 1:  # what the first process says is enough
+        return code, ""
+    return code, f"{command or 'graphcl'}: {' '.join(message.split())}"
+
+
+def _under_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ  # `distributed` knows better, but imports torch

@@ -4,14 +4,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 
 from graphcl.collection import GraphCollection
 from graphcl.evaluation import MultilabelResult, ProbeResult, linear_probe
+from graphcl.evaluation.multilabel import STEPS
 from graphcl.graph import Graph
 from graphcl.training.progress import LINE_EVERY_SECONDS, duration
+
+ProbeStepsOption = Annotated[
+    int,
+    typer.Option(min=1, help=f"The probe's steps, with several labels per node; {STEPS} converge."),
+]
 
 
 def probe(

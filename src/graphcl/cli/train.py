@@ -19,7 +19,6 @@ from graphcl import __version__
 from graphcl.cli.common import (
     DeviceOption,
     JsonOption,
-    ProbeStepsOption,
     SetOption,
     load_graph,
     names_tables,
@@ -30,7 +29,8 @@ from graphcl.cli.common import (
 from graphcl.cli.embed import embed_rows
 from graphcl.cli.interrupts import interrupts
 from graphcl.cli.launch import ProcessesOption, agree, launch
-from graphcl.cli.probing import probe, probe_text
+from graphcl.cli.logs import LogOption, epoch_log, keep_log
+from graphcl.cli.probing import ProbeStepsOption, probe, probe_text
 from graphcl.cli.tables import print_notes, takes_tables
 from graphcl.collection import GraphCollection
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory, resolve_device
@@ -41,8 +41,10 @@ from graphcl.evaluation import MultilabelResult, ProbeResult
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graph import Graph
 from graphcl.io import runs
+from graphcl.io.run_nodes import write_nodes
 from graphcl.io.table_options import TableOptions
 from graphcl.recipes import load_recipe, recipe_names
+from graphcl.report.nodes import describe_nodes
 from graphcl.tables import load_tables
 from graphcl.training import Checkpoints
 from graphcl.training.checkpoint import StoppedError
@@ -69,6 +71,7 @@ def train(
     seed: Annotated[int, typer.Option(help="Decides weights, batches and views.")] = 0,
     probe_steps: ProbeStepsOption = STEPS,
     device: DeviceOption = "auto",
+    log: LogOption = None,
     ignore_memory: Annotated[
         bool, typer.Option("--ignore-memory", help="Start even where memory may not suffice.")
     ] = False,
@@ -103,6 +106,8 @@ def train(
         graphcl train mine.npz --processes 2 --checkpoint-every 10epochs --resume
 
         torchrun --nproc-per-node 8 -m graphcl train mine.npz
+
+        graphcl train cora --log tensorboard
     """
     every = _every(checkpoint_every)
     launch(processes)
@@ -138,7 +143,8 @@ def train(
             checkpoints = Checkpoints(folder, **every, stop=taken)
             with _saved(checkpoints, share):
                 taken.patient = True
-                model.fit(loaded, checkpoints=checkpoints, resume=resume)
+                with epoch_log(log if share.first else None, checkpoints.folder) as record:
+                    model.fit(loaded, checkpoints=checkpoints, resume=resume, on_epoch=record)
                 taken.patient = False
                 z = embed_rows(model, loaded, scratch=_existing(out))
                 if not share.first:
@@ -150,6 +156,8 @@ def train(
                     model.write_to(staging, graph=graph, **said)
                     np.save(staging / runs.EMBEDDINGS, z)
                     runs.write_json(staging / runs.RESULT, result)
+                    write_nodes(staging, describe_nodes(loaded))
+                    keep_log(log, checkpoints.folder, staging)
     if share.first and as_json:
         print_json(result)
     elif share.first:

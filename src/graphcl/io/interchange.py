@@ -4,22 +4,33 @@ Nothing here knows `graphcl.Graph`; `Graph.from_pyg` and its sisters call these 
 validate what comes back.
 """
 
+import sys
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
-import torch
 
 from graphcl.errors import GraphError, MissingExtraError
+
+if TYPE_CHECKING:
+    import torch
 
 Arrays = dict[str, Any]
 
 
+def is_tensor(value: Any) -> "TypeGuard[torch.Tensor]":
+    """Says whether `value` is a torch tensor; who has none has not imported torch, nor do we."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
 def to_numpy(value: Any, what: str) -> npt.NDArray[Any]:
     """Returns `value` (tensor on any device, array, list, data frame) as a NumPy array."""
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
+        import torch
+
         value = value.detach().to("cpu")
         if value.dtype == torch.bfloat16:
             value = value.float()
@@ -34,14 +45,18 @@ def to_numpy(value: Any, what: str) -> npt.NDArray[Any]:
 
 def is_sparse(value: Any) -> bool:
     """Says whether `value` is a sparse SciPy matrix or a sparse tensor."""
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
+        import torch
+
         return value.layout != torch.strided
     return bool(scipy.sparse.issparse(value))
 
 
 def to_csr(value: Any) -> scipy.sparse.csr_array:
     """Returns a sparse SciPy matrix or tensor as a canonical `scipy.sparse.csr_array`."""
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
+        import torch
+
         coo = value.detach().to("cpu").to_sparse(layout=torch.sparse_coo).coalesce()
         rows, columns = coo.indices().numpy()
         value = scipy.sparse.coo_array((coo.values().numpy(), (rows, columns)), shape=coo.shape)

@@ -1,7 +1,8 @@
 """Run directories: written whole or not at all, read with suspicion.
 
 A run holds `config.toml`, `model.safetensors` and `metrics.jsonl`; the command line adds
-`embeddings.npy` and `result.json`. While it is trained, checkpoints lie beside it in `RUN.partial`.
+`embeddings.npy`, `result.json` and `nodes.npz` (see `run_nodes`). While it is trained, checkpoints
+lie beside it in `RUN.partial`, and so do TensorBoard's curves.
 """
 
 import fcntl
@@ -27,6 +28,7 @@ FORMAT = 1
 CONFIG, MODEL, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
 METRICS_BYTES = 1 << 28  # a million epochs
 EMBEDDINGS, RESULT = "embeddings.npy", "result.json"
+CURVES = "tensorboard"
 LOCK = ".lock"
 
 
@@ -81,7 +83,8 @@ def unfinished_run(path: Path, *, overwrite: bool = False, resume: bool = False)
         except OSError:
             raise RunError(f"{folder}: another process is training this run") from None
         for entry in list(folder.iterdir()):
-            if entry.name != LOCK and not (resume and entry.name.startswith("checkpoint-")):
+            kept = entry.name.startswith("checkpoint-") or entry.name == CURVES
+            if entry.name != LOCK and not (resume and kept):
                 shutil.rmtree(entry, ignore_errors=True)  # of a process that died while writing
         try:
             yield folder
@@ -204,18 +207,6 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
         raise RunError(f"{path}: damaged ({error})") from None
 
 
-def read_result(run: Path) -> dict[str, Any]:
-    """Returns `result.json` of a run."""
-    path = run / RESULT
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: cannot be read ({error})") from None
-    if not isinstance(found, dict):
-        raise RunError(f"{path}: holds no JSON object")
-    return found
-
-
 def read_embeddings(run: Path) -> Any:
     """Returns the embeddings that `train` left in a run, mapped."""
     path = run / EMBEDDINGS
@@ -223,6 +214,20 @@ def read_embeddings(run: Path) -> Any:
         return map_npy(path, RunError)
     except FileNotFoundError:
         raise RunError(f"{run}: has no {EMBEDDINGS}; make them with: graphcl embed") from None
+
+
+def read_result(run: Path) -> dict[str, Any]:
+    """Returns the parsed `result.json` of a run; empty where there is none."""
+    path = run / RESULT
+    if not path.exists():
+        return {}
+    try:
+        result = json.loads(read_text(path, RunError))
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path}: damaged ({error})") from None
+    if not isinstance(result, dict):
+        raise RunError(f"{path}: holds no JSON object")
+    return result
 
 
 def _umask() -> int:

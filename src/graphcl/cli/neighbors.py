@@ -1,0 +1,82 @@
+"""`graphcl neighbors`: the nodes most similar to one."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from graphcl.cli.common import JsonOption, load_run_graph, print_json
+from graphcl.errors import RunError, require, suggestion
+from graphcl.io import runs
+from graphcl.io.run_nodes import RunNodes, read_nodes
+from graphcl.report.index import stored_index
+from graphcl.report.nodes import describe_nodes
+
+MOST_COMPARED = 100_000  # ids that a suggestion is looked for among
+
+
+def neighbors(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    node: Annotated[str, typer.Argument(metavar="ID", help="A node's id, as it came in.")],
+    k: Annotated[int, typer.Option("-k", help="How many.")] = 10,
+    as_json: JsonOption = False,
+) -> None:
+    """List the nodes whose embeddings are most similar to a node's, by cosine.
+
+    The first call builds an index beside the run (neighbors.usearch); it is built anew when the
+    embeddings have changed. An id that begins with a dash follows after --.
+
+    Examples:
+
+        graphcl neighbors runs/cora 1024
+
+        graphcl neighbors runs/mine "Ada Lovelace" -k 5 --json
+    """
+    require(k >= 1, "neighbors", "-k", "at least 1", k)
+    runs.read_config(run)
+    z = runs.read_embeddings(run)
+    nodes = read_nodes(run) or describe_nodes(load_run_graph(run))
+    if len(nodes) != len(z):
+        raise RunError(f"{run}: {len(z)} embeddings for {len(nodes)} nodes")
+    row = _row(nodes, node, run)
+    index, built = stored_index(run, z)
+    if built:
+        print(f"neighbors: built an index of {len(z):,} nodes ({built})", file=sys.stderr)
+    found = index.search(z[row], min(k + 1, len(z)))
+    near = [
+        (int(key), 1 - float(distance))
+        for key, distance in zip(found.keys, found.distances, strict=True)
+        if int(key) != row
+    ][:k]
+    listed = [
+        {"id": _plain(nodes.ids[key]), "cosine": cosine, **_label(nodes, key)}
+        for key, cosine in near
+    ]
+    if as_json:
+        print_json({"run": str(run), "id": _plain(nodes.ids[row]), "k": k, "neighbors": listed})
+        return
+    for entry in listed:
+        label = f"\tclass {entry['label']}" if "label" in entry else ""
+        print(f"{entry['cosine']:.4f}\t{entry['id']}{label}")
+
+
+def _row(nodes: RunNodes, node: str, run: Path) -> int:
+    """Returns the row of the node whose id, as text, is `node`."""
+    texts = [str(name) for name in nodes.ids.tolist()]
+    try:
+        return texts.index(node)
+    except ValueError:
+        near = suggestion(node, texts[:MOST_COMPARED])
+        hint = near or f"; ids look like {texts[0]!r}"
+        raise RunError(f"{run}: no node has the id {node!r}{hint}") from None
+
+
+def _label(nodes: RunNodes, row: int) -> dict[str, int]:
+    known = nodes.y is not None and nodes.y[row] >= 0
+    return {"label": int(nodes.y[row])} if known and nodes.y is not None else {}
+
+
+def _plain(name: Any) -> Any:
+    return name.item() if isinstance(name, np.generic) else name

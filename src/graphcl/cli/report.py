@@ -1,0 +1,79 @@
+"""`graphcl report`: from a run to one HTML file."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphcl.cli.common import JsonOption, load_run_graph, print_json
+from graphcl.collection import GraphCollection
+from graphcl.errors import GraphCLError, RunError
+from graphcl.graph import Graph
+from graphcl.io import runs
+from graphcl.report.contents import gather
+from graphcl.report.page import render
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The file, .html. (default: report.html in the run)")
+    ] = None,
+    layout: Annotated[
+        str, typer.Option("--map", help="umap, or pca (quick, needs no extra).")
+    ] = "umap",
+    seed: Annotated[int, typer.Option(help="Decides the map, clusters and samples.")] = 0,
+    overwrite: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write one HTML file that shows a run: graph, training, map of embeddings, scores.
+
+    The page needs no network and stays under 10 MB. Labels, where there are any, colour the map
+    and give the probe's confusion matrix; without them it says what can be said. The default file,
+    report.html in the run, is the command's own and is replaced.
+
+    Examples:
+
+        graphcl report runs/cora
+
+        graphcl report runs/cora --out cora.html --map pca
+    """
+    target = out if out is not None else run / "report.html"
+    runs.read_config(run)
+    _check_output(target, overwrite=overwrite or out is None)
+    graph, why = _graph(run)
+    print(f"report: measuring, and drawing the map by {layout}", file=sys.stderr, flush=True)
+    contents = gather(run, graph, method=layout, seed=seed, why=why)
+    page = render(contents).encode("utf-8", "replace")
+    staging = target.with_name(f".{target.name}.partial")
+    try:
+        staging.write_bytes(page)
+        staging.replace(target)
+    finally:
+        staging.unlink(missing_ok=True)
+    shown = len(contents.points.rows)
+    if as_json:
+        print_json({"out": str(target), "bytes": len(page), "nodes_on_map": shown, "map": layout})
+    else:
+        print(f"{target}: {shown:,} nodes on the map, {len(page) / 1e6:.1f} MB")
+
+
+def _graph(run: Path) -> tuple[Graph | GraphCollection | None, str]:
+    """Returns the run's graph, or None and the reason: a report can do without."""
+    try:
+        return load_run_graph(run), ""
+    except GraphCLError as error:
+        print(f"report: {error}; going on without the graph", file=sys.stderr)
+        return None, str(error)
+
+
+def _check_output(path: Path, *, overwrite: bool) -> None:
+    if path.suffix not in (".html", ".htm"):
+        raise RunError(f"{path}: the name must end in .html")
+    if path.is_dir():
+        raise RunError(f"{path}: is a directory")
+    if path.exists() and not overwrite:
+        raise RunError(f"{path}: already exists; pass --overwrite or choose another --out")
+    if not path.absolute().parent.is_dir():
+        raise RunError(f"{path}: the folder {path.absolute().parent} does not exist")

@@ -1,0 +1,58 @@
+"""Which class the probe takes for which."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.collection import GraphCollection
+from graphcl.errors import GraphError
+from graphcl.evaluation.probe import fit_logistic, node_split, standardiser
+from graphcl.graph import Graph
+
+
+@dataclass(frozen=True, eq=False)
+class Confusion:
+    """Counts of test nodes by their class and the class the probe gave them.
+
+    Attributes:
+        classes: the class numbers, ascending.
+        counts: ``[classes, classes]``: row is the true class, column the predicted one.
+    """
+
+    classes: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+
+    @property
+    def accuracy(self) -> float:
+        """Share of test nodes on the diagonal."""
+        return float(np.trace(self.counts) / self.counts.sum())
+
+
+def probe_confusion(
+    z: Any, graph: Graph | GraphCollection, *, strength: float, seed: int = 0
+) -> Confusion:
+    """Trains the probe again at the strength that was chosen and counts its answers on test nodes.
+
+    Args:
+        z: embeddings ``[num_nodes, dim]``.
+        graph: what they belong to; its labels and split are used, as by `linear_probe`.
+        strength: C, as `ProbeResult.strength` says.
+        seed: decides the split of a graph without masks.
+
+    Raises:
+        GraphError: no labels, several labels per node, or embeddings of another graph.
+    """
+    y, z = graph.y, np.asarray(z)
+    if y is None or y.ndim != 1:
+        raise GraphError("confusion: needs one class per node")
+    if len(z) != len(y):
+        raise GraphError(f"confusion: embeddings {z.shape} for a graph of {len(y)} nodes")
+    train, _, test = node_split(graph, y, seed)
+    standard = standardiser(z)
+    predicted = fit_logistic(standard(z[train]), y[train], strength).predict(standard(z[test]))
+    classes = np.unique(np.concatenate([y[test], predicted]))
+    counts = np.zeros((len(classes), len(classes)), np.int64)
+    np.add.at(counts, (np.searchsorted(classes, y[test]), np.searchsorted(classes, predicted)), 1)
+    return Confusion(classes, counts)

@@ -1,0 +1,187 @@
+r"""What can be said of embeddings without labels: arrays in, numbers out.
+
+Alignment and uniformity are those of Wang and Isola (2020): the two properties that a contrastive
+loss trades against each other, on the unit sphere.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.errors import GraphError, require
+from graphcl.evaluation.nearest import unit_rows
+
+SAMPLE = 5_000  # rows that sampled figures are taken over: all of their pairs are looked at
+CLUSTER_COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
+
+Array = npt.NDArray[Any]
+
+
+def alignment(h_1: Any, h_2: Any) -> float:
+    r"""Returns how far apart the two views of a node lie: :math:`\frac1N\sum_u\|h_u^1-h_u^2\|^2`.
+
+    Rows are first scaled to length 1, so 0 is perfect and 2 is what unrelated rows have.
+
+    Args:
+        h_1: embeddings in view 1, ``[N, dim]``.
+        h_2: embeddings of the same nodes in view 2.
+    """
+    first, second = unit_rows(h_1), unit_rows(h_2)
+    if first.shape != second.shape or len(first) == 0:
+        raise GraphError(f"alignment: views of shapes {first.shape} and {second.shape}")
+    return float(((first - second) ** 2).sum(axis=1, dtype=np.float64).mean())
+
+
+def uniformity(z: Any, *, seed: int = 0, sample: int = SAMPLE) -> float:
+    r"""Returns how evenly embeddings fill the sphere.
+
+    It is :math:`\log\,\mathrm{mean}_{u\neq v}\,e^{-2\|z_u-z_v\|^2}` over rows of length 1.
+    Lower is more even: 0 means that all rows coincide; rows spread evenly over a sphere of many
+    dimensions come near −4.
+
+    Args:
+        z: embeddings ``[N, dim]``.
+        seed: decides the sample.
+        sample: above so many rows, that many are drawn.
+    """
+    unit = unit_rows(_sampled(np.asarray(z), seed, sample)).astype(np.float64)
+    n = len(unit)
+    if n < 2:
+        raise GraphError(f"uniformity: needs at least 2 embeddings; got {n}")
+    lengths = (unit**2).sum(axis=1)
+    square = np.maximum(lengths[:, None] + lengths[None, :] - 2 * unit @ unit.T, 0)
+    np.fill_diagonal(square, np.inf)  # a row against itself does not count
+    return float(np.log(np.exp(-2 * square).sum() / (n * (n - 1))))
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How much of the graph the nearest embeddings give back.
+
+    Attributes:
+        share: of a node's neighbours in the graph, how many are among its k nearest embeddings,
+            mean over nodes that have an edge; where a node has more than k, k count as all.
+        chance: the same for neighbours drawn at random.
+        k: how many nearest embeddings were looked at.
+        nodes: how many nodes have an edge.
+    """
+
+    share: float
+    chance: float
+    k: int
+    nodes: int
+
+
+def neighbour_agreement(nearest: Any, indptr: Any, indices: Any) -> Agreement:
+    """Compares nearest embeddings with the graph's edges.
+
+    Args:
+        nearest: the k nearest rows of every row, itself left out, ``[N, k]``.
+        indptr: CSR row pointers of the graph, ``[N + 1]``.
+        indices: CSR column indices, sorted in each row.
+
+    Raises:
+        GraphError: the arrays do not fit each other, or the graph has no edge.
+    """
+    nearest, indptr, indices = np.asarray(nearest), np.asarray(indptr), np.asarray(indices)
+    n, k = nearest.shape
+    if len(indptr) != n + 1:
+        raise GraphError(f"neighbour agreement: {n} embeddings for {len(indptr) - 1} nodes")
+    degree = np.diff(indptr)
+    if not degree.any() or k == 0:
+        raise GraphError("neighbour agreement: the graph has no edge")
+    edges = np.repeat(np.arange(n, dtype=np.int64), degree) * n + indices  # sorted: CSR is
+    pairs = np.arange(n, dtype=np.int64)[:, None] * n + nearest
+    place = np.minimum(np.searchsorted(edges, pairs), len(edges) - 1)
+    hits = (edges[place] == pairs).sum(axis=1)
+    linked = degree > 0
+    reachable = np.minimum(degree[linked], k)
+    expected = k * degree[linked] / (n - 1)  # hypergeometric mean
+    return Agreement(
+        share=float((hits[linked] / reachable).mean()),
+        chance=float((expected / reachable).mean()),
+        k=k,
+        nodes=int(linked.sum()),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """A partition of the embeddings by k-means.
+
+    Attributes:
+        assigned: the cluster of each node, ``[N]``; 0 is the largest.
+        sizes: nodes per cluster, largest first.
+        silhouette: mean of (b − a) / max(a, b) over (sampled) nodes, where a is the mean distance
+            to the own cluster and b that to the next nearest; 1 is clear-cut, 0 is none. None
+            where all rows coincide.
+        tried: the silhouette of every number of clusters that was tried.
+    """
+
+    assigned: Array
+    sizes: tuple[int, ...]
+    silhouette: float | None
+    tried: dict[int, float]
+
+
+def cluster(
+    z: Any,
+    counts: tuple[int, ...] = CLUSTER_COUNTS,
+    *,
+    seed: int = 0,
+    sample: int = SAMPLE,
+) -> Clusters:
+    """Partitions embeddings, scaled to length 1, by k-means.
+
+    The number of clusters is the one of `counts` with the highest silhouette on a sample; centres
+    are fitted on that sample, and every row goes to the nearest of them.
+
+    Args:
+        z: embeddings ``[N, dim]``.
+        counts: numbers of clusters to try.
+        seed: decides the sample and the first centres.
+        sample: above so many rows, that many are drawn.
+    """
+    from sklearn.cluster import KMeans
+
+    require(len(counts) > 0 and min(counts) >= 2, "cluster", "counts", "2 or more each", counts)
+    unit = unit_rows(z)
+    drawn = _sampled(unit, seed, sample)
+    distinct = len(np.unique(drawn, axis=0))
+    best: Any = None
+    tried: dict[int, float] = {}
+    for count in (count for count in counts if count < distinct):
+        fitted = KMeans(count, n_init=3, random_state=seed).fit(drawn)
+        tried[count] = silhouette(drawn, fitted.labels_, seed=seed)
+        if tried[count] == max(tried.values()):
+            best = fitted
+    if best is None:
+        return Clusters(np.zeros(len(unit), np.int64), (len(unit),), None, tried)
+    assigned = best.predict(unit).astype(np.int64)
+    sizes = np.bincount(assigned, minlength=best.n_clusters)
+    order = np.argsort(-sizes, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return Clusters(rank[assigned], tuple(sizes[order].tolist()), tried[best.n_clusters], tried)
+
+
+def silhouette(z: Any, labels: Any, *, seed: int = 0, sample: int = SAMPLE) -> float:
+    """Returns the mean silhouette by Euclidean distance, over at most `sample` rows."""
+    from sklearn.metrics import silhouette_score
+
+    z, labels = np.asarray(z), np.asarray(labels)
+    rows = sampled_rows(len(z), seed, sample)
+    return float(silhouette_score(z[rows], labels[rows]))
+
+
+def sampled_rows(n: int, seed: int, sample: int) -> Array:
+    """Returns all row numbers, or `sample` of them without repetition, ascending."""
+    if n <= sample:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(seed).choice(n, sample, replace=False))
+
+
+def _sampled(z: Array, seed: int, sample: int) -> Array:
+    return z[sampled_rows(len(z), seed, sample)]

@@ -1,0 +1,1 @@
+"""The report: from a run to one HTML file."""

@@ -1,0 +1,217 @@
+"""What a report says, gathered from a run and, where it is at hand, its graph."""
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+import torch
+from scipy.sparse.csgraph import connected_components
+
+from graphcl.assembly import recipe_perturbation, recipe_source
+from graphcl.collection import GraphCollection
+from graphcl.errors import GraphCLError, GraphError, RunError
+from graphcl.estimator import GraphCL
+from graphcl.evaluation import linear_probe
+from graphcl.evaluation.confusion import Confusion, probe_confusion
+from graphcl.evaluation.nearest import EXACT_ROWS, nearest
+from graphcl.evaluation.unsupervised import (
+    CLUSTER_COUNTS,
+    Agreement,
+    Clusters,
+    alignment,
+    cluster,
+    neighbour_agreement,
+    sampled_rows,
+    uniformity,
+)
+from graphcl.graph import Graph
+from graphcl.io import runs
+from graphcl.io.run_nodes import RunNodes, read_nodes
+from graphcl.report.nodes import describe_nodes
+from graphcl.report.projection import NEIGHBOURS, principal, project
+from graphcl.seeding import derive, generator
+from graphcl.training.loop import BatchSource
+
+MAP_NODES = 200_000  # drawn at most; of more, so many are sampled
+INDEX_DIMENSIONS = 64  # principal components that the index of a large map is built on
+
+Array = npt.NDArray[Any]
+AnyGraph = Graph | GraphCollection
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class MapPoints:
+    """The nodes on the map: all of them, or a sample.
+
+    Attributes:
+        rows: their row numbers in the embeddings, ascending, ``[n]``.
+        places: their coordinates, ``[n, 2]``.
+        neighbours: the nearest of each among the nodes on the map, ``[n, k]``, as places in `rows`.
+        cosines: their similarities.
+        method: ``umap`` or ``pca``.
+    """
+
+    rows: Array
+    places: Array
+    neighbours: Array
+    cosines: Array
+    method: str
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """Everything a page shows; nothing in it is markup."""
+
+    name: str
+    config: dict[str, Any]
+    result: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    nodes: RunNodes
+    points: MapPoints
+    clusters: Clusters
+    uniformity: float | None
+    alignment: float | None
+    agreement: Agreement | None
+    confusion: Confusion | None
+    components: int | None
+    homophily: float | None
+    notes: list[str] = field(default_factory=list)
+
+
+def gather(
+    run: Path, graph: AnyGraph | None, *, method: str = "umap", seed: int = 0, why: str = ""
+) -> Contents:
+    """Reads a run and measures what its report shows.
+
+    Args:
+        run: the run directory.
+        graph: what it was trained on, or None where that is gone; then what needs edges is left
+            out and the report says so.
+        method: how the map is drawn; see `project`.
+        seed: decides samples, clusters and the map.
+        why: the reason that there is no graph.
+
+    Raises:
+        RunError: the run is damaged, or holds embeddings of another number of nodes.
+    """
+    config, z = runs.read_config(run), runs.read_embeddings(run)
+    result = runs.read_result(run)
+    nodes = read_nodes(run) or (describe_nodes(graph) if graph is not None else None)
+    if nodes is None:
+        raise RunError(f"{run}: keeps no node ids, and its graph is gone ({why})")
+    if len(nodes) != len(z) or (graph is not None and graph.num_nodes != len(z)):
+        raise RunError(f"{run}: {len(z)} embeddings, but a graph of {len(nodes)} nodes")
+    notes = [] if graph is not None else [f"The graph could not be read again: {why}"]
+    points = _place(z, method, seed)
+    if len(points.rows) < len(z):
+        notes.append(f"The map shows {len(points.rows):,} of {len(z):,} nodes, drawn at random.")
+    classes = 0 if nodes.y is None else len(np.unique(nodes.y[nodes.y >= 0]))
+    _log.info("clusters and uniformity")
+    edges = None if graph is None else adjacency(graph)
+    return Contents(
+        name=str(result.get("graph", {}).get("name") or run.name),
+        config=config,
+        result=result,
+        metrics=runs.read_metrics(run),
+        nodes=nodes,
+        points=points,
+        clusters=cluster(z, (classes,) if classes >= 2 else CLUSTER_COUNTS, seed=seed),
+        uniformity=uniformity(z, seed=seed) if len(z) > 1 else None,
+        alignment=None if graph is None else _alignment(run, graph, seed, notes),
+        agreement=None if edges is None else _agreement(points, edges),
+        confusion=_confusion(z, nodes, result),
+        components=None if edges is None else int(connected_components(edges, directed=False)[0]),
+        homophily=None if edges is None else _homophily(edges, nodes.y),
+        notes=notes,
+    )
+
+
+def adjacency(graph: AnyGraph) -> scipy.sparse.csr_array:
+    """Returns the edges as one sparse matrix, those of several graphs along its diagonal."""
+    graphs = graph.graphs if isinstance(graph, GraphCollection) else (graph,)
+    blocks = [
+        scipy.sparse.csr_array(
+            (np.ones(len(one.indices), np.int8), one.indices, one.indptr),
+            shape=(one.num_nodes, one.num_nodes),
+        )
+        for one in graphs
+    ]
+    return blocks[0] if len(blocks) == 1 else scipy.sparse.block_diag(blocks, format="csr")
+
+
+def _place(z: Array, method: str, seed: int) -> MapPoints:
+    rows = sampled_rows(len(z), derive(seed, "map"), MAP_NODES)
+    shown = z[rows]
+    if len(shown) > EXACT_ROWS:
+        shown = principal(shown, INDEX_DIMENSIONS)
+    _log.info("nearest neighbours of %d nodes", len(rows))
+    neighbours, cosines = nearest(shown, NEIGHBOURS)
+    _log.info("map by %s", method)
+    places = project(shown, neighbours, cosines, method=method, seed=seed)
+    return MapPoints(rows, places, neighbours, cosines, method)
+
+
+def _alignment(run: Path, graph: AnyGraph, seed: int, notes: list[str]) -> float | None:
+    """Returns the alignment of two views of one batch, drawn and encoded as in training."""
+    _log.info("two views of a batch")
+    try:
+        model = GraphCL.load(run, device="cpu")
+        first = graph.train[0] if isinstance(graph, GraphCollection) else graph
+        source: BatchSource = recipe_source(model.recipe_, first, device=torch.device("cpu"))[0]
+        batch = next(iter(source.epoch(0, seed)))
+        model.encoder_.eval()
+        with torch.no_grad():
+            views = batch.views(recipe_perturbation(model.recipe_), generator(seed, "report"))
+            h_1, h_2 = batch.encode(model.encoder_, views)
+        return alignment(h_1.float().numpy(), h_2.float().numpy())
+    except GraphCLError as error:
+        notes.append(f"Alignment is left out: {error}")
+        return None
+
+
+def _agreement(points: MapPoints, edges: scipy.sparse.csr_array) -> Agreement | None:
+    if len(points.rows) < edges.shape[0]:
+        edges = edges[points.rows][:, points.rows]
+        edges.sort_indices()
+    try:
+        return neighbour_agreement(points.neighbours[:, :10], edges.indptr, edges.indices)
+    except GraphError:
+        return None  # no edge
+
+
+def _confusion(z: Array, nodes: RunNodes, result: dict[str, Any]) -> Confusion | None:
+    if nodes.y is None:
+        return None
+    labelled = _labels_alone(nodes)
+    try:
+        probe = result.get("probe") or {}
+        strength = probe.get("strength") or linear_probe(z, labelled).strength
+        return probe_confusion(z, labelled, strength=float(strength))
+    except GraphError:
+        return None  # too few labels for a probe; result.json says why
+
+
+def _labels_alone(nodes: RunNodes) -> Graph:
+    """Returns a graph without edges or features: all that the probe looks at."""
+    masks = {}
+    if nodes.split is not None:
+        names = ("train_mask", "val_mask", "test_mask")
+        masks = {name: nodes.split == code for code, name in enumerate(names, 1)}
+    empty = np.zeros((2, 0), np.int64)
+    return Graph.from_edge_index(empty, np.zeros((len(nodes), 1)), nodes.y, **masks)
+
+
+def _homophily(edges: scipy.sparse.csr_array, y: Array | None) -> float | None:
+    """Returns the share of edges between nodes of one class, among those with both labelled."""
+    if y is None:
+        return None
+    source = np.repeat(y, np.diff(edges.indptr))
+    target = y[edges.indices]
+    both = (source >= 0) & (target >= 0)
+    return float((source == target)[both].mean()) if both.any() else None

@@ -1,0 +1,186 @@
+"""The page: one HTML file that needs nothing else and asks nothing of a network.
+
+Whatever a user named (ids, classes, graph, path) is escaped, or lies in base64. The page forbids
+itself every connection, and every script but its own, by a Content-Security-Policy.
+
+Differs from the design's choice of Plotly: its script alone weighs 4.5 MB, half the page's budget,
+before the first point; the scatter plot here is a few hundred lines and draws 200,000 points in one
+call.
+"""
+
+import base64
+import hashlib
+from html import escape
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from graphcl.errors import RunError
+from graphcl.io.run_nodes import SPLITS
+from graphcl.report.contents import Contents
+from graphcl.report.packing import (
+    along_a_curve,
+    pack,
+    pack_texts,
+    quantised,
+    relative,
+    script_json,
+)
+from graphcl.report.sections import (
+    graph_section,
+    lead,
+    probe_section,
+    tiles,
+    training_section,
+    unsupervised_section,
+)
+
+MOST_BYTES = 10_000_000
+NEIGHBOURS_SHOWN = (10, 8, 6, 4, 3)  # as many as the page has room for
+CATEGORIES = 1 << 16
+
+
+def render(contents: Contents) -> str:
+    """Returns the whole page.
+
+    Raises:
+        RunError: it would be larger than `MOST_BYTES` even with few neighbours per node; ids of
+            hundreds of characters do that.
+    """
+    order = _order(contents)
+    points = _points(contents, order)
+    for k in NEIGHBOURS_SHOWN:
+        page = _page(contents, points | _neighbours(contents, order, k))
+        if len(page.encode("utf-8", "replace")) < MOST_BYTES:
+            return page
+    raise RunError(
+        f"{contents.name}: the report would exceed {MOST_BYTES // 10**6} MB; "
+        "are node ids very long? Shorter ones make a smaller page"
+    )
+
+
+def map_data(contents: Contents, k: int) -> dict[str, Any]:
+    """Returns what the map's script reads: points along a curve, with `k` neighbours each."""
+    order = _order(contents)
+    return _points(contents, order) | _neighbours(contents, order, k)
+
+
+def _order(contents: Contents) -> Any:
+    return along_a_curve(quantised(contents.points.places))
+
+
+def _view(grid: Any) -> list[float]:
+    """Returns the middle and the zoom that show nearly all points: a few far ones may wait."""
+    low, high = np.quantile(grid / 65535, (0.01, 0.99), axis=0)
+    side = max(float((high - low).max()) * 1.1, 0.05)
+    return [*((low + high) / 2).tolist(), max(1.0, 1 / side)]
+
+
+def _points(contents: Contents, order: Any) -> dict[str, Any]:
+    rows = contents.points.rows[order]
+    grid = quantised(contents.points.places)[order]
+    return {
+        "places": pack(grid.ravel()),
+        "view": _view(grid),
+        "ids": pack_texts([str(name) for name in contents.nodes.ids[rows].tolist()]),
+        "channels": _channels(contents, rows),
+    }
+
+
+def _neighbours(contents: Contents, order: Any, k: int) -> dict[str, Any]:
+    position = np.empty_like(order)
+    position[order] = np.arange(len(order))
+    near = position[contents.points.neighbours[order][:, :k]]
+    similar = np.clip(contents.points.cosines[order][:, :k], 0, 1)
+    return {
+        "k": near.shape[1],
+        "neighbours": pack(relative(near).ravel()),
+        "cosines": pack(np.round(similar * 250).astype(np.uint8).ravel()),
+    }
+
+
+def _channels(contents: Contents, rows: Any) -> list[dict[str, Any]]:
+    """Returns what points can be coloured by; the first is shown first."""
+    nodes, found = contents.nodes, []
+    if nodes.y is not None:
+        classes = np.unique(nodes.y[nodes.y >= 0])
+        code = np.where(nodes.y >= 0, np.searchsorted(classes, nodes.y), len(classes))
+        found.append(_category("Label", [f"class {c}" for c in classes.tolist()], code[rows]))
+    sizes = contents.clusters.sizes
+    names = [f"cluster {number}" for number in range(1, len(sizes) + 1)]
+    found.append(_category("Cluster", names, contents.clusters.assigned[rows]))
+    degree = nodes.degree[rows]
+    low, high = int(degree.min(initial=0)) if len(degree) else 0, int(degree.max(initial=0))
+    values = pack(degree.astype(np.uint16 if high < CATEGORIES else np.uint32))
+    found.append({"title": "Degree", "kind": "number", "min": low, "max": high, "values": values})
+    if nodes.split is not None:
+        code = (nodes.split[rows].astype(np.int64) - 1) % 4  # none comes last
+        found.append(_category("Split", list(SPLITS[1:]), code))
+    return found
+
+
+def _category(title: str, names: list[str], code: Any) -> dict[str, Any]:
+    width = np.uint8 if len(names) < 255 else np.uint16
+    return {"title": title, "kind": "category", "names": names, "values": pack(code.astype(width))}
+
+
+def _page(contents: Contents, data: dict[str, Any]) -> str:
+    script = "\n".join(_asset(name) for name in ("data.js", "scatter.js", "map.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    title = escape(f"GraphCL: {contents.name}")
+    notes = "".join(f"<p>{escape(note)}</p>" for note in contents.notes)
+    versions = contents.result.get("versions", {})
+    made_with = ", ".join(f"{name} {number}" for name, number in versions.items())
+    sections = (
+        map_section(contents),
+        graph_section(contents),
+        training_section(contents),
+        probe_section(contents),
+        unsupervised_section(contents),
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{title}</title><style>{_asset('report.css')}</style></head><body><main>"
+        f"<header><h1>{escape(contents.name)}</h1>{lead(contents)}{tiles(contents)}</header>"
+        f"{f'<div class=notes role=note>{notes}</div>' if notes else ''}"
+        f"{''.join(sections)}"
+        f"<footer>Seed {escape(str(contents.result.get('seed', '?')))}. {escape(made_with)}. "
+        "This page is one file and makes no connection.</footer></main>"
+        f'<script type="application/json" id="data">{script_json(data)}</script>'
+        f"<script>{script}</script></body></html>\n"
+    )
+
+
+def map_section(contents: Contents) -> str:
+    """Returns the map's frame; its script fills it."""
+    shown = len(contents.points.rows)
+    method = {"umap": "UMAP", "pca": "their first two principal components"}[contents.points.method]
+    return f"""<section class="card" aria-labelledby="map-title">
+<h2 id="map-title">Map of the embeddings</h2>
+<p class="hint">{shown:,} nodes placed by {method}: near on the map means alike in embedding; long
+distances mean little. Drag to move, scroll or pinch to zoom, click a node for its nearest
+neighbours.</p>
+<div class="controls"><label>Colour by <select id="colour"></select></label>
+<form id="search" role="search"><label>Find id
+<input id="find" autocomplete="off" spellcheck="false"></label></form>
+<span id="missing" class="hint" role="status"></span></div>
+<div class="stage"><div><div id="map">
+<canvas id="points" tabindex="0" role="img" aria-label="Map of {shown:,} nodes. Arrow keys move,
+plus and minus zoom, 0 shows all, Enter chooses the node nearest to the middle."></canvas>
+<canvas id="marks" aria-hidden="true"></canvas><div id="tip" hidden></div>
+<div id="zoomers"><button id="closer" type="button" aria-label="Zoom in">+</button>
+<button id="wider" type="button" aria-label="Zoom out">−</button>
+<button id="whole" type="button" aria-label="Show all">⤢</button></div></div>
+<div id="legend" role="group" aria-label="Legend; press an entry to show it alone"></div></div>
+<div id="chosen" aria-live="polite"></div></div>
+<template id="invitation"><h3>No node chosen</h3><p class="hint">Click a point, or type an id.
+Keys on the map: arrows move, + and − zoom, 0 shows all, Enter chooses, Esc lets go.</p></template>
+<noscript><p>The map needs JavaScript; the rest of this page does not.</p></noscript></section>"""
+
+
+def _asset(name: str) -> str:
+    return (resources.files("graphcl.report") / "assets" / name).read_text(encoding="utf-8")

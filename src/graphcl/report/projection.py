@@ -1,0 +1,115 @@
+"""A map of the embeddings: two coordinates per node, by UMAP or by principal components.
+
+UMAP is asked for its two halves, the fuzzy graph and the layout, with neighbours that the report
+needs anyway: so they are searched once, and each step's randomness is the seed's.
+"""
+
+import logging
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.errors import MissingExtraError, require
+from graphcl.evaluation.nearest import unit_rows
+
+METHODS = ("umap", "pca")
+NEIGHBOURS = 15
+MIN_DISTANCE = 0.25  # more than UMAP's 0.1: the inside of a cluster is to be seen, and clicked
+
+Floats = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+
+_log = logging.getLogger(__name__)
+
+
+def principal(z: Any, components: int) -> Floats:
+    """Returns the first principal components of `z`, ``[N, components]``; signs are fixed.
+
+    The covariance is summed in float64, so that the answer does not hang on the order of rows.
+    """
+    z = np.asarray(z, dtype=np.float32)
+    mean = z.mean(axis=0, dtype=np.float64).astype(np.float32)
+    covariance = np.zeros((z.shape[1], z.shape[1]))
+    for start in range(0, len(z), 8192):
+        block = (z[start : start + 8192] - mean).astype(np.float64)
+        covariance += block.T @ block
+    _, vectors = np.linalg.eigh(covariance)
+    vectors = vectors[:, ::-1][:, :components]
+    largest = np.abs(vectors).argmax(axis=0)
+    vectors = vectors * np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1, 1)
+    coordinates: Floats = (z - mean) @ vectors.astype(np.float32)
+    missing = components - coordinates.shape[1]
+    return np.pad(coordinates, ((0, 0), (0, missing))) if missing > 0 else coordinates
+
+
+def project(
+    z: Any, neighbours: Integers, cosines: Floats, *, method: str = "umap", seed: int = 0
+) -> Floats:
+    """Returns a place on the plane for every row of `z`, ``[N, 2]``.
+
+    Args:
+        z: embeddings ``[N, dim]``.
+        neighbours: the nearest rows of each row, itself left out, ``[N, k]``.
+        cosines: their similarities.
+        method: ``umap``, or ``pca``: the first two principal components of rows of length 1.
+        seed: decides UMAP's draws; the same seed gives the same map.
+    """
+    require(method in METHODS, "report", "map", " or ".join(METHODS), method)
+    start = principal(unit_rows(z), 2)
+    if method == "pca" or neighbours.shape[1] < 2 or len(start) < 8:
+        return start  # too few points for a layout by neighbours
+    return _umap(start, neighbours, cosines, seed)
+
+
+def _umap(start: Floats, neighbours: Integers, cosines: Floats, seed: int) -> Floats:
+    umap = _import_umap()
+    n = len(start)
+    k = min(NEIGHBOURS - 1, neighbours.shape[1])
+    # UMAP counts a row as its own first neighbour.
+    numbers = np.column_stack([np.arange(n), neighbours[:, :k]]).astype(np.int32)
+    far = np.maximum(1 - cosines[:, :k], 0)
+    distances = np.column_stack([np.zeros(n), far]).astype(np.float32)
+    epochs = 500 if n <= 10_000 else 200 if n <= 50_000 else 100  # UMAP's own up to 50,000
+    _log.info("UMAP: %d nodes, %d neighbours, %d epochs", n, k + 1, epochs)
+    random = np.random.RandomState(seed)
+    spread = np.abs(start).max()
+    start = start * np.float32(10 / spread if spread > 0 else 1)
+    start = start + random.normal(scale=1e-4, size=start.shape).astype(np.float32)  # twins part
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        graph, _, _ = umap.fuzzy_simplicial_set(
+            start, k + 1, random, "cosine", knn_indices=numbers, knn_dists=distances
+        )
+        a, b = umap.find_ab_params(1.0, MIN_DISTANCE)
+        layout, _ = umap.simplicial_set_embedding(
+            start,
+            graph,
+            n_components=2,
+            initial_alpha=1.0,
+            a=a,
+            b=b,
+            gamma=1.0,
+            negative_sample_rate=5,
+            n_epochs=epochs,
+            init=start,
+            random_state=random,
+            metric="euclidean",
+            metric_kwds={},
+            densmap=False,
+            densmap_kwds={},
+            output_dens=False,
+        )
+    placed: Floats = np.asarray(layout, dtype=np.float32)
+    return placed
+
+
+def _import_umap() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it misses TensorFlow aloud; nothing here needs it
+            import umap.umap_ as umap
+    except ImportError as error:
+        raise MissingExtraError("a UMAP map (--map pca needs none)", "report") from error
+    return umap

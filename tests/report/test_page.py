@@ -1,0 +1,167 @@
+import base64
+import dataclasses
+import hashlib
+import json
+import re
+import zlib
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from graphcl.errors import RunError
+from graphcl.report import page as page_module
+from graphcl.report.packing import unpack
+from graphcl.report.page import map_data, render
+from tests.report.conftest import made_up
+
+NASTY = [
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "a b",
+    "日本 🦀",
+    "\"quoted\" & 'so'",
+    "<!--",
+    "",
+    "line\nbreak",
+]
+
+
+class Tags(HTMLParser):
+    """Collects start tags, text and attributes, and holds tags to their nesting."""
+
+    VOID = ("meta", "input", "br", "img", "line", "path", "circle")
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.open, self.attributes = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def parsed(page):
+    parser = Tags()
+    parser.feed(page)
+    assert parser.open == []
+    return parser
+
+
+def embedded(page):
+    return json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def test_the_page_is_whole_and_points_nowhere(contents):
+    page = render(contents)
+    parser = parsed(page)
+    assert parser.tags.count("script") == 2
+    for name, value in parser.attributes:
+        assert name not in ("src", "href", "action")
+        assert not name.startswith("on")
+        assert "http:" not in (value or "")
+        assert "https:" not in (value or "")
+    assert "@import" not in page
+    assert "url(" not in page
+    for text in ("accuracy on test nodes", "81.2 %", "Nodes by degree", "Alignment", "Silhouette"):
+        assert text in page
+
+
+def test_the_policy_admits_this_script_alone(contents):
+    page = render(contents)
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert len(scripts) == 1
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+    assert "default-src 'none'" in page
+
+
+def test_users_words_are_no_markup():
+    ids = np.empty(64, dtype=object)
+    ids[:] = NASTY * 8
+    nasty = made_up(64, ids=ids, name=NASTY[0])
+    result = nasty.result | {
+        "device": NASTY[1],
+        "note": NASTY[1],
+        "versions": {NASTY[1]: NASTY[0]},
+        "seed": NASTY[0],
+    }
+    recipe = {"encoder": NASTY[1], NASTY[0]: NASTY[1]}
+    config = {"recipe": recipe, "run": {"seed": NASTY[0], "method": NASTY[1]}}
+    page = render(dataclasses.replace(nasty, result=result, config=config, notes=[NASTY[0]]))
+    plain, parser = parsed(render(made_up(64))), parsed(page)
+    assert parser.tags.count("script") == 2
+    assert "img" not in parser.tags
+    assert set(parser.tags) <= {*plain.tags, "strong", "p"}
+    raw = zlib.decompress(base64.b64decode(embedded(page)["ids"]))
+    assert sorted(json.loads(raw)) == sorted(NASTY * 8)
+
+
+def test_what_the_script_reads_is_what_was_measured(contents):
+    data = map_data(contents, 10)
+    ids = [int(text) for text in json.loads(zlib.decompress(base64.b64decode(data["ids"])))]
+    assert sorted(ids) == list(range(300))
+    steps = unpack(data["neighbours"]).astype(np.int64).reshape(300, 10)
+    places = np.where(steps & 1, -(steps + 1) // 2, steps // 2) + np.arange(300)[:, None]
+    for row, node in enumerate(ids):
+        assert [ids[place] for place in places[row]] == contents.points.neighbours[node].tolist()
+    titles = {channel["title"]: channel for channel in data["channels"]}
+    assert list(titles) == ["Label", "Cluster", "Degree", "Split"]
+    assert unpack(titles["Label"]["values"]).tolist() == contents.nodes.y[ids].tolist()
+    assert unpack(titles["Degree"]["values"]).tolist() == contents.nodes.degree[ids].tolist()
+    split = unpack(titles["Split"]["values"])
+    named = [["train", "validation", "test", ""][code] for code in split]
+    expected = [["", "train", "validation", "test"][code] for code in contents.nodes.split[ids]]
+    assert named == expected
+    assert unpack(data["places"]).size == 600
+
+
+def test_without_labels_it_says_what_can_be_said():
+    page = render(made_up(labelled=False))
+    assert "There is no probe score: the graph has no labels." in page
+    assert "could not be read again" in page
+    assert "confusion" not in page.split("</style>")[1].split("<script")[0]
+    assert [c["title"] for c in embedded(page)["channels"]] == ["Cluster", "Degree"]
+
+
+def test_unlabelled_nodes_and_scattered_class_numbers():
+    some = made_up(50)
+    y = some.nodes.y * 100
+    y[:7] = -1
+    nodes = dataclasses.replace(some.nodes, y=y)
+    data = map_data(dataclasses.replace(some, nodes=nodes), 3)
+    label = data["channels"][0]
+    ids = [int(text) for text in json.loads(zlib.decompress(base64.b64decode(data["ids"])))]
+    names = [*label["names"], "none"]
+    shown = [names[code] for code in unpack(label["values"])]
+    assert shown == [f"class {y[n]}" if y[n] >= 0 else "none" for n in ids]
+
+
+def test_200_000_points_with_long_ids_stay_under_10_mb():
+    random = np.random.default_rng(0)
+    ids = np.empty(200_000, dtype=object)
+    ids[:] = [row.tobytes().hex() for row in random.integers(0, 256, (200_000, 16), np.uint8)]
+    page = render(made_up(200_000, ids=ids, blobs=40))
+    assert len(page.encode()) < 10_000_000
+    assert embedded(page)["k"] >= 3
+
+
+def test_a_page_that_cannot_be_small_enough_is_refused(monkeypatch, contents):
+    monkeypatch.setattr(page_module, "MOST_BYTES", 20_000)
+    with pytest.raises(RunError, match="would exceed"):
+        render(contents)
+
+
+def test_interrupted_before_the_first_epoch(contents):
+    bare = dataclasses.replace(contents, metrics=[], result={})
+    page = render(bare)
+    assert "No epoch recorded" in page
