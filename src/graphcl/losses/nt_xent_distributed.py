@@ -54,6 +54,14 @@ def nt_xent_distributed(
     require(precision in PRECISIONS, "nt_xent", "precision", f"one of {PRECISIONS}", precision)
     if precision in ("bf16", "tf32"):
         raise ParameterError(f"nt_xent: precision {precision!r} is for one process; use float32")
+    enough = num_nodes >= share.world
+    require(
+        enough,
+        "train",
+        "the nodes of a batch",
+        f"as many as the {share.world} processes",
+        num_nodes,
+    )
     rows = share.rows(num_nodes)
     expected = (rows.stop - rows.start, h1.shape[1])
     same = h1.shape == h2.shape == expected
