@@ -77,7 +77,7 @@ def linear_probe(
     y = graph.y
     if y is None:
         raise GraphError("probe: the graph has no labels")
-    train, val, test = _split(graph, y, seed)
+    train, val, test = node_split(graph, y, seed)
     split = "random" if isinstance(graph, Graph) and not graph.has_split else "given"
     if y.ndim == 2:
         return multilabel_probe(
@@ -140,7 +140,7 @@ def _standardiser(z: Array) -> Callable[[Array], Array]:
     return lambda rows: (rows.astype(np.float64) - mean) / scale
 
 
-def _split(graph: Graph | GraphCollection, y: Array, seed: int) -> tuple[Array, Array, Array]:
+def node_split(graph: Graph | GraphCollection, y: Array, seed: int) -> tuple[Array, Array, Array]:
     """Returns node numbers of the three splits, unlabelled nodes left out."""
     # A node with several labels may have none of them: that is an answer, not a gap.
     labelled = y >= 0 if y.ndim == 1 else np.ones(len(y), dtype=np.bool_)
