@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from graphcl.baselines.inputs import graphs_of
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
+from graphcl.tensors import feature_tensor
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,11 @@ class RawFeatures:
         on_epoch: OnEpoch = silent,
     ) -> Rows:
         """Returns the features, dense, ``[num_nodes, num_features]``."""
-        tables = [
-            graph.x if isinstance(graph.x, np.ndarray) else graph.x.toarray()
-            for graph in graphs_of(data)
-        ]
+        cpu = torch.device("cpu")
+        tables = [feature_tensor(graph, device=cpu) for graph in graphs_of(data)]
+        dense = [x if isinstance(x, Tensor) else x.to_dense() for x in tables]
         on_epoch(1, 1)
-        return np.concatenate(tables).astype(np.float32, copy=False)
+        return np.concatenate(dense)
 
 
 BASELINE = Baseline("raw", "Raw features", RawFeatures, deterministic=True)

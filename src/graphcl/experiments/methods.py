@@ -1,7 +1,7 @@
 """Any system of the tables by name, GraphCL included: train it, score it, one row."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from graphcl.errors import ParameterError, TrainingError, suggestion
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import linear_probe, score_predictions
 from graphcl.evaluation.multilabel import STEPS
+from graphcl.experiments.repeat import report_run
 from graphcl.recipes import load_recipe, recipe_names
 
 METHODS = ("graphcl", *BASELINES)
@@ -127,16 +128,61 @@ def train_method(
 
 
 def score_method(
-    trained: Trained, data: Data, *, probe_steps: int = STEPS, device: torch.device | str = "auto"
+    trained: Trained,
+    data: Data,
+    *,
+    probe_steps: int = STEPS,
+    device: torch.device | str = "auto",
+    on_probe_step: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Returns the row of a trained system with its scores; arrays in, so any process can do it."""
     if trained.embeddings is not None:
-        result: Any = linear_probe(trained.embeddings, data, steps=probe_steps, device=str(device))
+        shown = {} if on_probe_step is None else {"on_step": on_probe_step}
+        options: dict[str, Any] = {"steps": probe_steps, "device": str(device), **shown}
+        result: Any = linear_probe(trained.embeddings, data, **options)
     elif trained.predictions is not None:
         result = score_predictions(trained.predictions, data)
     else:
         return trained.row
     return trained.row | asdict(result)
+
+
+def repeat_method(
+    name: str,
+    data: Data,
+    dataset: str = "",
+    *,
+    seeds: Sequence[int],
+    device: torch.device,
+    settings: Mapping[str, Any] | None = None,
+    probe_steps: int = STEPS,
+    on_probe_step: Callable[[int], None] | None = None,
+    verbose: bool = False,
+) -> list[dict[str, Any]]:
+    """Returns `run_method`'s row for each seed; a deterministic system is run once for all.
+
+    Args:
+        name: one of `METHODS`.
+        data: a labelled graph, or a collection.
+        dataset: as in `run_method`.
+        seeds: one training each.
+        device: where to train.
+        settings: as in `run_method`.
+        probe_steps: likewise.
+        on_probe_step: called after each step of a probe of several labels per node.
+        verbose: report each seed on stderr.
+    """
+    rows: list[dict[str, Any]] = []
+    for seed in seeds:
+        if rows and rows[0].get("runs_identical"):
+            rows.append(rows[0] | {"seed": seed})
+        else:
+            trained = train_method(name, data, dataset, seed=seed, device=device, settings=settings)
+            options: dict[str, Any] = {"probe_steps": probe_steps, "on_probe_step": on_probe_step}
+            rows.append(score_method(trained, data, device=device, **options))
+        if verbose:
+            report_run(len(rows), seeds, rows[-1])
+    return rows
 
 
 def field_values(method: Any) -> dict[str, Any]:
