@@ -3,6 +3,31 @@
 `BASELINES` names them. A file exports one `Baseline` (or several, where a paper has variants).
 """
 
+from graphcl.baselines import (
+    deepwalk,
+    dgi,
+    ep_b,
+    gat,
+    gcn,
+    label_propagation,
+    propagation,
+    random_encoder,
+    raw,
+)
 from graphcl.baselines.protocol import Baseline
 
-BASELINES: dict[str, Baseline] = {}
+BASELINES: dict[str, Baseline] = {
+    baseline.name: baseline
+    for baseline in (
+        raw.BASELINE,
+        label_propagation.BASELINE,
+        deepwalk.BASELINE,
+        deepwalk.WITH_FEATURES,
+        ep_b.BASELINE,
+        dgi.BASELINE,
+        gcn.BASELINE,
+        gat.BASELINE,
+        random_encoder.BASELINE,
+        propagation.BASELINE,
+    )
+}

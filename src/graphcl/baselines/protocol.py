@@ -1,15 +1,18 @@
 """What a baseline is: one protocol for those without labels, one for those with."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeGuard
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, Protocol, TypeGuard, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from graphcl.collection import GraphCollection
+from graphcl.errors import ParameterError, suggestion
 from graphcl.graph import Graph
+from graphcl.io.values import typed
 
 Data = Graph | GraphCollection
 Rows = npt.NDArray[np.float32]
@@ -61,6 +64,7 @@ class Baseline:
         build: its dataclass.
         settings: per dataset, the fields that differ from the dataclass's defaults.
         paper: the paper it is from.
+        deterministic: every seed gives the same result, so one run is all there is.
     """
 
     name: str
@@ -68,10 +72,30 @@ class Baseline:
     build: Callable[..., Method]
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     paper: str = ""
+    deterministic: bool = False
 
     def method(self, dataset: str, **changed: Any) -> Method:
-        """Returns the system with its settings for `dataset`, and `changed` laid over them."""
-        return self.build(**(self.settings.get(dataset, {}) | changed))
+        """Returns the system with its settings for `dataset`, and `changed` laid over them.
+
+        Args:
+            dataset: a dataset's name; one without settings gets the dataclass's defaults.
+            **changed: fields by name; text is read as the field's type.
+
+        Raises:
+            ParameterError: no such field, or a value that is of another type or out of bounds.
+        """
+        given = {key: self._typed(key, value) for key, value in changed.items()}
+        return self.build(**(self.settings.get(dataset, {}) | given))
+
+    def _typed(self, key: str, value: Any) -> Any:
+        described: Any = self.build.func if isinstance(self.build, partial) else self.build
+        kinds = get_type_hints(described)
+        known = [one.name for one in fields(described)]
+        if key not in known:
+            listed = f"; known: {', '.join(known)}" if known else "; it has none"
+            near = suggestion(key, known) or listed
+            raise ParameterError(f"{self.name}: unknown field {key!r}{near}")
+        return typed(value, kinds[key], owner=self.name, key=key)
 
 
 def is_unsupervised(method: Method) -> TypeGuard[Unsupervised]:

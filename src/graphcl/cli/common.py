@@ -1,12 +1,18 @@
 """What commands share: options, how a graph is named, how results leave."""
 
 import json
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+import scipy
+import sklearn
+import torch
 import typer
 
+from graphcl import __version__
 from graphcl.cli.tables import print_notes
 from graphcl.collection import GraphCollection
 from graphcl.datasets import CATALOGUE, load_dataset
@@ -72,7 +78,7 @@ def names_tables(name: str, tables: TableOptions) -> bool:
 
 def run_graph(run: Path) -> str:
     """Returns what the run was trained on, as the command line names it."""
-    source = runs.read_config(run)["run"].get("graph")
+    source = runs.read_config(run, baselines=True)["run"].get("graph")
     if not isinstance(source, str):
         raise RunError(f"{run}: does not say which graph it was trained on; name one")
     return source
@@ -85,7 +91,7 @@ def load_run_graph(run: Path) -> Graph | GraphCollection:
 
 def run_tables(run: Path) -> TableOptions | None:
     """Returns what was said of the tables that a run was trained on; None where it had none."""
-    text = runs.read_config(run)["run"].get("tables")
+    text = runs.read_config(run, baselines=True)["run"].get("tables")
     if text is None:
         return None
     try:
@@ -100,6 +106,29 @@ def note(graph: Graph | GraphCollection) -> dict[str, str]:
     """Returns ``{"note": …}`` where something must be said beside every score on `graph`."""
     text = graph.note if isinstance(graph, GraphCollection) else ""
     return {"note": text} if text else {}
+
+
+def graph_facts(graph: Graph | GraphCollection, source: str) -> dict[str, Any]:
+    """Returns what `result.json` says of the graph; `source` is how the command line named it."""
+    return {
+        "name": graph.name,
+        "source": source,
+        "nodes": graph.num_nodes,
+        "edges": graph.num_edges,
+        "features": graph.num_features,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions that a result depends on."""
+    return {
+        "graphcl": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "scikit-learn": sklearn.__version__,
+    }
 
 
 def parse_settings(settings: list[str]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """`graphcl embed`: from a run and a graph, seen or unseen, to a file of embeddings."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,10 @@ from graphcl.cli.tables import takes_tables
 from graphcl.collection import GraphCollection
 from graphcl.devices import resolve_device
 from graphcl.distributed import group, local_device
-from graphcl.errors import ParameterError, require
+from graphcl.errors import ParameterError, RunError, require
 from graphcl.estimator import GraphCL
 from graphcl.graph import Graph
+from graphcl.io import runs
 from graphcl.io.embeddings import check_output, write_embeddings
 from graphcl.io.table_options import TableOptions
 
@@ -54,7 +55,8 @@ def embed(
     graphs, one graph below the other. A large graph is worked through layer by layer, in blocks;
     what does not fit in memory lies in temporary files beside the output. --rows saves time in
     one or two layers; in three, a range's neighbourhood is soon the whole graph. Several processes
-    share the rows of a graph of more than 50,000 nodes.
+    share the rows of a graph of more than 50,000 nodes. Of a baseline's run they are the embeddings
+    that it holds.
 
     Examples:
 
@@ -67,6 +69,9 @@ def embed(
         graphcl embed runs/edges new_edges.csv --nodes new_nodes.csv --out new.csv
     """
     check_output(out, overwrite=overwrite)
+    if "method" in runs.read_config(run, baselines=True):
+        _embed_baseline(run, graph, out, rows=rows, as_json=as_json)
+        return
     launch(processes)
     where = local_device(resolve_device(device))
     model = GraphCL.load(run, device=str(where))
@@ -85,11 +90,33 @@ def embed(
         return
     first = chosen.start if chosen else 0
     write_embeddings(out, z, loaded.node_ids, first=first)
+    _report({"out": str(out), "graph": source, "first": first}, z, as_json=as_json)
+
+
+def _embed_baseline(run: Path, graph: str | None, out: Path, *, rows: str, as_json: bool) -> None:
+    """Writes the embeddings that a baseline's run holds.
+
+    Raises:
+        RunError: another graph is asked for, or the baseline is supervised and has none.
+    """
+    name = runs.read_config(run, baselines=True)["method"].get("name")
+    source = run_graph(run)
+    if graph is not None and graph != source:
+        raise RunError(f"{run}: {name} keeps embeddings of {source} alone; train it on {graph}")
+    if (run / runs.PREDICTIONS).exists():
+        raise RunError(f"{run}: {name} is supervised: it predicts classes and has no embeddings")
+    z, loaded = runs.read_embeddings(run), load_run_graph(run)
+    chosen = _range(rows, loaded) or slice(0, len(z))
+    z = z[chosen]
+    write_embeddings(out, z, loaded.node_ids, first=chosen.start)
+    _report({"out": str(out), "graph": source, "first": chosen.start}, z, as_json=as_json)
+
+
+def _report(about: dict[str, Any], z: npt.NDArray[np.float32], *, as_json: bool) -> None:
     if as_json:
-        about = {"out": str(out), "graph": source, "first": first}
         print_json(about | {"nodes": z.shape[0], "dim": z.shape[1]})
     else:
-        print(f"{out}: {z.shape[0]:,} embeddings of {z.shape[1]} numbers")
+        print(f"{about['out']}: {z.shape[0]:,} embeddings of {z.shape[1]} numbers")
 
 
 def embed_rows(

@@ -1,8 +1,10 @@
 """`graphcl evaluate`: the probe on a run, or on N trainings like it."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,15 +18,21 @@ from graphcl.cli.common import (
     note,
     parse_settings,
     print_json,
+    run_graph,
 )
 from graphcl.cli.launch import ProcessesOption, launch
 from graphcl.cli.probing import ProbeStepsOption, probe, probe_progress, report_text
+from graphcl.cli.train_baseline import dataset_of
+from graphcl.collection import GraphCollection
 from graphcl.devices import resolve_device
 from graphcl.distributed import apart, first_process, from_rank, group, local_device
-from graphcl.errors import require
+from graphcl.errors import RunError, require
 from graphcl.estimator import GraphCL
+from graphcl.evaluation import score_predictions
 from graphcl.evaluation.multilabel import STEPS
+from graphcl.experiments.methods import find_baseline, repeat_method
 from graphcl.experiments.repeat import repeat, summarise
+from graphcl.graph import Graph
 from graphcl.io import runs
 
 
@@ -42,6 +50,8 @@ def evaluate(
 ) -> None:
     """Score a run by the probe: logistic regression on its frozen embeddings.
 
+    A supervised baseline's run is scored by its own predictions.
+
     With --runs N, the run's training is repeated with N consecutive seeds and the scores are
     given as mean ± standard deviation. Several processes share the seeds.
 
@@ -56,20 +66,20 @@ def evaluate(
     graph = load_run_graph(run)
     where = local_device(resolve_device(device))
     changed = parse_settings(settings)
+    report: dict[str, Any] = {"run": str(run), "runs": repeats}
     if repeats == 1 and not changed and seed is None:
-        z = runs.read_embeddings(run)
-        score = asdict(probe(z, graph, steps=probe_steps, device=where))
-        report: dict[str, Any] = {"run": str(run), "runs": 1, **score}
+        if (run / runs.PREDICTIONS).exists():
+            report |= asdict(score_predictions(runs.read_predictions(run), graph))
+        else:
+            z = runs.read_embeddings(run)
+            report |= asdict(probe(z, graph, steps=probe_steps, device=where))
     else:
-        model = GraphCL.load(run)
-        recipe = model.recipe_.with_values(**changed)
-        first = model.seed if seed is None else seed
+        train_all, run_seed = _trainings(run, graph, changed)
+        first = run_seed if seed is None else seed
         seeds = list(range(first, first + repeats))
         with group(where, patience=timedelta(days=7)) as share:
             with apart(), probe_progress(probe_steps) as show:
-                own = repeat(
-                    graph,
-                    recipe,
+                own = train_all(
                     seeds=seeds[share.rows(len(seeds))],
                     device=where,
                     probe_steps=probe_steps,
@@ -79,7 +89,9 @@ def evaluate(
             said = json.dumps(own).encode()
             every = [from_rank(said, share, rank=rank) for rank in range(share.world)]
         rows = [row for part in every for row in json.loads(part)]
-        report = {"run": str(run), "runs": repeats, "seeds": seeds, **summarise(rows)}
+        report |= {"seeds": seeds, **summarise(rows)}
+        if "runs_identical" in rows[0]:
+            report["runs_identical"] = True
     if not first_process():
         return
     report |= note(graph)
@@ -89,3 +101,20 @@ def evaluate(
     print(report_text(report))
     if "note" in report:
         print(f"note: {report['note']}")
+
+
+def _trainings(
+    run: Path, graph: Graph | GraphCollection, changed: dict[str, str]
+) -> tuple[Callable[..., list[dict[str, Any]]], int]:
+    """Returns what repeats the run's training with `changed` settings, and the run's own seed."""
+    config = runs.read_config(run, baselines=True)
+    if "method" not in config:
+        model = GraphCL.load(run)
+        return partial(repeat, graph, model.recipe_.with_values(**changed)), model.seed
+    seed = config["run"].get("seed")
+    if not isinstance(seed, int):
+        raise RunError(f"{run / runs.CONFIG}: [run] lacks the seed")
+    name, dataset = str(config["method"].get("name")), dataset_of(run_graph(run))
+    settings = config["settings"] | changed
+    find_baseline(name).method(dataset, **settings)  # refused here rather than in every process
+    return partial(repeat_method, name, graph, dataset, settings=settings), seed

@@ -13,7 +13,7 @@ from graphcl.cli.volume import volume_options
 COMMANDS = {
     "datasets": "List the paper's five datasets, their figures in Table 1, and which are here.",
     "build": "Turn tables into a store: a graph on disk that every command takes.",
-    "train": "Train an encoder on a graph and write a run directory.",
+    "train": "Train an encoder on a graph, or another system with --method, and write a run.",
     "embed": "Embed every node of a graph with a trained model; the graph may be one it never saw.",
     "evaluate": "Score a run by the probe: logistic regression on its frozen embeddings.",
     "report": "Write one HTML file that shows a run: graph, training, map of embeddings, scores.",

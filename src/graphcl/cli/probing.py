@@ -1,7 +1,5 @@
 """The probe on the command line: its progress, and its scores as text."""
 
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -9,11 +7,11 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from graphcl.cli.counting import count_progress
 from graphcl.collection import GraphCollection
 from graphcl.evaluation import MultilabelResult, ProbeResult, linear_probe
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graph import Graph
-from graphcl.training.progress import LINE_EVERY_SECONDS, duration
 
 ProbeStepsOption = Annotated[
     int,
@@ -35,43 +33,22 @@ def probe_progress(steps: int) -> Iterator[Callable[[int], None]]:
 
     It may serve several probes one after the other.
     """
-    if not sys.stderr.isatty():
-        yield _Lines(steps)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
-    columns = (TextColumn("probe"), BarColumn(), MofNCompleteColumn(), TextColumn("ETA"))
-    with Progress(*columns, Remaining(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("probe", total=steps, visible=False)
-        yield lambda step: bar.update(task, completed=step, visible=True)
-
-
-class _Lines:
-    """A line every few seconds; none where the probe is done before."""
-
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
-        self._began = self._last = 0.0
-
-    def __call__(self, step: int) -> None:
-        now = time.perf_counter()
-        if step == 1:
-            self._began = self._last = now
-        if now - self._last < LINE_EVERY_SECONDS:
-            return
-        self._last = now
-        rate = (step - 1) / (now - self._began)
-        remaining = duration((self._steps - step) / rate)
-        text = f"probe: step {step}/{self._steps}  {rate:.2f} steps/s  ETA {remaining}"
-        print(text, file=sys.stderr, flush=True)
+    with count_progress("probe", "step") as show:
+        yield lambda step: show(step, steps)
 
 
 def probe_text(probe: dict[str, Any]) -> str:
     """Returns one probe's scores and what they rest on, budget included, as a line."""
     train, val, test = probe["nodes"]
     where = f"test {test:,} nodes, {probe['split']} split"
+    if "strength" not in probe:  # predictions, scored as they are
+        several = "val_micro_f1" in probe
+        first = (
+            f"micro-F1 {probe['micro_f1']:.4f}"
+            if several
+            else (f"accuracy {100 * probe['accuracy']:.1f} %")
+        )
+        return f"{first}  macro-F1 {probe['macro_f1']:.3f}  ({where}; trained on {train:,} nodes)"
     chosen = f"chosen on {val:,} validation nodes, trained on {train:,}"
     if "steps" not in probe:
         return (
@@ -97,5 +74,6 @@ def report_text(report: dict[str, Any]) -> str:
         numbers = " ± ".join(f"{factor * value:.{digits}f}" for value in shown)
         texts.append(f"{label}: {numbers}{unit}")
     runs = f"{report['runs']} runs" if report["runs"] > 1 else "1 run"
-    steps = f", {report['steps']} probe steps" if several else ""
+    steps = f", {report['steps']} probe steps" if "steps" in report else ""
+    steps += ", all identical: no seed matters" if report.get("runs_identical") else ""
     return f"{'  '.join(texts)}  ({runs}, test nodes, {report['split']} split{steps})"

@@ -1,6 +1,5 @@
 """`graphcl train`: from a graph to a run directory."""
 
-import platform
 import re
 import sys
 from collections.abc import Iterator
@@ -10,21 +9,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import scipy
-import sklearn
 import torch
 import typer
 
-from graphcl import __version__
 from graphcl.cli.common import (
     DeviceOption,
     JsonOption,
     SetOption,
+    graph_facts,
     load_graph,
     names_tables,
     note,
     parse_settings,
     print_json,
+    versions,
 )
 from graphcl.cli.embed import embed_rows
 from graphcl.cli.interrupts import interrupts
@@ -32,6 +30,7 @@ from graphcl.cli.launch import ProcessesOption, agree, launch
 from graphcl.cli.logs import LogOption, epoch_log, keep_log
 from graphcl.cli.probing import ProbeStepsOption, probe, probe_text
 from graphcl.cli.tables import print_notes, takes_tables
+from graphcl.cli.train_baseline import check_baseline, train_baseline
 from graphcl.collection import GraphCollection
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory, resolve_device
 from graphcl.distributed import Share, any_of, first_process, group, local_device, restarted
@@ -67,6 +66,9 @@ def train(
         str | None,
         typer.Option(help="A recipe's name or a .toml. (default: the dataset's own, or default)"),
     ] = None,
+    method: Annotated[
+        str, typer.Option(help="graphcl, or another system of the paper's tables: dgi, gcn, …")
+    ] = "graphcl",
     settings: SetOption = [],  # noqa: B006 (typer copies it)
     seed: Annotated[int, typer.Option(help="Decides weights, batches and views.")] = 0,
     probe_steps: ProbeStepsOption = STEPS,
@@ -85,7 +87,7 @@ def train(
     processes: ProcessesOption = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Train an encoder on a graph and write a run directory.
+    """Train an encoder on a graph, or another system with --method, and write a run.
 
     On a labelled graph it ends with the probe's score: logistic regression on the embeddings.
     Labels are read for that alone. Of a dataset of several graphs (ppi) the training graphs alone
@@ -108,8 +110,14 @@ def train(
         torchrun --nproc-per-node 8 -m graphcl train mine.npz
 
         graphcl train cora --log tensorboard
+
+        graphcl train cora --method dgi --set patience=50
     """
     every = _every(checkpoint_every)
+    if method != "graphcl":
+        ours = {"--recipe": recipe is not None, "--resume": resume, "--processes": processes > 1}
+        ours["--log"] = log is not None
+        check_baseline(method, graph, settings=parse_settings(settings), ours=ours)
     launch(processes)
     said: dict[str, str] = {}
     loaded: Graph | GraphCollection
@@ -120,6 +128,21 @@ def train(
         said = {"tables": tables.record(report)}
     else:
         loaded = load_graph(graph, tables)
+    if method != "graphcl":
+        train_baseline(
+            method,
+            loaded,
+            source=graph,
+            said=said,
+            out=out,
+            settings=parse_settings(settings),
+            seed=seed,
+            probe_steps=probe_steps,
+            device=resolve_device(device),
+            overwrite=overwrite,
+            as_json=as_json,
+        )
+        return
     out = out if out is not None else Path("runs") / loaded.name
     # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
     chosen = recipe or (graph.lower() if graph.lower() in recipe_names() else "default")
@@ -240,13 +263,7 @@ def _result(model: GraphCL, graph: Graph | GraphCollection, source: str) -> dict
     where = torch.device(model.device)
     return {
         "status": "complete",
-        "graph": {
-            "name": graph.name,
-            "source": source,
-            "nodes": graph.num_nodes,
-            "edges": graph.num_edges,
-            "features": graph.num_features,
-        },
+        "graph": graph_facts(graph, source),
         "probe": None,
         "probe_skipped": None,
         "mode": model.mode_._asdict(),
@@ -258,14 +275,7 @@ def _result(model: GraphCL, graph: Graph | GraphCollection, source: str) -> dict
         "train_seconds": model.seconds_,
         "peak_memory_bytes": peak_memory_bytes(where),
         "device": device_name(where),
-        "versions": {
-            "graphcl": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "scipy": scipy.__version__,
-            "scikit-learn": sklearn.__version__,
-        },
+        "versions": versions(),
     }
 
 

@@ -57,7 +57,7 @@ def repeat(
     options: dict[str, Any] = {"steps": probe_steps, "device": str(device)}
     if on_probe_step is not None and jobs == 1:
         options["on_step"] = on_probe_step
-    with _executor(jobs) as pool:
+    with probe_pool(jobs) as pool:
         for seed in seeds:
             reset_peak_memory(device)
             row = {"graph": graph.name, "recipe_hash": recipe.hash, "seed": seed}
@@ -71,9 +71,7 @@ def repeat(
             rows.append(row | {"peak_memory_bytes": peak_memory_bytes(device)})
             probes.append(probe)
             if verbose:
-                score = _headline(probe.result()) if probe else "failed"
-                text = f"run {len(rows)}/{len(seeds)}: seed {seed}  {score}"
-                print(text, file=sys.stderr, flush=True)
+                report_run(len(rows), seeds, asdict(probe.result()) if probe else {})
         return [
             row | (asdict(probe.result()) if probe else {})
             for row, probe in zip(rows, probes, strict=True)
@@ -105,10 +103,15 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return summary
 
 
-def _headline(result: ProbeResult | MultilabelResult) -> str:
-    if isinstance(result, MultilabelResult):
-        return f"micro-F1 {result.micro_f1:.4f}"
-    return f"accuracy {100 * result.accuracy:.1f} %"
+def report_run(done: int, seeds: Sequence[int], row: dict[str, Any]) -> None:
+    """Prints one finished run on stderr; a row without scores is a failed one."""
+    score = "failed"
+    if "val_micro_f1" in row:
+        score = f"micro-F1 {row['micro_f1']:.4f}"
+    elif "accuracy" in row:
+        score = f"accuracy {100 * row['accuracy']:.1f} %"
+    text = f"run {done}/{len(seeds)}: seed {seeds[done - 1]}  {score}"
+    print(text, file=sys.stderr, flush=True)
 
 
 class _InProcess(Executor):
@@ -121,7 +124,8 @@ class _InProcess(Executor):
 
 
 @contextmanager
-def _executor(jobs: int) -> Iterator[Executor]:
+def probe_pool(jobs: int) -> Iterator[Executor]:
+    """Yields what runs probes: this process for one job, else that many processes."""
     if jobs == 1:
         yield _InProcess()
         return

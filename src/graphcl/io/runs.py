@@ -2,7 +2,9 @@
 
 A run holds `config.toml`, `model.safetensors` and `metrics.jsonl`; the command line adds
 `embeddings.npy`, `result.json` and `nodes.npz` (see `run_nodes`). While it is trained, checkpoints
-lie beside it in `RUN.partial`, and so do TensorBoard's curves.
+lie beside it in `RUN.partial`, and so do TensorBoard's curves. A baseline's run holds
+`config.toml`, `result.json`, `nodes.npz` and what it gave: `embeddings.npy` or, of a supervised
+one, `predictions.npy`.
 """
 
 import fcntl
@@ -27,7 +29,7 @@ from graphcl.io.text import read_text
 FORMAT = 1
 CONFIG, MODEL, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
 METRICS_BYTES = 1 << 28  # a million epochs
-EMBEDDINGS, RESULT = "embeddings.npy", "result.json"
+EMBEDDINGS, PREDICTIONS, RESULT = "embeddings.npy", "predictions.npy", "result.json"
 CURVES = "tensorboard"
 LOCK = ".lock"
 
@@ -156,8 +158,16 @@ def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     path.write_bytes(safetensors.torch.save(tensors))
 
 
-def read_config(run: Path) -> dict[str, Any]:
-    """Returns the parsed `config.toml` of a run."""
+def read_config(run: Path, *, baselines: bool = False) -> dict[str, Any]:
+    """Returns the parsed `config.toml` of a run.
+
+    Args:
+        run: the directory.
+        baselines: accept a baseline's run too, which has [method] and [settings] for a [recipe].
+
+    Raises:
+        RunError: no run, a damaged one, or a baseline's where only GraphCL's will do.
+    """
     if not run.is_dir():
         raise RunError(f"{run}: no such run")
     try:
@@ -168,8 +178,13 @@ def read_config(run: Path) -> dict[str, Any]:
         raise
     except (ValueError, RecursionError) as error:  # also a number of too many digits
         raise RunError(f"{run / CONFIG}: not TOML ({error})") from None
-    if not isinstance(config.get("run"), dict) or not isinstance(config.get("recipe"), dict):
-        raise RunError(f"{run / CONFIG}: lacks the tables [recipe] and [run]")
+    wanted = ("method", "settings", "run") if "method" in config else ("recipe", "run")
+    if not all(isinstance(config.get(table), dict) for table in wanted):
+        tables = " and ".join(f"[{table}]" for table in wanted)
+        raise RunError(f"{run / CONFIG}: lacks the tables {tables}")
+    if "method" in config and not baselines:
+        name = config["method"].get("name")
+        raise RunError(f"{run}: a run of the baseline {name!r}; this needs a run of GraphCL")
     if config["run"].get("format") != FORMAT:
         found = config["run"].get("format")
         raise RunError(f"{run}: run format {found!r}; this version reads format {FORMAT}")
@@ -228,6 +243,14 @@ def read_result(run: Path) -> dict[str, Any]:
     if not isinstance(result, dict):
         raise RunError(f"{path}: holds no JSON object")
     return result
+
+
+def read_predictions(run: Path) -> Any:
+    """Returns the predictions that a supervised baseline left in a run."""
+    try:
+        return map_npy(run / PREDICTIONS, RunError)
+    except FileNotFoundError:
+        raise RunError(f"{run}: has no {PREDICTIONS}; train it again") from None
 
 
 def _umask() -> int:

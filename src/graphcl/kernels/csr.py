@@ -187,18 +187,19 @@ class Adjacency:
         return 1 / (csr_matmul(self.indptr, self.indices, self.weight, ones) + own)
 
     @cached_property
-    def _looped_weight(self) -> Tensor:
+    def looped_weight(self) -> Tensor:
+        """Weights of the entries of A + I, in the order of `looped`."""
         own = self.weight.new_ones(1) if self.own is None else self.own
         return torch.cat([self.weight, own])[self.looped.entries]
 
     def pool(self, h: Tensor) -> Tensor:
         """Returns Â h: one sparse product, the degrees folded into its values."""
-        values = self._looped_weight * self.inverse_degree[self.looped.rows, 0]
+        values = self.looped_weight * self.inverse_degree[self.looped.rows, 0]
         return csr_matmul(self.looped.indptr, self.looped.indices, values, h)
 
     def pool_transposed(self, h: Tensor) -> Tensor:
         """Returns Âᵀ h."""
-        values = self._looped_weight * self.inverse_degree[self.looped.indices, 0]
+        values = self.looped_weight * self.inverse_degree[self.looped.indices, 0]
         return csr_matmul(self.looped.indptr, self.looped.indices, values, h)
 
 

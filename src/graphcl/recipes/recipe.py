@@ -8,9 +8,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from graphcl.errors import ParameterError, RecipeError, require, suggestion
+from graphcl.errors import RecipeError, require, suggestion
 from graphcl.io.text import read_text
 from graphcl.io.toml import format_toml
+from graphcl.io.values import typed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,24 +142,9 @@ def check_keys(values: Mapping[str, Any], *, where: str) -> None:
 
 def _typed(key: str, value: Any) -> Any:
     """Returns `value` as the type of `key`, from text (a command line's) or an exact number."""
-    kind = Recipe.__annotations__[key]
-    try:
-        if kind is bool:
-            return {"true": True, "false": False}[str(value).lower()]
-        if isinstance(value, bool):
-            raise ValueError
-        if kind is str and not isinstance(value, str):
-            raise ValueError
-        typed = kind(value)
-        if not isinstance(value, str) and typed != value:
-            raise ValueError
-    except (KeyError, TypeError, ValueError):
-        article = _KINDS[kind]
-        raise ParameterError(f"recipe: {key} must be {article}; got {value!r}") from None
-    return typed
+    return typed(value, Recipe.__annotations__[key], owner="recipe", key=key)
 
 
-_KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _INFINITY = float("inf")
 _CONSTRAINTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "layers": (lambda v: 1 <= v <= 64, "in [1, 64]"),

@@ -1,0 +1,27 @@
+import numpy as np
+import scipy.sparse
+import torch
+
+from graphcl.baselines.propagation import Propagation
+from graphcl.baselines.raw import RawFeatures
+from graphcl.graph import Graph
+from tests.conftest import dense_adjacency
+
+CPU = torch.device("cpu")
+
+
+def test_it_is_the_power_of_the_mean(graph):
+    a = dense_adjacency(graph) + np.eye(graph.num_nodes)
+    a /= a.sum(1, keepdims=True)
+    for scaling in ("none", "row"):
+        x = graph.x / np.abs(graph.x).sum(1, keepdims=True) if scaling == "row" else graph.x
+        z = Propagation(hops=3, feature_scaling=scaling).embed(graph, seed=0, device=CPU)
+        np.testing.assert_allclose(z, a @ a @ a @ x, rtol=1e-4, atol=1e-6)
+
+
+def test_no_hops_and_raw_features_are_the_features_dense_or_sparse(graph):
+    sparse = Graph.from_edge_index(graph.edge_index(), scipy.sparse.csr_array(graph.x))
+    for one in (graph, sparse):
+        z = Propagation(hops=0, feature_scaling="none").embed(one, seed=0, device=CPU)
+        assert np.array_equal(z, graph.x)
+        assert np.array_equal(RawFeatures().embed(one, seed=0, device=CPU), graph.x)

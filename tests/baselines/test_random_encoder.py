@@ -1,0 +1,25 @@
+import numpy as np
+import pytest
+import torch
+
+from graphcl.assembly import recipe_encoder
+from graphcl.baselines.random_encoder import BASELINE
+from graphcl.embedding import embed
+from graphcl.recipes import load_recipe
+from graphcl.tensors import graph_tensors
+
+
+@pytest.mark.parametrize("name", ["cora", "citeseer", "pubmed", "ppi"])
+def test_it_is_the_encoder_of_the_shipped_recipe(name):
+    method, recipe = BASELINE.method(name), load_recipe(name)
+    for field in ("encoder", "layers", "dim", "feature_scaling"):
+        assert getattr(method, field) == getattr(recipe, field)
+
+
+def test_its_weights_are_those_training_starts_from(graph):
+    cpu = torch.device("cpu")
+    recipe = load_recipe("cora").with_values(dim=8)
+    encoder = recipe_encoder(recipe, graph.num_features, seed=3)
+    untrained = embed(encoder, *graph_tensors(graph, device=cpu, feature_scaling="row"))
+    z = BASELINE.method("cora", dim=8).embed(graph, seed=3, device=cpu)
+    assert np.array_equal(z, untrained)

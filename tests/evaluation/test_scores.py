@@ -1,0 +1,40 @@
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, f1_score
+
+from graphcl.errors import GraphError
+from graphcl.evaluation import score_predictions
+from graphcl.graph import Graph
+
+
+def test_one_class_per_node(graph):
+    predicted = np.random.default_rng(0).integers(0, 3, graph.num_nodes)
+    result = score_predictions(predicted, graph)
+    y, test, val = graph.y, graph.test_mask, graph.val_mask
+    assert result.accuracy == result.micro_f1 == accuracy_score(y[test], predicted[test])
+    assert result.macro_f1 == pytest.approx(f1_score(y[test], predicted[test], average="macro"))
+    assert result.val_accuracy == accuracy_score(y[val], predicted[val])
+    assert (result.split, result.nodes) == ("given", (20, 20, 20))
+    assert score_predictions(y, graph).accuracy == 1
+
+
+def test_several_labels_per_node(collection):
+    y = collection.y
+    predicted = np.random.default_rng(0).integers(0, 2, y.shape)
+    result = score_predictions(predicted, collection)
+    train, val, test = collection.split_nodes
+    tested = slice(train + val, train + val + test)
+    assert result.micro_f1 == f1_score(y[tested], predicted[tested], average="micro")
+    hits = (y[tested] * predicted[tested]).sum()
+    assert result.micro_f1 == pytest.approx(2 * hits / (y[tested].sum() + predicted[tested].sum()))
+    assert result.accuracy == (y[tested] == predicted[tested]).mean()
+    assert result.nodes == (train, val, test)
+    assert 0 < result.val_micro_f1 < 1
+
+
+def test_other_shapes_and_missing_labels_are_refused(graph):
+    with pytest.raises(GraphError, match=r"predictions \(59,\) for labels \(60,\)"):
+        score_predictions(np.zeros(59), graph)
+    bare = Graph.from_edge_index(graph.edge_index(), graph.x)
+    with pytest.raises(GraphError, match="no labels"):
+        score_predictions(np.zeros(60), bare)

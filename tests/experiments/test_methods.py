@@ -1,0 +1,65 @@
+import pytest
+import torch
+
+from graphcl.baselines import BASELINES
+from graphcl.errors import ParameterError
+from graphcl.experiments.methods import METHODS, repeat_method, run_method
+from graphcl.experiments.repeat import repeat, summarise
+from graphcl.recipes import load_recipe
+
+CPU = torch.device("cpu")
+SCORES = {"accuracy", "micro_f1", "macro_f1", "val_accuracy"}
+
+
+@pytest.mark.parametrize("name", ["raw", "gcn", "graphcl"])
+def test_a_row_has_the_keys_of_repeat(name, graph):
+    settings = {"raw": {}, "gcn": {"epochs": 2}, "graphcl": {"epochs": 2, "dim": 8}}[name]
+    row = run_method(name, graph, seed=3, device=CPU, settings=settings)
+    assert row.keys() >= SCORES | {"train_seconds", "peak_memory_bytes", "settings"}
+    assert (row["method"], row["graph"], row["seed"]) == (name, "random", 3)
+    assert row["settings"].items() >= settings.items()
+    assert "failed" not in row
+    assert row.get("runs_identical", False) == (name == "raw")
+
+
+def test_graphcl_is_scored_as_repeat_scores_it(graph, recipe):
+    (theirs,) = repeat(graph, recipe, seeds=[1], device=CPU)
+    row = run_method("graphcl", graph, seed=1, device=CPU, settings=vars(recipe))
+    same = {key: theirs[key] for key in ("recipe_hash", "loss", *SCORES)}
+    assert {key: row[key] for key in same} == same
+
+
+def test_a_dataset_chooses_settings_and_recipe(graph):
+    quick = {"epochs": 1, "dim": 8}
+    row = run_method("graphcl", graph, "cora", device=CPU, settings=quick)
+    assert row["settings"]["edge_drop"] == load_recipe("cora").edge_drop
+    row = run_method("random-encoder", graph, "citeseer", device=CPU, settings={"dim": 8})
+    assert row["settings"]["layers"] == BASELINES["random-encoder"].settings["citeseer"]["layers"]
+
+
+def test_several_labels_per_node(collection):
+    row = run_method("raw", collection, device=CPU, probe_steps=10)
+    assert {"micro_f1", "val_micro_f1"} <= row.keys()
+    assert row["steps"] == 10
+
+
+def test_a_failed_training_is_a_row_without_scores(graph):
+    rows = repeat_method(
+        "gat", graph, seeds=[0], device=CPU, settings={"learning_rate": 1e30, "epochs": 3}
+    )
+    assert "not finite" in rows[0]["failed"]
+    assert not SCORES & rows[0].keys()
+
+
+def test_what_no_seed_changes_runs_once(graph, monkeypatch, capsys):
+    rows = repeat_method("raw", graph, seeds=[4, 5, 6], device=CPU, verbose=True)
+    assert [row["seed"] for row in rows] == [4, 5, 6]
+    assert len({row["train_seconds"] for row in rows}) == 1
+    assert summarise(rows)["accuracy"]["std"] == 0
+    assert "run 3/3: seed 6  accuracy" in capsys.readouterr().err
+
+
+def test_an_unknown_method_is_refused_with_the_nearest(graph):
+    with pytest.raises(ParameterError, match=r"known: graphcl, raw.*did you mean 'dgi'\?"):
+        run_method("dgii", graph, device=CPU)
+    assert METHODS[0] == "graphcl"
