@@ -186,7 +186,8 @@ class DgiInductive:
     ) -> Rows:
         encoder = SkipEncoder(data.num_features, self.dim, generator(seed, "weights")).to(device)
         discriminator = Discriminator(self.dim, generator(seed, "discriminator")).to(device)
-        graphs = [self._tensors(graph, device) for graph in data.train]
+        everything = [self._tensors(graph, device) for graph in data.graphs]
+        graphs = everything[: len(data.train)]
         adam = self._adam(encoder, discriminator, device)
         draws = generator(seed, "dropout", device=device)
         for epoch in range(self.epochs):
@@ -206,8 +207,7 @@ class DgiInductive:
             _finite(total, epoch)
             on_epoch(epoch + 1, self.epochs)
         with torch.no_grad():
-            every = [encoder(*self._tensors(graph, device)) for graph in data.graphs]
-            return torch.cat(every).cpu().numpy()
+            return torch.cat([encoder(*graph) for graph in everything]).cpu().numpy()
 
     def _large_graph(
         self, graph: Graph, seed: int, device: torch.device, on_epoch: OnEpoch
