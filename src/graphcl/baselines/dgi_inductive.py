@@ -1,7 +1,7 @@
 r"""DGI on unseen graphs and on large ones (Veličković et al., ICLR 2019, section 4.2).
 
 An encoder and a discriminator are trained to tell the embeddings of a graph from those of a
-corrupted one by the graph's summary (equations 1, 3 and 4):
+corrupted one by the graph's summary (equation 1, with the paper's readout and discriminator):
 
 .. math::
     \mathcal{L} = -\tfrac{1}{2N} \sum_i \big[\log \mathcal{D}(h_i, s)
@@ -143,7 +143,8 @@ class DgiInductive:
 
     Differs from the paper: the rate of the dropout is ours (the paper names none); the two
     products of the large graph's layer have half of the 512 columns each, where the paper does not
-    say whether they do. Our probe is trained to convergence and lifts every row above the paper's.
+    say whether they do. Our probe is trained to convergence: expect scores above the published
+    one.
 
     Attributes:
         dim: width of every layer and of the embedding.

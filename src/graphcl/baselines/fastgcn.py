@@ -1,7 +1,6 @@
 r"""FastGCN, supervised: layers sampled by importance (Chen, Ma & Xiao, ICLR 2018).
 
-The second layer of a GCN is an integral over nodes, and is estimated from t of them (equation 10
-and algorithm 2):
+The second layer of a GCN is an integral over nodes, and is estimated from t of them (algorithm 2):
 
 .. math::
     \mathrm{logits}(v) \approx \frac{1}{t} \sum_{j=1}^{t}

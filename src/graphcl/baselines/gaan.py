@@ -1,7 +1,7 @@
 r"""GaAN, supervised: gated attention (Zhang, Shi, Xie, Ma, King & Yeung, UAI 2018).
 
 A layer attends to the neighbours with K heads, and each node weighs its heads by gates that it
-computes from itself, the maximum and the mean over its neighbours (equations 1, 3 and 4):
+computes from itself, the maximum and the mean over its neighbours:
 
 .. math::
     y_i &= \mathrm{FC}_o\Big(x_i \oplus \big\|_{k=1}^{K} g_i^{(k)} \sum_j w_{ij}^{(k)}
