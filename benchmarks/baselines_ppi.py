@@ -111,12 +111,11 @@ def settings_of(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _value(text: str) -> Any:
-    """Reads a number, a list or a word."""
+    """Reads a number, true or false, or a word."""
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except json.JSONDecodeError:
         return text
-    return tuple(value) if isinstance(value, list) else value
 
 
 def within(budget: float) -> Callable[[float], bool]:
@@ -157,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in options.methods:
             baseline = BASELINES[name]
             method = baseline.method("ppi", **changed.get(name, {}))
-            settings = json.loads(json.dumps(asdict(method)))  # type: ignore[call-overload]
+            settings = asdict(method)  # type: ignore[call-overload]
             row = {"method": name, "what": baseline.title, "seed": seed, "settings": settings}
             if identity(row | about) in done:
                 continue

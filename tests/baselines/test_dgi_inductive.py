@@ -29,7 +29,7 @@ from tests.baselines.communities import (
 )
 from tests.conftest import dense_adjacency
 
-SMALL = {"dim": 16, "epochs": 2, "fan_outs": (3, 2, 2), "batch_nodes": 32}
+SMALL = {"dim": 16, "epochs": 2, "samples_1": 3, "samples_2": 2, "samples_3": 2, "batch_nodes": 32}
 
 
 def small(**fields):

@@ -24,7 +24,7 @@ from tests.baselines.communities import (
     with_other_unseen_nodes,
 )
 
-SMALL = {"dim": 8, "pool_dim": 16, "lstm_dim": 8, "fan_outs": (3, 4), "batch_nodes": 64}
+SMALL = {"dim": 8, "pool_dim": 16, "lstm_dim": 8, "samples_1": 4, "samples_2": 3, "batch_nodes": 64}
 VARIANTS = ("gcn", "mean", "lstm", "pool")
 
 
@@ -92,7 +92,7 @@ def test_layer_by_layer_is_the_tree_where_sampling_has_no_choice():
     edges = np.arange(20).reshape(2, 10)
     graph = Graph.from_edge_index(edges, np.random.default_rng(0).normal(size=(20, 6)))
     for variant in VARIANTS:
-        method = small(variant, fan_outs=(3, 3))  # a tree's first layer has both on its levels
+        method = small(variant, samples_1=3)  # a tree's first layer has both on its levels
         layers = graphsage.build_aggregators(
             variant, 6, dim=8, layers=2, pool_dim=16, lstm_dim=8,
             generator=torch.Generator().manual_seed(0),

@@ -13,7 +13,7 @@ from tests.baselines.communities import CPU, communities
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 GPU = torch.device("cuda")
 
-SAGE = {"dim": 8, "fan_outs": (3, 4), "epochs": 1}
+SAGE = {"dim": 8, "samples_1": 4, "samples_2": 3, "epochs": 1}
 GATED = {"dim": 16, "embed_dim": 8, "heads": 2, "epochs": 8}
 SMALL = {
     "graphsage-gcn": SAGE,

@@ -7,7 +7,7 @@ from tests.conftest import random_collection
 
 QUICK = [
     "--probe-steps", "20", "--device", "cpu", "--set",
-    "graphsage-mean.epochs=1", "graphsage-mean.dim=4", "graphsage-mean.fan_outs=[2,2]",
+    "graphsage-mean.epochs=1", "graphsage-mean.dim=4", "graphsage-mean.samples_1=2",
     "gaan.epochs=1", "gaan.dim=8",
 ]  # fmt: skip
 SCORES = {"micro_f1", "macro_f1", "val_micro_f1", "accuracy"}
@@ -41,7 +41,7 @@ def test_rows_come_seed_by_seed_and_are_not_repeated(command, capsys):
         assert 0 <= row["micro_f1"] <= 1
     unsupervised, supervised = more[:2]
     assert unsupervised["steps"] == 20
-    assert unsupervised["settings"]["fan_outs"] == [2, 2]
+    assert unsupervised["settings"]["samples_1"] == 2
     assert "steps" not in supervised  # no probe
     assert "micro-F1" in capsys.readouterr().out
 

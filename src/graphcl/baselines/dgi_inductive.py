@@ -151,7 +151,10 @@ class DgiInductive:
         epochs: over the training graphs, or the nodes. The paper's: 20 on PPI, 150 on Reddit.
         learning_rate: Adam's. The paper's: 1e-3, on Reddit 1e-5.
         feature_drop: dropout on the features of a corrupting graph.
-        fan_outs: neighbours per hop of a patch.
+        samples_1: sampled neighbours of a patch's centre; `samples_2` and `samples_3` of each
+            node one and two hops away.
+        samples_2: as above.
+        samples_3: as above.
         batch_nodes: patches per step.
         inductive: learn from the training nodes of a graph and the edges among them alone.
         feature_scaling: see `feature_tensor`.
@@ -161,7 +164,9 @@ class DgiInductive:
     epochs: int = 20
     learning_rate: float = 1e-3
     feature_drop: float = 0.5
-    fan_outs: tuple[int, ...] = (10, 10, 25)
+    samples_1: int = 10
+    samples_2: int = 10
+    samples_3: int = 25
     batch_nodes: int = 256
     inductive: bool = False
     feature_scaling: str = "none"
@@ -214,8 +219,8 @@ class DgiInductive:
         self, graph: Graph, seed: int, device: torch.device, on_epoch: OnEpoch
     ) -> Rows:
         x, indptr, indices = self._csr(training_graph(graph, inductive=self.inductive), device)
-        layers = len(self.fan_outs)
-        encoder = SampledEncoder(x.shape[1], self.dim, layers, generator(seed, "weights"))
+        fan_outs = (self.samples_1, self.samples_2, self.samples_3)
+        encoder = SampledEncoder(x.shape[1], self.dim, len(fan_outs), generator(seed, "weights"))
         encoder = encoder.to(device)
         discriminator = Discriminator(self.dim, generator(seed, "discriminator")).to(device)
         adam = self._adam(encoder, discriminator, device)
@@ -226,7 +231,7 @@ class DgiInductive:
             total = torch.zeros((), device=device)
             for step, nodes in enumerate(order.to(device).tensor_split(steps)):
                 here = derive(seed, "step", epoch, step)
-                tree = sample_tree(indptr, indices, nodes, fan_outs=self.fan_outs, seed=here)
+                tree = sample_tree(indptr, indices, nodes, fan_outs=fan_outs, seed=here)
                 levels = [level.view(len(nodes), -1) for level in tree.levels]
                 h = encoder.on_patches(x, levels)
                 corrupted = encoder.on_patches(x, shuffled(levels, draws))
@@ -276,7 +281,7 @@ def _finite(total: Tensor, epoch: int) -> None:
         raise TrainingError(f"DgiInductive: the loss is not finite in epoch {epoch + 1}")
 
 
-DGI_INDUCTIVE = Baseline(
+BASELINE = Baseline(
     "dgi-inductive",
     "DGI",
     DgiInductive,

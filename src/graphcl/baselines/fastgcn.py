@@ -186,7 +186,7 @@ class FastGcn:
 
 _CITATIONS = {"hidden": 16, "dropout": 0.5, "feature_scaling": "row"}
 
-FASTGCN = Baseline(
+BASELINE = Baseline(
     "fastgcn",
     "FastGCN",
     FastGcn,

@@ -247,7 +247,7 @@ def _validate(model: GaanModel, parts: list[Part], epoch: int) -> float:
     return score(logits, torch.cat([part.y for part in parts]))
 
 
-GAAN = Baseline(
+BASELINE = Baseline(
     "gaan",
     "GaAN",
     Gaan,

@@ -30,7 +30,6 @@ from graphcl.sampling import sample_tree
 from graphcl.seeding import derive, generator
 from graphcl.tensors import feature_tensor
 
-PAPER = "Hamilton, Ying & Leskovec, Inductive Representation Learning on Large Graphs, NeurIPS 2017"
 _BLOCK = 1 << 14  # nodes that are embedded at a time
 
 
@@ -51,7 +50,8 @@ class GraphSage:
     Attributes:
         aggregator: ``gcn``, ``mean``, ``lstm`` or ``pool``.
         dim: width of the node's own half of a layer and of the neighbourhood's: 2 dim together.
-        fan_outs: sampled neighbours, from the node outwards: S₂ = 10, then S₁ = 25.
+        samples_1: S₁, sampled neighbours in the first layer: of the node's neighbours.
+        samples_2: S₂, in the second: of the node itself.
         pool_dim: width that `pool` takes its maximum in.
         lstm_dim: width of the state of `lstm`.
         walk_length: nodes of a walk, the first included.
@@ -65,7 +65,8 @@ class GraphSage:
 
     aggregator: str = "mean"
     dim: int = 128
-    fan_outs: tuple[int, ...] = (10, 25)
+    samples_1: int = 25
+    samples_2: int = 10
     pool_dim: int = 512
     lstm_dim: int = 128
     walk_length: int = 5
@@ -81,7 +82,7 @@ class GraphSage:
         owner = "GraphSage"
         require(self.aggregator in AGGREGATORS, owner, "aggregator", known, self.aggregator)
         require(self.walk_length >= 2, owner, "walk_length", "at least 2", self.walk_length)
-        for name in ("dim", "negatives", "batch_nodes", "epochs"):
+        for name in ("dim", "samples_1", "samples_2", "negatives", "batch_nodes", "epochs"):
             value = getattr(self, name)
             require(value >= 1, owner, name, "at least 1", value)
 
@@ -94,7 +95,7 @@ class GraphSage:
             self.aggregator,
             x.shape[1],
             dim=self.dim,
-            layers=len(self.fan_outs),
+            layers=2,
             pool_dim=self.pool_dim,
             lstm_dim=self.lstm_dim,
             generator=generator(seed, "weights"),
@@ -140,7 +141,8 @@ class GraphSage:
         seed: int,
     ) -> Tensor:
         """Returns embeddings of `nodes` from freshly sampled trees."""
-        tree = sample_tree(indptr, indices, nodes, fan_outs=self.fan_outs, seed=seed)
+        fan_outs = (self.samples_2, self.samples_1)  # from the node outwards
+        tree = sample_tree(indptr, indices, nodes, fan_outs=fan_outs, seed=seed)
         rows = [x[level] for level in tree.levels]
         for number, layer in enumerate(layers):
             pairs = pairwise(relu(row) for row in rows) if number else pairwise(rows)
@@ -153,7 +155,8 @@ class GraphSage:
     ) -> Rows:
         """Embeds every node layer by layer: the neighbours' rows are made once, not per tree."""
         h, indptr, indices = self._tensors(graph, device)
-        for number, (layer, fan_out) in enumerate(zip(layers, self.fan_outs[::-1], strict=True)):
+        samples = (self.samples_1, self.samples_2)
+        for number, (layer, fan_out) in enumerate(zip(layers, samples, strict=True)):
             h = relu(h) if number else h
             parts = []
             for block, nodes in enumerate(torch.split(positions(len(h), device), _BLOCK)):
@@ -215,15 +218,30 @@ def walk_loss(z: Tensor, near: Tensor, far: Tensor, *, counts: Tensor) -> Tensor
     return ((attraction + repulsion) * counts).sum() / counts.sum().clamp(min=1)
 
 
-def _variant(aggregator: str, title: str) -> Baseline:
-    def build(**fields: object) -> GraphSage:
-        return GraphSage(**({"aggregator": aggregator} | fields))  # type: ignore[arg-type]
+@dataclass(frozen=True)
+class GraphSageGcn(GraphSage):
+    """GraphSAGE-GCN."""
 
-    reddit = {"inductive": True}
-    return Baseline(f"graphsage-{aggregator}", title, build, {"reddit": reddit}, PAPER)
+    aggregator: str = "gcn"
 
 
-GRAPHSAGE_GCN = _variant("gcn", "GraphSAGE-GCN")
-GRAPHSAGE_MEAN = _variant("mean", "GraphSAGE-mean")
-GRAPHSAGE_LSTM = _variant("lstm", "GraphSAGE-LSTM")
-GRAPHSAGE_POOL = _variant("pool", "GraphSAGE-pool")
+@dataclass(frozen=True)
+class GraphSageLstm(GraphSage):
+    """GraphSAGE-LSTM."""
+
+    aggregator: str = "lstm"
+
+
+@dataclass(frozen=True)
+class GraphSagePool(GraphSage):
+    """GraphSAGE-pool."""
+
+    aggregator: str = "pool"
+
+
+PAPER = "Hamilton, Ying & Leskovec, Inductive Representation Learning on Large Graphs, NeurIPS 2017"
+_REDDIT = {"reddit": {"inductive": True}}
+GCN = Baseline("graphsage-gcn", "GraphSAGE-GCN", GraphSageGcn, _REDDIT, PAPER)
+MEAN = Baseline("graphsage-mean", "GraphSAGE-mean", GraphSage, _REDDIT, PAPER)
+LSTM = Baseline("graphsage-lstm", "GraphSAGE-LSTM", GraphSageLstm, _REDDIT, PAPER)
+POOL = Baseline("graphsage-pool", "GraphSAGE-pool", GraphSagePool, _REDDIT, PAPER)
