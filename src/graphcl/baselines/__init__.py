@@ -6,9 +6,13 @@
 from graphcl.baselines import (
     deepwalk,
     dgi,
+    dgi_inductive,
     ep_b,
+    fastgcn,
+    gaan,
     gat,
     gcn,
+    graphsage,
     label_propagation,
     propagation,
     random_encoder,
@@ -29,5 +33,12 @@ BASELINES: dict[str, Baseline] = {
         gat.BASELINE,
         random_encoder.BASELINE,
         propagation.BASELINE,
+        dgi_inductive.BASELINE,
+        graphsage.GCN,
+        graphsage.MEAN,
+        graphsage.LSTM,
+        graphsage.POOL,
+        fastgcn.BASELINE,
+        gaan.BASELINE,
     )
 }
