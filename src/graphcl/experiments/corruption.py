@@ -8,7 +8,7 @@ of weights that were trained on the graph.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +60,7 @@ def missing_features(graph: Graph, share: float, random: np.random.Generator) ->
     """Returns the graph with each feature of each node zero with probability `share`."""
     if not (isinstance(graph.x, np.ndarray) or scipy.sparse.issparse(graph.x)):
         raise GraphError(f"{graph.name}: scaled features of a store cannot be corrupted; load it")
-    x: Any = graph.x.copy()
+    x = cast("Any", graph.x).copy()
     values = x if isinstance(x, np.ndarray) else x.data
     values *= random.random(values.shape) >= share
     return _with(graph, _edges(graph), x)
