@@ -90,7 +90,7 @@ def test_a_failed_save_leaves_nothing(graph, recipe, tmp_path, monkeypatch):
         ("config.toml", lambda data: data.replace(b"dim = 16", b"dim = 17"), "do not fit"),
         ("config.toml", lambda data: data.replace(b"format = 1", b"format = 9"), "run format 9"),
         ("config.toml", lambda data: data[:40], "not TOML|is missing|lacks the tables"),
-        ("config.toml", lambda data: b"\xff\xfe", "not TOML"),
+        ("config.toml", lambda data: b"\xff\xfe", "not text"),
         ("config.toml", lambda data: data.replace(b"seed = 0\n", b""), "lacks 'seed'"),
         ("metrics.jsonl", lambda data: data[:-9], "damaged"),
     ],
