@@ -133,10 +133,12 @@ def number_ends(duck: Duck, *, kind: str, weighted: bool) -> int:
 
         duck.run(f"CREATE TABLE pairs AS SELECT {known('s')} u, {known('t')} v{weight} FROM edges")
     else:
+        duck.run("SET preserve_insertion_order = false")  # they are sorted later anyway
         duck.run(
             f"CREATE TABLE pairs AS SELECT a.number u, b.number v{weight} FROM edges "
             f"LEFT JOIN nodes a ON CAST(s AS {kind}) = a.key "
             f"LEFT JOIN nodes b ON CAST(t AS {kind}) = b.key"
         )
+        duck.run("SET preserve_insertion_order = true")
     (dangling,) = duck.row("SELECT count(*) FROM pairs WHERE u IS NULL OR v IS NULL")
     return int(dangling)
