@@ -124,11 +124,16 @@ def test_ctrl_c_in_the_probe_keeps_the_training(folder, capsys, monkeypatch):
     def interrupt(*_args, **_keywords):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("graphcl.cli.train.probe", interrupt)
-    assert run(["train", "ppi", *QUICK]) == 130
-    result = json.loads((folder / "runs/ppi/result.json").read_text())
-    assert (result["status"], result["probe"]) == ("interrupted", None)
+    with monkeypatch.context() as patched:
+        patched.setattr("graphcl.cli.train.probe", interrupt)
+        assert run(["train", "ppi", *QUICK]) == 130
+    assert "saved in runs/ppi.partial" in capsys.readouterr().err
+    assert [path.name for path in (folder / "runs").iterdir()] == ["ppi.partial"]
+    with monkeypatch.context() as patched:
+        patched.setattr("graphcl.training.loop.nt_xent_distributed", interrupt)  # no step left
+        assert run(["train", "ppi", "--resume", *QUICK]) == 0
     assert len(GraphCL.load("runs/ppi").history_) == 2
+    assert [path.name for path in (folder / "runs").iterdir()] == ["ppi"]
 
 
 def test_a_bad_number_of_steps(folder, capsys):
