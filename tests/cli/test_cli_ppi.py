@@ -138,7 +138,7 @@ def test_a_bad_number_of_steps(folder, capsys):
 
 def test_progress_is_a_line_now_and_then(capsys, monkeypatch):
     clock = iter([100.0, 102.0, 106.0, 107.0] * 2)
-    monkeypatch.setattr("graphcl.cli.probing.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("graphcl.cli.counting.time.perf_counter", lambda: next(clock))
     with probe_progress(100) as show:
         for step in (1, 21, 61, 71) * 2:
             show(step)

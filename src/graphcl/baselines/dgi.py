@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, prelu
 
 from graphcl.baselines.fitting import EarlyStopping, check_fields, require_finite
-from graphcl.baselines.inputs import one_graph
+from graphcl.baselines.inputs import graphs_of, training_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.baselines.symmetric import Symmetric
+from graphcl.graph import Graph
 from graphcl.kernels.csr import Features, linear
 from graphcl.seeding import generator
 from graphcl.tensors import graph_tensors
@@ -84,10 +85,12 @@ class DGI:
     def embed(
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
     ) -> Rows:
-        """Returns the embeddings, ``[num_nodes, dim]``."""
-        graph = one_graph(data, "dgi")
-        x, adjacency = graph_tensors(graph, device=device, feature_scaling="row")
-        pool = Symmetric.normalised(adjacency)
+        """Returns the embeddings, ``[num_nodes, dim]``.
+
+        Of a collection with one training graph, it learns from that and embeds all.
+        """
+        graph = training_graph(data, "dgi")
+        x, pool = _tensors(graph, device)
         draw = generator(seed, "dgi", "weights")
         encoder = _Encoder(graph.num_features, self.dim, draw=draw)
         discriminator = Discriminator(self.dim, draw=draw)
@@ -111,8 +114,13 @@ class DGI:
         require_finite(loss, "dgi")
         stopping.restore()
         with torch.no_grad():
-            h = encoder(x, pool)
-        return h.cpu().numpy()  # type: ignore[no-any-return]
+            h = torch.cat([encoder(*_tensors(one, device)) for one in graphs_of(data)])
+        return h.cpu().numpy()
+
+
+def _tensors(graph: Graph, device: torch.device) -> tuple[Features, Symmetric]:
+    x, adjacency = graph_tensors(graph, device=device, feature_scaling="row")
+    return x, Symmetric.normalised(adjacency)
 
 
 class _Encoder(nn.Module):

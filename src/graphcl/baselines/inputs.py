@@ -37,6 +37,17 @@ def one_graph(data: Data, owner: str) -> Graph:
     return data
 
 
+def training_graph(data: Data, owner: str) -> Graph:
+    """Returns the graph to learn from: the one there is, or a collection's only training graph.
+
+    Raises:
+        GraphError: several training graphs; `owner` names the system that cannot use them.
+    """
+    if isinstance(data, GraphCollection) and len(data.train) == 1:
+        return data.train[0]
+    return one_graph(data, owner)
+
+
 def graphs_of(data: Data) -> tuple[Graph, ...]:
     """Returns the one graph, or all graphs of a collection."""
     return data.graphs if isinstance(data, GraphCollection) else (data,)

@@ -16,6 +16,8 @@ COMMANDS = {
     "train": "Train an encoder on a graph, or another system with --method, and write a run.",
     "embed": "Embed every node of a graph with a trained model; the graph may be one it never saw.",
     "evaluate": "Score a run by the probe: logistic regression on its frozen embeddings.",
+    "reproduce": "Reproduce the paper's tables and claims: ours, the paper's, and the difference.",
+    "tune": "Search the paper's ranges for good hyperparameters and write a recipe.",
     "report": "Write one HTML file that shows a run: graph, training, map of embeddings, scores.",
     "check": "Compare every byte of a store with its checksums, and scan its structure.",
     "neighbors": "List the nodes whose embeddings are most similar to a node's, by cosine.",

@@ -97,7 +97,7 @@ def linear_probe(
         raise GraphError("probe: the training nodes hold fewer than two classes")
     standard = standardiser(z)
     z_train, z_val, z_test = (standard(z[nodes]) for nodes in (train, val, test))
-    strength = _best_strength(np.concatenate([z_train, z_val]), y[train], y[val])
+    strength = best_strength(np.concatenate([z_train, z_val]), y[train], y[val])
     best = fit_logistic(z_train, y[train], strength)
     val_accuracy = float((best.predict(z_val) == y[val]).mean())
     predicted = best.predict(z_test)
@@ -125,7 +125,7 @@ def fit_logistic(z: Array, y: Array, strength: float, start: Any = None) -> Any:
         return start.set_params(C=strength).fit(z, y)
 
 
-def _best_strength(z: Array, y_train: Array, y_val: Array) -> float:
+def best_strength(z: Array, y_train: Array, y_val: Array) -> float:
     """Returns the strength with the highest mean validation accuracy over several splits.
 
     Args:
@@ -138,7 +138,7 @@ def _best_strength(z: Array, y_train: Array, y_val: Array) -> float:
     splits = [given]
     if len(y) <= REDRAWN_NODES:
         random = np.random.default_rng(0)
-        splits += [_redraw(y, given, random) for _ in range(REDRAWN)]
+        splits += [redraw(y, given, random) for _ in range(REDRAWN)]
     accuracy = np.zeros(len(STRENGTHS))
     for train in splits:
         classifier = None
@@ -149,7 +149,7 @@ def _best_strength(z: Array, y_train: Array, y_val: Array) -> float:
     return best
 
 
-def _redraw(y: Array, given: Array, random: np.random.Generator) -> Array:
+def redraw(y: Array, given: Array, random: np.random.Generator) -> Array:
     """Draws other nodes to train on, as many of each class."""
     drawn = np.zeros_like(given)
     for label, count in zip(*np.unique(y[given], return_counts=True), strict=True):

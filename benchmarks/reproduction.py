@@ -1,0 +1,239 @@
+"""Writes docs/reproduction.md and its pictures from committed rows.
+
+usage: python -m benchmarks.reproduction [--check | --statistics]
+
+Tables, pictures and every number of the page come from rows in benchmarks/results; explanations,
+which hold no number, from benchmarks/explanations.toml. `--check` only compares the page and exits
+1 where it says something else than the rows. `--statistics` notes the figures of Table 1 for the
+datasets on this machine that are not part of the package.
+"""
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from benchmarks.findings import FINDINGS
+from graphcl.datasets import CATALOGUE
+from graphcl.experiments import plots, rendering, reproduce
+from graphcl.experiments import rows as result_rows
+from graphcl.experiments.artefacts import provenance_text, study_lines
+from graphcl.experiments.published import INDUCTIVE, TRANSDUCTIVE
+from graphcl.experiments.rows import Row
+from graphcl.experiments.studies import STUDIES
+from graphcl.experiments.study import Study
+from graphcl.experiments.tables import Cell, assemble, rank_of
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks/results"
+PAGE = ROOT / "docs/reproduction.md"
+IMAGES = ROOT / "docs/images/reproduction"
+EXPLANATIONS = ROOT / "benchmarks/explanations.toml"
+SOURCES = ("accuracy", "baselines", "ppi", "table2")  # how names of files with scores begin
+TOLERANCE = {**dict.fromkeys(TRANSDUCTIVE, 1.5), **dict.fromkeys(INDUCTIVE, 0.015)}
+LONG = 40  # lines of a study's table that a page can bear
+
+
+def score_rows(results: Path = RESULTS) -> list[Row]:
+    """Returns the rows of every file with scores, in the order of the files' names."""
+    files = sorted(path for path in results.glob("*.jsonl") if path.stem.startswith(SOURCES))
+    return [row for path in files for row in result_rows.read(path)]
+
+
+def study_rows(study: Study, results: Path = RESULTS) -> list[Row]:
+    """Returns a study's rows, the last of each run."""
+    found = result_rows.read(results / f"studies/{study.name}.jsonl")
+    return list(result_rows.latest(found, lambda row: tuple(map(row.get, study.columns))).values())
+
+
+def page(results: Path = RESULTS) -> str:
+    """Returns the whole page."""
+    cells = assemble(score_rows(results), datasets=list(CATALOGUE), absent=["reddit"])
+    said = tomllib.loads(EXPLANATIONS.read_text())
+    parts = [
+        "# Reproduction",
+        "<!-- Made by `python -m benchmarks.reproduction` from rows; not written by hand. -->",
+        "The paper's tables with ours beside them, then its other claims as studies. Every number "
+        "is made from rows in `benchmarks/results` by `python -m benchmarks.reproduction`; "
+        "`graphcl reproduce` runs it all anew, on your machine.",
+        "## Table 1: datasets",
+        rendering.table_1_markdown(_table_1(results)).rstrip(),
+        "The paper counts links as the raw files list them; we count each undirected edge once.",
+        "## Table 2: every system",
+        _picture("table2", "Every system, ours and the paper's", results, measured=_any(cells)),
+        rendering.table_2_markdown(cells).rstrip(),
+        _devices(cells, results),
+        "### What reproduces, and what does not",
+        _verdicts(cells, said),
+        "### GraphCL among the systems without labels",
+        _standing(cells),
+        "## Studies",
+        "Test scores of the shipped recipes, which were chosen on validation; nothing was chosen "
+        "by what follows.",
+        *(_section(study, results, said) for study in STUDIES.values()),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _table_1(results: Path) -> list[Row]:
+    """Bundled datasets are counted here; the others where they are, into a file of rows."""
+    noted = {row["dataset"]: row for row in result_rows.read(results / "table1.jsonl")}
+    bundled = [name for name, card in CATALOGUE.items() if card.source == "bundled"]
+    counted = {row["dataset"]: row for row in reproduce.table_1(bundled)}
+    return [counted.get(name) or noted.get(name) or _absent(name) for name in CATALOGUE]
+
+
+def _absent(name: str) -> Row:
+    card = CATALOGUE[name]
+    paper = {key: getattr(card, key) for key in ("nodes", "edges", "features", "classes", "split")}
+    return {"dataset": name, "title": card.title, "task": card.task, "paper": paper, "ours": None}
+
+
+def _any(cells: list[Cell]) -> bool:
+    return any(cell.mean is not None for cell in cells)
+
+
+def _picture(name: str, title: str, results: Path, *, measured: bool) -> str:
+    if not measured or results != RESULTS:
+        return ""
+    return f"![{title}](images/reproduction/{name}.png)"
+
+
+def _devices(cells: list[Cell], results: Path) -> str:
+    if not _any(cells):
+        return "Not measured yet: `graphcl reproduce table2`."
+    shown = {cell.dataset for cell in cells if cell.mean is not None}
+    rows = [row for row in score_rows(results) if row.get("graph") in shown and "device" in row]
+    devices = ", ".join(sorted({row["device"] for row in rows}))
+    return f"Measured on: {devices}. Runs per cell:\n\n{_runs(cells)}"
+
+
+def _runs(cells: list[Cell]) -> str:
+    lines = []
+    for dataset in dict.fromkeys(cell.dataset for cell in cells):
+        counts = [
+            f"{cell.title} {cell.runs}" + (f" ({cell.failed} failed)" if cell.failed else "")
+            for cell in cells
+            if cell.dataset == dataset and cell.mean is not None
+        ]
+        if counts:
+            lines.append(f"- {CATALOGUE[dataset].title}: {', '.join(counts)}")
+    return "\n".join(lines)
+
+
+def _verdicts(cells: list[Cell], said: dict[str, Any]) -> str:
+    judged = [cell for cell in cells if cell.difference is not None]
+    if not judged:
+        return "Not measured yet."
+    within = [cell for cell in judged if cell.within]
+    near = [c for c in judged if not c.within and abs(c.difference or 0) <= TOLERANCE[c.dataset]]
+    far = [cell for cell in judged if cell not in within and cell not in near]
+    parts = [f"- **Within two standard errors of the paper** ({len(within)}): {_names(within)}."]
+    parts.append(
+        "- **Outside two standard errors or not judged, but within 1.5 points (0.015 of F1)** "
+        f"({len(near)}): {_names(near)}."
+    )
+    parts.append(f"- **Further away** ({len(far)}): {_names(far)}.")
+    explained = []
+    for cell in [*far, *(cell for cell in near if cell.method == "graphcl")]:
+        places = rendering.decimals(cell.dataset)
+        gap = rendering.signed(cell.difference or 0.0, places)
+        name = f"{cell.title} on {CATALOGUE[cell.dataset].title}"
+        found = said.get(cell.method, {})
+        why = found.get(cell.dataset) or found.get("all") or "No explanation yet."
+        explained.append(f"- {name} ({gap}): {' '.join(why.split())}")
+    missing = sum(cell.paper is not None and cell.mean is None for cell in cells)
+    if missing:
+        parts.append(f"- **Absent or not measured**: {missing} of the paper's numbers.")
+    if explained:
+        parts += ["", "Our best explanations:", "", *explained]
+    return "\n".join(parts)
+
+
+def _names(cells: list[Cell]) -> str:
+    by: dict[str, list[str]] = {}
+    for cell in cells:
+        places = rendering.decimals(cell.dataset)
+        gap = rendering.signed(cell.difference or 0.0, places)
+        by.setdefault(cell.title, []).append(f"{CATALOGUE[cell.dataset].title} {gap}")
+    return "; ".join(f"{title} ({', '.join(found)})" for title, found in by.items()) or "none"
+
+
+def _standing(cells: list[Cell]) -> str:
+    lines = []
+    for dataset in dict.fromkeys(cell.dataset for cell in cells):
+        found = rank_of("graphcl", cells, dataset)
+        rivals = [
+            cell
+            for cell in cells
+            if cell.dataset == dataset and cell.group == "Unsupervised" and cell.mean is not None
+        ]
+        if found is None or len(rivals) < 2:
+            continue
+        place, tied = found
+        with_ = f", tied with {', '.join(tied)}" if tied else ""
+        first = max(rivals, key=lambda cell: cell.mean or 0.0)
+        behind = f"; first is {first.title}" if place > 1 else ""
+        title = CATALOGUE[dataset].title
+        lines.append(f"- {title}: place {place} of {len(rivals)}{with_}{behind}")
+    if not lines:
+        return "Not measured yet."
+    about = "The paper claims the first place on all. Tied: means within two standard errors."
+    return "\n".join([about, "", *lines])
+
+
+def _section(study: Study, results: Path, said: dict[str, Any]) -> str:
+    rows = study_rows(study, results)
+    scored = [row for row in rows if "failed" not in row]
+    parts = [f"### {study.title}", study.claim]
+    if not scored:
+        parts.append(f"Not measured yet: `graphcl reproduce {study.name}`.")
+        return "\n\n".join(parts)
+    parts.append(_picture(study.name, study.title, results, measured=True))
+    parts.append(FINDINGS[study.name](study.summary(rows)))
+    columns, lines = study_lines(study, rows)
+    if len(lines) <= LONG:
+        parts.append(rendering.markdown_table(columns, lines))
+    parts.append(provenance_text(rows))
+    comment = said.get("study", {}).get(study.name, "")
+    parts.append(" ".join(comment.split()))
+    return "\n\n".join(part for part in parts if part)
+
+
+def draw() -> None:
+    """Draws the pictures of everything that has rows."""
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    cells = assemble(score_rows(), datasets=list(CATALOGUE), absent=["reddit"])
+    if _any(cells):
+        plots.save(plots.plot_table_2(cells), IMAGES / "table2.png")
+    for study in STUDIES.values():
+        scored = [row for row in study_rows(study) if "failed" not in row]
+        if scored:
+            plots.save(study.draw(scored), IMAGES / f"{study.name}.png")
+
+
+def note_statistics() -> None:
+    """Notes Table 1's figures of datasets that are here and not part of the package."""
+    here, _ = reproduce.present([n for n, c in CATALOGUE.items() if c.source != "bundled"])
+    for row in reproduce.table_1(here):
+        result_rows.append(RESULTS / "table1.jsonl", row)
+        print(json.dumps(row))
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--statistics"]:
+        note_statistics()
+        return
+    text = page()
+    if sys.argv[1:] == ["--check"]:
+        same = PAGE.exists() and PAGE.read_text() == text
+        sys.exit(0 if same else f"{PAGE.relative_to(ROOT)}: not what the rows say")
+    if sys.argv[1:]:
+        sys.exit(__doc__)
+    draw()
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""`graphcl reproduce`: the paper's tables and claims, ours beside theirs."""
+
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from graphcl.cli.common import (
+    DeviceOption,
+    JsonOption,
+    parse_settings,
+    print_json,
+)
+from graphcl.cli.probing import ProbeStepsOption
+from graphcl.cli.running import run_progress
+from graphcl.datasets import CATALOGUE
+from graphcl.devices import resolve_device
+from graphcl.errors import ParameterError, RunError, require, suggestion
+from graphcl.evaluation.multilabel import STEPS
+from graphcl.experiments import rendering
+from graphcl.experiments import reproduce as tables
+from graphcl.experiments import rows as result_rows
+from graphcl.experiments.artefacts import Artefacts, study_csv, study_markdown, study_terminal
+from graphcl.experiments.corruption import RIVALS
+from graphcl.experiments.plots import plot_table_2
+from graphcl.experiments.rows import Row
+from graphcl.experiments.runner import execute
+from graphcl.experiments.studies import STUDIES
+from graphcl.experiments.study import Plan, Study
+from graphcl.experiments.tables import assemble
+
+TARGETS = ("table1", "table2", *STUDIES)
+RUNS = 5  # of Table 2, unless told otherwise
+
+
+def reproduce(
+    targets: Annotated[
+        list[str], typer.Argument(help=f"{', '.join(TARGETS)}; or studies, for all of those.")
+    ],
+    datasets: Annotated[
+        list[str], typer.Option(help="Datasets, comma-separated. (default: all of the target's)")
+    ] = [],  # noqa: B006 (typer copies it)
+    methods: Annotated[
+        list[str], typer.Option(help="Systems of table2, comma-separated. (default: all)")
+    ] = [],  # noqa: B006
+    repeats: Annotated[
+        int | None, typer.Option("--runs", help=f"Seeds. (default: {RUNS}, or the study's own)")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    device: DeviceOption = "auto",
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Processes that probe while the next training runs.")
+    ] = 1,
+    settings: Annotated[
+        list[str],
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a setting of every system that has it."
+        ),
+    ] = [],  # noqa: B006
+    rows: Annotated[
+        list[Path], typer.Option(help="Run nothing: show the rows of this file; repeatable.")
+    ] = [],  # noqa: B006
+    probe_steps: ProbeStepsOption = STEPS,
+    out: Annotated[Path, typer.Option(help="The folder of results.")] = Path("reproduction"),
+    as_json: JsonOption = False,
+) -> None:
+    """Reproduce the paper's tables and claims: ours, the paper's, and the difference.
+
+    Rows are appended to OUT/TARGET.jsonl as runs finish, and the table is written beside them as
+    Markdown, CSV and a PNG. The same command goes on where an earlier one stopped: what is finished
+    is not run again. A dataset that is not on this machine is shown as absent.
+
+    Studies report test scores of the shipped recipes; nothing is chosen by them.
+
+    Examples:
+
+        graphcl reproduce table1
+
+        graphcl reproduce table2 --datasets cora --runs 3
+
+        graphcl reproduce table2 --methods graphcl,dgi --device cuda --jobs 8
+
+        graphcl reproduce perturbation temperature --datasets cora,citeseer
+
+        graphcl reproduce table2 --rows benchmarks/results/accuracy.jsonl
+    """
+    names = _targets(targets)
+    require(repeats is None or repeats >= 1, "reproduce", "--runs", "at least 1", repeats)
+    for path in rows:
+        if not path.is_file():
+            raise RunError(f"{path}: no such file of rows")
+    given = _Given(
+        datasets=tables.check_datasets(_listed(datasets)),
+        methods=tables.check_methods(_listed(methods)) or None,
+        runs=repeats,
+        seed=seed,
+        device=resolve_device(device),
+        workers=jobs,
+        settings=parse_settings(settings),
+        rows=[row for path in rows for row in result_rows.read(path)] if rows else None,
+        probe_steps=probe_steps,
+        out=out,
+        width=shutil.get_terminal_size().columns if sys.stdout.isatty() else None,
+    )
+    reports = {}
+    for name in names:
+        try:
+            reports[name], text = _run(name, given)
+        except KeyboardInterrupt:
+            kept = Artefacts(out, name).rows
+            print(
+                f"graphcl reproduce: interrupted; finished rows are in {kept}; "
+                "the same command goes on from there",
+                file=sys.stderr,
+            )
+            raise typer.Exit(130) from None
+        if not as_json:
+            print(text)
+    if as_json:
+        print_json(reports)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Given:
+    """The command line, checked."""
+
+    datasets: list[str]
+    methods: list[str] | None
+    runs: int | None
+    seed: int
+    device: torch.device
+    workers: int
+    settings: dict[str, str]
+    rows: list[Row] | None
+    probe_steps: int
+    out: Path
+    width: int | None
+
+    def seeds(self, default: int) -> tuple[int, ...]:
+        return tuple(range(self.seed, self.seed + (self.runs or default)))
+
+
+def _run(name: str, given: _Given) -> tuple[Row, str]:
+    if name == "table1":
+        return _table_1(given)
+    if name == "table2":
+        return _table_2(given)
+    return _study(STUDIES[name], given)
+
+
+def _table_1(given: _Given) -> tuple[Row, str]:
+    found = tables.table_1(given.datasets or list(CATALOGUE))
+    markdown = rendering.table_1_markdown(found)
+    flat = [
+        {"dataset": row["dataset"], "figures": who, **(row[who] or {})}
+        for row in found
+        for who in ("paper", "ours")
+    ]
+    files = Artefacts(given.out, "table1").write(markdown=markdown, csv=rendering.csv_text(flat))
+    text = rendering.table_1_terminal(found, width=given.width)
+    return {"datasets": found, "files": files}, f"{text}\n{_files(files)}"
+
+
+def _table_2(given: _Given) -> tuple[Row, str]:
+    chosen = given.datasets or list(CATALOGUE)
+    here, absent = tables.present(chosen)
+    tables.check_settings(given.settings, here, given.methods)
+    artefacts = Artefacts(given.out, "table2")
+    if given.rows is not None:
+        cells = assemble(given.rows, datasets=chosen, methods=given.methods, absent=absent)
+    else:
+        with run_progress("table2") as show:
+            cells = tables.table_2(
+                artefacts.rows,
+                datasets=chosen,
+                methods=given.methods,
+                seeds=given.seeds(RUNS),
+                device=given.device,
+                workers=given.workers,
+                settings=given.settings,
+                probe_steps=given.probe_steps,
+                on_progress=show,
+            )
+    measured = any(cell.mean is not None for cell in cells)
+    files = artefacts.write(
+        markdown=rendering.table_2_markdown(cells),
+        csv=rendering.table_2_csv(cells),
+        draw=(lambda: plot_table_2(cells)) if measured else None,
+    )
+    report = {"cells": [cell.as_row() for cell in cells], "absent": absent, "files": files}
+    text = rendering.table_2_terminal(cells, width=given.width)
+    return report, f"{text}\n{_files(files)}"
+
+
+def _study(study: Study, given: _Given) -> tuple[Row, str]:
+    chosen = given.datasets or list(study.datasets) if study.datasets else []
+    here, absent = tables.present(chosen)
+    artefacts = Artefacts(given.out, study.name)
+    if given.rows is not None:
+        mine = [row for row in given.rows if row.get("study") == study.name]
+        wanted = [row for row in mine if not given.datasets or row["graph"] in given.datasets]
+        found = list(
+            result_rows.latest(wanted, lambda r: tuple(map(r.get, study.columns))).values()
+        )
+    else:
+        rivals = RIVALS if study.name == "corruption" else ("graphcl",)
+        tables.check_settings(given.settings, here or ["cora"], rivals)
+        plan = Plan(
+            datasets=tuple(here),
+            seeds=given.seeds(study.runs),
+            device=given.device,
+            settings=dict(given.settings),
+        )
+        with run_progress(study.name) as show:
+            found = execute(
+                study.jobs(plan),
+                artefacts.rows,
+                columns=study.columns,
+                device=plan.device,
+                workers=given.workers,
+                on_progress=show,
+            )
+    scored = [row for row in found if "failed" not in row]
+    files = artefacts.write(
+        markdown=study_markdown(study, found, picture=f"{study.name}.png" if scored else ""),
+        csv=study_csv(study, found),
+        draw=(lambda: study.draw(scored)) if scored else None,
+    )
+    text = study_terminal(study, found, width=given.width)
+    missing = "".join(f"\n{CATALOGUE[name].title}: absent" for name in absent)
+    report = {"summary": study.summary(found), "absent": absent, "files": files}
+    return report, f"{text}{missing}\n{_files(files)}"
+
+
+def _files(files: dict[str, str]) -> str:
+    return "\n".join(f"{kind}: {path}" for kind, path in files.items())
+
+
+def _targets(names: list[str]) -> list[str]:
+    found: list[str] = []
+    for name in names:
+        if name == "studies":
+            found += STUDIES
+        elif name in TARGETS:
+            found.append(name)
+        else:
+            known, near = ", ".join((*TARGETS, "studies")), suggestion(name, TARGETS)
+            raise ParameterError(f"reproduce: unknown target {name!r}; known: {known}{near}")
+    return list(dict.fromkeys(found))
+
+
+def _listed(values: list[str]) -> list[str]:
+    return [part.strip() for value in values for part in value.split(",") if part.strip()]

@@ -1,0 +1,127 @@
+"""`graphcl tune`: hyperparameters for a graph, and a recipe of them."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from graphcl.cli.common import (
+    DeviceOption,
+    JsonOption,
+    SetOption,
+    load_graph,
+    parse_settings,
+    print_json,
+)
+from graphcl.cli.probing import ProbeStepsOption
+from graphcl.devices import resolve_device
+from graphcl.errors import RunError
+from graphcl.evaluation.multilabel import STEPS
+from graphcl.experiments import rows
+from graphcl.experiments.objective import build_objective
+from graphcl.experiments.tune import RECIPE, SEARCHED, TRIALS, Search, recipe_of
+from graphcl.experiments.tune import tune as run_search
+from graphcl.recipes import load_recipe, recipe_names
+from graphcl.training.progress import duration
+
+
+def tune(
+    graph: Annotated[
+        str, typer.Argument(help="A dataset (cora, …), a store, an .npz or a list of edges.")
+    ],
+    trials: Annotated[int, typer.Option(min=1, help="Trials in all, earlier ones included.")] = 50,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of trials. (default: tuning/NAME)")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="Where keys that are not searched come from. (default: as in train)"),
+    ] = None,
+    settings: SetOption = [],  # noqa: B006 (typer copies it)
+    unsupervised: Annotated[
+        bool, typer.Option("--unsupervised", help="Use no label: recover held-out links.")
+    ] = False,
+    prune: Annotated[bool, typer.Option(help="End trials early that fall behind.")] = True,
+    seed: Annotated[int, typer.Option(help="Decides trials and trainings.")] = 0,
+    probe_steps: ProbeStepsOption = STEPS,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Search the paper's ranges for good hyperparameters and write a recipe.
+
+    Optuna proposes perturbation, temperature, weight decay and feature scaling; every training is
+    scored at the paper's epoch counts on the way. A key that --set changes is not searched.
+
+    The score is the probe's validation accuracy, averaged over the given and redrawn splits of
+    training and validation nodes. Without labels, or with --unsupervised, it is the AUC with which
+    embeddings tell held-out links from other pairs. Test labels are never read.
+
+    Trials are kept in OUT/trials.jsonl, and the same command goes on from them.
+
+    Examples:
+
+        graphcl tune cora --trials 30
+
+        graphcl tune mine.npz --unsupervised --set epochs=50 --out tuning/mine
+
+        graphcl train cora --recipe tuning/cora/recipe.toml
+    """
+    loaded = load_graph(graph)
+    changed = parse_settings(settings)
+    chosen = recipe or (graph.lower() if graph.lower() in recipe_names() else "default")
+    where = resolve_device(device)
+    folder = out if out is not None else Path("tuning") / loaded.name
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder}: is a file; trials go into a folder")
+    search = Search(
+        objective=build_objective(
+            loaded, unsupervised=unsupervised, seed=seed, device=where, probe_steps=probe_steps
+        ),
+        base=load_recipe(chosen).with_values(**changed),
+        fixed=tuple(key for key in SEARCHED if key in changed),
+        folder=folder,
+        seed=seed,
+        device=where,
+        prune=prune,
+    )
+    found = len(rows.read(folder / TRIALS))
+    print(f"{loaded!r}; {search.objective.name}; {found} of {trials} trials found", file=sys.stderr)
+    try:
+        best = run_search(search, trials, on_trial=_report(found, trials))
+    except KeyboardInterrupt:
+        kept = f"{folder / TRIALS}; the same command goes on from there"
+        print(f"graphcl tune: interrupted; finished trials are in {kept}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    path, result = folder / RECIPE, recipe_of(search, best)
+    if as_json:
+        print_json(
+            {
+                "objective": search.objective.name,
+                "score": best["score"],
+                "trial": best["number"],
+                "trials": max(trials, found),
+                "recipe": vars(result),
+                "out": str(path),
+            }
+        )
+        return
+    searched = ", ".join(f"{key} = {getattr(result, key)}" for key in SEARCHED)
+    print(f"{search.objective.name} {best['score']:.4f} in trial {best['number'] + 1}: {searched}")
+    print(f"recipe: {path}")
+
+
+def _report(found: int, trials: int) -> Callable[[int, Any, Any], None]:
+    began = time.perf_counter()
+
+    def show(number: int, row: dict[str, Any], best: dict[str, Any]) -> None:
+        rate = (time.perf_counter() - began) / (number - found)
+        score = "–" if row["score"] is None else f"{row['score']:.4f}"
+        top = "–" if best["score"] is None else f"{best['score']:.4f}"
+        text = f"trial {number}/{trials}: {row['state']} {score}  best {top}"
+        remaining = duration(rate * (trials - number))
+        print(f"{text}  {rate:.1f} s/trial  ETA {remaining}", file=sys.stderr, flush=True)
+
+    return show

@@ -1,0 +1,110 @@
+"""Is the criterion that tuning uses without labels a good one? It should rank as accuracy does."""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from scipy.stats import spearmanr
+
+from graphcl.estimator import GraphCL
+from graphcl.experiments.deferred import probe_scoring
+from graphcl.experiments.objective import LinkRecovery
+from graphcl.experiments.plots import COLOURS, MARKERS, finish, new_figure, title_of
+from graphcl.experiments.rows import Row
+from graphcl.experiments.runner import Job, Scoring
+from graphcl.experiments.study import Plan, Study, identity, one_graph, score
+from graphcl.experiments.tune import CHOICES, EPOCHS, RANGES
+from graphcl.recipes import Recipe
+
+SETTINGS = 40  # drawn at random from the ranges that tuning searches
+
+
+def _jobs(plan: Plan) -> list[Job]:
+    return [
+        _job(plan, dataset, seed, trial, recipe)
+        for dataset in plan.datasets
+        for seed in plan.seeds
+        for trial, recipe in enumerate(_recipes(plan, dataset))
+    ]
+
+
+def _recipes(plan: Plan, dataset: str) -> list[Recipe]:
+    draw = random.Random(0)
+    found = []
+    for _ in range(SETTINGS):
+        values: dict[str, Any] = {key: draw.choice(kinds) for key, kinds in CHOICES.items()}
+        values |= {key: round(draw.uniform(*ends), 2) for key, ends in RANGES.items()}
+        values["epochs"] = draw.choice(EPOCHS)
+        found.append(plan.recipe(dataset, **values | plan.settings))
+    return found
+
+
+def _job(plan: Plan, dataset: str, seed: int, trial: int, recipe: Recipe) -> Job:
+    about = identity("criterion", dataset, seed, recipe) | {"trial": trial}
+
+    def run() -> Iterable[Scoring]:
+        graph = one_graph(dataset)
+        objective = LinkRecovery.of(graph, seed=0)
+        model = GraphCL(recipe, seed=seed, device=str(plan.device))
+        found = {"link_auc": objective(model.fit_transform(objective.data))}
+        z = model.fit_transform(graph)
+        row = about | {"settings": asdict(recipe), **found}
+        yield probe_scoring(row, z, graph, device=plan.device)
+
+    return Job(f"criterion on {dataset}", (about,), run)
+
+
+def _summary(rows: Sequence[Row]) -> list[Row]:
+    lines = []
+    for graph in dict.fromkeys(row["graph"] for row in rows):
+        mine = [row for row in rows if row["graph"] == graph and "failed" not in row]
+        if len(mine) < 3:
+            continue
+        aucs = [row["link_auc"] for row in mine]
+        lines.append(
+            {
+                "graph": graph,
+                "spearman": float(spearmanr(aucs, [row["accuracy"] for row in mine]).statistic),
+                "spearman_validation": float(
+                    spearmanr(aucs, [row["val_accuracy"] for row in mine]).statistic
+                ),
+                "settings": len(mine),
+            }
+        )
+    return lines
+
+
+def _draw(rows: Sequence[Row]) -> Any:
+    figure, (axis,) = new_figure(6.0, 4.2)
+    for number, graph in enumerate(dict.fromkeys(row["graph"] for row in rows)):
+        mine = [row for row in rows if row["graph"] == graph]
+        axis.scatter(
+            [row["link_auc"] for row in mine],
+            [score(row) for row in mine],
+            color=COLOURS[number % 7],
+            marker=MARKERS[number % 7],
+            s=22,
+            label=title_of(graph),
+        )
+    axis.set(xlabel="AUC of held-out links", ylabel="test accuracy, %")
+    finish(axis)
+    axis.legend(frameon=False, fontsize=9)
+    return figure
+
+
+CRITERION = Study(
+    name="criterion",
+    title="Tuning without labels",
+    claim=(
+        "Not a claim of the paper: without labels, `graphcl tune` maximises the AUC with which "
+        f"embeddings tell held-out links from other pairs. Here {SETTINGS} settings, drawn from "
+        "the ranges it searches, are trained; the rank correlation of that AUC with accuracy says "
+        "how good a guide it is."
+    ),
+    variables=("trial",),
+    jobs=_jobs,
+    summary=_summary,
+    draw=_draw,
+    runs=1,
+)
