@@ -131,7 +131,7 @@ def _verdicts(cells: list[Cell], said: dict[str, Any]) -> str:
     far = [cell for cell in judged if cell not in within and cell not in near]
     parts = [f"- **Within two standard errors of the paper** ({len(within)}): {_names(within)}."]
     parts.append(
-        "- **Not within two standard errors, but within 1.5 points (0.015 of F1)** "
+        "- **Outside two standard errors or not judged, but within 1.5 points (0.015 of F1)** "
         f"({len(near)}): {_names(near)}."
     )
     parts.append(f"- **Further away** ({len(far)}): {_names(far)}.")

@@ -8,7 +8,7 @@ of weights that were trained on the graph.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from graphcl.experiments.rows import Row
 from graphcl.experiments.runner import Job, Scoring
 from graphcl.experiments.study import SCORE, Plan, Study, averages, one_graph
 from graphcl.graph import Graph
+from graphcl.io.columns import ScaledFeatures
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 RIVALS = ("graphcl", "raw", "dgi", "gcn")
@@ -58,9 +59,9 @@ def spurious_links(graph: Graph, share: float, random: np.random.Generator) -> G
 
 def missing_features(graph: Graph, share: float, random: np.random.Generator) -> Graph:
     """Returns the graph with each feature of each node zero with probability `share`."""
-    if not (isinstance(graph.x, np.ndarray) or scipy.sparse.issparse(graph.x)):
+    if isinstance(graph.x, ScaledFeatures):
         raise GraphError(f"{graph.name}: scaled features of a store cannot be corrupted; load it")
-    x = cast("Any", graph.x).copy()
+    x: Any = graph.x.copy()
     values = x if isinstance(x, np.ndarray) else x.data
     values *= random.random(values.shape) >= share
     return _with(graph, _edges(graph), x)
