@@ -35,6 +35,7 @@ def test_an_unsupervised_one_writes_a_run_and_prints_the_probe(folder, capsys, g
     assert {path.name for path in made.iterdir()} == {
         "config.toml",
         "embeddings.npy",
+        "nodes.npz",
         "result.json",
     }
     config = tomllib.loads((made / "config.toml").read_text())
@@ -50,6 +51,7 @@ def test_an_unsupervised_one_writes_a_run_and_prints_the_probe(folder, capsys, g
 def test_a_supervised_one_keeps_its_predictions(gcn, capsys, graph):
     assert {path.name for path in gcn.iterdir()} == {
         "config.toml",
+        "nodes.npz",
         "predictions.npy",
         "result.json",
     }
