@@ -88,8 +88,8 @@ def _step_seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device)
         steps_per_epoch = min(STEPS, source.steps_per_epoch)
         constant = False
 
-        def epoch(self, number: int, seed: int) -> Iterable[Any]:
-            batches = iter(source.epoch(number, seed))
+        def epoch(self, number: int, seed: int, **where: Any) -> Iterable[Any]:
+            batches = iter(source.epoch(number, seed, **where))
             for _ in range(self.steps_per_epoch):
                 batch = next(batches)
                 _wait(device)
