@@ -8,7 +8,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from graphcl.errors import GraphError
-from graphcl.evaluation import linear_probe
+from graphcl.evaluation import linear_probe, probe
 from graphcl.evaluation.probe import STRENGTHS
 from graphcl.graph import Graph
 from tests.conftest import random_graph
@@ -27,7 +27,10 @@ def masks_of(graph):
     return {name: getattr(graph, name) for name in ("train_mask", "val_mask", "test_mask")}
 
 
-def test_it_is_scikit_learns_logistic_regression_at_the_best_validation_strength(graph):
+def test_it_is_scikit_learns_logistic_regression_at_the_best_validation_strength(
+    graph, monkeypatch
+):
+    monkeypatch.setattr(probe, "REDRAWN", 0)  # the given split alone
     z = graph.x.astype(np.float64)
     z = StandardScaler().fit_transform(z)
     scores = {}
@@ -45,6 +48,44 @@ def test_it_is_scikit_learns_logistic_regression_at_the_best_validation_strength
     assert result.accuracy == result.micro_f1 == (predicted == truth).mean()
     assert result.macro_f1 == pytest.approx(f1_score(truth, predicted, average="macro"))
     assert (result.split, result.nodes) == ("given", (80, 80, 80))
+
+
+def test_the_strength_is_the_best_over_the_given_and_the_redrawn_splits(graph):
+    z = StandardScaler().fit_transform(graph.x.astype(np.float64))
+    order = np.concatenate([np.flatnonzero(graph.train_mask), np.flatnonzero(graph.val_mask)])
+    y, z = graph.y[order], z[order]
+    given = np.arange(len(order)) < graph.train_mask.sum()
+    random = np.random.default_rng(0)
+    splits = [given, *(probe.redraw(y, given, random) for _ in range(probe.REDRAWN))]
+    means = [
+        np.mean(
+            [
+                LogisticRegression(C=c, max_iter=300).fit(z[t], y[t]).score(z[~t], y[~t])
+                for t in splits
+            ]
+        )
+        for c in STRENGTHS
+    ]
+    for drawn in splits[1:]:
+        assert np.array_equal(np.bincount(y[drawn]), np.bincount(y[given]))
+    # The path is warm-started: accuracies may differ by a node here and there.
+    chosen = STRENGTHS.index(linear_probe(graph.x, graph).strength)
+    assert means[chosen] >= max(means) - 0.005
+
+
+def test_the_span_of_few_rows_changes_no_prediction():
+    random = np.random.default_rng(0)
+    z, y = random.normal(size=(60, 50)), random.integers(0, 3, 60)
+    train = np.arange(60) < 20
+    rows = probe._within_span(z, train)
+    assert rows.shape == (60, 20)
+    for c in (1e-3, 1e-1, 10.0):
+        options = {"C": c, "max_iter": 2000, "tol": 1e-8}
+        whole = LogisticRegression(**options).fit(z[train], y[train])
+        narrow = LogisticRegression(**options).fit(rows[train], y[train])
+        np.testing.assert_allclose(
+            whole.predict_proba(z), narrow.predict_proba(rows), rtol=0, atol=1e-3
+        )
 
 
 def test_test_labels_choose_nothing(graph):

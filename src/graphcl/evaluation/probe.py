@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from graphcl.collection import GraphCollection
 from graphcl.errors import GraphError
@@ -14,7 +15,7 @@ from graphcl.evaluation.multilabel import STEPS, MultilabelResult, multilabel_pr
 from graphcl.graph import Graph
 
 _BLOCK_ROWS = 1 << 18
-REDRAWN = 10
+REDRAWN = 5
 REDRAWN_NODES = 4000  # train and validation nodes; with more, one split is sure enough
 STRENGTHS = tuple(10.0 ** (k / 2) for k in range(-8, 5))  # C from 1e-4 to 1e2, half decades
 
@@ -140,13 +141,27 @@ def best_strength(z: Array, y_train: Array, y_val: Array) -> float:
         random = np.random.default_rng(0)
         splits += [redraw(y, given, random) for _ in range(REDRAWN)]
     accuracy = np.zeros(len(STRENGTHS))
-    for train in splits:
-        classifier = None
-        for number, strength in enumerate(STRENGTHS):
-            classifier = fit_logistic(z[train], y[train], strength, classifier)
-            accuracy[number] += (classifier.predict(z[~train]) == y[~train]).mean()
+    with threadpool_limits(1):  # small products: threads cost more than they give
+        for train in splits:
+            rows = _within_span(z, train)
+            classifier = None
+            for number, strength in enumerate(STRENGTHS):
+                classifier = fit_logistic(rows[train], y[train], strength, classifier)
+                accuracy[number] += (classifier.predict(rows[~train]) == y[~train]).mean()
     best: float = STRENGTHS[int(accuracy.argmax())]  # of equal ones the strongest penalty
     return best
+
+
+def _within_span(z: Array, train: Array) -> Array:
+    """Returns rows in an orthonormal basis of the span of the train rows, where that is narrower.
+
+    The penalty keeps the weights of a logistic regression in that span: it is the same problem in
+    fewer numbers, 140 in place of 512 on Cora.
+    """
+    if train.sum() >= z.shape[1]:
+        return z
+    basis: Array = np.linalg.qr(z[train].T)[0]
+    return z @ basis
 
 
 def redraw(y: Array, given: Array, random: np.random.Generator) -> Array:
