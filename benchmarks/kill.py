@@ -53,42 +53,65 @@ def outputs(folder: Path) -> list[bytes]:
     return [(folder / RUN / name).read_bytes() for name in ("model.safetensors", "embeddings.npy")]
 
 
+def reached(folder: Path) -> int:
+    """Returns the epoch of the newest checkpoint; −1 where there is none."""
+    saved = sorted(folder.glob("run.partial/checkpoint-*"))
+    return int(saved[-1].name.split("-")[1]) if saved else -1
+
+
+def wait_until(epoch: int, process: subprocess.Popen[str], folder: Path) -> None:
+    """Waits for a checkpoint of that epoch, or for the end."""
+    while process.poll() is None and reached(folder) < epoch:
+        time.sleep(0.001)
+
+
 def killed_and_resumed(
     graph: str, settings: dict[str, Any], *, kills: int, seed: int, folder: Path
 ) -> dict[str, Any]:
-    """Returns a row: how many killed trainings ended as the undisturbed one did."""
-    draw = random.Random(seed)
+    """Returns a row: how many killed trainings ended as the undisturbed one did.
+
+    A kill comes a random time after a random epoch's checkpoint: from before the first one to the
+    writing of the run after the last. One that came too late to kill anything is not counted.
+    """
+    draw, epochs = random.Random(seed), settings["epochs"]
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
+    marks = [began]
     first = train(graph, settings, folder)
-    while first.poll() is None and not any(folder.glob("run.partial/checkpoint-*")):
-        time.sleep(0.005)
-    started = time.monotonic() - began  # before it, there is little to kill but imports
+    for epoch in (0, 1, epochs):
+        wait_until(epoch, first, folder)
+        marks.append(time.monotonic())
     finished(first)
-    whole, length = outputs(folder), time.monotonic() - began
-    files = sorted(path.name for path in (folder / RUN).iterdir())
-    equal, stray, landed, late = 0, [], [], 0
-    for _ in range(kills):
+    tail = time.monotonic() - marks[-1]
+    pause = (marks[-1] - marks[-2]) / max(1, epochs - 1)  # an epoch
+    whole, files = outputs(folder), sorted(path.name for path in (folder / RUN).iterdir())
+    equal, stray, landed, attempts = 0, [], [], 0
+    while len(landed) < kills and attempts < 3 * kills:
+        attempts += 1
         shutil.rmtree(folder / RUN)
         process = train(graph, settings, folder)
-        time.sleep(draw.uniform(0.8 * started, length))
-        late += process.poll() is not None
+        target = draw.randrange(-1, epochs + 1)
+        wait_until(target, process, folder)
+        longest = {-1: marks[1] - began, epochs: tail}.get(target, pause)
+        time.sleep(draw.uniform(0, longest))
+        alive = process.poll() is None
         process.kill()
         process.communicate()
-        saved = sorted(folder.glob("run.partial/checkpoint-*"))
-        landed.append(saved[-1].name if saved else "none")
+        position = reached(folder)
         finished(train(graph, settings, folder))
-        equal += outputs(folder) == whole
-        stray += [path.name for path in folder.iterdir() if path.name != RUN]
-        stray += [path.name for path in (folder / RUN).iterdir() if path.name not in files]
+        left = [path.name for path in folder.iterdir() if path.name != RUN]
+        left += [path.name for path in (folder / RUN).iterdir() if path.name not in files]
+        if alive:
+            landed.append(position)
+            equal += outputs(folder) == whole
+            stray += left
     return {
         "what": "kill -9 at random moments of a training, each resumed to its end",
         "graph": graph,
         "settings": settings,
-        "kills": kills,
-        "after_the_end": late,
-        "newest_checkpoint_at_the_kill": {name: landed.count(name) for name in sorted(set(landed))},
-        "bitwise_equal": equal == kills,
+        "kills": len(landed),
+        "epoch_of_the_newest_checkpoint": {str(n): landed.count(n) for n in sorted(set(landed))},
+        "bitwise_equal": equal == len(landed) == kills,
         "equal": equal,
         "stray": stray,
         "seconds": time.monotonic() - began,
