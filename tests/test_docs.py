@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from graphcl.cli.lazy import COMMANDS, load_command
+from graphcl.cli.lazy import load_command
 from graphcl.cli.main import run
 from graphcl.recipes.recipe import load_recipe, recipe_keys
 
@@ -29,7 +29,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 LANGUAGES = {"bash", "console", "python", "csv", "toml", "text", "math", "yaml", "bibtex"}
 _FENCE = re.compile(
-    r"(?:^<!-- (file|test|not run): ([^\n]*?) -->\n)?^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE
+    r"(?:^<!-- (file|test|not run): ([^\n]*?) -->\n)?^```(\w*)\n(.*?)^```$",
+    re.DOTALL | re.MULTILINE,
 )
 
 
@@ -72,8 +73,6 @@ def looked_up(line):
     name, *arguments = words[words.index("graphcl") + 1 :]
     if name.startswith("-"):
         return
-    if name in ("tune", "reproduce") and name not in COMMANDS:
-        return  # they come with the reproduction of the paper's tables
     known = {option for one in load_command(name).params for option in one.opts}
     known |= {option for one in load_command(name).params for option in one.secondary_opts}
     given = {word.split("=")[0] for word in arguments if re.match(r"--?[a-z]", word)}
@@ -100,8 +99,7 @@ def run_command(line, shown, settings):
     assert got == code, f"{line}\n{output.getvalue()}"
     if shown:
         pattern = "".join(
-            r".*?" if part == "…" else re.escape(part)
-            for part in re.split(r"(…)", shown.strip())
+            r".*?" if part == "…" else re.escape(part) for part in re.split(r"(…)", shown.strip())
         )
         assert re.search(pattern, output.getvalue(), re.DOTALL), f"{line}\n{output.getvalue()}"
 
@@ -143,7 +141,9 @@ def test_fences_and_comments_are_understood(path):
     for block in blocks(path):
         assert set(block.settings) <= {*recipe_keys(), "map", "exit"}
     spoken = re.findall(r"^<!-- (?:file|test|not run):", text, flags=re.MULTILINE)
-    assert len(spoken) == sum(block.kind != "" for block in blocks(path)), "a comment lost its block"
+    assert len(spoken) == sum(block.kind != "" for block in blocks(path)), (
+        "a comment lost its block"
+    )
 
 
 def anchors(path):
@@ -157,8 +157,6 @@ def test_links_lead_somewhere(path):
     for target in re.findall(r"\]\((?!http)([^)\s]+)\)", path.read_text()):
         file, _, anchor = target.partition("#")
         there = (path.parent / file).resolve() if file else path
-        if there == ROOT / "docs/reproduction.md" and "reproduce" not in COMMANDS:
-            continue  # it comes with the command
         assert there.exists(), target
         if anchor and there.suffix == ".md":
             assert anchor in anchors(there), target
@@ -172,9 +170,9 @@ def test_links_into_the_code_name_what_is_there():
     for name, file in found:
         source = (ROOT / file).read_text()
         for part in name.split("."):
-            assert re.search(
-                rf"^\s*(def|class) {part}\b|^{part} = ", source, flags=re.MULTILINE
-            ), f"{file}: {name}"
+            assert re.search(rf"^\s*(def|class) {part}\b|^{part} = ", source, flags=re.MULTILINE), (
+                f"{file}: {name}"
+            )
 
 
 def test_the_page_of_parameters_has_every_key_with_its_default():
