@@ -17,6 +17,7 @@ import re
 import runpy
 import shlex
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ def looked_up(line):
     known |= {option for one in load_command(name).params for option in one.secondary_opts}
     given = {word.split("=")[0] for word in arguments if re.match(r"--?[a-z]", word)}
     assert given <= known, f"{line}: {given - known}"
-    for word, value in zip(arguments, arguments[1:], strict=False):
+    for word, value in pairwise(arguments):
         if word == "--set" and "--method" not in arguments:
             assert value.split("=")[0] in recipe_keys(), line
 
@@ -113,10 +114,15 @@ def run_python(block, names):
     exec(compile(source, "snippet", "exec"), names)  # noqa: S102
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_a_page_does_what_it_says(path, tmp_path, monkeypatch):
+@pytest.fixture
+def quick(tmp_path, monkeypatch):
+    """An empty folder, and the probe in a fifth of its time."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("graphcl.evaluation.probe.REDRAWN", 1)  # the probe, in a fifth of the time
+    monkeypatch.setattr("graphcl.evaluation.probe.REDRAWN", 1)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_page_does_what_it_says(path, quick):
     names = {}
     for block in blocks(path):
         if block.kind == "file":
@@ -200,7 +206,6 @@ def test_every_page_is_in_the_index():
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
-def test_examples_run(path, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_examples_run(path, quick, capsys):
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out
