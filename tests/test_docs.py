@@ -116,7 +116,7 @@ def run_python(block, names):
 
 @pytest.fixture
 def quick(tmp_path, monkeypatch):
-    """An empty folder, and the probe in a fifth of its time."""
+    """An empty folder, and a probe that chooses its strength on fewer splits."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("graphcl.evaluation.probe.REDRAWN", 1)
 
