@@ -26,7 +26,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from benchmarks import rows
 from graphcl.baselines import BASELINES
 from graphcl.baselines.protocol import Method, is_unsupervised
-from graphcl.cli.common import parse_settings
+from graphcl.cli.options import parse_settings
 from graphcl.collection import GraphCollection
 from graphcl.datasets import load_dataset
 from graphcl.devices import peak_memory_bytes, reset_peak_memory, resolve_device

@@ -307,7 +307,7 @@ STORES = {
     "cut": (cut, "its header needs"),
     "no such file": (lambda store: (store / "indices.npy").unlink(), "cannot be read"),
     "a pipe": (piped, "not a regular file"),
-    "endless": (endless, "a graph file must be an .npz or a store"),
+    "endless": (endless, "a graph file must be an .npz, a store or"),
     "object array": (replaced("x", npy(header=described("|O", (60, 12)))), "holds object (60, 12)"),
     "absurd header": (replaced("x", npy(header=described("<f4", (2**50, 12)))), "its header needs"),
     "code in a header": (

@@ -16,7 +16,7 @@ from graphcl.io import runs
 
 LONG = ["--set", "epochs=1000000", "--set", "dim=8"]
 QUICK = ["--set", "epochs=3", "--set", "dim=8"]
-FILES = sorted([runs.CONFIG, runs.MODEL, runs.METRICS, runs.EMBEDDINGS, runs.RESULT])
+FILES = sorted([runs.CONFIG, runs.MODEL, runs.METRICS, runs.EMBEDDINGS, runs.RESULT, "nodes.npz"])
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli.common import JsonOption, print_json
+from graphcl.cli.options import JsonOption, print_json
 from graphcl.cli.tables import print_notes, takes_tables
 from graphcl.graph import Graph
 from graphcl.io.table_options import TableOptions

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli.common import JsonOption, print_json
+from graphcl.cli.options import JsonOption, print_json
 from graphcl.graph import Graph
 from graphcl.io.store import verify_store
 

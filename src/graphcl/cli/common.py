@@ -1,22 +1,20 @@
-"""What commands share: options, how a graph is named, how results leave."""
+"""What commands share of graphs and results: how a graph is named, what a result says of it."""
 
 import json
 import platform
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import scipy
 import sklearn
 import torch
-import typer
 
 from graphcl import __version__
 from graphcl.cli.tables import print_notes
 from graphcl.collection import GraphCollection
 from graphcl.datasets import CATALOGUE, load_dataset
-from graphcl.errors import DatasetError, RecipeError, RunError, suggestion
+from graphcl.errors import DatasetError, RunError, suggestion
 from graphcl.graph import Graph
 from graphcl.io import runs
 from graphcl.io.graph_file import read_arrays
@@ -24,12 +22,6 @@ from graphcl.io.sources import EDGE_FILES, looks_like_tables
 from graphcl.io.store import is_store
 from graphcl.io.table_options import TableOptions
 from graphcl.tables import load_tables
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-SetOption = Annotated[
-    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a recipe key; repeatable.")
-]
 
 
 def load_graph(name: str, tables: TableOptions | None = None) -> Graph | GraphCollection:
@@ -129,19 +121,3 @@ def versions() -> dict[str, str]:
         "scipy": scipy.__version__,
         "scikit-learn": sklearn.__version__,
     }
-
-
-def parse_settings(settings: list[str]) -> dict[str, str]:
-    """Returns ``{"key": "value"}`` from the texts given to ``--set``."""
-    pairs = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key:
-            raise RecipeError(f"--set takes KEY=VALUE; got {setting!r}")
-        pairs[key.strip()] = value.strip()
-    return pairs
-
-
-def print_json(value: Mapping[str, Any]) -> None:
-    """Prints one JSON object on stdout."""
-    print(json.dumps(value, indent=2, allow_nan=False))

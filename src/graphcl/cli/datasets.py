@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from graphcl.cli.common import JsonOption, print_json
+from graphcl.cli.options import JsonOption, print_json
 from graphcl.collection import GraphCollection
 from graphcl.datasets import CATALOGUE, DatasetCard, load_dataset
 from graphcl.errors import GraphCLError

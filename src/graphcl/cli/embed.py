@@ -7,17 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from graphcl.cli.common import (
-    DeviceOption,
-    JsonOption,
-    load_graph,
-    load_run_graph,
-    names_tables,
-    print_json,
-    run_graph,
-    run_tables,
-)
+from graphcl.cli.common import load_graph, load_run_graph, names_tables, run_graph, run_tables
 from graphcl.cli.launch import ProcessesOption, launch
+from graphcl.cli.options import DeviceOption, JsonOption, print_json
 from graphcl.cli.tables import takes_tables
 from graphcl.collection import GraphCollection
 from graphcl.devices import resolve_device

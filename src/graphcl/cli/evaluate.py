@@ -10,17 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli.common import (
-    DeviceOption,
-    JsonOption,
-    SetOption,
-    load_run_graph,
-    note,
-    parse_settings,
-    print_json,
-    run_graph,
-)
+from graphcl.cli.common import load_run_graph, note, run_graph
 from graphcl.cli.launch import ProcessesOption, launch
+from graphcl.cli.options import DeviceOption, JsonOption, SetOption, parse_settings, print_json
 from graphcl.cli.probing import ProbeStepsOption, probe, probe_progress, report_text
 from graphcl.cli.train_baseline import dataset_of
 from graphcl.collection import GraphCollection

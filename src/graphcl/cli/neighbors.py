@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from graphcl.cli.common import JsonOption, load_run_graph, print_json
+from graphcl.cli.common import load_run_graph
+from graphcl.cli.options import JsonOption, print_json
 from graphcl.errors import RunError, require, suggestion
 from graphcl.io import runs
 from graphcl.io.run_nodes import RunNodes, read_nodes

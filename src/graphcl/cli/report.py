@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli.common import JsonOption, load_run_graph, print_json
+from graphcl.cli.common import load_run_graph
+from graphcl.cli.options import JsonOption, print_json
 from graphcl.collection import GraphCollection
 from graphcl.errors import GraphCLError, RunError
 from graphcl.graph import Graph

@@ -9,12 +9,7 @@ from typing import Annotated
 import torch
 import typer
 
-from graphcl.cli.common import (
-    DeviceOption,
-    JsonOption,
-    parse_settings,
-    print_json,
-)
+from graphcl.cli.options import DeviceOption, JsonOption, parse_settings, print_json
 from graphcl.cli.probing import ProbeStepsOption
 from graphcl.cli.running import run_progress
 from graphcl.datasets import CATALOGUE

@@ -12,22 +12,12 @@ import numpy as np
 import torch
 import typer
 
-from graphcl.cli.common import (
-    DeviceOption,
-    JsonOption,
-    SetOption,
-    graph_facts,
-    load_graph,
-    names_tables,
-    note,
-    parse_settings,
-    print_json,
-    versions,
-)
+from graphcl.cli.common import graph_facts, load_graph, names_tables, note, versions
 from graphcl.cli.embed import embed_rows
 from graphcl.cli.interrupts import interrupts
 from graphcl.cli.launch import ProcessesOption, agree, launch
 from graphcl.cli.logs import LogOption, epoch_log, keep_log
+from graphcl.cli.options import DeviceOption, JsonOption, SetOption, parse_settings, print_json
 from graphcl.cli.probing import ProbeStepsOption, probe, probe_text
 from graphcl.cli.tables import print_notes, takes_tables
 from graphcl.cli.train_baseline import check_baseline, train_baseline

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from graphcl import __version__
-from graphcl.cli.common import graph_facts, note, print_json, versions
+from graphcl.cli.common import graph_facts, note, versions
 from graphcl.cli.counting import count_progress
+from graphcl.cli.options import print_json
 from graphcl.cli.probing import probe_text
 from graphcl.collection import GraphCollection
 from graphcl.datasets import CATALOGUE

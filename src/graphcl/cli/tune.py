@@ -8,14 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli.common import (
-    DeviceOption,
-    JsonOption,
-    SetOption,
-    load_graph,
-    parse_settings,
-    print_json,
-)
+from graphcl.cli.common import load_graph
+from graphcl.cli.options import DeviceOption, JsonOption, SetOption, parse_settings, print_json
 from graphcl.cli.probing import ProbeStepsOption
 from graphcl.devices import resolve_device
 from graphcl.errors import RunError

@@ -13,11 +13,10 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from graphcl.devices import available_memory_bytes
 from graphcl.errors import InvalidInputError
 from graphcl.io.npy import read_header, regular_size
+from graphcl.memory import free_memory_bytes
 
 MEMBERS = 64
 RATIO = 200  # times a large member may grow when it is unpacked; deflate can reach 1,000
@@ -78,7 +77,7 @@ def check_members(
             )
         found[name.removesuffix(suffix)] = info
     total = sum(info.file_size for info in infos)
-    available = available_memory_bytes(torch.device("cpu"))
+    available = free_memory_bytes()
     if total > available:
         raise error(f"{path}: its arrays take {total / 1e9:.1f} GB; {available / 1e9:.1f} are free")
     return found

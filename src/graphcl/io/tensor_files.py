@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from graphcl.devices import available_memory_bytes
 from graphcl.errors import RunError
 from graphcl.io.npy import regular_size
+from graphcl.memory import free_memory_bytes
 
 HEADER_BYTES = 1 << 20  # an encoder's has a few hundred
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1, "BOOL": 1}
@@ -55,7 +54,7 @@ def check_tensors(path: Path) -> int:
             raise RunError(
                 f"{path}: damaged or truncated ({name[:60]!r} is not where it should be)"
             )
-    available = available_memory_bytes(torch.device("cpu"))
+    available = free_memory_bytes()
     if 2 * size > available:
         raise RunError(f"{path}: {size / 1e9:.1f} GB of weights; {available / 1e9:.1f} GB are free")
     return size

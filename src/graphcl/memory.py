@@ -1,0 +1,71 @@
+"""What memory this process may still take, and what it took; without torch."""
+
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def free_memory_bytes() -> int:
+    """Returns the memory that this process can still be given.
+
+    That is the least of what the machine has free, what its control group leaves (a container's or
+    a scheduler's limit) and what its own limits leave (``ulimit -d`` and ``-v``).
+    """
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    free = _kilobytes(Path("/proc/meminfo"), "MemAvailable")
+    return max(0, min([total if free is None else free, *_limits_left()]))
+
+
+def peak_resident_bytes() -> int:
+    """Returns the peak of this process's resident memory."""
+    # getrusage would count the parent's memory before exec, too.
+    highest = _kilobytes(Path("/proc/self/status"), "VmHWM")
+    if highest is not None:
+        return highest
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _limits_left() -> Iterator[int]:
+    for limit, used in ((resource.RLIMIT_DATA, "VmData"), (resource.RLIMIT_AS, "VmSize")):
+        allowed = resource.getrlimit(limit)[0]
+        if allowed != resource.RLIM_INFINITY:
+            yield allowed - (_kilobytes(Path("/proc/self/status"), used) or 0)
+    for folder in _control_groups(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")):
+        left = _control_group_left(folder)
+        if left is not None:
+            yield left
+
+
+def _control_groups(root: Path, membership: Path) -> Iterator[Path]:
+    """Yields the folders of this process's memory groups, from its own up to the root."""
+    lines = membership.read_text().splitlines() if membership.exists() else []
+    for line in lines:
+        _, kinds, name = line.split(":", 2)
+        if kinds == "" or "memory" in kinds.split(","):
+            top = root if kinds == "" else root / "memory"
+            own = top / name.lstrip("/")
+            yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(top))
+
+
+def _control_group_left(folder: Path) -> int | None:
+    """Returns a group's limit less what it uses and cannot drop; None without a limit."""
+    for limit, cache in (("memory.max", "file"), ("memory.limit_in_bytes", "total_cache")):
+        try:
+            allowed = int((folder / limit).read_text())
+            lines = (folder / "memory.stat").read_text().splitlines()
+            current = "memory.current" if limit == "memory.max" else "memory.usage_in_bytes"
+            used = int((folder / current).read_text())
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+        cached = sum(int(line.split()[1]) for line in lines if line.split()[0] == cache)
+        return allowed - used + cached
+    return None
+
+
+def _kilobytes(path: Path, key: str) -> int | None:
+    """Returns a line of /proc in bytes, or None where there is none."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), None)
