@@ -58,7 +58,8 @@ def visit(browser, tmp_path):
 
     def open_report(contents, *, width=1280, height=900, dark=False, motion=True):
         file = tmp_path / "report.html"
-        file.write_text(render(contents), encoding="utf-8")
+        if contents is not None:  # None: the page is there already
+            file.write_text(render(contents), encoding="utf-8")
         context = browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
@@ -254,3 +255,16 @@ def test_text_can_be_read_on_its_ground(visit):
         )
         assert len(ratios) > 40
         assert min(ratios)[0] >= 4.5, min(ratios)
+
+
+def test_cora_from_training_to_the_page(visit, tmp_path, monkeypatch):
+    from graphcl.cli.main import run
+
+    monkeypatch.chdir(tmp_path)
+    assert run(["train", "cora", "--set", "epochs=2", "--set", "dim=32"]) == 0
+    assert run(["report", "runs/cora", "--out", "report.html", "--map", "pca"]) == 0
+    page = visit(None)
+    assert "2,708" in page.inner_text("body")
+    assert "accuracy on test nodes" in page.inner_text("body")
+    assert painted(page) > 0.01
+    keep(page, "cora-light", whole=True)
