@@ -32,7 +32,7 @@ def test_a_step_is_repeated_once_in_smaller_blocks(capsys):
     work = Failing(1)
     assert blocks.retry_smaller(work) == "done"
     assert work.heights == [64, 8]
-    assert "out of GPU memory: again with blocks of a 8th" in capsys.readouterr().err
+    assert "out of GPU memory: again in blocks 8 times smaller" in capsys.readouterr().err
     assert blocks.block_height(3) == 1
 
 
@@ -91,3 +91,11 @@ def test_the_command_line_says_what_to_do(monkeypatch, capsys, tmp_path):
     assert run(["train", "cora", "--set", "dim=8", "--set", "epochs=1"]) == 2
     err = capsys.readouterr().err
     assert err.splitlines()[-1].startswith("graphcl: out of GPU memory; try --set mode=sampled")
+
+
+def test_the_fused_loss_takes_smaller_blocks(monkeypatch):
+    fused = pytest.importorskip("graphcl.kernels.nt_xent_triton")
+    z = torch.zeros(2 * fused._SMALL_BLOCK, 8)
+    assert len(fused._prepare(z, "bf16")[2]) == 2
+    monkeypatch.setattr(blocks, "_divisor", blocks.SMALLER)
+    assert len(fused._prepare(z, "bf16")[2]) >= 2 * blocks.SMALLER

@@ -1,8 +1,16 @@
 import json
 
 import numpy as np
+import pytest
 
-from graphcl.report.index import ABOUT, INDEX, stored_index
+from graphcl.report.index import ABOUT, INDEX, KEY, stored_index
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory, monkeypatch):
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    return cache
 
 
 def test_it_is_built_once_and_again_when_embeddings_change(tmp_path):
@@ -30,7 +38,7 @@ def test_a_damaged_index_is_built_anew(tmp_path):
     for damage in (b"", whole[: len(whole) // 2], b"x" * 100):
         (tmp_path / INDEX).write_bytes(damage)
         index, why = stored_index(tmp_path, z)
-        assert why == "the old one is damaged"
+        assert why.startswith("the old one is damaged")
         assert len(index) == 20
     (tmp_path / ABOUT).write_text("{")
     assert stored_index(tmp_path, z)[1] == "there was none"
@@ -42,3 +50,25 @@ def test_a_run_that_cannot_be_written_is_served_from_memory(tmp_path):
     index, why = stored_index(tmp_path / "absent", z)
     assert "could not be kept" in why
     assert len(index) == 5
+
+
+def test_an_index_that_another_user_sealed_is_not_read(tmp_path, home, monkeypatch):
+    z = np.eye(20, dtype=np.float32)
+    stored_index(tmp_path, z)
+    assert (home / "graphcl" / KEY).stat().st_mode & 0o777 == 0o600
+    assert stored_index(tmp_path, z)[1] == ""
+    (home / "graphcl" / KEY).unlink()  # now somebody else's, as far as we can tell
+    monkeypatch.setattr("graphcl.report.index.empty_index", lambda dim: _Untouchable())
+    assert "not of this user's making" in stored_index(tmp_path, z)[1]
+
+
+class _Untouchable:
+    def load(self, path):
+        raise AssertionError(f"{path} was read")
+
+
+def test_without_a_place_for_the_key_every_index_is_built(tmp_path, monkeypatch):
+    z = np.eye(20, dtype=np.float32)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
+    stored_index(tmp_path, z)
+    assert stored_index(tmp_path, z)[1] != ""

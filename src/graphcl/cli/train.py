@@ -1,9 +1,7 @@
 """`graphcl train`: from a graph to a run directory."""
 
-import re
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,10 +19,11 @@ from graphcl.cli.options import DeviceOption, JsonOption, SetOption, parse_setti
 from graphcl.cli.probing import ProbeStepsOption, probe, probe_text
 from graphcl.cli.tables import print_notes, takes_tables
 from graphcl.cli.train_baseline import check_baseline, train_baseline
+from graphcl.cli.unfinished import begin, completed, every, saved
 from graphcl.collection import GraphCollection
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory, resolve_device
-from graphcl.distributed import Share, any_of, first_process, group, local_device, restarted
-from graphcl.errors import GraphError, ParameterError, RunError
+from graphcl.distributed import any_of, first_process, group, local_device, restarted
+from graphcl.errors import GraphError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import MultilabelResult, ProbeResult
 from graphcl.evaluation.multilabel import STEPS
@@ -36,7 +35,6 @@ from graphcl.recipes import load_recipe, recipe_names
 from graphcl.report.nodes import describe_nodes
 from graphcl.tables import load_tables
 from graphcl.training import Checkpoints
-from graphcl.training.checkpoint import StoppedError
 
 
 @takes_tables
@@ -103,7 +101,7 @@ def train(
 
         graphcl train cora --method dgi --set patience=50
     """
-    every = _every(checkpoint_every)
+    pace = every(checkpoint_every)
     if method != "graphcl":
         ours = {"--recipe": recipe is not None, "--resume": resume, "--processes": processes > 1}
         ours["--log"] = log is not None
@@ -145,16 +143,16 @@ def train(
         taken = stack.enter_context(interrupts())
         result = None
         if resume and not overwrite:
-            result = agree(lambda: _completed(out, model, graph), share)
+            result = agree(lambda: completed(out, model, graph), share)
         if result is None:
-            folder = agree(lambda: _begin(stack, out, overwrite=overwrite, resume=resume), share)
+            folder = agree(lambda: begin(stack, out, overwrite=overwrite, resume=resume), share)
             if share.first:
                 print(f"{loaded!r}; recipe {chosen}; {device_name(where)}", file=sys.stderr)
-                if loaded.self_loops_removed:
+                if loaded.self_loops_removed and not said:  # of tables it was said
                     print(f"{loaded.self_loops_removed} self-loops removed", file=sys.stderr)
             reset_peak_memory(where)
-            checkpoints = Checkpoints(folder, **every, stop=taken)
-            with _saved(checkpoints, share):
+            checkpoints = Checkpoints(folder, **pace, stop=taken)
+            with saved(checkpoints, share):
                 taken.patient = True
                 with epoch_log(log if share.first else None, checkpoints.folder) as record:
                     model.fit(loaded, checkpoints=checkpoints, resume=resume, on_epoch=record)
@@ -180,71 +178,6 @@ def train(
 def _existing(path: Path) -> Path:
     """Returns the nearest folder above `path` that is there already."""
     return next(folder for folder in path.absolute().parents if folder.exists())
-
-
-def _begin(stack: ExitStack, out: Path, *, overwrite: bool, resume: bool) -> str:
-    """Takes the run's place and returns the folder of its checkpoints."""
-    runs.check_output(out, overwrite=overwrite)
-    unfinished = runs.unfinished_run(out, overwrite=overwrite, resume=resume)
-    return str(stack.enter_context(unfinished))
-
-
-def _completed(out: Path, model: GraphCL, graph: str) -> dict[str, Any] | None:
-    """Returns the result of the run that is asked for where it is there already."""
-    if not (out / runs.RESULT).is_file():
-        return None
-    config = runs.read_config(out)
-    about = (config["run"].get("seed"), config["run"].get("graph"))
-    if config["recipe"] != asdict(model.complete_recipe()) or about != (model.seed, graph):
-        return None
-    if runs.partial_folder(out).exists():
-        with runs.unfinished_run(out, overwrite=True):
-            pass  # what a process left that died between finishing and tidying up
-    print(f"{out}: already complete", file=sys.stderr)
-    return runs.read_result(out)
-
-
-@contextmanager
-def _saved(checkpoints: Checkpoints, share: Share) -> Iterator[None]:
-    """Says, however training ends before its time, what was saved and how to go on."""
-    try:
-        yield
-    except (StoppedError, KeyboardInterrupt) as error:
-        saved = any(checkpoints.folder.glob("checkpoint-*"))
-        advice = f"saved in {checkpoints.folder}; go on with the same command and --resume"
-        if share.first:
-            at = f" at {error}" if isinstance(error, StoppedError) else ""
-            print(
-                f"graphcl train: interrupted{at}; {advice if saved else 'nothing was saved'}",
-                file=sys.stderr,
-            )
-        raise typer.Exit(130) from None
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise RunError(
-            f"{error.filename or checkpoints.folder}: could not be written ({reason}); the "
-            f"training is saved in {checkpoints.folder}: make room, then go on with --resume"
-        ) from None
-    except RuntimeError as error:
-        if share.world == 1:
-            raise
-        summary = str(error).partition("\n")[0]
-        print(f"graphcl train: rank {share.rank} stops: {summary}", file=sys.stderr)
-        raise typer.Exit(1) from None
-
-
-def _every(text: str) -> dict[str, Any]:
-    """Returns the arguments of `Checkpoints` that ``--checkpoint-every`` asks for."""
-    if text == "never":
-        return {"every_seconds": 0.0}
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|epochs?)", text.replace(" ", ""))
-    if not found or float(found[1]) == 0 or ("." in found[1] and "epoch" in found[2]):
-        raise ParameterError(
-            f"train: --checkpoint-every must be like 60s, 5min, 10epochs or never; got {text!r}"
-        )
-    if "epoch" in found[2]:
-        return {"every_seconds": 0.0, "every_epochs": int(found[1])}
-    return {"every_seconds": float(found[1]) * (60 if found[2] == "min" else 1)}
 
 
 def _result(model: GraphCL, graph: Graph | GraphCollection, source: str) -> dict[str, Any]:

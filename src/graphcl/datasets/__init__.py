@@ -11,6 +11,7 @@ from graphcl.datasets import ppi, reddit
 from graphcl.datasets.planetoid import load_bundled
 from graphcl.errors import DatasetError, suggestion
 from graphcl.graph import Graph
+from graphcl.io.cache import user_cache
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ _LOADERS: dict[str, Callable[[], Graph | GraphCollection]] = {
 
 def data_folders() -> list[Path]:
     """Returns the folders that are searched for data: ``GRAPHCL_DATA``, then the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "graphcl"
+    cache = user_cache()
     named = os.environ.get("GRAPHCL_DATA")
     return [Path(named), cache] if named else [cache]
 

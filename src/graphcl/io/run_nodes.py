@@ -5,7 +5,6 @@ report drawn after the graph itself is gone. Text ids lie as one run of UTF-8 by
 NumPy's own text arrays would give every id the room of the longest.
 """
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import RunError
+from graphcl.io.archives import read_npz
 
 NODES = "nodes.npz"
 SPLITS = ("", "train", "validation", "test")
@@ -49,7 +49,7 @@ def write_nodes(folder: Path, nodes: RunNodes) -> None:
     if nodes.split is not None:
         arrays["split"] = nodes.split.astype(np.uint8)
     with (folder / NODES).open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
+        np.savez(file, allow_pickle=False, **arrays)
 
 
 def read_nodes(run: Path) -> RunNodes | None:
@@ -59,14 +59,13 @@ def read_nodes(run: Path) -> RunNodes | None:
         RunError: the file is damaged, or its arrays do not fit each other.
     """
     path = run / NODES
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        nodes = RunNodes(_unpack(arrays), arrays["degree"], arrays.get("y"), arrays.get("split"))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except (ValueError, EOFError, KeyError, OSError, zipfile.BadZipFile) as error:
-        raise RunError(f"{path}: damaged or truncated ({error})") from None
+    arrays = read_npz(path, None, RunError)
+    try:
+        nodes = RunNodes(_unpack(arrays), arrays["degree"], arrays.get("y"), arrays.get("split"))
+    except (ValueError, KeyError) as error:
+        raise RunError(f"{path}: damaged ({error})") from None
     given = (nodes.ids, nodes.y, nodes.split)
     if any(array is not None and array.shape != nodes.degree.shape for array in given):
         raise RunError(f"{path}: its arrays differ in length")

@@ -22,12 +22,11 @@ def block_height(height: int) -> int:
     return max(1, height // _divisor)
 
 
-def retry_smaller(work: Callable[[], T], *, reset: Callable[[], None] = lambda: None) -> T:
+def retry_smaller(work: Callable[[], T]) -> T:
     """Returns what `work` returns; after a CUDA out-of-memory error it runs again, once.
 
     Args:
-        work: leaves nothing behind that its second run would not overwrite.
-        reset: called before the second run; puts random states back.
+        work: leaves nothing behind that its second run would not overwrite, and draws the same.
 
     Raises:
         torch.OutOfMemoryError: with small blocks, too; or in one of several processes that train
@@ -42,13 +41,12 @@ def retry_smaller(work: Callable[[], T], *, reset: Callable[[], None] = lambda: 
     # Outside the handler: the exception's traceback would keep the failed step's tensors alive.
     _divisor = SMALLER
     print(
-        f"out of GPU memory: again with blocks of a {SMALLER}th of their size, from here on",
+        f"out of GPU memory: again in blocks {SMALLER} times smaller, from here on",
         file=sys.stderr,
         flush=True,
     )
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    reset()
     return work()
 
 

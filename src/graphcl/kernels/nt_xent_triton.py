@@ -30,6 +30,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from graphcl.kernels.blocks import block_height
+
 Precision = Literal["bf16", "tf32", "float32"]
 
 
@@ -242,7 +244,7 @@ def _prepare(z: Tensor, precision: Precision) -> tuple[_Tile, Tensor, list[tuple
     if not z.is_cuda:
         padded = padded.float()  # Triton's interpreter cannot multiply bf16
     rows = _SMALL_BLOCK if n <= 2**16 else _BLOCK * (2 if n > 2**17 else 1)
-    rows = rows * 2 // tile.dtype.itemsize
+    rows = block_height(rows * 2 // tile.dtype.itemsize)
     blocks = math.ceil(count / max(rows // tile.side, 1))
     edges = [count * block // blocks * tile.side for block in range(blocks + 1)]
     return tile, padded, list(pairwise(edges))

@@ -16,6 +16,7 @@ from graphcl.evaluation.nearest import unit_rows
 
 METHODS = ("umap", "pca")
 NEIGHBOURS = 15
+FEWEST = 8  # fewer points have no layout by neighbours: their principal components place them
 MIN_DISTANCE = 0.25  # more than UMAP's 0.1: the inside of a cluster is to be seen, and clicked
 
 Floats = npt.NDArray[np.float32]
@@ -58,8 +59,8 @@ def project(
     """
     require(method in METHODS, "report", "map", " or ".join(METHODS), method)
     start = principal(unit_rows(z), 2)
-    if method == "pca" or neighbours.shape[1] < 2 or len(start) < 8:
-        return start  # too few points for a layout by neighbours
+    if method == "pca" or len(start) < FEWEST:
+        return start
     return _umap(start, neighbours, cosines, seed)
 
 

@@ -39,10 +39,11 @@ class CudaGraphStep:
             torch.cuda.current_stream().wait_stream(self._stream)
             return result
         if self._graph is None:
-            self._graph = torch.cuda.CUDAGraph()
-            self._graph.register_generator_state(self._generator)
-            with torch.cuda.graph(self._graph, stream=self._stream):
+            graph = torch.cuda.CUDAGraph()
+            graph.register_generator_state(self._generator)
+            with torch.cuda.graph(graph, stream=self._stream):
                 self._result = self._step(batch)
+            self._graph = graph  # only now: a recording that failed is made anew
         self._graph.replay()
         return self._result.clone()
 

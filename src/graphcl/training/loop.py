@@ -183,25 +183,21 @@ def train(
 
     alone = share.world == 1  # a recorded step cannot wait for other processes
     recordable = on_gpu and source.constant and getattr(encoder, "recordable", False) and alone
+    step = CudaGraphStep(update, generator) if recordable else update
 
-    def update_or_smaller(batch: Batch) -> Tensor:
-        drawn = generator.get_state()
+    def seeded(batch: Batch) -> Tensor:
+        # By the step's number alone: done again in smaller blocks, a step draws the same views.
+        generator.manual_seed(derive(seed, "views", state.epoch, state.step))
+        return step(batch)
 
-        def reset() -> None:
-            generator.set_state(drawn)
-
-        return retry_smaller(lambda: update(batch), reset=reset)
-
-    step = CudaGraphStep(update, generator) if recordable else update_or_smaller
     began = time.perf_counter() - state.seconds
     encoder.train()
     try:
         while state.epoch < epochs:
             # step 1: a minibatch B
             for batch in source.epoch(state.epoch, seed, first=state.step, share=share):
-                generator.manual_seed(derive(seed, "views", state.epoch, state.step))
                 # Kept as tensors: reading them here would make a GPU wait for the host.
-                state.results.append(step(batch))
+                state.results.append(retry_smaller(partial(seeded, batch)))
                 state.sizes.append(batch.num_nodes)
                 state.step += 1
                 state.seconds = time.perf_counter() - began
