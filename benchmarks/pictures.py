@@ -1,6 +1,6 @@
-"""Draws the README's pictures: Cora's embeddings in two dimensions, and NT-Xent's scaling.
+"""Draws pictures of the documentation: Cora's embeddings, NT-Xent's scaling, growth with nodes.
 
-usage: python -m benchmarks.pictures map RUN | scaling
+usage: python -m benchmarks.pictures map RUN | scaling | growth
 """
 
 import sys
@@ -90,11 +90,44 @@ def draw_scaling() -> None:
     figure.savefig(IMAGES / "nt_xent.png", dpi=110)
 
 
+def draw_growth() -> None:
+    """Seconds per sampled epoch and memory beyond the graph against the number of nodes."""
+    found = rows.read(ROOT / "benchmarks/results/sampled_cpu.jsonl")
+    found = [row for row in found if row["what"].startswith("sampled epoch")]
+    nodes = np.array([row["nodes"] for row in found])
+    seconds = np.array([row["seconds"] for row in found])
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.0), facecolor="white")
+    axes[0].plot(nodes, seconds, marker="o", color="#ee6677", label="measured")
+    axes[0].plot(
+        nodes, seconds[0] * nodes / nodes[0], "--", color="#666666", label="linear from the first"
+    )
+    axes[0].set(yscale="log", ylabel="seconds per epoch")
+    axes[0].text(
+        0.97, 0.08, f"slope {found[-1]['slope_fitted']:.2f}",
+        transform=axes[0].transAxes, ha="right", fontsize=11,
+    )  # fmt: skip
+    axes[0].legend(frameon=False, fontsize=9)
+    megabytes = [row["peak_extra_bytes"] / 1e6 for row in found]
+    axes[1].plot(nodes, megabytes, marker="o", color="#4477aa")
+    axes[1].set(ylabel="MB beyond the graph, at most", ylim=(0, 1.3 * max(megabytes)))
+    for axis in axes:
+        axis.set(xscale="log", xlabel="nodes")
+        axis.grid(alpha=0.25, which="both")
+        axis.spines[["top", "right"]].set_visible(False)
+    what = found[0]["what"]
+    title = f"{what[0].upper()}{what[1:]}; {found[0]['threads']} threads"
+    figure.suptitle(title, fontsize=11)
+    figure.tight_layout()
+    figure.savefig(IMAGES / "growth.png", dpi=110)
+
+
 if __name__ == "__main__":
     IMAGES.mkdir(parents=True, exist_ok=True)
     if sys.argv[1:2] == ["map"] and len(sys.argv) == 3:
         draw_map(Path(sys.argv[2]))
     elif sys.argv[1:] == ["scaling"]:
         draw_scaling()
+    elif sys.argv[1:] == ["growth"]:
+        draw_growth()
     else:
         sys.exit(__doc__)

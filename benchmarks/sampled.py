@@ -185,7 +185,10 @@ def in_new_process(work: Callable[..., None], *arguments: Any) -> tuple[Any, ...
 
 
 def growth_rows(*, large: bool) -> list[dict[str, Any]]:
-    """Seconds per epoch and memory beyond the graph, at a fixed batch."""
+    """Seconds per epoch and memory beyond the graph, at a fixed batch.
+
+    `slope` is that from the size before, `slope_fitted` the least-squares line's over all sizes.
+    """
     sizes = [10**4, 10**5] + ([10**6] if large else [])
     found = [in_new_process(_growth, size) for size in sizes]
     made = []
@@ -200,6 +203,10 @@ def growth_rows(*, large: bool) -> list[dict[str, Any]]:
             slope = math.log(epoch / found[number - 1][0]) / math.log(size / sizes[number - 1])
             row["slope"] = slope
         made.append(row)
+    times = [epoch for epoch, _ in found]
+    made[-1]["slope_fitted"] = statistics.linear_regression(
+        [math.log(size) for size in sizes], [math.log(seconds) for seconds in times]
+    ).slope
     return made
 
 

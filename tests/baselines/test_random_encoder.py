@@ -20,6 +20,8 @@ def test_its_weights_are_those_training_starts_from(graph):
     cpu = torch.device("cpu")
     recipe = load_recipe("cora").with_values(dim=8)
     encoder = recipe_encoder(recipe, graph.num_features, seed=3)
-    untrained = embed(encoder, *graph_tensors(graph, device=cpu, feature_scaling="row"))
+    untrained = embed(
+        encoder, *graph_tensors(graph, device=cpu, feature_scaling=recipe.feature_scaling)
+    )
     z = BASELINE.method("cora", dim=8).embed(graph, seed=3, device=cpu)
     assert np.array_equal(z, untrained)

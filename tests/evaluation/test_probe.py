@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 
 from graphcl.errors import GraphError
 from graphcl.evaluation import linear_probe, probe
-from graphcl.evaluation.probe import STRENGTHS
+from graphcl.evaluation.probe import STRENGTHS, standardiser
 from graphcl.graph import Graph
 from tests.conftest import random_graph
 
@@ -138,3 +138,33 @@ def test_witness_pipeline_agrees_on_an_easy_problem(graph):
         == witness.score(z[graph.test_mask], graph.y[graph.test_mask])
         == 1
     )
+
+
+def test_rare_words_keep_their_zeros_and_share_a_scale():
+    random = np.random.default_rng(0)
+    dense = random.normal(3, 2, size=(200, 2))
+    words = (random.random((200, 5)) < [0.4, 0.2, 0.1, 0.05, 0.0]) * 3.0
+    z = np.concatenate([dense, words], axis=1)
+    scaled = standardiser(z)(z)
+    assert np.allclose(scaled[:, :2].mean(0), 0)
+    assert np.allclose(scaled[:, :2].std(0), 1)
+    assert np.allclose(scaled[:, 2:], words / 3)
+
+
+def test_words_as_they_are_score_above_words_standardised():
+    """Rare words that say nothing must not drown the few that tell the classes apart."""
+    random = np.random.default_rng(1)
+    y, node = np.repeat([0, 1], 300), np.arange(600)
+    told = random.random((600, 8)) < np.where(y[:, None] == 0, 0.3, 0.05)
+    noise = random.random((600, 400)) < 0.01
+    z = np.concatenate([told, noise], axis=1).astype(np.float32)
+    graph = Graph.from_edge_index(
+        np.zeros((2, 0), dtype=np.int64),
+        z,
+        y=y,
+        train_mask=node % 10 == 0,
+        val_mask=node % 10 == 1,
+        test_mask=node % 10 > 1,
+    )
+    loud = StandardScaler().fit_transform(z) + 1e-9  # no zero is left
+    assert linear_probe(z, graph).accuracy > linear_probe(loud, graph).accuracy + 0.05

@@ -64,11 +64,12 @@ BASELINE = Baseline(
     "propagation",
     "Propagation ÂᵏX",
     Propagation,
-    # The best of 2, 3, 4, 6, 8, 12 and 16 hops and both scalings by validation accuracy.
+    # The best of 2, 4, 8 and 12 hops and both scalings, by mean accuracy over six splits of the
+    # train and validation nodes.
     settings={
-        "cora": {"hops": 12, "feature_scaling": "none"},
-        "citeseer": {"hops": 4, "feature_scaling": "row"},
-        "pubmed": {"hops": 6, "feature_scaling": "none"},
+        "cora": {"hops": 2, "feature_scaling": "none"},
+        "citeseer": {"hops": 2, "feature_scaling": "none"},
+        "pubmed": {"hops": 12, "feature_scaling": "row"},
     },
     paper="Wu et al., Simplifying Graph Convolutional Networks, 2019",
     deterministic=True,

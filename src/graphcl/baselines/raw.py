@@ -15,9 +15,9 @@ from graphcl.tensors import feature_tensor
 class RawFeatures:
     """Returns the features as they are; nothing is learned and no edge is looked at.
 
-    Differs from the paper: its 47.9 / 49.3 / 69.1 are from logistic regression on unscaled words.
-    Our probe standardises every column and chooses the penalty on validation, here as everywhere,
-    so the same features score higher.
+    Differs from the paper: its 47.9 / 49.3 / 69.1 are from logistic regression whose penalty is not
+    stated. Our probe chooses the penalty on validation, here as everywhere, so the same features
+    score higher.
     """
 
     def embed(

@@ -56,13 +56,13 @@ def linear_probe(
 ) -> ProbeResult | MultilabelResult:
     """Trains logistic regression on train nodes and scores it on test nodes.
 
-    Where each node has one class, it is multinomial: embeddings are standardised column by column;
-    the strength of the L2 penalty is the one with the highest validation accuracy among `STRENGTHS`
-    (the strongest penalty on a tie), the mean over the given split and `REDRAWN` others: on a few
-    hundred nodes one split chooses by its accidents. Those train on as many train and validation
-    nodes of each class and validate on the rest; the regression that is scored is trained on the
-    train nodes alone. Test labels are read once, after that. Where a node has several labels, it is
-    one regression per label: see `multilabel_probe`.
+    Where each node has one class, it is multinomial: embeddings are standardised column by column
+    (see `standardiser`); the strength of the L2 penalty is the one with the highest validation
+    accuracy among `STRENGTHS` (the strongest penalty on a tie), the mean over the given split and
+    `REDRAWN` others: on a few hundred nodes one split chooses by its accidents. Those train on as
+    many train and validation nodes of each class and validate on the rest; the regression that is
+    scored is trained on the train nodes alone. Test labels are read once, after that. Where a node
+    has several labels, it is one regression per label: see `multilabel_probe`.
 
     Args:
         z: embeddings, ``[num_nodes, dim]``; of a collection, a list of such arrays or their rows
@@ -181,12 +181,20 @@ def _macro_f1(y: Array, predicted: Array) -> float:
 def standardiser(z: Array) -> Callable[[Array], Array]:
     """Returns what standardises rows of `z` by its columns' means and deviations.
 
+    Columns that are 0 in more than half of the rows, such as words, keep their zeros and share one
+    scale, the root mean square of all that is not 0: by its own deviation each would count the more
+    the rarer it is, and a word that one training node has alone would drown the rest.
+
     A large table, which may be mapped from a file, is read in blocks and never held.
     """
     blocks = [z[start : start + _BLOCK_ROWS] for start in range(0, len(z), _BLOCK_ROWS)]
     mean = sum(block.astype(np.float64).sum(axis=0) for block in blocks) / len(z)
+    filled = sum(np.count_nonzero(block, axis=0) for block in blocks)
+    rare = 2 * filled < len(z)
+    mean = np.where(rare, 0, mean)
     squares = sum(((block.astype(np.float64) - mean) ** 2).sum(axis=0) for block in blocks)
-    spread = np.sqrt(squares / len(z))
+    shared = squares[rare].sum() / max(filled[rare].sum(), 1)
+    spread = np.sqrt(np.where(rare, shared, squares / len(z)))
     scale = np.where(spread > 0, spread, 1)
     return lambda rows: (rows.astype(np.float64) - mean) / scale
 
