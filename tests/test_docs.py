@@ -6,7 +6,8 @@ folder. A comment on the line above a block says what is done with it:
     <!-- file: NAME -->          the block is a file; it is written under that name
     <!-- test: epochs=2 -->      recipe keys that the test sets so that it is quick (a ``--set`` at
                                  the end of each training command, or the number in the snippet);
-                                 ``map=pca`` draws a quick map, ``exit=2`` expects that code
+                                 ``map=pca`` draws a quick map, ``trials=2`` ends a search soon,
+                                 ``exit=2`` expects that code
     <!-- not run: WHY -->        commands and options are only looked up
 """
 
@@ -88,12 +89,14 @@ def run_command(line, shown, settings):
     assert program == "graphcl", f"{line}: say why it is not run"
     changed = dict(settings)
     code = int(changed.pop("exit", 0))
-    layout = changed.pop("map", None)
-    if arguments[0] in ("train", "evaluate") and "--method" not in arguments:
+    layout, trials = changed.pop("map", None), changed.pop("trials", None)
+    if arguments[0] in ("train", "evaluate", "tune") and "--method" not in arguments:
         for key, value in changed.items():  # a later --set wins
             arguments += ["--set", f"{key}={value}"]
     if arguments[0] == "report" and layout:
         arguments += ["--map", layout]
+    if arguments[0] == "tune" and trials:
+        arguments += ["--trials", trials]
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         got = run(arguments)
@@ -145,7 +148,7 @@ def test_fences_and_comments_are_understood(path):
     if path.parent != ROOT:
         assert {block.language for block in blocks(path)} <= LANGUAGES
     for block in blocks(path):
-        assert set(block.settings) <= {*recipe_keys(), "map", "exit"}
+        assert set(block.settings) <= {*recipe_keys(), "map", "trials", "exit"}
     spoken = re.findall(r"^<!-- (?:file|test|not run):", text, flags=re.MULTILINE)
     assert len(spoken) == sum(block.kind != "" for block in blocks(path)), (
         "a comment lost its block"

@@ -14,7 +14,14 @@ from torch import Tensor, nn
 from torch.nn.functional import elu
 
 from graphcl.errors import ParameterError, require, suggestion
-from graphcl.kernels.csr import Adjacency, Features, linear, mean_pool
+from graphcl.kernels.csr import (
+    Adjacency,
+    Features,
+    linear,
+    mean_pool,
+    mean_pool_elu,
+    product,
+)
 
 
 class MeanPoolingEncoder(nn.Module):
@@ -46,11 +53,13 @@ class MeanPoolingEncoder(nn.Module):
     def forward(self, x: Features, adjacency: Adjacency) -> Tensor:
         """Returns the embeddings, ``[num_nodes, dim]``."""
         weights = list(self.weights)
-        h = _pooled_linear(x, weights[0], adjacency)
-        if len(weights) == 1:
-            return elu(h)
-        for weight in weights[1:]:
-            h = mean_pool(elu(h, inplace=True), adjacency) @ weight
+        if isinstance(x, Tensor) and x.shape[1] <= weights[0].shape[1]:
+            h = elu(mean_pool(x, adjacency) @ weights[0])  # pooled inputs: no backward product
+        else:
+            h = mean_pool_elu(linear(x, weights[0]), adjacency)
+        for number, weight in enumerate(weights[1:], 2):
+            h = product(mean_pool(h, adjacency), weight)
+            h = elu(h) if number < len(weights) else h
         return h
 
 
@@ -100,13 +109,6 @@ def _residual_unit(h: Features, pooled: Tensor, own: Tensor, adjacency: Adjacenc
     if isinstance(h, Tensor) and pooled.shape[0] < pooled.shape[1]:
         return torch.addmm(h @ own, mean_pool(h, adjacency), pooled)
     return mean_pool(linear(h, pooled), adjacency) + linear(h, own)
-
-
-def _pooled_linear(x: Features, weight: Tensor, adjacency: Adjacency) -> Tensor:
-    """Returns Â X W, pooling on the narrower side of W; pooled inputs need no backward product."""
-    if isinstance(x, Tensor) and weight.shape[0] <= weight.shape[1]:
-        return mean_pool(x, adjacency) @ weight
-    return mean_pool(linear(x, weight), adjacency)
 
 
 class PygEncoder(nn.Module):

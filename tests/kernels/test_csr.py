@@ -3,7 +3,15 @@ import pytest
 import scipy.sparse
 import torch
 
-from graphcl.kernels.csr import Adjacency, SparseFeatures, linear, mean_pool
+from graphcl.kernels.csr import (
+    Adjacency,
+    SparseFeatures,
+    csr_matmul,
+    linear,
+    mean_pool,
+    mean_pool_elu,
+    product,
+)
 from tests.conftest import dense_adjacency
 
 CPU = torch.device("cpu")
@@ -72,3 +80,31 @@ def test_adjacency_of_a_whole_graph(graph):
     adjacency = Adjacency.from_csr(graph.indptr, graph.indices, device=CPU)
     matrix = dense_adjacency(graph) + np.eye(graph.num_nodes)
     np.testing.assert_allclose(adjacency.inverse_degree[:, 0], 1 / matrix.sum(1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_products_are_those_without_mkl(monkeypatch, dtype):
+    """A row without entries is zero, whatever the memory held before."""
+    indptr, indices = torch.tensor([0, 0, 2, 2, 3]), torch.tensor([0, 2, 1])
+    values, dense = torch.rand(3, dtype=dtype), torch.rand(3, 600, dtype=dtype)
+    held = [torch.full((4, 600), torch.nan, dtype=dtype) for _ in range(8)]
+    del held  # what is allocated next may lie where these lay
+    found = csr_matmul(indptr, indices, values, dense)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
+    plain = csr_matmul(indptr, indices, values, dense)
+    assert torch.allclose(found, plain)
+    assert not found[[0, 2]].any()
+
+
+def test_pooling_with_elu_and_products_are_the_plain_operations(adjacency):
+    draws = torch.Generator().manual_seed(2)
+    h = torch.randn(adjacency.num_nodes, 6, generator=draws, dtype=torch.float64)
+    weight = torch.randn(6, 3, generator=draws, dtype=torch.float64)
+    inputs = (h.requires_grad_(), weight.requires_grad_())
+
+    def ours(h, weight):
+        return product(mean_pool_elu(h, adjacency), weight)
+
+    plain = torch.nn.functional.elu(mean_pool(h, adjacency)) @ weight
+    assert torch.allclose(ours(*inputs), plain)
+    assert torch.autograd.gradcheck(ours, inputs)

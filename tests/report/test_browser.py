@@ -194,6 +194,7 @@ def test_unlabelled_in_the_dark_on_a_phone(visit):
     keep(page, "unlabelled-dark-phone")
 
 
+@pytest.mark.alone
 def test_200_000_points_answer_a_zoom(visit):
     page = visit(made_up(200_000, blobs=24))
     assert page.get_attribute("body", "data-map") == "webgl"

@@ -10,12 +10,12 @@ gradient of the whole level.
 from collections.abc import Iterator
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
 from graphcl.kernels.blocks import block_height
+from graphcl.kernels.buffers import empty
 
 BLOCK_ROWS = 4096  # 8 MB of activations at dim 512
 
@@ -35,17 +35,6 @@ def pooled_elu_reference(inputs: Tensor, weight: Tensor, child_weights: Tensor) 
     """`pooled_elu` in three plain operations."""
     h = elu(inputs @ weight)
     return (child_weights @ h.view(len(child_weights), -1, weight.shape[1]))[:, 0]
-
-
-def empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Returns uninitialised memory of the type and the device of `like`.
-
-    On a CPU it is NumPy's, which asks for huge pages: a batch of 512 seed nodes takes 547 MB of
-    inputs, and in pages of 4 kB touching them for the first time costs as much as filling them.
-    """
-    if like.dtype != torch.float32 or like.device.type != "cpu":
-        return like.new_empty(shape)
-    return torch.from_numpy(np.empty(shape, dtype=np.float32))
 
 
 class _PooledElu(torch.autograd.Function):
