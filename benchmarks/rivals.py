@@ -5,6 +5,11 @@ the whole similarity matrix under autograd. These are the same computations for 
 with PyTorch Geometric's message passing for the encoder.
 """
 
+import importlib.util
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, dropout, elu, normalize
@@ -36,6 +41,30 @@ def chunked_gradient(h1: Tensor, h2: Tensor, temperature: float, *, chunk: int =
         loss = cross_entropy(similarity, targets[first : first + chunk], reduction="sum")
         (loss / len(h1)).backward()
     torch.autograd.grad(z, (h1, h2), leaf.grad)
+
+
+def pygcl_loss(temperature: float) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """Returns PyGCL's own loss with negatives of both views, half of ours; None without PyGCL.
+
+    PyGCL 0.1.2 (``pip install --no-deps PyGCL``) imports DGL, torch_sparse and torch_scatter, none
+    of which its loss calls and none of which has a build for today's PyTorch: empty modules stand
+    in for those that are missing.
+    """
+    if importlib.util.find_spec("GCL") is None:
+        return None
+    unused = {
+        "dgl": {"DGLGraph": object},
+        "torch_sparse": {"SparseTensor": object, "coalesce": None},
+        "torch_scatter": {"scatter": None},
+    }
+    for name, members in unused.items():
+        if name not in sys.modules and importlib.util.find_spec(name) is None:
+            sys.modules[name] = module = ModuleType(name)
+            vars(module).update(members)
+    from GCL.losses import InfoNCE
+    from GCL.models import DualBranchContrast
+
+    return DualBranchContrast(InfoNCE(tau=temperature), mode="L2L", intraview_negs=True)
 
 
 def dense_training(graph: Graph, recipe: Recipe, device: str) -> None:

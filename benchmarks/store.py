@@ -4,7 +4,8 @@ usage: python -m benchmarks.store [--nodes 10000000] [--limit-gb 4] [--folder DI
 
 Each stage is a process of its own whose private memory is limited by the kernel (RLIMIT_DATA: what
 cannot be dropped; mapped files can). For a limit on everything, mapped pages included, run the
-whole under a control group: `systemd-run --scope -p MemoryMax=4G python -m benchmarks.store`.
+whole under a control group: `systemd-run --scope -p MemoryMax=4G python -m benchmarks.store`; the
+rows then say the group's limit and how much it used at most.
 
 The graph: nodes on a shuffled ring, ten neighbours on each side of a node: half of them near, half
 at random distances. Classes are stretches of the ring; features are a class's centre plus noise.
@@ -27,6 +28,7 @@ import numpy as np
 import torch
 
 from benchmarks import rows
+from graphcl.distributed import ALONE, Share
 from graphcl.embedding import embed_graph
 from graphcl.encoders import build_encoder
 from graphcl.graph import Graph
@@ -65,6 +67,25 @@ class PeakMemory:
                 key = line.split(":")[0]
                 if key in self.peak:
                     self.peak[key] = max(self.peak[key], int(line.split()[1]) * 1024)
+
+
+def group_memory() -> dict[str, int]:
+    """Returns the limit and the peak of this process's memory control group, if it has a limit."""
+    root = Path("/sys/fs/cgroup")
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, kinds, name = line.split(":", 2)
+        if kinds == "":
+            files = root / name[1:] / "memory.max", root / name[1:] / "memory.peak"
+        elif "memory" in kinds.split(","):
+            folder = root / "memory" / name[1:]
+            files = folder / "memory.limit_in_bytes", folder / "memory.max_usage_in_bytes"
+        else:
+            continue
+        if all(file.exists() for file in files):
+            limit, peak = (file.read_text().strip() for file in files)
+            if limit.isdigit() and int(limit) < 1 << 60:
+                return {"group_limit_bytes": int(limit), "group_peak_bytes": int(peak)}
+    return {}
 
 
 def build(path: Path, num_nodes: int) -> dict[str, Any]:
@@ -123,9 +144,12 @@ class FirstSteps:
     def __init__(self, source: SampledGraph, steps: int) -> None:
         self._source, self.steps_per_epoch = source, steps
 
-    def epoch(self, number: int, seed: int) -> Iterator[Batch]:
+    def epoch(
+        self, number: int, seed: int, *, first: int = 0, share: Share = ALONE
+    ) -> Iterator[Batch]:
         """Yields the first batches of an epoch."""
-        return islice(self._source.epoch(number, seed), self.steps_per_epoch)
+        batches = self._source.epoch(number, seed, first=first, share=share)
+        return islice(batches, self.steps_per_epoch - first)
 
 
 def encoder(num_features: int) -> torch.nn.Module:
@@ -205,7 +229,8 @@ def stage(name: str, path: Path, num_nodes: int, limit: int) -> dict[str, Any]:
         found = STAGES[name](path, num_nodes)
     row = {"what": name, "num_nodes": num_nodes, "limit_bytes": limit, **found}
     row["stage_seconds"] = time.perf_counter() - began
-    return row | {"peak_private_bytes": peak["RssAnon"], "peak_mapped_bytes": peak["RssFile"]}
+    row |= {"peak_private_bytes": peak["RssAnon"], "peak_mapped_bytes": peak["RssFile"]}
+    return row | group_memory()
 
 
 def main() -> None:
