@@ -1,5 +1,6 @@
 """Inference: embeddings of the nodes of a graph, exact, without perturbation."""
 
+import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -232,8 +233,13 @@ def _table(shape: tuple[int, int], like: Tensor, scratch: Path | None) -> Tensor
     if scratch is None:
         return like.new_empty(shape)
     with tempfile.TemporaryFile(dir=scratch) as file:
-        os.posix_fallocate(file.fileno(), 0, 4 * shape[0] * shape[1])  # or a full disk is a crash
-        return torch.from_numpy(np.memmap(file, dtype=np.float32, mode="r+", shape=shape))
+        size = 4 * shape[0] * shape[1]
+        os.posix_fallocate(file.fileno(), 0, size)  # or a full disk is a crash
+        room = mmap.mmap(file.fileno(), size)
+    # Neighbours' rows lie anywhere. Where the file is larger than memory, the kernel would read 32
+    # pages around each of them, and evict as many that are still to be read.
+    room.madvise(mmap.MADV_RANDOM)
+    return torch.from_numpy(np.frombuffer(room, dtype=np.float32).reshape(shape))
 
 
 def _reserve(path: Path) -> None:

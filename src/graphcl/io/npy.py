@@ -1,6 +1,7 @@
 """One array in an `.npy` file, mapped, after its header was compared with the file's size."""
 
 import math
+import mmap
 import stat
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -56,3 +57,17 @@ def regular_size(path: Path, error: type[InvalidInputError]) -> int:
     if not stat.S_ISREG(found.st_mode):
         raise error(f"{path}: not a regular file")
     return found.st_size
+
+
+def read_here_and_there(*arrays: Any) -> None:
+    """Tells the kernel that rows of mapped arrays will be read in no order.
+
+    Where they do not fit into memory, it would otherwise read 32 pages around each row and evict as
+    many that are still needed. Arrays in memory are left alone.
+    """
+    for array in arrays:
+        room = array
+        while isinstance(room, np.ndarray):
+            room = room.base
+        if isinstance(room, mmap.mmap):
+            room.madvise(mmap.MADV_RANDOM)

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from graphcl.distributed import ALONE, Share
 from graphcl.errors import require
 from graphcl.graph import Graph
+from graphcl.io.npy import read_here_and_there
 from graphcl.kernels.blocks import retry_smaller
 from graphcl.kernels.borrow import borrow
 from graphcl.kernels.stored import StoredFeatures
 from graphcl.kernels.weighted_neighbours import EdgeWeights
+from graphcl.memory import free_memory_bytes
 from graphcl.sampling import FAN_OUTS, TreeView, encode_tree, sample_tree, tree_views
 from graphcl.seeding import derive, generator
 from graphcl.tensors import feature_tensor, layer_weights, stored_features
@@ -132,6 +134,11 @@ class SampledGraph:
         if inductive:
             graph = training_subgraph(graph)
         graph.check()
+        if (
+            sum(getattr(part, "nbytes", 0) for part in (graph.x, graph.indices))
+            > free_memory_bytes()
+        ):
+            read_here_and_there(graph.x, graph.indices)
         return cls(
             _dense_features(graph, device, feature_scaling),
             borrow(graph.indptr).to(device),

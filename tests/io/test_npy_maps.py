@@ -1,0 +1,26 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphcl.errors import GraphError
+from graphcl.io.npy import map_npy, read_here_and_there
+
+SMAPS = Path("/proc/self/smaps")
+
+
+def flags(path):
+    """The kernel's flags of the mapping of a file."""
+    _, _, after = SMAPS.read_text().partition(f" {path}\n")
+    return after.partition("VmFlags:")[2].splitlines()[0].split()
+
+
+@pytest.mark.skipif(not SMAPS.exists(), reason="needs /proc")
+def test_the_kernel_is_told_not_to_read_ahead(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(5000.0).reshape(500, 10))
+    table = map_npy(path, GraphError)
+    assert "rr" not in flags(path)
+    read_here_and_there(table[3:, :4], np.arange(3), None)  # a view of it; nothing mapped; nothing
+    assert "rr" in flags(path)
+    assert table[499, 9] == 4999
