@@ -11,6 +11,7 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def loss_row() -> dict[str, Any]:
     )
     ours, gemms = seconds["ours"], seconds["scores"] + seconds["product"]
     rivals = {"dense autograd": "dense", "chunked autograd": "chunked"}
-    rivals |= {"PyGCL 0.1.2": "PyGCL"} if pygcl else {}
+    rivals |= {f"PyGCL {version('PyGCL')}": "PyGCL"} if pygcl else {}
     return {
         "what": "NT-Xent forward + backward, N = 2,708, d = 512",
         "seconds": ours,

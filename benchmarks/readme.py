@@ -29,7 +29,9 @@ def accuracy_table() -> str:
         if (row["graph"], row["recipe"]["layers"]) == ("pubmed", 2):
             found["pubmed", f"{_shape(row)}, 200 epochs; not the paper's choice ¹"].append(row)
     lines = ["| graph | encoder | accuracy | seeds | paper |", "|---|---|---|---|---|"]
-    for (graph, shape), members in found.items():
+    order = sorted(found, key=lambda key: list(PAPER).index(key[0]))
+    for graph, shape in order:
+        members = found[graph, shape]
         scores = [100 * row["accuracy"] for row in members if "failed" not in row]
         failed = len(members) - len(scores)
         seeds = f"{len(scores)}" + (f" ({failed} failed)" if failed else "")

@@ -46,9 +46,8 @@ def chunked_gradient(h1: Tensor, h2: Tensor, temperature: float, *, chunk: int =
 def pygcl_loss(temperature: float) -> Callable[[Tensor, Tensor], Tensor] | None:
     """Returns PyGCL's own loss with negatives of both views, half of ours; None without PyGCL.
 
-    PyGCL 0.1.2 (``pip install --no-deps PyGCL``) imports DGL, torch_sparse and torch_scatter, none
-    of which its loss calls and none of which has a build for today's PyTorch: empty modules stand
-    in for those that are missing.
+    PyGCL (``pip install --no-deps PyGCL``) imports DGL, torch_sparse and torch_scatter, none of
+    which its loss calls: empty modules stand in for those that are missing, so that it imports.
     """
     if importlib.util.find_spec("GCL") is None:
         return None

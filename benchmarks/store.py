@@ -34,6 +34,7 @@ from graphcl.encoders import build_encoder
 from graphcl.graph import Graph
 from graphcl.io.store import verify_store
 from graphcl.io.store_writer import StoreWriter
+from graphcl.memory import control_groups
 from graphcl.training import SampledGraph, train
 from graphcl.training.loop import Batch
 from graphcl.views import DropEdges, DropFeatures, Perturbation
@@ -71,20 +72,13 @@ class PeakMemory:
 
 def group_memory() -> dict[str, int]:
     """Returns the limit and the peak of this process's memory control group, if it has a limit."""
-    root = Path("/sys/fs/cgroup")
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, kinds, name = line.split(":", 2)
-        if kinds == "":
-            files = root / name[1:] / "memory.max", root / name[1:] / "memory.peak"
-        elif "memory" in kinds.split(","):
-            folder = root / "memory" / name[1:]
-            files = folder / "memory.limit_in_bytes", folder / "memory.max_usage_in_bytes"
-        else:
-            continue
-        if all(file.exists() for file in files):
-            limit, peak = (file.read_text().strip() for file in files)
-            if limit.isdigit() and int(limit) < 1 << 60:
-                return {"group_limit_bytes": int(limit), "group_peak_bytes": int(peak)}
+    names = ("memory.max", "memory.peak"), ("memory.limit_in_bytes", "memory.max_usage_in_bytes")
+    for folder in control_groups():
+        for files in names:
+            if all((folder / name).exists() for name in files):
+                limit, peak = ((folder / name).read_text().strip() for name in files)
+                if limit.isdigit() and int(limit) < 1 << 60:  # version 1 writes "none" as a number
+                    return {"group_limit_bytes": int(limit), "group_peak_bytes": int(peak)}
     return {}
 
 

@@ -15,11 +15,11 @@ def test_a_limit_of_the_process_counts():
         resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
-def test_control_groups(tmp_path):
+def testcontrol_groups(tmp_path):
     own = tmp_path / "slice" / "job"
     own.mkdir(parents=True)
     (tmp_path / "me").write_text("0::/slice/job\n")
-    folders = list(memory._control_groups(tmp_path, tmp_path / "me"))
+    folders = list(memory.control_groups(tmp_path, tmp_path / "me"))
     assert folders == [own, own.parent, tmp_path]
     assert memory._control_group_left(own) is None
     (own / "memory.max").write_text("max\n")
@@ -30,11 +30,11 @@ def test_control_groups(tmp_path):
     assert memory._control_group_left(own) == 600
 
 
-def test_control_groups_of_version_1(tmp_path):
+def testcontrol_groups_of_version_1(tmp_path):
     own = tmp_path / "memory" / "job"
     own.mkdir(parents=True)
     (tmp_path / "me").write_text("5:cpu:/other\n4:memory:/job\n")
-    assert next(iter(memory._control_groups(tmp_path, tmp_path / "me"))) == own
+    assert next(iter(memory.control_groups(tmp_path, tmp_path / "me"))) == own
     (own / "memory.limit_in_bytes").write_text("5000")
     (own / "memory.usage_in_bytes").write_text("3000")
     (own / "memory.stat").write_text("cache 1\ntotal_cache 2000\n")

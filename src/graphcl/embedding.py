@@ -1,6 +1,5 @@
 """Inference: embeddings of the nodes of a graph, exact, without perturbation."""
 
-import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from graphcl.devices import available_memory_bytes
 from graphcl.distributed import current_share, fill_rows
 from graphcl.errors import require
 from graphcl.graph import Graph
+from graphcl.io.npy import read_here_and_there
 from graphcl.kernels.blocks import block_height, retry_smaller
 from graphcl.kernels.borrow import borrow
 from graphcl.kernels.csr import (
@@ -233,13 +233,10 @@ def _table(shape: tuple[int, int], like: Tensor, scratch: Path | None) -> Tensor
     if scratch is None:
         return like.new_empty(shape)
     with tempfile.TemporaryFile(dir=scratch) as file:
-        size = 4 * shape[0] * shape[1]
-        os.posix_fallocate(file.fileno(), 0, size)  # or a full disk is a crash
-        room = mmap.mmap(file.fileno(), size)
-    # Neighbours' rows lie anywhere. Where the file is larger than memory, the kernel would read 32
-    # pages around each of them, and evict as many that are still to be read.
-    room.madvise(mmap.MADV_RANDOM)
-    return torch.from_numpy(np.frombuffer(room, dtype=np.float32).reshape(shape))
+        os.posix_fallocate(file.fileno(), 0, 4 * shape[0] * shape[1])  # or a full disk is a crash
+        table = np.memmap(file, dtype=np.float32, mode="r+", shape=shape)
+    read_here_and_there(table)  # neighbours' rows lie anywhere
+    return torch.from_numpy(table)
 
 
 def _reserve(path: Path) -> None:

@@ -33,13 +33,15 @@ def _limits_left() -> Iterator[int]:
         allowed = resource.getrlimit(limit)[0]
         if allowed != resource.RLIM_INFINITY:
             yield allowed - (_kilobytes(Path("/proc/self/status"), used) or 0)
-    for folder in _control_groups(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")):
+    for folder in control_groups():
         left = _control_group_left(folder)
         if left is not None:
             yield left
 
 
-def _control_groups(root: Path, membership: Path) -> Iterator[Path]:
+def control_groups(
+    root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
+) -> Iterator[Path]:
     """Yields the folders of this process's memory groups, from its own up to the root."""
     lines = membership.read_text().splitlines() if membership.exists() else []
     for line in lines:

@@ -199,17 +199,12 @@ def test_200_000_points_answer_a_zoom(visit):
     page = visit(made_up(200_000, blobs=24))
     assert page.get_attribute("body", "data-map") == "webgl"
     times = page.evaluate(ZOOM)
-    counted = statistics.median(times)
-    if os.getloadavg()[0] > (os.cpu_count() or 1):
-        # Other processes hold the cores, and a frame of any page takes longer than a tenth of a
-        # second: what 200,000 points add to the best frame of 60 is all that can be held to it.
-        counted = min(times) - min(visit(made_up(60)).evaluate(ZOOM))
     print(
         f"zoom of 200,000 points: median {statistics.median(times):.0f} ms, best {min(times):.0f}"
     )
     page.evaluate("() => window.graphclMap.scatter.home()")
     keep(page, "200000-light")
-    assert counted < MOST_MILLISECONDS, times
+    assert statistics.median(times) < MOST_MILLISECONDS, times
 
 
 def test_names_that_are_markup_stay_text(visit):

@@ -4,7 +4,7 @@ import math
 import mmap
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -59,15 +59,14 @@ def regular_size(path: Path, error: type[InvalidInputError]) -> int:
     return found.st_size
 
 
-def read_here_and_there(*arrays: Any) -> None:
+def read_here_and_there(*arrays: "np.memmap[Any, Any]") -> None:
     """Tells the kernel that rows of mapped arrays will be read in no order.
 
     Where they do not fit into memory, it would otherwise read 32 pages around each row and evict as
-    many that are still needed. Arrays in memory are left alone.
+    many that are still needed.
     """
     for array in arrays:
-        room = array
-        while isinstance(room, np.ndarray):
+        room: Any = array
+        while isinstance(room, np.ndarray):  # a view of a map has the map behind it
             room = room.base
-        if isinstance(room, mmap.mmap):
-            room.madvise(mmap.MADV_RANDOM)
+        cast("mmap.mmap", room).madvise(mmap.MADV_RANDOM)

@@ -32,7 +32,7 @@ from graphcl.graph import Graph
 from graphcl.io import runs
 from graphcl.io.run_nodes import RunNodes, read_nodes
 from graphcl.report.nodes import describe_nodes
-from graphcl.report.projection import FEWEST, METHODS, NEIGHBOURS, principal, project
+from graphcl.report.projection import NEIGHBOURS, principal, project, usable_method
 from graphcl.seeding import derive, generator
 from graphcl.training.loop import BatchSource
 
@@ -152,7 +152,7 @@ def _place(z: Array, method: str, seed: int) -> MapPoints:
         shown = principal(shown, INDEX_DIMENSIONS)
     _log.info("nearest neighbours of %d nodes", len(rows))
     neighbours, cosines = nearest(shown, NEIGHBOURS)
-    method = "pca" if method in METHODS and len(rows) < FEWEST else method
+    method = usable_method(method, len(rows))
     _log.info("map by %s", method)
     places = project(shown, neighbours, cosines, method=method, seed=seed)
     return MapPoints(rows, places, neighbours, cosines, method)

@@ -16,7 +16,7 @@ from graphcl.evaluation.nearest import unit_rows
 
 METHODS = ("umap", "pca")
 NEIGHBOURS = 15
-FEWEST = 8  # fewer points have no layout by neighbours: their principal components place them
+FEWEST = 8  # points that UMAP places
 MIN_DISTANCE = 0.25  # more than UMAP's 0.1: the inside of a cluster is to be seen, and clicked
 
 Floats = npt.NDArray[np.float32]
@@ -57,11 +57,16 @@ def project(
         method: ``umap``, or ``pca``: the first two principal components of rows of length 1.
         seed: decides UMAP's draws; the same seed gives the same map.
     """
-    require(method in METHODS, "report", "map", " or ".join(METHODS), method)
     start = principal(unit_rows(z), 2)
-    if method == "pca" or len(start) < FEWEST:
+    if usable_method(method, len(start)) == "pca":
         return start
     return _umap(start, neighbours, cosines, seed)
+
+
+def usable_method(method: str, num_points: int) -> str:
+    """Returns `method`, or ``pca`` where there are too few points for a layout by neighbours."""
+    require(method in METHODS, "report", "map", " or ".join(METHODS), method)
+    return method if num_points >= FEWEST else "pca"
 
 
 def _umap(start: Floats, neighbours: Integers, cosines: Floats, seed: int) -> Floats:

@@ -134,11 +134,9 @@ class SampledGraph:
         if inductive:
             graph = training_subgraph(graph)
         graph.check()
-        if (
-            sum(getattr(part, "nbytes", 0) for part in (graph.x, graph.indices))
-            > free_memory_bytes()
-        ):
-            read_here_and_there(graph.x, graph.indices)
+        mapped = [array for array in (graph.x, graph.indices) if isinstance(array, np.memmap)]
+        if device.type == "cpu" and sum(array.nbytes for array in mapped) > free_memory_bytes():
+            read_here_and_there(*mapped)
         return cls(
             _dense_features(graph, device, feature_scaling),
             borrow(graph.indptr).to(device),
