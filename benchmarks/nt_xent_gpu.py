@@ -3,7 +3,8 @@
 usage: python -m benchmarks.nt_xent_gpu --out ROWS.jsonl [--nodes N ...] [--dim 512]
 
 `dense` is the 2N × 2N similarity matrix under autograd, as public implementations of contrastive
-learning on graphs write it; `chunked` computes it 4,096 rows at a time. Floors: the faster of the
+learning on graphs write it; `chunked` computes it 4,096 rows at a time; PyGCL's own loss is there
+where `GCL` is found (see `benchmarks.rivals.pygcl_loss`). Floors: the faster of the
 loss's two product shapes through cuBLAS in bf16, and a copy. `vs_ours` is a row's time over ours in
 bf16; `share_of_gemm` counts three full products, 6 (2N)² d, over the measured rate: symmetry saves
 one of them, so it can pass 1. About two minutes on an H200.
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from benchmarks import rows
-from benchmarks.rivals import chunked_gradient, dense_loss
+from benchmarks.rivals import chunked_gradient, dense_loss, pygcl_loss
 from graphcl.losses import nt_xent
 
 TEMPERATURE = 0.5
@@ -28,7 +29,7 @@ NODES = (2_708, 19_717, 116_000, 232_965)  # Cora, Pubmed, half of Reddit, Reddi
 
 
 def measure(work: Callable[[], Any]) -> dict[str, Any]:
-    """Times by CUDA events after two runs that warm up: 10 to 50 runs, 3 where each takes 1 s."""
+    """Times by CUDA events after two runs that warm up: 10 to 50 runs, 3 where each takes 2 s."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
@@ -36,7 +37,7 @@ def measure(work: Callable[[], Any]) -> dict[str, Any]:
     _once(work)  # may compile
     estimate = _once(work)
     peak = torch.cuda.max_memory_allocated() - before
-    repeats = 3 if estimate > 1000 else max(10, min(50, int(500 / estimate)))
+    repeats = 3 if estimate > 2000 else max(10, min(50, int(500 / estimate)))
     times = [_once(work) for _ in range(repeats)]
     return {
         "median_ms": statistics.median(times),
@@ -83,6 +84,9 @@ def contestants(h1: Tensor, h2: Tensor) -> Iterator[tuple[str, str, Callable[[],
         yield "ours", "float32", ours("float32")
     yield "dense", "tf32", lambda: torch.autograd.grad(dense_loss(h1, h2, TEMPERATURE), (h1, h2))
     yield "chunked", "tf32", lambda: chunked_gradient(h1, h2, TEMPERATURE)
+    pygcl = pygcl_loss(TEMPERATURE)
+    if pygcl:
+        yield "PyGCL", "tf32", lambda: torch.autograd.grad(pygcl(h1, h2), (h1, h2))
 
 
 def recorded(work: Callable[[], Any]) -> Callable[[], Any]:

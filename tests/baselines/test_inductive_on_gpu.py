@@ -58,3 +58,10 @@ def test_edge_attention_is_the_same_on_both(graph):
         found.append([tensor.cpu() for tensor in (out.detach(), *gradients)])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_gaan_learns_the_same_on_both():
+    data = communities()
+    method = BASELINES["gaan"].method("", **GATED | {"dropout": 0.0, "validate_every": 8})
+    ours, theirs = (method.fit_predict(data, seed=0, device=device) for device in (GPU, CPU))
+    assert (ours == theirs).mean() > 0.98  # 8 epochs: eager steps, a recording, replays

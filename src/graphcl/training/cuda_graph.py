@@ -20,10 +20,14 @@ class CudaGraphStep:
         step: does one training step on a batch and returns a tensor; the batch must be the same
             at every call.
         generator: the CUDA generator that `step` draws from.
+        pool: memory that several recordings share, none of them replayed beside another; see
+            `torch.cuda.graph_pool_handle`. Without one the recording has its own.
     """
 
-    def __init__(self, step: Callable[[Any], Tensor], generator: torch.Generator) -> None:
-        self._step, self._generator = step, generator
+    def __init__(
+        self, step: Callable[[Any], Tensor], generator: torch.Generator, pool: Any = None
+    ) -> None:
+        self._step, self._generator, self._pool = step, generator, pool
         self._stream = torch.cuda.Stream(generator.device)  # type: ignore[no-untyped-call]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._result = torch.empty(0)
@@ -41,7 +45,7 @@ class CudaGraphStep:
         if self._graph is None:
             graph = torch.cuda.CUDAGraph()
             graph.register_generator_state(self._generator)
-            with torch.cuda.graph(graph, stream=self._stream):
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 self._result = self._step(batch)
             self._graph = graph  # only now: a recording that failed is made anew
         self._graph.replay()
