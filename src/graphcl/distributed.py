@@ -104,19 +104,32 @@ def group(device: torch.device, *, patience: timedelta | None = None) -> Iterato
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    # Gloo even beside NCCL: what hosts agree on must not make a GPU wait.
-    backends = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     store, rank, world = next(rendezvous("env://"))
     if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
         # torchrun's store outlives a restart: without a name of its own, an attempt would read the
         # addresses of dead processes. Of several hosts each counts its own restarts; there
         # TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives every attempt its own store.
         store = PrefixStore(f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    backends = _backends(device, store, rank, world)
     dist.init_process_group(backends, store=store, rank=rank, world_size=world, timeout=patience)
     try:
         yield current_share()
     finally:
         dist.destroy_process_group()
+
+
+def _backends(device: torch.device, store: Any, rank: int, world: int) -> str:
+    """Returns who carries what: the same for all processes, whatever each one's host has.
+
+    Gloo even beside NCCL: what hosts agree on must not make a GPU wait. NCCL refuses two processes
+    on one GPU; where any share one, gloo carries everything, by way of the hosts' memory.
+    """
+    if device.type != "cuda":
+        return "gloo"
+    shared = int(os.environ["LOCAL_WORLD_SIZE"]) > torch.cuda.device_count()
+    store.set(f"shared-gpu-{rank}", str(int(shared)))
+    everyone = [store.get(f"shared-gpu-{each}") for each in range(world)]  # waits for each
+    return "gloo" if b"1" in everyone else "cpu:gloo,cuda:nccl"
 
 
 def gather_rows(rows: Tensor, share: Share, count: int) -> Tensor:
