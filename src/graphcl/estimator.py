@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -18,6 +17,7 @@ import sklearn.utils
 from sklearn.base import BaseEstimator
 from torch import nn
 
+from graphcl import __version__
 from graphcl.assembly import recipe_batches, recipe_encoder, recipe_perturbation
 from graphcl.collection import GraphCollection, as_graphs
 from graphcl.devices import resolve_device
@@ -343,7 +343,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         """Writes configuration, weights and metrics into an existing folder."""
         about: dict[str, str | int] = {
             "format": runs.FORMAT,
-            "graphcl": version("graphcl"),
+            "graphcl": __version__,
             "seed": self.seed,
             "num_features": self.num_features_,
             **origin,

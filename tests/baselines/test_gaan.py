@@ -19,7 +19,7 @@ from tests.conftest import dense_adjacency, random_collection, random_graph
 
 SMALL = {
     "layers": 2, "dim": 16, "embed_dim": 8, "heads": 2, "key_dim": 4, "value_dim": 4,
-    "max_dim": 4, "epochs": 2, "validate_every": 1,
+    "max_dim": 4, "epochs": 2, "validate_every": 1, "dropout": 0.1, "learning_rate": 0.005,
 }  # fmt: skip
 
 
