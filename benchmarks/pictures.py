@@ -66,8 +66,10 @@ def draw_scaling() -> None:
         ("ours", "tf32", "ours, tf32", "#aa3377", "s"),
         ("chunked", "tf32", "chunked autograd, tf32", "#4477aa", "^"),
         ("dense", "tf32", "dense autograd, tf32", "#222222", "D"),
+        ("PyGCL", "tf32", "PyGCL's own loss, tf32", "#ccbb44", "v"),
     ):
         mine = [row for row in found if (row["what"], row["precision"]) == (what, precision)]
+        mine.sort(key=lambda row: row["n_nodes"])
         alive = [row for row in mine if "failed" not in row]
         for axis, key, scale in ((axes[0], "median_ms", 1), (axes[1], "peak_extra_bytes", 1e-9)):
             x, y = [row["n_nodes"] for row in alive], [row[key] * scale for row in alive]
@@ -76,7 +78,7 @@ def draw_scaling() -> None:
                 dead = min(row["n_nodes"] for row in mine if "failed" in row)
                 axis.annotate(
                     f"out of memory\nat {dead:,}", (x[-1], y[-1]), color=colour, fontsize=8,
-                    xytext=(10, -12), textcoords="offset points",
+                    xytext=(10, 4 if what == "PyGCL" else -16), textcoords="offset points",
                 )  # fmt: skip
     axes[0].set_ylabel("milliseconds, forward + backward")
     axes[1].set_ylabel("GB beyond the inputs")

@@ -78,8 +78,8 @@ def test_more_processes_than_gpus_train_the_same_encoder(tmp_path, graph, mode):
     losses, weights = train(tmp_path, processes, **MODES[mode])
     alone, those = train(tmp_path, 1, **MODES[mode])
     assert losses == pytest.approx(alone, rel=1e-4)
-    for name, weight in weights.items():
-        np.testing.assert_allclose(weight, those[name], rtol=1e-2, atol=1e-4)
+    for name, weight in weights.items():  # Adam turns rounding of a gradient near 0 into a step
+        assert np.linalg.norm(weight - those[name]) < 1e-2 * np.linalg.norm(those[name]), name
 
 
 def test_nccl_carries_what_lies_on_gpus(tmp_path):

@@ -3,6 +3,7 @@
 Exit codes: 0 done; 2 the user's input is at fault, said in one line; 130 interrupted; 1 a bug.
 """
 
+import contextlib
 import os
 import sys
 import traceback
@@ -52,7 +53,13 @@ def main() -> None:
         sys.exit(run(sys.argv[1:]))
     from graphcl.cli import launch
 
-    sys.exit(launch.leave(run(sys.argv[1:])) if launch.announce() else 0)
+    code = launch.leave(run(sys.argv[1:])) if launch.announce() else 0
+    # Here nothing is left to do. At an interpreter's end the threads of several libraries go down
+    # in an order that nobody decides, and torchrun would take an abort there for a lost training.
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def run(arguments: list[str]) -> int:
