@@ -77,6 +77,7 @@ def recipe_source(
         fan_outs=(recipe.fan_out,) * recipe.layers,
         replace=recipe.sample_with_replacement,
         own_features=recipe.encoder == "residual",
+        precision=recipe.precision,
     )
     return sampled, mode
 

@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ def folder(tmp_path, graph):
     return tmp_path
 
 
-def start(folder, module, *arguments, **settings):
+def start(folder, module, *arguments, variables=None, **settings):
     settings = SETTINGS | settings
     changes = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     quiet = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TMPDIR": str(folder / "temporary")}
@@ -32,8 +34,14 @@ def start(folder, module, *arguments, **settings):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | quiet,
+        env=os.environ | quiet | (variables or {}),
     )
+
+
+def children(pid):
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    commands = {int(child): Path(f"/proc/{child}/cmdline").read_text() for child in found}
+    return [child for child, command in commands.items() if "graphcl" in command]
 
 
 def weights(folder, name):
@@ -70,6 +78,32 @@ def test_a_killed_worker_changes_nothing(folder):
     assert weights(folder, "run") == weights(folder, "whole")
     names = sorted(path.name for path in folder.iterdir())
     assert names == ["mine.npz", "run", "temporary", "whole"]
+
+
+def test_two_hosts_meet_and_survive_a_killed_worker(folder):
+    """Two agents, as on two hosts with one disk; a worker of one dies, and both start again."""
+    alone = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "graphcl")
+    process = start(folder, alone, "--out", "whole")
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    meet = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", "test")
+    host = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "3", *meet)
+    module = ("torch.distributed.run", *host, "-m", "graphcl")
+    options = ("--out", "run", "--checkpoint-every", "1epochs", "--resume")
+    own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    agents = [start(folder, module, *options, variables=own_store) for _ in range(2)]
+    saved = folder / "run.partial"
+    wait_for(lambda: len(list(saved.glob("checkpoint-*"))) == 2, agents[0])
+    (worker,) = children(agents[1].pid)
+    os.kill(worker, signal.SIGKILL)
+    said = [agent.communicate(timeout=240)[1] for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], said
+    assert "exitcode: -9" in said[1]
+    assert weights(folder, "run") == weights(folder, "whole")
 
 
 def test_ctrl_c_under_a_launcher_saves_and_exits_130(folder):

@@ -30,7 +30,8 @@ class Recipe:
         learning_rate: Adam's.
         weight_decay: Adam's.
         feature_scaling: `none`, or `row`: each node's features divided by their absolute sum.
-        precision: of the loss's products on a GPU: `auto` (bf16 there), `float32`, `tf32`, `bf16`.
+        precision: of the loss's products on a GPU: `auto` (bf16 there), `float32`, `tf32`, `bf16`;
+            in mode `sampled` also of the features and the encoder's products, bf16 or not.
         mode: `full` encodes the whole graph at each step, `sampled` a sampled tree around each node
             of a batch; `auto` chooses by the graph's size and the memory there is.
         fan_out: neighbours sampled per hop, in mode `sampled`.

@@ -114,10 +114,11 @@ class SampledGraph:
         replace: bool = True,
         unbiased: bool = True,
         own_features: bool = True,
+        precision: str = "auto",
     ) -> Self:
         """Builds a source from a graph; on a CPU it shares the graph's memory, or its store.
 
-        Features go to a GPU in bfloat16. Sparse ones are made dense.
+        Features go to a GPU in bfloat16, or as `precision` says. Sparse ones are made dense.
 
         Args:
             graph: any graph.
@@ -130,6 +131,8 @@ class SampledGraph:
             replace: as above.
             unbiased: as above.
             own_features: as above.
+            precision: on a GPU ``float32`` and ``tf32`` keep features and the encoder's products
+                in float32.
         """
         if inductive:
             graph = training_subgraph(graph)
@@ -138,7 +141,7 @@ class SampledGraph:
         if device.type == "cpu" and sum(array.nbytes for array in mapped) > free_memory_bytes():
             read_here_and_there(*mapped)
         return cls(
-            _dense_features(graph, device, feature_scaling),
+            _dense_features(graph, device, feature_scaling, precision),
             borrow(graph.indptr).to(device),
             borrow(graph.indices).to(device),
             perturbation,
@@ -213,15 +216,16 @@ class SampledGraph:
 
 
 def _dense_features(
-    graph: Graph, device: torch.device, feature_scaling: str
+    graph: Graph, device: torch.device, feature_scaling: str, precision: str
 ) -> Tensor | StoredFeatures:
+    on_gpu = device.type == "cuda"
+    dtype = torch.bfloat16 if on_gpu and precision in ("auto", "bf16") else torch.float32
     narrow = getattr(graph.x, "dtype", None) != np.float32
     if not scipy.sparse.issparse(graph.x) and (graph.store is not None or narrow):
         stored = stored_features(graph, feature_scaling=feature_scaling)
-        return stored.to_dense(device, torch.bfloat16) if device.type == "cuda" else stored
+        return stored.to_dense(device, dtype) if on_gpu else stored
     x = feature_tensor(graph, device=device, feature_scaling=feature_scaling)
-    dense = x if isinstance(x, Tensor) else x.to_dense()
-    return dense.to(torch.bfloat16) if device.type == "cuda" else dense
+    return (x if isinstance(x, Tensor) else x.to_dense()).to(dtype)
 
 
 def one_ahead(works: Sequence[Callable[[], T]]) -> Iterator[T]:
