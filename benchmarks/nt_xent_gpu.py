@@ -4,10 +4,10 @@ usage: python -m benchmarks.nt_xent_gpu --out ROWS.jsonl [--nodes N ...] [--dim 
 
 `dense` is the 2N × 2N similarity matrix under autograd, as public implementations of contrastive
 learning on graphs write it; `chunked` computes it 4,096 rows at a time; PyGCL's own loss is there
-where `GCL` is found (see `benchmarks.rivals.pygcl_loss`). Floors: the faster of the
-loss's two product shapes through cuBLAS in bf16, and a copy. `vs_ours` is a row's time over ours in
-bf16; `share_of_gemm` counts three full products, 6 (2N)² d, over the measured rate: symmetry saves
-one of them, so it can pass 1. About two minutes on an H200.
+where `GCL` is found (see `benchmarks.rivals.pygcl_loss`). Floors: the faster of the loss's two
+product shapes through cuBLAS in bf16, and a copy. `vs_ours` is a row's time over ours in bf16;
+`share_of_gemm` counts three full products, 6 (2N)² d, over the measured rate: symmetry saves one of
+them, so it can pass 1. About three minutes on an H200.
 """
 
 import argparse

@@ -208,15 +208,20 @@ def _around(study: Study, rows: list[Row]) -> list[str]:
     for name in sorted({row["graph"] for row in rows} & set(recipe_names())):
         recipe = vars(load_recipe(name))
         ran = [r["settings"] for r in rows if (r["graph"], r["method"]) == (name, "graphcl")]
+        varied = [key for key in study.variables if key in recipe]
+        # What varies along with the study's variable is the recipe's own where that one is.
+        own = [settings for settings in ran if all(settings[k] == recipe[k] for k in varied)]
+        ran = own or ran
         earlier = [
-            f"{key} {ran[0][key]} (now {recipe[key]})"
+            f"{key} {ran[0].get(key)} (now {recipe[key]})"
             for key in recipe
-            if key not in (*study.variables, "mode")  # that one a study may set by itself
-            and len({settings[key] for settings in ran}) == 1
-            and ran[0][key] != recipe[key]
+            if key not in (*varied, "mode")  # that one a study may set by itself
+            and len({settings.get(key) for settings in ran}) == 1
+            and ran[0].get(key) != recipe[key]
         ]
         if earlier:
-            sentences.append(f"Around an earlier recipe of {name.title()}: {', '.join(earlier)}.")
+            title = CATALOGUE[name].title
+            sentences.append(f"Around an earlier recipe of {title}: {', '.join(earlier)}.")
     return sentences
 
 

@@ -5,10 +5,11 @@ usage: python -m benchmarks.search DATASET --out ROWS.jsonl --layers L [--device
            [--recipe BEST.toml]
 
 Stage 1 trains random configurations from the paper's ranges once each and probes them at the
-paper's epoch counts on the way, then `--narrow` others between good ones; rows that ROWS.jsonl
-already holds are not computed again. Stage 2 repeats the `--each` best of every temperature and
-scaling, and the shipped recipe, with several seeds, stage 3 the `--last` best of those with more.
-The recipe with the best mean is written where `--recipe` says. Test nodes are never touched here.
+paper's epoch counts on the way, then `--narrow` others between good ones; those whose rows
+ROWS.jsonl already holds are not computed again. Stage 2 repeats the `--each` best of every
+temperature and scaling, and the shipped recipe, with several seeds, stage 3 the `--last` best of
+those with more. The recipe with the best mean is written where `--recipe` says. Test nodes are
+never touched here.
 
 Configurations are ranked by the mean of two accuracies, `score`. `val_accuracy` is that of the
 public split: its training nodes are those that the probe will have. `cv_accuracy` pools train and
@@ -213,7 +214,7 @@ def main() -> None:
             print(f"stage 1 stopped by its budget after {number} configurations")
             break
         first += search.train_and_probe(1, recipe, seed=0)
-    shipped = load_recipe(options.dataset).with_values(epochs=max(EPOCHS))
+    shipped = load_recipe(options.dataset).with_values(layers=options.layers, epochs=max(EPOCHS))
     finalists = [*best_of_each(configurations(first), options.each), shipped]
     finalists = list(dict.fromkeys(finalists))
     print(f"stage 1: {len(first)} points in {time.perf_counter() - began:.0f} s; best:")

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from graphcl.distributed import (
     ALONE,
     Share,
     any_of,
+    carriers,
     current_share,
     fill_rows,
     from_rank,
@@ -153,6 +155,22 @@ def test_rows_of_embeddings_are_split_and_put_together(found, world):
         assert rank["table"][:, 0].tolist() == owners
         assert bytes(rank["said"].tolist()).decode() == f"rank {world - 1}"
         assert rank["any"].tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        (["gpu-a", "gpu-b"], "cpu:gloo,cuda:nccl"),
+        (["gpu-a", "gpu-a"], "gloo"),  # NCCL refuses them
+        (["gpu-a", "cpu"], "gloo"),
+        (["cpu", "cpu"], "gloo"),
+    ],
+)
+def test_all_processes_agree_who_carries(places, expected):
+    store = dist.HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        found = pool.map(lambda rank: carriers(places[rank], store, rank, 2), range(2))
+        assert list(found) == [expected] * 2
 
 
 def test_shares_are_in_order_and_equal_to_within_a_row():

@@ -63,6 +63,7 @@ def recipe_source(
             batch_nodes=batch_nodes,
             fan_out=recipe.fan_out,
             feature_scaling=recipe.feature_scaling,
+            precision=recipe.precision,
             device=device,
         )
     if mode.name == "full":

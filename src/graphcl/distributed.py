@@ -1,8 +1,8 @@
 """Several processes, one training: who has which rows, and what they tell each other.
 
 A group is what ``torchrun`` starts: it tells every process its rank and where to meet. Gloo carries
-what lies on CPUs and NCCL what lies on GPUs. Without a group everything here is what one process
-does alone.
+what lies on CPUs and NCCL what lies on GPUs, unless processes share one. Without a group everything
+here is what one process does alone.
 """
 
 import os
@@ -110,7 +110,7 @@ def group(device: torch.device, *, patience: timedelta | None = None) -> Iterato
         # addresses of dead processes. Of several hosts each counts its own restarts; there
         # TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives every attempt its own store.
         store = PrefixStore(f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
-    backends = _backends(device, store, rank, world)
+    backends = carriers(_place(device), store, rank, world)
     dist.init_process_group(backends, store=store, rank=rank, world_size=world, timeout=patience)
     try:
         yield current_share()
@@ -118,18 +118,29 @@ def group(device: torch.device, *, patience: timedelta | None = None) -> Iterato
         dist.destroy_process_group()
 
 
-def _backends(device: torch.device, store: Any, rank: int, world: int) -> str:
-    """Returns who carries what: the same for all processes, whatever each one's host has.
+def _place(device: torch.device) -> str:
+    """Returns a name that no other device has, on any host."""
+    if device.type != "cuda":
+        return "cpu"
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+def carriers(place: str, store: Any, rank: int, world: int) -> str:
+    """Returns the backends that carry what lies where, the same for every process of a group.
 
     Gloo even beside NCCL: what hosts agree on must not make a GPU wait. NCCL refuses two processes
-    on one GPU; where any share one, gloo carries everything, by way of the hosts' memory.
+    on one GPU, and has nothing to offer to CPUs; then gloo carries everything, by way of the hosts'
+    memory.
+
+    Args:
+        place: ``cpu``, or the name of this process's GPU.
+        store: where the processes meet.
+        rank: this process's number.
+        world: how many there are.
     """
-    if device.type != "cuda":
-        return "gloo"
-    shared = int(os.environ["LOCAL_WORLD_SIZE"]) > torch.cuda.device_count()
-    store.set(f"shared-gpu-{rank}", str(int(shared)))
-    everyone = [store.get(f"shared-gpu-{each}") for each in range(world)]  # waits for each
-    return "gloo" if b"1" in everyone else "cpu:gloo,cuda:nccl"
+    store.set(f"place-{rank}", place)
+    places = {store.get(f"place-{each}").decode() for each in range(world)}  # waits for each
+    return "gloo" if "cpu" in places or len(places) < world else "cpu:gloo,cuda:nccl"
 
 
 def gather_rows(rows: Tensor, share: Share, count: int) -> Tensor:

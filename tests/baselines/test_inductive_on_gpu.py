@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 GPU = torch.device("cuda")
 
 SAGE = {"dim": 8, "samples_1": 4, "samples_2": 3, "epochs": 1}
-GATED = {"dim": 16, "embed_dim": 8, "heads": 2, "epochs": 8}
+GATED = {"dim": 16, "embed_dim": 8, "heads": 2, "epochs": 8, "dropout": 0.1}
 SMALL = {
     "graphsage-gcn": SAGE,
     "graphsage-mean": SAGE,

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -48,10 +49,11 @@ def weights(folder, name):
     return (folder / name / "model.safetensors").read_bytes()
 
 
-def wait_for(what, process):
+def wait_for(what, *processes):
     end = time.monotonic() + 240
     while not what():
-        assert process.poll() is None, process.communicate()
+        for process in processes:
+            assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
         time.sleep(0.01)
 
@@ -80,6 +82,7 @@ def test_a_killed_worker_changes_nothing(folder):
     assert names == ["mine.npz", "run", "temporary", "whole"]
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds workers in /proc")
 def test_two_hosts_meet_and_survive_a_killed_worker(folder):
     """Two agents, as on two hosts with one disk; a worker of one dies, and both start again."""
     alone = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "graphcl")
@@ -96,11 +99,16 @@ def test_two_hosts_meet_and_survive_a_killed_worker(folder):
     options = ("--out", "run", "--checkpoint-every", "1epochs", "--resume")
     own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     agents = [start(folder, module, *options, variables=own_store) for _ in range(2)]
-    saved = folder / "run.partial"
-    wait_for(lambda: len(list(saved.glob("checkpoint-*"))) == 2, agents[0])
-    (worker,) = children(agents[1].pid)
-    os.kill(worker, signal.SIGKILL)
-    said = [agent.communicate(timeout=240)[1] for agent in agents]
+    try:
+        saved = folder / "run.partial"
+        wait_for(lambda: len(list(saved.glob("checkpoint-*"))) == 2, *agents)
+        (worker,) = children(agents[1].pid)
+        os.kill(worker, signal.SIGKILL)
+        with ThreadPoolExecutor(2) as pool:
+            said = list(pool.map(lambda agent: agent.communicate(timeout=240)[1], agents))
+    finally:
+        for agent in agents:
+            agent.kill()
     assert [agent.returncode for agent in agents] == [0, 0], said
     assert "exitcode: -9" in said[1]
     assert weights(folder, "run") == weights(folder, "whole")

@@ -132,3 +132,14 @@ def test_the_estimate_covers_what_two_batches_hold(graph, own):
     held = sum(part.nbytes for part in parts)
     estimate = modes.sampled_bytes(12, 16, fan_outs=(5, 4), batch_nodes=30, own=own)
     assert 2 * held < estimate < 6 * held
+
+
+def test_sampled_features_take_what_their_precision_says(graph):
+    gpu, numbers = torch.device("cuda"), graph.num_nodes * graph.num_features
+    held = {
+        precision: modes.table_bytes(graph, feature_scaling="none", precision=precision, device=gpu)
+        for precision in ("auto", "bf16", "tf32", "float32")
+    }
+    assert held["bf16"] == held["auto"]
+    assert held["tf32"] == held["float32"] == held["auto"] + 2 * numbers
+    assert modes.sampled_dtype(CPU, "auto") == torch.float32

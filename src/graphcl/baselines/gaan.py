@@ -13,7 +13,7 @@ computes from itself, the maximum and the mean over its neighbours:
 """
 
 import math
-from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -189,22 +189,21 @@ class Gaan:
         model = GaanModel(
             self, data.num_features, labelled.num_outputs, generator=generator(seed, "weights")
         ).to(device)
-        steps = _Steps(model, train, self.learning_rate)
         best: dict[str, Tensor] = {}
         best_score = -1.0
-        for epoch in range(self.epochs):
-            order = torch.randperm(len(train), generator=generator(seed, "graphs", epoch)).tolist()
-            for step, index in enumerate(order):
-                done = (epoch + step / len(train)) / self.epochs
-                rate = self.learning_rate * (1 + math.cos(math.pi * done)) / 2
-                steps.take(index, rate, derive(seed, "dropout", epoch, step))
-            if (epoch + 1) % self.validate_every == 0 or epoch + 1 == self.epochs:
-                reached = _validate(model, val, epoch)
-                if reached > best_score:
-                    best_score = reached
-                    best = {name: value.clone() for name, value in model.state_dict().items()}
-            on_epoch(epoch + 1, self.epochs)
-        steps.close()
+        with closing(_Steps(model, train, self.learning_rate)) as steps:
+            for epoch in range(self.epochs):
+                choice = generator(seed, "graphs", epoch)
+                for step, index in enumerate(torch.randperm(len(train), generator=choice).tolist()):
+                    done = (epoch + step / len(train)) / self.epochs
+                    rate = self.learning_rate * (1 + math.cos(math.pi * done)) / 2
+                    steps.take(index, rate, derive(seed, "dropout", epoch, step))
+                if (epoch + 1) % self.validate_every == 0 or epoch + 1 == self.epochs:
+                    reached = _validate(model, val, epoch)
+                    if reached > best_score:
+                        best_score = reached
+                        best = {name: value.clone() for name, value in model.state_dict().items()}
+                on_epoch(epoch + 1, self.epochs)
         model.load_state_dict(best)
         with torch.no_grad():
             logits = torch.cat([model(part) for part in rest])
@@ -247,23 +246,24 @@ class _Steps:
             model.parameters(), lr=self._rate, fused=True, capturable=on_gpu
         )
         self._draws = torch.Generator(device)
-        self._steps: list[Callable[[Part], Tensor]] = [self._step] * len(parts)
+        self._recorded: list[CudaGraphStep] = []
         if on_gpu:
             pool = torch.cuda.graph_pool_handle()
-            self._steps = [CudaGraphStep(self._step, self._draws, pool) for _ in parts]
+            self._recorded = [CudaGraphStep(self._step, self._draws, pool) for _ in parts]
         self._parts = parts
 
     def take(self, index: int, rate: float, seed: int) -> None:
         """Takes a step on one of the graphs, its dropout drawn from `seed`."""
         self._rate.fill_(rate)
         self._draws.manual_seed(seed)
-        self._steps[index](self._parts[index])
+        step = self._recorded[index] if self._recorded else self._step
+        step(self._parts[index])
 
     def close(self) -> None:
-        """Gives the recordings' memory back."""
-        for step in self._steps:
-            if isinstance(step, CudaGraphStep):
-                step.close()
+        """Gives the recordings' memory back, and breaks the cycle of references through them."""
+        for recorded in self._recorded:
+            recorded.close()
+        self._recorded.clear()
 
     def _step(self, part: Part) -> Tensor:
         self._adam.zero_grad()
@@ -279,7 +279,7 @@ def _loss(model: GaanModel, part: Part, draws: torch.Generator) -> Tensor:
 
 @torch.no_grad()
 def _validate(model: GaanModel, parts: list[Part], epoch: int) -> float:
-    """Returns the score on the labelled nodes of `parts`; the only place that waits for a GPU."""
+    """Returns the score on the labelled nodes of `parts`; waits for a GPU, as no step does."""
     logits = torch.cat([model(part).index_select(0, part.nodes) for part in parts])
     if not bool(logits.isfinite().all()):
         raise TrainingError(f"Gaan: a prediction is not finite after epoch {epoch + 1}")

@@ -56,9 +56,9 @@ def main() -> None:
     code = launch.leave(run(sys.argv[1:])) if launch.announce() else 0
     # Here nothing is left to do. At an interpreter's end the threads of several libraries go down
     # in an order that nobody decides, and torchrun would take an abort there for a lost training.
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     os._exit(code)
 
 

@@ -23,16 +23,21 @@ Function = Callable[..., tuple[Tensor, Tensor]]
 
 
 class _Recording:
-    """One shape of one function, on one stream: two streams would write the same buffers."""
+    """One shape of one function, on one stream: two streams would write the same buffers.
 
-    def __init__(self, function: Function, h: Tensor, *args: Any) -> None:
+    It is recorded on a stream of its own: what a library keeps for a stream goes with the first
+    recording on it that is given up.
+    """
+
+    def __init__(self, stream: Any, function: Function, h: Tensor, *args: Any) -> None:
+        self.stream = stream
         self._input = torch.empty_like(h)
         self._graph = torch.cuda.CUDAGraph()
         # Libraries set themselves up on a thread's first call, and the backward calls before this
         # one ran on another thread: a set-up inside the recording would spoil it.
         function(h, *args)
         # Other threads go on allocating: the next minibatch is prepared in one.
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
             self._results = function(self._input, *args)
 
     def __call__(self, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,6 +48,7 @@ class _Recording:
 
 _calls: dict[Any, int] = {}
 _recordings: OrderedDict[Any, _Recording] = OrderedDict()
+_spare_streams: dict[torch.device, list[Any]] = {}
 _lock = Lock()
 
 
@@ -67,10 +73,13 @@ def replay(function: Function, h: Tensor, *args: Any) -> tuple[Tensor, Tensor] |
             _calls[key] = _calls.get(key, 0) + 1
             if _calls[key] <= EAGER_CALLS:
                 return None
-            recording = _Recording(function, h, *args)
+            spare = _spare_streams.setdefault(h.device, [])
+            to_record = spare.pop() if spare else torch.cuda.Stream(h.device)  # type: ignore[no-untyped-call]
+            recording = _Recording(to_record, function, h, *args)
             _recordings[key] = recording
             _calls.clear()
             while len(_recordings) > KEPT:
-                _recordings.popitem(last=False)
+                (_, _, _, device, *_), given_up = _recordings.popitem(last=False)
+                _spare_streams[device].append(given_up.stream)
         _recordings.move_to_end(key)
         return recording(h)

@@ -1,5 +1,6 @@
 """A training step recorded once and replayed: one launch in place of a hundred."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,21 @@ import torch
 from torch import Tensor
 
 EAGER_STEPS = 3  # real steps that let libraries allocate and kernels compile before the recording
+
+
+_own = threading.local()
+
+
+def _stream(device: torch.device) -> Any:
+    """Returns the stream that this thread records on.
+
+    Libraries keep tens of megabytes for each stream they have seen, so a training must not bring
+    its own; and memory of a pool is shared only by recordings on one stream.
+    """
+    streams = _own.__dict__.setdefault("streams", {})
+    if device not in streams:
+        streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return streams[device]
 
 
 class CudaGraphStep:
@@ -21,14 +37,15 @@ class CudaGraphStep:
             at every call.
         generator: the CUDA generator that `step` draws from.
         pool: memory that several recordings share, none of them replayed beside another; see
-            `torch.cuda.graph_pool_handle`. Without one the recording has its own.
+            `torch.cuda.graph_pool_handle`. Without one the recording has its own. Close all that
+            share one together.
     """
 
     def __init__(
         self, step: Callable[[Any], Tensor], generator: torch.Generator, pool: Any = None
     ) -> None:
         self._step, self._generator, self._pool = step, generator, pool
-        self._stream = torch.cuda.Stream(generator.device)  # type: ignore[no-untyped-call]
+        self._stream = _stream(generator.device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._result = torch.empty(0)
         self._calls = 0

@@ -65,6 +65,7 @@ def check_memory(
     fan_out: int,
     feature_scaling: str,
     device: torch.device,
+    precision: str = "auto",
 ) -> None:
     """Refuses a training that would not fit, before it takes any memory, and says what would help.
 
@@ -78,7 +79,9 @@ def check_memory(
         if mode.name == "full":
             return full_graph_bytes(graph, dim, layers)
         own = encoder == "residual"
-        table = table_bytes(graph, feature_scaling=feature_scaling, device=device)
+        table = table_bytes(
+            graph, feature_scaling=feature_scaling, precision=precision, device=device
+        )
         return table + sampled_bytes(
             graph.num_features, dim, fan_outs=(fan_out,) * layers, batch_nodes=batch_nodes, own=own
         )
@@ -103,11 +106,20 @@ def check_memory(
     raise TrainingError(f"mode {mode.name} needs {figures}; {advice}")
 
 
-def table_bytes(graph: Graph, *, feature_scaling: str, device: torch.device) -> int:
+def sampled_dtype(device: torch.device, precision: str) -> torch.dtype:
+    """Returns the type of the features, and of the encoder's products, in mode ``sampled``."""
+    narrow = device.type == "cuda" and precision in ("auto", "bf16")
+    return torch.bfloat16 if narrow else torch.float32
+
+
+def table_bytes(
+    graph: Graph, *, feature_scaling: str, device: torch.device, precision: str = "auto"
+) -> int:
     """Estimates what sampled training holds of a graph beyond the graph itself."""
     order = 8 * graph.num_nodes
     if device.type == "cuda":
-        return 2 * graph.num_nodes * graph.num_features + 8 * len(graph.indices) + 2 * order
+        each = sampled_dtype(device, precision).itemsize
+        return each * graph.num_nodes * graph.num_features + 8 * len(graph.indices) + 2 * order
     if scipy.sparse.issparse(graph.x) or (graph.store is None and feature_scaling != "none"):
         return 4 * graph.num_nodes * graph.num_features + order
     return order + 4 * graph.num_nodes

@@ -24,6 +24,7 @@ from graphcl.sampling import FAN_OUTS, TreeView, encode_tree, sample_tree, tree_
 from graphcl.seeding import derive, generator
 from graphcl.tensors import feature_tensor, layer_weights, stored_features
 from graphcl.training.inductive import training_subgraph
+from graphcl.training.modes import sampled_dtype
 from graphcl.views import Perturbation
 
 T = TypeVar("T")
@@ -218,8 +219,7 @@ class SampledGraph:
 def _dense_features(
     graph: Graph, device: torch.device, feature_scaling: str, precision: str
 ) -> Tensor | StoredFeatures:
-    on_gpu = device.type == "cuda"
-    dtype = torch.bfloat16 if on_gpu and precision in ("auto", "bf16") else torch.float32
+    on_gpu, dtype = device.type == "cuda", sampled_dtype(device, precision)
     narrow = getattr(graph.x, "dtype", None) != np.float32
     if not scipy.sparse.issparse(graph.x) and (graph.store is not None or narrow):
         stored = stored_features(graph, feature_scaling=feature_scaling)
