@@ -9,7 +9,7 @@ from sklearn.base import clone
 from torch_geometric.data import Data
 
 import graphcl
-from graphcl.errors import GraphCLError, GraphError, RunError
+from graphcl.errors import GraphCLError, GraphError, ParameterError, RunError, TrainingError
 from graphcl.estimator import GraphCL
 from graphcl.graph import Graph
 from tests.conftest import random_graph
@@ -92,6 +92,16 @@ def test_a_failed_save_leaves_nothing(graph, recipe, tmp_path, monkeypatch):
         ("config.toml", lambda data: data[:40], "not TOML|is missing|lacks the tables"),
         ("config.toml", lambda data: b"\xff\xfe", "not text"),
         ("config.toml", lambda data: data.replace(b"seed = 0\n", b""), "lacks 'seed'"),
+        (
+            "config.toml",
+            lambda data: data.replace(b"seed = 0\n", b'seed = "x"\n'),
+            r"\[run\] seed must be a whole number; got 'x'",
+        ),
+        (
+            "config.toml",
+            lambda data: data.replace(b"num_features = 12", b"num_features = inf"),
+            r"\[run\] num_features must be a whole number; got inf",
+        ),
         ("metrics.jsonl", lambda data: data[:-9], "damaged"),
     ],
 )
@@ -122,6 +132,115 @@ def test_before_fit(graph, tmp_path):
         GraphCL().transform(graph)
     with pytest.raises(GraphCLError, match="call fit before save"):
         GraphCL().save(tmp_path / "run")
+
+
+def fitted_state(model):
+    state = {name: value for name, value in vars(model).items() if name.endswith("_")}
+    return state | {"history_": list(model.history_)}
+
+
+def same_fit(model, graph, state, folder):
+    """Asserts that `model` holds `state`, and that all it tells and writes agrees with it."""
+    assert fitted_state(model) == state
+    z = model.transform(graph)
+    assert z.shape == (graph.num_nodes, len(model.get_feature_names_out()))
+    model.save(folder)
+    loaded = GraphCL.load(folder, device="cpu")
+    assert np.array_equal(loaded.transform(graph), z)
+    assert loaded.recipe_ == model.recipe_
+    assert (loaded.seed, loaded.history_) == (model.seed_, model.history_)
+
+
+def raises(error):
+    def fail(*_, **__):
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("changes", "part", "error"),
+    [
+        ({"encoder": "foo"}, None, ParameterError),
+        ({"seed": None}, None, ParameterError),
+        ({"encoder": "gat", "mode": "sampled"}, None, GraphCLError),
+        ({"learning_rate": 1e30}, None, TrainingError),
+        ({}, "recipe_encoder", ParameterError("no encoder")),
+        ({}, "recipe_batches", TrainingError("no memory")),
+        ({}, "train", KeyboardInterrupt()),
+        ({}, "train", torch.OutOfMemoryError()),
+    ],
+)
+def test_a_refit_that_fails_leaves_the_earlier_fit(
+    graph, recipe, tmp_path, monkeypatch, changes, part, error
+):
+    model = small(recipe).fit(graph)
+    state = fitted_state(model)
+    if part:
+        monkeypatch.setattr(f"graphcl.estimator.{part}", raises(error))
+    with pytest.raises(type(error) if part else error):
+        model.set_params(dim=8, **changes).fit(random_graph(num_features=5))
+    monkeypatch.undo()
+    same_fit(model, graph, state, tmp_path / "run")
+
+
+def test_a_refit_that_fails_at_its_first_step_leaves_the_earlier_fit(graph, recipe, tmp_path):
+    edges = graph.edge_index()
+    weighted = Graph.from_edge_index(edges, graph.x, edge_weight=np.full(edges.shape[1], 0.5))
+    model = small(recipe).fit(graph)
+    state = fitted_state(model)
+    with pytest.raises(ParameterError, match="takes no edge weights"):
+        model.set_params(dim=8, encoder="gin").fit(weighted)
+    same_fit(model, graph, state, tmp_path / "run")
+
+
+def test_a_first_fit_that_fails_leaves_none(graph, recipe):
+    model = small(recipe, learning_rate=1e30)
+    with pytest.raises(TrainingError, match="the loss became"):
+        model.fit(graph)
+    with pytest.raises(GraphCLError, match="call fit before transform"):
+        model.transform(graph)
+
+
+def test_an_interrupted_refit_keeps_what_it_has_reached(graph, recipe, tmp_path):
+    model = small(recipe).fit(graph)
+    earlier = model.encoder_
+    with pytest.raises(KeyboardInterrupt):
+        model.set_params(dim=8, seed=4).fit(graph, on_epoch=raises(KeyboardInterrupt()))
+    assert (model.recipe_.dim, model.seed_, len(model.history_)) == (8, 4, 1)
+    assert model.encoder_ is not earlier
+    same_fit(model, graph, fitted_state(model), tmp_path / "run")
+
+
+def test_a_resumed_fit_is_taken_over_with_its_weights(graph, recipe, tmp_path, monkeypatch):
+    small(recipe).fit(graph, checkpoints=tmp_path / "checkpoints")
+    model = small(recipe, seed=1).fit(graph)
+    state = fitted_state(model)
+    monkeypatch.setattr("graphcl.training.checkpoint.Saved.restore", raises(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        model.set_params(seed=0).fit(graph, checkpoints=tmp_path / "checkpoints", resume=True)
+    same_fit(model, graph, state, tmp_path / "run")
+
+
+@pytest.mark.parametrize("seed", [None, "x", 1.5, True, np.float64(1)])
+def test_a_seed_is_a_whole_number(graph, recipe, seed):
+    with pytest.raises(ParameterError) as caught:
+        small(recipe, seed=seed).fit(graph)
+    assert str(caught.value) == f"GraphCL: seed must be a whole number; got {seed!r}"
+
+
+def test_seeds_of_numpy_and_a_changed_seed_are_saved_as_trained(graph, recipe, tmp_path):
+    model = small(recipe, seed=np.int64(5)).fit(graph, checkpoints=tmp_path / "checkpoints")
+    assert np.array_equal(model.transform(graph), small(recipe, seed=5).fit_transform(graph))
+    model.set_params(seed=None).save(tmp_path / "run")
+    assert GraphCL.load(tmp_path / "run").seed == 5
+
+
+def test_checkpoints_that_are_none(graph, recipe):
+    with pytest.raises(ParameterError) as caught:
+        small(recipe).fit(graph, checkpoints=3)
+    expected = "GraphCL: checkpoints must be a folder or a Checkpoints; got 3"
+    assert str(caught.value) == expected
 
 
 def test_scikit_learn_clones_it(recipe):

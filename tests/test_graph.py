@@ -64,6 +64,9 @@ def test_structure_is_the_set_of_pairs_given(case):
         ({"val_mask": [7]}, "val_mask: node 7 is not among 0 to 2"),
         ({"train_mask": [0, 1], "test_mask": [1, 2]}, "train_mask and test_mask share node 1"),
         ({"node_ids": ["a"]}, "node_ids: 1 names for 3 nodes"),
+        ({"node_ids": ["b", "a", "b"]}, "node_ids: nodes 0 and 2 have the same id 'b'"),
+        ({"node_ids": np.array([7, 5, 5])}, "node_ids: nodes 1 and 2 have the same id 5"),
+        ({"node_ids": [("a", 1), 2, ("a", 1)]}, "nodes 0 and 2 have the same id ('a', 1)"),
     ],
 )
 def test_bad_input_is_refused_with_its_place(changes, message):

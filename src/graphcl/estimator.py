@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -14,8 +15,8 @@ import numpy.typing as npt
 import sklearn
 import sklearn.exceptions
 import sklearn.utils
+import torch
 from sklearn.base import BaseEstimator
-from torch import nn
 
 from graphcl import __version__
 from graphcl.assembly import recipe_batches, recipe_encoder, recipe_perturbation
@@ -32,10 +33,12 @@ from graphcl.recipes.recipe import recipe_keys
 from graphcl.tensors import graph_tensors
 from graphcl.training import Checkpoints, EpochMetrics, train
 from graphcl.training.fingerprint import fingerprint
+from graphcl.training.loop import TrainingState
 from graphcl.training.modes import SAMPLED_ENCODERS, Mode
 from graphcl.training.progress import RowProgress, progress
 
 Rows = npt.NDArray[np.float32]
+Several = GraphCollection | list[Any] | tuple[Any, ...]
 LAYERWISE_NODES = 50_000  # above, inference goes layer by layer in blocks of rows
 
 
@@ -77,14 +80,16 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         history_: one `EpochMetrics` per epoch.
         mode_: whether the (first) graph was trained whole or sampled, and why.
         seconds_: how long training took.
+        seed_: the seed that it was trained with.
     """
 
     recipe_: Recipe
-    encoder_: nn.Module
+    encoder_: torch.nn.Module
     num_features_: int
     history_: list[EpochMetrics]
     mode_: Mode
     seconds_: float
+    seed_: int
 
     def __init__(
         self,
@@ -150,8 +155,9 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Trains an encoder on `graph`; its labels, if any, are not looked at.
 
-        Interrupted by the user, the estimator keeps the weights it has reached. In a group of
-        processes that ``torchrun`` started, all train one encoder; see `graphcl.distributed`.
+        Interrupted, by the user or by a full disk, the estimator keeps the weights it has reached;
+        where training fails, it stays as it was. In a group of processes that ``torchrun`` started,
+        all train one encoder; see `graphcl.distributed`.
 
         Args:
             graph: a `Graph` or a `torch_geometric.data.Data`; a list of them; or a
@@ -165,30 +171,39 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         """
         given = as_graphs(graph)
         graphs = given.train if isinstance(given, GraphCollection) else (given,)
-        recipe, device = self.complete_recipe(), resolve_device(self.device)
-        trained = {**asdict(recipe), "seed": self.seed, "graph": fingerprint(graphs)}
+        seed: Any = self.seed
+        whole = isinstance(seed, Integral) and not isinstance(seed, bool)
+        require(whole, "GraphCL", "seed", "a whole number", seed)
         if isinstance(checkpoints, str | Path):
             checkpoints = Checkpoints(checkpoints)
+        known = checkpoints is None or isinstance(checkpoints, Checkpoints)
+        require(known, "GraphCL", "checkpoints", "a folder or a Checkpoints", checkpoints)
+        recipe, device, seed = self.complete_recipe(), resolve_device(self.device), int(seed)
+        trained = {**asdict(recipe), "seed": seed, "graph": fingerprint(graphs)}
         saved = checkpoints.latest(trained) if checkpoints and resume else None
         modes = saved.about["trained"]["modes"] if saved else ()
         source, decided = recipe_batches(
             recipe, graphs, device=device, modes=modes, ignore_memory=self.ignore_memory
         )
-        self.mode_ = decided[0]._replace(reason="as begun") if saved else decided[0]
-        self.recipe_, self.num_features_, self.history_ = recipe, given.num_features, []
-        self.encoder_ = recipe_encoder(recipe, given.num_features, seed=self.seed).to(device)
-        self.seconds_ = 0.0
+        mode = decided[0]._replace(reason="as begun") if saved else decided[0]
+        encoder = recipe_encoder(recipe, given.num_features, seed=seed).to(device)
         if checkpoints:
             checkpoints.begin(trained | {"modes": [mode.name for mode in decided]}, saved)
-        if saved:
-            self.history_ = [EpochMetrics(**line) for line in saved.about["history"]]
-            self.seconds_ = saved.about["seconds"]
         speaks = self.verbose and current_share().first
         if speaks:
-            print(f"mode {self.mode_.name}: {self.mode_.reason}", file=sys.stderr, flush=True)
-        began = time.perf_counter() - self.seconds_
+            print(f"mode {mode.name}: {mode.reason}", file=sys.stderr, flush=True)
+        began = time.perf_counter() - (saved.about["seconds"] if saved else 0.0)
         shown = progress(recipe.epochs) if speaks else nullcontext(lambda _: None)
+        before = self.__dict__.copy()
         with shown as show:
+
+            def begin(state: TrainingState) -> None:
+                if saved:
+                    saved.restore(state)
+                new = {"recipe_": recipe, "encoder_": encoder, "mode_": mode, "seed_": seed}
+                new |= {"history_": list(state.history), "seconds_": state.seconds}
+                new["num_features_"] = given.num_features
+                self.__dict__.update(new)  # at once: an interrupt finds this fit or the earlier one
 
             def record(metrics: EpochMetrics) -> None:
                 self.history_.append(metrics)
@@ -196,24 +211,29 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
                 show(metrics)
                 on_epoch(metrics)
 
-            train(
-                self.encoder_,
-                source,
-                perturbation=recipe_perturbation(recipe),
-                temperature=recipe.temperature,
-                epochs=recipe.epochs,
-                learning_rate=recipe.learning_rate,
-                weight_decay=recipe.weight_decay,
-                precision=recipe.precision,
-                seed=self.seed,
-                restore=saved.restore if saved else lambda _: None,
-                on_step=checkpoints or (lambda _: None),
-                on_epoch=record,
-            )
+            try:
+                train(
+                    encoder,
+                    source,
+                    perturbation=recipe_perturbation(recipe),
+                    temperature=recipe.temperature,
+                    epochs=recipe.epochs,
+                    learning_rate=recipe.learning_rate,
+                    weight_decay=recipe.weight_decay,
+                    precision=recipe.precision,
+                    seed=seed,
+                    restore=begin,
+                    on_step=checkpoints or (lambda _: None),
+                    on_epoch=record,
+                )
+            except (GraphCLError, torch.OutOfMemoryError) as error:
+                if not isinstance(error, RunError):  # a full disk spoils no weights
+                    self.__dict__ = before
+                raise
         return self
 
     @overload
-    def transform(self, graph: GraphCollection | list[Any] | tuple[Any, ...]) -> list[Rows]: ...
+    def transform(self, graph: Several) -> list[Rows]: ...
     @overload
     def transform(
         self, graph: Any, *, nodes: slice | None = ..., scratch: Path | None = ...
@@ -239,17 +259,13 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         if isinstance(given, GraphCollection):
             if nodes is not None:
                 raise GraphError(f"{given.name}: a range of nodes is of one graph, not of several")
-            return [
-                self._table(self._transform_one(one, None, None), one, None) for one in given.graphs
-            ]
-        return self._table(self._transform_one(given, nodes, scratch), given, nodes)
+            return [self._transform_one(one, None, None) for one in given.graphs]
+        return self._transform_one(given, nodes, scratch)
 
-    def _transform_one(self, graph: Graph, nodes: slice | None, scratch: Path | None) -> Rows:
-        if graph.num_features != self.num_features_:
-            raise GraphError(
-                f"{graph.name}: has {graph.num_features} features; "
-                f"the model was trained on {self.num_features_}"
-            )
+    def _transform_one(self, graph: Graph, nodes: slice | None, scratch: Path | None) -> Any:
+        name, found, wanted = graph.name, graph.num_features, self.num_features_
+        if found != wanted:
+            raise GraphError(f"{name}: has {found} features; the model was trained on {wanted}")
         device = resolve_device(self.device)
         encoder, scaling = self.encoder_.to(device), self.recipe_.feature_scaling
         if graph.num_nodes > LAYERWISE_NODES and self.recipe_.encoder in SAMPLED_ENCODERS:
@@ -257,14 +273,12 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
             options |= {"nodes": nodes, "scratch": scratch}
             if self.verbose:
                 options["on_rows"] = RowProgress()
-            return embed_graph(encoder, graph, **options)
+            return self._table(embed_graph(encoder, graph, **options), graph, nodes)
         x, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
-        return embed(encoder, x, adjacency)[nodes or slice(None)]
+        return self._table(embed(encoder, x, adjacency)[nodes or slice(None)], graph, nodes)
 
     @overload
-    def fit_transform(
-        self, graph: GraphCollection | list[Any] | tuple[Any, ...], y: None = None
-    ) -> list[Rows]: ...
+    def fit_transform(self, graph: Several, y: None = None) -> list[Rows]: ...
     @overload
     def fit_transform(self, graph: Any, y: None = None) -> Rows: ...
     def fit_transform(self, graph: Any, y: None = None) -> Any:
@@ -299,9 +313,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         if kind == "pandas":
             import pandas
 
-            ids = (
-                graph.node_ids if nodes is None or graph.node_ids is None else graph.node_ids[nodes]
-            )
+            ids = None if graph.node_ids is None else graph.node_ids[nodes or slice(None)]
             return pandas.DataFrame(z, index=ids, columns=names)
         if kind == "polars":
             import polars
@@ -341,13 +353,8 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
 
     def write_to(self, folder: Path, **origin: str) -> None:
         """Writes configuration, weights and metrics into an existing folder."""
-        about: dict[str, str | int] = {
-            "format": runs.FORMAT,
-            "graphcl": __version__,
-            "seed": self.seed,
-            "num_features": self.num_features_,
-            **origin,
-        }
+        about: dict[str, str | int] = {"format": runs.FORMAT, "graphcl": __version__}
+        about |= {"seed": self.seed_, "num_features": self.num_features_, **origin}
         recipe = self.recipe_.to_toml()
         (folder / runs.CONFIG).write_text(f"[recipe]\n{recipe}\n[run]\n{format_toml(about)}")
         runs.write_weights(folder / runs.MODEL, self.encoder_.state_dict())
@@ -361,19 +368,21 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         Raises:
             RunError: the directory is missing, or a file in it is damaged.
         """
-        folder = Path(path)
+        folder, where = Path(path), Path(path) / runs.CONFIG
         config = runs.read_config(folder)
-        recipe = Recipe.from_mapping(config["recipe"], where=str(folder / runs.CONFIG))
-        try:
-            seed, num_features = int(config["run"]["seed"]), int(config["run"]["num_features"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{folder / runs.CONFIG}: [run] lacks {error}") from None
+        recipe, about = Recipe.from_mapping(config["recipe"], where=str(where)), config["run"]
+        for key in ("seed", "num_features"):
+            if key not in about:
+                raise RunError(f"{where}: [run] lacks {key!r}")
+            if type(about[key]) is not int:
+                raise RunError(f"{where}: [run] {key} must be a whole number; got {about[key]!r}")
+        seed, num_features = about["seed"], about["num_features"]
         # Compared with the weights that are there before room for them is made.
         if not 1 <= num_features <= runs.weights_bytes(folder) // (4 * recipe.dim):
             wrong = f"num_features = {num_features} and dim = {recipe.dim}"
-            raise RunError(f"{folder / runs.CONFIG}: {wrong} do not fit {runs.MODEL}")
+            raise RunError(f"{where}: {wrong} do not fit {runs.MODEL}")
         model = cls(recipe, seed=seed, device=device)
-        model.recipe_, model.num_features_ = recipe, num_features
+        model.recipe_, model.num_features_, model.seed_ = recipe, num_features, seed
         model.encoder_ = recipe_encoder(recipe, num_features, seed=seed)
         try:
             model.encoder_.load_state_dict(runs.read_weights(folder))

@@ -278,6 +278,16 @@ class Graph:
         )
 
 
+def split_gap(graph: Graph) -> str:
+    """Says which nodes of a split are given and which are not; empty where all or none are."""
+    masks = {"train": graph.train_mask, "validation": graph.val_mask, "test": graph.test_mask}
+    given = [name for name, mask in masks.items() if mask is not None and mask.any()]
+    missing = [name for name in masks if name not in given]
+    if not (given and missing):
+        return ""
+    return f"{' and '.join(given)} nodes are given, {' and '.join(missing)} nodes are not"
+
+
 def _with_features(arrays: dict[str, Any]) -> dict[str, Any]:
     if arrays.get("x") is None:
         raise GraphError("the graph has no features; pass x, one row per node")

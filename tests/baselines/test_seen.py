@@ -79,8 +79,13 @@ def test_unlabelled_nodes_are_left_out(graph):
 def test_what_is_missing_is_named(graph):
     with pytest.raises(GraphError, match="Gaan: random has no labels"):
         Labelled.of(replace(graph, y=None), inductive=False, owner="Gaan")
-    with pytest.raises(GraphError, match="has no split"):
+    with pytest.raises(GraphError, match="masks; validation and test nodes are given, train nodes"):
         Labelled.of(replace(graph, train_mask=None), inductive=False, owner="Gaan")
+    free = replace(graph, train_mask=None, val_mask=None, test_mask=None)
+    with pytest.raises(
+        GraphError, match="Gaan: random needs train and validation masks; it has no"
+    ):
+        Labelled.of(free, inductive=False, owner="Gaan")
     nobody = np.zeros(graph.num_nodes, dtype=bool)
     with pytest.raises(GraphError, match="no labelled training or validation"):
         Labelled.of(replace(graph, val_mask=nobody), inductive=False, owner="Gaan")

@@ -50,6 +50,8 @@ def test_the_build_script_reproduces_the_bundled_files(data_folder, tmp_path, mo
 def test_unknown_and_absent_datasets():
     with pytest.raises(DatasetError, match=r"known: cora, .*did you mean 'citeseer'"):
         load_dataset("citeser")
+    with pytest.raises(DatasetError, match="unknown dataset None; known: cora, "):
+        load_dataset(None)
     with pytest.raises(DatasetError):
         load_dataset("reddit")
 

@@ -2,6 +2,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.pipeline import make_pipeline
@@ -9,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 
 from graphcl.errors import GraphError
 from graphcl.evaluation import linear_probe, probe
-from graphcl.evaluation.probe import STRENGTHS, standardiser
+from graphcl.evaluation.probe import STRENGTHS, node_split, standardiser
 from graphcl.graph import Graph
 from tests.conftest import random_graph
 
@@ -110,6 +111,92 @@ def test_unlabelled_nodes_are_left_out(graph):
     y = graph.y.copy()
     y[np.flatnonzero(graph.test_mask)[:10]] = -1
     assert linear_probe(graph.x, with_labels(graph, y, **masks_of(graph))).nodes == (80, 80, 70)
+
+
+@pytest.mark.parametrize(
+    ("mask", "name"),
+    [("train_mask", "train"), ("val_mask", "validation"), ("test_mask", "test")],
+)
+def test_a_part_without_labels_is_refused(graph, mask, name):
+    y = np.where(getattr(graph, mask), -1, graph.y)
+    bare = with_labels(graph, y, **masks_of(graph))
+    with pytest.raises(GraphError, match=f"^probe: no labelled node among the {name} nodes$"):
+        linear_probe(graph.x, bare)
+
+
+def test_choosing_by_validation_needs_no_test_label(graph):
+    y = np.where(graph.test_mask, -1, graph.y)
+    train, val, test = node_split(with_labels(graph, y, **masks_of(graph)), y, 0)
+    assert (len(train), len(val), len(test)) == (80, 80, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("train", "test"), "train and test nodes are given, validation nodes are not"),
+        (("train",), "train nodes are given, validation and test nodes are not"),
+        (("val", "test"), "validation and test nodes are given, train nodes are not"),
+    ],
+)
+@pytest.mark.parametrize("empty", [False, True])
+def test_half_a_split_is_refused_not_replaced(graph, given, message, empty):
+    nobody = np.zeros(graph.num_nodes, dtype=bool) if empty else None
+    masks = {
+        f"{name}_mask": getattr(graph, f"{name}_mask") if name in given else nobody
+        for name in ("train", "val", "test")
+    }
+    with pytest.raises(GraphError, match=f"^probe: {message}; give all three or none$"):
+        linear_probe(graph.x, with_labels(graph, graph.y, **masks))
+
+
+def test_masks_without_a_node_are_no_split(graph):
+    nobody = dict.fromkeys(masks_of(graph), np.zeros(graph.num_nodes, dtype=bool))
+    assert linear_probe(graph.x, with_labels(graph, graph.y, **nobody)).split == "random"
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 2**70])
+def test_any_seed_draws_a_split(graph, seed):
+    assert linear_probe(graph.x, with_labels(graph, graph.y), seed=seed).split == "random"
+
+
+def test_embeddings_may_be_tensors_tables_or_rows(graph):
+    expected = linear_probe(graph.x, graph)
+    tensor = torch.tensor(graph.x, requires_grad=True)
+    halves = [tensor[:100], tensor[100:]]
+    for z in (tensor, halves, list(tensor), graph.x.tolist(), tuple(map(tuple, graph.x.tolist()))):
+        assert linear_probe(z, graph) == expected
+
+
+@pytest.mark.parametrize(
+    ("z", "message"),
+    [
+        ([], "probe: the list of embeddings is empty"),
+        (np.ones((240, 0)), "probe: the embeddings have no columns"),
+        (np.ones((240, 2), dtype=complex), "probe: embeddings must be numbers; got dtype complex"),
+        ([[1.0, 2.0], [1.0]], "probe: entry 1 of the list of embeddings has shape (1,)"),
+        ([np.ones((100, 2)), np.ones((140, 3))], "probe: entry 1 of the list of embeddings"),
+        ([[1.0, [2.0]]], "probe: embeddings: not a rectangular array"),
+        ([1.0, 2.0], "probe: entry 0 of the list of embeddings has shape ()"),
+    ],
+)
+def test_what_is_no_table_is_refused_in_one_line(graph, z, message):
+    with pytest.raises(GraphError) as caught:
+        linear_probe(z, graph)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_is_named_by_its_place(graph, value, monkeypatch):
+    monkeypatch.setattr(probe, "_BLOCK_ROWS", 100)
+    z = graph.x.copy()
+    z[203, 4] = z[210, 2] = value
+    with pytest.raises(GraphError, match=f"^embeddings: {value} at row 203, column 4$"):
+        linear_probe(z, graph)
+    huge = graph.x.astype(np.float64)
+    huge[3, 5] = 1e300
+    with pytest.raises(GraphError, match="values of column 5 are too large to be squared"):
+        linear_probe(huge, graph)
 
 
 def test_constant_columns_are_harmless(graph):

@@ -128,3 +128,10 @@ def test_what_cannot_be_clustered_is_one_cluster():
         assert found.silhouette is None
     with pytest.raises(ParameterError, match="counts"):
         cluster(np.eye(3), (1,))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_any_seed_will_do(seed):
+    z = blobs()[0]
+    assert cluster(z, seed=seed, sample=60).sizes == (30, 30, 30)
+    assert uniformity(z, seed=seed, sample=60) < 0

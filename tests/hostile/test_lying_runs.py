@@ -80,7 +80,7 @@ RUNS = {
     "absurd dim": (config("dim = 8", "dim = 99999999999"), "dim must be in [1, 65536]"),
     "absurd layers": (config("layers = 2", "layers = 100000"), "layers must be in [1, 64]"),
     "wide": (config("dim = 8", "dim = 65536"), "dim = 65536 do not fit model.safetensors"),
-    "no seed": (config("seed = 0", "seed = 'x'"), "[run] lacks"),
+    "no seed": (config("seed = 0", "seed = 'x'"), "[run] seed must be a whole number"),
     "metrics of noise": (lines("{\x00"), "metrics.jsonl: damaged"),
     "deep metrics": (lines("[" * 100_000), "metrics.jsonl: damaged"),
     "other metrics": (lines('{"epoch": 1, "evil": 2}'), "metrics.jsonl: damaged"),

@@ -59,3 +59,9 @@ def test_nothing_there_and_damage(tmp_path):
     np.savez(tmp_path / NODES, ids=np.array([{}], dtype=object), degree=np.arange(1))
     with pytest.raises(RunError, match="pickled objects, which are never read"):
         read_nodes(tmp_path)
+
+
+def test_large_class_numbers_come_back(tmp_path):
+    y = np.array([-1, 2**31, 2**40])
+    write_nodes(tmp_path, RunNodes(np.arange(3), np.zeros(3, int), y))
+    assert read_nodes(tmp_path).y.tolist() == y.tolist()

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -193,11 +194,30 @@ def test_it_keeps_no_square_matrix_beyond_the_limit(monkeypatch):
         ((torch.ones(2, 3), torch.ones(3, 3)), "of one shape"),
         ((torch.ones(0, 3), torch.ones(0, 3)), "with M > 0"),
         ((torch.ones(3), torch.ones(3)), "of one shape"),
+        ((np.ones((2, 3)), np.ones((2, 3))), "must be dense tensors .*; got 'ndarray and ndarray'"),
+        ((torch.ones(2, 3), None), "got 'a tensor of float32 and NoneType'"),
+        ((torch.ones(2, 3, dtype=torch.int64),) * 2, "got 'a tensor of int64 and a"),
+        ((torch.ones(2, 3, dtype=torch.complex64),) * 2, "got 'a tensor of complex64 and a"),
+        ((torch.eye(3).to_sparse(),) * 2, "got 'a tensor of sparse_coo float32 and a"),
+        (
+            (torch.ones(2, 3), torch.ones(2, 3), "a"),
+            "temperature must be a positive number; got 'a'",
+        ),
+        ((torch.ones(2, 3), torch.ones(2, 3), None), "a positive number; got 'NoneType'"),
+        ((torch.ones(2, 3), torch.ones(2, 3), torch.ones(2)), "a positive number; got 'a tensor"),
+        ((torch.ones(2, 3), torch.ones(2, 3), math.nan), "temperature must be positive; got nan"),
     ],
 )
 def test_bad_arguments(arguments, message):
-    with pytest.raises(ParameterError, match=message):
+    with pytest.raises(ParameterError, match=message) as caught:
         nt_xent(*arguments)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("temperature", [1, np.float32(1), np.int64(1), torch.tensor(1.0)])
+def test_any_number_is_a_temperature(temperature):
+    h1, h2 = pair(4, 3)
+    assert nt_xent(h1, h2, temperature) == nt_xent(h1, h2, 1.0)
 
 
 def test_precision_names():

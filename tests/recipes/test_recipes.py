@@ -1,4 +1,6 @@
 import inspect
+import subprocess
+import sys
 import tomllib
 from dataclasses import asdict
 from importlib import resources
@@ -7,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcl.encoders import ENCODERS
+from graphcl.encoders import ENCODERS, build_encoder
 from graphcl.errors import InvalidInputError, ParameterError, RecipeError
 from graphcl.estimator import GraphCL
 from graphcl.io.toml import format_toml
 from graphcl.recipes import Recipe, load_recipe, recipe_names
+from graphcl.recipes.recipe import ENCODERS as KNOWN_ENCODERS
 from graphcl.recipes.recipe import recipe_keys
 
 
@@ -79,12 +82,29 @@ def test_default_follows_the_papers_advice():
         ({"feature_scaling": "max"}, "feature_scaling must be 'none' or 'row'; got 'max'"),
         ({"precision": "half"}, "precision must be 'auto'"),
         ({"encoder": 3}, "encoder must be text; got 3"),
+        ({"encoder": "gatt"}, "unknown encoder 'gatt'; known: mean, residual, gcn, sage, gat, gin"),
     ],
 )
 def test_bad_values(values, message):
     with pytest.raises(InvalidInputError) as caught:
         load_recipe("default").with_values(**values)
     assert message in str(caught.value)
+
+
+def test_recipes_and_encoders_know_the_same_names(generator):
+    assert KNOWN_ENCODERS == ENCODERS
+    with pytest.raises(ParameterError) as ours:
+        load_recipe("default").with_values(encoder="gatt")
+    with pytest.raises(ParameterError) as theirs:
+        build_encoder("gatt", 3, generator=generator)
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_recipes_are_read_without_torch():
+    code = (
+        "import sys, graphcl.recipes as r; r.load_recipe('cora'); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_text_is_read_as_the_keys_type():

@@ -57,3 +57,11 @@ def test_bad_method_and_missing_extra(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingExtraError, match=r"--map pca needs none.*graphcl\[report\]"):
         project(z, *near)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_any_seed_will_do(seed):
+    z = blobs(60)[0]
+    places = project(z, *nearest(z, 10), seed=seed)
+    assert places.shape == (60, 2)
+    assert np.isfinite(places).all()

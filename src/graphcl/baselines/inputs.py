@@ -7,7 +7,7 @@ import numpy as np
 from graphcl.baselines.protocol import Data, Labels
 from graphcl.collection import GraphCollection
 from graphcl.errors import GraphError
-from graphcl.graph import Graph
+from graphcl.graph import Graph, split_gap
 
 
 class VisibleLabels(NamedTuple):
@@ -64,7 +64,8 @@ def visible_labels(graph: Graph, owner: str) -> VisibleLabels:
     if graph.y.ndim == 2:
         raise GraphError(f"{owner}: takes one class per node; {graph.name} has several labels")
     if not graph.has_split:
-        raise GraphError(f"{owner}: needs train, validation and test masks; {graph.name} has none")
+        lack = split_gap(graph) or "it has none"
+        raise GraphError(f"{owner}: {graph.name} needs train, validation and test masks; {lack}")
     assert graph.train_mask is not None
     assert graph.val_mask is not None
     labelled = graph.y >= 0

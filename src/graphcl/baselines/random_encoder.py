@@ -57,7 +57,6 @@ BASELINE = Baseline(
     "Random encoder",
     RandomEncoder,
     settings={
-        "cora": {"feature_scaling": "none"},
         "citeseer": {"layers": 1, "feature_scaling": "none"},
         "pubmed": {"layers": 1},
         "ppi": {"encoder": "residual", "layers": 3, "feature_scaling": "none"},

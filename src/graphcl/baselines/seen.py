@@ -9,7 +9,7 @@ import scipy.sparse
 from graphcl.baselines.protocol import Data
 from graphcl.collection import GraphCollection
 from graphcl.errors import GraphError
-from graphcl.graph import Graph
+from graphcl.graph import Graph, split_gap
 from graphcl.io.validation import IntArray
 from graphcl.training.inductive import training_subgraph
 
@@ -90,7 +90,8 @@ class Labelled:
             if data.y is None:
                 raise GraphError(f"{owner}: {data.name} has no labels")
             if data.train_mask is None or data.val_mask is None:
-                raise GraphError(f"{owner}: {data.name} has no split; give train and val masks")
+                lack = split_gap(data) or "it has none"
+                raise GraphError(f"{owner}: {data.name} needs train and validation masks; {lack}")
             train, val = np.flatnonzero(data.train_mask), np.flatnonzero(data.val_mask)
             y, positions = data.y, np.arange(len(train)) if inductive else train
         # A node with several labels may have none of them: that is an answer, not a gap.

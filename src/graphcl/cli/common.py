@@ -14,7 +14,7 @@ from graphcl import __version__
 from graphcl.cli.tables import print_notes
 from graphcl.collection import GraphCollection
 from graphcl.datasets import CATALOGUE, load_dataset
-from graphcl.errors import DatasetError, RunError, suggestion
+from graphcl.errors import DatasetError, GraphCLError, RunError, suggestion
 from graphcl.graph import Graph
 from graphcl.io import runs
 from graphcl.io.graph_file import read_arrays
@@ -22,6 +22,7 @@ from graphcl.io.sources import EDGE_FILES, looks_like_tables
 from graphcl.io.store import is_store
 from graphcl.io.table_options import TableOptions
 from graphcl.tables import load_tables
+from graphcl.training.fingerprint import fingerprint
 
 
 def load_graph(name: str, tables: TableOptions | None = None) -> Graph | GraphCollection:
@@ -77,8 +78,25 @@ def run_graph(run: Path) -> str:
 
 
 def load_run_graph(run: Path) -> Graph | GraphCollection:
-    """Returns the graph that a run was trained on."""
-    return load_graph(run_graph(run), run_tables(run))
+    """Returns the graph that a run was trained on.
+
+    Raises:
+        RunError: what has its name now is another graph, or none.
+    """
+    source = run_graph(run)
+    try:
+        graph = load_graph(source, run_tables(run))
+    except GraphCLError as error:
+        raise RunError(f"{error} (the graph that {run} was trained on)") from None
+    expected = runs.read_config(run, baselines=True)["run"].get("fingerprint")
+    if expected is not None and graph_fingerprint(graph) != expected:
+        raise RunError(f"{run}: was trained on another graph than {source} is now")
+    return graph
+
+
+def graph_fingerprint(graph: Graph | GraphCollection) -> str:
+    """Returns a few digits by which a run knows the graph that it was trained on."""
+    return fingerprint(graph.graphs if isinstance(graph, GraphCollection) else (graph,))
 
 
 def run_tables(run: Path) -> TableOptions | None:

@@ -24,8 +24,19 @@ COMMANDS = {
 }
 
 
+class InterruptedCommandError(Exception):
+    """Ctrl-C or SIGTERM, where a command has nothing of its own to say about it."""
+
+
 class LazyGroup(TyperGroup):
     """Lists stand-ins with a summary; the command itself is imported when it is to run."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs a command; typer itself would end without a word where it is interrupted."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise InterruptedCommandError from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Returns the name, the command and the arguments left."""

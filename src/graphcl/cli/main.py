@@ -4,14 +4,18 @@ Exit codes: 0 done; 2 the user's input is at fault, said in one line; 130 interr
 """
 
 import contextlib
+import io
 import os
+import signal
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
-from graphcl.cli.lazy import LazyGroup, register
+from graphcl.cli.lazy import InterruptedCommandError, LazyGroup, register
 from graphcl.cli.volume import QuietOption, VerboseOption, is_verbose, volume
 from graphcl.errors import GraphCLError
 
@@ -49,6 +53,9 @@ def options(
 
 def main() -> None:
     """Runs the command line and exits with its code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without ± must not end a command
+            stream.reconfigure(errors="backslashreplace")
     if not _under_torchrun():
         sys.exit(run(sys.argv[1:]))
     from graphcl.cli import launch
@@ -65,11 +72,24 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Runs one command and returns its exit code."""
     stderr = sys.stderr
-    with volume():
+    with volume(), _terminable():
         code, message = _run(arguments)
     if message:
         print(message, file=stderr)
     return code
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Lets SIGTERM end a command as Ctrl-C does: tidied up, with 130."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python delivers signals to the main thread alone
+        return
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _run(arguments: list[str]) -> tuple[int, str]:
@@ -83,7 +103,7 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         context = getattr(error, "ctx", None)
         message = getattr(error, "format_message", error.__str__)()
         return _failure(message, command=context.command_path if context else "")
-    except (KeyboardInterrupt, typer.Abort):
+    except (InterruptedCommandError, KeyboardInterrupt, typer.Abort):
         return _failure("interrupted", code=130)
     except SystemExit as error:
         # The reader of our output has gone (`graphcl datasets | head -1`); nothing is wrong.

@@ -10,7 +10,14 @@ import numpy as np
 import torch
 import typer
 
-from graphcl.cli.common import graph_facts, load_graph, names_tables, note, versions
+from graphcl.cli.common import (
+    graph_facts,
+    graph_fingerprint,
+    load_graph,
+    names_tables,
+    note,
+    versions,
+)
 from graphcl.cli.embed import embed_rows
 from graphcl.cli.interrupts import interrupts
 from graphcl.cli.launch import ProcessesOption, agree, launch
@@ -23,7 +30,7 @@ from graphcl.cli.unfinished import begin, completed, every, saved
 from graphcl.collection import GraphCollection
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory, resolve_device
 from graphcl.distributed import any_of, first_process, group, local_device, restarted
-from graphcl.errors import GraphError
+from graphcl.errors import DatasetError, GraphError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import MultilabelResult, ProbeResult
 from graphcl.evaluation.multilabel import STEPS
@@ -102,26 +109,29 @@ def train(
         graphcl train cora --method dgi --set patience=50
     """
     pace = every(checkpoint_every)
+    if not graph.isprintable() and graph != graph.encode(errors="replace").decode():
+        raise DatasetError(f"{graph!a}: a name that is not UTF-8; rename it")
     if method != "graphcl":
         ours = {"--recipe": recipe is not None, "--resume": resume, "--processes": processes > 1}
         ours["--log"] = log is not None
         check_baseline(method, graph, settings=parse_settings(settings), ours=ours)
     launch(processes)
-    said: dict[str, str] = {}
+    origin = {"graph": graph}
     loaded: Graph | GraphCollection
     if names_tables(graph, tables):
         loaded, report = load_tables(graph, tables)
         if first_process():
             print_notes(report)
-        said = {"tables": tables.record(report)}
+        origin["tables"] = tables.record(report)
     else:
         loaded = load_graph(graph, tables)
+    origin["fingerprint"] = graph_fingerprint(loaded)
     if method != "graphcl":
         train_baseline(
             method,
             loaded,
             source=graph,
-            said=said,
+            origin=origin,
             out=out,
             settings=parse_settings(settings),
             seed=seed,
@@ -143,12 +153,12 @@ def train(
         taken = stack.enter_context(interrupts())
         result = None
         if resume and not overwrite:
-            result = agree(lambda: completed(out, model, graph), share)
+            result = agree(lambda: completed(out, model, origin), share)
         if result is None:
             folder = agree(lambda: begin(stack, out, overwrite=overwrite, resume=resume), share)
             if share.first:
                 print(f"{loaded!r}; recipe {chosen}; {device_name(where)}", file=sys.stderr)
-                if loaded.self_loops_removed and not said:  # of tables it was said
+                if loaded.self_loops_removed and "tables" not in origin:  # of those it was said
                     print(f"{loaded.self_loops_removed} self-loops removed", file=sys.stderr)
             reset_peak_memory(where)
             checkpoints = Checkpoints(folder, **pace, stop=taken)
@@ -164,7 +174,7 @@ def train(
                 result = _result(model, loaded, graph) | note(loaded)
                 result |= {"probe": asdict(score) if score else None, "probe_skipped": why}
                 with runs.new_run(out, overwrite=overwrite, within=checkpoints.folder) as staging:
-                    model.write_to(staging, graph=graph, **said)
+                    model.write_to(staging, **origin)
                     np.save(staging / runs.EMBEDDINGS, z)
                     runs.write_json(staging / runs.RESULT, result)
                     write_nodes(staging, describe_nodes(loaded))

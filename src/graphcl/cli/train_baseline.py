@@ -49,7 +49,7 @@ def train_baseline(
     graph: Graph | GraphCollection,
     *,
     source: str,
-    said: dict[str, str],
+    origin: dict[str, str],
     out: Path | None,
     settings: dict[str, str],
     seed: int,
@@ -64,7 +64,7 @@ def train_baseline(
         name: what ``--method`` says.
         graph: what to train on.
         source: the same as the command line names it.
-        said: what else `config.toml` keeps of it.
+        origin: what `config.toml` keeps of it.
         out: the run directory, or None for ``runs/GRAPH-METHOD``.
         settings: fields to change.
         seed: decides everything random.
@@ -105,7 +105,7 @@ def train_baseline(
         **note(graph),
     }
     with runs.new_run(out, overwrite=overwrite) as folder:
-        _write(folder, trained, graph=source, **said)
+        _write(folder, trained, **origin)
         write_nodes(folder, describe_nodes(graph))
         runs.write_json(folder / runs.RESULT, result)
     if as_json:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -25,19 +25,29 @@ def begin(stack: ExitStack, out: Path, *, overwrite: bool, resume: bool) -> str:
     return str(stack.enter_context(unfinished))
 
 
-def completed(out: Path, model: GraphCL, graph: str) -> dict[str, Any] | None:
-    """Returns the result of the run that is asked for where it is there already."""
+def completed(out: Path, model: GraphCL, origin: Mapping[str, str]) -> dict[str, Any] | None:
+    """Returns the result of the run that is asked for where it is there already.
+
+    Args:
+        out: the run.
+        model: what is to be trained.
+        origin: what `config.toml` would say of the graph.
+    """
     if not (out / runs.RESULT).is_file():
         return None
     config = runs.read_config(out)
-    about = (config["run"].get("seed"), config["run"].get("graph"))
-    if config["recipe"] != asdict(model.complete_recipe()) or about != (model.seed, graph):
+    about = {key: config["run"].get(key) for key in ("seed", *origin)}
+    recipe = asdict(model.complete_recipe())
+    if config["recipe"] != recipe or about != {"seed": model.seed, **origin}:
         return None
+    result = runs.read_result(out)
+    if result.get("status") != "complete" or "probe" not in result:
+        raise RunError(f"{out / runs.RESULT}: damaged; train again with --overwrite")
     if runs.partial_folder(out).exists():
         with runs.unfinished_run(out, overwrite=True):
             pass  # what a process left that died between finishing and tidying up
     print(f"{out}: already complete", file=sys.stderr)
-    return runs.read_result(out)
+    return result
 
 
 @contextmanager

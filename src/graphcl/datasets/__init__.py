@@ -102,7 +102,7 @@ def load_dataset(name: str) -> Graph | GraphCollection:
         DatasetError: the name is unknown (the message lists the known ones), or the data is not
             on this machine.
     """
-    key = name.lower()
+    key = str(name).lower()
     if key not in CATALOGUE:
         known = ", ".join(CATALOGUE)
         raise DatasetError(f"unknown dataset {name!r}; known: {known}{suggestion(key, CATALOGUE)}")

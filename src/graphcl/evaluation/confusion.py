@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from graphcl.collection import GraphCollection
 from graphcl.errors import GraphError
-from graphcl.evaluation.probe import fit_logistic, node_split, standardiser
+from graphcl.evaluation.probe import fit_logistic, scored_split, standardiser
 from graphcl.graph import Graph
 
 
@@ -49,7 +49,7 @@ def probe_confusion(
         raise GraphError("confusion: needs one class per node")
     if len(z) != len(y):
         raise GraphError(f"confusion: embeddings {z.shape} for a graph of {len(y)} nodes")
-    train, _, test = node_split(graph, y, seed)
+    train, _, test = scored_split(graph, y, seed, owner="confusion")
     standard = standardiser(z)
     predicted = fit_logistic(standard(z[train]), y[train], strength).predict(standard(z[test]))
     classes = np.unique(np.concatenate([y[test], predicted]))

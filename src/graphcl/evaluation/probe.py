@@ -12,7 +12,9 @@ from threadpoolctl import threadpool_limits
 from graphcl.collection import GraphCollection
 from graphcl.errors import GraphError
 from graphcl.evaluation.multilabel import STEPS, MultilabelResult, multilabel_probe
-from graphcl.graph import Graph
+from graphcl.graph import Graph, split_gap
+from graphcl.io.interchange import to_numpy
+from graphcl.seeding import derive
 
 _BLOCK_ROWS = 1 << 18
 REDRAWN = 5
@@ -77,13 +79,17 @@ def linear_probe(
     Raises:
         GraphError: no labels, fewer than two classes, or embeddings of another graph.
     """
-    z = np.concatenate(z) if isinstance(z, list | tuple) else np.asarray(z)
+    z = _table(z)
     if z.ndim != 2 or len(z) != graph.num_nodes:
         raise GraphError(f"probe: embeddings {z.shape} for a graph of {graph.num_nodes} nodes")
+    if z.shape[1] == 0:
+        raise GraphError("probe: the embeddings have no columns")
+    if z.dtype.kind not in "biuf":
+        raise GraphError(f"probe: embeddings must be numbers; got dtype {z.dtype}")
     y = graph.y
     if y is None:
         raise GraphError("probe: the graph has no labels")
-    train, val, test = node_split(graph, y, seed)
+    train, val, test = scored_split(graph, y, seed)
     split = "random" if isinstance(graph, Graph) and not graph.has_split else "given"
     if y.ndim == 2:
         return multilabel_probe(
@@ -111,6 +117,23 @@ def linear_probe(
         split=split,
         nodes=(len(train), len(val), len(test)),
     )
+
+
+def _table(z: Any) -> Array:
+    """Returns embeddings as one array; a list holds tables, or the rows of a single one."""
+    if not isinstance(z, list | tuple):
+        return to_numpy(z, "probe: embeddings")
+    parts = [to_numpy(part, "probe: embeddings") for part in z]
+    if not parts:
+        raise GraphError("probe: the list of embeddings is empty")
+    first = parts[0].shape
+    for place, part in enumerate(parts):
+        if part.ndim not in (1, 2) or part.ndim != len(first) or part.shape[-1] != first[-1]:
+            raise GraphError(
+                f"probe: entry {place} of the list of embeddings has shape {part.shape}, "
+                f"the first {first}; pass tables of one width, or rows"
+            )
+    return np.stack(parts) if len(first) == 1 else np.concatenate(parts)
 
 
 def fit_logistic(z: Array, y: Array, strength: float, start: Any = None) -> Any:
@@ -186,38 +209,89 @@ def standardiser(z: Array) -> Callable[[Array], Array]:
     the rarer it is, and a word that one training node has alone would drown the rest.
 
     A large table, which may be mapped from a file, is read in blocks and never held.
+
+    Raises:
+        GraphError: a value is not finite, or too large to be squared.
     """
     blocks = [z[start : start + _BLOCK_ROWS] for start in range(0, len(z), _BLOCK_ROWS)]
-    mean = sum(block.astype(np.float64).sum(axis=0) for block in blocks) / len(z)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = sum(block.astype(np.float64).sum(axis=0) for block in blocks) / len(z)
+    _check_finite(mean, blocks)
     filled = sum(np.count_nonzero(block, axis=0) for block in blocks)
     rare = 2 * filled < len(z)
     mean = np.where(rare, 0, mean)
-    squares = sum(((block.astype(np.float64) - mean) ** 2).sum(axis=0) for block in blocks)
+    with np.errstate(over="ignore"):
+        squares = sum(((block.astype(np.float64) - mean) ** 2).sum(axis=0) for block in blocks)
+    _check_finite(squares, blocks)
     shared = squares[rare].sum() / max(filled[rare].sum(), 1)
     spread = np.sqrt(np.where(rare, shared, squares / len(z)))
     scale = np.where(spread > 0, spread, 1)
     return lambda rows: (rows.astype(np.float64) - mean) / scale
 
 
-def node_split(graph: Graph | GraphCollection, y: Array, seed: int) -> tuple[Array, Array, Array]:
-    """Returns node numbers of the three splits, unlabelled nodes left out."""
+def _check_finite(summed: Array, blocks: list[Array]) -> None:
+    """Refuses columns whose sum is not finite, and names the first value that is to blame."""
+    if np.isfinite(summed).all():
+        return
+    before = 0
+    for block in blocks:
+        wrong = np.argwhere(~np.isfinite(block))
+        if len(wrong):
+            row, column = wrong[0].tolist()
+            value = block[row, column]
+            raise GraphError(f"embeddings: {value} at row {before + row}, column {column}")
+        before += len(block)
+    column = int(np.flatnonzero(~np.isfinite(summed))[0])
+    raise GraphError(f"embeddings: values of column {column} are too large to be squared")
+
+
+def scored_split(
+    graph: Graph | GraphCollection, y: Array, seed: int, *, owner: str = "probe"
+) -> tuple[Array, Array, Array]:
+    """Returns what `node_split` does, where there are labelled test nodes to score.
+
+    Raises:
+        GraphError: a part of the split is not given, or holds no labelled node.
+    """
+    train, val, test = node_split(graph, y, seed, owner=owner)
+    if not len(test):
+        raise GraphError(f"{owner}: no labelled node among the test nodes")
+    return train, val, test
+
+
+def node_split(
+    graph: Graph | GraphCollection, y: Array, seed: int, *, owner: str = "probe"
+) -> tuple[Array, Array, Array]:
+    """Returns node numbers of the three splits, unlabelled nodes left out.
+
+    Test nodes of a split that is given may be none: who only chooses by validation needs none.
+
+    Raises:
+        GraphError: a part of the split is not given, or train or validation nodes have no label.
+    """
     # A node with several labels may have none of them: that is an answer, not a gap.
     labelled = y >= 0 if y.ndim == 1 else np.ones(len(y), dtype=np.bool_)
     if isinstance(graph, GraphCollection):
         ends = np.cumsum(graph.split_nodes)[:2]
         train, val, test = (nodes[labelled[nodes]] for nodes in np.split(np.arange(len(y)), ends))
         if not (len(train) and len(val) and len(test)):
-            raise GraphError("probe: needs labelled nodes in train, validation and test graphs")
+            raise GraphError(f"{owner}: needs labelled nodes in train, validation and test graphs")
         return train, val, test
+    gap = split_gap(graph)
+    if gap:
+        raise GraphError(f"{owner}: {gap}; give all three or none")
     if graph.has_split:
         train, val, test = (
             np.flatnonzero(np.logical_and(mask, labelled))
             for mask in (graph.train_mask, graph.val_mask, graph.test_mask)
             if mask is not None
         )
+        for name, nodes in (("train", train), ("validation", val)):
+            if not len(nodes):
+                raise GraphError(f"{owner}: no labelled node among the {name} nodes")
         return train, val, test
     parts: tuple[list[Array], list[Array], list[Array]] = ([], [], [])
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(seed if seed >= 0 else derive(seed, "split"))
     # Each class is split in proportion; several labels per node cannot be, and count as one class.
     classes = y if y.ndim == 1 else np.zeros(len(y))
     for label in np.unique(classes[labelled]):
@@ -226,6 +300,8 @@ def node_split(graph: Graph | GraphCollection, y: Array, seed: int) -> tuple[Arr
         for part, nodes in zip(parts, np.split(members, [tenth, 2 * tenth]), strict=True):
             part.append(nodes)
     if any(sum(map(len, part)) == 0 for part in parts):
-        raise GraphError("probe: too few labelled nodes to split into train, validation and test")
+        raise GraphError(
+            f"{owner}: too few labelled nodes to split into train, validation and test"
+        )
     train, val, test = (np.sort(np.concatenate(part)) for part in parts)
     return train, val, test

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from graphcl.collection import GraphCollection
 from graphcl.errors import GraphError
-from graphcl.evaluation.probe import node_split
+from graphcl.evaluation.probe import scored_split
 from graphcl.graph import Graph
 
 
@@ -66,14 +66,14 @@ def score_predictions(
         seed: decides the random split of a graph without masks.
 
     Raises:
-        GraphError: no labels, or predictions of another shape than theirs.
+        GraphError: no labels, none in a part of the split, or predictions of another shape.
     """
     y, given = graph.y, np.asarray(predicted)
     if y is None:
         raise GraphError("scores: the graph has no labels")
     if given.shape != y.shape:
         raise GraphError(f"scores: predictions {given.shape} for labels {y.shape}")
-    train, val, test = node_split(graph, y, seed)
+    train, val, test = scored_split(graph, y, seed, owner="scores")
     split = "random" if isinstance(graph, Graph) and not graph.has_split else "given"
     nodes = (len(train), len(val), len(test))
     macro = _f1(y[test], given[test], "macro")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from graphcl.errors import GraphError
-from graphcl.evaluation.probe import best_strength, fit_logistic, node_split, standardiser
+from graphcl.evaluation.probe import best_strength, fit_logistic, scored_split, standardiser
 from graphcl.graph import Graph
 
 
@@ -28,7 +28,7 @@ def transfer_probe(z: Any, graph: Graph, others: Sequence[Any], seed: int = 0) -
     """
     if graph.y is None or graph.y.ndim != 1:
         raise GraphError(f"probe: {graph.name} has no single class per node")
-    train, val, test = node_split(graph, graph.y, seed)
+    train, val, test = scored_split(graph, graph.y, seed)
     z = np.asarray(z)
     fitting = (len(test), z.shape[-1])
     if len(z) != graph.num_nodes or any(np.shape(other) != fitting for other in others):

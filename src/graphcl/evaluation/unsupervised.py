@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from graphcl.errors import GraphError, require
 from graphcl.evaluation.nearest import unit_rows
+from graphcl.seeding import derive
 
 SAMPLE = 5_000  # rows that sampled figures are taken over: all of their pairs are looked at
 CLUSTER_COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
@@ -150,10 +151,11 @@ def cluster(
     unit = unit_rows(z)
     drawn = _sampled(unit, seed, sample)
     distinct = len(np.unique(drawn, axis=0))
+    random_state = derive(seed, "clusters") % 2**32
     best: Any = None
     tried: dict[int, float] = {}
     for count in (count for count in counts if count < distinct):
-        fitted = KMeans(count, n_init=3, random_state=seed).fit(drawn)
+        fitted = KMeans(count, n_init=3, random_state=random_state).fit(drawn)
         tried[count] = silhouette(drawn, fitted.labels_, seed=seed)
         if tried[count] == max(tried.values()):
             best = fitted
@@ -180,7 +182,8 @@ def sampled_rows(n: int, seed: int, sample: int) -> Array:
     """Returns all row numbers, or `sample` of them without repetition, ascending."""
     if n <= sample:
         return np.arange(n)
-    return np.sort(np.random.default_rng(seed).choice(n, sample, replace=False))
+    random = np.random.default_rng(seed if seed >= 0 else derive(seed, "sample"))
+    return np.sort(random.choice(n, sample, replace=False))
 
 
 def _sampled(z: Array, seed: int, sample: int) -> Array:

@@ -45,7 +45,7 @@ def write_nodes(folder: Path, nodes: RunNodes) -> None:
     """Writes `nodes.npz` into a folder that is not yet a run."""
     arrays: dict[str, Array] = {"degree": nodes.degree.astype(np.int32), **_pack(nodes.ids)}
     if nodes.y is not None:
-        arrays["y"] = nodes.y.astype(np.int32)
+        arrays["y"] = nodes.y.astype(np.int64)
     if nodes.split is not None:
         arrays["split"] = nodes.split.astype(np.uint8)
     with (folder / NODES).open("wb") as file:

@@ -41,6 +41,8 @@ def check_output(path: Path, *, overwrite: bool) -> None:
         RunError: a run is already there and `overwrite` is false, or something else is there
             (that is never overwritten), or the folder above is not writable.
     """
+    if path.name in ("", ".."):
+        raise RunError(f"{path}: a run is a new folder; give it a name")
     if path.is_dir() and any(path.iterdir()):
         if not (path / CONFIG).is_file():
             raise RunError(f"{path}: holds files that are no run; choose another --out")
@@ -68,10 +70,13 @@ def unfinished_run(path: Path, *, overwrite: bool = False, resume: bool = False)
     time: a lock says so, and it ends with the process, however that ends.
 
     Raises:
-        RunError: an unfinished training is there and is neither resumed nor overwritten, or
-            another process is at work on it.
+        RunError: an unfinished training is there and is neither resumed nor overwritten, another
+            process is at work on it, or the folder holds something else.
     """
     folder = partial_folder(path)
+    foreign = [entry for entry in _entries(folder) if not _is_ours(entry, path)]
+    if foreign:
+        raise RunError(f"{folder}: holds {foreign[0].name}, which is no part of a training")
     if folder.exists() and not (overwrite or resume or _is_idle(folder)):
         raise RunError(
             f"{folder}: holds an unfinished training; go on with --resume, "
@@ -98,6 +103,18 @@ def unfinished_run(path: Path, *, overwrite: bool = False, resume: bool = False)
                         above.rmdir()
             raise
         shutil.rmtree(folder)
+
+
+def _entries(folder: Path) -> list[Path]:
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder}: is a file; checkpoints need a directory of that name")
+    return sorted(folder.iterdir()) if folder.exists() else []
+
+
+def _is_ours(entry: Path, path: Path) -> bool:
+    """Says whether an entry of an unfinished run is what a training leaves there."""
+    started = entry.name.startswith(("checkpoint-", ".checkpoint-", f".{path.name}."))
+    return started or entry.name in (LOCK, CURVES)
 
 
 def _is_idle(folder: Path) -> bool:

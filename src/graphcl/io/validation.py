@@ -13,6 +13,9 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 
+_FLOAT32 = np.finfo(np.float32)
+_RANGE = "a float32 holds; divide them by a constant (only their ratios matter)"
+
 
 def features(x: Any) -> FloatArray | scipy.sparse.csr_array:
     """Returns the feature table as finite float32, dense or CSR as it came."""
@@ -88,11 +91,18 @@ def edge_weight(weight: Any, edge_index: Any, num_nodes: int) -> FloatArray:
     if given.dtype.kind not in "biuf":
         raise GraphError(f"edge_weight: weights must be numbers; got dtype {given.dtype}")
     values = given.astype(np.float64)
-    with np.errstate(over="ignore"):
-        wrong = ~(np.isfinite(values.astype(np.float32)) & (values.astype(np.float32) > 0))
+    wrong = ~(np.isfinite(values) & (values > 0))
     if wrong.any():
         place = int(np.flatnonzero(wrong)[0])
-        raise GraphError(f"edge_weight: {given[place]} at edge {place}; weights are positive")
+        raise GraphError(
+            f"edge_weight: {given[place]} at edge {place}; weights are positive and finite"
+        )
+    wrong = ~_in_range(values)
+    if wrong.any():
+        place = int(np.flatnonzero(wrong)[0])
+        raise GraphError(
+            f"edge_weight: {given[place]} at edge {place} is more, or less, than {_RANGE}"
+        )
     apart = edges[0] != edges[1]
     listed = (values[apart], (edges[0][apart], edges[1][apart]))
     one_way = scipy.sparse.coo_array(listed, shape=(num_nodes, num_nodes)).tocsr()
@@ -105,8 +115,29 @@ def edge_weight(weight: Any, edge_index: Any, num_nodes: int) -> FloatArray:
     )
     if equal and np.allclose(one_way.data, other.data, rtol=1e-9, atol=0):
         both.data *= 0.5  # exact; a symmetric list names each edge twice
+    _check_sums(both)
     result: FloatArray = both.data.astype(np.float32)
     return result
+
+
+def _in_range(values: npt.NDArray[np.float64]) -> BoolArray:
+    """Says which weights a float32 holds, and their inverse."""
+    # Below `tiny`, digits are lost and 1 / weight is soon infinite.
+    inside: BoolArray = (values >= _FLOAT32.tiny) & (values <= _FLOAT32.max)
+    return inside
+
+
+def _check_sums(weights: scipy.sparse.csr_array) -> None:
+    if not _in_range(weights.data).all():
+        raise GraphError(f"edge_weight: weights of an edge add up to more, or less, than {_RANGE}")
+    degree = np.diff(weights.indptr)
+    # A node weighs itself too, by the mean of its edges: see `kernels.csr`.
+    sums = weights.sum(axis=1) * (1 + 1 / np.maximum(degree, 1))
+    wrong = np.flatnonzero(sums > _FLOAT32.max)
+    if len(wrong):
+        raise GraphError(
+            f"edge_weight: weights of the edges of node {wrong[0]} add up to more than {_RANGE}"
+        )
 
 
 def labels(y: Any, num_nodes: int) -> IntArray | None:
@@ -174,7 +205,37 @@ def node_ids(names: Any, num_nodes: int) -> npt.NDArray[Any] | None:
         raise GraphError(f"node_ids: {len(names)} names for {num_nodes} nodes")
     listed = list(names)
     if len({type(name) for name in listed}) == 1 and not isinstance(listed[0], tuple):
-        return np.array(listed)
-    ids = np.empty(num_nodes, dtype=object)
-    ids[:] = listed
+        ids = np.array(listed)
+    else:
+        ids = np.empty(num_nodes, dtype=object)
+        ids[:] = listed
+    twice = _same_ids(ids)
+    if twice is not None:
+        first, second = twice
+        raise GraphError(
+            f"node_ids: nodes {first} and {second} have the same id "
+            f"{ids[first : first + 1].tolist()[0]!r}; each node has its own"
+        )
     return ids
+
+
+def _same_ids(ids: npt.NDArray[Any]) -> tuple[int, int] | None:
+    """Returns the places of two equal ids, or None where all differ."""
+    if ids.ndim != 1:
+        return None
+    if ids.dtype.kind != "O":
+        ordered = np.sort(ids)
+        same = np.flatnonzero(ordered[1:] == ordered[:-1])
+        if not len(same):
+            return None
+        first, second = np.flatnonzero(ids == ordered[same[0]])[:2].tolist()
+        return first, second
+    places: dict[Any, int] = {}
+    try:
+        for place, name in enumerate(ids.tolist()):
+            first = places.setdefault(name, place)
+            if first != place:
+                return first, place
+    except TypeError:
+        pass  # lists and the like have no hash; they are told apart by their place alone
+    return None

@@ -2,6 +2,7 @@ r"""NT-Xent, the paper's contrastive loss, exact over all pairs in O(N·d) memor
 
 import math
 from functools import cache
+from numbers import Real
 from typing import Any, cast
 
 import torch
@@ -11,6 +12,8 @@ from graphcl.errors import ParameterError, require
 from graphcl.kernels import nt_xent_blocked
 
 PRECISIONS = ("auto", "float32", "tf32", "bf16")
+_DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
+_DENSE = "dense tensors of float16, bfloat16, float32 or float64"
 
 
 def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str = "auto") -> Tensor:
@@ -42,6 +45,11 @@ def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str 
     Differs from the paper: the cosine with an all-zero row, which the paper leaves undefined, is
     0, and no gradient flows into such a row.
     """
+    if not (_dense_floats(h1) and _dense_floats(h2)):
+        kinds = f"{_kind(h1)} and {_kind(h2)}"
+        require(False, "nt_xent", "h1 and h2", _DENSE, kinds)
+    if not _is_number(temperature):
+        require(False, "nt_xent", "temperature", "a positive number", _kind(temperature))
     require(temperature > 0, "nt_xent", "temperature", "positive", temperature)
     same = h1.ndim == 2 and h1.shape == h2.shape and len(h1) > 0
     shapes = f"{tuple(h1.shape)} and {tuple(h2.shape)}"
@@ -60,6 +68,26 @@ def mutual_information_bound(loss: float, num_nodes: int) -> float | None:
     bound holds for one of them, so this one holds too and is looser. None for M = 1: no negatives.
     """
     return math.log(2 * num_nodes - 2) - loss if num_nodes > 1 else None
+
+
+def _dense_floats(h: Any) -> bool:
+    return isinstance(h, Tensor) and h.dtype in _DTYPES and h.layout == torch.strided
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1 and not value.is_complex()
+    return isinstance(value, Real)
+
+
+def _kind(value: Any) -> str:
+    """Returns what kind of thing `value` is, in a few words; a text as it is."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    layout = "" if value.layout == torch.strided else f"{value.layout} "
+    return f"a tensor of {layout}{value.dtype}".replace("torch.", "")
 
 
 def _tile_precision(h: Tensor, precision: str) -> Any:

@@ -8,10 +8,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from graphcl.errors import RecipeError, require, suggestion
+from graphcl.errors import ParameterError, RecipeError, require, suggestion
 from graphcl.io.text import read_text
 from graphcl.io.toml import format_toml
 from graphcl.io.values import typed
+
+# Those of graphcl.encoders, which imports torch; a test holds the two equal.
+ENCODERS = ("mean", "residual", "gcn", "sage", "gat", "gin")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,11 @@ class Recipe:
     inductive: bool
 
     def __post_init__(self) -> None:
+        if self.encoder not in ENCODERS:
+            near = suggestion(str(self.encoder), ENCODERS)
+            raise ParameterError(
+                f"unknown encoder {self.encoder!r}; known: {', '.join(ENCODERS)}{near}"
+            )
         for key, (holds, constraint) in _CONSTRAINTS.items():
             value = getattr(self, key)
             require(holds(value), "recipe", key, constraint, value)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from graphcl.errors import MissingExtraError, require
 from graphcl.evaluation.nearest import unit_rows
+from graphcl.seeding import derive
 
 METHODS = ("umap", "pca")
 NEIGHBOURS = 15
@@ -79,7 +80,7 @@ def _umap(start: Floats, neighbours: Integers, cosines: Floats, seed: int) -> Fl
     distances = np.column_stack([np.zeros(n), far]).astype(np.float32)
     epochs = 500 if n <= 10_000 else 200 if n <= 50_000 else 100  # UMAP's own up to 50,000
     _log.info("UMAP: %d nodes, %d neighbours, %d epochs", n, k + 1, epochs)
-    random = np.random.RandomState(seed)
+    random = np.random.RandomState(derive(seed, "umap") % 2**32)
     spread = np.abs(start).max()
     start = start * np.float32(10 / spread if spread > 0 else 1)
     start = start + random.normal(scale=1e-4, size=start.shape).astype(np.float32)  # twins part

@@ -44,7 +44,8 @@ def choose_mode(
         return Mode(mode, "as asked")  # type: ignore[arg-type]
     if encoder not in SAMPLED_ENCODERS:
         return Mode("full", f"the encoder {encoder!r} only sees whole graphs")
-    needed, available = full_graph_bytes(graph, dim, layers), available_memory_bytes(device)
+    needed = full_graph_bytes(graph, dim, layers, encoder)
+    available = available_memory_bytes(device)
     size = f"about {needed / 1e9:.1f} GB" if needed >= 1e8 else "under 0.1 GB"
     figures = f"{size} of the {available / 1e9:.1f} GB that are free"
     if needed > SHARE * available:
@@ -74,17 +75,19 @@ def check_memory(
             choose not to ask.
     """
     available = available_memory_bytes(device)
+    weights = encoder_bytes(graph.num_features, dim, layers, encoder)
 
     def needed(batch_nodes: int) -> int:
         if mode.name == "full":
-            return full_graph_bytes(graph, dim, layers)
+            return full_graph_bytes(graph, dim, layers, encoder)
         own = encoder == "residual"
         table = table_bytes(
             graph, feature_scaling=feature_scaling, precision=precision, device=device
         )
-        return table + sampled_bytes(
+        step = sampled_bytes(
             graph.num_features, dim, fan_outs=(fan_out,) * layers, batch_nodes=batch_nodes, own=own
         )
+        return weights + table + step
 
     if needed(batch_nodes) <= available:
         return
@@ -92,7 +95,9 @@ def check_memory(
     smaller = batch_nodes // 2
     while smaller > 16 and needed(smaller) > available:
         smaller //= 2
-    if mode.name == "full":
+    if weights > available:
+        advice = "the encoder's weights alone do not fit; set a smaller dim"
+    elif mode.name == "full":
         sampled = "mode=sampled" if encoder in SAMPLED_ENCODERS else "encoder=mean mode=sampled"
         advice = f"set {sampled}, or a smaller dim"
     elif needed(smaller) <= available:
@@ -141,10 +146,17 @@ def sampled_bytes(
     return 4 * (2 * (inputs + activations) + numbers)
 
 
-def full_graph_bytes(graph: Graph, dim: int, layers: int) -> int:
-    """Estimates what a step over the whole graph holds: two views, with what backward needs."""
+def encoder_bytes(num_features: int, dim: int, layers: int, encoder: str) -> int:
+    """Estimates what the weights take: themselves, their gradient and Adam's two means."""
+    numbers = num_features * dim + (layers - 1) * dim**2
+    return 4 * 4 * numbers * (2 if encoder == "residual" else 1)
+
+
+def full_graph_bytes(graph: Graph, dim: int, layers: int, encoder: str = "mean") -> int:
+    """Estimates what training on the whole graph holds: two views, with what backward needs."""
     stored = graph.x.nnz * 3 if hasattr(graph.x, "nnz") else graph.x.size
     features = 5 * stored  # the table, both copies, both perturbed
     activations = 2 * graph.num_nodes * dim * (3 * layers + 4)
     entries = 12 * len(graph.indices)
-    return 4 * (features + activations) + 8 * entries
+    weights = encoder_bytes(graph.num_features, dim, layers, encoder)
+    return 4 * (features + activations) + 8 * entries + weights
