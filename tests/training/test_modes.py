@@ -107,6 +107,9 @@ def test_a_training_that_does_not_fit_is_refused_with_advice(graph, monkeypatch)
     ):
         checked(graph, "sampled")
     monkeypatch.setattr(modes, "available_memory_bytes", lambda _: 1000)
+    with pytest.raises(TrainingError, match="weights alone do not fit; set a smaller dim"):
+        checked(graph, "full")
+    monkeypatch.setattr(modes, "available_memory_bytes", lambda _: 100_000)
     with pytest.raises(TrainingError, match=r"0\.0 GB are free; set mode=sampled"):
         checked(graph, "full")
     with pytest.raises(TrainingError, match="set encoder=mean mode=sampled"):
