@@ -29,16 +29,18 @@ def said(capsys):
     return capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("setting", ["dim=4", "encoder=foo"])
-def test_somebodys_folder_is_no_unfinished_training(folder, capsys, setting):
+@pytest.mark.parametrize(("setting", "code"), [("dim=4", 0), ("encoder=foo", 2)])
+def test_somebodys_files_are_never_touched(folder, setting, code):
     (folder / "run.partial/photos").mkdir(parents=True)
     (folder / "run.partial/photos/1.jpg").write_text("mine")
+    (folder / "run.partial/notes.txt").write_text("mine too")
     for option in ([], ["--overwrite"], ["--resume"]):
         command = ["train", "mine.npz", *QUICK, "--set", setting, "--out", "run", *option]
-        assert run(command) == 2
+        assert run(command) == code
+    assert (folder / "run").exists() == (code == 0)
+    left = sorted(path.name for path in (folder / "run.partial").iterdir())
+    assert left == ["notes.txt", "photos"]
     assert (folder / "run.partial/photos/1.jpg").read_text() == "mine"
-    assert not (folder / "run").exists()
-    capsys.readouterr()
 
 
 def test_a_run_has_a_name(folder, capsys):

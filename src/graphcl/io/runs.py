@@ -66,17 +66,17 @@ def partial_folder(path: Path) -> Path:
 def unfinished_run(path: Path, *, overwrite: bool = False, resume: bool = False) -> Iterator[Path]:
     """Yields the folder of an unfinished run, empty or to be resumed; it goes when the block ends.
 
-    Where the block is left by an exception, a folder that holds checkpoints stays. One process at a
-    time: a lock says so, and it ends with the process, however that ends.
+    Where the block is left by an exception, a folder that holds checkpoints stays. What is no
+    training's is never touched. One process at a time: a lock says so, and it ends with the
+    process, however that ends.
 
     Raises:
-        RunError: an unfinished training is there and is neither resumed nor overwritten, another
-            process is at work on it, or the folder holds something else.
+        RunError: an unfinished training is there and is neither resumed nor overwritten, or
+            another process is at work on it.
     """
     folder = partial_folder(path)
-    foreign = [entry for entry in _entries(folder) if not _is_ours(entry, path)]
-    if foreign:
-        raise RunError(f"{folder}: holds {foreign[0].name}, which is no part of a training")
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder}: is a file; checkpoints need a directory of that name")
     if folder.exists() and not (overwrite or resume or _is_idle(folder)):
         raise RunError(
             f"{folder}: holds an unfinished training; go on with --resume, "
@@ -89,7 +89,7 @@ def unfinished_run(path: Path, *, overwrite: bool = False, resume: bool = False)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise RunError(f"{folder}: another process is training this run") from None
-        for entry in list(folder.iterdir()):
+        for entry in _own_entries(folder, path):
             kept = entry.name.startswith("checkpoint-") or entry.name == CURVES
             if entry.name != LOCK and not (resume and kept):
                 shutil.rmtree(entry, ignore_errors=True)  # of a process that died while writing
@@ -97,24 +97,33 @@ def unfinished_run(path: Path, *, overwrite: bool = False, resume: bool = False)
             yield folder
         except BaseException:
             if _is_idle(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+                _tidy(folder, path)
                 with suppress(OSError):  # not empty: somebody else's
                     for above in made:
                         above.rmdir()
             raise
-        shutil.rmtree(folder)
+        _tidy(folder, path)
 
 
-def _entries(folder: Path) -> list[Path]:
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder}: is a file; checkpoints need a directory of that name")
-    return sorted(folder.iterdir()) if folder.exists() else []
+def _own_entries(folder: Path, path: Path) -> list[Path]:
+    """Returns what a training of `path` has left in its folder."""
+    named = ("checkpoint-", ".checkpoint-", f".{path.name}.")
+    return [
+        entry
+        for entry in folder.iterdir()
+        if entry.name.startswith(named) or entry.name in (LOCK, CURVES)
+    ]
 
 
-def _is_ours(entry: Path, path: Path) -> bool:
-    """Says whether an entry of an unfinished run is what a training leaves there."""
-    started = entry.name.startswith(("checkpoint-", ".checkpoint-", f".{path.name}."))
-    return started or entry.name in (LOCK, CURVES)
+def _tidy(folder: Path, path: Path) -> None:
+    """Removes what is a training's, and the folder where nothing else is in it."""
+    for entry in _own_entries(folder, path):
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _is_idle(folder: Path) -> bool:
