@@ -114,3 +114,13 @@ def test_output_that_cannot_be_encoded_does_not_end_a_command(folder):
     )
     assert done.returncode == 0, done.stderr
     assert "accuracy:" in done.stdout
+
+
+def test_half_a_split_gives_no_score_and_a_report_draws_none(folder, graph, capsys):
+    train = np.arange(graph.num_nodes) < 20
+    np.savez("half.npz", edge_index=graph.edge_index(), x=graph.x, y=graph.y, train_mask=train)
+    assert run(["train", "half.npz", *QUICK, "--out", "run"]) == 0
+    assert "no probe: probe: train nodes are given, validation and test" in capsys.readouterr().out
+    kept = np.load("run/nodes.npz")["split"]
+    assert np.array_equal(kept == 1, train)
+    assert set(kept) == {0, 1}

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.collection import GraphCollection
-from graphcl.graph import Graph
+from graphcl.graph import Graph, split_gap
 from graphcl.io.run_nodes import RunNodes
 
 
@@ -19,8 +19,9 @@ def describe_nodes(graph: Graph | GraphCollection) -> RunNodes:
     split: npt.NDArray[Any] | None = None
     if isinstance(graph, GraphCollection):
         split = np.repeat(np.arange(1, 4), graph.split_nodes)
-    elif graph.has_split:
+    elif graph.has_split or split_gap(graph):  # half a split is no reason to draw another
         split = np.zeros(graph.num_nodes, np.uint8)
         for code, mask in enumerate((graph.train_mask, graph.val_mask, graph.test_mask), 1):
-            split[np.asarray(mask)] = code
+            if mask is not None:
+                split[np.asarray(mask)] = code
     return RunNodes(ids, degree, y, split)
