@@ -31,7 +31,7 @@ import torch
 
 from benchmarks import rows
 from benchmarks.batched_probe import accuracies
-from graphcl.assembly import recipe_encoder, recipe_perturbation
+from graphcl.assembly import recipe_encoder, recipe_training
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
 from graphcl.embedding import embed
@@ -108,11 +108,7 @@ class Search:
         train(
             encoder,
             FullGraph(x, adjacency, recipe.batch_nodes),
-            perturbation=recipe_perturbation(recipe),
-            temperature=recipe.temperature,
-            epochs=recipe.epochs,
-            learning_rate=recipe.learning_rate,
-            weight_decay=recipe.weight_decay,
+            **recipe_training(recipe),
             seed=seed,
             on_epoch=keep,
         )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,6 +33,13 @@ def recipe_encoder(recipe: Recipe, num_features: int, *, seed: int) -> nn.Module
 def recipe_perturbation(recipe: Recipe) -> Perturbation:
     """Returns the distribution that the recipe's views are drawn from."""
     return Perturbation(DropEdges(recipe.edge_drop), DropFeatures(recipe.feature_drop))
+
+
+def recipe_training(recipe: Recipe) -> dict[str, Any]:
+    """Returns what `train` takes of a recipe."""
+    names = ("temperature", "epochs", "learning_rate", "weight_decay", "precision")
+    chosen = {name: getattr(recipe, name) for name in names}
+    return {"perturbation": recipe_perturbation(recipe), **chosen}
 
 
 def recipe_source(

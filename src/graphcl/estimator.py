@@ -19,7 +19,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from graphcl import __version__
-from graphcl.assembly import recipe_batches, recipe_encoder, recipe_perturbation
+from graphcl.assembly import recipe_batches, recipe_encoder, recipe_training
 from graphcl.collection import GraphCollection, as_graphs
 from graphcl.devices import resolve_device
 from graphcl.distributed import current_share
@@ -215,12 +215,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
                 train(
                     encoder,
                     source,
-                    perturbation=recipe_perturbation(recipe),
-                    temperature=recipe.temperature,
-                    epochs=recipe.epochs,
-                    learning_rate=recipe.learning_rate,
-                    weight_decay=recipe.weight_decay,
-                    precision=recipe.precision,
+                    **recipe_training(recipe),
                     seed=seed,
                     restore=begin,
                     on_step=checkpoints or (lambda _: None),

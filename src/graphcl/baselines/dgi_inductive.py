@@ -142,7 +142,7 @@ class DgiInductive:
     shuffles the features within every patch. Embeddings are exact, from all neighbours.
 
     Differs from the paper: the rate of the dropout is ours (the paper names none); on PPI a tenth
-    of the paper's learning rate, since with that one validation falls with every epoch; the two
+    of the paper's learning rate, since with that one validation ends lower; the two
     products of the large graph's layer have half of the 512 columns each, where the paper does not
     say whether they do.
 

@@ -140,11 +140,11 @@ class Gaan:
     One training graph per step; the weights of the epoch with the best validation score stay.
 
     Differs from the paper: a step sees all nodes of a graph and all their neighbours, where the
-    authors' takes 512 nodes; three layers of width 512 rather than two of 128; no dropout, twice
-    their learning rate, and one that falls along a cosine rather than by half on each plateau, so
-    that a run's length is known (PPI's validation graphs chose both); a node is among its own
-    neighbours, so that none is without. Memory grows with the number of edges: a graph of Reddit's
-    size does not fit.
+    authors' takes 512 nodes; three layers of width 512 rather than two of 128; no dropout, since
+    PPI's validation graphs do better without; the learning rate falls along a cosine rather than by
+    half on each plateau, so that a run's length is known; a node is among its own neighbours, so
+    that none is without. Memory grows with the number of edges: a graph of Reddit's size does not
+    fit.
 
     Attributes:
         layers: number of gated attention layers.

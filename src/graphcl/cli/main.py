@@ -6,15 +6,13 @@ Exit codes: 0 done; 2 the user's input is at fault, said in one line; 130 interr
 import contextlib
 import io
 import os
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
+from graphcl.cli.interrupts import interrupts
 from graphcl.cli.lazy import InterruptedCommandError, LazyGroup, register
 from graphcl.cli.volume import QuietOption, VerboseOption, is_verbose, volume
 from graphcl.errors import GraphCLError
@@ -72,24 +70,11 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Runs one command and returns its exit code."""
     stderr = sys.stderr
-    with volume(), _terminable():
+    with volume(), interrupts():  # SIGTERM ends any command as Ctrl-C does
         code, message = _run(arguments)
     if message:
         print(message, file=stderr)
     return code
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Lets SIGTERM end a command as Ctrl-C does: tidied up, with 130."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Python delivers signals to the main thread alone
-        return
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _run(arguments: list[str]) -> tuple[int, str]:

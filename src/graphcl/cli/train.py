@@ -109,8 +109,10 @@ def train(
         graphcl train cora --method dgi --set patience=50
     """
     pace = every(checkpoint_every)
-    if not graph.isprintable() and graph != graph.encode(errors="replace").decode():
-        raise DatasetError(f"{graph!a}: a name that is not UTF-8; rename it")
+    try:
+        graph.encode()  # `config.toml` will name it
+    except UnicodeEncodeError:
+        raise DatasetError(f"{graph!a}: a name that is not UTF-8; rename it") from None
     if method != "graphcl":
         ours = {"--recipe": recipe is not None, "--resume": resume, "--processes": processes > 1}
         ours["--log"] = log is not None
