@@ -7,8 +7,9 @@ usage: python -m benchmarks.baselines_ppi --out ROWS.jsonl [--methods gaan ...] 
 A row per system and seed: systems without labels under the same probe as ours, supervised ones by
 their own predictions. Rows are appended as runs end; those that are there already, with the same
 settings, are skipped, so the command can be repeated until all is done. Seeds come in turn, every
-system once: whatever the budget cuts off, the systems have as many rows as each other. Products
-are TF32 on a GPU unless `--float32` is given.
+system once: whatever the budget cuts off, the systems have as many rows as each other. A system
+without anything random runs with seed 0 alone, and its row says `runs_identical`. Products are TF32
+on a GPU unless `--float32` is given.
 """
 
 import argparse
@@ -158,7 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             method = baseline.method("ppi", **changed.get(name, {}))
             settings = asdict(method)  # type: ignore[call-overload]
             row = {"method": name, "what": baseline.title, "seed": seed, "settings": settings}
-            if identity(row | about) in done:
+            if baseline.deterministic:
+                row |= {"runs_identical": True}
+            if identity(row | about) in done or (baseline.deterministic and seed > 0):
                 continue
             if not fits(last.get(name, 0.0)):
                 left += 1

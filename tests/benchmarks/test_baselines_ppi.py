@@ -46,6 +46,12 @@ def test_rows_come_seed_by_seed_and_are_not_repeated(command, capsys):
     assert "micro-F1" in capsys.readouterr().out
 
 
+def test_what_no_seed_changes_runs_once(command):
+    (row,) = command("--methods", "propagation", "--runs", "3")
+    assert row["runs_identical"]
+    assert row["seed"] == 0
+
+
 def test_no_run_starts_beyond_the_budget(command, capsys):
     assert command("--methods", "gaan", "--runs", "3", "--budget", "-1") == []
     assert "3 runs did not fit" in capsys.readouterr().out
