@@ -1,0 +1,107 @@
+"""Settings of a baseline by validation scores alone: every point of a grid, several seeds.
+
+usage: python -m benchmarks.search_baselines METHOD --out ROWS.jsonl --grid KEY=A,B,... [KEY=C ...]
+           [--datasets cora citeseer pubmed] [--seeds 3] [--first-seed 1000] [--device cuda]
+           [--jobs 12]
+
+A row per point, dataset and seed, appended as it finishes; rows that ROWS.jsonl already holds are
+not computed again. No row has a test score, and the seeds are others than those of the tables. The
+points are printed best first, per dataset.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from benchmarks import rows
+from graphcl.baselines import BASELINES
+from graphcl.cli.options import parse_settings
+from graphcl.datasets import load_dataset
+from graphcl.devices import resolve_device
+from graphcl.experiments.methods import score_method, train_method
+from graphcl.experiments.repeat import probe_pool
+
+KEPT = ("method", "graph", "seed", "settings", "train_seconds", "failed")
+VALIDATION = ("val_accuracy", "val_micro_f1")
+
+
+def points(grid: Sequence[str]) -> list[dict[str, str]]:
+    """Returns every combination of ``KEY=A,B`` texts."""
+    choices = {key: value.split(",") for key, value in parse_settings(list(grid)).items()}
+    return [
+        dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())
+    ]
+
+
+def without_test(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a search may know of a run."""
+    return {key: row[key] for key in (*KEPT, *VALIDATION) if key in row}
+
+
+def identity(row: dict[str, Any]) -> str:
+    return json.dumps([row[key] for key in ("method", "graph", "seed", "settings")], sort_keys=True)
+
+
+def ranking(found: Sequence[dict[str, Any]]) -> list[tuple[str, float, int, dict[str, Any]]]:
+    """Returns (dataset, mean validation score, runs, settings), best first in each dataset."""
+    groups = defaultdict(list)
+    for row in found:
+        groups[row["graph"], json.dumps(row["settings"], sort_keys=True)].append(row)
+    lines = []
+    for (graph, settings), members in groups.items():
+        scores = [row[key] for row in members for key in VALIDATION if key in row]
+        if scores:
+            lines.append((graph, statistics.fmean(scores), len(scores), json.loads(settings)))
+    return sorted(lines, key=lambda line: (line[0], -line[1]))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("method", choices=sorted(BASELINES))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--grid", nargs="+", required=True)
+    parser.add_argument("--datasets", nargs="+", default=["cora", "citeseer", "pubmed"])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=1000)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--jobs", type=int, default=1)
+    options = parser.parse_args(arguments)
+    device = resolve_device(options.device)
+    known = rows.read(options.out) if options.out.exists() else []
+    done = {identity(row) for row in known}
+    about = rows.provenance(device)
+    pending: list[Future[dict[str, Any]]] = []
+
+    def write_finished(*, wait: bool) -> None:
+        while pending and (wait or pending[0].done()):
+            row = without_test(pending.pop(0).result())
+            rows.append(options.out, row | about)
+            known.append(row)
+
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    with probe_pool(options.jobs) as pool:
+        for dataset, seed, point in itertools.product(
+            options.datasets, seeds, points(options.grid)
+        ):
+            data = load_dataset(dataset)
+            method = BASELINES[options.method].method(dataset, **point)
+            key = {"method": options.method, "graph": data.name, "seed": seed}
+            if identity(key | {"settings": vars(method)}) in done:
+                continue
+            keywords = {"seed": seed, "device": device, "settings": point}
+            trained = train_method(options.method, data, dataset, **keywords)
+            pending.append(pool.submit(score_method, trained, data, device="cpu"))
+            write_finished(wait=False)
+        write_finished(wait=True)
+    for graph, mean, runs, settings in ranking(known):
+        print(f"{graph:9} {100 * mean:5.2f} over {runs}  {settings}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
