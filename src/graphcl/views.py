@@ -82,9 +82,10 @@ class Perturbation:
 def _bernoulli(
     size: int | torch.Size, probability: float, like: Tensor, generator: torch.Generator
 ) -> Tensor:
-    return torch.empty(size, dtype=like.dtype, device=like.device).bernoulli_(
-        probability, generator=generator
-    )
+    drawn = torch.empty(size, dtype=like.dtype, device=like.device)
+    if drawn.device.type == "cpu":  # in half the time, to a resolution of 2⁻²⁴
+        return drawn.uniform_(generator=generator).lt_(probability)
+    return drawn.bernoulli_(probability, generator=generator)
 
 
 def _require_probability(owner: str, parameter: str, value: float) -> None:

@@ -202,13 +202,19 @@ class Adjacency:
 
     def pool(self, h: Tensor) -> Tensor:
         """Returns Â h: one sparse product, the degrees folded into its values."""
-        values = self.looped_weight * self.inverse_degree[self.looped.rows, 0]
-        return csr_matmul(self.looped.indptr, self.looped.indices, values, h)
+        return csr_matmul(self.looped.indptr, self.looped.indices, self._mean_weight, h)
 
     def pool_transposed(self, h: Tensor) -> Tensor:
         """Returns Âᵀ h."""
-        values = self.looped_weight * self.inverse_degree[self.looped.indices, 0]
-        return csr_matmul(self.looped.indptr, self.looped.indices, values, h)
+        return csr_matmul(self.looped.indptr, self.looped.indices, self._transposed_weight, h)
+
+    @cached_property
+    def _mean_weight(self) -> Tensor:
+        return self.looped_weight * self.inverse_degree[self.looped.rows, 0]
+
+    @cached_property
+    def _transposed_weight(self) -> Tensor:
+        return self.looped_weight * self.inverse_degree[self.looped.indices, 0]
 
 
 def self_weights(indptr: Tensor, weight: Tensor) -> Tensor:
