@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
 
 from graphcl.errors import GraphError
-from graphcl.evaluation.validation import link_auc, validation_accuracy
+from graphcl.evaluation import validation
+from graphcl.evaluation.validation import cluster_stability, validation_accuracy
 
 
 def test_one_split_is_the_probes_own(graph):
@@ -25,17 +27,34 @@ def test_what_cannot_be_learned_is_said(graph):
         validation_accuracy(graph.x, graph.y, np.ones(graph.num_nodes, dtype=bool))
 
 
-def test_link_auc_against_scikit_learn(graph):
+def test_stability_is_the_agreement_of_scikit_learns_clusters():
     random = np.random.default_rng(0)
-    links, others = (random.integers(0, graph.num_nodes, (2, n)) for n in (40, 70))
-    z = graph.x.astype(float)
-    z = (z - z.mean(0)) / z.std(0)
-    z /= np.linalg.norm(z, axis=1, keepdims=True)
-    scores = [np.sum(z[pairs[0]] * z[pairs[1]], axis=1) for pairs in (links, others)]
-    expected = roc_auc_score([1] * 40 + [0] * 70, np.concatenate(scores))
-    assert link_auc(graph.x, links, others) == pytest.approx(expected)
+    kinds = random.integers(0, 4, 120)
+    centres = random.normal(size=(4, 6))
+    z_1, z_2 = (centres[kinds] + random.normal(scale=0.5, size=(120, 6)) for _ in range(2))
+    parts = []
+    for seed, z in enumerate((z_1, z_2)):
+        z = (z - z.mean(0)) / z.std(0)
+        z /= np.linalg.norm(z, axis=1, keepdims=True)
+        parts.append(KMeans(4, n_init=3, random_state=seed).fit_predict(z))
+    found = cluster_stability(z_1, z_2, clusters=4)
+    assert found == pytest.approx(adjusted_rand_score(*parts))
+    assert 0.5 < found < 1
+    assert cluster_stability(z_1, z_2, clusters=4) == found
 
 
-def test_ties_count_half():
-    z = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
-    assert link_auc(z, np.array([[0], [1]]), np.array([[2], [3]])) == 0.5
+def test_what_has_no_clusters_has_no_stable_ones():
+    random = np.random.default_rng(0)
+    noise, other = (random.normal(size=(500, 40)) for _ in range(2))
+    assert abs(cluster_stability(noise, other)) < 0.05
+    tight = np.repeat(np.eye(8), 50, axis=0) + random.normal(scale=1e-3, size=(400, 8))
+    assert cluster_stability(tight, tight[:, ::-1]) == 1
+    assert -1 <= cluster_stability(np.ones((5, 3)), np.zeros((5, 3))) <= 1  # collapsed
+
+
+def test_of_many_nodes_a_sample_is_clustered(monkeypatch):
+    monkeypatch.setattr(validation, "SAMPLE", 100)
+    random = np.random.default_rng(0)
+    z = np.repeat(np.eye(8), 50, axis=0) + random.normal(scale=1e-3, size=(400, 8))
+    assert cluster_stability(z, z) == 1
+    assert cluster_stability(z, z[random.permutation(400)]) < 0.5  # of the same nodes

@@ -113,9 +113,9 @@ def test_the_criterion_is_ranked_against_accuracy(tmp_path, tiny, monkeypatch):
     study, found = run("criterion", tmp_path / "r.jsonl", seeds=(0,))
     assert [row["trial"] for row in found] == [0, 1, 2]
     assert len({row["settings_hash"] for row in found}) == 3
-    assert all(0 < row["link_auc"] <= 1 and 0 < row["val_accuracy"] <= 1 for row in found)
+    assert all(abs(row["stability"]) <= 1 and 0 < row["val_accuracy"] <= 1 for row in found)
     by_hand = [
-        {"graph": "cora", "seed": 0, "link_auc": a, "accuracy": b, "val_accuracy": c}
+        {"graph": "cora", "seed": 0, "stability": a, "accuracy": b, "val_accuracy": c}
         for a, b, c in ((0.7, 0.5, 0.9), (0.8, 0.6, 0.7), (0.9, 0.7, 0.8))
     ]
     (line,) = study.summary(by_hand)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from graphcl.errors import RunError
+from graphcl.errors import GraphError, RunError
 from graphcl.experiments import rows, tune
-from graphcl.experiments.objective import LinkRecovery, ValidationAccuracy, build_objective
+from graphcl.experiments.objective import ClusterStability, ValidationAccuracy, build_objective
 from graphcl.experiments.tune import RECIPE, TRIALS, Search
 from graphcl.recipes import load_recipe
 from tests.conftest import random_collection
@@ -84,24 +84,36 @@ def test_test_labels_of_many_graphs_are_never_read(tmp_path):
     assert 0 < trials(tmp_path / "true")[0]["score"] <= 1
 
 
-def test_without_labels_held_out_links_decide(graph, tmp_path):
+def test_without_labels_stable_clusters_decide(graph, tmp_path):
     bare = replace(graph, y=None)
     best = tune.tune(search_of(bare, tmp_path / "bare"), 2)
-    assert 0 < best["score"] <= 1
+    assert -1 <= best["score"] <= 1
+    assert best["about"]["objective"] == "cluster stability"
     tune.tune(search_of(graph, tmp_path / "asked", unsupervised=True), 2)
     assert trials(tmp_path / "bare") == trials(tmp_path / "asked")
 
 
-def test_held_out_links_are_not_in_the_graph_that_is_trained_on(graph):
-    objective = LinkRecovery.of(graph, seed=0)
+def test_stability_is_that_of_two_versions_of_the_graph(graph):
+    objective = ClusterStability.of(graph, seed=0)
+    assert objective.data.y is None
     whole = set(map(tuple, graph.edge_index().T.tolist()))
-    kept = set(map(tuple, objective.data.edge_index().T.tolist()))
-    held, others = (set(map(tuple, p.T.tolist())) for p in (objective.links, objective.others))
-    assert kept < whole
-    assert held <= whole
-    assert not held & kept
-    assert not others & whole
-    assert len(objective.links[0]) == len(objective.others[0]) == round(0.1 * graph.num_edges)
+    first, second = (set(map(tuple, v.edge_index().T.tolist())) for v in objective.versions)
+    for kept in (first, second):
+        assert kept < whole
+        assert abs(len(kept) / len(whole) - 0.8) < 0.1
+    assert first != second
+    lost = [(version.x != graph.x).mean() for version in objective.versions]
+    assert lost == pytest.approx([0.5, 0.5], abs=0.1)
+    groups = np.eye(8)[np.arange(graph.num_nodes) % 8]
+    assert objective(lambda version: groups) == 1
+    random = np.random.default_rng(0)
+    assert objective(lambda version: random.normal(size=(graph.num_nodes, 8))) < 0.3
+
+
+def test_few_nodes_have_no_clusters(graph):
+    few = graph.from_edge_index([[0], [1]], np.eye(3))
+    with pytest.raises(GraphError, match="3 nodes are too few to cluster; tuning needs labels"):
+        ClusterStability.of(few, seed=0)
 
 
 def test_a_training_is_scored_at_each_epoch_count_and_pruned(graph, tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ def tune(
     ] = None,
     settings: SetOption = [],  # noqa: B006 (typer copies it)
     unsupervised: Annotated[
-        bool, typer.Option("--unsupervised", help="Use no label: recover held-out links.")
+        bool, typer.Option("--unsupervised", help="Use no label: go by the stability of clusters.")
     ] = False,
     prune: Annotated[bool, typer.Option(help="End trials early that fall behind.")] = True,
     seed: Annotated[int, typer.Option(help="Decides trials and trainings.")] = 0,
@@ -50,8 +50,9 @@ def tune(
     scored at the paper's epoch counts on the way. A key that --set changes is not searched.
 
     The score is the probe's validation accuracy, averaged over the given and redrawn splits of
-    training and validation nodes. Without labels, or with --unsupervised, it is the AUC with which
-    embeddings tell held-out links from other pairs. Test labels are never read.
+    training and validation nodes. Without labels, or with --unsupervised, it is the agreement
+    (adjusted Rand index) between clusters of the embeddings of two damaged versions of the graph.
+    Test labels are never read.
 
     Trials are kept in OUT/trials.jsonl, and the same command goes on from them.
 

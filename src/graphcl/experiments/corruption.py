@@ -18,10 +18,10 @@ import torch
 from graphcl.baselines import BASELINES
 from graphcl.baselines.protocol import is_unsupervised
 from graphcl.collection import GraphCollection
-from graphcl.errors import GraphError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.probe import node_split
 from graphcl.evaluation.transfer import transfer_probe
+from graphcl.experiments.corrupt import missing_features, missing_links, spurious_links
 from graphcl.experiments.deferred import labels_only, settings_hash
 from graphcl.experiments.plots import plot_lines, title_of
 from graphcl.experiments.reproduce import applicable, method_settings
@@ -29,7 +29,6 @@ from graphcl.experiments.rows import Row
 from graphcl.experiments.runner import Job, Scoring
 from graphcl.experiments.study import SCORE, Plan, Study, averages, one_graph
 from graphcl.graph import Graph
-from graphcl.io.columns import ScaledFeatures
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 RIVALS = ("graphcl", "raw", "dgi", "gcn")
@@ -39,32 +38,6 @@ KINDS = {
     "spurious links": "links added, as a share of those there",
     "missing features": "share of features missing",
 }
-
-
-def missing_links(graph: Graph, share: float, random: np.random.Generator) -> Graph:
-    """Returns the graph with each undirected edge absent with probability `share`."""
-    edges = _edges(graph)
-    return _with(graph, edges[:, random.random(edges.shape[1]) >= share])
-
-
-def spurious_links(graph: Graph, share: float, random: np.random.Generator) -> Graph:
-    """Returns the graph with `share` times as many links more, between nodes drawn at random.
-
-    A draw that is a self-loop or a link already there adds nothing; in sparse graphs few are.
-    """
-    count = round(share * graph.num_edges)
-    added = random.integers(0, graph.num_nodes, (2, count))
-    return _with(graph, np.concatenate([_edges(graph), added], axis=1))
-
-
-def missing_features(graph: Graph, share: float, random: np.random.Generator) -> Graph:
-    """Returns the graph with each feature of each node zero with probability `share`."""
-    if isinstance(graph.x, ScaledFeatures):
-        raise GraphError(f"{graph.name}: scaled features of a store cannot be corrupted; load it")
-    x: Any = graph.x.copy()
-    values = x if isinstance(x, np.ndarray) else x.data
-    values *= random.random(values.shape) >= share
-    return _with(graph, _edges(graph), x)
 
 
 _CORRUPT: dict[str, Callable[[Graph, float, np.random.Generator], Graph]] = {
@@ -92,23 +65,6 @@ def union(graph: Graph, others: Sequence[Graph]) -> Graph:
         train_mask=padded(graph.train_mask, False),
         val_mask=padded(graph.val_mask, False),
         test_mask=padded(graph.test_mask, False),
-        name=graph.name,
-    )
-
-
-def _edges(graph: Graph) -> npt.NDArray[np.int64]:
-    both = graph.edge_index()
-    return both[:, both[0] < both[1]]
-
-
-def _with(graph: Graph, edges: npt.NDArray[np.int64], x: Any = None) -> Graph:
-    return Graph.from_edge_index(
-        edges,
-        graph.x if x is None else x,
-        graph.y,
-        train_mask=graph.train_mask,
-        val_mask=graph.val_mask,
-        test_mask=graph.test_mask,
         name=graph.name,
     )
 

@@ -170,7 +170,7 @@ def _score(optuna: Any, trial: Any, search: Search, scores: dict[int, float]) ->
     def score(metrics: EpochMetrics) -> None:
         if metrics.epoch not in search.marks:
             return
-        scores[metrics.epoch] = search.objective(model.transform(data))
+        scores[metrics.epoch] = search.objective(model.transform)
         model.encoder_.train()
         trial.report(scores[metrics.epoch], metrics.epoch)
         if metrics.epoch < max(search.marks) and trial.should_prune():
