@@ -108,11 +108,13 @@ def criterion(lines: Sequence[Row]) -> str:
 
 def complexity(lines: Sequence[Row]) -> str:
     """The exponents."""
-    slopes = {c["mode"]: c["exponent"] for c in lines if c.get("exponent") is not None}
+    slopes = {
+        (c["device"], c["mode"]): c["exponent"] for c in lines if c.get("exponent") is not None
+    }
     named = {"sampled": "an epoch, sampled", "full": "a step on the whole graph"}
     return "\n".join(
-        f"- {named.get(mode, mode)}: time grows as N to the power of {slope:.2f}."
-        for mode, slope in slopes.items()
+        f"- {named.get(mode, mode)}, {device}: time grows as N to the power of {slope:.2f}."
+        for (device, mode), slope in slopes.items()
     )
 
 

@@ -66,6 +66,7 @@ def test_damage_keeps_weights_and_the_kind_of_features(graph):
         whole = x.toarray() if scipy.sparse.issparse(x) else np.asarray(x)
         assert ((damaged == whole) | (damaged == 0)).all()
         assert (damaged != whole).any()
+        assert not scipy.sparse.issparse(poorer.x) or poorer.x.data.all()
 
 
 def test_predictions_in_a_version_are_those_of_weights_learned_on_the_graph(graph):

@@ -127,7 +127,28 @@ def test_the_criterion_is_ranked_against_accuracy(tmp_path, tiny, monkeypatch):
 def test_the_exponent_is_a_slope():
     lines = [{"nodes": n, "mean": 3e-4 * n**2} for n in (10, 100, 1000)]
     assert complexity.exponent(lines) == pytest.approx(2)
+    assert complexity.exponent([{"nodes": 1, "mean": 5.0}, *lines]) == pytest.approx(2)
     assert complexity.exponent(lines[:1]) is None
+
+
+def test_devices_are_not_averaged_with_each_other():
+    found = [
+        {
+            "graph": "synthetic",
+            "seed": 0,
+            "mode": "full",
+            "device": device,
+            "nodes": n,
+            "seconds": s,
+        }
+        for device, rate in (("cpu", 1.0), ("GPU", 0.01))
+        for n, s in ((10, rate * 10), (20, rate * 20))
+    ]
+    study = STUDIES["complexity"]
+    lines = study.summary(found)
+    assert [line["mean"] for line in lines] == [0.1, 0.2, 10, 20]
+    assert all(line["exponent"] == pytest.approx(1) for line in lines)
+    assert len(study.draw(found).axes[0].get_legend_handles_labels()[0]) == 2
 
 
 def test_averages_by_hand():

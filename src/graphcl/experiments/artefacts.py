@@ -91,7 +91,8 @@ def provenance_text(rows: Sequence[Row]) -> str:
     lost = f"; {failed} runs failed" if failed else ""
     timed = any("seconds" in row for row in scored)
     what = "Seconds" if timed else "Scores on test nodes, reported and not chosen by"
-    return f"{what}; mean ± sample deviation over {seeds} seeds; {devices}{lost}."
+    over = f"mean ± sample deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    return f"{what}; {over}; {devices}{lost}."
 
 
 def _text(line: Row, name: str) -> str:

@@ -51,6 +51,7 @@ def missing_features(graph: Graph, share: float, random: np.random.Generator) ->
     else:
         x = x.copy()
         x.data = damaged(x.data)
+        x.eliminate_zeros()  # as in every graph: an entry is not zero
     return replace(graph, x=x, store=None)
 
 
