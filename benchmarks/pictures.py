@@ -78,7 +78,8 @@ def draw_scaling() -> None:
                 dead = min(row["n_nodes"] for row in mine if "failed" in row)
                 axis.annotate(
                     f"out of memory\nat {dead:,}", (x[-1], y[-1]), color=colour, fontsize=8,
-                    xytext=(10, 4 if what == "PyGCL" else -16), textcoords="offset points",
+                    xytext=(10, 4 if what == "PyGCL" else -20), textcoords="offset points",
+                    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1},
                 )  # fmt: skip
     axes[0].set_ylabel("milliseconds, forward + backward")
     axes[1].set_ylabel("GB beyond the inputs")
@@ -86,6 +87,7 @@ def draw_scaling() -> None:
         axis.set(xscale="log", yscale="log", xlabel="nodes N (2N views, d = 512)")
         axis.grid(alpha=0.25, which="both")
         axis.spines[["top", "right"]].set_visible(False)
+        axis.margins(y=0.12)
     axes[0].legend(frameon=False, fontsize=9)
     figure.suptitle(f"Exact NT-Xent over all pairs, {found[0]['device']}", fontsize=12)
     figure.tight_layout()

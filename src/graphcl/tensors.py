@@ -88,4 +88,4 @@ def _scale_rows(x: Features) -> Features:
     lengths = x.indptr.diff()
     rows = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
     sums = x.values.new_zeros(len(lengths)).index_add_(0, rows, x.values.abs())
-    return x.with_values(x.values / sums[rows])
+    return x.with_values(x.values / torch.where(sums > 0, sums, 1)[rows])
