@@ -84,12 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows.append(options.out, row | about)
             known.append(row)
 
+    graphs = {name: load_dataset(name) for name in options.datasets}
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     with probe_pool(options.jobs) as pool:
         for dataset, seed, point in itertools.product(
             options.datasets, seeds, points(options.grid)
         ):
-            data = load_dataset(dataset)
+            data = graphs[dataset]
             method = BASELINES[options.method].method(dataset, **point)
             key = {"method": options.method, "graph": data.name, "seed": seed}
             if identity(key | {"settings": vars(method)}) in done:

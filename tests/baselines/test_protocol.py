@@ -84,6 +84,32 @@ def test_a_supervised_one_says_what_it_lacks(name, graph, changes, message):
         outcome(name, replace(graph, **changes))
 
 
+INDUCTIVE = {
+    "dgi-inductive": {"dim": 8, "epochs": 1},
+    "graphsage-gcn": {"dim": 8, "epochs": 1},
+    "graphsage-mean": {"dim": 8, "epochs": 1},
+    "graphsage-lstm": {"dim": 8, "epochs": 1},
+    "graphsage-pool": {"dim": 8, "epochs": 1},
+    "fastgcn": {"epochs": 1},
+    "gaan": {"dim": 8, "epochs": 1},
+}
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_it_is_known_whether_weights_matter(name, graph):
+    edges = graph.edge_index()
+    weights = np.random.default_rng(0).uniform(0.01, 100, graph.num_edges).astype("float32")
+    ends = edges[:, edges[0] < edges[1]]
+    weighted = replace(
+        graph, edge_weight=graph.from_edge_index(ends, graph.x, edge_weight=weights).edge_weight
+    )
+    settings = QUICK | INDUCTIVE | {"gcn": {"epochs": 60}}  # enough to tell nodes apart
+    method = BASELINES[name].method("", **settings[name])
+    run = method.embed if is_unsupervised(method) else method.fit_predict
+    plain, other = (run(one, seed=0, device=CPU) for one in (graph, weighted))
+    assert np.array_equal(plain, other) != BASELINES[name].weighted
+
+
 @pytest.mark.parametrize("name", ["label-propagation", "deepwalk", "ep-b", "dgi", "gcn", "gat"])
 def test_one_that_takes_one_graph_refuses_several(name, collection):
     with pytest.raises(GraphError, match=f"{name}: takes one graph; tissues has 6"):

@@ -48,6 +48,19 @@ def test_an_unsupervised_one_writes_a_run_and_prints_the_probe(folder, capsys, g
     assert {"seed", "versions", "train_seconds", "peak_memory_bytes", "device"} <= result.keys()
 
 
+def test_one_that_ignores_weights_says_so(folder, capsys, graph):  # noqa: F811
+    both = graph.edge_index()
+    ends = both[:, both[0] < both[1]]
+    np.savez("weighted.npz", edge_index=ends, x=graph.x, edge_weight=np.ones(ends.shape[1]))
+    quick = ["--set", "epochs=1", "--set", "dim=4"]
+    for method, said in (("graphsage-mean", 1), ("dgi", 0)):
+        assert run(["train", "weighted.npz", "--method", method, *quick]) == 0
+        note = f"note: {method} does not look at edge weights"
+        assert capsys.readouterr().err.count(note) == said
+    assert run(["train", "mine.npz", "--method", "graphsage-mean", *quick]) == 0
+    assert "edge weights" not in capsys.readouterr().err
+
+
 def test_a_supervised_one_keeps_its_predictions(gcn, capsys, graph):
     assert {path.name for path in gcn.iterdir()} == {
         "config.toml",

@@ -145,4 +145,6 @@ class _Encoder(nn.Module):
         )
 
 
-BASELINE = Baseline("dgi", "DGI", DGI, paper="Veličković et al., Deep Graph Infomax, 2019")
+BASELINE = Baseline(
+    "dgi", "DGI", DGI, paper="Veličković et al., Deep Graph Infomax, 2019", weighted=True
+)

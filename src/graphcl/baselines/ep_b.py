@@ -148,4 +148,5 @@ BASELINE = Baseline(
     EPB,
     paper="García-Durán and Niepert, Learning Graph Representations with Embedding Propagation, "
     "2017",
+    weighted=True,
 )

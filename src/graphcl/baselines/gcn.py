@@ -94,4 +94,5 @@ BASELINE = Baseline(
     "GCN",
     GCN,
     paper="Kipf and Welling, Semi-Supervised Classification with GCNs, 2017",
+    weighted=True,
 )

@@ -106,4 +106,5 @@ BASELINE = Baseline(
     LabelPropagation,
     paper="Zhu et al., Semi-Supervised Learning Using Gaussian Fields and Harmonic Functions, 2003",
     deterministic=True,
+    weighted=True,
 )

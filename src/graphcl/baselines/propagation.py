@@ -73,4 +73,5 @@ BASELINE = Baseline(
     },
     paper="Wu et al., Simplifying Graph Convolutional Networks, 2019",
     deterministic=True,
+    weighted=True,
 )

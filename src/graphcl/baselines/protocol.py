@@ -65,6 +65,7 @@ class Baseline:
         settings: per dataset, the fields that differ from the dataclass's defaults.
         paper: the paper it is from.
         deterministic: every seed gives the same result, so one run is all there is.
+        weighted: it looks at edge weights where a graph has some.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Baseline:
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     paper: str = ""
     deterministic: bool = False
+    weighted: bool = False
 
     def method(self, dataset: str, **changed: Any) -> Method:
         """Returns the system with its settings for `dataset`, and `changed` laid over them.

@@ -61,4 +61,5 @@ BASELINE = Baseline(
         "pubmed": {"layers": 1},
         "ppi": {"encoder": "residual", "layers": 3, "feature_scaling": "none"},
     },
+    weighted=True,
 )

@@ -77,6 +77,8 @@ def train_baseline(
     out = out if out is not None else Path("runs") / f"{graph.name}-{name}"
     runs.check_output(out, overwrite=overwrite)
     print(f"{graph!r}; {baseline.title}; {device_name(device)}", file=sys.stderr)
+    if not baseline.weighted and isinstance(graph, Graph) and graph.edge_weight is not None:
+        print(f"note: {name} does not look at edge weights", file=sys.stderr)
     with count_progress(name, "epoch") as show:
         trained = train_method(
             name, graph, dataset, seed=seed, device=device, settings=settings, on_epoch=show

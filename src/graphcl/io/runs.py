@@ -47,7 +47,10 @@ def check_output(path: Path, *, overwrite: bool) -> None:
         if not (path / CONFIG).is_file():
             raise RunError(f"{path}: holds files that are no run; choose another --out")
         if not overwrite:
-            raise RunError(f"{path}: already holds a run; pass --overwrite or choose another --out")
+            raise RunError(
+                f"{path}: already holds a run; pass --overwrite (in Python: overwrite=True) "
+                "or choose another place"
+            )
     elif path.exists() and not path.is_dir():
         raise RunError(f"{path}: is a file; a run is a directory")
     above = next(folder for folder in path.absolute().parents if folder.exists())
