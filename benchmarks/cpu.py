@@ -18,12 +18,21 @@ from typing import Any
 import torch
 
 from benchmarks import rows
-from benchmarks.rivals import chunked_gradient, dense_loss, dense_training, pygcl_loss
+from benchmarks.rivals import (
+    chunked_gradient,
+    dense_loss,
+    dense_training,
+    pyg_encoder,
+    pygcl_loss,
+)
+from graphcl.assembly import recipe_encoder, recipe_perturbation
 from graphcl.datasets import load_dataset
 from graphcl.devices import peak_memory_bytes
 from graphcl.estimator import GraphCL
 from graphcl.losses import nt_xent
 from graphcl.recipes import load_recipe
+from graphcl.tensors import graph_tensors
+from graphcl.training import FullGraph
 
 CPU = torch.device("cpu")
 TEMPERATURE = 0.5
@@ -76,6 +85,43 @@ def loss_row() -> dict[str, Any]:
     }
 
 
+def encoder_row() -> dict[str, Any]:
+    """Two views of Cora drawn, encoded and differentiated, against PyG's message passing."""
+    graph, recipe = load_dataset("cora"), load_recipe("cora")
+    x, adjacency = graph_tensors(graph, device=CPU, feature_scaling=recipe.feature_scaling)
+    (batch,) = FullGraph(x, adjacency, 0).epoch(0, 0)
+    encoder = recipe_encoder(recipe, graph.num_features, seed=0)
+    perturbation, generator = recipe_perturbation(recipe), torch.Generator().manual_seed(0)
+    _, pyg = pyg_encoder(graph, recipe, "cpu")
+    pull = [h.detach() for h in views(graph.num_nodes, recipe.dim)]
+    weight, both = torch.randn(recipe.dim, recipe.dim), torch.cat(pull)
+
+    def ours() -> None:
+        drawn = batch.views(perturbation, generator)
+        torch.autograd.backward(batch.encode(encoder, drawn), pull)
+
+    seconds = median_seconds(
+        {
+            "ours": ours,
+            "PyG": lambda: torch.autograd.backward((pyg(), pyg()), pull),
+            "forward": lambda: both @ weight,
+            "inputs": lambda: both @ weight.T,
+            "weights": lambda: both.T @ both,
+        }
+    )
+    gemms = sum(seconds[key] for key in ("forward", "inputs", "weights"))
+    return {
+        "what": "Cora, two views drawn, encoded and differentiated",
+        "seconds": seconds["ours"],
+        "floor": {"the second layer's three GEMMs": gemms},
+        "rivals": {"PyG's message passing": seconds["PyG"]},
+        "ratio": {
+            "to the second layer's three GEMMs": seconds["ours"] / gemms,
+            "to PyG's message passing": seconds["ours"] / seconds["PyG"],
+        },
+    }
+
+
 def epoch_row() -> dict[str, Any]:
     """A Cora epoch against its NT-Xent, and a training against a dense one with PyG."""
     graph = load_dataset("cora")
@@ -120,10 +166,21 @@ def _large_loss(results: Any) -> None:
     results.put((time.perf_counter() - began, peak_memory_bytes(CPU) - before))
 
 
+def _pubmed() -> tuple[Any, Any]:
+    return load_dataset("pubmed"), load_recipe("pubmed").with_values(epochs=1, batch_nodes=2048)
+
+
 def _pubmed_epoch(results: Any) -> None:
-    recipe = load_recipe("pubmed").with_values(epochs=1, batch_nodes=2048)
-    model = GraphCL(recipe, device="cpu").fit(load_dataset("pubmed"))
+    graph, recipe = _pubmed()
+    model = GraphCL(recipe, device="cpu").fit(graph)
     results.put((model.seconds_, peak_memory_bytes(CPU)))
+
+
+def _dense_pubmed_epoch(results: Any) -> None:
+    graph, recipe = _pubmed()
+    began = time.perf_counter()
+    dense_training(graph, recipe, "cpu")
+    results.put((time.perf_counter() - began, peak_memory_bytes(CPU)))
 
 
 def in_new_process(work: Callable[[Any], None]) -> tuple[float, int]:
@@ -138,24 +195,50 @@ def in_new_process(work: Callable[[Any], None]) -> tuple[float, int]:
 
 
 def large_loss_row() -> dict[str, Any]:
-    """NT-Xent on all of Pubmed: what it needs beyond its inputs."""
+    """NT-Xent on all of Pubmed: what it needs beyond its inputs, and its time.
+
+    The two GEMMs are measured on 1,024 rows: all of them would be a matrix of 6 GB.
+    """
     seconds, extra = in_new_process(_large_loss)
+    z, strip = torch.randn(2 * 19717, 512), torch.randn(1024, 2 * 19717)
+    parts = median_seconds({"scores": lambda: z[:1024] @ z.T, "product": lambda: strip @ z}, 3)
+    gemms = sum(parts.values()) * len(z) / 1024
     return {
         "what": "NT-Xent forward + backward, N = 19,717, d = 512",
         "seconds": seconds,
         "peak_extra_bytes": extra,
+        "floor": {"two plain GEMMs": gemms},
         "rivals": {"dense autograd, bytes of one similarity matrix": 4 * (2 * 19717) ** 2},
-        "ratio": {"memory to one similarity matrix": extra / (4 * (2 * 19717) ** 2)},
+        "ratio": {
+            "to two plain GEMMs": seconds / gemms,
+            "memory to one similarity matrix": extra / (4 * (2 * 19717) ** 2),
+        },
     }
 
 
 def pubmed_row() -> dict[str, Any]:
     """An epoch of Pubmed in batches: seconds and the whole process's memory."""
     seconds, peak = in_new_process(_pubmed_epoch)
+    dense_seconds, dense_peak = in_new_process(_dense_pubmed_epoch)
+    h1, h2 = views(2048)
+    loss = median_seconds(
+        {"loss": lambda: torch.autograd.grad(nt_xent(h1, h2, TEMPERATURE), (h1, h2))}, rounds=5
+    )["loss"]
+    steps = 19717 / 2048
     return {
         "what": "Pubmed, one epoch, batch_nodes = 2,048",
         "seconds": seconds,
         "peak_bytes": peak,
+        "floor": {"its NT-Xent": steps * loss},
+        "rivals": {
+            "dense autograd with PyG": dense_seconds,
+            "dense autograd with PyG, bytes": dense_peak,
+        },
+        "ratio": {
+            "to its NT-Xent": seconds / (steps * loss),
+            "to dense autograd with PyG": seconds / dense_seconds,
+            "memory to dense autograd with PyG": peak / dense_peak,
+        },
     }
 
 
@@ -164,7 +247,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     about = {"threads": torch.get_num_threads(), **rows.provenance(CPU)}
-    for make_row in (loss_row, epoch_row, pubmed_row, large_loss_row):
+    for make_row in (loss_row, encoder_row, epoch_row, pubmed_row, large_loss_row):
         row = make_row()
         rows.append(options.out, row | about)
         print(json.dumps(row, indent=2), flush=True)

@@ -66,14 +66,18 @@ def pygcl_loss(temperature: float) -> Callable[[Tensor, Tensor], Tensor] | None:
     return DualBranchContrast(InfoNCE(tau=temperature), mode="L2L", intraview_negs=True)
 
 
-def dense_training(graph: Graph, recipe: Recipe, device: str) -> None:
-    """Trains with the dense loss and PyG's `dropout_edge` and message passing."""
+def pyg_encoder(
+    graph: Graph, recipe: Recipe, device: str
+) -> tuple[MeanPoolingEncoder, Callable[[], Tensor]]:
+    """Returns our encoder's weights, and a function that encodes a new view with them by PyG.
+
+    Edges are dropped by its `dropout_edge` and pooled by its message passing; features are dense.
+    """
     data = graph.to_pyg().to(device)
     encoder = MeanPoolingEncoder(
         graph.num_features, dim=recipe.dim, layers=recipe.layers, generator=torch.Generator()
     ).to(device)
     pool = SimpleConv(aggr="mean", combine_root="self_loop")
-    adam = torch.optim.Adam(encoder.parameters(), lr=recipe.learning_rate)
 
     def encode() -> Tensor:
         edges, _ = dropout_edge(data.edge_index, p=recipe.edge_drop, force_undirected=True)
@@ -83,9 +87,18 @@ def dense_training(graph: Graph, recipe: Recipe, device: str) -> None:
             h = pool(elu(h), edges) @ weight
         return elu(h) if len(weights) == 1 else h
 
+    return encoder, encode
+
+
+def dense_training(graph: Graph, recipe: Recipe, device: str) -> None:
+    """Trains with the dense loss and PyG, on all nodes or on `batch_nodes` of them at a time."""
+    encoder, encode = pyg_encoder(graph, recipe, device)
+    adam = torch.optim.Adam(encoder.parameters(), lr=recipe.learning_rate)
+    batch = recipe.batch_nodes or graph.num_nodes
     for _ in range(recipe.epochs):
-        loss = dense_loss(encode(), encode(), recipe.temperature)
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
-        loss.item()  # public implementations print it
+        for nodes in torch.randperm(graph.num_nodes, device=device).split(batch):
+            loss = dense_loss(encode()[nodes], encode()[nodes], recipe.temperature)
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+            loss.item()  # public implementations print it

@@ -28,9 +28,10 @@ import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
-from torch.nn.functional import elu
 
 from graphcl.kernels.buffers import empty
+from graphcl.kernels.elu import elu_
+from graphcl.kernels.transposed import pays, transposed_product
 
 with warnings.catch_warnings():
     # The first CSR tensor of a process warns that the format is in beta; users can do nothing.
@@ -311,7 +312,7 @@ class _MeanPoolElu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, adjacency: Adjacency) -> Tensor:
         ctx.adjacency = adjacency
-        pooled = elu(adjacency.pool(h), inplace=True)
+        pooled = elu_(adjacency.pool(h))
         ctx.save_for_backward(pooled)
         return pooled
 
@@ -349,6 +350,9 @@ class _SparseLinear(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
         x: SparseFeatures = ctx.x
+        if grad.device.type == "cpu" and pays(len(x.values), x.shape[1], grad.shape[1], grad.dtype):
+            rows = (x.indptr, x.indices, x.values)
+            return None, transposed_product(*rows, grad, x.shape[1])
         values = x.values[x.transposed_order]
         return None, csr_matmul(x.transposed_indptr, x.transposed_indices, values, grad)
 
