@@ -106,6 +106,5 @@ CRITERION = Study(
     jobs=_jobs,
     summary=_summary,
     draw=_draw,
-    datasets=("cora", "citeseer"),
     runs=1,
 )
