@@ -97,7 +97,10 @@ def dense_training(graph: Graph, recipe: Recipe, device: str) -> None:
     batch = recipe.batch_nodes or graph.num_nodes
     for _ in range(recipe.epochs):
         for nodes in torch.randperm(graph.num_nodes, device=device).split(batch):
-            loss = dense_loss(encode()[nodes], encode()[nodes], recipe.temperature)
+            h1, h2 = encode(), encode()
+            if batch < graph.num_nodes:
+                h1, h2 = h1[nodes], h2[nodes]
+            loss = dense_loss(h1, h2, recipe.temperature)
             adam.zero_grad()
             loss.backward()
             adam.step()

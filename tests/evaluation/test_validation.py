@@ -49,7 +49,17 @@ def test_what_has_no_clusters_has_no_stable_ones():
     assert abs(cluster_stability(noise, other)) < 0.05
     tight = np.repeat(np.eye(8), 50, axis=0) + random.normal(scale=1e-3, size=(400, 8))
     assert cluster_stability(tight, tight[:, ::-1]) == 1
-    assert -1 <= cluster_stability(np.ones((5, 3)), np.zeros((5, 3))) <= 1  # collapsed
+
+
+def test_a_collapsed_encoder_is_not_stable():
+    same = np.ones((200, 3))
+    assert cluster_stability(same, 0 * same) == 0
+    outlier = same.copy()
+    outlier[7] = (5, -3, 1)
+    assert cluster_stability(outlier, outlier) == 0
+    halves = np.repeat(np.eye(3)[:2], 100, axis=0)
+    assert cluster_stability(halves, halves) == 1
+    assert cluster_stability(halves, same) == 0
 
 
 def test_of_many_nodes_a_sample_is_clustered(monkeypatch):

@@ -1,11 +1,14 @@
 import pytest
 import torch
 
+from graphcl.estimator import GraphCL
 from graphcl.experiments import complexity, course, criterion, rows, sweeps
 from graphcl.experiments.artefacts import Artefacts, study_csv, study_markdown
+from graphcl.experiments.objective import ClusterStability
 from graphcl.experiments.runner import execute
 from graphcl.experiments.studies import STUDIES
 from graphcl.experiments.study import Plan, averages
+from graphcl.recipes import Recipe
 
 CPU = torch.device("cpu")
 QUICK = {"epochs": "3", "dim": "8"}
@@ -113,7 +116,12 @@ def test_the_criterion_is_ranked_against_accuracy(tmp_path, tiny, monkeypatch):
     study, found = run("criterion", tmp_path / "r.jsonl", seeds=(0,))
     assert [row["trial"] for row in found] == [0, 1, 2]
     assert len({row["settings_hash"] for row in found}) == 3
-    assert all(abs(row["stability"]) <= 1 and 0 < row["val_accuracy"] <= 1 for row in found)
+    first = found[0]
+    model = GraphCL(Recipe(**first["settings"]), seed=0, device="cpu")
+    model.fit(ClusterStability.of(tiny["cora"], seed=0).data)
+    expected = ClusterStability.of(tiny["cora"], seed=0)(model.transform)
+    assert first["stability"] == pytest.approx(expected)
+    assert all(0 < row["val_accuracy"] <= 1 for row in found)
     by_hand = [
         {"graph": "cora", "seed": 0, "stability": a, "accuracy": b, "val_accuracy": c}
         for a, b, c in ((0.7, 0.5, 0.9), (0.8, 0.6, 0.7), (0.9, 0.7, 0.8))
@@ -121,6 +129,7 @@ def test_the_criterion_is_ranked_against_accuracy(tmp_path, tiny, monkeypatch):
     (line,) = study.summary(by_hand)
     assert line["spearman"] == pytest.approx(1)
     assert line["spearman_validation"] == pytest.approx(-0.5)
+    assert (line["chosen"], line["median"], line["best"]) == pytest.approx((70, 60, 70))
     assert study.draw(found) is not None
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from graphcl.errors import GraphError, RunError
+from graphcl.errors import GraphError, RunError, StoreError
+from graphcl.estimator import GraphCL
 from graphcl.experiments import rows, tune
 from graphcl.experiments.objective import ClusterStability, ValidationAccuracy, build_objective
 from graphcl.experiments.tune import RECIPE, TRIALS, Search
@@ -87,7 +88,9 @@ def test_test_labels_of_many_graphs_are_never_read(tmp_path):
 def test_without_labels_stable_clusters_decide(graph, tmp_path):
     bare = replace(graph, y=None)
     best = tune.tune(search_of(bare, tmp_path / "bare"), 2)
-    assert -1 <= best["score"] <= 1
+    search = search_of(bare, tmp_path / "bare")
+    model = GraphCL(tune.recipe_of(search, best), seed=0, device="cpu").fit(bare)
+    assert best["score"] == pytest.approx(search.objective(model.transform))
     assert best["about"]["objective"] == "cluster stability"
     tune.tune(search_of(graph, tmp_path / "asked", unsupervised=True), 2)
     assert trials(tmp_path / "bare") == trials(tmp_path / "asked")
@@ -108,6 +111,15 @@ def test_stability_is_that_of_two_versions_of_the_graph(graph):
     assert objective(lambda version: groups) == 1
     random = np.random.default_rng(0)
     assert objective(lambda version: random.normal(size=(graph.num_nodes, 8))) < 0.3
+
+
+def test_a_damaged_store_is_refused_before_it_is_read(graph, tmp_path):
+    graph.save(tmp_path / "store")
+    indices = np.load(tmp_path / "store/indices.npy", mmap_mode="r+")
+    indices[0] = 10**9
+    indices.flush()
+    with pytest.raises(StoreError, match="indices holds 1000000000"):
+        ClusterStability.of(graph.open(tmp_path / "store"), seed=0)
 
 
 def test_few_nodes_have_no_clusters(graph):

@@ -1,4 +1,3 @@
-import numba
 import numpy as np
 import pytest
 import scipy.sparse
@@ -41,16 +40,13 @@ def test_it_is_scipys_product(rows, columns, width, dtype):
     np.testing.assert_allclose(found.numpy(), expected, rtol=tolerance, atol=tolerance)
 
 
-def test_bits_do_not_depend_on_cores_nor_on_the_order_in_memory():
+def test_bits_do_not_depend_on_cores_nor_on_the_order_in_memory(monkeypatch):
     arguments = (*tensors(sparse(200, 50)), torch.randn(200, 90), 50)
     many = transposed_product(*arguments)
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    try:
-        one = transposed_product(*arguments)
-    finally:
-        numba.set_num_threads(before)
-    assert torch.equal(one, many)
+    monkeypatch.setattr(transposed, "_slabs", lambda: 3)
+    assert torch.equal(transposed_product(*arguments), many)
+    monkeypatch.setattr(transposed, "_slabs", lambda: 1)
+    assert torch.equal(transposed_product(*arguments), many)
     across = arguments[3].T.contiguous().T  # the same values, column by column
     assert torch.equal(transposed_product(*arguments[:3], across, 50), many)
 
@@ -78,9 +74,18 @@ def test_the_gradient_is_the_same_both_ways(monkeypatch):
 
 def test_it_is_for_few_cores_and_tables_that_fit(monkeypatch):
     cora = (98_432, 1_433, 512, torch.float32)
-    monkeypatch.setattr(transposed.numba, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(transposed, "_slabs", lambda: 2)
     assert pays(*cora)
     assert not pays(100, *cora[1:])  # too little to do
     assert not pays(98_432, 50_000, 512, torch.float32)  # 51 MB a core
-    monkeypatch.setattr(transposed.numba, "get_num_threads", lambda: 64)
+    monkeypatch.setattr(transposed, "_slabs", lambda: 64)
     assert not pays(*cora)  # slabs of 8 columns
+
+
+def test_who_asks_for_one_thread_gets_no_others():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert not pays(98_432, 1_433, 512, torch.float32)
+    finally:
+        torch.set_num_threads(before)

@@ -17,6 +17,7 @@ Array = npt.NDArray[Any]
 SPLITS = 3
 CLUSTERS, STARTS = 8, 3  # of k-means
 SAMPLE = 10_000  # nodes that are clustered
+LEAST_SHARE = 0.02  # of nodes outside the largest cluster, for there to be clusters at all
 
 
 def validation_accuracy(z: Any, y: Any, train: Any, *, splits: int = SPLITS) -> float:
@@ -61,8 +62,10 @@ def cluster_stability(z_1: Any, z_2: Any, *, clusters: int = CLUSTERS) -> float:
     """Returns how far the clusters of two sets of embeddings of the same nodes agree.
 
     Each is clustered by k-means on standardised rows of unit length, and the agreement is the
-    adjusted Rand index: 1 where the clusters are the same, 0 where they agree as chance would. Of a
-    large graph, `SAMPLE` nodes take part. The same embeddings give the same result, bit for bit.
+    adjusted Rand index: 1 where the clusters are the same, 0 where they agree as chance would, and
+    0 where either has all but a few nodes in one cluster: a collapsed encoder is not a stable one.
+    Of a large graph, `SAMPLE` nodes take part. The same embeddings give the same result, bit for
+    bit.
 
     Args:
         z_1: embeddings, ``[num_nodes, dim]``.
@@ -75,7 +78,13 @@ def cluster_stability(z_1: Any, z_2: Any, *, clusters: int = CLUSTERS) -> float:
         z_1, z_2 = z_1[nodes], z_2[nodes]
     with threadpool_limits(1):  # the order of sums, and so the last bits, would be the threads'
         parts = [_clusters(z, clusters, seed) for seed, z in enumerate((z_1, z_2))]
+    if any(_is_one_cluster(labels) for labels in parts):
+        return 0.0
     return float(adjusted_rand_score(*parts))
+
+
+def _is_one_cluster(labels: Array) -> bool:
+    return bool(np.bincount(labels).max() > (1 - LEAST_SHARE) * len(labels))
 
 
 def _clusters(z: Array, clusters: int, seed: int) -> Array:
@@ -83,7 +92,7 @@ def _clusters(z: Array, clusters: int, seed: int) -> Array:
     z = z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-12)
     means = KMeans(min(clusters, len(z)), n_init=STARTS, max_iter=100, random_state=seed)
     with warnings.catch_warnings():
-        # Fewer distinct rows than clusters: of a collapsed encoder, which the score then shows.
+        # Fewer distinct rows than clusters, as of a collapsed encoder.
         warnings.simplefilter("ignore", ConvergenceWarning)
         labels: Array = means.fit_predict(z)
     return labels

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from graphcl.graph import Graph
 from graphcl.io.columns import ScaledFeatures
 
+BLOCK_ROWS = 1 << 14
 Array = npt.NDArray[Any]
 
 
@@ -41,7 +42,11 @@ def missing_features(graph: Graph, share: float, random: np.random.Generator) ->
     """Returns the graph with each feature of each node zero with probability `share`."""
 
     def damaged(values: Any) -> Any:
-        return values * (random.random(values.shape) >= share)
+        kept = np.empty_like(values)
+        for start in range(0, len(values), BLOCK_ROWS):  # draws for all at once would not fit
+            rows = values[start : start + BLOCK_ROWS]
+            kept[start : start + BLOCK_ROWS] = rows * (random.random(rows.shape) >= share)
+        return kept
 
     x: Any = graph.x
     if isinstance(x, np.ndarray):

@@ -1,6 +1,7 @@
 """Is the criterion that tuning uses without labels a good one? It should rank as accuracy does."""
 
 import random
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -61,6 +62,7 @@ def _summary(rows: Sequence[Row]) -> list[Row]:
         if len(mine) < 3:
             continue
         stable = [row["stability"] for row in mine]
+        scores = [score(row) for row in mine]
         lines.append(
             {
                 "graph": graph,
@@ -68,6 +70,9 @@ def _summary(rows: Sequence[Row]) -> list[Row]:
                 "spearman_validation": float(
                     spearmanr(stable, [row["val_accuracy"] for row in mine]).statistic
                 ),
+                "chosen": scores[stable.index(max(stable))],
+                "median": statistics.median(scores),
+                "best": max(scores),
                 "settings": len(mine),
             }
         )
@@ -100,7 +105,8 @@ CRITERION = Study(
         "clusters of the embeddings of two damaged versions of the graph, which lack a fifth of "
         f"the links and half of the features. Here {SETTINGS} settings, drawn from the ranges it "
         "searches, are trained; the rank correlation of that agreement with accuracy says how good "
-        "a guide it is."
+        "a guide it is. It was taken from a dozen candidates for its correlation with validation "
+        "accuracy on Cora, Citeseer and Pubmed, so this is no independent test of it."
     ),
     variables=("trial",),
     jobs=_jobs,

@@ -109,7 +109,8 @@ class ClusterStability:
     It needs no label. What a class is must outlast missing links and features; where embeddings
     tell single nodes apart rather than kinds of nodes, or follow accidents of the input, clusters
     do not. `graphcl reproduce criterion` measures how well it ranks settings where there are
-    labels. (The recovery of held-out links, which it replaced, did not rank them at all.)
+    labels: it tells bad settings from good ones, not the best from the good. (The recovery of
+    held-out links, which it replaced, did not rank them at all.)
     """
 
     data: Graph
@@ -118,7 +119,8 @@ class ClusterStability:
 
     @classmethod
     def of(cls, graph: Graph, *, seed: int) -> "ClusterStability":
-        """Draws the two versions."""
+        """Draws the two versions; the graph is checked first, if it is mapped from a store."""
+        graph.check()
         if graph.num_nodes < 2 * CLUSTERS:
             raise GraphError(
                 f"{graph.name}: {graph.num_nodes} nodes are too few to cluster; tuning needs labels"

@@ -26,9 +26,9 @@ def pays(entries: int, rows: int, width: int, dtype: torch.dtype) -> bool:
         width: of the result.
         dtype: of the result.
     """
-    slab = width // numba.get_num_threads()
+    slab = width // _slabs()
     fits = rows * slab * dtype.itemsize <= SLAB_BYTES
-    return slab >= LEAST_WIDTH and fits and entries * width >= LEAST_WORK
+    return _slabs() > 1 and slab >= LEAST_WIDTH and fits and entries * width >= LEAST_WORK
 
 
 def transposed_product(
@@ -40,8 +40,13 @@ def transposed_product(
     """
     out = torch.empty(rows, dense.shape[1], dtype=dense.dtype)
     arrays = (part.numpy() for part in (indptr, indices, values, dense.contiguous(), out))
-    _add_rows(*arrays, numba.get_num_threads())
+    _add_rows(*arrays, _slabs())
     return out
+
+
+def _slabs() -> int:
+    """As many as torch has threads: who gave it one wants no other to start any."""
+    return min(numba.get_num_threads(), torch.get_num_threads())
 
 
 @parallel
