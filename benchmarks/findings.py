@@ -102,7 +102,7 @@ def criterion(lines: Sequence[Row]) -> str:
         f"- {_title(line['graph'])}: rank correlation with test accuracy {line['spearman']:.2f}, "
         f"with validation accuracy {line['spearman_validation']:.2f}, over {line['settings']} "
         f"settings. The most stable one has {line['chosen']:.1f}, the median {line['median']:.1f}, "
-        f"the best {line['best']:.1f}: it tells bad settings from good ones, not which is best."
+        f"the best {line['best']:.1f}."
         for line in lines
     )
 

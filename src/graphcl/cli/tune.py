@@ -24,7 +24,8 @@ from graphcl.training.progress import duration
 
 def tune(
     graph: Annotated[
-        str, typer.Argument(help="A dataset (cora, …), a store, an .npz or a list of edges.")
+        str,
+        typer.Argument(help="A dataset (cora, …), a store (graphcl build makes one) or an .npz."),
     ],
     trials: Annotated[int, typer.Option(min=1, help="Trials in all, earlier ones included.")] = 50,
     out: Annotated[

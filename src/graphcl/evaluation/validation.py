@@ -11,7 +11,9 @@ from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
 from graphcl.errors import GraphError
+from graphcl.evaluation.nearest import unit_rows
 from graphcl.evaluation.probe import STRENGTHS, fit_logistic, redraw, standardiser
+from graphcl.evaluation.unsupervised import sampled_rows
 
 Array = npt.NDArray[Any]
 SPLITS = 3
@@ -72,12 +74,11 @@ def cluster_stability(z_1: Any, z_2: Any, *, clusters: int = CLUSTERS) -> float:
         z_2: others of the same nodes, ``[num_nodes, dim]``.
         clusters: how many each is parted into, at most.
     """
-    z_1, z_2 = np.asarray(z_1), np.asarray(z_2)
-    if len(z_1) > SAMPLE:
-        nodes = np.sort(np.random.default_rng(0).permutation(len(z_1))[:SAMPLE])
-        z_1, z_2 = z_1[nodes], z_2[nodes]
+    nodes = sampled_rows(len(z_1), 0, SAMPLE)
     with threadpool_limits(1):  # the order of sums, and so the last bits, would be the threads'
-        parts = [_clusters(z, clusters, seed) for seed, z in enumerate((z_1, z_2))]
+        parts = [
+            _clusters(np.asarray(z)[nodes], clusters, seed) for seed, z in enumerate((z_1, z_2))
+        ]
     if any(_is_one_cluster(labels) for labels in parts):
         return 0.0
     return float(adjusted_rand_score(*parts))
@@ -88,8 +89,7 @@ def _is_one_cluster(labels: Array) -> bool:
 
 
 def _clusters(z: Array, clusters: int, seed: int) -> Array:
-    z = standardiser(z)(z)
-    z = z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-12)
+    z = unit_rows(standardiser(z)(z))
     means = KMeans(min(clusters, len(z)), n_init=STARTS, max_iter=100, random_state=seed)
     with warnings.catch_warnings():
         # Fewer distinct rows than clusters, as of a collapsed encoder.
