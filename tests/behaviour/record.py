@@ -1,0 +1,273 @@
+"""What short trainings give, bit by bit: a table of hashes that a refactoring must not change.
+
+Every recipe, mode, encoder, kind of input and baseline is trained for a moment on a CPU, through
+the public names and the command line alone, so that the script runs on any version of the package.
+
+    python -m tests.behaviour.record FILE       writes what this tree gives
+    python -m tests.behaviour.record --write    records it, where bits change on purpose
+
+Bits depend on the CPU and on the versions of torch and NumPy. `outcomes.json` therefore keeps, for
+each case, hashes by machine and a few rounded numbers that every machine must reach.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse
+import torch
+
+import graphcl
+from graphcl.cli.main import run
+
+OUTCOMES = Path(__file__).with_name("outcomes.json")
+RECIPES = ("citeseer", "cora", "default", "ppi", "ppi-wide", "pubmed", "reddit")
+ENCODERS = ("mean", "residual", "gcn", "sage", "gat", "gin")
+SHORT = {"dim": 16, "epochs": 3}
+BASELINES = {
+    "raw": {},
+    "propagation": {},
+    "random-encoder": {"dim": 16},
+    "label-propagation": {},
+    "deepwalk": {"dim": 8, "walks": 2, "length": 5},
+    "deepwalk-features": {"dim": 8, "walks": 2, "length": 5},
+    "ep-b": {"dim": 8, "epochs": 3},
+    "dgi": {"dim": 8, "epochs": 3},
+    "gcn": {"epochs": 3},
+    "gat": {"epochs": 3},
+    "dgi-inductive": {"dim": 8, "epochs": 1},
+    "graphsage-gcn": {"dim": 8, "epochs": 1},
+    "graphsage-mean": {"dim": 8, "epochs": 1},
+    "graphsage-lstm": {"dim": 8, "epochs": 1},
+    "graphsage-pool": {"dim": 8, "epochs": 1},
+    "fastgcn": {"epochs": 1},
+    "gaan": {"dim": 8, "epochs": 1},
+}
+Case = tuple[str, Callable[[], np.ndarray]]
+
+
+def machine() -> str:
+    """Returns what bits depend on: the kind of CPU, and the versions that compute."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    parts = [line.partition(":")[2].strip() for line in lines if line.startswith("CPU part")]
+    cpu = (named or parts or ["unknown"])[0]
+    versions = f"torch {torch.__version__}, numpy {np.__version__}"
+    return f"{platform.machine()} {cpu}, {torch.backends.cpu.get_cpu_capability()}, {versions}"
+
+
+def arrays(seed: int = 0, *, nodes: int = 240, features: int = 24) -> dict[str, np.ndarray]:
+    """Returns a small graph of three communities as plain arrays."""
+    random = np.random.default_rng(seed)
+    y = random.integers(0, 3, nodes)
+    edges = random.integers(0, nodes, (2, 12 * nodes))
+    close = y[edges[0]] == y[edges[1]]
+    edges = edges[:, close | (random.random(edges.shape[1]) < 0.1)]
+    edges = edges[:, edges[0] != edges[1]]
+    edges = np.unique(np.sort(edges, axis=0), axis=1)
+    x = (random.random((nodes, features)) < 0.2).astype(np.float32)
+    x[np.arange(nodes), y] = 1
+    split = random.permutation(nodes)
+    masks = np.zeros((3, nodes), dtype=bool)
+    for mask, part in zip(masks, np.split(split, [nodes // 3, 2 * nodes // 3]), strict=True):
+        mask[part] = True
+    return {
+        "edge_index": edges,
+        "x": x,
+        "y": y,
+        "train_mask": masks[0],
+        "val_mask": masks[1],
+        "test_mask": masks[2],
+    }
+
+
+def graph(kind: str = "dense", seed: int = 0, **sizes: int) -> graphcl.Graph:
+    """Returns that graph with dense, sparse or wide features, or with weights."""
+    given = arrays(seed, **sizes)
+    if kind == "sparse":
+        given["x"] = scipy.sparse.csr_array(given["x"])
+    elif kind == "wide":
+        given["x"] = np.tile(given["x"], (1, 2))
+    elif kind == "weighted":
+        random = np.random.default_rng(seed)
+        given["edge_weight"] = random.uniform(0.1, 5, given["edge_index"].shape[1])
+    return graphcl.Graph.from_edge_index(**given)
+
+
+def trained(data: object, **settings: object) -> np.ndarray:
+    """Returns the embeddings after a short training."""
+    model = graphcl.GraphCL(seed=1, device="cpu", **{**SHORT, **settings})
+    z = model.fit_transform(data)
+    return np.concatenate(z) if isinstance(z, list) else z
+
+
+def recipe_cases() -> Iterator[Case]:
+    for name in RECIPES:
+        for mode in ("full", "sampled"):
+            yield (
+                f"recipe {name}, {mode}",
+                lambda name=name, mode=mode: trained(
+                    graph(), recipe=name, mode=mode, fan_out=3, batch_nodes=64, inductive=False
+                ),
+            )
+        yield f"recipe {name}, as shipped", lambda name=name: trained(graph("sparse"), recipe=name)
+    yield "cora itself", lambda: trained(graphcl.load_dataset("cora"), recipe="cora", epochs=2)
+
+
+def encoder_cases() -> Iterator[Case]:
+    for encoder in ENCODERS:
+        for kind in ("dense", "sparse", "wide", "weighted"):
+            if kind == "weighted" and encoder in ("sage", "gat", "gin"):
+                continue
+            for layers in (1, 2, 3):
+                yield (
+                    f"{encoder}, {kind}, {layers} layers",
+                    lambda encoder=encoder, kind=kind, layers=layers: trained(
+                        graph(kind), encoder=encoder, layers=layers
+                    ),
+                )
+    for encoder in ("mean", "residual"):
+        for kind in ("dense", "sparse", "wide", "weighted"):
+            for layers in (1, 2, 3):
+                for replace in (True, False):
+                    yield (
+                        f"{encoder}, {kind}, {layers} layers, sampled, replacement {replace}",
+                        lambda encoder=encoder, kind=kind, layers=layers, replace=replace: trained(
+                            graph(kind),
+                            encoder=encoder,
+                            layers=layers,
+                            mode="sampled",
+                            fan_out=3,
+                            batch_nodes=64,
+                            sample_with_replacement=replace,
+                        ),
+                    )
+
+
+def setting_cases() -> Iterator[Case]:
+    for mode in ("full", "sampled"):
+        yield (
+            f"inductive, {mode}",
+            lambda mode=mode: trained(graph(), mode=mode, inductive=True, batch_nodes=32),
+        )
+        yield (
+            f"several graphs, {mode}",
+            lambda mode=mode: trained(
+                [graph(seed=seed) for seed in range(3)], recipe="ppi", mode=mode, fan_out=3
+            ),
+        )
+        for kind in ("float16", "int8"):
+            yield f"a store of {kind}, {mode}", lambda kind=kind, mode=mode: stored(kind, mode)
+    for encoder in ("mean", "residual"):
+        for kind in ("dense", "sparse", "weighted"):
+            yield (
+                f"{encoder} on a large {kind} graph, layer by layer",
+                lambda encoder=encoder, kind=kind: large(encoder, kind, None),
+            )
+        yield (
+            f"{encoder} on some nodes of a large graph",
+            lambda encoder=encoder: large(encoder, "dense", slice(100, 400)),
+        )
+
+
+def stored(kind: str, mode: str) -> np.ndarray:
+    """Returns embeddings that were learned from a store."""
+    with tempfile.TemporaryDirectory() as folder:
+        graph().save(Path(folder) / "store", features=kind)
+        mapped = graphcl.Graph.open(Path(folder) / "store")
+        return trained(mapped, mode=mode, fan_out=3, batch_nodes=64)
+
+
+def large(encoder: str, kind: str, nodes: slice | None) -> np.ndarray:
+    """Returns embeddings of a graph that is too large to be encoded at once."""
+    model = graphcl.GraphCL(seed=1, device="cpu", encoder=encoder, dim=16, epochs=1)
+    model.fit(graph(kind, features=8))
+    return model.transform(graph(kind, 1, nodes=50_500, features=8), nodes=nodes)
+
+
+def baseline_cases() -> Iterator[Case]:
+    for name, settings in BASELINES.items():
+        if name.startswith("deepwalk") and find_spec("gensim") is None:
+            continue  # an extra
+        yield (
+            f"baseline {name}",
+            lambda name=name, settings=settings: by_command("--method", name, **settings),
+        )
+    yield "two processes", lambda: by_command("--processes", "2", **SHORT, batch_nodes=64)
+    yield (
+        "two processes, sampled",
+        lambda: by_command("--processes", "2", **SHORT, mode="sampled", batch_nodes=64, fan_out=3),
+    )
+
+
+def by_command(*options: str, **settings: object) -> np.ndarray:
+    """Returns what `graphcl train` leaves in a run."""
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(Path(folder) / "small.npz", **arrays())
+        changed = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        out = Path(folder) / "run"
+        command = ["train", str(Path(folder) / "small.npz"), "--out", str(out), "--seed", "1"]
+        sys.argv = ["graphcl", *command, *options, *changed, "--quiet"]
+        code = run(sys.argv[1:])
+        if code != 0:
+            raise RuntimeError(f"exit code {code}: {' '.join(sys.argv)}")
+        names = [name for name in ("embeddings", "predictions") if (out / f"{name}.npy").exists()]
+        return np.load(out / f"{names[0]}.npy")
+
+
+def outcome(z: np.ndarray) -> tuple[str, list[float]]:
+    """Returns a hash of the bits, and rounded numbers: size, spread and some entries.
+
+    Of predictions they are the shares of the classes: a class may flip on another machine.
+    """
+    digest = hashlib.sha256(np.ascontiguousarray(z).tobytes()).hexdigest()[:16]
+    if z.dtype.kind == "i":
+        return digest, [round(float((z == c).mean()), 3) for c in range(int(z.max()) + 1)]
+    flat = z.reshape(-1).astype(np.float64)
+    some = flat[np.linspace(0, len(flat) - 1, 6).astype(int)]
+    return digest, [float(f"{value:.4g}") for value in (np.abs(flat).mean(), flat.std(), *some)]
+
+
+def record(only: str = "") -> dict[str, tuple[str, list[float]]]:
+    """Returns the outcome of every case whose name has `only` in it."""
+    torch.set_num_threads(1)
+    found = {}
+    for cases in (recipe_cases, encoder_cases, setting_cases, baseline_cases):
+        for name, work in cases():
+            if only in name:
+                found[name] = outcome(work())
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", nargs="?", type=Path, help="where to write the outcomes as JSON")
+    parser.add_argument("--write", action="store_true", help="record them in outcomes.json")
+    parser.add_argument("--only", default="", help="cases with this in their names")
+    given = parser.parse_args()
+    found = record(given.only)
+    if given.file is not None:
+        given.file.write_text(json.dumps({"machine": machine(), "outcomes": found}))
+    if not given.write:
+        return
+    known = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
+    for name, (digest, values) in found.items():
+        entry = known.setdefault(name, {"values": values, "hashes": {}})
+        if entry["values"] != values:  # another behaviour: hashes of other machines are void
+            entry.update(values=values, hashes={})
+        entry["hashes"][machine()] = digest
+    lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in known.items()]
+    OUTCOMES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
