@@ -261,8 +261,8 @@ def main() -> None:
     known = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
     for name, (digest, values) in found.items():
         entry = known.setdefault(name, {"values": values, "hashes": {}})
-        if entry["values"] != values:  # another behaviour: hashes of other machines are void
-            entry.update(values=values, hashes={})
+        if entry["hashes"].get(machine(), digest) != digest:
+            entry.update(values=values, hashes={})  # new behaviour: other machines' hashes are void
         entry["hashes"][machine()] = digest
     lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in known.items()]
     OUTCOMES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
