@@ -4,7 +4,7 @@ usage: python -m benchmarks.accuracy --out ROWS.jsonl [--recipes cora citeseer p
            [--set KEY=VALUE ...] [--device cuda] [--jobs 8]
 
 One row per seed; a training that fails leaves a row that says so. The summary printed at the end
-is `graphcl.experiments.repeat.summarise` over the rows.
+is `graphcl.trials.repeat.summarise` over the rows.
 """
 
 import argparse
@@ -13,11 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import rows
-from graphcl.cli.options import parse_settings
+from graphcl.cli._shared.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
-from graphcl.experiments.repeat import repeat, summarise
 from graphcl.recipes import load_recipe
+from graphcl.trials.repeat import repeat, summarise
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ from benchmarks import rows
 from graphcl.baselines import BASELINES
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
-from graphcl.experiments.methods import METHODS, score_method, train_method
-from graphcl.experiments.repeat import probe_pool
+from graphcl.trials.methods import METHODS, score_method, train_method
+from graphcl.trials.repeat import probe_pool
 
 DEFAULT = ("raw", "propagation", "random-encoder", "label-propagation", "ep-b", "dgi", "gcn", "gat")
 Key = tuple[str, str, int]

@@ -29,9 +29,9 @@ from graphcl.assembly import recipe_encoder, recipe_perturbation
 from graphcl.datasets import load_dataset
 from graphcl.devices import peak_memory_bytes
 from graphcl.estimator import GraphCL
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import nt_xent
 from graphcl.recipes import load_recipe
-from graphcl.tensors import graph_tensors
 from graphcl.training import FullGraph
 
 CPU = torch.device("cpu")

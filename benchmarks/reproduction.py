@@ -16,15 +16,15 @@ from typing import Any
 
 from benchmarks.findings import FINDINGS
 from graphcl.datasets import CATALOGUE
-from graphcl.experiments import plots, rendering, reproduce
-from graphcl.experiments import rows as result_rows
-from graphcl.experiments.artefacts import provenance_text, study_lines
-from graphcl.experiments.published import INDUCTIVE, TRANSDUCTIVE
-from graphcl.experiments.rows import Row
-from graphcl.experiments.studies import STUDIES
-from graphcl.experiments.study import Study
-from graphcl.experiments.tables import Cell, assemble, rank_of
+from graphcl.paper import plots, rendering, reproduce
+from graphcl.paper.artefacts import provenance_text, study_lines
+from graphcl.paper.published import INDUCTIVE, TRANSDUCTIVE
+from graphcl.paper.studies.catalogue import STUDIES
+from graphcl.paper.studies.study import Study
+from graphcl.paper.tables import Cell, assemble, rank_of
 from graphcl.recipes import load_recipe, recipe_names
+from graphcl.trials import rows as result_rows
+from graphcl.trials.rows import Row
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results"

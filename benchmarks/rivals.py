@@ -17,7 +17,7 @@ from torch_geometric.nn import SimpleConv
 from torch_geometric.utils import dropout_edge
 
 from graphcl.encoders import MeanPoolingEncoder
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe
 
 

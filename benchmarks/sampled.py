@@ -28,10 +28,10 @@ from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.devices import peak_memory_bytes, resolve_device
 from graphcl.embedding import embed_graph
 from graphcl.encoders import build_encoder
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import nt_xent
 from graphcl.sampling import sample_tree, tree_views
-from graphcl.tensors import graph_tensors
 from graphcl.training import FullGraph, train
 from graphcl.training.sampled import SampledBatch, SampledGraph
 from graphcl.views import DropEdges, DropFeatures, Perturbation

@@ -36,9 +36,9 @@ from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
 from graphcl.embedding import embed
 from graphcl.evaluation.probe import STRENGTHS
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.recipes import Recipe, load_recipe
-from graphcl.tensors import graph_tensors
 from graphcl.training import FullGraph, train
 
 EPOCHS = (20, 50, 100, 150, 200)  # the paper's

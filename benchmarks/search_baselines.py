@@ -21,11 +21,11 @@ from typing import Any
 
 from benchmarks import rows
 from graphcl.baselines import BASELINES
-from graphcl.cli.options import parse_settings
+from graphcl.cli._shared.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
-from graphcl.experiments.methods import score_method, train_method
-from graphcl.experiments.repeat import probe_pool
+from graphcl.trials.methods import score_method, train_method
+from graphcl.trials.repeat import probe_pool
 
 KEPT = ("method", "graph", "seed", "settings", "train_seconds", "failed")
 VALIDATION = ("val_accuracy", "val_micro_f1")

@@ -31,10 +31,10 @@ from benchmarks import rows
 from graphcl.distributed import ALONE, Share
 from graphcl.embedding import embed_graph
 from graphcl.encoders import build_encoder
-from graphcl.graph import Graph
-from graphcl.io.store import verify_store
-from graphcl.io.store_writer import StoreWriter
+from graphcl.graphs.graph import Graph
 from graphcl.memory import control_groups
+from graphcl.store.reader import verify_store
+from graphcl.store.writer import StoreWriter
 from graphcl.training import SampledGraph, train
 from graphcl.training.loop import Batch
 from graphcl.views import DropEdges, DropFeatures, Perturbation

@@ -20,7 +20,7 @@ from benchmarks import rows
 from benchmarks.rivals import dense_training
 from graphcl.datasets import load_dataset
 from graphcl.estimator import GraphCL
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe
 
 

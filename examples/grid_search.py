@@ -4,7 +4,7 @@ from sklearn.model_selection import GridSearchCV
 
 import graphcl
 from graphcl.datasets.synthetic import synthetic_graph
-from graphcl.experiments.scoring import probe_scorer
+from graphcl.trials.scoring import probe_scorer
 
 # A generated graph, so that this takes seconds; any labelled graph will do.
 graph = synthetic_graph(num_nodes=400, num_edges=1600, num_features=24, num_classes=4)

@@ -20,11 +20,11 @@ PUBLIC += ("nt_xent", "GraphCLError")
 # Not names of the package, but what its functions take and return.
 OTHERS = (
     ("graphcl.recipes", "Recipe"),
-    ("graphcl.io.table_options", "TableOptions"),
+    ("graphcl.tabular.options", "TableOptions"),
     ("graphcl.evaluation", "ProbeResult"),
     ("graphcl.evaluation", "MultilabelResult"),
     ("graphcl.training", "EpochMetrics"),
-    ("graphcl.experiments.scoring", "probe_scorer"),
+    ("graphcl.trials.scoring", "probe_scorer"),
 )
 INTRODUCTION = """\
 # API

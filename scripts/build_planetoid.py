@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from graphcl.datasets.planetoid import read_cora, read_planetoid
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 
 BUNDLED = Path(__file__).parents[1] / "src/graphcl/datasets/bundled"
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from graphcl.collection import GraphCollection
-from graphcl.graph import Graph
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe
 
 

@@ -3,9 +3,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from graphcl.collection import GraphCollection
 from graphcl.errors import GraphError
-from graphcl.graph import Graph
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from graphcl.cli.lazy import load_command
+from graphcl.cli._shared.lazy import load_command
 from graphcl.cli.main import run
 from graphcl.recipes.recipe import load_recipe, recipe_keys
 

@@ -10,10 +10,10 @@ from graphcl.embedding import embed, embed_graph
 from graphcl.encoders import build_encoder
 from graphcl.errors import GraphError, ParameterError
 from graphcl.estimator import GraphCL
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.subgraph import training_subgraph
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.csr import Adjacency, mean_pool
-from graphcl.tensors import graph_tensors
-from graphcl.training.inductive import training_subgraph
 from graphcl.views import drop_edges
 from tests.conftest import random_graph
 

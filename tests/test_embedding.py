@@ -6,8 +6,8 @@ import torch
 from graphcl.embedding import embed, embed_graph
 from graphcl.encoders import build_encoder
 from graphcl.errors import ParameterError
-from graphcl.graph import Graph
-from graphcl.tensors import graph_tensors
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import graph_tensors
 from tests.conftest import random_graph
 
 CPU = torch.device("cpu")

@@ -8,8 +8,8 @@ from torch_geometric.nn import SimpleConv
 
 from graphcl.encoders import ENCODERS, MeanPoolingEncoder, ResidualEncoder, build_encoder
 from graphcl.errors import ParameterError
-from graphcl.graph import Graph
-from graphcl.tensors import graph_tensors
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import graph_tensors
 from tests.conftest import dense_adjacency, random_graph
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 import graphcl
 from graphcl.errors import GraphCLError, GraphError, ParameterError, RunError, TrainingError
 from graphcl.estimator import GraphCL
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph
 
 
@@ -74,7 +74,7 @@ def test_a_failed_save_leaves_nothing(graph, recipe, tmp_path, monkeypatch):
     model = small(recipe).fit(graph)
     model.save(tmp_path / "run")
     monkeypatch.setattr(
-        "graphcl.io.runs.write_weights", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
+        "graphcl.runs.files.write_weights", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
     )
     with pytest.raises(OSError, match="full"):
         model.save(tmp_path / "run", overwrite=True)
@@ -216,7 +216,7 @@ def test_a_resumed_fit_is_taken_over_with_its_weights(graph, recipe, tmp_path, m
     small(recipe).fit(graph, checkpoints=tmp_path / "checkpoints")
     model = small(recipe, seed=1).fit(graph)
     state = fitted_state(model)
-    monkeypatch.setattr("graphcl.training.checkpoint.Saved.restore", raises(KeyboardInterrupt()))
+    monkeypatch.setattr("graphcl.training.checkpoints.Saved.restore", raises(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         model.set_params(seed=0).fit(graph, checkpoints=tmp_path / "checkpoints", resume=True)
     same_fit(model, graph, state, tmp_path / "run")

@@ -19,8 +19,8 @@ from torch_geometric.data import Data
 import graphcl
 from graphcl.errors import ParameterError
 from graphcl.estimator import GraphCL, NotFittedError
-from graphcl.experiments.scoring import probe_scorer
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
+from graphcl.trials.scoring import probe_scorer
 from tests.conftest import random_graph
 
 # check_estimator hands out tables. OnTables makes a graph of one, a chain of its rows, so that

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from graphcl.errors import GraphError
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 from tests.conftest import dense_adjacency
 
 X = np.eye(3)

@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks import reproduction
 from benchmarks.findings import FINDINGS
-from graphcl.experiments import rows
-from graphcl.experiments.published import TABLE_2
-from graphcl.experiments.studies import STUDIES
+from graphcl.paper.published import TABLE_2
+from graphcl.paper.studies.catalogue import STUDIES
+from graphcl.trials import rows
 
 ROOT = Path(__file__).parents[1]
 

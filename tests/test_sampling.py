@@ -4,10 +4,10 @@ import torch
 
 from graphcl.encoders import build_encoder
 from graphcl.errors import ParameterError
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import graph_tensors, layer_weights
 from graphcl.kernels.neighbours import sample_neighbours
 from graphcl.sampling import Tree, encode_tree, sample_tree, tree_views
-from graphcl.tensors import graph_tensors, layer_weights
 from tests.conftest import dense_adjacency, random_graph
 
 CPU = torch.device("cpu")

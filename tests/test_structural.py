@@ -2,9 +2,9 @@ import networkx
 import numpy as np
 import pytest
 
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.structural import NAMES, structural_features
 from graphcl.kernels.triangles import core_numbers, triangles
-from graphcl.structural import NAMES, structural_features
 from tests.conftest import random_graph
 
 

@@ -4,26 +4,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graphcl.collection import GraphCollection
     from graphcl.datasets import load_dataset
     from graphcl.errors import GraphCLError
     from graphcl.estimator import GraphCL
     from graphcl.evaluation import linear_probe
-    from graphcl.graph import Graph
+    from graphcl.graphs.collection import GraphCollection
+    from graphcl.graphs.graph import Graph
     from graphcl.losses import nt_xent
-    from graphcl.tables import read_tables
+    from graphcl.tabular.build import read_tables
 
 # Where each public name lives. It is fetched on first use: torch and scikit-learn take seconds to
 # import, and `graphcl --help` needs neither.
 _HOMES = {
-    "Graph": "graphcl.graph",
+    "Graph": "graphcl.graphs.graph",
     "GraphCL": "graphcl.estimator",
     "GraphCLError": "graphcl.errors",
-    "GraphCollection": "graphcl.collection",
+    "GraphCollection": "graphcl.graphs.collection",
     "linear_probe": "graphcl.evaluation",
     "load_dataset": "graphcl.datasets",
     "nt_xent": "graphcl.losses",
-    "read_tables": "graphcl.tables",
+    "read_tables": "graphcl.tabular.build",
 }
 
 __all__ = [

@@ -9,12 +9,12 @@ from torch import nn
 
 from graphcl.distributed import current_share, from_rank
 from graphcl.encoders import build_encoder
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.subgraph import training_subgraph
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.recipes import Recipe
 from graphcl.seeding import generator
-from graphcl.tensors import graph_tensors
 from graphcl.training import FullGraph, ManyGraphs, SampledGraph
-from graphcl.training.inductive import training_subgraph
 from graphcl.training.modes import SAMPLED_BATCH_NODES, Mode, check_memory, choose_mode
 from graphcl.views import DropEdges, DropFeatures, Perturbation
 

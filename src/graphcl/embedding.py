@@ -16,19 +16,13 @@ from torch.nn.functional import elu
 from graphcl.devices import available_memory_bytes
 from graphcl.distributed import current_share, fill_rows
 from graphcl.errors import require
-from graphcl.graph import Graph
-from graphcl.io.npy import read_here_and_there
+from graphcl.files.npy import read_here_and_there
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import feature_tensor, layer_weights, stored_features
 from graphcl.kernels.blocks import block_height, retry_smaller
 from graphcl.kernels.borrow import borrow
-from graphcl.kernels.csr import (
-    Adjacency,
-    Features,
-    SparseFeatures,
-    csr_matmul,
-    self_weights,
-)
+from graphcl.kernels.csr import Adjacency, Features, SparseFeatures, csr_matmul, self_weights
 from graphcl.kernels.stored import StoredFeatures, mean_of_neighbourhoods
-from graphcl.tensors import feature_tensor, layer_weights, stored_features
 
 BLOCK_ROWS = 4096  # 2 MB a block at dim 128: nothing beside two layers of 10^6 rows
 SHARE = 0.5  # of the free memory that layers may take before they go to a scratch file

@@ -20,19 +20,19 @@ from sklearn.base import BaseEstimator
 
 from graphcl import __version__
 from graphcl.assembly import recipe_batches, recipe_encoder, recipe_training
-from graphcl.collection import GraphCollection, as_graphs
 from graphcl.devices import resolve_device
 from graphcl.distributed import current_share
 from graphcl.embedding import embed, embed_graph
 from graphcl.errors import GraphCLError, GraphError, RunError, require
-from graphcl.graph import Graph
-from graphcl.io import runs
-from graphcl.io.toml import format_toml
+from graphcl.files.toml import format_toml
+from graphcl.graphs.collection import GraphCollection, as_graphs
+from graphcl.graphs.fingerprint import fingerprint
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.recipes.recipe import recipe_keys
-from graphcl.tensors import graph_tensors
+from graphcl.runs import files as runs
 from graphcl.training import Checkpoints, EpochMetrics, train
-from graphcl.training.fingerprint import fingerprint
 from graphcl.training.loop import TrainingState
 from graphcl.training.modes import SAMPLED_ENCODERS, Mode
 from graphcl.training.progress import RowProgress, progress

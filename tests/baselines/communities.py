@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from graphcl.collection import GraphCollection
-from graphcl.graph import Graph
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import torch
 
 from graphcl.baselines.deepwalk import DeepWalk, DeepWalkFeatures
 from graphcl.errors import MissingExtraError
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 
 CPU = torch.device("cpu")
 QUICK = {"dim": 8, "walks": 10, "length": 10, "window": 3}

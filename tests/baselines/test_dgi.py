@@ -9,8 +9,8 @@ from graphcl.baselines.dgi import DGI, Discriminator, _Encoder, infomax_loss
 from graphcl.baselines.symmetric import Symmetric
 from graphcl.errors import TrainingError
 from graphcl.evaluation import linear_probe
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.seeding import generator
-from graphcl.tensors import graph_tensors
 
 CPU = torch.device("cpu")
 

@@ -13,12 +13,12 @@ from graphcl.baselines.dgi_inductive import (
     SkipEncoder,
     shuffled,
 )
-from graphcl.collection import GraphCollection
 from graphcl.errors import ParameterError
 from graphcl.evaluation import linear_probe
-from graphcl.graph import Graph
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.sampling import sample_tree
-from graphcl.tensors import graph_tensors
 from tests.baselines.communities import (
     CPU,
     communities,

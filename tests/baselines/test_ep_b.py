@@ -5,9 +5,9 @@ import torch
 
 from graphcl.baselines.ep_b import EPB, _LabelType
 from graphcl.evaluation import linear_probe
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.seeding import generator
-from graphcl.tensors import graph_tensors
 
 CPU = torch.device("cpu")
 

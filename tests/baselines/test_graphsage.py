@@ -14,7 +14,7 @@ from graphcl.baselines.graphsage import (
 from graphcl.baselines.protocol import is_unsupervised
 from graphcl.errors import ParameterError
 from graphcl.evaluation import linear_probe
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 from tests.baselines.communities import (
     CPU,
     communities,

@@ -3,7 +3,7 @@ import scipy.sparse
 import torch
 
 from graphcl.baselines.label_propagation import LabelPropagation, harmonic
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 from tests.conftest import dense_adjacency
 
 CPU = torch.device("cpu")

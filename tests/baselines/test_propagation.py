@@ -4,7 +4,7 @@ import torch
 
 from graphcl.baselines.propagation import Propagation
 from graphcl.baselines.raw import RawFeatures
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 from tests.conftest import dense_adjacency
 
 CPU = torch.device("cpu")

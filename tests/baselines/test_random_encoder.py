@@ -5,8 +5,8 @@ import torch
 from graphcl.assembly import recipe_encoder
 from graphcl.baselines.random_encoder import BASELINE
 from graphcl.embedding import embed
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.recipes import load_recipe
-from graphcl.tensors import graph_tensors
 
 
 @pytest.mark.parametrize("name", ["cora", "citeseer", "pubmed", "ppi"])

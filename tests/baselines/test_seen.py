@@ -6,7 +6,7 @@ import scipy.sparse
 
 from graphcl.baselines.seen import Labelled, disjoint_union, training_graph, whole_graph
 from graphcl.errors import GraphError
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 from tests.baselines.communities import communities, with_other_unseen, with_other_unseen_nodes
 from tests.conftest import dense_adjacency, random_collection
 

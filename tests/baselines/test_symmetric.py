@@ -2,8 +2,8 @@ import numpy as np
 import torch
 
 from graphcl.baselines.symmetric import Symmetric
-from graphcl.graph import Graph
-from graphcl.tensors import graph_tensors
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import graph_tensors
 from tests.conftest import dense_adjacency
 
 

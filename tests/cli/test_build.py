@@ -14,7 +14,7 @@ import pytest
 
 from graphcl.cli.main import run
 from graphcl.estimator import GraphCL
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 
 QUICK = ["--set", "epochs=2", "--set", "dim=8"]
 PEOPLE = ["Zoë Ω", "ann  b", "007", "李 雷", 'the "q"', "a,b", " lead", "éric", "lone", "🙂"]

@@ -77,7 +77,7 @@ def test_train_writes_a_run_and_prints_the_probe(folder, capsys):
 
 
 def _graph(folder):
-    from graphcl.cli.common import load_graph
+    from graphcl.cli._shared.graphs import load_graph
 
     return load_graph(str(folder / "mine.npz"))
 

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+from graphcl.cli._shared.probing import probe_progress
 from graphcl.cli.main import run
-from graphcl.cli.probing import probe_progress
 from graphcl.datasets import load_dataset
 from graphcl.datasets.ppi import PREPARED_NOTE
 from graphcl.estimator import GraphCL
@@ -143,7 +143,7 @@ def test_a_bad_number_of_steps(folder, capsys):
 
 def test_progress_is_a_line_now_and_then(capsys, monkeypatch):
     clock = iter([100.0, 102.0, 106.0, 107.0] * 2)
-    monkeypatch.setattr("graphcl.cli.counting.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("graphcl.cli._shared.counting.time.perf_counter", lambda: next(clock))
     with probe_progress(100) as show:
         for step in (1, 21, 61, 71) * 2:
             show(step)

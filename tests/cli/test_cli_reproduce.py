@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from graphcl.cli.main import run
-from graphcl.experiments import rows
 from graphcl.recipes import load_recipe
+from graphcl.trials import rows
 
 QUICK = ["--set", "epochs=1", "--set", "dim=4", "--methods", "graphcl"]
 

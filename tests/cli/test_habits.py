@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from graphcl.cli.lazy import COMMANDS, load_command
+from graphcl.cli._shared.lazy import COMMANDS, load_command
 from graphcl.cli.main import run
 
 LIGHT = """

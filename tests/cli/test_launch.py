@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphcl.cli import launch
+from graphcl.cli._shared import launch
 
 SETTINGS = {"epochs": 30, "dim": 8, "mode": "sampled", "batch_nodes": 8, "fan_out": 3}
 

@@ -123,11 +123,11 @@ def test_awkward_ids(folder, capsys, arrays):  # noqa: F811
 
 def test_several_graphs_have_a_report(collection, tmp_path, recipe):
     from graphcl.estimator import GraphCL
-    from graphcl.io import runs
-    from graphcl.io.run_nodes import write_nodes
     from graphcl.report.contents import gather
-    from graphcl.report.nodes import describe_nodes
     from graphcl.report.page import render
+    from graphcl.runs import files as runs
+    from graphcl.runs.describe import describe_nodes
+    from graphcl.runs.nodes import write_nodes
 
     model = GraphCL(recipe, device="cpu")
     z = np.concatenate(model.fit_transform(collection))

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.kill import killed_and_resumed
 from graphcl.cli.main import run
-from graphcl.io import runs
+from graphcl.runs import files as runs
 
 LONG = ["--set", "epochs=1000000", "--set", "dim=8"]
 QUICK = ["--set", "epochs=3", "--set", "dim=8"]

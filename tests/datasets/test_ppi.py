@@ -11,10 +11,10 @@ import torch
 import torch_geometric.datasets
 from torch_geometric.data import Data
 
-from graphcl.collection import GraphCollection
 from graphcl.datasets import CATALOGUE, load_dataset
 from graphcl.datasets.ppi import PREPARED_NOTE
 from graphcl.errors import DatasetError, MissingExtraError
+from graphcl.graphs.collection import GraphCollection
 
 NODES, FEATURES, LABELS = 6, 50, 121
 

@@ -4,7 +4,7 @@ import scipy.sparse
 
 from graphcl.datasets.synthetic import SPLIT, synthetic_graph
 from graphcl.errors import ParameterError
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 
 
 @pytest.fixture(scope="module")

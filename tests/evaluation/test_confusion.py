@@ -4,7 +4,7 @@ import pytest
 from graphcl.errors import GraphError
 from graphcl.evaluation import linear_probe
 from graphcl.evaluation.confusion import probe_confusion
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 from tests.conftest import random_collection, random_graph
 
 

@@ -6,11 +6,11 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
-from graphcl.collection import GraphCollection
 from graphcl.errors import GraphError, ParameterError
 from graphcl.evaluation import MultilabelResult, linear_probe, multilabel_probe
 from graphcl.evaluation.multilabel import STRENGTHS, fit_logistic
-from graphcl.graph import Graph
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph
 
 

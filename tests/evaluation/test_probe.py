@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from graphcl.errors import GraphError
 from graphcl.evaluation import linear_probe, probe
 from graphcl.evaluation.probe import STRENGTHS, node_split, standardiser
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph
 
 

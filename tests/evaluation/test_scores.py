@@ -6,7 +6,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from graphcl.errors import GraphError
 from graphcl.evaluation import score_predictions
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 
 
 def test_one_class_per_node(graph):

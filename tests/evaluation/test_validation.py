@@ -4,8 +4,8 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from graphcl.errors import GraphError
-from graphcl.evaluation import validation
-from graphcl.evaluation.validation import cluster_stability, validation_accuracy
+from graphcl.evaluation import criteria as validation
+from graphcl.evaluation.criteria import cluster_stability, validation_accuracy
 
 
 def test_one_split_is_the_probes_own(graph):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from graphcl.experiments import reproduce
+from graphcl.paper import reproduce
 from tests.conftest import random_collection, random_graph
 
 

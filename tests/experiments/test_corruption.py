@@ -6,13 +6,13 @@ import scipy.sparse
 import torch
 
 from graphcl.baselines import BASELINES
-from graphcl.experiments import corruption
-from graphcl.experiments.corrupt import missing_features, missing_links, spurious_links
-from graphcl.experiments.corruption import union
-from graphcl.experiments.runner import execute
-from graphcl.experiments.studies import STUDIES
-from graphcl.experiments.study import Plan
-from graphcl.io.columns import ScaledFeatures
+from graphcl.graphs.damage import missing_features, missing_links, spurious_links
+from graphcl.paper.studies import corruption
+from graphcl.paper.studies.catalogue import STUDIES
+from graphcl.paper.studies.corruption import union
+from graphcl.paper.studies.study import Plan
+from graphcl.store.columns import ScaledFeatures
+from graphcl.trials.runner import execute
 
 CPU = torch.device("cpu")
 

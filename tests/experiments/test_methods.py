@@ -3,9 +3,9 @@ import torch
 
 from graphcl.baselines import BASELINES
 from graphcl.errors import ParameterError
-from graphcl.experiments.methods import METHODS, repeat_method, run_method
-from graphcl.experiments.repeat import repeat, summarise
 from graphcl.recipes import load_recipe
+from graphcl.trials.methods import METHODS, repeat_method, run_method
+from graphcl.trials.repeat import repeat, summarise
 
 CPU = torch.device("cpu")
 SCORES = {"accuracy", "micro_f1", "macro_f1", "val_accuracy"}

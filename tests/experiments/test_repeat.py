@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from graphcl.experiments.repeat import repeat, summarise
+from graphcl.trials.repeat import repeat, summarise
 
 CPU = torch.device("cpu")
 

@@ -3,7 +3,8 @@ import torch
 
 from graphcl.baselines import BASELINES
 from graphcl.errors import DatasetError, ParameterError
-from graphcl.experiments import reproduce, rows
+from graphcl.paper import reproduce
+from graphcl.trials import rows
 
 CPU = torch.device("cpu")
 QUICK = {"epochs": 2, "dim": 8}

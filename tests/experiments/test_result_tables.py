@@ -2,9 +2,9 @@ import math
 
 import pytest
 
-from graphcl.experiments import rendering
-from graphcl.experiments.published import TABLE_2, UNSUPERVISED, systems
-from graphcl.experiments.tables import Cell, assemble, rank_of
+from graphcl.paper import rendering
+from graphcl.paper.published import TABLE_2, UNSUPERVISED, systems
+from graphcl.paper.tables import Cell, assemble, rank_of
 from graphcl.recipes import load_recipe
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from graphcl.errors import RunError
-from graphcl.experiments import rows
+from graphcl.trials import rows
 
 
 def test_rows_come_back_as_they_went(tmp_path):

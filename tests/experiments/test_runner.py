@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from graphcl.errors import TrainingError
-from graphcl.experiments import rows
-from graphcl.experiments.runner import Job, Scoring, execute, reason
+from graphcl.trials import rows
+from graphcl.trials.runner import Job, Scoring, execute, reason
 
 CPU = torch.device("cpu")
 COLUMNS = ("method", "seed")
@@ -123,7 +123,7 @@ def test_a_row_that_does_not_come_is_a_failure(tmp_path):
 
 def test_what_is_left_is_guessed_by_kind(tmp_path, monkeypatch):
     clock = iter([0.0, 1.0, 11.0, 12.0, 22.0])
-    monkeypatch.setattr("graphcl.experiments.runner.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("graphcl.trials.runner.time.perf_counter", lambda: next(clock))
     told, log = [], []
     kinds = ["quick", "slow", "quick", "slow"]
     jobs = [

@@ -2,13 +2,15 @@ import pytest
 import torch
 
 from graphcl.estimator import GraphCL
-from graphcl.experiments import complexity, course, criterion, rows, sweeps
-from graphcl.experiments.artefacts import Artefacts, study_csv, study_markdown
-from graphcl.experiments.objective import ClusterStability
-from graphcl.experiments.runner import execute
-from graphcl.experiments.studies import STUDIES
-from graphcl.experiments.study import Plan, averages
+from graphcl.paper.artefacts import Artefacts, study_csv, study_markdown
+from graphcl.paper.studies import complexity, criterion, sweeps
+from graphcl.paper.studies import epochs as course
+from graphcl.paper.studies.catalogue import STUDIES
+from graphcl.paper.studies.study import Plan, averages
 from graphcl.recipes import Recipe
+from graphcl.trials import rows
+from graphcl.trials.runner import execute
+from graphcl.tuning.objective import ClusterStability
 
 CPU = torch.device("cpu")
 QUICK = {"epochs": "3", "dim": "8"}

@@ -6,10 +6,11 @@ import torch
 
 from graphcl.errors import GraphError, RunError, StoreError
 from graphcl.estimator import GraphCL
-from graphcl.experiments import rows, tune
-from graphcl.experiments.objective import ClusterStability, ValidationAccuracy, build_objective
-from graphcl.experiments.tune import RECIPE, TRIALS, Search
 from graphcl.recipes import load_recipe
+from graphcl.trials import rows
+from graphcl.tuning import search as tune
+from graphcl.tuning.objective import ClusterStability, ValidationAccuracy, build_objective
+from graphcl.tuning.search import RECIPE, TRIALS, Search
 from tests.conftest import random_collection
 
 CPU = torch.device("cpu")

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphcl.errors import GraphCLError
-from graphcl.graph import Graph
-from graphcl.io.graph_file import read_arrays
-from graphcl.io.table_options import TableOptions
-from graphcl.tables import load_tables
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.graph_file import read_arrays
+from graphcl.tabular.build import load_tables
+from graphcl.tabular.options import TableOptions
 
 FUZZ = settings(
     max_examples=25,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from graphcl.errors import GraphError
-from graphcl.io.npy import map_npy, read_here_and_there
+from graphcl.files.npy import map_npy, read_here_and_there
 
 SMAPS = Path("/proc/self/smaps")
 

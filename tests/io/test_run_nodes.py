@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcl.errors import RunError
-from graphcl.io.run_nodes import NODES, RunNodes, read_nodes, write_nodes
+from graphcl.runs.nodes import NODES, RunNodes, read_nodes, write_nodes
 
 AWKWARD = ["a b", "", "Zoë", "日本", "</script>", "line\nbreak", "tab\t", "🦀", "x" * 300, "0"]
 

@@ -8,8 +8,8 @@ import scipy.sparse
 
 from graphcl import Graph
 from graphcl.errors import GraphError, InvalidInputError, StoreError
-from graphcl.io.columns import Names, ScaledFeatures
-from graphcl.io.store_writer import StoreWriter
+from graphcl.store.columns import Names, ScaledFeatures
+from graphcl.store.writer import StoreWriter
 from tests.conftest import random_graph
 
 FIELDS = ("indptr", "indices", "y", "train_mask", "val_mask", "test_mask")
@@ -168,7 +168,7 @@ def test_a_flipped_bit_is_found_by_verify(graph, tmp_path):
 
 
 def test_checksums_do_not_depend_on_threads(tmp_path, monkeypatch):
-    from graphcl.io import checksums
+    from graphcl.files import checksums
 
     monkeypatch.setattr(checksums, "CHUNK_BYTES", 1000)
     (tmp_path / "f").write_bytes(np.random.default_rng(0).bytes(12_345))

@@ -14,10 +14,10 @@ import scipy.sparse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphcl.graph import Graph
-from graphcl.io.table_options import TableOptions
-from graphcl.structural import NAMES
-from graphcl.tables import build_store, load_tables, read_tables
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.structural import NAMES
+from graphcl.tabular.build import build_store, load_tables, read_tables
+from graphcl.tabular.options import TableOptions
 
 STRUCTURAL = {"features": "structural"}
 
@@ -371,7 +371,7 @@ def test_any_list_of_edges_is_what_from_edge_index_makes_of_it(rows, as_text):
 
 
 def test_batches_that_cut_an_entry_in_two(monkeypatch):
-    monkeypatch.setattr("graphcl.io.duck.BATCH_ROWS", 2048)
+    monkeypatch.setattr("graphcl.tabular.duck.BATCH_ROWS", 2048)
     random = np.random.default_rng(0)
     edges = random.integers(0, 40, (2, 30_000))
     weights = random.integers(1, 5, 30_000).astype(float)

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
+from graphcl.baselines.edge_attention import EdgePattern, edge_attention, neighbour_max
 from graphcl.kernels.csr import Adjacency
-from graphcl.kernels.edge_attention import EdgePattern, edge_attention, neighbour_max
 from tests.conftest import dense_adjacency, random_graph
 
 

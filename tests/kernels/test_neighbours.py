@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 import torch
 
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 from graphcl.kernels.counter import draw, kept, stream_key, threshold
 from graphcl.kernels.neighbours import sample_neighbours, sample_neighbours_reference
 

@@ -2,8 +2,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from graphcl.graph import Graph
-from graphcl.kernels.walks import random_walks
+from graphcl.baselines.walks import random_walks
+from graphcl.graphs.graph import Graph
 
 
 def test_every_step_is_an_edge_and_a_node_alone_stays(graph):

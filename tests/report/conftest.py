@@ -5,8 +5,8 @@ import pytest
 
 from graphcl.evaluation.confusion import Confusion
 from graphcl.evaluation.unsupervised import Agreement, Clusters
-from graphcl.io.run_nodes import RunNodes
 from graphcl.report.contents import Contents, MapPoints
+from graphcl.runs.nodes import RunNodes
 
 
 def made_up(n=300, *, labelled=True, ids=None, name="made up", seed=0, blobs=6) -> Contents:

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from graphcl.report.index import ABOUT, INDEX, KEY, stored_index
+from graphcl.answers.neighbors import ABOUT, INDEX, KEY, stored_index
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def test_an_index_that_another_user_sealed_is_not_read(tmp_path, home, monkeypat
     assert (home / "graphcl" / KEY).stat().st_mode & 0o777 == 0o600
     assert stored_index(tmp_path, z)[1] == ""
     (home / "graphcl" / KEY).unlink()  # now somebody else's, as far as we can tell
-    monkeypatch.setattr("graphcl.report.index.empty_index", lambda dim: _Untouchable())
+    monkeypatch.setattr("graphcl.answers.neighbors.empty_index", lambda dim: _Untouchable())
     assert "not of this user's making" in stored_index(tmp_path, z)[1]
 
 

@@ -7,10 +7,10 @@ import torch
 
 from graphcl.errors import ParameterError, RunError
 from graphcl.estimator import GraphCL
+from graphcl.graphs.fingerprint import fingerprint
 from graphcl.training import Checkpoints
-from graphcl.training import checkpoint as module
-from graphcl.training.checkpoint import StoppedError
-from graphcl.training.fingerprint import fingerprint
+from graphcl.training import checkpoints as module
+from graphcl.training.checkpoints import StoppedError
 from tests.conftest import random_collection, random_graph
 
 

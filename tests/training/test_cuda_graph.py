@@ -40,7 +40,7 @@ def test_a_gpu_trains_as_a_cpu_does(graph, layers):
 
 
 def test_a_graph_on_a_gpu_goes_in(graph):
-    from graphcl.graph import Graph
+    from graphcl.graphs.graph import Graph
 
     data = graph.to_pyg().to("cuda")
     again = Graph.from_pyg(data)

@@ -3,9 +3,9 @@ import torch
 
 from graphcl.encoders import build_encoder
 from graphcl.errors import ParameterError
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import nt_xent
 from graphcl.seeding import derive, generator
-from graphcl.tensors import graph_tensors
 from graphcl.training import FullGraph, ManyGraphs, train
 from graphcl.views import DropEdges, DropFeatures, Perturbation
 from tests.conftest import random_collection

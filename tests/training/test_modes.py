@@ -6,7 +6,7 @@ import torch
 
 from graphcl.errors import GraphError, ParameterError, TrainingError
 from graphcl.estimator import GraphCL
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 from graphcl.training import SampledGraph, modes
 from graphcl.training.modes import choose_mode, full_graph_bytes
 from graphcl.views import DropEdges, DropFeatures, Perturbation

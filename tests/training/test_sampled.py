@@ -9,11 +9,11 @@ import torch
 
 from graphcl.encoders import build_encoder
 from graphcl.errors import GraphError, ParameterError
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.subgraph import training_subgraph
 from graphcl.losses import nt_xent
 from graphcl.seeding import derive, generator
 from graphcl.training import train
-from graphcl.training.inductive import training_subgraph
 from graphcl.training.sampled import SampledGraph, one_ahead
 from graphcl.views import DropEdges, DropFeatures, Perturbation
 from tests.conftest import dense_adjacency, random_graph

@@ -7,9 +7,9 @@ import torch
 
 from graphcl.encoders import build_encoder
 from graphcl.errors import ParameterError, TrainingError
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import nt_xent
 from graphcl.seeding import derive, generator
-from graphcl.tensors import graph_tensors
 from graphcl.training import FullGraph, train
 from graphcl.training.progress import PlainProgress, duration, progress
 from graphcl.views import DropEdges, DropFeatures, Perturbation

@@ -12,8 +12,8 @@ from graphcl.baselines.fitting import check_fields
 from graphcl.baselines.inputs import one_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.baselines.raw import RawFeatures
+from graphcl.baselines.walks import random_walks
 from graphcl.errors import MissingExtraError
-from graphcl.kernels.walks import random_walks
 from graphcl.seeding import derive
 
 

@@ -13,10 +13,10 @@ from graphcl.baselines.fitting import EarlyStopping, check_fields, require_finit
 from graphcl.baselines.inputs import graphs_of, training_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.baselines.symmetric import Symmetric
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.csr import Features, linear
 from graphcl.seeding import generator
-from graphcl.tensors import graph_tensors
 
 
 class Discriminator(nn.Module):

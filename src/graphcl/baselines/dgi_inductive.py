@@ -21,15 +21,15 @@ from torch.nn.functional import embedding_bag, softplus
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.baselines.seen import training_graph
 from graphcl.baselines.supervision import drop_values
-from graphcl.collection import GraphCollection
 from graphcl.encoders import glorot
 from graphcl.errors import TrainingError, require
-from graphcl.graph import Graph
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import feature_tensor, graph_tensors
 from graphcl.kernels.borrow import borrow
 from graphcl.kernels.csr import Adjacency, csr_matmul, mean_pool
 from graphcl.sampling import sample_tree
 from graphcl.seeding import derive, generator
-from graphcl.tensors import feature_tensor, graph_tensors
 
 
 class SkipEncoder(nn.Module):

@@ -10,9 +10,9 @@ from graphcl.baselines.fitting import check_fields, require_finite
 from graphcl.baselines.inputs import one_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.baselines.symmetric import Symmetric
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.csr import Adjacency, Features, linear
 from graphcl.seeding import generator
-from graphcl.tensors import graph_tensors
 
 
 @dataclass(frozen=True)

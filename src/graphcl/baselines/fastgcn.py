@@ -23,10 +23,10 @@ from graphcl.baselines.seen import Labelled, whole_graph
 from graphcl.baselines.supervision import drop_values, predicted, score, supervised_loss, targets
 from graphcl.encoders import glorot
 from graphcl.errors import TrainingError, require
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import feature_tensor
 from graphcl.kernels.csr import Adjacency, csr_matmul
 from graphcl.seeding import generator
-from graphcl.tensors import feature_tensor
 
 
 @dataclass(frozen=True)

@@ -22,18 +22,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
+from graphcl.baselines.edge_attention import EdgePattern, edge_attention, neighbour_max
 from graphcl.baselines.protocol import Baseline, Data, Labels, OnEpoch, silent
 from graphcl.baselines.seen import Labelled
 from graphcl.baselines.supervision import drop_values, predicted, score, supervised_loss, targets
-from graphcl.collection import GraphCollection
 from graphcl.encoders import glorot
 from graphcl.errors import TrainingError, require
-from graphcl.graph import Graph
-from graphcl.io.validation import IntArray
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import graph_tensors
+from graphcl.graphs.validation import IntArray
 from graphcl.kernels.csr import Adjacency, mean_pool
-from graphcl.kernels.edge_attention import EdgePattern, edge_attention, neighbour_max
 from graphcl.seeding import derive, generator
-from graphcl.tensors import graph_tensors
 from graphcl.training.cuda_graph import CudaGraphStep
 
 SLOPE = 0.1  # of LeakyReLU

@@ -16,8 +16,8 @@ from graphcl.baselines.fitting import (
 )
 from graphcl.baselines.inputs import one_graph, visible_labels
 from graphcl.baselines.protocol import Baseline, Data, Labels, OnEpoch, silent
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.borrow import borrow
-from graphcl.tensors import graph_tensors
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy, dropout
 from graphcl.baselines.fitting import check_fields, drop_features, require_finite, seeded
 from graphcl.baselines.inputs import one_graph, visible_labels
 from graphcl.baselines.protocol import Baseline, Data, Labels, OnEpoch, silent
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.borrow import borrow
-from graphcl.tensors import graph_tensors
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,13 @@ from graphcl.baselines.graphsage_aggregators import AGGREGATORS, build_aggregato
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.baselines.seen import training_graph, whole_graph
 from graphcl.errors import TrainingError, require
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import feature_tensor
 from graphcl.kernels.borrow import borrow
 from graphcl.kernels.counter import WORD, draw, positions, stream_key
 from graphcl.kernels.neighbours import sample_neighbours
 from graphcl.sampling import sample_tree
 from graphcl.seeding import derive, generator
-from graphcl.tensors import feature_tensor
 
 _BLOCK = 1 << 14  # nodes that are embedded at a time
 

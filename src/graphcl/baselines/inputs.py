@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from graphcl.baselines.protocol import Data, Labels
-from graphcl.collection import GraphCollection
 from graphcl.errors import GraphError
-from graphcl.graph import Graph, split_gap
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph, split_gap
 
 
 class VisibleLabels(NamedTuple):

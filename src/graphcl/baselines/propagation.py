@@ -9,9 +9,9 @@ from torch import Tensor
 from graphcl.baselines.inputs import graphs_of
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.errors import require
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import FEATURE_SCALINGS, graph_tensors
 from graphcl.kernels.csr import mean_pool
-from graphcl.tensors import FEATURE_SCALINGS, graph_tensors
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from graphcl.collection import GraphCollection
 from graphcl.errors import ParameterError, suggestion
-from graphcl.graph import Graph
-from graphcl.io.values import typed
+from graphcl.files.values import typed
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
 
 Data = Graph | GraphCollection
 Rows = npt.NDArray[np.float32]

@@ -9,8 +9,8 @@ from graphcl.baselines.inputs import graphs_of
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.embedding import embed
 from graphcl.encoders import build_encoder
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.seeding import generator
-from graphcl.tensors import graph_tensors
 
 
 @dataclass(frozen=True)

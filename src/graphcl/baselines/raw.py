@@ -8,7 +8,7 @@ from torch import Tensor
 
 from graphcl.baselines.inputs import graphs_of
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
-from graphcl.tensors import feature_tensor
+from graphcl.graphs.tensors import feature_tensor
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ import numpy as np
 import scipy.sparse
 
 from graphcl.baselines.protocol import Data
-from graphcl.collection import GraphCollection
 from graphcl.errors import GraphError
-from graphcl.graph import Graph, split_gap
-from graphcl.io.validation import IntArray
-from graphcl.training.inductive import training_subgraph
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph, split_gap
+from graphcl.graphs.subgraph import training_subgraph
+from graphcl.graphs.validation import IntArray
 
 
 def disjoint_union(graphs: Sequence[Graph], name: str) -> Graph:

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from graphcl.baselines.protocol import Labels
-from graphcl.io.validation import IntArray
+from graphcl.graphs.validation import IntArray
 
 
 def targets(y: IntArray, device: torch.device) -> Tensor:

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli.options import JsonOption, print_json
-from graphcl.cli.tables import print_notes, takes_tables
-from graphcl.graph import Graph
-from graphcl.io.table_options import TableOptions
-from graphcl.tables import build_store
+from graphcl.cli._shared.options import JsonOption, print_json
+from graphcl.cli._shared.tables import print_notes, takes_tables
+from graphcl.graphs.graph import Graph
+from graphcl.tabular.build import build_store
+from graphcl.tabular.options import TableOptions
 
 
 @takes_tables

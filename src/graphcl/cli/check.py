@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli.options import JsonOption, print_json
-from graphcl.graph import Graph
-from graphcl.io.store import verify_store
+from graphcl.cli._shared.options import JsonOption, print_json
+from graphcl.graphs.graph import Graph
+from graphcl.store.reader import verify_store
 
 
 def check(

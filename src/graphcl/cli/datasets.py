@@ -3,11 +3,11 @@
 from dataclasses import asdict
 from typing import Any
 
-from graphcl.cli.options import JsonOption, print_json
-from graphcl.collection import GraphCollection
+from graphcl.cli._shared.options import JsonOption, print_json
 from graphcl.datasets import CATALOGUE, DatasetCard, load_dataset
 from graphcl.errors import GraphCLError
-from graphcl.graph import Graph
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
 
 
 def datasets(as_json: JsonOption = False) -> None:

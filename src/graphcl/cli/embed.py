@@ -7,19 +7,25 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from graphcl.cli.common import load_graph, load_run_graph, names_tables, run_graph, run_tables
-from graphcl.cli.launch import ProcessesOption, launch
-from graphcl.cli.options import DeviceOption, JsonOption, print_json
-from graphcl.cli.tables import takes_tables
-from graphcl.collection import GraphCollection
+from graphcl.cli._shared.graphs import (
+    load_graph,
+    load_run_graph,
+    names_tables,
+    run_graph,
+    run_tables,
+)
+from graphcl.cli._shared.launch import ProcessesOption, launch
+from graphcl.cli._shared.options import DeviceOption, JsonOption, print_json
+from graphcl.cli._shared.tables import takes_tables
 from graphcl.devices import resolve_device
 from graphcl.distributed import group, local_device
 from graphcl.errors import ParameterError, RunError, require
 from graphcl.estimator import GraphCL
-from graphcl.graph import Graph
-from graphcl.io import runs
-from graphcl.io.embeddings import check_output, write_embeddings
-from graphcl.io.table_options import TableOptions
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
+from graphcl.runs import files as runs
+from graphcl.runs.embeddings import check_output, write_embeddings
+from graphcl.tabular.options import TableOptions
 
 
 @takes_tables

@@ -10,22 +10,28 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli.common import load_run_graph, note, run_graph
-from graphcl.cli.launch import ProcessesOption, launch
-from graphcl.cli.options import DeviceOption, JsonOption, SetOption, parse_settings, print_json
-from graphcl.cli.probing import ProbeStepsOption, probe, probe_progress, report_text
-from graphcl.cli.train_baseline import dataset_of
-from graphcl.collection import GraphCollection
+from graphcl.cli._shared.graphs import load_run_graph, note, run_graph
+from graphcl.cli._shared.launch import ProcessesOption, launch
+from graphcl.cli._shared.options import (
+    DeviceOption,
+    JsonOption,
+    SetOption,
+    parse_settings,
+    print_json,
+)
+from graphcl.cli._shared.probing import ProbeStepsOption, probe, probe_progress, report_text
+from graphcl.cli._shared.train_baseline import dataset_of
 from graphcl.devices import resolve_device
 from graphcl.distributed import apart, first_process, from_rank, group, local_device
 from graphcl.errors import RunError, require
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import score_predictions
 from graphcl.evaluation.multilabel import STEPS
-from graphcl.experiments.methods import find_baseline, repeat_method
-from graphcl.experiments.repeat import repeat, summarise
-from graphcl.graph import Graph
-from graphcl.io import runs
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
+from graphcl.runs import files as runs
+from graphcl.trials.methods import find_baseline, repeat_method
+from graphcl.trials.repeat import repeat, summarise
 
 
 def evaluate(

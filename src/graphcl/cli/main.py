@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli.interrupts import interrupts
-from graphcl.cli.lazy import InterruptedCommandError, LazyGroup, register
-from graphcl.cli.volume import QuietOption, VerboseOption, is_verbose, volume
+from graphcl.cli._shared.interrupts import interrupts
+from graphcl.cli._shared.lazy import InterruptedCommandError, LazyGroup, register
+from graphcl.cli._shared.verbosity import QuietOption, VerboseOption, is_verbose, volume
 from graphcl.errors import GraphCLError
 
 # typer carries its own copy of click in some versions; this is ClickException in either.
@@ -56,7 +56,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     if not _under_torchrun():
         sys.exit(run(sys.argv[1:]))
-    from graphcl.cli import launch
+    from graphcl.cli._shared import launch
 
     code = launch.leave(run(sys.argv[1:])) if launch.announce() else 0
     # Here nothing is left to do. At an interpreter's end the threads of several libraries go down

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from graphcl.cli.common import load_run_graph
-from graphcl.cli.options import JsonOption, print_json
+from graphcl.answers.neighbors import stored_index
+from graphcl.cli._shared.graphs import load_run_graph
+from graphcl.cli._shared.options import JsonOption, print_json
 from graphcl.errors import RunError, require, suggestion
-from graphcl.io import runs
-from graphcl.io.run_nodes import RunNodes, read_nodes
-from graphcl.report.index import stored_index
-from graphcl.report.nodes import describe_nodes
+from graphcl.runs import files as runs
+from graphcl.runs.describe import describe_nodes
+from graphcl.runs.nodes import RunNodes, read_nodes
 
 MOST_COMPARED = 100_000  # ids that a suggestion is looked for among
 

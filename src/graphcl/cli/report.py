@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli.common import load_run_graph
-from graphcl.cli.options import JsonOption, print_json
-from graphcl.collection import GraphCollection
+from graphcl.cli._shared.graphs import load_run_graph
+from graphcl.cli._shared.options import JsonOption, print_json
 from graphcl.errors import GraphCLError, RunError
-from graphcl.graph import Graph
-from graphcl.io import runs
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
 from graphcl.report.contents import gather
 from graphcl.report.page import render
+from graphcl.runs import files as runs
 
 
 def report(

@@ -9,24 +9,24 @@ from typing import Annotated
 import torch
 import typer
 
-from graphcl.cli.options import DeviceOption, JsonOption, parse_settings, print_json
-from graphcl.cli.probing import ProbeStepsOption
-from graphcl.cli.running import run_progress
+from graphcl.cli._shared.options import DeviceOption, JsonOption, parse_settings, print_json
+from graphcl.cli._shared.probing import ProbeStepsOption
+from graphcl.cli._shared.running import run_progress
 from graphcl.datasets import CATALOGUE
 from graphcl.devices import resolve_device
 from graphcl.errors import ParameterError, RunError, require, suggestion
 from graphcl.evaluation.multilabel import STEPS
-from graphcl.experiments import rendering
-from graphcl.experiments import reproduce as tables
-from graphcl.experiments import rows as result_rows
-from graphcl.experiments.artefacts import Artefacts, study_csv, study_markdown, study_terminal
-from graphcl.experiments.corruption import RIVALS
-from graphcl.experiments.plots import plot_table_2
-from graphcl.experiments.rows import Row
-from graphcl.experiments.runner import execute
-from graphcl.experiments.studies import STUDIES
-from graphcl.experiments.study import Plan, Study
-from graphcl.experiments.tables import assemble
+from graphcl.paper import rendering
+from graphcl.paper import reproduce as tables
+from graphcl.paper.artefacts import Artefacts, study_csv, study_markdown, study_terminal
+from graphcl.paper.plots import plot_table_2
+from graphcl.paper.studies.catalogue import STUDIES
+from graphcl.paper.studies.corruption import RIVALS
+from graphcl.paper.studies.study import Plan, Study
+from graphcl.paper.tables import assemble
+from graphcl.trials import rows as result_rows
+from graphcl.trials.rows import Row
+from graphcl.trials.runner import execute
 
 TARGETS = ("table1", "table2", *STUDIES)
 RUNS = 5  # of Table 2, unless told otherwise

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import typer
 
-from graphcl.cli.common import (
+from graphcl.cli._shared.graphs import (
     graph_facts,
     graph_fingerprint,
     load_graph,
@@ -18,29 +18,35 @@ from graphcl.cli.common import (
     note,
     versions,
 )
+from graphcl.cli._shared.interrupts import interrupts
+from graphcl.cli._shared.launch import ProcessesOption, agree, launch
+from graphcl.cli._shared.logs import LogOption, epoch_log, keep_log
+from graphcl.cli._shared.options import (
+    DeviceOption,
+    JsonOption,
+    SetOption,
+    parse_settings,
+    print_json,
+)
+from graphcl.cli._shared.probing import ProbeStepsOption, probe, probe_text
+from graphcl.cli._shared.tables import print_notes, takes_tables
+from graphcl.cli._shared.train_baseline import check_baseline, train_baseline
+from graphcl.cli._shared.unfinished import begin, completed, every, saved
 from graphcl.cli.embed import embed_rows
-from graphcl.cli.interrupts import interrupts
-from graphcl.cli.launch import ProcessesOption, agree, launch
-from graphcl.cli.logs import LogOption, epoch_log, keep_log
-from graphcl.cli.options import DeviceOption, JsonOption, SetOption, parse_settings, print_json
-from graphcl.cli.probing import ProbeStepsOption, probe, probe_text
-from graphcl.cli.tables import print_notes, takes_tables
-from graphcl.cli.train_baseline import check_baseline, train_baseline
-from graphcl.cli.unfinished import begin, completed, every, saved
-from graphcl.collection import GraphCollection
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory, resolve_device
 from graphcl.distributed import any_of, first_process, group, local_device, restarted
 from graphcl.errors import DatasetError, GraphError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import MultilabelResult, ProbeResult
 from graphcl.evaluation.multilabel import STEPS
-from graphcl.graph import Graph
-from graphcl.io import runs
-from graphcl.io.run_nodes import write_nodes
-from graphcl.io.table_options import TableOptions
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
 from graphcl.recipes import load_recipe, recipe_names
-from graphcl.report.nodes import describe_nodes
-from graphcl.tables import load_tables
+from graphcl.runs import files as runs
+from graphcl.runs.describe import describe_nodes
+from graphcl.runs.nodes import write_nodes
+from graphcl.tabular.build import load_tables
+from graphcl.tabular.options import TableOptions
 from graphcl.training import Checkpoints
 
 

@@ -8,18 +8,24 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli.common import load_graph
-from graphcl.cli.options import DeviceOption, JsonOption, SetOption, parse_settings, print_json
-from graphcl.cli.probing import ProbeStepsOption
+from graphcl.cli._shared.graphs import load_graph
+from graphcl.cli._shared.options import (
+    DeviceOption,
+    JsonOption,
+    SetOption,
+    parse_settings,
+    print_json,
+)
+from graphcl.cli._shared.probing import ProbeStepsOption
 from graphcl.devices import resolve_device
 from graphcl.errors import RunError
 from graphcl.evaluation.multilabel import STEPS
-from graphcl.experiments import rows
-from graphcl.experiments.objective import build_objective
-from graphcl.experiments.tune import RECIPE, SEARCHED, TRIALS, Search, recipe_of
-from graphcl.experiments.tune import tune as run_search
 from graphcl.recipes import load_recipe, recipe_names
 from graphcl.training.progress import duration
+from graphcl.trials import rows
+from graphcl.tuning.objective import build_objective
+from graphcl.tuning.search import RECIPE, SEARCHED, TRIALS, Search, recipe_of
+from graphcl.tuning.search import tune as run_search
 
 
 def tune(

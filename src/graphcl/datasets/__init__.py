@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, overload
 
-from graphcl.collection import GraphCollection
 from graphcl.datasets import ppi, reddit
 from graphcl.datasets.planetoid import load_bundled
 from graphcl.errors import DatasetError, suggestion
-from graphcl.graph import Graph
-from graphcl.io.cache import user_cache
+from graphcl.files.cache import user_cache
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
 
 
 @dataclass(frozen=True)

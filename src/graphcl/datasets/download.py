@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from graphcl.errors import DatasetError
-from graphcl.io.archives import check_members
+from graphcl.files.npz import check_members
 
 TIMEOUT_SECONDS = 60
 _PIECE = 1 << 20

@@ -15,8 +15,8 @@ import scipy.sparse
 
 from graphcl.datasets.unpickling import load_arrays
 from graphcl.errors import DatasetError
-from graphcl.graph import Graph
-from graphcl.io.graph_file import read_arrays
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.graph_file import read_arrays
 
 CORA_CLASSES = (
     "Theory",

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.collection import GraphCollection
 from graphcl.datasets.download import fetch_zip
 from graphcl.errors import DatasetError, GraphError, MissingExtraError
-from graphcl.graph import Graph
-from graphcl.io.archives import read_npz
+from graphcl.files.npz import read_npz
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
 
 PREPARED = "ppi/ppi.npz"
 PROCESSED = "ppi/processed/train.pt"  # what PyG's class leaves behind

@@ -15,9 +15,9 @@ import numpy as np
 import scipy.sparse
 
 from graphcl.errors import DatasetError, GraphError
-from graphcl.graph import Graph
-from graphcl.io import validation
-from graphcl.io.archives import read_npz
+from graphcl.files.npz import read_npz
+from graphcl.graphs import validation
+from graphcl.graphs.graph import Graph
 
 DATA, GRAPH = "reddit_data.npz", "reddit_graph.npz"
 SPLITS = {"train_mask": 1, "val_mask": 2, "test_mask": 3}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from graphcl.errors import require
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 
 # Reddit as PyG and DGL distribute it, with the paper's split.
 NODES, EDGES, FEATURES, CLASSES = 232_965, 57_307_946, 602, 41

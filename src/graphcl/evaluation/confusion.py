@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.collection import GraphCollection
 from graphcl.errors import GraphError
 from graphcl.evaluation.probe import fit_logistic, scored_split, standardiser
-from graphcl.graph import Graph
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
 
 
 @dataclass(frozen=True, eq=False)

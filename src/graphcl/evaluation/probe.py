@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from graphcl.collection import GraphCollection
 from graphcl.errors import GraphError
 from graphcl.evaluation.multilabel import STEPS, MultilabelResult, multilabel_probe
-from graphcl.graph import Graph, split_gap
-from graphcl.io.interchange import to_numpy
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph, split_gap
+from graphcl.graphs.interchange import to_numpy
 from graphcl.seeding import derive
 
 _BLOCK_ROWS = 1 << 18

@@ -7,7 +7,7 @@ import numpy as np
 
 from graphcl.errors import GraphError
 from graphcl.evaluation.probe import best_strength, fit_logistic, scored_split, standardiser
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 
 
 def transfer_probe(z: Any, graph: Graph, others: Sequence[Any], seed: int = 0) -> list[float]:

@@ -9,12 +9,7 @@ the sums of all rows, no process needs another's strips.
 import torch
 from torch import Tensor
 
-from graphcl.kernels.nt_xent_blocked import (
-    CUDA_STRIP_ROWS,
-    KEPT_BYTES,
-    STRIP_ROWS,
-    exponent_fits,
-)
+from graphcl.kernels.nt_xent_blocked import CUDA_STRIP_ROWS, KEPT_BYTES, STRIP_ROWS, exponent_fits
 
 STRIP_ELEMENTS = 1 << 26  # a strip of 10^6 columns is 64 rows high: 256 MB in float32
 

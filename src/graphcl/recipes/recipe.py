@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from graphcl.errors import ParameterError, RecipeError, require, suggestion
-from graphcl.io.text import read_text
-from graphcl.io.toml import format_toml
-from graphcl.io.values import typed
+from graphcl.files.text import read_text
+from graphcl.files.toml import format_toml
+from graphcl.files.values import typed
 
 # Those of graphcl.encoders, which imports torch; a test holds the two equal.
 ENCODERS = ("mean", "residual", "gcn", "sage", "gat", "gin")

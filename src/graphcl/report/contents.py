@@ -12,7 +12,6 @@ import torch
 from scipy.sparse.csgraph import connected_components
 
 from graphcl.assembly import recipe_perturbation, recipe_source
-from graphcl.collection import GraphCollection
 from graphcl.errors import GraphCLError, GraphError, RunError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import linear_probe
@@ -28,11 +27,12 @@ from graphcl.evaluation.unsupervised import (
     sampled_rows,
     uniformity,
 )
-from graphcl.graph import Graph
-from graphcl.io import runs
-from graphcl.io.run_nodes import RunNodes, read_nodes
-from graphcl.report.nodes import describe_nodes
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
 from graphcl.report.projection import NEIGHBOURS, principal, project, usable_method
+from graphcl.runs import files as runs
+from graphcl.runs.describe import describe_nodes
+from graphcl.runs.nodes import RunNodes, read_nodes
 from graphcl.seeding import derive, generator
 from graphcl.training.loop import BatchSource
 

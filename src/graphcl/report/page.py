@@ -17,16 +17,8 @@ from typing import Any
 import numpy as np
 
 from graphcl.errors import RunError
-from graphcl.io.run_nodes import SPLITS
 from graphcl.report.contents import Contents
-from graphcl.report.packing import (
-    along_a_curve,
-    pack,
-    pack_texts,
-    quantised,
-    relative,
-    script_json,
-)
+from graphcl.report.packing import along_a_curve, pack, pack_texts, quantised, relative, script_json
 from graphcl.report.sections import (
     graph_section,
     lead,
@@ -35,6 +27,7 @@ from graphcl.report.sections import (
     training_section,
     unsupervised_section,
 )
+from graphcl.runs.nodes import SPLITS
 
 MOST_BYTES = 10_000_000
 NEIGHBOURS_SHOWN = (10, 8, 6, 4, 3)  # as many as the page has room for

@@ -1,6 +1,6 @@
 """Training: one visible loop, and what feeds it."""
 
-from graphcl.training.checkpoint import Checkpoints
+from graphcl.training.checkpoints import Checkpoints
 from graphcl.training.full_graph import FullGraph
 from graphcl.training.loop import EpochMetrics, train
 from graphcl.training.many_graphs import ManyGraphs

@@ -10,7 +10,7 @@ import torch
 
 from graphcl.devices import available_memory_bytes
 from graphcl.errors import ParameterError, TrainingError
-from graphcl.graph import Graph
+from graphcl.graphs.graph import Graph
 
 MODES = ("auto", "full", "sampled")
 SAMPLED_ENCODERS = ("mean", "residual")

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from graphcl.distributed import ALONE, Share
 from graphcl.errors import require
-from graphcl.graph import Graph
-from graphcl.io.npy import read_here_and_there
+from graphcl.files.npy import read_here_and_there
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.subgraph import training_subgraph
+from graphcl.graphs.tensors import feature_tensor, layer_weights, stored_features
 from graphcl.kernels.blocks import retry_smaller
 from graphcl.kernels.borrow import borrow
 from graphcl.kernels.stored import StoredFeatures
@@ -22,8 +24,6 @@ from graphcl.kernels.weighted_neighbours import EdgeWeights
 from graphcl.memory import free_memory_bytes
 from graphcl.sampling import FAN_OUTS, TreeView, encode_tree, sample_tree, tree_views
 from graphcl.seeding import derive, generator
-from graphcl.tensors import feature_tensor, layer_weights, stored_features
-from graphcl.training.inductive import training_subgraph
 from graphcl.training.modes import sampled_dtype
 from graphcl.views import Perturbation
 

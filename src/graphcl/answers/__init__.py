@@ -1,0 +1,1 @@
+"""Answers from embeddings: which nodes are similar."""

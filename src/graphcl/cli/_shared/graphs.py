@@ -1,0 +1,141 @@
+"""What commands share of graphs and results: how a graph is named, what a result says of it."""
+
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+import sklearn
+import torch
+
+from graphcl import __version__
+from graphcl.cli._shared.tables import print_notes
+from graphcl.datasets import CATALOGUE, load_dataset
+from graphcl.errors import DatasetError, GraphCLError, RunError, suggestion
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.fingerprint import fingerprint
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.graph_file import read_arrays
+from graphcl.runs import files as runs
+from graphcl.store.reader import is_store
+from graphcl.tabular.build import load_tables
+from graphcl.tabular.options import TableOptions
+from graphcl.tabular.sources import EDGE_FILES, looks_like_tables
+
+
+def load_graph(name: str, tables: TableOptions | None = None) -> Graph | GraphCollection:
+    """Returns the graph that `name` means on a command line.
+
+    A store's structure is scanned, since everything that follows computes on it.
+
+    Args:
+        name: a dataset, a store, an `.npz`, or a list of edges (a file or an SQL query).
+        tables: what the caller says of tables.
+    """
+    options = tables or TableOptions()
+    if names_tables(name, options):
+        graph, report = load_tables(name, options)
+        print_notes(report)
+        return graph
+    path, given = Path(name), options.given()
+    if given:
+        option = "--" + next(iter(given)).replace("_", "-")
+        raise DatasetError(f"{option} says what tables mean; {name!r} is none")
+    if name.lower() in CATALOGUE:
+        return load_dataset(name)
+    if is_store(path):
+        graph = Graph.open(path)
+        graph.check()
+        return graph
+    if path.suffix == ".npz":
+        return Graph.from_edge_index(name=path.stem, **read_arrays(path))
+    known = ", ".join(CATALOGUE)
+    near = suggestion(name.lower(), CATALOGUE)
+    if path.exists():
+        raise DatasetError(
+            f"{name}: a graph file must be an .npz, a store or a list of edges "
+            f"({', '.join(EDGE_FILES)}); or name a dataset: {known}"
+        )
+    raise DatasetError(
+        f"unknown dataset {name!r}; known: {known}, or a path to a store, an .npz or a list of "
+        f"edges{near}"
+    )
+
+
+def names_tables(name: str, tables: TableOptions) -> bool:
+    """Says whether a graph argument is a list of edges; an `.npz` is one where options say so."""
+    return looks_like_tables(name) or (Path(name).suffix == ".npz" and bool(tables.given()))
+
+
+def run_graph(run: Path) -> str:
+    """Returns what the run was trained on, as the command line names it."""
+    source = runs.read_config(run, baselines=True)["run"].get("graph")
+    if not isinstance(source, str):
+        raise RunError(f"{run}: does not say which graph it was trained on; name one")
+    return source
+
+
+def load_run_graph(run: Path) -> Graph | GraphCollection:
+    """Returns the graph that a run was trained on.
+
+    Raises:
+        RunError: what has its name now is another graph, or none.
+    """
+    source = run_graph(run)
+    try:
+        graph = load_graph(source, run_tables(run))
+    except GraphCLError as error:
+        raise RunError(f"{error} (the graph that {run} was trained on)") from None
+    expected = runs.read_config(run, baselines=True)["run"].get("fingerprint")
+    if expected is not None and graph_fingerprint(graph) != expected:
+        raise RunError(f"{run}: was trained on another graph than {source} is now")
+    return graph
+
+
+def graph_fingerprint(graph: Graph | GraphCollection) -> str:
+    """Returns a few digits by which a run knows the graph that it was trained on."""
+    return fingerprint(graph.graphs if isinstance(graph, GraphCollection) else (graph,))
+
+
+def run_tables(run: Path) -> TableOptions | None:
+    """Returns what was said of the tables that a run was trained on; None where it had none."""
+    text = runs.read_config(run, baselines=True)["run"].get("tables")
+    if text is None:
+        return None
+    try:
+        given = json.loads(text)
+        lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
+        return TableOptions(**given | lists)
+    except (TypeError, ValueError, AttributeError):
+        raise RunError(f"{run / runs.CONFIG}: [run] tables is damaged") from None
+
+
+def note(graph: Graph | GraphCollection) -> dict[str, str]:
+    """Returns ``{"note": …}`` where something must be said beside every score on `graph`."""
+    text = graph.note if isinstance(graph, GraphCollection) else ""
+    return {"note": text} if text else {}
+
+
+def graph_facts(graph: Graph | GraphCollection, source: str) -> dict[str, Any]:
+    """Returns what `result.json` says of the graph; `source` is how the command line named it."""
+    return {
+        "name": graph.name,
+        "source": source,
+        "nodes": graph.num_nodes,
+        "edges": graph.num_edges,
+        "features": graph.num_features,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions that a result depends on."""
+    return {
+        "graphcl": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "scikit-learn": sklearn.__version__,
+    }

@@ -1,0 +1,145 @@
+"""`graphcl train --method`: from a graph and a baseline to a run directory."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphcl import __version__
+from graphcl.cli._shared.counting import count_progress
+from graphcl.cli._shared.graphs import graph_facts, note, versions
+from graphcl.cli._shared.options import print_json
+from graphcl.cli._shared.probing import probe_text
+from graphcl.datasets import CATALOGUE
+from graphcl.devices import device_name
+from graphcl.errors import GraphError, ParameterError, TrainingError
+from graphcl.files.toml import format_toml
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
+from graphcl.runs import files as runs
+from graphcl.runs.describe import describe_nodes
+from graphcl.runs.nodes import write_nodes
+from graphcl.trials.methods import Trained, find_baseline, score_method, train_method
+
+
+def check_baseline(
+    name: str, source: str, *, settings: dict[str, str], ours: dict[str, bool]
+) -> None:
+    """Refuses, before any work, what a baseline does not know.
+
+    Args:
+        name: what ``--method`` says.
+        source: the graph, as the command line names it.
+        settings: what ``--set`` says.
+        ours: options that are GraphCL's alone, and whether each was given.
+
+    Raises:
+        ParameterError: the baseline or a field is unknown, a value is bad, or an option is ours.
+    """
+    find_baseline(name).method(dataset_of(source), **settings)
+    for option, given in ours.items():
+        if given:
+            raise ParameterError(f"{option} is graphcl's alone; {name} does not take it")
+
+
+def train_baseline(
+    name: str,
+    graph: Graph | GraphCollection,
+    *,
+    source: str,
+    origin: dict[str, str],
+    out: Path | None,
+    settings: dict[str, str],
+    seed: int,
+    probe_steps: int,
+    device: torch.device,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Trains a baseline once, writes its run and prints its score.
+
+    Args:
+        name: what ``--method`` says.
+        graph: what to train on.
+        source: the same as the command line names it.
+        origin: what `config.toml` keeps of it.
+        out: the run directory, or None for ``runs/GRAPH-METHOD``.
+        settings: fields to change.
+        seed: decides everything random.
+        probe_steps: the probe's budget where a node has several labels.
+        device: where to train.
+        overwrite: replace a run that is there.
+        as_json: print one JSON object.
+    """
+    baseline, dataset = find_baseline(name), dataset_of(source)
+    out = out if out is not None else Path("runs") / f"{graph.name}-{name}"
+    runs.check_output(out, overwrite=overwrite)
+    print(f"{graph!r}; {baseline.title}; {device_name(device)}", file=sys.stderr)
+    if not baseline.weighted and isinstance(graph, Graph) and graph.edge_weight is not None:
+        print(f"note: {name} does not look at edge weights", file=sys.stderr)
+    with count_progress(name, "epoch") as show:
+        trained = train_method(
+            name, graph, dataset, seed=seed, device=device, settings=settings, on_epoch=show
+        )
+    if "failed" in trained.row:
+        raise TrainingError(trained.row["failed"])
+    scores: dict[str, Any] | None = None
+    why = None
+    try:
+        row = score_method(trained, graph, probe_steps=probe_steps, device=device)
+        scores = {key: value for key, value in row.items() if key not in trained.row}
+    except GraphError as error:  # labels are a gift, not a duty
+        why = str(error)
+    result = {
+        "status": "complete",
+        "graph": graph_facts(graph, source),
+        "method": name,
+        "settings": trained.row["settings"],
+        "scores": scores,
+        "scores_skipped": why,
+        "seed": seed,
+        "train_seconds": trained.row["train_seconds"],
+        "peak_memory_bytes": trained.row["peak_memory_bytes"],
+        "device": device_name(device),
+        "versions": versions(),
+        **note(graph),
+    }
+    with runs.new_run(out, overwrite=overwrite) as folder:
+        _write(folder, trained, **origin)
+        write_nodes(folder, describe_nodes(graph))
+        runs.write_json(folder / runs.RESULT, result)
+    if as_json:
+        print_json(result)
+        return
+    what = "probe" if trained.embeddings is not None else "predictions"
+    print(f"{what}: {probe_text(scores)}" if scores else f"no {what} scored: {why}")
+    if "note" in result:
+        print(f"note: {result['note']}")
+    print(f"run: {out}  ({result['train_seconds']:.1f} s)")
+
+
+def dataset_of(source: str) -> str:
+    """Returns the dataset that `source` names, or nothing: a file's name chooses no settings."""
+    return source.lower() if source.lower() in CATALOGUE else ""
+
+
+def _write(folder: Path, trained: Trained, **origin: str) -> None:
+    about: dict[str, str | int] = {
+        "format": runs.FORMAT,
+        "graphcl": __version__,
+        "seed": trained.row["seed"],
+        **origin,
+    }
+    tables = {
+        "method": {"name": trained.row["method"]},
+        "settings": trained.row["settings"],
+        "run": about,
+    }
+    text = "\n".join(f"[{name}]\n{format_toml(values)}" for name, values in tables.items())
+    (folder / runs.CONFIG).write_text(text)
+    if trained.embeddings is not None:
+        np.save(folder / runs.EMBEDDINGS, trained.embeddings)
+    if trained.predictions is not None:
+        np.save(folder / runs.PREDICTIONS, trained.predictions)

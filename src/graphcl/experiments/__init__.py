@@ -1,1 +1,0 @@
-"""Experiments: many trainings, one table."""

@@ -1,0 +1,1 @@
+"""Bytes on disk: read with suspicion, written whole or not at all."""

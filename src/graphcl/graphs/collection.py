@@ -1,0 +1,141 @@
+"""Several graphs that make one dataset: the paper's inductive setting on multiple graphs."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.errors import GraphError
+from graphcl.graphs.graph import Graph
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GraphCollection:
+    """Graphs to train on, and others that stay unseen until they are embedded.
+
+    All of them agree in the number of features and in the kind and number of labels.
+
+    Attributes:
+        train: the graphs an encoder, and after it the probe, learns from; at least one.
+        val: the graphs that choose the probe's strength; may be none.
+        test: the graphs that are scored; may be none.
+        name: what messages and reports call this collection.
+        note: what must be said wherever a score on it is printed; empty where there is nothing.
+    """
+
+    train: tuple[Graph, ...]
+    val: tuple[Graph, ...] = ()
+    test: tuple[Graph, ...] = ()
+    name: str = "graphs"
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for split in ("train", "val", "test"):
+            object.__setattr__(self, split, tuple(getattr(self, split)))
+        if not self.train:
+            raise GraphError(f"{self.name}: no training graph; pass at least one")
+        given: tuple[Any, ...] = self.graphs
+        for number, graph in enumerate(given):
+            if not isinstance(graph, Graph):
+                kind = type(graph).__name__
+                raise GraphError(f"{self.name}: graph {number} is no graphcl.Graph but {kind}")
+        for number, (graph, other) in enumerate(pairwise(self.graphs), 1):
+            for described in (_features, _labels):
+                if described(graph) != described(other):
+                    raise GraphError(
+                        f"{self.name}: graph {number} ({other.name}) has {described(other)}, "
+                        f"but the graphs before it have {described(graph)}"
+                    )
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """Every graph: train, then validation, then test. Rows of embeddings keep this order."""
+        return (*self.train, *self.val, *self.test)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes of all graphs together."""
+        return sum(graph.num_nodes for graph in self.graphs)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of undirected edges of all graphs together."""
+        return sum(graph.num_edges for graph in self.graphs)
+
+    @property
+    def num_features(self) -> int:
+        """Width of every feature table, P."""
+        return self.train[0].num_features
+
+    @cached_property
+    def num_classes(self) -> int:
+        """Number of classes, or of labels per node where there are several; 0 without labels."""
+        return max(graph.num_classes for graph in self.graphs)
+
+    @property
+    def split_nodes(self) -> tuple[int, int, int]:
+        """Numbers of nodes in the training, validation and test graphs."""
+        train, val, test = (
+            sum(graph.num_nodes for graph in graphs) for graphs in (self.train, self.val, self.test)
+        )
+        return train, val, test
+
+    @property
+    def self_loops_removed(self) -> int:
+        """How many self-loops the inputs held."""
+        return sum(graph.self_loops_removed for graph in self.graphs)
+
+    @property
+    def y(self) -> npt.NDArray[np.int64] | None:
+        """Labels of all graphs, one below the other, or None."""
+        labels = [graph.y for graph in self.graphs if graph.y is not None]
+        return np.concatenate(labels) if labels else None
+
+    @property
+    def node_ids(self) -> npt.NDArray[Any] | None:
+        """Names of the nodes of all graphs, one below the other; None where a graph has none."""
+        names = [graph.node_ids for graph in self.graphs if graph.node_ids is not None]
+        return np.concatenate(names) if len(names) == len(self.graphs) else None
+
+    def __repr__(self) -> str:
+        counts = "/".join(str(len(graphs)) for graphs in (self.train, self.val, self.test))
+        labels = f", {self.num_classes} classes" if self.train[0].y is not None else ""
+        return (
+            f"GraphCollection({self.name!r}: {counts} train/val/test graphs, "
+            f"{self.num_nodes:,} nodes, {self.num_edges:,} edges, "
+            f"{self.num_features:,} features{labels})"
+        )
+
+
+def _features(graph: Graph) -> str:
+    return f"{graph.num_features} features"
+
+
+def _labels(graph: Graph) -> str:
+    if graph.y is None:
+        return "no labels"
+    return "one class per node" if graph.y.ndim == 1 else f"{graph.y.shape[1]} labels per node"
+
+
+def as_graphs(graph: Any) -> Graph | GraphCollection:
+    """Returns one graph as a `Graph`, and several as a collection that has them to train on."""
+    if isinstance(graph, GraphCollection):
+        return graph
+    if isinstance(graph, list | tuple):
+        return GraphCollection(tuple(as_graph(one) for one in graph))
+    return as_graph(graph)
+
+
+def as_graph(graph: Any) -> Graph:
+    """Returns a `Graph` from a `Graph` or anything shaped like PyG's `Data`."""
+    if isinstance(graph, Graph):
+        return graph
+    if hasattr(graph, "edge_index"):
+        return Graph.from_pyg(graph)
+    raise GraphError(
+        f"expected a graphcl.Graph or a torch_geometric Data; got {type(graph).__name__}; "
+        "see Graph.from_edge_index, from_networkx and from_scipy"
+    )

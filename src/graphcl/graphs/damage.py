@@ -1,0 +1,74 @@
+"""Damaged versions of a graph: missing links, spurious links, missing features."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.graphs.graph import Graph
+from graphcl.store.columns import ScaledFeatures
+
+BLOCK_ROWS = 1 << 14
+Array = npt.NDArray[Any]
+
+
+def missing_links(graph: Graph, share: float, random: np.random.Generator) -> Graph:
+    """Returns the graph with each undirected edge absent with probability `share`."""
+    edges, weight = _edges(graph)
+    kept = random.random(edges.shape[1]) >= share
+    return _relinked(graph, edges[:, kept], None if weight is None else weight[kept])
+
+
+def spurious_links(graph: Graph, share: float, random: np.random.Generator) -> Graph:
+    """Returns the graph with `share` times as many links more, between nodes drawn at random.
+
+    A draw that is a self-loop or a link already there adds nothing; in sparse graphs few are. In a
+    weighted graph a new link has the mean weight.
+    """
+    edges, weight = _edges(graph)
+    count = round(share * graph.num_edges)
+    added = random.integers(0, graph.num_nodes, (2, count))
+    new = np.stack([added.min(axis=0), added.max(axis=0)])
+    both = np.concatenate([edges, new], axis=1)
+    keys, first = np.unique(both[0] * graph.num_nodes + both[1], return_index=True)
+    first = first[keys % graph.num_nodes != keys // graph.num_nodes]
+    if weight is not None:
+        weight = np.append(weight, np.full(count, weight.mean() if len(weight) else 1))[first]
+    return _relinked(graph, both[:, first], weight)
+
+
+def missing_features(graph: Graph, share: float, random: np.random.Generator) -> Graph:
+    """Returns the graph with each feature of each node zero with probability `share`."""
+
+    def damaged(values: Any) -> Any:
+        kept = np.empty_like(values)
+        for start in range(0, len(values), BLOCK_ROWS):  # draws for all at once would not fit
+            rows = values[start : start + BLOCK_ROWS]
+            kept[start : start + BLOCK_ROWS] = rows * (random.random(rows.shape) >= share)
+        return kept
+
+    x: Any = graph.x
+    if isinstance(x, np.ndarray):
+        x = damaged(x)
+    elif isinstance(x, ScaledFeatures):
+        x = replace(x, values=damaged(x.values))
+    else:
+        x = x.copy()
+        x.data = damaged(x.data)
+        x.eliminate_zeros()  # as in every graph: an entry is not zero
+    return replace(graph, x=x, store=None)
+
+
+def _edges(graph: Graph) -> tuple[Array, Array | None]:
+    both = graph.edge_index()
+    once = both[0] < both[1]
+    return both[:, once], None if graph.edge_weight is None else graph.edge_weight[once]
+
+
+def _relinked(graph: Graph, edges: Array, weight: Array | None) -> Graph:
+    bare = np.zeros((graph.num_nodes, 1), dtype=np.float32)
+    linked = Graph.from_edge_index(edges, bare, edge_weight=weight)
+    structure = {key: getattr(linked, key) for key in ("indptr", "indices", "edge_weight")}
+    # All else as it is: it was checked when the graph was built.
+    return replace(graph, **structure, store=None)

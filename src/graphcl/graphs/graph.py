@@ -1,0 +1,300 @@
+"""The graph: validated once, immutable ever after.
+
+Everything downstream relies on what is checked here, so nothing downstream checks it again.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from graphcl.errors import GraphError
+from graphcl.graphs import interchange, validation
+from graphcl.graphs.validation import BoolArray, FloatArray, IntArray
+from graphcl.store import reader as store
+from graphcl.store import writer as store_writer
+from graphcl.store.columns import Names, ScaledFeatures
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Graph:
+    r"""An undirected attributed graph :math:`(X, A)`, read-only, in memory or mapped from a store.
+
+    Build one with `from_edge_index`, `from_pyg`, `from_networkx` or `from_scipy`. Edges may come
+    in one direction or in both; duplicates are merged and self-loops removed (and counted), since
+    the encoders add their own (:math:`A + I`). `save` writes a store, `open` maps one.
+
+    Attributes:
+        indptr: CSR row pointers, ``[num_nodes + 1]``.
+        indices: CSR column indices, each undirected edge twice, sorted in each row.
+        x: features ``[num_nodes, num_features]``: float32 array, or `scipy.sparse.csr_array`
+            where they came in sparse; from a store also float16, or `ScaledFeatures` (int8).
+        y: labels, ``[num_nodes]`` (class numbers; −1 is unlabelled) or ``[num_nodes, labels]``
+            (0/1), or None.
+        edge_weight: float32, positive, one per entry of `indices` and equal in both directions;
+            None where every edge counts alike. See `graphcl.kernels.csr` for what weights do.
+        train_mask: nodes the probe learns from, or None; `val_mask` and `test_mask` likewise.
+        node_ids: the caller's names of the nodes, or None where they are ``0 … num_nodes − 1``.
+        self_loops_removed: how many the input held.
+        name: what messages and reports call this graph.
+        store: the folder its arrays are mapped from; None where they are in memory.
+    """
+
+    indptr: IntArray
+    indices: IntArray
+    x: FloatArray | scipy.sparse.csr_array | ScaledFeatures
+    y: IntArray | None = None
+    train_mask: BoolArray | None = None
+    val_mask: BoolArray | None = None
+    test_mask: BoolArray | None = None
+    node_ids: npt.NDArray[Any] | Names | None = None
+    self_loops_removed: int = 0
+    name: str = "graph"
+    store: Path | None = None
+    edge_weight: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        for value in vars(self).values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+            elif scipy.sparse.issparse(value):
+                for part in (value.data, value.indices, value.indptr):
+                    part.flags.writeable = False
+
+    @classmethod
+    def from_edge_index(
+        cls,
+        edge_index: Any,
+        x: Any,
+        y: Any = None,
+        *,
+        edge_weight: Any = None,
+        train_mask: Any = None,
+        val_mask: Any = None,
+        test_mask: Any = None,
+        node_ids: Any = None,
+        name: str = "graph",
+    ) -> Self:
+        """Builds a graph from an edge list ``[2, num_edges]`` and a feature table.
+
+        Arrays, tensors on any device and nested lists are taken; nothing passed in is changed.
+
+        Args:
+            edge_index: node numbers, two rows; each edge in one direction or in both.
+            x: features, one row per node, dense or sparse; its length is the number of nodes.
+            y: class numbers (−1: unlabelled), or a 0/1 matrix for several labels per node.
+            edge_weight: a positive number per column of `edge_index`. Weights of columns that name
+                the same edge are added; of a list that holds every edge in both directions with
+                equal weights, each edge counts once.
+            train_mask: nodes the probe learns from: booleans, or node numbers.
+            val_mask: nodes that choose the probe's strength.
+            test_mask: nodes that are scored.
+            node_ids: names of the nodes, in the order of `x`.
+            name: what messages call this graph.
+
+        Raises:
+            GraphError: says which array, where in it, and what was found.
+        """
+        features = validation.features(x)
+        num_nodes = features.shape[0]
+        indptr, indices, self_loops = validation.structure(edge_index, num_nodes)
+        weight = None
+        if edge_weight is not None:
+            weight = validation.edge_weight(edge_weight, edge_index, num_nodes)
+        masks: dict[str, Any] = {
+            "train_mask": validation.mask(train_mask, num_nodes, "train_mask"),
+            "val_mask": validation.mask(val_mask, num_nodes, "val_mask"),
+            "test_mask": validation.mask(test_mask, num_nodes, "test_mask"),
+        }
+        validation.check_disjoint(masks)
+        return cls(
+            indptr=indptr,
+            indices=indices,
+            x=features,
+            y=validation.labels(y, num_nodes),
+            node_ids=validation.node_ids(node_ids, num_nodes),
+            self_loops_removed=self_loops,
+            edge_weight=weight,
+            name=name,
+            **masks,
+        )
+
+    @classmethod
+    def from_pyg(cls, data: Any, *, name: str = "graph") -> Self:
+        """Builds a graph from a `torch_geometric.data.Data` (on any device)."""
+        return cls.from_edge_index(name=name, **_with_features(interchange.arrays_from_pyg(data)))
+
+    @classmethod
+    def from_networkx(
+        cls,
+        graph: Any,
+        x: Any = None,
+        y: Any = None,
+        *,
+        features: str = "x",
+        labels: str = "y",
+        weight: str | None = None,
+        name: str = "graph",
+    ) -> Self:
+        """Builds a graph from a NetworkX graph; node names become `node_ids`.
+
+        Args:
+            graph: any NetworkX graph; directions and parallel edges fall away.
+            x: features in the order of ``graph.nodes``; None reads the attribute `features`.
+            y: labels likewise; None reads the attribute `labels` where nodes have it.
+            features: node attribute that holds a number or a vector per node.
+            labels: node attribute that holds the class number.
+            weight: edge attribute that holds a positive weight; None leaves edges unweighted.
+            name: what messages call this graph.
+        """
+        arrays = interchange.arrays_from_networkx(
+            graph, features=features, labels=labels, weight=weight
+        )
+        if x is not None:
+            arrays["x"] = x
+        elif arrays["x"] is not None and np.ndim(arrays["x"][0]) == 0:
+            arrays["x"] = [[value] for value in arrays["x"]]
+        if y is not None:
+            arrays["y"] = y
+        return cls.from_edge_index(name=name, **_with_features(arrays))
+
+    @classmethod
+    def from_scipy(
+        cls, adjacency: Any, x: Any, y: Any = None, *, name: str = "graph", **masks: Any
+    ) -> Self:
+        """Builds a graph from a square sparse matrix: every stored non-zero is an edge.
+
+        Values are the edges' weights and must be positive; where all are 1, edges are unweighted.
+        """
+        arrays = interchange.arrays_from_scipy(adjacency) | {"x": x, "y": y}
+        return cls.from_edge_index(name=name, **_with_features(arrays), **masks)
+
+    @classmethod
+    def open(cls, path: str | Path, *, verify: bool = False) -> Self:
+        """Maps a store into memory; takes milliseconds whatever its size, and loads nothing.
+
+        Args:
+            path: a folder that `save` or `graphcl build` wrote.
+            verify: read the whole store and compare it with its checksums.
+
+        Raises:
+            StoreError: a file is missing, or is not what the store says.
+        """
+        if verify:
+            store.verify_store(Path(path))
+        graph = cls(**store.open_store(Path(path)), store=Path(path))
+        if verify:
+            graph.check()
+        return graph
+
+    def save(self, path: str | Path, *, features: str = "float32", overwrite: bool = False) -> None:
+        """Writes the graph as a store, which appears whole or not at all.
+
+        Args:
+            path: the folder.
+            features: ``float32``, ``float16`` or ``int8``; sparse features stay sparse, float32.
+            overwrite: replace a store that is there. Anything else that is there is never touched.
+        """
+        store_writer.write_store(Path(path), vars(self), features=features, overwrite=overwrite)
+
+    def check(self) -> None:
+        """Scans a store's structure, once, before a compiled loop relies on it.
+
+        Everything of ours that computes on a graph calls this; so should your own loops. Graphs
+        in memory were checked when they were built.
+
+        Raises:
+            StoreError: the structure is damaged; says where.
+        """
+        if self.store is not None and "_checked" not in vars(self):
+            store.check_structure(str(self.store), vars(self))
+            object.__setattr__(self, "_checked", True)
+
+    def to_pyg(self, *, sparse: bool = False) -> Any:
+        """Returns a `torch_geometric.data.Data`: both directions of each edge, dense features.
+
+        Args:
+            sparse: keep sparse features as a `torch.sparse_csr` tensor; few PyG layers take one.
+        """
+        import torch
+        from torch_geometric.data import Data
+
+        data = Data(edge_index=torch.from_numpy(self.edge_index()), num_nodes=self.num_nodes)
+        if isinstance(self.x, np.ndarray | ScaledFeatures):
+            data.x = torch.from_numpy(np.array(self.x, dtype=np.float32))
+        elif sparse:
+            csr = (self.x.indptr.astype(np.int64), self.x.indices.astype(np.int64), self.x.data)
+            indptr, indices, values = (torch.from_numpy(part.copy()) for part in csr)
+            data.x = torch.sparse_csr_tensor(indptr, indices, values, size=self.x.shape)
+        else:
+            data.x = torch.from_numpy(self.x.toarray())
+        for field in ("y", "edge_weight", "train_mask", "val_mask", "test_mask"):
+            value = getattr(self, field)
+            if value is not None:
+                setattr(data, field, torch.from_numpy(value.copy()))
+        return data
+
+    def edge_index(self) -> IntArray:
+        """Returns both directions of every edge, ``[2, 2 · num_edges]``, sorted by row."""
+        rows = np.repeat(np.arange(self.num_nodes), np.diff(self.indptr))
+        return np.stack([rows, self.indices])
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes, N."""
+        return int(self.x.shape[0])
+
+    @property
+    def num_edges(self) -> int:
+        """Number of undirected edges."""
+        return len(self.indices) // 2
+
+    @property
+    def num_features(self) -> int:
+        """Width of the feature table, P."""
+        return int(self.x.shape[1])
+
+    @cached_property
+    def num_classes(self) -> int:
+        """Number of classes, or of labels per node where there are several; 0 without labels."""
+        if self.y is None or self.y.size == 0:
+            return 0
+        return int(self.y.shape[1] if self.y.ndim == 2 else self.y.max() + 1)
+
+    @property
+    def has_split(self) -> bool:
+        """Whether train, validation and test nodes are all given."""
+        masks = (self.train_mask, self.val_mask, self.test_mask)
+        return all(mask is not None and bool(mask.any()) for mask in masks)
+
+    def __repr__(self) -> str:
+        kind = "sparse" if scipy.sparse.issparse(self.x) else "dense"
+        labels = f", {self.num_classes} classes" if self.y is not None else ""
+        return (
+            f"Graph({self.name!r}: {self.num_nodes:,} nodes, {self.num_edges:,} edges, "
+            f"{self.num_features:,} {kind} features{labels})"
+        )
+
+
+def split_gap(graph: Graph) -> str:
+    """Says which nodes of a split are given and which are not; empty where all or none are."""
+    masks = {"train": graph.train_mask, "validation": graph.val_mask, "test": graph.test_mask}
+    given = [name for name, mask in masks.items() if mask is not None and mask.any()]
+    missing = [name for name in masks if name not in given]
+    if not (given and missing):
+        return ""
+    return f"{' and '.join(given)} nodes are given, {' and '.join(missing)} nodes are not"
+
+
+def _with_features(arrays: dict[str, Any]) -> dict[str, Any]:
+    if arrays.get("x") is None:
+        raise GraphError("the graph has no features; pass x, one row per node")
+    num_nodes = arrays.pop("num_nodes", None)
+    rows = arrays["x"].shape[0] if hasattr(arrays["x"], "shape") else len(arrays["x"])
+    if num_nodes is not None and rows != num_nodes:
+        raise GraphError(f"x: {rows} rows for {num_nodes} nodes")
+    return arrays

@@ -1,0 +1,91 @@
+"""A graph, and an encoder's weights, as plain tensors."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from graphcl.errors import ParameterError
+from graphcl.graphs.graph import Graph
+from graphcl.kernels.borrow import borrow
+from graphcl.kernels.csr import Adjacency, Features, SparseFeatures
+from graphcl.kernels.stored import StoredFeatures
+from graphcl.store.columns import ScaledFeatures
+
+FEATURE_SCALINGS = ("none", "row")
+
+
+def graph_tensors(
+    graph: Graph, *, device: torch.device, feature_scaling: str = "none"
+) -> tuple[Features, Adjacency]:
+    """Returns the features and the adjacency of `graph` on `device`.
+
+    Args:
+        graph: any graph.
+        device: where the tensors go.
+        feature_scaling: ``none``, or ``row``: each node's features divided by the sum of their
+            absolute values, as is usual for bags of words.
+    """
+    graph.check()
+    indices = np.asarray(graph.indices, dtype=np.int64)  # a store's may be int32
+    adjacency = Adjacency.from_csr(graph.indptr, indices, graph.edge_weight, device=device)
+    return feature_tensor(graph, device=device, feature_scaling=feature_scaling), adjacency
+
+
+def feature_tensor(
+    graph: Graph, *, device: torch.device, feature_scaling: str = "none"
+) -> Features:
+    """Returns the features alone, in float32.
+
+    Dense float32 ones on a CPU, unscaled, are the graph's own memory; narrower ones are converted.
+    """
+    graph.check()
+    x: Features
+    if isinstance(graph.x, ScaledFeatures) or graph.x.dtype == np.float16:
+        x = stored_features(graph).to_dense(device)
+    elif isinstance(graph.x, np.ndarray):
+        x = borrow(graph.x).to(device)
+    else:
+        x = SparseFeatures.from_csr(graph.x, device=device)
+    if feature_scaling == "row":
+        x = _scale_rows(x)
+    elif feature_scaling != "none":
+        known = " or ".join(FEATURE_SCALINGS)
+        raise ParameterError(f"feature_scaling must be {known}; got {feature_scaling!r}")
+    return x
+
+
+def stored_features(graph: Graph, *, feature_scaling: str = "none") -> StoredFeatures:
+    """Returns dense features as they lie in memory or in a store: nothing is copied.
+
+    Row scaling takes one pass over the table and four bytes per node.
+    """
+    if isinstance(graph.x, ScaledFeatures):
+        x = StoredFeatures(borrow(graph.x.values), torch.from_numpy(graph.x.scale.copy()))
+    else:
+        x = StoredFeatures(borrow(graph.x))
+    return x.with_unit_rows() if feature_scaling == "row" else x
+
+
+def layer_weights(encoder: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """Returns the weights of a mean-pooling encoder and, of the residual one, its own weights.
+
+    Raises:
+        ParameterError: another encoder, which only sees whole graphs.
+    """
+    names = ("weights", "pooled_weights", "own_weights")
+    found = [getattr(encoder, name, None) for name in names]
+    mean, pooled, own = ([*ws] if isinstance(ws, nn.ParameterList) else [] for ws in found)
+    if not (mean or pooled):
+        name = type(encoder).__name__
+        raise ParameterError(f"encoder must be mean or residual here; got {name}")
+    return mean or pooled, own
+
+
+def _scale_rows(x: Features) -> Features:
+    if isinstance(x, Tensor):
+        sums = x.abs().sum(1, keepdim=True)
+        return x / torch.where(sums > 0, sums, 1)
+    lengths = x.indptr.diff()
+    rows = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
+    sums = x.values.new_zeros(len(lengths)).index_add_(0, rows, x.values.abs())
+    return x.with_values(x.values / torch.where(sums > 0, sums, 1)[rows])

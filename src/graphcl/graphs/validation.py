@@ -1,0 +1,241 @@
+"""Checks on the arrays a graph is made of: each error says which, where, and what was found."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from graphcl.errors import GraphError
+from graphcl.graphs import interchange
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+
+_FLOAT32 = np.finfo(np.float32)
+_RANGE = "a float32 holds; divide them by a constant (only their ratios matter)"
+
+
+def features(x: Any) -> FloatArray | scipy.sparse.csr_array:
+    """Returns the feature table as finite float32, dense or CSR as it came."""
+    sparse = interchange.is_sparse(x)
+    table: Any = interchange.to_csr(x) if sparse else interchange.to_numpy(x, "x")
+    if table.ndim != 2:
+        advice = "; a single feature is a column: x.reshape(-1, 1)" if table.ndim == 1 else ""
+        raise GraphError(
+            f"x: expected a table [num_nodes, features]; got shape {table.shape}{advice}"
+        )
+    if table.shape[0] == 0:
+        raise GraphError("x: zero nodes; a graph needs at least one")
+    if table.shape[1] == 0:
+        raise GraphError("x: zero features; pass at least one column")
+    if table.dtype.kind not in "biuf":
+        raise GraphError(f"x: features must be numbers; got dtype {table.dtype}")
+    values = table.data if sparse else table
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float32)  # always a copy: the caller's array stays theirs
+    if not np.isfinite(values).all():
+        place = np.argwhere(~np.isfinite(values))[0]
+        if sparse:
+            coo = table.tocoo()
+            place = (coo.coords[0][place[0]], coo.coords[1][place[0]])
+        original = table[int(place[0]), int(place[1])]
+        raise GraphError(f"x: {original} at node {int(place[0])}, feature {int(place[1])}")
+    if not sparse:
+        return values
+    return scipy.sparse.csr_array((values, table.indices, table.indptr), shape=table.shape)
+
+
+def structure(edge_index: Any, num_nodes: int) -> tuple[IntArray, IntArray, int]:
+    """Returns sorted, symmetric CSR pointers and indices, and the number of self-loops removed."""
+    edges = interchange.to_numpy(edge_index, "edge_index")
+    if edges.size == 0:
+        edges = np.zeros((2, 0), dtype=np.int64)
+    if edges.ndim != 2 or edges.shape[0] != 2:
+        advice = "; pass its transpose" if edges.ndim == 2 and edges.shape[1] == 2 else ""
+        raise GraphError(f"edge_index: expected shape [2, num_edges]; got {edges.shape}{advice}")
+    if edges.dtype.kind not in "iu":
+        raise GraphError(f"edge_index: node numbers must be integers; got dtype {edges.dtype}")
+    wrong = (edges < 0) | (edges >= num_nodes)
+    if wrong.any():
+        end, place = (int(index) for index in np.argwhere(wrong)[0])
+        raise GraphError(
+            f"edge_index: edge {place} names node {edges[end, place]}, "
+            f"but the nodes are 0 to {num_nodes - 1} (x has {num_nodes} rows)"
+        )
+    sources, targets = edges.astype(np.int64)
+    loops = sources == targets
+    sources, targets = sources[~loops], targets[~loops]
+    both = (np.concatenate([sources, targets]), np.concatenate([targets, sources]))
+    ones = np.ones(len(both[0]), dtype=np.bool_)
+    csr = scipy.sparse.coo_array((ones, both), shape=(num_nodes, num_nodes)).tocsr()
+    csr.sum_duplicates()  # merges duplicates and sorts each row
+    return csr.indptr.astype(np.int64), csr.indices.astype(np.int64), int(loops.sum())
+
+
+def edge_weight(weight: Any, edge_index: Any, num_nodes: int) -> FloatArray:
+    """Returns a weight per CSR entry, equal in both directions, of a list that is a structure.
+
+    Weights of repeated columns are added, in either direction; of a list that holds every edge in
+    both directions with equal weights, each edge counts once.
+    """
+    edges = interchange.to_numpy(edge_index, "edge_index").reshape(2, -1).astype(np.int64)
+    given = interchange.to_numpy(weight, "edge_weight")
+    if given.ndim == 2 and given.shape[1] == 1:
+        given = given[:, 0]
+    if given.shape != (edges.shape[1],):
+        raise GraphError(
+            f"edge_weight: expected one per edge, {edges.shape[1]}; got shape {given.shape}"
+        )
+    if given.dtype.kind not in "biuf":
+        raise GraphError(f"edge_weight: weights must be numbers; got dtype {given.dtype}")
+    values = given.astype(np.float64)
+    wrong = ~(np.isfinite(values) & (values > 0))
+    if wrong.any():
+        place = int(np.flatnonzero(wrong)[0])
+        raise GraphError(
+            f"edge_weight: {given[place]} at edge {place}; weights are positive and finite"
+        )
+    wrong = ~_in_range(values)
+    if wrong.any():
+        place = int(np.flatnonzero(wrong)[0])
+        raise GraphError(
+            f"edge_weight: {given[place]} at edge {place} is more, or less, than {_RANGE}"
+        )
+    apart = edges[0] != edges[1]
+    listed = (values[apart], (edges[0][apart], edges[1][apart]))
+    one_way = scipy.sparse.coo_array(listed, shape=(num_nodes, num_nodes)).tocsr()
+    one_way.sum_duplicates()
+    other = one_way.T.tocsr()
+    both = (one_way + other).tocsr()
+    both.sort_indices()
+    equal = np.array_equal(one_way.indices, other.indices) and np.array_equal(
+        one_way.indptr, other.indptr
+    )
+    if equal and np.allclose(one_way.data, other.data, rtol=1e-9, atol=0):
+        both.data *= 0.5  # exact; a symmetric list names each edge twice
+    _check_sums(both)
+    result: FloatArray = both.data.astype(np.float32)
+    return result
+
+
+def _in_range(values: npt.NDArray[np.float64]) -> BoolArray:
+    """Says which weights a float32 holds, and their inverse."""
+    # Below `tiny`, digits are lost and 1 / weight is soon infinite.
+    inside: BoolArray = (values >= _FLOAT32.tiny) & (values <= _FLOAT32.max)
+    return inside
+
+
+def _check_sums(weights: scipy.sparse.csr_array) -> None:
+    if not _in_range(weights.data).all():
+        raise GraphError(f"edge_weight: weights of an edge add up to more, or less, than {_RANGE}")
+    degree = np.diff(weights.indptr)
+    # A node weighs itself too, by the mean of its edges: see `kernels.csr`.
+    sums = weights.sum(axis=1) * (1 + 1 / np.maximum(degree, 1))
+    wrong = np.flatnonzero(sums > _FLOAT32.max)
+    if len(wrong):
+        raise GraphError(
+            f"edge_weight: weights of the edges of node {wrong[0]} add up to more than {_RANGE}"
+        )
+
+
+def labels(y: Any, num_nodes: int) -> IntArray | None:
+    """Returns class numbers ``[num_nodes]`` or a 0/1 matrix as int64."""
+    if y is None:
+        return None
+    labels = interchange.to_numpy(y, "y")
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim not in (1, 2) or len(labels) != num_nodes:
+        raise GraphError(f"y: {len(labels) if labels.ndim else 1} labels for {num_nodes} nodes")
+    if labels.dtype.kind not in "biuf":
+        raise GraphError(f"y: labels must be class numbers; got dtype {labels.dtype}")
+    whole = labels.astype(np.int64, copy=True)
+    if labels.dtype.kind == "f" and not np.array_equal(whole, labels):
+        place = tuple(int(index) for index in np.argwhere(whole != labels)[0])
+        raise GraphError(f"y: {labels[place]} at node {place[0]} is not a class number")
+    lowest, highest = (-1, None) if labels.ndim == 1 else (0, 1)
+    wrong = whole < lowest if highest is None else (whole < lowest) | (whole > highest)
+    if wrong.any():
+        place = tuple(int(index) for index in np.argwhere(wrong)[0])
+        expected = "−1 (unlabelled) or more" if labels.ndim == 1 else "0 or 1"
+        raise GraphError(f"y: {whole[place]} at node {place[0]}; labels are {expected}")
+    return whole
+
+
+def mask(mask: Any, num_nodes: int, name: str) -> BoolArray | None:
+    """Returns a boolean mask from booleans, 0/1 flags or node numbers."""
+    if mask is None:
+        return None
+    given = interchange.to_numpy(mask, name)
+    if given.ndim != 1:
+        raise GraphError(f"{name}: expected one dimension; got shape {given.shape}")
+    if len(given) == num_nodes > 2 and np.isin(given, (0, 1)).all():
+        given = given.astype(np.bool_)  # 0/1 flags; as node numbers they would repeat themselves
+    if given.dtype == np.bool_:
+        if len(given) != num_nodes:
+            raise GraphError(f"{name}: {len(given)} entries for {num_nodes} nodes")
+        return given.copy()
+    if given.dtype.kind not in "iu" and given.size:
+        raise GraphError(f"{name}: expected booleans or node numbers; got dtype {given.dtype}")
+    wrong = (given < 0) | (given >= num_nodes)
+    if wrong.any():
+        raise GraphError(f"{name}: node {given[wrong][0]} is not among 0 to {num_nodes - 1}")
+    chosen = np.zeros(num_nodes, dtype=np.bool_)
+    chosen[given.astype(np.int64)] = True
+    return chosen
+
+
+def check_disjoint(masks: dict[str, BoolArray | None]) -> None:
+    """Refuses splits that share a node."""
+    given = [(name, mask) for name, mask in masks.items() if mask is not None]
+    for position, (first, mask) in enumerate(given):
+        for second, other in given[position + 1 :]:
+            both = np.flatnonzero(mask & other)
+            if len(both):
+                raise GraphError(f"{first} and {second} share node {both[0]}; splits are disjoint")
+
+
+def node_ids(names: Any, num_nodes: int) -> npt.NDArray[Any] | None:
+    """Returns the caller's node names as they came: neither merged nor turned into strings."""
+    if names is None:
+        return None
+    if len(names) != num_nodes:
+        raise GraphError(f"node_ids: {len(names)} names for {num_nodes} nodes")
+    listed = list(names)
+    if len({type(name) for name in listed}) == 1 and not isinstance(listed[0], tuple):
+        ids = np.array(listed)
+    else:
+        ids = np.empty(num_nodes, dtype=object)
+        ids[:] = listed
+    twice = _same_ids(ids)
+    if twice is not None:
+        first, second = twice
+        raise GraphError(
+            f"node_ids: nodes {first} and {second} have the same id "
+            f"{ids[first : first + 1].tolist()[0]!r}; each node has its own"
+        )
+    return ids
+
+
+def _same_ids(ids: npt.NDArray[Any]) -> tuple[int, int] | None:
+    """Returns the places of two equal ids, or None where all differ."""
+    if ids.ndim != 1:
+        return None
+    if ids.dtype.kind != "O":
+        ordered = np.sort(ids)
+        same = np.flatnonzero(ordered[1:] == ordered[:-1])
+        if not len(same):
+            return None
+        first, second = np.flatnonzero(ids == ordered[same[0]])[:2].tolist()
+        return first, second
+    places: dict[Any, int] = {}
+    try:
+        for place, name in enumerate(ids.tolist()):
+            first = places.setdefault(name, place)
+            if first != place:
+                return first, place
+    except TypeError:
+        pass  # lists and the like have no hash; they are told apart by their place alone
+    return None

@@ -1,1 +1,0 @@
-"""Plain arrays from and to everything outside: other libraries' objects, files, run directories."""

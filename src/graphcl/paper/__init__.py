@@ -1,0 +1,1 @@
+"""The paper's tables: its figures, ours beside them, and how both are shown."""

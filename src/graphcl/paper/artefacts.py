@@ -1,0 +1,108 @@
+"""What a table or a study leaves in a folder: rows, CSV, Markdown and a picture."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphcl.errors import MissingExtraError
+from graphcl.paper import plots
+from graphcl.paper.rendering import csv_text, markdown_table, terminal_table
+from graphcl.paper.studies.study import Study
+from graphcl.trials.rows import Row
+
+
+@dataclass(frozen=True)
+class Artefacts:
+    """The files of one table or study.
+
+    Attributes:
+        folder: where they are.
+        name: what they are called, but for the ending.
+    """
+
+    folder: Path
+    name: str
+
+    @property
+    def rows(self) -> Path:
+        """The file of rows, which is appended to as runs finish."""
+        return self.folder / f"{self.name}.jsonl"
+
+    def write(
+        self, *, markdown: str, csv: str, draw: Callable[[], Any] | None = None
+    ) -> dict[str, str]:
+        """Writes Markdown, CSV and a PNG, each by rename; returns their paths.
+
+        Without matplotlib there is no picture: ``plot`` then says which extra is missing.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        written = {}
+        for kind, ending, text in (("markdown", "md", markdown), ("csv", "csv", csv)):
+            path = self.folder / f"{self.name}.{ending}"
+            staging = path.with_name(f".{path.name}.partial")
+            staging.write_text(text)
+            staging.replace(path)
+            written[kind] = str(path)
+        if draw is not None:
+            path = self.folder / f"{self.name}.png"
+            try:
+                plots.save(draw(), path)
+                written["plot"] = str(path)
+            except MissingExtraError as error:
+                written["plot"] = f"not drawn: {error}"
+        return written
+
+
+def study_markdown(study: Study, rows: Sequence[Row], *, picture: str = "") -> str:
+    """Returns a study's page: the claim, the picture where there is one, and the table."""
+    parts = [study.claim, f"![{study.title}]({picture})" if picture else ""]
+    columns, lines = study_lines(study, rows)
+    parts += [markdown_table(columns, lines), provenance_text(rows)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def study_csv(study: Study, rows: Sequence[Row]) -> str:
+    """Returns a study's figures, unrounded."""
+    return csv_text(study.summary(rows))
+
+
+def study_terminal(study: Study, rows: Sequence[Row], *, width: int | None = None) -> str:
+    """Returns a study's table for a terminal."""
+    columns, lines = study_lines(study, rows)
+    table = terminal_table(study.title, columns, lines, width=width)
+    return f"{table}\n{provenance_text(rows)}"
+
+
+def study_lines(study: Study, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Returns a study's table as texts; mean and deviation share a column."""
+    summary = study.summary(rows)
+    names = [name for name in (summary[0] if summary else {}) if name not in ("std", "failed")]
+    columns = [name.replace("_", " ") for name in names]
+    return columns, [[_text(line, name) for name in names] for line in summary]
+
+
+def provenance_text(rows: Sequence[Row]) -> str:
+    """Returns what scores rest on: test nodes, seeds, device, failures."""
+    scored = [row for row in rows if "failed" not in row]
+    devices = ", ".join(sorted({str(row.get("device")) for row in scored})) or "nothing measured"
+    seeds = len({row["seed"] for row in scored})
+    failed = len(rows) - len(scored)
+    lost = f"; {failed} runs failed" if failed else ""
+    timed = any("seconds" in row for row in scored)
+    what = "Seconds" if timed else "Scores on test nodes, reported and not chosen by"
+    over = f"mean ± sample deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    return f"{what}; {over}; {devices}{lost}."
+
+
+def _text(line: Row, name: str) -> str:
+    value = line[name]
+    if value is None:
+        return "–"
+    if name == "mean":
+        places = 1 if abs(value) > 1.5 else 3
+        spread = f" ± {line['std']:.{places}f}" if line["std"] is not None else ""
+        return f"{value:.{places}f}{spread}"
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

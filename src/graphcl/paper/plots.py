@@ -1,0 +1,180 @@
+"""Pictures of tables and studies: matplotlib, colours that colour-blind readers can tell apart."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphcl.datasets import CATALOGUE
+from graphcl.errors import MissingExtraError
+from graphcl.paper.published import decimals
+from graphcl.paper.tables import Cell
+from graphcl.trials.rows import Row
+
+# Paul Tol's bright scheme; markers differ too, so that colour is never alone.
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#66ccee", "#ccbb44", "#bbbbbb")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+def new_figure(width: float, height: float, panels: int = 1) -> tuple[Any, list[Any]]:
+    """Returns a figure and its panels side by side; no window, no global state.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("a plot", "plot") from error
+    figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    return figure, list(axes)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Writes a PNG by rename."""
+    staging = path.with_name(f".{path.name}.partial")
+    figure.savefig(staging, dpi=110, format="png", metadata={"Software": None})
+    staging.replace(path)
+
+
+def plot_table_2(cells: Sequence[Cell]) -> Any:
+    """Draws every system's score, ours and the paper's, one panel per dataset that has any."""
+    shown = [cell for cell in cells if cell.mean is not None]
+    datasets = list(dict.fromkeys(cell.dataset for cell in shown)) or [cells[0].dataset]
+    members = {name: [c for c in shown if c.dataset == name][::-1] for name in datasets}
+    tallest = max(len(found) for found in members.values())
+    figure, axes = new_figure(
+        4.2 * len(datasets) + 1.5, 1.4 + 0.36 * max(tallest, 2), len(datasets)
+    )
+    for axis, dataset in zip(axes, datasets, strict=True):
+        found = members[dataset]
+        places = np.arange(len(found))
+        _errors(
+            axis,
+            [cell.mean for cell in found],
+            places + 0.13,
+            [cell.std or 0 for cell in found],
+            COLOURS[0],
+            MARKERS[0],
+            "ours",
+        )
+        cited = [(place, cell) for place, cell in zip(places, found, strict=True) if cell.paper]
+        _errors(
+            axis,
+            [cell.paper for _, cell in cited],
+            [place - 0.13 for place, _ in cited],
+            [cell.paper_std or 0 for _, cell in cited],
+            COLOURS[1],
+            MARKERS[1],
+            "paper",
+        )
+        unit = "accuracy, %" if decimals(dataset) == 1 else "micro-averaged F1"
+        axis.set(title=CATALOGUE[dataset].title, xlabel=unit, yticks=places)
+        axis.set_yticklabels([cell.title for cell in found])
+        axis.set_ylim(-0.6, max(len(found), 1) - 0.4)
+        finish(axis)
+    axes[0].legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _errors(axis: Any, x: Any, y: Any, error: Any, colour: str, marker: str, label: str) -> None:
+    axis.errorbar(
+        x, y, xerr=error, fmt=marker, color=colour, markersize=5, capsize=2, label=label, lw=1.2
+    )
+
+
+def plot_lines(
+    lines: Sequence[Row],
+    *,
+    x: str,
+    by: str,
+    xlabel: str,
+    ylabel: str,
+    log: bool = False,
+    titles: dict[str, str] | None = None,
+    panel: str | None = None,
+    panel_titles: dict[str, str] | None = None,
+) -> Any:
+    """Draws means over `x` with a band of one deviation, a line per value of `by`.
+
+    Args:
+        lines: as `averages` gives them.
+        x: the column along the axis.
+        by: the column that a line is drawn for each value of.
+        xlabel: what the axis says.
+        ylabel: likewise.
+        log: whether the axis is logarithmic.
+        titles: what the legend calls values of `by`.
+        panel: the column that a panel is drawn for each value of; None draws one.
+        panel_titles: what panels are called.
+    """
+    panels = list(dict.fromkeys(line[panel] for line in lines)) if panel else [None]
+    figure, axes = new_figure(4.6 * len(panels) + 0.6, 3.8, len(panels))
+    kinds = list(dict.fromkeys(line[by] for line in lines))
+    for axis, one in zip(axes, panels, strict=True):
+        for number, kind in enumerate(kinds):
+            found = [
+                line
+                for line in lines
+                if line[by] == kind
+                and line["mean"] is not None
+                and (panel is None or line[panel] == one)
+            ]
+            style = {"color": COLOURS[number % 7], "marker": MARKERS[number % 7]}
+            places = [line[x] for line in found]
+            mean = np.array([line["mean"] for line in found])
+            wide = np.array([line["std"] or 0.0 for line in found])
+            axis.plot(places, mean, label=(titles or {}).get(kind, kind), markersize=5, **style)
+            axis.fill_between(places, mean - wide, mean + wide, color=style["color"], alpha=0.15)
+        axis.set(xlabel=xlabel, ylabel=ylabel, xscale="log" if log else "linear")
+        if one is not None:
+            axis.set_title((panel_titles or {}).get(one, one))
+        finish(axis)
+    axes[0].legend(frameon=False, fontsize=9)
+    return figure
+
+
+def plot_grid(lines: Sequence[Row], *, x: str, y: str, by: str, xlabel: str, ylabel: str) -> Any:
+    """Draws a heat map per value of `by`, every cell with its mean in it."""
+    kinds = list(dict.fromkeys(line[by] for line in lines))
+    figure, axes = new_figure(5.2 * len(kinds) + 0.4, 4.6, len(kinds))
+    for axis, kind in zip(axes, kinds, strict=True):
+        found = [line for line in lines if line[by] == kind]
+        columns, rows = sorted({line[x] for line in found}), sorted({line[y] for line in found})
+        grid = np.full((len(rows), len(columns)), np.nan)
+        for line in found:
+            if line["mean"] is not None:
+                grid[rows.index(line[y]), columns.index(line[x])] = line["mean"]
+        image = axis.imshow(grid, origin="lower", aspect="auto", cmap="cividis")
+        middle = np.nanmean([np.nanmin(grid), np.nanmax(grid)]) if found else 0.0
+        for (row, column), value in np.ndenumerate(grid):
+            text, colour = (
+                ("–", "black")
+                if np.isnan(value)
+                else (
+                    f"{value:.1f}" if value > 1 else f"{value:.3f}",
+                    "white" if value < middle else "black",
+                )
+            )
+            axis.text(column, row, text, ha="center", va="center", color=colour, fontsize=7)
+        axis.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
+        axis.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
+        axis.set(xlabel=xlabel, ylabel=ylabel, title=title_of(kind))
+        figure.colorbar(image, ax=axis)
+    return figure
+
+
+def title_of(dataset: str) -> str:
+    """Returns a dataset's title, or the name of what is none."""
+    return CATALOGUE[dataset].title if dataset in CATALOGUE else dataset
+
+
+def finish(axis: Any) -> None:
+    """Gives a panel the house's look."""
+    axis.grid(alpha=0.25)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,202 @@
+"""Tables as text: Markdown, CSV, and for a terminal."""
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from graphcl.datasets import CATALOGUE
+from graphcl.paper.published import BEYOND, SUPERVISED, UNSUPERVISED, decimals
+from graphcl.paper.tables import ERRORS_STATED, Cell, tasks
+from graphcl.trials.rows import Row
+
+
+def table_2_markdown(cells: Sequence[Cell]) -> str:
+    """Returns Table 2, one line per system and three columns per dataset: ours, paper, difference.
+
+    Below it stands how a difference is judged, and whatever must be said beside a score.
+    """
+    parts = []
+    for heading, members in tasks(cells).items():
+        datasets = list(dict.fromkeys(cell.dataset for cell in members))
+        columns = ["", "Method"]
+        for dataset in datasets:
+            columns += [f"{CATALOGUE[dataset].title}, ours", "paper", "difference"]
+        by = {(cell.title, cell.group, cell.dataset): cell for cell in members}
+        lines = []
+        for group in (UNSUPERVISED, SUPERVISED, BEYOND):
+            titles = dict.fromkeys(cell.title for cell in members if cell.group == group)
+            for number, title in enumerate(titles):
+                line = [group if number == 0 else "", _bold(title)]
+                for dataset in datasets:
+                    cell = by.get((title, group, dataset))
+                    line += [ours(cell), theirs(cell), difference(cell)] if cell else ["–"] * 3
+                lines.append(line)
+        parts.append(f"**{heading}**\n\n{markdown_table(columns, lines)}")
+    return "\n\n".join([*parts, *footnotes(cells)]) + "\n"
+
+
+def footnotes(cells: Sequence[Cell]) -> list[str]:
+    """Returns what stands below the table: runs, how differences are judged, notes, failures."""
+    runs = sorted({cell.runs for cell in cells if cell.runs and not cell.deterministic})
+    notes = [
+        "Mean ± sample standard deviation over runs on the test nodes"
+        + (f" ({_span(runs)} runs)" if runs else "")
+        + "; "
+        + ERRORS_STATED
+        + "."
+    ]
+    absent = dict.fromkeys(cell.dataset for cell in cells if cell.state == "absent")
+    if absent:
+        titles = ", ".join(CATALOGUE[name].title for name in absent)
+        notes.append(f"Absent: {titles} (not on the machine that ran this; nothing is filled in).")
+    for cell in cells:
+        if cell.failed:
+            of = cell.failed + cell.runs
+            name = f"{cell.title} on {CATALOGUE[cell.dataset].title}"
+            notes.append(f"{name}: {cell.failed} of {of} runs failed ({cell.reason}).")
+    said = dict.fromkeys((cell.dataset, cell.note) for cell in cells if cell.note)
+    notes += [f"{CATALOGUE[dataset].title}: {note}." for dataset, note in said]
+    return notes
+
+
+def ours(cell: Cell) -> str:
+    """Returns our score as text, or why there is none."""
+    if cell.mean is None:
+        return cell.state
+    places = decimals(cell.dataset)
+    if cell.deterministic:
+        return f"{cell.mean:.{places}f} (no seed)"
+    if cell.std is None:
+        return f"{cell.mean:.{places}f} (one run)"
+    return f"{cell.mean:.{places}f} ± {cell.std:.{places}f}"
+
+
+def theirs(cell: Cell) -> str:
+    """Returns the published score as text."""
+    if cell.paper is None:
+        return "–"
+    places = decimals(cell.dataset)
+    spread = f" ± {cell.paper_std:.{places}f}" if cell.paper_std is not None else ""
+    return f"{cell.paper:.{places}f}{spread}"
+
+
+def difference(cell: Cell) -> str:
+    """Returns the difference as text and how it is judged."""
+    if cell.difference is None:
+        return "–"
+    return f"{signed(cell.difference, decimals(cell.dataset))}, {judged(cell)}"
+
+
+def judged(cell: Cell) -> str:
+    """Returns ``within``, ``outside`` or ``n/a``."""
+    return {True: "within", False: "outside", None: "n/a"}[cell.within]
+
+
+def signed(value: float, places: int) -> str:
+    """Returns a number with its sign, a true minus."""
+    return f"{value:+.{places}f}".replace("-", "−")
+
+
+def table_2_csv(cells: Sequence[Cell]) -> str:
+    """Returns one line per cell with every figure, unrounded."""
+    return csv_text([cell.as_row() for cell in cells])
+
+
+def table_2_terminal(cells: Sequence[Cell], *, width: int | None = None) -> str:
+    """Returns one table per dataset, narrow enough for a terminal."""
+    parts = []
+    for dataset in dict.fromkeys(cell.dataset for cell in cells):
+        members = [cell for cell in cells if cell.dataset == dataset]
+        title = CATALOGUE[dataset].title
+        if all(cell.state == "absent" for cell in members):
+            parts.append(f"{title}: absent (not on this machine; see graphcl datasets)")
+            continue
+        lines = [
+            [
+                cell.title,
+                cell.group,
+                ours(cell),
+                f"{cell.runs}" + (f" ({cell.failed} failed)" if cell.failed else ""),
+                theirs(cell),
+                signed(cell.difference, decimals(dataset)) if cell.difference is not None else "–",
+                judged(cell) if cell.difference is not None else "–",
+            ]
+            for cell in members
+        ]
+        columns = ("Method", "", "Ours", "Runs", "Paper", "Difference", "Two errors")
+        parts.append(terminal_table(title, columns, lines, width=width))
+    return "\n".join([*parts, *footnotes(cells)])
+
+
+def table_1_markdown(rows: Sequence[Row]) -> str:
+    """Returns Table 1: the paper's figures and ours beside them."""
+    return markdown_table(_TABLE_1_COLUMNS, [_table_1_line(row) for row in rows]) + "\n"
+
+
+def table_1_terminal(rows: Sequence[Row], *, width: int | None = None) -> str:
+    """Returns Table 1 for a terminal."""
+    lines = [_table_1_line(row) for row in rows]
+    return terminal_table("Table 1: ours (paper's)", _TABLE_1_COLUMNS, lines, width=width)
+
+
+_TABLE_1_COLUMNS = ("Dataset", "Task", "Figures", "Nodes", "Edges", "Features", "Classes", "Split")
+_FIGURES = ("nodes", "edges", "features", "classes")
+
+
+def _table_1_line(row: Row) -> list[str]:
+    if row["ours"] is None:
+        figures = ["paper's; ours absent", *(f"{row['paper'][name]:,}" for name in _FIGURES)]
+        return [row["title"], row["task"], *figures, _split(row["paper"]["split"])]
+    pairs = [(row["ours"][name], row["paper"][name]) for name in _FIGURES]
+    same = [f"{mine:,}" if mine == paper else f"{mine:,} ({paper:,})" for mine, paper in pairs]
+    mine, paper = _split(row["ours"]["split"]), _split(row["paper"]["split"])
+    split = mine if mine == paper else f"{mine} ({paper})"
+    return [row["title"], row["task"], "ours (paper's)", *same, split]
+
+
+def _split(counts: Sequence[int]) -> str:
+    return "/".join(f"{count:,}" for count in counts)
+
+
+def markdown_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Returns a Markdown table."""
+    rows = [columns, ["---"] * len(columns), *lines]
+    return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """Returns rows of equal keys as CSV; None is empty."""
+    stream = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(stream, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
+
+
+def terminal_table(
+    title: str, columns: Sequence[str], lines: Sequence[Sequence[Any]], *, width: int | None = None
+) -> str:
+    """Returns a table drawn for a terminal of `width` columns; None keeps every line whole."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < 2 else "right")
+    for line in lines:
+        table.add_row(*(str(value) for value in line))
+    console = Console(width=width or 160, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _bold(title: str) -> str:
+    return f"**{title}**" if title == "GraphCL" else title
+
+
+def _span(values: Sequence[int]) -> str:
+    return f"{values[0]}" if len(values) == 1 else f"{values[0]} to {values[-1]}"

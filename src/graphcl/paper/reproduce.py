@@ -1,0 +1,209 @@
+"""The paper's tables: what there is to run, and what comes out of it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphcl.baselines import BASELINES
+from graphcl.baselines.protocol import Data
+from graphcl.datasets import CATALOGUE, load_dataset
+from graphcl.errors import DatasetError, ParameterError, suggestion
+from graphcl.evaluation.multilabel import STEPS
+from graphcl.graphs.collection import GraphCollection
+from graphcl.paper.published import systems
+from graphcl.paper.tables import Cell, assemble
+from graphcl.recipes import load_recipe, recipe_names
+from graphcl.recipes.recipe import recipe_keys
+from graphcl.trials.deferred import method_scoring, settings_hash
+from graphcl.trials.methods import METHODS, field_values, find_baseline, train_method
+from graphcl.trials.rows import Row
+from graphcl.trials.runner import Job, Progress, Scoring, execute
+
+COLUMNS = ("method", "graph", "seed", "settings_hash")
+
+
+def table_1(datasets: Sequence[str]) -> list[Row]:
+    """Returns Table 1, the paper's figures and ours; ours are None where a dataset is absent."""
+    rows = []
+    for name in datasets:
+        card = CATALOGUE[name]
+        paper = {key: getattr(card, key) for key in ("nodes", "edges", "features", "classes")}
+        paper |= {"split": list(card.split)}
+        ours = _figures(load_dataset(name)) if card.present else None
+        about = {"dataset": name, "title": card.title, "task": card.task}
+        rows.append({**about, "paper": paper, "ours": ours})
+    return rows
+
+
+def _figures(data: Data) -> Row:
+    if isinstance(data, GraphCollection):
+        split = list(data.split_nodes)
+    else:
+        masks = (data.train_mask, data.val_mask, data.test_mask)
+        split = [int(mask.sum()) for mask in masks if mask is not None]
+    return {
+        "nodes": data.num_nodes,
+        "edges": data.num_edges,
+        "features": data.num_features,
+        "classes": data.num_classes,
+        "split": split,
+    }
+
+
+def table_2(
+    path: Path,
+    *,
+    datasets: Sequence[str],
+    methods: Sequence[str] | None = None,
+    seeds: Sequence[int],
+    device: torch.device,
+    workers: int = 1,
+    settings: Mapping[str, Any] | None = None,
+    probe_steps: int = STEPS,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> list[Cell]:
+    """Runs what `path` does not hold of Table 2 and returns the table.
+
+    Args:
+        path: the file of rows.
+        datasets: those to run; absent ones are shown as absent.
+        methods: those to run; None runs every system that the table has on a dataset.
+        seeds: one run each; a system without randomness runs once.
+        device: where to train.
+        workers: processes that probe.
+        settings: changed in every system that has them.
+        probe_steps: the probe's budget where a node has several labels.
+        on_progress: called after each run.
+    """
+    here, absent = present(datasets)
+    jobs = [
+        job
+        for dataset in here
+        for method in methods_on(dataset, methods)
+        for job in _jobs(method, dataset, seeds, device, dict(settings or {}), probe_steps)
+    ]
+    rows = execute(
+        jobs, path, columns=COLUMNS, device=device, workers=workers, on_progress=on_progress
+    )
+    return assemble(rows, datasets=datasets, methods=methods, absent=absent)
+
+
+def check_datasets(names: Iterable[str]) -> list[str]:
+    """Returns names of datasets in lower case.
+
+    Raises:
+        DatasetError: one is unknown.
+    """
+    keys = [name.lower() for name in names]
+    for key in keys:
+        if key not in CATALOGUE:
+            near = suggestion(key, CATALOGUE)
+            raise DatasetError(f"unknown dataset {key!r}; known: {', '.join(CATALOGUE)}{near}")
+    return list(dict.fromkeys(keys))
+
+
+def check_methods(names: Iterable[str]) -> list[str]:
+    """Returns names of methods; raises a `ParameterError` where one is unknown."""
+    found = list(dict.fromkeys(name.lower() for name in names))
+    for name in found:
+        if name != "graphcl":
+            find_baseline(name)
+    return found
+
+
+def present(datasets: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the datasets that are on this machine, and those that are not."""
+    here = [name for name in datasets if CATALOGUE[name].present]
+    return here, [name for name in datasets if name not in here]
+
+
+def methods_on(dataset: str, methods: Sequence[str] | None) -> list[str]:
+    """Returns the systems to run on a dataset: the table's, or those of `methods` among them.
+
+    A system that the table does not know runs wherever it is asked for.
+    """
+    listed = [system.name for system in systems(dataset) if system.name in METHODS]
+    if methods is None:
+        return listed
+    known = {system.name for name in CATALOGUE for system in systems(name)}
+    return [name for name in methods if name in listed or name not in known]
+
+
+@cache
+def dataset_of(name: str) -> Data:
+    """Returns a dataset, read once."""
+    return load_dataset(name)
+
+
+def method_settings(method: str, dataset: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the complete settings of a system on a dataset, `settings` laid over its own."""
+    if method == "graphcl":
+        name = dataset if dataset in recipe_names() else "default"
+        return asdict(load_recipe(name).with_values(**settings))
+    return field_values(BASELINES[method].method(dataset, **settings))
+
+
+def applicable(method: str, dataset: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those of `settings` that a system has."""
+    if method == "graphcl":
+        known = recipe_keys()
+    else:
+        known = list(field_values(BASELINES[method].method(dataset)))
+    return {key: value for key, value in settings.items() if key in known}
+
+
+def check_settings(
+    settings: Mapping[str, Any], datasets: Sequence[str], methods: Sequence[str] | None
+) -> None:
+    """Refuses a setting that none of the systems has, and a value that one of them refuses."""
+    taken: set[str] = set()
+    for dataset in datasets:
+        for method in methods_on(dataset, methods):
+            mine = applicable(method, dataset, settings)
+            method_settings(method, dataset, mine)
+            taken |= set(mine)
+    for key in settings:
+        if key not in taken:
+            raise ParameterError(f"--set {key}: none of the systems to run has this setting")
+
+
+def _jobs(
+    method: str,
+    dataset: str,
+    seeds: Sequence[int],
+    device: torch.device,
+    settings: dict[str, Any],
+    probe_steps: int,
+) -> list[Job]:
+    mine = applicable(method, dataset, settings)
+    name = settings_hash(method_settings(method, dataset, mine))
+    once = method != "graphcl" and BASELINES[method].deterministic
+    return [
+        _job(method, dataset, seed, device, mine, name, probe_steps)
+        for seed in (seeds[:1] if once else seeds)
+    ]
+
+
+def _job(
+    method: str,
+    dataset: str,
+    seed: int,
+    device: torch.device,
+    settings: dict[str, Any],
+    hashed: str,
+    probe_steps: int,
+) -> Job:
+    about = {"method": method, "graph": dataset, "seed": seed, "settings_hash": hashed}
+
+    def run() -> Iterable[Scoring]:
+        data = dataset_of(dataset)
+        trained = train_method(method, data, dataset, seed=seed, device=device, settings=settings)
+        note = {"note": data.note} if isinstance(data, GraphCollection) and data.note else {}
+        row = trained.row | about | note
+        yield method_scoring(row, trained, data, device=device, probe_steps=probe_steps)
+
+    return Job(f"{method} on {dataset}", (about,), run)

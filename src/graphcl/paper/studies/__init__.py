@@ -1,0 +1,1 @@
+"""The paper's claims beside its tables, each as an experiment."""

@@ -1,0 +1,191 @@
+"""Cost against N on generated graphs: linear at a fixed batch size M, says the paper.
+
+Two ways to train are timed. Sampled, as the paper's inductive setting: an epoch visits every node,
+M at a time, each with a tree of R^L sampled neighbours: O(R^L · N · P'²). Whole: a step encodes all
+N nodes and takes the loss over M of them: O(L · N · P'²), the paper's transductive encoder at fixed
+M. (Over all N nodes the loss itself takes N² products, which the paper leaves out of its count.)
+"""
+
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphcl.assembly import recipe_encoder, recipe_perturbation, recipe_source
+from graphcl.datasets.synthetic import synthetic_graph
+from graphcl.devices import peak_memory_bytes, reset_peak_memory
+from graphcl.estimator import GraphCL
+from graphcl.graphs.graph import Graph
+from graphcl.paper.plots import COLOURS, MARKERS, finish, new_figure
+from graphcl.paper.studies.study import Plan, Study, averages, identity
+from graphcl.recipes import Recipe, load_recipe
+from graphcl.training import train
+from graphcl.trials.rows import Row
+from graphcl.trials.runner import Job, Scoring
+
+# No size is in both: rows of a CPU and of a GPU can lie in one file.
+SIZES = {
+    "cpu": (3_000, 6_000, 12_000, 24_000, 48_000),
+    "cuda": (16_000, 32_000, 64_000, 128_000, 256_000),
+}
+LARGEST = 3  # sizes that the exponent is fitted to
+DEGREE, FEATURES, CLASSES, BATCH = 10, 64, 8, 512
+MODES = ("sampled", "full")
+WHAT = {"sampled": "an epoch, sampled", "full": "a step, whole graph"}
+STEPS = 20  # timed, of a whole graph
+
+
+def _recipe(mode: str, settings: dict[str, Any]) -> Recipe:
+    small = {"layers": 2, "dim": 128, "batch_nodes": BATCH, "fan_out": 10, "epochs": 1}
+    return load_recipe("default").with_values(**small | settings | {"mode": mode})
+
+
+def _jobs(plan: Plan) -> list[Job]:
+    sizes = SIZES["cuda" if plan.device.type == "cuda" else "cpu"]
+    return [
+        _job(plan, seed, mode, nodes) for nodes in sizes for mode in MODES for seed in plan.seeds
+    ]
+
+
+def _job(plan: Plan, seed: int, mode: str, nodes: int) -> Job:
+    recipe = _recipe(mode, plan.settings)
+    about = identity("complexity", "synthetic", seed, recipe) | {"mode": mode, "nodes": nodes}
+
+    def run() -> Iterable[Scoring]:
+        graph = _graph(nodes)
+        _seconds(recipe, graph, seed, plan.device)  # compiles kernels, fills caches
+        reset_peak_memory(plan.device)
+        seconds = _seconds(recipe, graph, seed, plan.device)
+        measured = {"seconds": seconds, "peak_memory_bytes": peak_memory_bytes(plan.device)}
+        settings = {"settings": asdict(recipe), "edges": graph.num_edges}
+        yield Scoring((about | measured | settings,))
+
+    return Job(f"complexity, {mode}, N = {nodes}", (about,), run)
+
+
+@cache
+def _graph(nodes: int) -> Graph:
+    return synthetic_graph(nodes, nodes * DEGREE // 2, FEATURES, CLASSES, seed=0)
+
+
+def _seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device) -> float:
+    """Times an epoch of a sampled training, or the median step of a whole one."""
+    model = GraphCL(recipe, seed=seed, device=str(device))
+    if recipe.mode == "sampled":
+        model.fit(graph)
+        return model.history_[-1].seconds
+    return _step_seconds(recipe, graph, seed, device)
+
+
+def _step_seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device) -> float:
+    source, _ = recipe_source(recipe, graph, device=device)
+    encoder = recipe_encoder(recipe, graph.num_features, seed=seed).to(device)
+    marks: list[float] = []
+
+    class Timed:
+        """The first steps of an epoch, each timed from its start to the next."""
+
+        steps_per_epoch = min(STEPS, source.steps_per_epoch)
+        constant = False
+
+        def epoch(self, number: int, seed: int, **where: Any) -> Iterable[Any]:
+            batches = iter(source.epoch(number, seed, **where))
+            for _ in range(self.steps_per_epoch):
+                batch = next(batches)
+                _wait(device)
+                marks.append(time.perf_counter())
+                yield batch
+            _wait(device)
+            marks.append(time.perf_counter())
+
+    train(
+        encoder,
+        Timed(),  # type: ignore[arg-type]
+        perturbation=recipe_perturbation(recipe),
+        temperature=recipe.temperature,
+        epochs=1,
+        seed=seed,
+    )
+    return statistics.median(np.diff(marks).tolist())
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _value(row: Row) -> float:
+    return float(row["seconds"])
+
+
+def exponent(lines: Sequence[Row]) -> float | None:
+    """Returns the slope of log time over log N at the largest sizes: 1 is linear.
+
+    What a step costs however small the graph is hides the slope of the others.
+    """
+    points = sorted((line["nodes"], line["mean"]) for line in lines if line["mean"])
+    if len(points) < 2:
+        return None
+    x, y = np.log(np.array(points[-LARGEST:], dtype=float)).T
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def _summary(rows: Sequence[Row]) -> list[Row]:
+    lines = averages(rows, ("graph", "device", "mode", "nodes"), _value)
+    for line in lines:
+        line["exponent"] = exponent([other for other in lines if _curve(other) == _curve(line)])
+    return lines
+
+
+def _curve(line: Row) -> tuple[str, str]:
+    return line["device"], line["mode"]
+
+
+def _draw(rows: Sequence[Row]) -> Any:
+    lines = [line for line in _summary(rows) if line["mean"] is not None]
+    figure, (axis,) = new_figure(6.0, 4.2)
+    for number, (device, mode) in enumerate(dict.fromkeys(map(_curve, lines))):
+        found = [line for line in lines if _curve(line) == (device, mode)]
+        slope = found[0]["exponent"]
+        label = f"{WHAT[mode]}, {device}" + (f": N^{slope:.2f}" if slope is not None else "")
+        axis.errorbar(
+            [line["nodes"] for line in found],
+            [line["mean"] for line in found],
+            yerr=[line["std"] or 0.0 for line in found],
+            color=COLOURS[number % len(COLOURS)],
+            marker=MARKERS[number % len(MARKERS)],
+            markersize=5,
+            label=label,
+        )
+        last = found[-1]
+        places = np.array([line["nodes"] for line in found])
+        axis.plot(places, last["mean"] * places / last["nodes"], ":", color="#888888", lw=1)
+    axis.set(xscale="log", yscale="log", xlabel="nodes N", ylabel="seconds")
+    axis.set_title(f"M = {BATCH}, degree {DEGREE}; dotted: linear", fontsize=10)
+    finish(axis)
+    axis.legend(frameon=False, fontsize=9)
+    return figure
+
+
+COMPLEXITY = Study(
+    name="complexity",
+    title="Computational complexity",
+    claim=(
+        "The paper counts O(L·N·P'²) for the whole graph and O(R^L·N·P'²) sampled: linear in N at "
+        f"a fixed batch size M. Here on generated graphs of degree {DEGREE}, M = {BATCH}, two "
+        f"layers of 128, fan-out 10; the exponent is the slope of log time over log N at the "
+        f"{LARGEST} largest sizes. A GPU's step on a small graph takes as long as its launches, "
+        "whatever N is."
+    ),
+    variables=("mode", "nodes"),
+    jobs=_jobs,
+    summary=_summary,
+    draw=_draw,
+    datasets=(),
+    runs=3,
+)

@@ -1,0 +1,193 @@
+"""Corrupted data at test time: missing links, spurious links, missing features.
+
+Every system learns from the graph as it is; only then the graph is corrupted and its nodes are
+classified again. The probe is trained on the embeddings of the graph as it was. A supervised system
+is trained on the disjoint union of the graph and its corrupted versions, of which the graph alone
+has labels: no message crosses from one to the other, so its predictions in the versions are those
+of weights that were trained on the graph.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+import torch
+
+from graphcl.baselines import BASELINES
+from graphcl.baselines.protocol import is_unsupervised
+from graphcl.estimator import GraphCL
+from graphcl.evaluation.probe import node_split
+from graphcl.evaluation.transfer import transfer_probe
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.damage import missing_features, missing_links, spurious_links
+from graphcl.graphs.graph import Graph
+from graphcl.paper.plots import plot_lines, title_of
+from graphcl.paper.reproduce import applicable, method_settings
+from graphcl.paper.studies.study import SCORE, Plan, Study, averages, one_graph
+from graphcl.trials.deferred import labels_only, settings_hash
+from graphcl.trials.rows import Row
+from graphcl.trials.runner import Job, Scoring
+
+LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
+RIVALS = ("graphcl", "raw", "dgi", "gcn")
+TITLES = {"graphcl": "GraphCL", "raw": "raw features", "dgi": "DGI", "gcn": "GCN (supervised)"}
+KINDS = {
+    "missing links": "share of links missing",
+    "spurious links": "links added, as a share of those there",
+    "missing features": "share of features missing",
+}
+
+
+_CORRUPT: dict[str, Callable[[Graph, float, np.random.Generator], Graph]] = {
+    "missing links": missing_links,
+    "spurious links": spurious_links,
+    "missing features": missing_features,
+}
+
+
+def union(graph: Graph, others: Sequence[Graph]) -> Graph:
+    """Returns the disjoint union; nodes of `others` have no label and are in no split."""
+    parts = [graph, *others]
+    starts = np.cumsum([0, *(part.num_nodes for part in parts)])
+    edges = [part.edge_index() + start for part, start in zip(parts, starts, strict=False)]
+    dense = isinstance(graph.x, np.ndarray)
+    x: Any = (np.concatenate if dense else scipy.sparse.vstack)([part.x for part in parts])
+
+    def padded(values: Any, fill: Any) -> npt.NDArray[Any]:
+        return np.concatenate([values, np.full(starts[-1] - graph.num_nodes, fill, values.dtype)])
+
+    return Graph.from_edge_index(
+        np.concatenate(edges, axis=1),
+        x if dense else scipy.sparse.csr_array(x),
+        padded(graph.y, -1),
+        train_mask=padded(graph.train_mask, False),
+        val_mask=padded(graph.val_mask, False),
+        test_mask=padded(graph.test_mask, False),
+        name=graph.name,
+    )
+
+
+def _jobs(plan: Plan) -> list[Job]:
+    return [
+        _job(plan, dataset, method, seed)
+        for dataset in plan.datasets
+        for method in RIVALS
+        if method == "graphcl" or method in BASELINES
+        for seed in plan.seeds
+    ]
+
+
+def _job(plan: Plan, dataset: str, method: str, seed: int) -> Job:
+    settings = applicable(method, dataset, plan.settings)
+    complete = method_settings(method, dataset, settings)
+    row = {
+        "study": "corruption",
+        "method": method,
+        "graph": dataset,
+        "seed": seed,
+        "settings_hash": settings_hash(complete),
+    }
+    points = [("none", 0.0), *((kind, level) for kind in KINDS for level in LEVELS)]
+    about = tuple(row | {"kind": kind, "level": level} for kind, level in points)
+
+    def run() -> Iterable[Scoring]:
+        graph = one_graph(dataset)
+        versions = [
+            _CORRUPT[kind](graph, level, np.random.default_rng([seed, number]))
+            for number, (kind, level) in enumerate(points[1:])
+        ]
+        known = tuple(one | {"settings": complete} for one in about)
+        assert graph.y is not None
+        test = node_split(graph, graph.y, 0)[2]
+        if method != "graphcl" and not is_unsupervised(BASELINES[method].method(dataset)):
+            predicted = _predictions(method, dataset, settings, graph, versions, seed, plan.device)
+            scores = [float((part[test] == graph.y[test]).mean()) for part in predicted]
+            pairs = zip(known, scores, strict=True)
+            yield Scoring(tuple(one | {"accuracy": score} for one, score in pairs))
+            return
+        z = _embeddings(method, dataset, settings, graph, versions, seed, plan)
+        arguments = {"z": z[0], "graph": labels_only(graph), "others": [h[test] for h in z[1:]]}
+        yield Scoring(known, _transfer_rows, arguments)
+
+    return Job(f"corruption, {method} on {dataset}", about, run)
+
+
+def _transfer_rows(z: Any, graph: Graph, others: Sequence[Any]) -> list[Row]:
+    return [{"accuracy": accuracy} for accuracy in transfer_probe(z, graph, others)]
+
+
+def _embeddings(
+    method: str,
+    dataset: str,
+    settings: dict[str, Any],
+    graph: Graph,
+    versions: list[Graph],
+    seed: int,
+    plan: Plan,
+) -> list[npt.NDArray[np.float32]]:
+    """Returns the embeddings of the graph and of its versions, learned on the graph alone."""
+    if method == "graphcl":
+        model = GraphCL(plan.recipe(dataset), seed=seed, device=str(plan.device)).fit(graph)
+        return [model.transform(one) for one in (graph, *versions)]
+    collection = GraphCollection((graph,), test=tuple(versions), name=dataset)
+    system: Any = BASELINES[method].method(dataset, **settings)
+    z = system.embed(collection, seed=seed, device=plan.device)
+    return list(np.split(z, len(versions) + 1))
+
+
+def _predictions(
+    method: str,
+    dataset: str,
+    settings: dict[str, Any],
+    graph: Graph,
+    versions: list[Graph],
+    seed: int,
+    device: torch.device,
+) -> list[npt.NDArray[np.int64]]:
+    system: Any = BASELINES[method].method(dataset, **settings)
+    predicted = system.fit_predict(union(graph, versions), seed=seed, device=device)
+    return list(np.split(predicted, len(versions) + 1))
+
+
+def _accuracy(row: Row) -> float:
+    return 100 * float(row["accuracy"])
+
+
+def _summary(rows: Sequence[Row]) -> list[Row]:
+    return averages(rows, ("graph", "kind", "method", "level"), _accuracy)
+
+
+def _draw(rows: Sequence[Row]) -> Any:
+    """A panel per kind and dataset; all start from the graph as it is."""
+    lines = [
+        line | {"panel": f"{title_of(line['graph'])}: {kind}"}
+        for line in _summary(rows)
+        for kind in (KINDS if line["kind"] == "none" else (line["kind"],))
+    ]
+    lines.sort(key=lambda line: (line["panel"], RIVALS.index(line["method"]), line["level"]))
+    return plot_lines(
+        lines,
+        x="level",
+        by="method",
+        xlabel="share that is missing or added",
+        ylabel=SCORE,
+        titles=TITLES,
+        panel="panel",
+    )
+
+
+CORRUPTION = Study(
+    name="corruption",
+    title="Robustness to corrupted data",
+    claim=(
+        "The paper expects robustness to missing links, spurious links and missing features. Here "
+        "every system learns from the clean graph and classifies the nodes of a corrupted one; the "
+        "probe, too, is trained on the clean graph."
+    ),
+    variables=("kind", "level"),
+    jobs=_jobs,
+    summary=_summary,
+    draw=_draw,
+)

@@ -1,0 +1,1 @@
+"""Run directories: what a training leaves behind."""

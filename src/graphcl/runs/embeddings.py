@@ -1,0 +1,102 @@
+"""Embeddings out: `.npy`, `.parquet` or `.csv`, written whole or not at all."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.errors import MissingExtraError, RunError
+from graphcl.store.columns import Names
+
+SUFFIXES = (".npy", ".parquet", ".csv")
+_GROUP_ROWS = 65536  # rows of a Parquet row group, and of memory
+_CSV_ROWS = 4096  # formatted at a time
+
+
+def check_output(path: Path, *, overwrite: bool) -> None:
+    """Refuses an output file before any work is done for it."""
+    if path.suffix not in SUFFIXES:
+        raise RunError(f"{path}: the name must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    if path.is_dir():
+        raise RunError(f"{path}: is a directory")
+    if path.exists() and not overwrite:
+        raise RunError(f"{path}: already exists; pass --overwrite or choose another --out")
+    if not path.absolute().parent.is_dir():
+        raise RunError(f"{path}: the folder {path.absolute().parent} does not exist")
+
+
+def write_embeddings(
+    path: Path,
+    z: npt.NDArray[np.float32],
+    node_ids: npt.NDArray[Any] | Names | None,
+    *,
+    first: int = 0,
+) -> None:
+    """Writes embeddings by rename; those of a large graph may be mapped, and are never loaded.
+
+    `.npy` holds the array alone, rows in the graph's order. `.parquet` holds a column ``id`` (the
+    graph's own ids, or row numbers) and a column ``embedding`` of fixed-size lists. `.csv` holds
+    ``id`` and a column per dimension, each number with the digits that give the same float32 back.
+
+    Args:
+        path: ends in one of `SUFFIXES`.
+        z: the rows.
+        node_ids: names of all nodes of the graph, or None.
+        first: the node of the first row.
+    """
+    staging = path.with_name(f".{path.name}.partial")
+    try:
+        if path.suffix == ".parquet":
+            _write_parquet(staging, z, node_ids, first)
+        elif path.suffix == ".csv":
+            _write_csv(staging, z, node_ids, first)
+        else:
+            with staging.open("wb") as file:
+                np.save(file, z)
+        staging.replace(path)
+    finally:
+        staging.unlink(missing_ok=True)
+
+
+def _write_parquet(
+    path: Path, z: npt.NDArray[np.float32], ids: npt.NDArray[Any] | Names | None, first: int
+) -> None:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtraError("writing .parquet", "parquet") from error
+    mixed = isinstance(ids, np.ndarray) and ids.dtype == object
+    writer = None
+    try:
+        for start in range(0, len(z), _GROUP_ROWS):
+            block = np.asarray(z[start : start + _GROUP_ROWS])
+            rows = slice(first + start, first + start + len(block))
+            names: Any = np.arange(rows.start, rows.stop) if ids is None else ids[rows]
+            if mixed:  # a Parquet column has one type
+                names = [str(name) for name in names]
+            vectors = pyarrow.FixedSizeListArray.from_arrays(
+                pyarrow.array(block.reshape(-1)), z.shape[1]
+            )
+            table = pyarrow.table({"id": pyarrow.array(names), "embedding": vectors})
+            writer = writer or pyarrow.parquet.ParquetWriter(path, table.schema)
+            writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _write_csv(
+    path: Path, z: npt.NDArray[np.float32], ids: npt.NDArray[Any] | Names | None, first: int
+) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", *(f"dim_{place}" for place in range(z.shape[1]))])
+        for start in range(0, len(z), _CSV_ROWS):
+            texts = np.asarray(z[start : start + _CSV_ROWS]).astype(str)
+            rows = slice(first + start, first + start + len(texts))
+            names = np.arange(rows.start, rows.stop) if ids is None else ids[rows]
+            for name, numbers in zip(names.tolist(), texts.tolist(), strict=True):
+                writer.writerow([name, *numbers])

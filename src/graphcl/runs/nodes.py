@@ -1,0 +1,91 @@
+"""What a run keeps of its nodes: their ids as they came in, labels, split and degrees.
+
+One small `nodes.npz` beside the embeddings, nothing pickled, so that a neighbour can be named and a
+report drawn after the graph itself is gone. Text ids lie as one run of UTF-8 bytes with offsets:
+NumPy's own text arrays would give every id the room of the longest.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.errors import RunError
+from graphcl.files.npz import read_npz
+
+NODES = "nodes.npz"
+SPLITS = ("", "train", "validation", "test")
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class RunNodes:
+    """The nodes of a run, in the order of its embeddings.
+
+    Attributes:
+        ids: numbers, or texts; ids of any other kind are kept as their text.
+        degree: neighbours per node.
+        y: class numbers (−1: unlabelled), or None; several labels per node are not kept.
+        split: per node 0 none, 1 train, 2 validation, 3 test; or None without a split.
+    """
+
+    ids: Array
+    degree: Array
+    y: Array | None = None
+    split: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.degree)
+
+
+def write_nodes(folder: Path, nodes: RunNodes) -> None:
+    """Writes `nodes.npz` into a folder that is not yet a run."""
+    arrays: dict[str, Array] = {"degree": nodes.degree.astype(np.int32), **_pack(nodes.ids)}
+    if nodes.y is not None:
+        arrays["y"] = nodes.y.astype(np.int64)
+    if nodes.split is not None:
+        arrays["split"] = nodes.split.astype(np.uint8)
+    with (folder / NODES).open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def read_nodes(run: Path) -> RunNodes | None:
+    """Returns the nodes of a run, or None where it keeps none (made by an older version).
+
+    Raises:
+        RunError: the file is damaged, or its arrays do not fit each other.
+    """
+    path = run / NODES
+    if not path.exists():
+        return None
+    arrays = read_npz(path, None, RunError)
+    try:
+        nodes = RunNodes(_unpack(arrays), arrays["degree"], arrays.get("y"), arrays.get("split"))
+    except (ValueError, KeyError) as error:
+        raise RunError(f"{path}: damaged ({error})") from None
+    given = (nodes.ids, nodes.y, nodes.split)
+    if any(array is not None and array.shape != nodes.degree.shape for array in given):
+        raise RunError(f"{path}: its arrays differ in length")
+    return nodes
+
+
+def _pack(ids: Array) -> dict[str, Array]:
+    if ids.dtype.kind in "iufb":
+        return {"ids": ids}
+    texts = [str(name).encode("utf-8", "surrogatepass") for name in ids.tolist()]
+    ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
+    return {"id_bytes": np.frombuffer(b"".join(texts), np.uint8), "id_ends": ends}
+
+
+def _unpack(arrays: dict[str, Array]) -> Array:
+    if "ids" in arrays:
+        return arrays["ids"]
+    blob, ends = arrays["id_bytes"].tobytes(), arrays["id_ends"].tolist()
+    starts = [0, *ends[:-1]]
+    names = [blob[a:b].decode("utf-8", "surrogatepass") for a, b in zip(starts, ends, strict=True)]
+    unpacked = np.empty(len(names), dtype=object)  # in memory alone: no room for the longest
+    unpacked[:] = names
+    return unpacked

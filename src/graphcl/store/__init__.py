@@ -1,0 +1,1 @@
+"""The store: a graph on disk, memory-mapped."""

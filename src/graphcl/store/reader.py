@@ -1,0 +1,270 @@
+"""The store: a graph on disk as plain arrays, mapped into memory and never loaded.
+
+A folder of `.npy` files and a `store.json` that says what they are:
+
+    indptr, indices         CSR: each undirected edge twice, rows sorted; int64, and int32 (int64)
+    x [, x_scale]           features [N, P]: float32, float16, or int8 with a float32 per column
+    x_indptr, x_indices, x_data    instead of x: sparse features
+    y                       labels [N] or [N, labels], int64
+    train_mask, val_mask, test_mask       [N], bool
+    node_ids                integers [N]; text is node_ids (UTF-8, uint8) and node_id_offsets
+    edge_weight             float32, aligned with indices
+
+Opening reads the JSON and the files' headers: milliseconds whatever the size. It always compares
+both with the files' sizes, and the ends of `indptr`; `check_structure` scans what a compiled loop
+relies on (a few seconds for 10^9 entries), and `verify_store` the checksums. Nothing here is
+executed, and no name of a file comes from the JSON.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from graphcl.errors import StoreError
+from graphcl.files.checksums import file_digest
+from graphcl.files.npy import map_npy, regular_size
+from graphcl.files.text import read_text
+from graphcl.store.columns import Names, ScaledFeatures
+
+FORMAT = 1
+HEADER = "store.json"
+NAMES = {
+    "indptr": ("int64",),
+    "indices": ("int32", "int64"),
+    "edge_weight": ("float32",),
+    "x": ("float32", "float16", "int8"),
+    "x_scale": ("float32",),
+    "x_indptr": ("int64",),
+    "x_indices": ("int32", "int64"),
+    "x_data": ("float32",),
+    "y": ("int64",),
+    "train_mask": ("bool",),
+    "val_mask": ("bool",),
+    "test_mask": ("bool",),
+    "node_ids": ("int64", "uint64", "int32", "uint8"),
+    "node_id_offsets": ("int64",),
+}
+MASKS = ("train_mask", "val_mask", "test_mask")
+_SCAN = 1 << 22  # entries scanned at a time: 32 MB of temporaries at most
+
+
+class Header(NamedTuple):
+    """What `store.json` says; every number in it is compared with the files."""
+
+    name: str
+    num_nodes: int
+    num_features: int
+    self_loops_removed: int
+    arrays: dict[str, dict[str, Any]]
+
+
+def is_store(path: Path) -> bool:
+    """Whether `path` is a folder that looks like a store."""
+    return (path / HEADER).is_file()
+
+
+def open_store(path: Path) -> dict[str, Any]:
+    """Returns the fields of a `Graph`, mapped from a store.
+
+    Raises:
+        StoreError: a file is missing, or is not what `store.json` says; says which and why.
+    """
+    header = read_header(path)
+    arrays = {name: _map(path, name, about) for name, about in header.arrays.items()}
+    _check_shapes(path, header, arrays)
+    indptr, indices = arrays["indptr"], arrays["indices"]
+    if int(indptr[0]) != 0 or int(indptr[-1]) != len(indices):
+        ends = f"{int(indptr[0])} to {int(indptr[-1])}"
+        raise StoreError(f"{path}: indptr goes from {ends}; indices has {len(indices)} entries")
+    fields: dict[str, Any] = {
+        name: arrays[name]
+        for name in ("indptr", "indices", "edge_weight", "y", *MASKS)
+        if name in arrays
+    }
+    fields["x"] = _features(path, header, arrays)
+    if "node_id_offsets" in arrays:
+        fields["node_ids"] = Names(arrays["node_id_offsets"], arrays["node_ids"])
+    elif "node_ids" in arrays:
+        fields["node_ids"] = arrays["node_ids"]
+    about = {"name": header.name, "self_loops_removed": header.self_loops_removed}
+    return fields | about
+
+
+def read_header(path: Path) -> Header:
+    """Returns what `store.json` says, its types and ranges checked."""
+    if not path.is_dir():
+        raise StoreError(f"{path}: no such store")
+    try:
+        values = json.loads(read_text(path / HEADER, StoreError))
+    except FileNotFoundError:
+        raise StoreError(f"{path}: not a store (it has no {HEADER})") from None
+    except StoreError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path / HEADER}: not JSON ({error})") from None
+    if not isinstance(values, dict) or "graphcl_store" not in values:
+        raise StoreError(f"{path / HEADER}: does not describe a store")
+    if values["graphcl_store"] != FORMAT:
+        found = values["graphcl_store"]
+        raise StoreError(f"{path}: store format {found!r}; this version reads format {FORMAT}")
+    for key in ("num_nodes", "num_features", "self_loops_removed"):
+        _require_count(path, key, values.get(key))
+    if not isinstance(values.get("name"), str) or not isinstance(values.get("arrays"), dict):
+        raise StoreError(f"{path / HEADER}: lacks name or arrays")
+    if values["num_nodes"] < 1 or values["num_features"] < 1:
+        raise StoreError(f"{path / HEADER}: a graph has at least one node and one feature")
+    for name, about in values["arrays"].items():
+        _check_about(path, name, about)
+    return Header(
+        values["name"][:200],
+        values["num_nodes"],
+        values["num_features"],
+        values["self_loops_removed"],
+        values["arrays"],
+    )
+
+
+def verify_store(path: Path, on_array: Callable[[str, int], None] = lambda *_: None) -> None:
+    """Compares every file with its checksum; reads the whole store.
+
+    Args:
+        path: the store.
+        on_array: called after each array with its name and its bytes.
+
+    Raises:
+        StoreError: a file differs from what was written; says which.
+    """
+    for name, about in read_header(path).arrays.items():
+        file = path / f"{name}.npy"
+        size = regular_size(file, StoreError)
+        if file_digest(file) != about["sha256"]:
+            raise StoreError(f"{file}: altered or damaged (its checksum differs)")
+        on_array(name, size)
+
+
+def check_structure(where: str, fields: Mapping[str, Any]) -> None:
+    """Scans what compiled loops index by: pointers in order, indices within the graph.
+
+    A loop without bounds checks would read foreign memory for one wrong number. Files can lie, so
+    this is done once by each process that uses a store; a verdict kept on disk could lie too.
+
+    Raises:
+        StoreError: the first place that is wrong.
+    """
+    x = fields["x"]
+    _check_csr(where, "indptr", fields["indptr"], "indices", fields["indices"], x.shape[0])
+    if scipy.sparse.issparse(x):
+        _check_csr(where, "x_indptr", x.indptr, "x_indices", x.indices, x.shape[1])
+
+
+def _check_csr(
+    where: str, pointers: str, indptr: Any, columns: str, indices: Any, limit: int
+) -> None:
+    for start in range(0, len(indptr) - 1, _SCAN):
+        part = indptr[start : start + _SCAN + 1]
+        if (part[1:] < part[:-1]).any():
+            row = start + int(np.argmax(part[1:] < part[:-1]))
+            raise StoreError(f"{where}: {pointers} falls at row {row}; the store is damaged")
+    if int(indptr[0]) != 0 or int(indptr[-1]) != len(indices):
+        raise StoreError(f"{where}: {pointers} does not end where {columns} does")
+    for start in range(0, len(indices), _SCAN):
+        part = indices[start : start + _SCAN]
+        low, high = int(part.min()), int(part.max())
+        if low < 0 or high >= limit:
+            worst = low if low < 0 else high
+            raise StoreError(f"{where}: {columns} holds {worst}; expected 0 to {limit - 1}")
+
+
+def _features(path: Path, header: Header, arrays: Mapping[str, Any]) -> Any:
+    if "x" not in arrays:
+        shape = (header.num_nodes, header.num_features)
+        parts = (arrays["x_data"], arrays["x_indices"], arrays["x_indptr"])
+        if int(parts[2][0]) != 0 or int(parts[2][-1]) != len(parts[1]):
+            raise StoreError(f"{path}: x_indptr does not end where x_indices does")
+        csr = scipy.sparse.csr_array(shape, dtype=np.float32)
+        csr.data, csr.indices, csr.indptr = parts  # as they lie: the constructor would copy
+        return csr
+    if arrays["x"].dtype != np.int8:
+        return arrays["x"]
+    scale = np.asarray(arrays["x_scale"])
+    if not np.isfinite(scale).all():
+        raise StoreError(f"{path}: x_scale holds {scale[~np.isfinite(scale)][0]}")
+    return ScaledFeatures(arrays["x"], scale)
+
+
+def _check_shapes(path: Path, header: Header, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Refuses arrays that are missing or whose shapes do not make one graph."""
+    sparse = [name for name in ("x_indptr", "x_indices", "x_data") if name in arrays]
+    needed = ["indptr", "indices", *(["x_indptr", "x_indices", "x_data"] if sparse else ["x"])]
+    if arrays.get("x") is not None and arrays["x"].dtype == np.int8:
+        needed.append("x_scale")
+    if "node_id_offsets" in arrays:
+        needed.append("node_ids")
+    missing = [name for name in needed if name not in arrays]
+    if missing:
+        raise StoreError(f"{path}: has no array {missing[0]!r}")
+    nodes, features = header.num_nodes, header.num_features
+    entries = len(arrays["indices"]) if arrays["indices"].ndim else -1
+    stored = len(arrays["x_indices"]) if sparse and arrays["x_indices"].ndim else -1
+    text = "node_id_offsets" in arrays
+    expected: dict[str, tuple[int, ...]] = {
+        "indptr": (nodes + 1,),
+        "indices": (entries,),
+        "edge_weight": (entries,),
+        "x": (nodes, features),
+        "x_scale": (features,),
+        "x_indptr": (nodes + 1,),
+        "x_indices": (stored,),
+        "x_data": (stored,),
+        "node_id_offsets": (nodes + 1,),
+        **dict.fromkeys(MASKS, (nodes,)),
+    }
+    for name, array in arrays.items():
+        if name == "y":
+            fits = array.ndim in (1, 2) and array.shape[0] == nodes
+        elif name == "node_ids":
+            fits = array.ndim == 1 and (text or array.shape[0] == nodes)
+            fits = fits and text == (array.dtype == np.uint8)
+        else:
+            fits = array.shape == expected[name]
+        if not fits:
+            raise StoreError(
+                f"{path}: {name} has shape {array.shape} of {array.dtype}, which does not fit "
+                f"{nodes} nodes and {features} features"
+            )
+
+
+def _check_about(path: Path, name: str, about: Any) -> None:
+    if name not in NAMES:
+        raise StoreError(f"{path / HEADER}: unknown array {name[:40]!r}; known: {', '.join(NAMES)}")
+    fits = isinstance(about, dict) and about.get("dtype") in NAMES[name]
+    fits = fits and isinstance(about.get("sha256"), str)
+    shape = about.get("shape") if fits else None
+    if not isinstance(shape, list) or not 1 <= len(shape) <= 2:
+        raise StoreError(f"{path / HEADER}: {name} lacks a known dtype, a shape or a sha256")
+    for length in shape:
+        _require_count(path, f"{name}'s shape", length)
+
+
+def _require_count(path: Path, what: str, value: Any) -> None:
+    if type(value) is not int or not 0 <= value < 1 << 48:
+        raise StoreError(f"{path / HEADER}: {what} must be a count; got {str(value)[:40]}")
+
+
+def _map(path: Path, name: str, about: Mapping[str, Any]) -> npt.NDArray[Any]:
+    """Maps one file; its own header, `store.json` and its size must agree."""
+    file = path / f"{name}.npy"
+    try:
+        array = map_npy(file, StoreError)
+    except OSError as error:
+        raise StoreError(f"{file}: cannot be read ({error.strerror})") from None
+    said = np.dtype(about["dtype"]).newbyteorder("<")
+    if array.dtype != said or list(array.shape) != about["shape"]:
+        holds = f"{array.dtype} {array.shape}"
+        raise StoreError(f"{file}: holds {holds}; {HEADER} says {said} {about['shape']}")
+    return array

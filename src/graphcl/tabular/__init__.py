@@ -1,0 +1,5 @@
+"""From tables (files, databases, queries) to a graph or a store."""
+
+from graphcl.tabular.build import build_store, load_tables, read_tables
+
+__all__ = ["build_store", "load_tables", "read_tables"]

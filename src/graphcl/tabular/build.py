@@ -1,0 +1,150 @@
+"""From tables to a `Graph` in memory, or to a store that need not fit there."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphcl.errors import GraphError
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.structural import NAMES, structural_features
+from graphcl.store.columns import Names
+from graphcl.store.writer import StoreWriter
+from graphcl.tabular.options import TableOptions, TableReport
+from graphcl.tabular.sources import is_query
+from graphcl.tabular.tables import InMemory, Tables, open_tables
+
+
+def read_tables(edges: str | Path, nodes: str | Path | None = None, **options: Any) -> Graph:
+    """Returns the graph that tables describe, in memory.
+
+    Args:
+        edges: a list of edges: `.csv`, `.tsv`, `.parquet`, gzipped or not, a whitespace-separated
+            list, GraphML, GML, a SciPy `.npz`, ``FILE:TABLE`` of a DuckDB or SQLite database, or
+            an SQL query.
+        nodes: a table of nodes, likewise, or a feature matrix (`.npy`, `.npz`).
+        options: see `graphcl.tabular.options.TableOptions`.
+
+    Raises:
+        GraphError: says which table, row and column, what was found, and what to do.
+    """
+    given = None if nodes is None else str(nodes)
+    return load_tables(str(edges), TableOptions(nodes=given, **options))[0]
+
+
+def load_tables(edges: str, options: TableOptions) -> tuple[Graph, TableReport]:
+    """Returns the graph that tables describe, and what was found in them."""
+    with open_tables(edges, options) as tables:
+        arrays = InMemory()
+        tables.fill_structure(arrays)
+        fields: dict[str, Any] = dict(arrays.arrays)
+        fields["x"] = tables.sparse_features() if _stays_sparse(tables, options) else None
+        if fields["x"] is None:
+            fields["x"] = np.zeros((tables.num_nodes, _width(tables, options)), dtype=np.float32)
+            _fill_features(tables, options, fields, fields["x"])
+        fields |= {"y": tables.labels(), **tables.masks()}
+        ids = tables.node_ids()
+        if ids is not None:
+            fields["node_ids"] = _names(ids)
+        loops = tables.report.counts.self_loops
+        return Graph(name=table_name(edges), self_loops_removed=loops, **fields), tables.report
+
+
+def build_store(
+    edges: str,
+    options: TableOptions,
+    *,
+    out: Path,
+    overwrite: bool = False,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> TableReport:
+    """Writes a store from tables, array by array; it appears whole or not at all.
+
+    Args:
+        edges: the list of edges.
+        options: the rest.
+        out: the store's folder.
+        overwrite: replace a store that is there.
+        on_step: told what comes next.
+    """
+    store = StoreWriter(out, name=table_name(edges), overwrite=overwrite)
+    with store, open_tables(edges, options, on_step=on_step) as tables:
+        width = _width(tables, options)
+        on_step("sorting the edges")
+        tables.fill_structure(store, index=np.int32)
+        on_step("writing features, labels and ids")
+        sparse = tables.sparse_features() if _stays_sparse(tables, options) else None
+        if sparse is not None:
+            store.num_features = int(sparse.shape[1])
+            store.write("x_indptr", sparse.indptr.astype(np.int64))
+            store.write("x_indices", sparse.indices.astype(np.int32))
+            store.write("x_data", sparse.data.astype(np.float32))
+        else:
+            structure = {
+                name: np.load(store.folder / f"{name}.npy", mmap_mode="r")
+                for name in ("indptr", "indices")
+            }
+            x = store.array("x", (tables.num_nodes, width), np.float32)
+            _fill_features(tables, options, structure, x)
+            store.release("x")
+        y, masks, ids = tables.labels(), tables.masks(), tables.node_ids()
+        for name, values in {"y": y, **masks}.items():
+            if values is not None:
+                store.write(name, values)
+        if ids is not None:
+            names = _names(ids)
+            if isinstance(names, Names):
+                store.write("node_id_offsets", names.offsets)
+                names = names.text
+            store.write("node_ids", names)
+        store.self_loops_removed = tables.report.counts.self_loops
+        return tables.report
+
+
+def table_name(edges: str) -> str:
+    """Returns what a graph from these edges is called: the file's name without its endings."""
+    return "query" if is_query(edges) else Path(edges.split(":")[0]).name.split(".")[0] or "graph"
+
+
+def _structural(options: TableOptions) -> bool:
+    return options.features in ("structural", "both")
+
+
+def _stays_sparse(tables: Tables, options: TableOptions) -> bool:
+    return options.features == "columns" and tables.sparse_features() is not None
+
+
+def _width(tables: Tables, options: TableOptions) -> int:
+    width = tables.num_features + (len(NAMES) if _structural(options) else 0)
+    if width == 0:
+        what = "no node table" if options.nodes is None else "no column that could be a feature"
+        raise GraphError(
+            f"the graph has no features ({what}): pass --nodes with numbers, or "
+            "--features structural to make some from the edges alone"
+        )
+    return width
+
+
+def _fill_features(tables: Tables, options: TableOptions, structure: Any, x: Any) -> None:
+    if tables.num_features:
+        tables.fill_features(x)
+    if _structural(options):
+        x[:, tables.num_features :] = structural_features(structure["indptr"], structure["indices"])
+        tables.report.structural_features = list(NAMES)
+        tables.report.notes.append(f"features from the edges alone: {'; '.join(NAMES)}")
+
+
+def _names(ids: Any) -> Any:
+    """Returns an Arrow column of ids as integers, or as text in Arrow's own layout."""
+    import pyarrow
+
+    if not pyarrow.types.is_string(ids.type) and not pyarrow.types.is_large_string(ids.type):
+        return ids.to_numpy()
+    column = ids.cast(pyarrow.large_string()).combine_chunks()
+    if isinstance(column, pyarrow.ChunkedArray):
+        column = column.chunk(0)
+    _, offsets, text = column.buffers()
+    places = np.frombuffer(offsets, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
+    letters = np.frombuffer(text, dtype=np.uint8) if text is not None else np.zeros(0, np.uint8)
+    return Names(places - places[0], letters[places[0] : places[-1]].copy())

@@ -1,0 +1,144 @@
+r"""From rows that name two nodes to the sorted entries of a symmetric CSR matrix.
+
+Each row :math:`(u, v)` gives the entries :math:`(u, v)` and :math:`(v, u)`, written as one 64-bit
+key that also holds the direction it came in. DuckDB sorts the keys, in files where they do not fit
+in memory; equal keys then lie side by side and are merged on the way out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.errors import GraphError
+from graphcl.tabular.duck import Duck
+
+MAX_NODES = 1 << 31  # two of them and the direction fit in 63 bits
+Keys = npt.NDArray[np.int64]
+
+
+@dataclass
+class EdgeCounts:
+    """What was found in the list of edges.
+
+    Attributes:
+        rows: rows of the list.
+        self_loops: rows that join a node to itself; left out.
+        repeated: rows that repeat an earlier one in the same direction; merged.
+        both_directions: edges that are listed in both directions; each is one edge.
+        edges: undirected edges that are left.
+        dangling: rows that name a node which the node table does not have.
+        symmetric: every edge is listed in both directions and, where there are weights, with
+            equal ones.
+    """
+
+    rows: int = 0
+    self_loops: int = 0
+    repeated: int = 0
+    both_directions: int = 0
+    edges: int = 0
+    dangling: int = 0
+    symmetric: bool = False
+
+
+@dataclass
+class Entries:
+    """The entries of the adjacency, streamed once, sorted by row and column.
+
+    Args:
+        duck: a session with a table ``pairs`` of node numbers ``u``, ``v`` and, weighted, ``w``.
+        weighted: whether entries have weights. Those of all rows that name an edge are added;
+            of a symmetric list, each edge counts once.
+        counts: completed while the entries are read.
+    """
+
+    duck: Duck
+    weighted: bool
+    counts: EdgeCounts = field(default_factory=EdgeCounts)
+
+    def __iter__(self) -> Iterator[tuple[Keys, Keys, npt.NDArray[np.float64] | None]]:
+        """Yields rows, columns and summed weights; halve the weights if the list is symmetric."""
+        keys_seen = entries_seen = 0
+        balanced = True
+        repeated = 0
+        for keys, weights in self._whole_runs():
+            starts = np.flatnonzero(np.diff(keys, prepend=-1))
+            distinct = keys[starts]
+            firsts = np.flatnonzero(np.diff(distinct >> 1, prepend=-1))
+            entries = distinct[firsts] >> 1
+            keys_seen += len(distinct)
+            entries_seen += len(entries)
+            repeated += len(keys) - len(distinct)
+            total = None
+            if weights is not None:
+                sums = np.add.reduceat(weights, starts)
+                total = np.add.reduceat(sums, firsts)
+                both = np.diff(firsts, append=len(distinct)) == 2
+                pair = firsts[both]
+                one_way, other = sums[pair], sums[pair + 1]
+                balanced &= bool(both.all() and np.allclose(one_way, other, rtol=1e-9, atol=0))
+            yield entries // MAX_NODES, entries % MAX_NODES, total
+        self.counts.edges = entries_seen // 2
+        self.counts.repeated = repeated // 2
+        self.counts.both_directions = (keys_seen - entries_seen) // 2
+        self.counts.symmetric = balanced and keys_seen == 2 * entries_seen > 0
+
+    def _whole_runs(self) -> Iterator[tuple[Keys, npt.NDArray[np.float64] | None]]:
+        """Yields sorted keys and their weights; no entry is cut in two."""
+        held_keys, held_weights = np.zeros(0, np.int64), np.zeros(0)
+        for batch in self.duck.batches(self._query()):
+            keys = np.concatenate([held_keys, batch.column(0).to_numpy()])
+            # An entry may go on in the next batch: hold the last one back.
+            cut = int(np.searchsorted(keys, keys[-1] >> 1 << 1))
+            held_keys, ready = keys[cut:], keys[:cut]
+            weights: Any = None
+            if self.weighted:
+                weights = np.concatenate([held_weights, batch.column(1).to_numpy()])
+                held_weights, weights = weights[cut:], weights[:cut]
+            if len(ready):
+                yield ready, weights
+        if len(held_keys):
+            yield held_keys, held_weights if self.weighted else None
+
+    def _query(self) -> str:
+        weight = ", w" if self.weighted else ""
+        halves = [
+            f"SELECT ({a} * {MAX_NODES} + {b}) * 2 + {direction} AS k{weight} FROM pairs "
+            "WHERE u <> v"
+            for a, b, direction in (("u", "v", 0), ("v", "u", 1))
+        ]
+        # By weight too: a sum of floats in any other order would be another sum.
+        return f"{halves[0]} UNION ALL {halves[1]} ORDER BY k{weight}"
+
+
+def number_ends(duck: Duck, *, kind: str, weighted: bool) -> int:
+    """Makes ``pairs`` from ``edges`` (s, t, w) and ``nodes`` (key, number).
+
+    Returns:
+        The number of rows that name an unknown node; their missing ends are NULL.
+    """
+    (num_nodes,) = duck.row("SELECT count(*) FROM nodes")
+    if num_nodes >= MAX_NODES:
+        raise GraphError(f"tables: {num_nodes:,} nodes; at most {MAX_NODES - 1:,} can be numbered")
+    weight = ", w" if weighted else ""
+    duck.run("DROP TABLE IF EXISTS pairs")
+    (identity,) = duck.row("SELECT bool_and(key = number) FROM nodes") if kind == "BIGINT" else (0,)
+    if identity:  # ids that number the nodes already need no look-up
+
+        def known(end: str) -> str:
+            place = f"CAST({end} AS BIGINT)"
+            return f"CASE WHEN {place} BETWEEN 0 AND {num_nodes - 1} THEN {place} END"
+
+        duck.run(f"CREATE TABLE pairs AS SELECT {known('s')} u, {known('t')} v{weight} FROM edges")
+    else:
+        duck.run("SET preserve_insertion_order = false")  # they are sorted later anyway
+        duck.run(
+            f"CREATE TABLE pairs AS SELECT a.number u, b.number v{weight} FROM edges "
+            f"LEFT JOIN nodes a ON CAST(s AS {kind}) = a.key "
+            f"LEFT JOIN nodes b ON CAST(t AS {kind}) = b.key"
+        )
+        duck.run("SET preserve_insertion_order = true")
+    (dangling,) = duck.row("SELECT count(*) FROM pairs WHERE u IS NULL OR v IS NULL")
+    return int(dangling)

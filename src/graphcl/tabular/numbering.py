@@ -1,0 +1,251 @@
+"""Edges and nodes in one session: loaded, checked, and numbered 0 … num_nodes − 1.
+
+Nodes of a table keep its order. Nodes that only edges name are numbered in sorted order.
+"""
+
+from collections.abc import Callable
+
+from graphcl.errors import GraphError
+from graphcl.tabular import columns as table_columns
+from graphcl.tabular import matrix as node_matrix
+from graphcl.tabular.duck import Duck, quoted
+from graphcl.tabular.edges import number_ends
+from graphcl.tabular.ids import IdColumn, common_kind
+from graphcl.tabular.nodes import NodeFeatures
+from graphcl.tabular.options import TableOptions, TableReport, counted
+from graphcl.tabular.sources import Source, is_query, open_source
+
+
+class NumberedTables:
+    """The session's tables ``nodes`` (key, number), ``pairs`` (u, v, w) and ``node_rows``.
+
+    Attributes:
+        duck: the session.
+        options: what the caller said.
+        report: what was found so far.
+        edges: the list of edges.
+        nodes: the node table, or None.
+        matrix: the feature matrix that is given in its place, or None.
+        features: the features among the node table's columns, or None.
+        id_kind: the type that the ids leave in.
+        num_nodes: number of nodes.
+        table_rows: how many of them the node table has; those come first.
+    """
+
+    def __init__(
+        self,
+        duck: Duck,
+        edges: str,
+        options: TableOptions,
+        *,
+        on_step: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.duck, self.options, self.report = duck, options, TableReport()
+        self.matrix: node_matrix.NodeMatrix | None = None
+        self.features: NodeFeatures | None = None
+        self.id_kind = "BIGINT"
+        self.table_rows = 0
+        on_step("reading the edges")
+        self.edges = self._open(edges, "edges")
+        ends = self._load_edges()
+        on_step("reading the nodes")
+        self.nodes = self._load_nodes()
+        on_step("numbering the nodes")
+        kinds = {column.kind(duck) for column in ends} if self.report.counts.rows else set()
+        if self.nodes is None:
+            kind = self._number_ends_alone(kinds)
+        else:
+            kind = self._number_table(self.nodes, kinds)
+        counts = self.report.counts
+        counts.dangling = number_ends(duck, kind=kind, weighted=options.weight is not None)
+        if counts.dangling:
+            self._meet_strangers(kind)
+        (self.num_nodes,) = duck.row("SELECT count(*) FROM nodes")
+        (counts.self_loops,) = duck.row("SELECT count(*) FROM pairs WHERE u = v")
+
+    def _open(self, text: str, role: str) -> Source:
+        options = self.options
+        return open_source(self.duck, text, role=role, header=options.header, names=options.names)
+
+    def _load_edges(self) -> list[IdColumn]:
+        source, options, duck = self.edges, self.options, self.duck
+        start, end, how = table_columns.ends(source, options.source_column, options.target_column)
+        picked, used = f"{quoted(start)} AS s, {quoted(end)} AS t", {start, end}
+        weight = None
+        if options.weight is not None:
+            weight = table_columns.find(source, options.weight, "--weight")
+            picked += f", {quoted(weight)} AS given, TRY_CAST({quoted(weight)} AS DOUBLE) AS w"
+            used.add(weight)
+            self.report.columns["weight"] = weight
+        duck.run(f"CREATE TABLE edges AS SELECT {picked} FROM {source.relation}", where=source.name)
+        (self.report.counts.rows,) = duck.row("SELECT count(*) FROM edges")
+        ends = [IdColumn(source, start, "edges", "s"), IdColumn(source, end, "edges", "t")]
+        for column in ends:
+            column.check_present(duck)
+            self._note_padding(column)
+        if weight is not None:
+            self._check_weights(weight)
+        self.report.columns |= {"source": start, "target": end}
+        self.report.notes.append(f"edges: {source.name}: {start!r} – {end!r} ({how})")
+        rest = [name for name in source.columns if name not in used]
+        if rest:
+            named = table_columns.named(source, table_columns.WEIGHTS)
+            advice = f"; --weight {named} would use it" if named in rest else ""
+            self.report.notes.append(f"edges: not used: {', '.join(map(repr, rest[:8]))}{advice}")
+        return ends
+
+    def _note_padding(self, column: IdColumn) -> None:
+        padded = column.padded(self.duck)
+        if padded:
+            ids = counted(padded, "id begins or ends", "ids begin or end")
+            self.report.notes.append(
+                f"{column.source.name}: in {column.name!r} {ids} with a space, which is kept"
+            )
+
+    def _check_weights(self, name: str) -> None:
+        wrong = self.duck.rows(
+            "SELECT rowid, given::VARCHAR FROM edges WHERE w IS NULL OR NOT isfinite(w) OR w <= 0 "
+            "ORDER BY rowid LIMIT 1"
+        )
+        if wrong:
+            row, value = wrong[0]
+            shown = "is missing" if value in (None, "") else f"is {value!r}"
+            raise GraphError(
+                f"{self.edges.name}: row {row + 1}: the weight in column {name!r} {shown}; "
+                "weights are positive numbers"
+            )
+
+    def _load_nodes(self) -> Source | None:
+        """Makes ``node_rows`` from the node table, where there is one."""
+        given, duck = self.options.nodes, self.duck
+        if given is not None and not is_query(given):
+            self.matrix = node_matrix.read(given)
+        if self.matrix is not None:
+            duck.load("node_rows", self.matrix.ids())
+            return Source(str(given), "node_rows", duck.columns("node_rows"))
+        source = self.edges.nodes
+        if given is not None:
+            source = self._open(given, "nodes")
+            source = source.nodes or source  # of a graph file, its nodes
+        if source is not None:
+            duck.run(f"CREATE TABLE node_rows AS FROM {source.relation}", where=source.name)
+        return source
+
+    def _number_ends_alone(self, kinds: set[str]) -> str:
+        """Numbers the nodes that edges name; there is no node table."""
+        options = self.options
+        for option, value in (
+            ("--label", options.label),
+            ("--split", options.split),
+            ("--id-column", options.id_column),
+            ("--one-hot", options.one_hot),
+            ("--ignore", options.ignore),
+        ):
+            if value:
+                raise GraphError(f"{option}: there is no node table; pass --nodes")
+        if not self.report.counts.rows:
+            raise GraphError(f"{self.edges.name}: has no rows; a graph needs at least a node")
+        self.id_kind = kind = common_kind(kinds)
+        self.duck.run(
+            "CREATE TABLE nodes AS SELECT key, row_number() OVER (ORDER BY key) - 1 AS number "
+            f"FROM (SELECT CAST(s AS {kind}) AS key FROM edges UNION "
+            f"SELECT CAST(t AS {kind}) FROM edges)"
+        )
+        return kind
+
+    def _number_table(self, source: Source, kinds: set[str]) -> str:
+        duck = self.duck
+        name, how = table_columns.identity(source, self.options.id_column)
+        column = IdColumn(source, name, "node_rows", name)
+        (self.table_rows,) = duck.row("SELECT count(*) FROM node_rows")
+        if not self.table_rows:
+            raise GraphError(f"{source.name}: has no rows; a graph needs at least a node")
+        column.check_present(duck)
+        self._note_padding(column)
+        self.id_kind = column.kind(duck)
+        kind = common_kind(kinds | {self.id_kind})
+        duck.run(
+            f"CREATE TABLE nodes AS SELECT CAST({quoted(name)} AS {kind}) AS key, "
+            "rowid AS number FROM node_rows"
+        )
+        twice = duck.rows(
+            "SELECT key::VARCHAR, min(number) + 1, max(number) + 1 FROM nodes GROUP BY key "
+            "HAVING count(*) > 1 ORDER BY 2 LIMIT 1"
+        )
+        if twice:
+            value, first, last = twice[0]
+            raise GraphError(
+                f"{source.name}: rows {first} and {last} have the same id {value!r} in column "
+                f"{name!r}; each node has one row"
+            )
+        self.report.columns["id"] = name
+        self._choose_features(source, name, how)
+        return kind
+
+    def _choose_features(self, source: Source, identity: str, how: str) -> None:
+        options, report = self.options, self.report
+        if self.matrix is not None:
+            report.notes.append(f"nodes: {source.name}: {self.matrix.x.shape[1]} features")
+            return
+        report.notes.append(f"nodes: {source.name}: ids in {identity!r} ({how})")
+        used = {identity, *table_columns.find_all(source, options.ignore, "--ignore")}
+        for name, option in ((options.label, "--label"), (options.split, "--split")):
+            if name is not None:
+                used.add(table_columns.find(source, name, option))
+        one_hot = table_columns.find_all(source, options.one_hot, "--one-hot")
+        clash = next((name for name in one_hot if name in used), None)
+        if clash is not None:
+            raise GraphError(f"{source.name}: --one-hot: column {clash!r} has another use")
+        if options.features == "structural":
+            return
+        found = NodeFeatures(
+            self.duck,
+            source,
+            used=used,
+            one_hot=one_hot,
+            missing=options.missing,
+            like=options.like,
+        )
+        self.features, report.column_features = found, found.names
+        report.filled_values = found.filled
+        if found.names:
+            shown = ", ".join(found.names[:8]) + (", …" if len(found.names) > 8 else "")
+            report.notes.append(f"nodes: {len(found.names)} features: {shown}")
+        if found.unknown:
+            new = counted(found.unknown, "category is", "categories are")
+            report.notes.append(f"nodes: {new} new to the model: zeros")
+        if found.filled:
+            filled = counted(found.filled, "missing value")
+            filling = "the mean" if options.missing == "mean" else "zero"
+            report.notes.append(f"nodes: {filled} filled with {filling}")
+
+    def _meet_strangers(self, kind: str) -> None:
+        """Refuses edges to nodes that the table does not have, or adds those nodes."""
+        duck, counts = self.duck, self.report.counts
+        duck.run(
+            f"CREATE TABLE strangers AS SELECT key, min(place) AS place FROM "
+            f"(SELECT CAST(s AS {kind}) AS key, rowid AS place FROM edges UNION ALL "
+            f"SELECT CAST(t AS {kind}), rowid FROM edges) ANTI JOIN nodes USING (key) GROUP BY key"
+        )
+        (strangers,) = duck.row("SELECT count(*) FROM strangers")
+        named = counted(strangers, "unknown node")
+        rows = counted(counts.dangling, "edge names", "edges name")
+        if not self.options.add_missing_nodes:
+            value, place = duck.row(
+                "SELECT key::VARCHAR, place FROM strangers ORDER BY place, key LIMIT 1"
+            )
+            raise GraphError(
+                f"{self.edges.name}: {rows} {named}, first {value!r} in row {place + 1}; add the "
+                "missing rows to the node table, or pass --add-missing-nodes"
+            )
+        duck.run(
+            "INSERT INTO nodes SELECT key, (SELECT count(*) FROM nodes) + "
+            "row_number() OVER (ORDER BY key) - 1 FROM strangers"
+        )
+        if self.id_kind != kind:
+            self.id_kind = "VARCHAR"
+        number_ends(duck, kind=kind, weighted=self.options.weight is not None)
+        self.report.added_nodes = strangers
+        self.report.notes.append(
+            f"edges: {rows} {named}: added, with features of zero and without a label"
+        )

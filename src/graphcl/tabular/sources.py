@@ -1,0 +1,173 @@
+"""What ``--edges`` and ``--nodes`` name: a file, a table in a database, or an SQL query.
+
+A source is resolved to an SQL expression that DuckDB scans; nothing but a file's head is read
+before the columns are known.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphcl.errors import GraphError
+from graphcl.tabular import graph_formats as foreign
+from graphcl.tabular.delimited import shape_of
+from graphcl.tabular.duck import Duck, file_literal, literal, quoted
+from graphcl.tabular.sqlite import choose_table, is_sqlite, load_sqlite
+
+TEXT = (".csv", ".tsv", ".txt", ".edges", ".el", ".edgelist")
+PARQUET = (".parquet", ".pq")
+DATABASE = (".duckdb", ".ddb", ".db", ".sqlite", ".sqlite3")
+GRAPHS = (".graphml", ".gml")
+ARRAYS = (".npy", ".npz")
+EDGE_FILES = (*TEXT, *PARQUET, *DATABASE, *GRAPHS)
+SUFFIXES = (*TEXT, *PARQUET, *DATABASE, *GRAPHS, *ARRAYS)
+
+_QUERY = re.compile(r"\s*(select|with|from)\s", re.IGNORECASE)
+_NAMES = frozenset(
+    [
+        "source",
+        "target",
+        "src",
+        "dst",
+        "from",
+        "to",
+        "id",
+        "node",
+        "node_id",
+        "label",
+        "weight",
+        "split",
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table that is not read yet.
+
+    Attributes:
+        name: what messages call it.
+        relation: an SQL expression to select from.
+        columns: names and DuckDB types, in order.
+        untyped: every column is text because the format knows nothing else (CSV), so that a
+            number is what looks like one.
+        nodes: the node table that came in the same file, or None.
+    """
+
+    name: str
+    relation: str
+    columns: dict[str, str]
+    untyped: bool = False
+    nodes: "Source | None" = None
+
+
+def is_query(text: str) -> bool:
+    """Says whether `text` is SQL rather than a path."""
+    return _QUERY.match(text) is not None
+
+
+def looks_like_tables(text: str) -> bool:
+    """Says whether a graph argument names tables: an SQL query, or a file we know by its name."""
+    return is_query(text) or _kind(_split_table(text)[0]) in EDGE_FILES
+
+
+def open_source(
+    duck: Duck, text: str, *, role: str, header: bool | None = None, names: frozenset[str]
+) -> Source:
+    """Resolves a source.
+
+    Args:
+        duck: the session that will scan it.
+        text: a path, ``PATH:TABLE`` for a database, or an SQL query.
+        role: ``edges`` or ``nodes``.
+        header: whether a delimited file begins with column names; None guesses.
+        names: column names the caller has given.
+
+    Raises:
+        GraphError: nothing is there, or it cannot be read.
+    """
+    if is_query(text):
+        return _query(duck, text, role)
+    path, table = _split_table(text)
+    kind = _kind(path)
+    if not path.exists():
+        advice = "" if kind in SUFFIXES else "; an SQL query begins with SELECT, WITH or FROM"
+        raise GraphError(f"{path}: no such file{advice}")
+    if path.is_dir():
+        raise GraphError(f"{path}: is a directory; --{role} takes a file or an SQL query")
+    if path.stat().st_size == 0:
+        raise GraphError(f"{path}: is empty")
+    if kind in TEXT:
+        if foreign.is_networkx_edge_list(path, kind):
+            return _arrived(duck, path, foreign.read_edge_list(path), role)
+        known = names | {name.lower() for name in names} | _NAMES
+        shape = shape_of(path, header=header, names=known)
+        return Source(
+            str(path), shape.scan(path), dict.fromkeys(shape.columns, "VARCHAR"), untyped=True
+        )
+    if kind in PARQUET:
+        relation = f"read_parquet({file_literal(path)})"
+        return Source(str(path), relation, duck.columns(relation, where=str(path)))
+    if kind in DATABASE:
+        return _database(duck, path, table, role)
+    if kind in GRAPHS:
+        return _arrived(duck, path, foreign.read_graph(path, kind), role)
+    if kind in ARRAYS:
+        return _arrived(duck, path, foreign.read_adjacency(path), role)
+    known_suffixes = ", ".join(SUFFIXES)
+    raise GraphError(f"{path}: unknown kind of file; known: {known_suffixes}, or an SQL query")
+
+
+def _query(duck: Duck, sql: str, role: str) -> Source:
+    name = f"--{role} query"
+    sql = sql.strip().rstrip(";")
+    if not duck.is_one_select(sql, where=name):
+        raise GraphError(f"{name}: must be one SELECT; got {sql[:60]!r}")
+    return Source(name, f"({sql})", duck.columns(f"({sql})", where=name))
+
+
+def _arrived(duck: Duck, path: Path, found: foreign.Arrived, role: str) -> Source:
+    """Loads tables that another library has read."""
+    sources = []
+    for what, table in (("nodes", found.nodes), ("edges", found.edges)):
+        if table is not None:
+            duck.load(f"{role}_{what}", table)
+            columns = duck.columns(quoted(f"{role}_{what}"))
+            sources.append(Source(str(path), quoted(f"{role}_{what}"), columns))
+    nodes = sources[0] if found.nodes is not None else None
+    edges = sources[-1]
+    return Source(edges.name, edges.relation, edges.columns, nodes=nodes)
+
+
+def _database(duck: Duck, path: Path, table: str | None, role: str) -> Source:
+    if is_sqlite(path):
+        loaded = load_sqlite(duck, path, table, into=f"{role}_sqlite")
+        relation = quoted(f"{role}_sqlite")
+        return Source(f"{path}:{loaded}", relation, duck.columns(relation))
+    alias = f"{role}_file"
+    duck.run(f"ATTACH {literal(str(path))} AS {alias} (READ_ONLY)", where=str(path))
+    listed = duck.rows(
+        "SELECT schema_name || '.' || table_name, table_name FROM "
+        f"(SELECT database_name, schema_name, table_name FROM duckdb_tables() UNION ALL "
+        f"SELECT database_name, schema_name, view_name FROM duckdb_views() WHERE NOT internal) "
+        f"WHERE database_name = '{alias}' ORDER BY ALL"
+    )
+    name = choose_table(path, table, [name for _, name in listed])
+    schema = next(full for full, short in listed if short == name).split(".")[0]
+    relation = f"{alias}.{quoted(schema)}.{quoted(name)}"
+    return Source(f"{path}:{name}", relation, duck.columns(relation, where=f"{path}:{name}"))
+
+
+def _split_table(text: str) -> tuple[Path, str | None]:
+    """Splits ``graph.db:edges``; a colon elsewhere belongs to the path."""
+    before, colon, table = text.rpartition(":")
+    if colon and _kind(Path(before)) in DATABASE:
+        return Path(before), table
+    return Path(text), None
+
+
+def _kind(path: Path) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] == ".gz":
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""

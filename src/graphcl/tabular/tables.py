@@ -1,0 +1,232 @@
+"""Tables in: a list of edges and a table of nodes become the arrays of a graph.
+
+DuckDB reads, numbers, sorts and merges in bounded memory; the arrays are filled batch by batch,
+in memory or in a store. Whatever was guessed, merged, left out or filled in is said.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from graphcl.errors import GraphError
+from graphcl.tabular import columns as table_columns
+from graphcl.tabular.duck import MEMORY_LIMIT, Duck
+from graphcl.tabular.edges import Entries
+from graphcl.tabular.nodes import read_labels, read_split
+from graphcl.tabular.numbering import NumberedTables
+from graphcl.tabular.options import TableOptions, TableReport, counted
+from graphcl.tabular.sources import Source
+
+
+class ArraySink(Protocol):
+    """Where arrays go: memory, or the writer of a store."""
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        """Returns the array `name`, zeroed, to be filled."""
+
+    def shorten(self, name: str, length: int) -> None:
+        """Cuts an array to its first `length` entries."""
+
+
+class InMemory:
+    """Arrays in memory, by name."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, npt.NDArray[Any]] = {}
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        """Returns a new array of zeros."""
+        self.arrays[name] = np.zeros(shape, dtype)
+        return self.arrays[name]
+
+    def shorten(self, name: str, length: int) -> None:
+        """Cuts an array to its first `length` entries."""
+        self.arrays[name] = self.arrays[name][:length].copy()
+
+
+@contextmanager
+def open_tables(
+    edges: str,
+    options: TableOptions,
+    *,
+    memory_limit: str = MEMORY_LIMIT,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> Iterator["Tables"]:
+    """Opens tables, checks them and numbers the nodes.
+
+    Args:
+        edges: the list of edges, as `graphcl.tabular.sources` names one.
+        options: the rest.
+        memory_limit: what DuckDB may hold before it works through files.
+        on_step: told what comes next.
+
+    Raises:
+        GraphError: says which table, row and column, what was found, and what to do.
+    """
+    with Duck(memory_limit=memory_limit) as duck:
+        yield Tables(NumberedTables(duck, edges, options, on_step=on_step))
+
+
+class Tables:
+    """Tables that are checked and numbered, ready to fill arrays.
+
+    Attributes:
+        num_nodes: number of nodes.
+        report: what was found; complete once the structure is filled.
+    """
+
+    def __init__(self, numbered: NumberedTables) -> None:
+        self._numbered = numbered
+        self._duck, self._options = numbered.duck, numbered.options
+        self.num_nodes = numbered.num_nodes
+        self.report: TableReport = numbered.report
+
+    @property
+    def num_features(self) -> int:
+        """Features that come from the tables."""
+        if self._options.features == "structural":
+            return 0
+        if self._numbered.matrix is not None:
+            return int(self._numbered.matrix.x.shape[1])
+        return len(self._numbered.features.names) if self._numbered.features else 0
+
+    def fill_structure(self, into: ArraySink, *, index: Any = np.int64) -> None:
+        """Fills ``indptr``, ``indices`` and, weighted, ``edge_weight``; completes the report.
+
+        Args:
+            into: where the arrays go.
+            index: the type of ``indices``.
+        """
+        counts, weighted = self.report.counts, self._options.weight is not None
+        room = 2 * (counts.rows - counts.self_loops)
+        indices = into.array("indices", (room,), index)
+        weight = into.array("edge_weight", (room,), np.float32) if weighted else None
+        indptr = into.array("indptr", (self.num_nodes + 1,), np.int64)
+        place = 0
+        for rows, columns, weights in Entries(self._duck, weighted, counts):
+            part = slice(place, place + len(columns))
+            indices[part] = columns
+            if weight is not None and weights is not None:
+                with np.errstate(over="ignore", under="ignore"):
+                    weight[part] = weights
+            first = int(rows[0])
+            degrees = np.bincount(rows - first)
+            indptr[first + 1 : first + 1 + len(degrees)] += degrees
+            place += len(columns)
+        self.report.isolated_nodes = int((indptr[1:] == 0).sum())
+        np.cumsum(indptr, out=indptr)
+        if weight is not None:
+            if counts.symmetric:
+                weight[:place] *= np.float32(0.5)  # exact: both directions had been added
+            self._check_range(weight[:place])
+        del indices, weight
+        into.shorten("indices", place)
+        if weighted:
+            into.shorten("edge_weight", place)
+        self.report.notes += _counted(self.report, weighted=weighted)
+
+    def fill_features(self, x: npt.NDArray[np.float32]) -> None:
+        """Fills the first `num_features` columns of a zeroed table of `num_nodes` rows."""
+        place = 0
+        for block in self._blocks():
+            x[place : place + len(block), : block.shape[1]] = block
+            place += len(block)
+
+    def sparse_features(self) -> scipy.sparse.csr_array | None:
+        """Returns features that came sparse, as CSR; None where they did not."""
+        matrix = self._numbered.matrix
+        if matrix is None or not scipy.sparse.issparse(matrix.x):
+            return None
+        x = scipy.sparse.csr_array(matrix.x, copy=True)
+        x.resize((self.num_nodes, x.shape[1]))
+        return x
+
+    def labels(self) -> npt.NDArray[np.int64] | None:
+        """Returns a class per node, −1 where there is none; None without labels."""
+        matrix, given = self._numbered.matrix, self._options.label
+        if given is None:
+            return None if matrix is None or matrix.y is None else self._padded(matrix.y, -1)
+        source = self._table("--label")
+        name = table_columns.find(source, given, "--label")
+        y, classes = read_labels(self._duck, source, name)
+        self.report.columns["label"], self.report.class_names = name, classes
+        called = ": " + ", ".join(classes[:8]) + (", …" if len(classes) > 8 else "")
+        unlabelled = int((y < 0).sum())
+        self.report.notes.append(
+            f"nodes: labels in {name!r}: {int(y.max()) + 1} classes{called if classes else ''}"
+            + (f"; {counted(unlabelled, 'node')} without a label" if unlabelled else "")
+        )
+        return self._padded(y, -1)
+
+    def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
+        """Returns the split as masks; empty without one."""
+        matrix, given = self._numbered.matrix, self._options.split
+        found = {} if matrix is None else matrix.masks
+        if given is not None:
+            source = self._table("--split")
+            name = table_columns.find(source, given, "--split")
+            found = read_split(self._duck, source, name)
+            self.report.columns["split"] = name
+            sizes = "/".join(f"{int(mask.sum()):,}" for mask in found.values())
+            self.report.notes.append(f"nodes: split in {name!r}: {sizes} train/val/test nodes")
+        return {name: self._padded(mask, False) for name, mask in found.items()}
+
+    def node_ids(self) -> Any:
+        """Returns the ids as an Arrow column; None where they are 0 … num_nodes − 1 in order."""
+        import pyarrow
+
+        kind = self._numbered.id_kind
+        if kind != "VARCHAR":
+            (plain,) = self._duck.row(f"SELECT bool_and(key::{kind} = number) FROM nodes")
+            if plain:
+                return None
+        query = f"SELECT key::{kind} FROM nodes ORDER BY number"
+        return pyarrow.chunked_array([batch.column(0) for batch in self._duck.batches(query)])
+
+    def _blocks(self) -> Iterator[npt.NDArray[np.float32]]:
+        if self._options.features == "structural":
+            return
+        if self._numbered.matrix is not None:
+            x = self._numbered.matrix.x
+            yield x.toarray() if scipy.sparse.issparse(x) else x
+        elif self._numbered.features is not None:
+            yield from self._numbered.features.batches()
+
+    def _table(self, option: str) -> Source:
+        if self._numbered.nodes is None or self._numbered.matrix is not None:
+            raise GraphError(f"{option}: there is no node table with columns; pass --nodes")
+        return self._numbered.nodes
+
+    def _padded(self, values: npt.NDArray[Any], filling: Any) -> npt.NDArray[Any]:
+        """Returns one value per node: those that were added have the `filling`."""
+        added = self.num_nodes - len(values)
+        return np.concatenate([values, np.full((added, *values.shape[1:]), filling, values.dtype)])
+
+    def _check_range(self, weight: npt.NDArray[np.float32]) -> None:
+        if len(weight) and not (np.isfinite(weight).all() and (weight > 0).all()):
+            raise GraphError(
+                f"{self._numbered.edges.name}: weights of an edge add up to more, or less, than "
+                "a float32 holds; divide them by a constant (only their ratios matter)"
+            )
+
+
+def _counted(report: TableReport, *, weighted: bool) -> list[str]:
+    """Returns lines on what was merged, left out, or stands alone."""
+    counts, notes = report.counts, []
+    merged = "weights added" if weighted else "merged"
+    if counts.self_loops:
+        notes.append(f"edges: {counted(counts.self_loops, 'self-loop')} left out")
+    if counts.symmetric:
+        notes.append("edges: each is listed in both directions")
+    elif counts.both_directions:
+        listed = counted(counts.both_directions, "edge is", "edges are")
+        notes.append(f"edges: {listed} listed in both directions: {merged}")
+    if counts.repeated:
+        notes.append(f"edges: {counted(counts.repeated, 'repeated row')}: {merged}")
+    if report.isolated_nodes:
+        notes.append(f"nodes: {counted(report.isolated_nodes, 'node has', 'nodes have')} no edge")
+    return notes

@@ -1,0 +1,247 @@
+"""Many runs, one file of rows: what is there is skipped, what finishes is kept.
+
+A job trains once, in this process, and leaves one or more scorings, which pool processes take over
+while the next job trains: a probe takes longer than a training on a GPU.
+"""
+
+import multiprocessing
+import signal
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from graphcl.errors import GraphCLError
+from graphcl.trials import rows
+from graphcl.trials.rows import Row
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Rows that lack their scores, and the call that finds them.
+
+    Attributes:
+        rows: what is known already; their keys are among the job's.
+        function: returns the rest of each row; None where nothing is missing.
+        arguments: its keyword arguments, such as a process can be sent.
+    """
+
+    rows: tuple[Row, ...]
+    function: Callable[..., Sequence[Row]] | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training and what is measured on it.
+
+    Attributes:
+        label: what progress calls it.
+        about: one dictionary per row that it yields: the columns that identify the row.
+        run: trains and yields the rows; an error in it fails the rows it has not yielded.
+    """
+
+    label: str
+    about: tuple[Row, ...]
+    run: Callable[[], Iterable[Scoring]]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far it is.
+
+    Attributes:
+        done: jobs finished, those that were found finished not counted.
+        total: jobs to do.
+        label: the last job.
+        elapsed: seconds since the start.
+        remaining: seconds that the rest is likely to take.
+        failed: rows that failed.
+    """
+
+    done: int
+    total: int
+    label: str
+    elapsed: float
+    remaining: float
+    failed: int
+
+
+def key_of(row: Row, columns: Sequence[str]) -> Key:
+    """Returns what identifies a row: its values of `columns`."""
+    return tuple(row.get(column) for column in columns)
+
+
+def execute(
+    jobs: Sequence[Job],
+    path: Path,
+    *,
+    columns: Sequence[str],
+    device: torch.device,
+    workers: int = 1,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> list[Row]:
+    """Runs the jobs that `path` does not hold yet and returns the rows of all of them.
+
+    Rows are appended as they finish. Interrupted, the rows that have finished are kept and a later
+    call goes on from there. A run that fails leaves a row with the reason under ``failed``; a later
+    call tries it again.
+
+    Args:
+        jobs: what there is to do.
+        path: the file of rows.
+        columns: those that identify a row.
+        device: where the jobs train, for the rows.
+        workers: processes that score; 1 scores in this one.
+        on_progress: called after each job.
+    """
+    found = {key_of(row, columns): row for row in rows.read(path) if "failed" not in row}
+    open_jobs = [job for job in jobs if any(key_of(one, columns) not in found for one in job.about)]
+    session = _Session(path, columns, rows.provenance(device), found)
+    clock = _Clock(open_jobs)
+    try:
+        with _executor(workers) as pool:
+            for job in open_jobs:
+                session.start(job, pool)
+                session.collect(at_most=2 * workers)
+                on_progress(clock.tick(job, session.failed))
+            session.collect(at_most=0)
+    except KeyboardInterrupt:
+        session.collect_finished()
+        raise
+    wanted = [key_of(one, columns) for job in jobs for one in job.about]
+    return [session.found[key] for key in wanted if key in session.found]
+
+
+class _Session:
+    """The rows of one call: under way, found and failed."""
+
+    def __init__(
+        self, path: Path, columns: Sequence[str], provenance: Row, found: dict[Key, Row]
+    ) -> None:
+        self._path, self._columns, self._provenance = path, columns, provenance
+        self._pending: deque[tuple[tuple[Row, ...], Future[Sequence[Row]]]] = deque()
+        self.found, self.failed = found, 0
+
+    def start(self, job: Job, pool: Executor) -> None:
+        """Trains; scorings go to the pool."""
+        missing = {key_of(one, self._columns): one for one in job.about}
+        try:
+            for scoring in job.run():
+                for row in scoring.rows:
+                    del missing[key_of(row, self._columns)]  # a row that was not announced: a bug
+                if scoring.function is None:
+                    self._keep(scoring.rows)
+                else:
+                    done = pool.submit(scoring.function, **scoring.arguments)
+                    self._pending.append((scoring.rows, done))
+        except Exception as error:
+            why = reason(error)
+        else:
+            why = "the run ended without this row"
+        self._keep([one | {"failed": why} for one in missing.values()])
+
+    def collect(self, *, at_most: int) -> None:
+        """Keeps finished rows; waits until no more than `at_most` scorings are under way."""
+        while self._pending and (len(self._pending) > at_most or self._pending[0][1].done()):
+            known, future = self._pending[0]
+            try:
+                self._keep(_joined(known, future.result()))
+            except Exception as error:
+                self._keep([row | {"failed": reason(error)} for row in known])
+            self._pending.popleft()
+
+    def collect_finished(self) -> None:
+        """Keeps the rows whose scoring has ended; used when there is no time for the others."""
+        for known, future in self._pending:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._keep(_joined(known, future.result()))
+        self._pending.clear()
+
+    def _keep(self, new: Iterable[Row]) -> None:
+        for one in new:
+            row = one | self._provenance
+            key = key_of(row, self._columns)
+            if "failed" not in self.found.get(key, {"failed": ""}):
+                continue  # a job that was begun again for its other rows
+            self.failed += "failed" in row
+            # In this order: an interrupt between the two must not lead to the row twice.
+            self.found[key] = row
+            rows.append(self._path, row)
+
+
+def _joined(known: Sequence[Row], scores: Sequence[Row]) -> list[Row]:
+    return [row | score for row, score in zip(known, scores, strict=True)]
+
+
+class _Clock:
+    """Estimates what is left: a kind of job that was seen takes as long as it took."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._left = Counter(job.label for job in jobs)
+        self._total, self._done = len(jobs), 0
+        self._began = self._last = time.perf_counter()
+        self._seconds: dict[str, list[float]] = {}
+
+    def tick(self, job: Job, failed: int) -> Progress:
+        """Counts a job that has just ended."""
+        now = time.perf_counter()
+        self._seconds.setdefault(job.label, []).append(now - self._last)
+        self._last, self._done = now, self._done + 1
+        self._left[job.label] -= 1
+        elapsed = now - self._began
+        typical = elapsed / self._done
+        remaining = 0.0
+        for label, count in self._left.items():
+            seen = self._seconds.get(label)
+            remaining += count * (sum(seen) / len(seen) if seen else typical)
+        return Progress(self._done, self._total, job.label, elapsed, remaining, failed)
+
+
+def reason(error: Exception) -> str:
+    """Returns an error as one line; those raised on purpose speak for themselves."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, GraphCLError) else f"{type(error).__name__}: {text}"
+
+
+class _InProcess(Executor):
+    """Runs what is submitted at once, here."""
+
+    def submit(self, function: Any, /, *args: Any, **keywords: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            with threadpool_limits(1):  # a probe is small: threads cost more than they give
+                done.set_result(function(*args, **keywords))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+@contextmanager
+def _executor(workers: int) -> Iterator[Executor]:
+    if workers == 1:
+        yield _InProcess()
+        return
+    # Spawned, not forked: a forked child cannot use CUDA.
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, spawn, initializer=_quiet_worker)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _quiet_worker() -> None:
+    """One thread each, and Ctrl-C is the parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    threadpool_limits(1)

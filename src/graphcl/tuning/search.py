@@ -1,0 +1,223 @@
+"""Hyperparameters by Optuna: the paper's ranges, a score that no test label enters, a recipe.
+
+Trials are rows of a file. A search that was interrupted is rebuilt from them, and since the sampler
+is seeded anew for every trial, by the number of trials before it, the rest is the same as it would
+have been.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphcl.errors import MissingExtraError, RunError, TrainingError
+from graphcl.estimator import GraphCL
+from graphcl.recipes import Recipe
+from graphcl.seeding import derive
+from graphcl.training import EpochMetrics
+from graphcl.trials import rows
+from graphcl.trials.rows import Row
+from graphcl.tuning.objective import Objective
+
+# Section 4.3 of the paper. Weight decay also below the paper's range, where our search found the
+# best recipes; the paper's larger values all but undo the training.
+EPOCHS = (20, 50, 100, 150, 200)
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "temperature": (0.1, 0.5, 0.8, 1.0),
+    "weight_decay": (0.0, 0.0001, 0.001, 0.01, 0.05, 0.1, 0.15),
+    "feature_scaling": ("none", "row"),
+}
+RANGES = {"edge_drop": (0.05, 0.75), "feature_drop": (0.2, 0.8)}
+STEP = 0.01
+SEARCHED = (*RANGES, *CHOICES, "epochs")
+STARTUP = 8  # trials at random before the sampler has something to go by
+TRIALS, RECIPE = "trials.jsonl", "recipe.toml"
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is searched, and where its trials are.
+
+    Attributes:
+        objective: the score, and the data that is trained on.
+        base: the recipe that keys not searched are taken from.
+        fixed: keys that keep the base's value though they could be searched.
+        folder: where trials and the recipe go.
+        seed: decides the trials and every training.
+        device: where to train.
+        prune: end trials early whose score is below the median at the same epoch.
+    """
+
+    objective: Objective
+    base: Recipe
+    fixed: tuple[str, ...]
+    folder: Path
+    seed: int
+    device: torch.device
+    prune: bool = True
+
+    @property
+    def about(self) -> Row:
+        """What all trials of a file have in common."""
+        return {
+            "graph": self.objective.data.name,
+            "objective": self.objective.name,
+            "base": asdict(self.base),
+            "fixed": sorted(self.fixed),
+            "seed": self.seed,
+        }
+
+    @property
+    def marks(self) -> tuple[int, ...]:
+        """Epochs at which a training is scored; the best of them becomes the recipe's."""
+        return (self.base.epochs,) if "epochs" in self.fixed else EPOCHS
+
+
+def tune(
+    search: Search, trials: int, *, on_trial: Callable[[int, Row, Row], None] = lambda *_: None
+) -> Row:
+    """Runs trials until the file holds so many, writes the best recipe and returns its row.
+
+    Args:
+        search: what to search.
+        trials: how many in all, those found in the file included.
+        on_trial: called after each trial with its number, its row and the best row.
+
+    Raises:
+        RunError: the folder holds trials of another search, or every trial failed.
+        MissingExtraError: Optuna is not installed.
+    """
+    optuna = _optuna()
+    path = search.folder / TRIALS
+    known = rows.read(path)
+    for row in known:
+        if row.get("about") != search.about:
+            raise RunError(
+                f"{path}: holds trials of another graph, recipe, seed or objective; "
+                "choose another --out"
+            )
+    study = optuna.create_study(
+        direction="maximize",
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP)
+        if search.prune
+        else optuna.pruners.NopPruner(),
+    )
+    for row in known:
+        study.add_trial(_frozen(optuna, search, row))
+    for number in range(len(known), trials):
+        row = _trial(optuna, study, search, number)
+        rows.append(path, row)
+        known.append(row)
+        on_trial(number + 1, row, best_row(known) or row)
+    best = best_row(known)
+    if best is None:
+        raise RunError(f"{path}: every trial failed; the last: {known[-1]['failed']}")
+    _write_recipe(search, best, len(known))
+    return best
+
+
+def best_row(found: Sequence[Row]) -> Row | None:
+    """Returns the trial with the highest score, the first of equals; pruned ones never win."""
+    complete = [row for row in found if row["state"] == "complete"]
+    return max(complete, key=lambda row: row["score"], default=None)
+
+
+def recipe_of(search: Search, row: Row) -> Recipe:
+    """Returns the complete recipe of a trial."""
+    return search.base.with_values(**row["params"], epochs=row["epochs"])
+
+
+def _trial(optuna: Any, study: Any, search: Search, number: int) -> Row:
+    seed = derive(search.seed, "tune", number) % 2**32
+    study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
+    trial = study.ask(_distributions(optuna, search))
+    scores: dict[int, float] = {}
+    row: Row = {"number": number, "params": trial.params, "about": search.about}
+    state, outcome = "complete", Row()
+    try:
+        _score(optuna, trial, search, scores)
+    except optuna.TrialPruned:
+        state = "pruned"
+    except TrainingError as error:
+        state, outcome = "failed", {"failed": str(error)}
+    epochs = max(scores, key=lambda epoch: (scores[epoch], -epoch), default=search.marks[0])
+    finished = optuna.trial.TrialState[
+        {"complete": "COMPLETE", "pruned": "PRUNED"}.get(state, "FAIL")
+    ]
+    study.tell(trial, scores[epochs] if state == "complete" else None, state=finished)
+    return (
+        row
+        | outcome
+        | {
+            "state": state,
+            "score": scores.get(epochs),
+            "epochs": epochs,
+            "scores": {str(epoch): score for epoch, score in scores.items()},
+            **rows.provenance(search.device),
+        }
+    )
+
+
+def _score(optuna: Any, trial: Any, search: Search, scores: dict[int, float]) -> None:
+    """Trains once and scores at every mark; raises `TrialPruned` where it is not worth going on."""
+    recipe = search.base.with_values(**trial.params, epochs=max(search.marks))
+    model = GraphCL(recipe, seed=search.seed, device=str(search.device))
+    data = search.objective.data
+
+    def score(metrics: EpochMetrics) -> None:
+        if metrics.epoch not in search.marks:
+            return
+        scores[metrics.epoch] = search.objective(model.transform)
+        model.encoder_.train()
+        trial.report(scores[metrics.epoch], metrics.epoch)
+        if metrics.epoch < max(search.marks) and trial.should_prune():
+            raise optuna.TrialPruned
+
+    model.fit(data, on_epoch=score)
+
+
+def _distributions(optuna: Any, search: Search) -> dict[str, Any]:
+    kinds = optuna.distributions
+    space: dict[str, Any] = {
+        key: kinds.FloatDistribution(low, high, step=STEP) for key, (low, high) in RANGES.items()
+    }
+    space |= {key: kinds.CategoricalDistribution(values) for key, values in CHOICES.items()}
+    return {key: kind for key, kind in space.items() if key not in search.fixed}
+
+
+def _frozen(optuna: Any, search: Search, row: Row) -> Any:
+    states = optuna.trial.TrialState
+    state = {"complete": states.COMPLETE, "pruned": states.PRUNED}.get(row["state"], states.FAIL)
+    return optuna.trial.create_trial(
+        state=state,
+        params=row["params"],
+        distributions=_distributions(optuna, search),
+        value=row["score"] if state == states.COMPLETE else None,
+        intermediate_values={int(epoch): score for epoch, score in row["scores"].items()},
+    )
+
+
+def _write_recipe(search: Search, best: Row, trials: int) -> None:
+    score = best["score"]
+    assert math.isfinite(score)
+    text = (
+        f"# {search.objective.data.name}: the best of {trials} trials by {search.objective.name} "
+        f"({score:.4f}), seed {search.seed}.\n"
+        "# Test labels were not read. Use it: graphcl train GRAPH --recipe THIS_FILE\n"
+    )
+    path = search.folder / RECIPE
+    staging = path.with_name(f".{path.name}.partial")
+    staging.write_text(text + recipe_of(search, best).to_toml())
+    staging.replace(path)
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise MissingExtraError("graphcl tune", "tune") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
