@@ -1,4 +1,10 @@
-"""Inference: embeddings of the nodes of a graph, exact, without perturbation."""
+"""Inference: embeddings of the nodes of a graph, exact, without perturbation.
+
+A small graph is encoded at once. A large one goes layer by layer: layer l is computed for all the
+nodes it is needed on, block of rows by block of rows, before layer l + 1 begins. A block needs the
+rows of its nodes' neighbours in the layer below, and nothing else, so two layers are held at a
+time and the result is the same as that of the whole encoder.
+"""
 
 import os
 import tempfile
@@ -11,26 +17,29 @@ import numpy.typing as npt
 import scipy.sparse
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import elu
 
 from graphcl.devices import available_memory_bytes
 from graphcl.distributed import current_share, fill_rows
+from graphcl.encoders import stated_layers
 from graphcl.errors import require
 from graphcl.files.npy import read_here_and_there
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.tensors import feature_tensor, layer_weights, stored_features
+from graphcl.graphs.tensors import feature_tensor, stored_features
 from graphcl.kernels.blocks import block_height, retry_smaller
 from graphcl.kernels.borrow import borrow
 from graphcl.kernels.csr import Adjacency, Features, SparseFeatures, csr_matmul, self_weights
 from graphcl.kernels.stored import StoredFeatures, mean_of_neighbourhoods
 
 BLOCK_ROWS = 4096  # 2 MB a block at dim 128: nothing beside two layers of 10^6 rows
-SHARE = 0.5  # of the free memory that layers may take before they go to a scratch file
+IN_MEMORY = 0.5  # of the free memory: layers that take more go to a scratch file
 Table = Features | StoredFeatures
 
 
 class Csr(NamedTuple):
-    """A graph's structure as tensors; no weight is 1 for every edge, no `own` 1 for every node."""
+    """A graph's structure as tensors.
+
+    `weight` is None where every edge has weight 1, `own` where every node's self-weight is 1.
+    """
 
     indptr: Tensor
     indices: Tensor
@@ -53,9 +62,8 @@ def embed(
         encoder: any encoder.
         x: features.
         adjacency: the graph, on the device of `x`.
-        block_rows: layer by layer in blocks of so many rows, for the encoders `mean` and
-            `residual`: no more than two layers' activations are held at a time. 0 calls the
-            encoder.
+        block_rows: layer by layer in blocks of so many rows, for encoders that state their layers;
+            0 calls the encoder.
     """
     encoder.eval()
     if block_rows == 0:
@@ -94,7 +102,7 @@ def embed_graph(
     others, N · dim numbers a layer; rank 0 writes `out`.
 
     Args:
-        encoder: `mean` or `residual`, on `device`.
+        encoder: one that states its layers, on `device`.
         graph: any graph.
         device: where to compute.
         feature_scaling: as in training.
@@ -119,10 +127,10 @@ def embed_graph(
         x = feature_tensor(graph, device=device, feature_scaling=feature_scaling)
     start, stop, step = (nodes or slice(None)).indices(graph.num_nodes)
     require(step == 1 and start < stop, "embed_graph", "nodes", "a range of nodes", nodes)
-    widths = [weight.shape[1] for weight in layer_weights(encoder)[0]]
+    widths = [layer.outputs for layer in stated_layers(encoder, "embed_graph")]
     if device.type == "cpu" and scratch is not None:
         held = 4 * graph.num_nodes * sum(sorted(widths)[-2:])
-        scratch = scratch if held > SHARE * available_memory_bytes(device) else None
+        scratch = scratch if held > IN_MEMORY * available_memory_bytes(device) else None
     options: dict[str, Any] = {
         "block_rows": block_rows,
         "wanted": torch.arange(start, stop, device=device) if nodes else None,
@@ -160,32 +168,31 @@ def _layer_by_layer(
 ) -> Tensor:
     """Returns the encoder's output; the last layer's rows go into `result` where it is given."""
     require(block_rows >= 1, "embed", "block_rows", "at least 1", block_rows)
-    weights, own_weights = layer_weights(encoder)
-    last, block_rows = len(weights) - 1, block_height(block_rows)
-    needed = _needed(csr, wanted, len(weights), block_rows)
+    layers = stated_layers(encoder, "embed")
+    last, block_rows = len(layers) - 1, block_height(block_rows)
+    needed = _needed(csr, wanted, len(layers), block_rows)
     sizes = [csr.num_nodes if nodes is None else len(nodes) for nodes in needed]
     h, place, done = x, None, 0
     share = current_share()
     to_do = sum(part.stop - part.start for part in map(share.rows, sizes))
-    for layer, weight in enumerate(weights):
-        activated = layer < last or (last == 0 and not own_weights)
-        below, below_place = h, place
-        shape = (sizes[layer], weight.shape[1])
-        h = result if layer == last and result is not None else _table(shape, weight, scratch)
+    for number, layer in enumerate(layers):
+        below, below_place, weight = h, place, layer.pooled
+        shape = (sizes[number], layer.outputs)
+        h = result if number == last and result is not None else _table(shape, weight, scratch)
         # Sparse rows have no mean that is worth making: there the product goes first.
         first = _product(below, weight, block_rows) if isinstance(below, SparseFeatures) else below
-        for rows in _blocks(share.rows(sizes[layer]), block_rows):
-            nodes = _nodes(needed[layer], rows, csr)
+        for rows in _blocks(share.rows(sizes[number]), block_rows):
+            nodes = _nodes(needed[number], rows, csr)
             block = _mean(first, csr, nodes, below_place)
             if first is below:
                 block = block @ weight
-            if own_weights:
-                block += _rows(below, nodes, below_place, own_weights[layer])
-            h[rows] = elu(block, inplace=True) if activated else block
+            if layer.own is not None:
+                block += _rows(below, nodes, below_place, layer.own)
+            h[rows] = layer.finish(block, inplace=True)
             done += rows.stop - rows.start
             on_rows(done, to_do)
         fill_rows(h, share)
-        place = _places(needed[layer], csr.num_nodes)
+        place = _places(needed[number], csr.num_nodes)
         del first  # and with `below`, the layer before: two are held at a time
     assert isinstance(h, Tensor)
     return h

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import elu
 
+from graphcl.encoders import Layer
 from graphcl.errors import require
 from graphcl.kernels.buffers import empty
 from graphcl.kernels.counter import draw, kept, positions, shifted, stream_key, threshold
@@ -22,6 +22,7 @@ from graphcl.kernels.neighbours import sample_neighbours
 from graphcl.kernels.pooled_elu import pooled_elu
 from graphcl.kernels.stored import StoredFeatures
 from graphcl.kernels.weighted_neighbours import EdgeWeights
+from graphcl.views import Perturbation
 
 FAN_OUTS = (10, 10, 10)  # the paper's, from the seed node outwards
 
@@ -55,8 +56,8 @@ class TreeView:
 
     Attributes:
         inputs: for levels 0 to L − 1, the means of the perturbed features over each tree node and
-            its kept children, ``[size, P]``; for the residual encoder followed by the tree nodes'
-            own perturbed features, ``[size, 2P]``.
+            its kept children, ``[size, P]``; where a layer keeps the node itself, followed by the
+            tree nodes' own perturbed features, ``[size, 2P]``.
         self_weights: of each tree node in its own mean, ``[size, 1]`` for levels 0 to L − 2.
         child_weights: of its children, ``[size, 1, fan_out]``; 0 where the edge was dropped.
     """
@@ -139,9 +140,8 @@ def _child_weights(degree: Tensor, fan_out: int, *, replace: bool, unbiased: boo
 def tree_views(
     x: Tensor | StoredFeatures,
     tree: Tree,
+    perturbation: Perturbation,
     *,
-    edge_drop: float,
-    feature_drop: float,
     own: bool,
     seed: int,
 ) -> tuple[TreeView, TreeView]:
@@ -154,13 +154,11 @@ def tree_views(
         x: features of the graph, ``[num_nodes, P]``, on the tree's device; or as they lie in a
             store, on a CPU.
         tree: what to perturb.
-        edge_drop: in [0, 1).
-        feature_drop: in [0, 1).
-        own: also keep the tree nodes' own features, for the residual encoder.
+        perturbation: its two probabilities.
+        own: also keep the tree nodes' own features, for layers that keep the node itself.
         seed: decides every draw.
     """
-    for name, value in (("edge_drop", edge_drop), ("feature_drop", feature_drop)):
-        require(0 <= value < 1, "tree_views", name, "in [0, 1)", value)
+    edge_drop, feature_drop = perturbation.edge_drop, perturbation.feature_drop
     width = x.shape[1] * (2 if own else 1)
     like = x if isinstance(x, Tensor) else torch.empty(0)  # means and weights are float32 there
     features = [
@@ -189,43 +187,55 @@ def tree_views(
     return first, second
 
 
-def encode_tree(
-    view: TreeView, weights: Sequence[Tensor], own_weights: Sequence[Tensor] = ()
-) -> Tensor:
+def encode_tree(view: TreeView, layers: Sequence[Layer]) -> Tensor:
     r"""Returns the embeddings of the seed nodes, ``[M, dim]`` in float32.
 
-    Each layer is the encoder's, :math:`\hat A H W_1`, plus :math:`H W_2` where there are
-    `own_weights`; ELU stands between layers and, without `own_weights`, after a single one.
+    Layer l turns what levels 0 to L − l + 1 hold into what levels 0 to L − l hold, so each layer
+    leaves one level fewer, and after the last one the seed nodes are left. The first layer's means
+    come ready made in `view`; of the deepest level, which is by far the largest, only the sums over
+    each parent's children are kept (`pooled_elu`).
 
     Args:
         view: from `tree_views`; bfloat16 inputs are multiplied in bfloat16.
-        weights: W of each layer, as many as the tree has hops.
-        own_weights: W_2 of each layer of the residual encoder.
+        layers: what the encoder states, as many as the tree has hops.
     """
-    layers = len(view.inputs)
-    require(len(weights) == layers, "encode_tree", "layers", f"{layers}, the hops", len(weights))
-    dtype = view.inputs[0].dtype
-    stacked = [
-        (torch.cat([weight, own_weights[number]]) if own_weights else weight).to(dtype)
-        for number, weight in enumerate(weights)
+    hops, dtype = len(view.inputs), view.inputs[0].dtype
+    require(len(layers) == hops, "encode_tree", "layers", f"{hops}, the hops", len(layers))
+    # One product for both parts of a layer: [mean, own] @ [W_1; W_2].
+    weights = [
+        (layer.pooled if layer.own is None else torch.cat([layer.pooled, layer.own])).to(dtype)
+        for layer in layers
     ]
+    first, *others = layers
     *upper, deepest = view.inputs
-    if not upper:
-        h_0 = deepest @ stacked[0]
-        return (h_0 if own_weights else elu(h_0)).float()
+    if not others:
+        return first.finish(deepest @ weights[0]).float()
     # A tensor per level: cut from one table, each level's gradient would be a table of zeros.
-    h = [elu(inputs @ stacked[0], inplace=True) for inputs in upper]
-    around = [_around(*pair) for pair in zip(h[1:], view.child_weights, strict=False)]
-    around.append(pooled_elu(deepest, stacked[0], view.child_weights[-1]))
-    for weight in stacked[1:]:
+    if first.ends_in_elu:
+        h = [first.finish(inputs @ weights[0], inplace=True) for inputs in upper]
+        around = [_around(*pair) for pair in zip(h[1:], view.child_weights, strict=False)]
+        around.append(pooled_elu(deepest, weights[0], view.child_weights[-1]))
+    else:
+        levels = _finish(first, [inputs @ weights[0] for inputs in view.inputs])
+        h = levels[:-1]
+        around = [_around(*pair) for pair in zip(levels[1:], view.child_weights, strict=True)]
+    for layer, weight in zip(others, weights[1:], strict=True):
         terms = zip(around, h, view.self_weights, strict=False)
         means = [torch.addcmul(children, own, share) for children, own, share in terms]
-        if own_weights:
+        if layer.own is not None:
             means = [torch.cat(pair, dim=1) for pair in zip(means, h, strict=False)]
-        outputs = [mean @ weight for mean in means]
-        h = [elu(output) for output in outputs]
+        h = _finish(layer, [mean @ weight for mean in means])
         around = [_around(*pair) for pair in zip(h[1:], view.child_weights, strict=False)]
-    return outputs[0].float()
+    return h[0].float()
+
+
+def _finish(layer: Layer, levels: list[Tensor]) -> list[Tensor]:
+    """Returns each level after bias, normalisation and activation; all are normalised as one."""
+    dtype = levels[0].dtype  # a bias or a normalisation in float32 must not widen bfloat16
+    if layer.normalisation is None:
+        return [layer.finish(level).to(dtype) for level in levels]
+    joined = layer.finish(torch.cat(levels)).to(dtype)
+    return list(torch.split(joined, [len(level) for level in levels]))
 
 
 def _around(children: Tensor, weights: Tensor) -> Tensor:

@@ -1,15 +1,46 @@
 r"""Views: randomly perturbed versions of a graph, :math:`(\tilde X, \tilde A) \sim t(X, A)`.
 
 A perturbation never changes its input. Two calls with one generator give two independent draws.
+One of your own is any object that is called as ``perturbation(x, adjacency, generator)`` and
+returns a view ``(x, adjacency)``; `View` is its type. It trains on whole graphs.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from graphcl.errors import require
 from graphcl.kernels.csr import Adjacency, Features
+from graphcl.registry import PERTURBATIONS
+from graphcl.settings import check_setting
+
+
+class View(Protocol):
+    """What draws one view of a graph."""
+
+    def __call__(
+        self, x: Features, adjacency: Adjacency, generator: torch.Generator, /
+    ) -> tuple[Features, Adjacency]:
+        """Draws one view.
+
+        Args:
+            x: features: a tensor ``[num_nodes, P]``, or `SparseFeatures`.
+            adjacency: the graph. To drop edges, return ``adjacency.with_weight(weight)`` with
+                weight 0 for both directions of an edge.
+            generator: on the device of `x`; all draws come from it.
+        """
+
+
+def register_perturbation(name: str, factory: Callable[..., View]) -> None:
+    """Makes a perturbation of one's own known by name, for recipes and saved runs.
+
+    Args:
+        name: what recipes call it.
+        factory: called with ``edge_drop=`` and ``feature_drop=`` of the recipe.
+    """
+    PERTURBATIONS.register(name, factory)
 
 
 def drop_edges(adjacency: Adjacency, edge_drop: float, generator: torch.Generator) -> Adjacency:
@@ -44,7 +75,7 @@ class DropEdges:
     edge_drop: float
 
     def __post_init__(self) -> None:
-        _require_probability(type(self).__name__, "edge_drop", self.edge_drop)
+        check_setting("DropEdges", "edge_drop", self.edge_drop)
 
     def __call__(self, adjacency: Adjacency, generator: torch.Generator) -> Adjacency:
         """Draws one perturbed adjacency."""
@@ -58,7 +89,7 @@ class DropFeatures:
     feature_drop: float
 
     def __post_init__(self) -> None:
-        _require_probability(type(self).__name__, "feature_drop", self.feature_drop)
+        check_setting("DropFeatures", "feature_drop", self.feature_drop)
 
     def __call__(self, x: Features, generator: torch.Generator) -> Features:
         """Draws one perturbed feature table."""
@@ -67,16 +98,37 @@ class DropFeatures:
 
 @dataclass(frozen=True)
 class Perturbation:
-    """The paper's t: edges and features dropped together, independently of each other."""
+    """The paper's t: edges and features dropped together, independently of each other.
+
+    Its two probabilities are all that sampled training needs to draw the same on trees.
+    """
 
     drop_edges: DropEdges
     drop_features: DropFeatures
+    # Every entry is drawn by itself: two copies of a graph side by side become two views at once.
+    entrywise: ClassVar[bool] = True
+    recordable: ClassVar[bool] = True  # shapes depend on no draw
+
+    @property
+    def edge_drop(self) -> float:
+        """Probability that an edge is absent from a view."""
+        return self.drop_edges.edge_drop
+
+    @property
+    def feature_drop(self) -> float:
+        """Probability that a feature of a node is zero in a view."""
+        return self.drop_features.feature_drop
 
     def __call__(
         self, x: Features, adjacency: Adjacency, generator: torch.Generator
     ) -> tuple[Features, Adjacency]:
         """Draws one view."""
         return self.drop_features(x, generator), self.drop_edges(adjacency, generator)
+
+
+def drop(edge_drop: float, feature_drop: float) -> Perturbation:
+    """Returns the paper's perturbation with its two probabilities."""
+    return Perturbation(DropEdges(edge_drop), DropFeatures(feature_drop))
 
 
 def _bernoulli(
@@ -86,7 +138,3 @@ def _bernoulli(
     if drawn.device.type == "cpu":  # in half the time, to a resolution of 2⁻²⁴
         return drawn.uniform_(generator=generator).lt_(probability)
     return drawn.bernoulli_(probability, generator=generator)
-
-
-def _require_probability(owner: str, parameter: str, value: float) -> None:
-    require(0 <= value < 1, owner, parameter, "in [0, 1)", value)

@@ -1,19 +1,72 @@
-"""Encoders: one embedding per node."""
+r"""Encoders: :math:`f(X, A) = H`, one embedding per node.
 
-from graphcl.encoders.encoders import (
-    ENCODERS,
-    MeanPoolingEncoder,
-    PygEncoder,
-    ResidualEncoder,
-    build_encoder,
-    glorot,
-)
+An encoder is a module that is called as ``encoder(x, adjacency) -> h``. One that states its layers
+(`LayeredEncoder`) can do everything; any other module trains on whole graphs. Both are built as
+``factory(num_features, dim=, layers=, generator=)``, and `ENCODERS` knows the factories by name.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from graphcl.encoders.layer import Layer, LayeredEncoder, glorot, stated_layers
+from graphcl.errors import require
+from graphcl.registry import ENCODERS
 
 __all__ = [
     "ENCODERS",
-    "MeanPoolingEncoder",
-    "PygEncoder",
-    "ResidualEncoder",
+    "EncoderFactory",
+    "Layer",
+    "LayeredEncoder",
     "build_encoder",
     "glorot",
+    "register_encoder",
+    "stated_layers",
 ]
+
+
+class EncoderFactory(Protocol):
+    """Whatever builds an encoder: a class of modules, or a function."""
+
+    def __call__(
+        self, num_features: int, *, dim: int, layers: int, generator: torch.Generator
+    ) -> nn.Module:
+        """Returns a fresh encoder on the CPU.
+
+        Args:
+            num_features: P, the width of the input.
+            dim: P', the width of the embedding.
+            layers: L.
+            generator: a CPU generator; it alone decides the weights.
+        """
+
+
+def register_encoder(name: str, factory: EncoderFactory) -> None:
+    """Makes an encoder of one's own known by name, for recipes and saved runs."""
+    ENCODERS.register(name, factory)
+
+
+def build_encoder(
+    encoder: str | EncoderFactory,
+    num_features: int,
+    *,
+    dim: int = 512,
+    layers: int = 2,
+    generator: torch.Generator,
+) -> nn.Module:
+    """Returns a freshly initialised encoder on the CPU.
+
+    Args:
+        encoder: a name that `ENCODERS` knows, or a factory.
+        num_features: P, the width of the input.
+        dim: P', the width of every layer and of the embedding.
+        layers: L.
+        generator: a CPU generator; it alone decides the weights.
+    """
+    require(dim >= 1, "build_encoder", "dim", "at least 1", dim)
+    require(layers >= 1, "build_encoder", "layers", "at least 1", layers)
+    factory: Any = ENCODERS.get(encoder) if isinstance(encoder, str) else encoder
+    built = factory(num_features, dim=dim, layers=layers, generator=generator)
+    require(isinstance(built, nn.Module), "encoder", "the factory", "to return a module", built)
+    return built  # type: ignore[no-any-return]

@@ -1,8 +1,8 @@
-"""A graph, and an encoder's weights, as plain tensors."""
+"""A graph as plain tensors."""
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphcl.errors import ParameterError
 from graphcl.graphs.graph import Graph
@@ -64,21 +64,6 @@ def stored_features(graph: Graph, *, feature_scaling: str = "none") -> StoredFea
     else:
         x = StoredFeatures(borrow(graph.x))
     return x.with_unit_rows() if feature_scaling == "row" else x
-
-
-def layer_weights(encoder: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """Returns the weights of a mean-pooling encoder and, of the residual one, its own weights.
-
-    Raises:
-        ParameterError: another encoder, which only sees whole graphs.
-    """
-    names = ("weights", "pooled_weights", "own_weights")
-    found = [getattr(encoder, name, None) for name in names]
-    mean, pooled, own = ([*ws] if isinstance(ws, nn.ParameterList) else [] for ws in found)
-    if not (mean or pooled):
-        name = type(encoder).__name__
-        raise ParameterError(f"encoder must be mean or residual here; got {name}")
-    return mean or pooled, own
 
 
 def _scale_rows(x: Features) -> Features:

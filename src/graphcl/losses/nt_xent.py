@@ -1,19 +1,66 @@
 r"""NT-Xent, the paper's contrastive loss, exact over all pairs in O(N·d) memory."""
 
 import math
+from dataclasses import dataclass
 from functools import cache
 from numbers import Real
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
+from graphcl.distributed import Share, gather_rows, sum_over
 from graphcl.errors import ParameterError, require
 from graphcl.kernels import nt_xent_blocked
+from graphcl.kernels.nt_xent_rows import row_log_denominators, row_pull
+from graphcl.settings import check_setting
 
-PRECISIONS = ("auto", "float32", "tf32", "bf16")
 _DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 _DENSE = "dense tensors of float16, bfloat16, float32 or float64"
+
+
+@dataclass(frozen=True)
+class NTXent:
+    """NT-Xent with its settings: what the training loop calls.
+
+    Attributes:
+        temperature: τ > 0.
+        precision: of the products on a GPU; see `nt_xent`.
+    """
+
+    temperature: float = 0.5
+    precision: str = "auto"
+    recordable: ClassVar[bool] = True  # on a GPU a step can be recorded and replayed
+
+    def __post_init__(self) -> None:
+        check_settings(self.temperature, self.precision)
+
+    def __call__(self, h_1: Tensor, h_2: Tensor) -> Tensor:
+        """Returns the loss between two views of a batch."""
+        return nt_xent(h_1, h_2, self.temperature, precision=self.precision)
+
+    def across(self, h_1: Tensor, h_2: Tensor, *, num_nodes: int, share: Share) -> Tensor:
+        """Returns the loss of a batch whose rows lie in several processes."""
+        return nt_xent_across(
+            h_1,
+            h_2,
+            self.temperature,
+            num_nodes=num_nodes,
+            share=share,
+            precision=self.precision,
+        )
+
+    def bound(self, loss: float, num_nodes: int) -> float | None:
+        """Returns the bound on mutual information that a loss over M nodes gives."""
+        return mutual_information_bound(loss, num_nodes)
+
+
+def check_settings(temperature: Any, precision: str) -> None:
+    """Refuses a temperature or a precision that NT-Xent cannot use."""
+    if not _is_number(temperature):
+        require(False, "nt_xent", "temperature", "a positive number", _kind(temperature))
+    check_setting("nt_xent", "temperature", temperature)
+    check_setting("nt_xent", "precision", precision)
 
 
 def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str = "auto") -> Tensor:
@@ -48,9 +95,7 @@ def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str 
     if not (_dense_floats(h1) and _dense_floats(h2)):
         kinds = f"{_kind(h1)} and {_kind(h2)}"
         require(False, "nt_xent", "h1 and h2", _DENSE, kinds)
-    if not _is_number(temperature):
-        require(False, "nt_xent", "temperature", "a positive number", _kind(temperature))
-    require(temperature > 0, "nt_xent", "temperature", "positive", temperature)
+    check_settings(temperature, precision)
     same = h1.ndim == 2 and h1.shape == h2.shape and len(h1) > 0
     shapes = f"{tuple(h1.shape)} and {tuple(h2.shape)}"
     require(same, "nt_xent", "h1 and h2", "of one shape [M, d] with M > 0", shapes)
@@ -92,7 +137,6 @@ def _kind(value: Any) -> str:
 
 def _tile_precision(h: Tensor, precision: str) -> Any:
     """Returns the precision of the fused kernel's tiles, or None where the plain tiles serve."""
-    require(precision in PRECISIONS, "nt_xent", "precision", f"one of {PRECISIONS}", precision)
     if h.is_cuda and h.dtype != torch.float64 and _has_triton():
         return "bf16" if precision == "auto" else precision
     if precision in ("bf16", "tf32"):
@@ -207,13 +251,110 @@ def _backward(
     # Row u and row M + u are each other's positive.
     pulled[:num_nodes].sub_(z[num_nodes:], alpha=2)
     pulled[num_nodes:].sub_(z[:num_nodes], alpha=2)
-    # Through z = h / ‖h‖: remove the radial part, divide by the norm.
+    return _through_norms(pulled, z, grad / (num_nodes * temperature) * inverse_norm)
+
+
+def _through_norms(pulled: Tensor, z: Tensor, factor: Tensor) -> Tensor:
+    """Returns the gradient in h from that in z = h / ‖h‖, in place; `factor` holds 1 / ‖h‖."""
     radial = torch.linalg.vecdot(z, pulled)[:, None]
-    pulled.addcmul_(z, radial, value=-1)
-    pulled *= (grad / (num_nodes * temperature) * inverse_norm).to(z.dtype)
+    pulled.addcmul_(z, radial, value=-1)  # what only changes the length has no effect
+    pulled *= factor.to(z.dtype)
     return pulled
 
 
 def _loss_and_gradient(h: Tensor, temperature: float, precision: Any) -> tuple[Tensor, Tensor]:
     loss, saved, strips = _forward(h, temperature, precision, keep=True)
     return loss, _backward(saved, 1.0, temperature, precision, strips)
+
+
+def nt_xent_across(
+    h1: Tensor,
+    h2: Tensor,
+    temperature: float = 0.5,
+    *,
+    num_nodes: int,
+    share: Share,
+    precision: str = "auto",
+) -> Tensor:
+    r"""`nt_xent` of the global batch, exact, from each process's share of its rows.
+
+    With m = M / R rows on each of R processes and d numbers per row, a process
+
+    - gathers the unit rows of all: 2M·d numbers held, (R − 1)/R of them received;
+    - computes its 2m rows of E = exp(s/τ) against all 2M columns, in strips, and their sums;
+    - gathers the 2M sums of all rows, 4 bytes each, and adds its part of the loss;
+    - backward, multiplies its strips once more: :math:`\partial L / \partial z_i` is
+      :math:`\sum_j E_{ij}(r_i + r_j) z_j` less the positive, which holds what row i does in the
+      denominators of others too. Nothing is sent.
+
+    Nothing larger than 2m × 2M is held, and that in strips. Work is 3 products of 2m × 2M × d a
+    process (2 where its strips are kept), which is R times less than one process would do without
+    symmetry: `nt_xent` alone saves a third by it.
+
+    Args:
+        h1: embeddings of this process's rows in the first view, ``[m, d]``.
+        h2: likewise in the second view.
+        temperature: τ > 0.
+        num_nodes: M, the size of the global batch; its rows are split as `Share.rows` does.
+        share: this process's place. One process alone computes `nt_xent`.
+        precision: of `nt_xent`. Several processes compute in the inputs' own precision: `auto` and
+            ``float32`` only.
+
+    Returns:
+        The loss of the global batch, the same on every process. Its gradient is that of the global
+        loss with respect to this process's rows; gradients of shared weights must be summed.
+    """
+    if share.world == 1:
+        return nt_xent(h1, h2, temperature, precision=precision)
+    check_settings(temperature, precision)
+    if precision in ("bf16", "tf32"):
+        raise ParameterError(f"nt_xent: precision {precision!r} is for one process; use float32")
+    enough = num_nodes >= share.world
+    require(
+        enough,
+        "train",
+        "the nodes of a batch",
+        f"as many as the {share.world} processes",
+        num_nodes,
+    )
+    rows = share.rows(num_nodes)
+    expected = (rows.stop - rows.start, h1.shape[1])
+    same = h1.shape == h2.shape == expected
+    shapes = f"{tuple(h1.shape)} and {tuple(h2.shape)}"
+    require(same, "nt_xent", "h1 and h2", f"of shape {expected}, this process's share", shapes)
+    h = torch.stack([h1, h2], dim=1).view(-1, h1.shape[1])
+    return cast("Tensor", _NTXentRows.apply(h, float(temperature), num_nodes, share))  # type: ignore[no-untyped-call]
+
+
+class _NTXentRows(torch.autograd.Function):
+    """The loss over all 2M rows, of which 2m are here; the two views of a node are neighbours."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, temperature: float, num_nodes: int, share: Share) -> Tensor:
+        ctx.dtype = h.dtype
+        h = h.float() if h.dtype in (torch.float16, torch.bfloat16) else h
+        scale = inverse_norms(h)
+        own_z = h * scale.to(h.dtype)
+        pairs = own_z.view(len(h) // 2, 2, -1)
+        z = gather_rows(pairs, share, num_nodes).view(2 * num_nodes, -1)
+        start = 2 * share.rows(num_nodes).start
+        own = slice(start, start + len(h))
+        keep = any(ctx.needs_input_grad)
+        own_logs, ctx.strips = row_log_denominators(z, own, temperature, keep=keep)
+        logs = gather_rows(own_logs.view(-1, 2), share, num_nodes).view(-1)
+        positives = torch.linalg.vecdot(pairs[:, 0], pairs[:, 1]).sum()
+        ctx.save_for_backward(z, scale, logs)
+        ctx.own, ctx.temperature, ctx.num_nodes = own, temperature, num_nodes
+        return sum_over((own_logs.sum() - 2 / temperature * positives) / num_nodes, share)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        z, scale, logs = ctx.saved_tensors
+        pulled = row_pull(z, ctx.own, logs, ctx.temperature, ctx.strips)
+        own_z = z[ctx.own]
+        # Row 2u and row 2u + 1 are each other's positive.
+        others = own_z.view(len(own_z) // 2, 2, -1).flip(1).view_as(own_z)
+        pulled.sub_(others, alpha=2)
+        factor = grad / (ctx.num_nodes * ctx.temperature) * scale
+        return _through_norms(pulled, own_z, factor).to(ctx.dtype), None, None, None

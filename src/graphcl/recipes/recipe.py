@@ -2,27 +2,31 @@
 
 import hashlib
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from graphcl.errors import ParameterError, RecipeError, require, suggestion
+from graphcl.errors import RecipeError, suggestion
 from graphcl.files.text import read_text
 from graphcl.files.toml import format_toml
 from graphcl.files.values import typed
-
-# Those of graphcl.encoders, which imports torch; a test holds the two equal.
-ENCODERS = ("mean", "residual", "gcn", "sage", "gat", "gin")
+from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS
+from graphcl.settings import check_setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A complete configuration of GraphCL; section 4.3 of the paper.
 
+    A key with a default came after version 0.1.0: recipes and runs that lack it have the default.
+
     Attributes:
-        encoder: the GNN: `mean` or `residual` (the paper's), `gcn`, `sage`, `gat` or `gin`.
+        encoder: the GNN: `mean` or `residual` (the paper's), `gcn`, `sage`, `gat` or `gin`; or one
+            of your own, by name or as ``module:Class``.
+        perturbation: what draws the views: `drop`, the paper's; or one of your own.
+        loss: what training minimises: `nt-xent`, the paper's; or one of your own.
         layers: L, the number of GNN layers.
         dim: P', the width of every layer and of the embedding.
         edge_drop: probability that an edge is absent from a view.
@@ -43,6 +47,8 @@ class Recipe:
     """
 
     encoder: str
+    perturbation: str = "drop"
+    loss: str = "nt-xent"
     layers: int
     dim: int
     edge_drop: float
@@ -60,14 +66,11 @@ class Recipe:
     inductive: bool
 
     def __post_init__(self) -> None:
-        if self.encoder not in ENCODERS:
-            near = suggestion(str(self.encoder), ENCODERS)
-            raise ParameterError(
-                f"unknown encoder {self.encoder!r}; known: {', '.join(ENCODERS)}{near}"
-            )
-        for key, (holds, constraint) in _CONSTRAINTS.items():
-            value = getattr(self, key)
-            require(holds(value), "recipe", key, constraint, value)
+        ENCODERS.check(self.encoder)
+        PERTURBATIONS.check(self.perturbation)
+        LOSSES.check(self.loss)
+        for key in recipe_keys():
+            check_setting("recipe", key, getattr(self, key))
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, where: str) -> Self:
@@ -78,7 +81,8 @@ class Recipe:
             ParameterError: a value is of the wrong type or breaks its constraint.
         """
         check_keys(values, where=where)
-        missing = [key for key in recipe_keys() if key not in values]
+        needed = [one.name for one in fields(cls) if one.default is MISSING]
+        missing = [key for key in needed if key not in values]
         if missing:
             raise RecipeError(f"{where}: the key {missing[0]!r} is missing")
         return cls(**{key: _typed(key, value) for key, value in values.items()})
@@ -92,10 +96,18 @@ class Recipe:
         """Returns the recipe as TOML, one line per key."""
         return format_toml(asdict(self))
 
+    def identity(self) -> dict[str, str | int | float | bool]:
+        """Returns the values that tell this recipe from others.
+
+        A later key at its default is left out: what was trained before the key came is the same.
+        """
+        defaults = {one.name: one.default for one in fields(self)}
+        return {key: value for key, value in asdict(self).items() if value != defaults[key]}
+
     @property
     def hash(self) -> str:
         """Twelve hex digits that name this configuration in result rows."""
-        return hashlib.sha256(self.to_toml().encode()).hexdigest()[:12]
+        return hashlib.sha256(format_toml(self.identity()).encode()).hexdigest()[:12]
 
 
 def recipe_keys() -> list[str]:
@@ -152,24 +164,3 @@ def check_keys(values: Mapping[str, Any], *, where: str) -> None:
 def _typed(key: str, value: Any) -> Any:
     """Returns `value` as the type of `key`, from text (a command line's) or an exact number."""
     return typed(value, Recipe.__annotations__[key], owner="recipe", key=key)
-
-
-_INFINITY = float("inf")
-_CONSTRAINTS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "layers": (lambda v: 1 <= v <= 64, "in [1, 64]"),
-    "dim": (lambda v: 1 <= v <= 65536, "in [1, 65536]"),
-    "edge_drop": (lambda v: 0 <= v < 1, "in [0, 1)"),
-    "feature_drop": (lambda v: 0 <= v < 1, "in [0, 1)"),
-    "temperature": (lambda v: 0 < v < _INFINITY, "positive"),
-    "epochs": (lambda v: v >= 1, "at least 1"),
-    "batch_nodes": (lambda v: v >= 0, "0 (all nodes) or more"),
-    "learning_rate": (lambda v: 0 < v < _INFINITY, "positive"),
-    "weight_decay": (lambda v: 0 <= v < _INFINITY, "0 or more"),
-    "feature_scaling": (lambda v: v in ("none", "row"), "'none' or 'row'"),
-    "precision": (
-        lambda v: v in ("auto", "float32", "tf32", "bf16"),
-        "'auto', 'float32', 'tf32' or 'bf16'",
-    ),
-    "mode": (lambda v: v in ("auto", "full", "sampled"), "'auto', 'full' or 'sampled'"),
-    "fan_out": (lambda v: 1 <= v <= 65536, "in [1, 65536]"),
-}

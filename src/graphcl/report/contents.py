@@ -11,9 +11,9 @@ import scipy.sparse
 import torch
 from scipy.sparse.csgraph import connected_components
 
-from graphcl.assembly import recipe_perturbation, recipe_source
 from graphcl.errors import GraphCLError, GraphError, RunError
 from graphcl.estimator import GraphCL
+from graphcl.estimator.parts import Parts
 from graphcl.evaluation import linear_probe
 from graphcl.evaluation.confusion import Confusion, probe_confusion
 from graphcl.evaluation.nearest import EXACT_ROWS, nearest
@@ -164,11 +164,12 @@ def _alignment(run: Path, graph: AnyGraph, seed: int, notes: list[str]) -> float
     try:
         model = GraphCL.load(run, device="cpu")
         first = graph.train[0] if isinstance(graph, GraphCollection) else graph
-        source: BatchSource = recipe_source(model.recipe_, first, device=torch.device("cpu"))[0]
-        batch = next(iter(source.epoch(0, seed)))
+        parts = Parts(model.recipe_)
+        source: BatchSource = parts.source(first, device=torch.device("cpu"))[0]
+        batch = next(iter(source.epoch(0, seed, perturbation=parts.perturbation)))
         model.encoder_.eval()
         with torch.no_grad():
-            views = batch.views(recipe_perturbation(model.recipe_), generator(seed, "report"))
+            views = batch.views(generator(seed, "report"))
             h_1, h_2 = batch.encode(model.encoder_, views)
         return alignment(h_1.float().numpy(), h_2.float().numpy())
     except GraphCLError as error:

@@ -8,57 +8,49 @@ import torch
 from torch import Tensor, nn
 
 from graphcl.distributed import ALONE, Share
-from graphcl.errors import require
 from graphcl.kernels.csr import Adjacency, Features
 from graphcl.seeding import generator
-from graphcl.views import Perturbation
+from graphcl.settings import check_setting
+from graphcl.views import View
 
 
 @dataclass(frozen=True)
-class Batch:
+class WholeBatch:
     """A minibatch B of nodes in the graph that holds their L-hop subgraphs, in two copies.
 
-    Perturbing two copies side by side draws both views at once, and the encoder runs once on both:
-    half the calls and larger products than one view after the other.
+    Where every entry is drawn by itself, as the paper's perturbation does, perturbing two copies
+    side by side draws both views at once, and the encoder runs once on both: half the calls and
+    larger products than one view after the other. Any other perturbation is called twice.
 
     Attributes:
-        x: features of that graph, twice.
-        adjacency: its edges, twice.
+        graph: the features and the edges of that graph.
+        copies: the same, twice; built where it is used.
+        perturbation: what the views are drawn from.
         nodes: the rows of B in one copy, or None where B is every node.
         share: of B, the rows that are this process's own.
     """
 
-    x: Features
-    adjacency: Adjacency
+    graph: "FullGraph"
+    perturbation: View
     nodes: Tensor | None = None
     share: Share = ALONE
-
-    @classmethod
-    def of(cls, x: Features, adjacency: Adjacency, nodes: Tensor | None = None) -> "Batch":
-        """Builds a batch from one copy of a graph."""
-        copies = torch.cat([x, x]) if isinstance(x, Tensor) else x.twice()
-        return cls(copies, adjacency.twice(), nodes)
 
     @property
     def num_nodes(self) -> int:
         """M, the size of the minibatch over all processes."""
-        return self.adjacency.num_nodes // 2 if self.nodes is None else len(self.nodes)
+        return self.graph.adjacency.num_nodes if self.nodes is None else len(self.nodes)
 
-    def views(
-        self, perturbation: Perturbation, generator: torch.Generator
-    ) -> tuple[Features, Adjacency]:
-        """Draws both views: one perturbation of the two copies."""
-        return perturbation(self.x, self.adjacency, generator)
+    def views(self, generator: torch.Generator) -> list[tuple[Features, Adjacency]]:
+        """Draws both views: as one view of the two copies where that is the same."""
+        if getattr(self.perturbation, "entrywise", False):
+            return [self.perturbation(*self.graph.copies, generator)]
+        return [self.perturbation(self.graph.x, self.graph.adjacency, generator) for _ in range(2)]
 
     def encode(
-        self, encoder: nn.Module, views: tuple[Features, Adjacency]
+        self, encoder: nn.Module, views: list[tuple[Features, Adjacency]]
     ) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of B, or this process's share, in view 1 and in view 2."""
-        return self.pairs(encoder(*views))
-
-    def pairs(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Splits the embeddings of both copies into those of B in view 1 and in view 2."""
-        h_1, h_2 = h.chunk(2)
+        h_1, h_2 = encoder(*views[0]).chunk(2) if len(views) == 1 else (encoder(*v) for v in views)
         if self.nodes is None and self.share.world == 1:
             return h_1, h_2
         own = self.share.rows(self.num_nodes)
@@ -91,7 +83,7 @@ class FullGraph:
     batch_nodes: int = 0
 
     def __post_init__(self) -> None:
-        require(self.batch_nodes >= 0, "FullGraph", "batch_nodes", "0 or more", self.batch_nodes)
+        check_setting("FullGraph", "batch_nodes", self.batch_nodes)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -105,21 +97,23 @@ class FullGraph:
         """Whether every batch is the whole graph."""
         return self.steps_per_epoch == 1
 
+    @cached_property
+    def copies(self) -> tuple[Features, Adjacency]:
+        """The graph twice, side by side, with no edge between the copies."""
+        x = torch.cat([self.x, self.x]) if isinstance(self.x, Tensor) else self.x.twice()
+        return x, self.adjacency.twice()
+
     def epoch(
-        self, number: int, seed: int, *, first: int = 0, share: Share = ALONE
-    ) -> Iterator[Batch]:
+        self, number: int, seed: int, *, perturbation: View, first: int = 0, share: Share = ALONE
+    ) -> Iterator[WholeBatch]:
         """Yields the batches of one epoch from the `first` on; the same for number and seed."""
+        whole = WholeBatch(self, perturbation, share=share)
         if self.steps_per_epoch == 1:
-            yield from [replace(self._whole, share=share)][first:]
+            yield from [whole][first:]
             return
         order = torch.randperm(
             self.adjacency.num_nodes, generator=generator(seed, "batches", number)
         )
         # Equal sizes: a last batch of few nodes would have few negatives.
         for nodes in order.tensor_split(self.steps_per_epoch)[first:]:
-            here = nodes.to(self.adjacency.indptr.device)
-            yield replace(self._whole, nodes=here, share=share)
-
-    @cached_property
-    def _whole(self) -> Batch:
-        return Batch.of(self.x, self.adjacency)
+            yield replace(whole, nodes=nodes.to(self.adjacency.indptr.device))

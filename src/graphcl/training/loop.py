@@ -1,23 +1,23 @@
-"""The training loop: the paper's steps 1 to 4, on one screen."""
+"""The training loop: the paper's steps 1 to 4, in one function."""
 
 import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from graphcl.distributed import ALONE, Share, current_share, data_parallel
-from graphcl.errors import TrainingError, require
+from graphcl.errors import TrainingError
 from graphcl.kernels.blocks import retry_smaller
-from graphcl.losses.nt_xent import mutual_information_bound
-from graphcl.losses.nt_xent_distributed import nt_xent_distributed
+from graphcl.losses import Loss
 from graphcl.seeding import derive
+from graphcl.settings import check_setting
 from graphcl.training.cuda_graph import CudaGraphStep
-from graphcl.views import Perturbation
+from graphcl.views import View
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class EpochMetrics:
         epoch: its number, from 1.
         loss: mean of the epoch's losses, each over one batch.
         gradient_norm: mean of the norms of the gradient over all parameters.
-        mi_bound: the paper's lower bound on mutual information, log k − loss; None for M = 1.
+        mi_bound: the paper's lower bound on mutual information, log k − loss; None for M = 1, and
+            for a loss that gives no bound.
         seconds: since training began.
     """
 
@@ -67,10 +68,10 @@ class TrainingState:
     seconds: float = 0.0
     history: list[EpochMetrics] = field(default_factory=list)
 
-    def end_epoch(self) -> EpochMetrics:
+    def end_epoch(self, bound_of: Callable[[float, int], float | None]) -> EpochMetrics:
         """Closes the epoch: its steps become one line of history."""
         loss, norm = torch.stack(self.results).mean(dim=0).tolist()
-        bound = mutual_information_bound(loss, round(sum(self.sizes) / len(self.sizes)))
+        bound = bound_of(loss, round(sum(self.sizes) / len(self.sizes)))
         self.history.append(EpochMetrics(self.epoch + 1, loss, norm, bound, self.seconds))
         self.epoch, self.step, self.results, self.sizes = self.epoch + 1, 0, [], []
         return self.history[-1]
@@ -83,8 +84,8 @@ class Batch(Protocol):
     def num_nodes(self) -> int:
         """M, the size of the minibatch over all processes."""
 
-    def views(self, perturbation: Perturbation, generator: torch.Generator) -> Any:
-        """Draws two views."""
+    def views(self, generator: torch.Generator) -> Any:
+        """Returns two views, drawn now or ahead."""
 
     def encode(self, encoder: nn.Module, views: Any) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of B, or this process's share, in view 1 and in view 2."""
@@ -102,13 +103,14 @@ class BatchSource(Protocol):
         """Whether every batch is the same tensors, so that a GPU can replay a recorded step."""
 
     def epoch(
-        self, number: int, seed: int, *, first: int = 0, share: Share = ALONE
+        self, number: int, seed: int, *, perturbation: View, first: int = 0, share: Share = ALONE
     ) -> Iterator[Batch]:
         """Yields the batches of one epoch; the same for the same number and seed.
 
         Args:
             number: the epoch's, from 0.
             seed: decides order and draws.
+            perturbation: what the batches' views are drawn from.
             first: the batch to begin with, after so many steps of the epoch.
             share: of each batch, the rows that are this process's own.
         """
@@ -118,21 +120,20 @@ def train(
     encoder: nn.Module,
     source: BatchSource,
     *,
-    perturbation: Perturbation,
-    temperature: float,
+    perturbation: View,
+    loss: Loss,
     epochs: int,
     learning_rate: float = 0.001,
     weight_decay: float = 0.0,
-    precision: str = "auto",
     seed: int = 0,
     restore: Callable[[TrainingState], None] = lambda _: None,
     on_step: Callable[[TrainingState], None] = lambda _: None,
     on_epoch: Callable[[EpochMetrics], None] = lambda _: None,
 ) -> None:
-    """Trains `encoder` in place with Adam on NT-Xent between two views of each batch.
+    """Trains `encoder` in place with Adam on the loss between two views of each batch.
 
-    The draws of a step depend on `seed` and the step's number alone. On a CPU, the same seed gives
-    the same weights, bit for bit, whether or not training was interrupted on the way.
+    The draws of a step depend on `seed` and the step's number alone. On a CPU, the same seed and
+    number of threads give the same weights, bit for bit, whether or not training was interrupted.
 
     In a group of processes (`graphcl.distributed`) each encodes its share of every batch; the
     loss is over the whole batch, and all processes hold the same weights.
@@ -141,20 +142,19 @@ def train(
         encoder: any module called as ``encoder(x, adjacency) -> h``, on the source's device.
         source: yields the batches.
         perturbation: the distribution t that both views are drawn from.
-        temperature: τ of the loss.
+        loss: called with the embeddings of a batch in both views.
         epochs: how often each node is visited.
         learning_rate: Adam's.
         weight_decay: Adam's, an L2 penalty as in the paper.
-        precision: of the loss's products; see `nt_xent`.
         seed: decides batches and views.
         restore: called before the first step; may put an earlier state in place.
         on_step: called after each step, and after each epoch's end with the next one's beginning.
         on_epoch: called after each epoch. An exception raised in any of these ends training.
 
     Raises:
-        TrainingError: the loss is no longer finite.
+        TrainingError: the loss is no longer finite, or cannot be divided among processes.
     """
-    require(epochs >= 1, "train", "epochs", "at least 1", epochs)
+    check_setting("train", "epochs", epochs)
     device = next(encoder.parameters()).device
     on_gpu, share = device.type == "cuda", current_share()
     adam = torch.optim.Adam(
@@ -168,21 +168,21 @@ def train(
     state = TrainingState(encoder, adam, epochs)
     restore(state)
     encode = data_parallel(_Encode(encoder), share)
-    contrast = partial(
-        nt_xent_distributed, temperature=temperature, precision=precision, share=share
-    )
+    contrast = _over_processes(loss, share)
 
     def update(batch: Batch) -> Tensor:
-        views = batch.views(perturbation, generator)  # step 2: two views
+        views = batch.views(generator)  # step 2: two views
         h_1, h_2 = encode(batch, views)  # step 3: encode both
-        loss = contrast(h_1, h_2, num_nodes=batch.num_nodes)  # step 4: update the encoder
+        value = contrast(h_1, h_2, batch.num_nodes)  # step 4: update the encoder
         adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        value.backward()  # type: ignore[no-untyped-call]
         adam.step()
-        return torch.stack([loss.detach(), _gradient_norm(encoder)])
+        return torch.stack([value.detach(), _gradient_norm(encoder)])
 
-    alone = share.world == 1  # a recorded step cannot wait for other processes
-    recordable = on_gpu and source.constant and getattr(encoder, "recordable", False) and alone
+    # A recorded step cannot wait for other processes, and no part of it may depend on the host.
+    parts = (encoder, perturbation, loss)
+    recordable = on_gpu and source.constant and share.world == 1
+    recordable = recordable and all(getattr(part, "recordable", False) for part in parts)
     step = CudaGraphStep(update, generator) if recordable else update
 
     def seeded(batch: Batch) -> Tensor:
@@ -195,14 +195,16 @@ def train(
     try:
         while state.epoch < epochs:
             # step 1: a minibatch B
-            for batch in source.epoch(state.epoch, seed, first=state.step, share=share):
+            for batch in source.epoch(
+                state.epoch, seed, perturbation=perturbation, first=state.step, share=share
+            ):
                 # Kept as tensors: reading them here would make a GPU wait for the host.
                 state.results.append(retry_smaller(partial(seeded, batch)))
                 state.sizes.append(batch.num_nodes)
                 state.step += 1
                 state.seconds = time.perf_counter() - began
                 on_step(state)
-            metrics = state.end_epoch()
+            metrics = state.end_epoch(getattr(loss, "bound", lambda *_: None))
             if not math.isfinite(metrics.loss):
                 raise TrainingError(
                     f"the loss became {metrics.loss} in epoch {metrics.epoch}; try a lower "
@@ -224,6 +226,21 @@ class _Encode(nn.Module):
 
     def forward(self, batch: Batch, views: Any) -> tuple[Tensor, Tensor]:
         return batch.encode(self.encoder, views)
+
+
+def _over_processes(loss: Loss, share: Share) -> Callable[[Tensor, Tensor, int], Tensor]:
+    """Returns the loss of a batch of M nodes, of which this process may hold a share of the rows.
+
+    Raises:
+        TrainingError: there are several processes, and the loss has no `across`.
+    """
+    if share.world == 1:
+        return lambda h_1, h_2, _: loss(h_1, h_2)
+    if not hasattr(loss, "across"):
+        name = type(loss).__name__
+        raise TrainingError(f"the loss {name} trains in one process: it does not define across()")
+    across = cast("Any", loss).across
+    return lambda h_1, h_2, num_nodes: across(h_1, h_2, num_nodes=num_nodes, share=share)
 
 
 def _gradient_norm(encoder: nn.Module) -> Tensor:

@@ -9,6 +9,7 @@ from graphcl.distributed import ALONE, Share
 from graphcl.errors import require
 from graphcl.seeding import derive, generator
 from graphcl.training.loop import Batch, BatchSource
+from graphcl.views import View
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class ManyGraphs:
         return self.steps_per_epoch == 1
 
     def epoch(
-        self, number: int, seed: int, *, first: int = 0, share: Share = ALONE
+        self, number: int, seed: int, *, perturbation: View, first: int = 0, share: Share = ALONE
     ) -> Iterator[Batch]:
         """Yields the batches of one epoch from the `first` on; the same for number and seed."""
         order = torch.randperm(len(self.graphs), generator=generator(seed, "graphs", number))
@@ -46,5 +47,7 @@ class ManyGraphs:
             graph = self.graphs[index]
             if first < graph.steps_per_epoch:
                 below = derive(seed, "graph", index)
-                yield from graph.epoch(number, below, first=first, share=share)
+                yield from graph.epoch(
+                    number, below, perturbation=perturbation, first=first, share=share
+                )
             first = max(0, first - graph.steps_per_epoch)

@@ -1,22 +1,56 @@
 """How one graph is trained: whole, or by sampled neighbourhoods."""
 
-import itertools
-import operator
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self
 
 import scipy.sparse
 import torch
+from torch import nn
 
 from graphcl.devices import available_memory_bytes
+from graphcl.encoders import LayeredEncoder
 from graphcl.errors import ParameterError, TrainingError
 from graphcl.graphs.graph import Graph
 
-MODES = ("auto", "full", "sampled")
-SAMPLED_ENCODERS = ("mean", "residual")
 SAMPLED_BATCH_NODES = 512  # where a recipe leaves the batch open
 CPU_NODES = 50_000  # above, a CPU spends minutes on every step that encodes the whole graph
-SHARE = 0.7  # of the memory there is; the rest is for what the estimate leaves out
+USABLE = 0.7  # of the memory there is; the rest is for what the estimate leaves out
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What decides how an encoder can train, and what that takes.
+
+    Attributes:
+        encoder: its name, for messages.
+        widths: the width of each layer's result.
+        parameters: how many numbers are trained.
+        sampled: whether it can train on sampled trees: it states its layers, and its views are
+            drawn by the paper's perturbation.
+        own: whether a layer keeps the node itself beside the mean.
+    """
+
+    encoder: str
+    widths: tuple[int, ...]
+    parameters: int
+    sampled: bool = True
+    own: bool = False
+
+    @classmethod
+    def of(cls, encoder: nn.Module, name: str, *, dim: int, layers: int, sampled: bool) -> Self:
+        """Reads an encoder's statement; of one without, `dim` and `layers` say its widths."""
+        parameters = sum(one.numel() for one in encoder.parameters())
+        if not isinstance(encoder, LayeredEncoder):
+            return cls(name, (dim,) * layers, parameters, sampled=False)
+        stated = encoder.statement()
+        widths = tuple(layer.outputs for layer in stated)
+        own = any(layer.own is not None for layer in stated)
+        return cls(name, widths, parameters, sampled=sampled, own=own)
+
+    @property
+    def training_bytes(self) -> int:
+        """What the weights take: themselves, their gradient and Adam's two means."""
+        return 4 * 4 * self.parameters
 
 
 class Mode(NamedTuple):
@@ -26,29 +60,27 @@ class Mode(NamedTuple):
     reason: str
 
 
-def choose_mode(
-    graph: Graph, mode: str, *, encoder: str, dim: int, layers: int, device: torch.device
-) -> Mode:
+def choose_mode(graph: Graph, mode: str, footprint: Footprint, *, device: torch.device) -> Mode:
     """Returns the mode that is asked for; for ``auto``, the one that fits size and memory.
 
     Whole, a step encodes every node twice. Sampled, it encodes a tree around each node of a batch:
     more work per node, and memory that does not grow with the graph.
 
     Raises:
-        ParameterError: sampling is asked for with an encoder that only sees whole graphs.
+        ParameterError: sampling is asked for with parts that only see whole graphs.
     """
-    if mode == "sampled" and encoder not in SAMPLED_ENCODERS:
-        known = " or ".join(SAMPLED_ENCODERS)
-        raise ParameterError(f"mode 'sampled' needs the encoder {known}; got {encoder!r}")
+    whole_only = f"the encoder {footprint.encoder!r} or its views only see whole graphs"
+    if mode == "sampled" and not footprint.sampled:
+        raise ParameterError(f"mode 'sampled' is not possible: {whole_only}; use mode=full")
     if mode in ("full", "sampled"):
         return Mode(mode, "as asked")  # type: ignore[arg-type]
-    if encoder not in SAMPLED_ENCODERS:
-        return Mode("full", f"the encoder {encoder!r} only sees whole graphs")
-    needed = full_graph_bytes(graph, dim, layers, encoder)
+    if not footprint.sampled:
+        return Mode("full", whole_only)
+    needed = full_graph_bytes(graph, footprint)
     available = available_memory_bytes(device)
     size = f"about {needed / 1e9:.1f} GB" if needed >= 1e8 else "under 0.1 GB"
     figures = f"{size} of the {available / 1e9:.1f} GB that are free"
-    if needed > SHARE * available:
+    if needed > USABLE * available:
         return Mode("sampled", f"the whole graph would take {figures}")
     if device.type == "cpu" and graph.num_nodes > CPU_NODES:
         return Mode("sampled", f"{graph.num_nodes:,} nodes are many for a CPU to encode per step")
@@ -58,10 +90,8 @@ def choose_mode(
 def check_memory(
     graph: Graph,
     mode: Mode,
+    footprint: Footprint,
     *,
-    encoder: str,
-    dim: int,
-    layers: int,
     batch_nodes: int,
     fan_out: int,
     feature_scaling: str,
@@ -75,19 +105,15 @@ def check_memory(
             choose not to ask.
     """
     available = available_memory_bytes(device)
-    weights = encoder_bytes(graph.num_features, dim, layers, encoder)
 
     def needed(batch_nodes: int) -> int:
         if mode.name == "full":
-            return full_graph_bytes(graph, dim, layers, encoder)
-        own = encoder == "residual"
+            return full_graph_bytes(graph, footprint)
         table = table_bytes(
             graph, feature_scaling=feature_scaling, precision=precision, device=device
         )
-        step = sampled_bytes(
-            graph.num_features, dim, fan_outs=(fan_out,) * layers, batch_nodes=batch_nodes, own=own
-        )
-        return weights + table + step
+        step = sampled_bytes(graph.num_features, footprint, fan_out, batch_nodes=batch_nodes)
+        return footprint.training_bytes + table + step
 
     if needed(batch_nodes) <= available:
         return
@@ -95,10 +121,10 @@ def check_memory(
     smaller = batch_nodes // 2
     while smaller > 16 and needed(smaller) > available:
         smaller //= 2
-    if weights > available:
+    if footprint.training_bytes > available:
         advice = "the encoder's weights alone do not fit; set a smaller dim"
     elif mode.name == "full":
-        sampled = "mode=sampled" if encoder in SAMPLED_ENCODERS else "encoder=mean mode=sampled"
+        sampled = "mode=sampled" if footprint.sampled else "encoder=mean mode=sampled"
         advice = f"set {sampled}, or a smaller dim"
     elif needed(smaller) <= available:
         advice = f"batch_nodes={smaller} would fit; a smaller dim or fan_out helps, too"
@@ -131,32 +157,26 @@ def table_bytes(
 
 
 def sampled_bytes(
-    num_features: int, dim: int, *, fan_outs: Sequence[int], batch_nodes: int, own: bool
+    num_features: int, footprint: Footprint, fan_out: int, *, batch_nodes: int
 ) -> int:
     """Estimates what a sampled step holds: two views of this batch and of the next.
 
     Per tree node above the deepest level: its inputs in both batches, its first layer and that
     layer's gradient. The levels above hold a tenth of the rows and more layers: left out.
     """
-    sizes = list(itertools.accumulate(fan_outs, operator.mul, initial=batch_nodes))
+    sizes: list[int] = [batch_nodes * fan_out**hop for hop in range(len(footprint.widths) + 1)]
     rows = sum(sizes[:-1])
-    inputs = 2 * rows * num_features * (2 if own else 1)
-    activations = rows * dim * 2
+    inputs = 2 * rows * num_features * (2 if footprint.own else 1)
+    activations = rows * footprint.widths[0] * 2
     numbers = 2 * 3 * sum(sizes)  # node numbers of 8 bytes, weights of 4; twice
     return 4 * (2 * (inputs + activations) + numbers)
 
 
-def encoder_bytes(num_features: int, dim: int, layers: int, encoder: str) -> int:
-    """Estimates what the weights take: themselves, their gradient and Adam's two means."""
-    numbers = num_features * dim + (layers - 1) * dim**2
-    return 4 * 4 * numbers * (2 if encoder == "residual" else 1)
-
-
-def full_graph_bytes(graph: Graph, dim: int, layers: int, encoder: str = "mean") -> int:
+def full_graph_bytes(graph: Graph, footprint: Footprint) -> int:
     """Estimates what training on the whole graph holds: two views, with what backward needs."""
     stored = graph.x.nnz * 3 if hasattr(graph.x, "nnz") else graph.x.size
     features = 5 * stored  # the table, both copies, both perturbed
-    activations = 2 * graph.num_nodes * dim * (3 * layers + 4)
+    # Three tables a layer: the product, its activation, a gradient. Four more for the loss.
+    activations = 2 * graph.num_nodes * (3 * sum(footprint.widths) + 4 * footprint.widths[-1])
     entries = 12 * len(graph.indices)
-    weights = encoder_bytes(graph.num_features, dim, layers, encoder)
-    return 4 * (features + activations) + 8 * entries + weights
+    return 4 * (features + activations) + 8 * entries + footprint.training_bytes

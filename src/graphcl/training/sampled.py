@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from graphcl.distributed import ALONE, Share
-from graphcl.errors import require
+from graphcl.encoders import stated_layers
+from graphcl.errors import ParameterError, require
 from graphcl.files.npy import read_here_and_there
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.subgraph import training_subgraph
-from graphcl.graphs.tensors import feature_tensor, layer_weights, stored_features
+from graphcl.graphs.tensors import feature_tensor, stored_features
 from graphcl.kernels.blocks import retry_smaller
 from graphcl.kernels.borrow import borrow
 from graphcl.kernels.stored import StoredFeatures
@@ -25,7 +25,7 @@ from graphcl.memory import free_memory_bytes
 from graphcl.sampling import FAN_OUTS, TreeView, encode_tree, sample_tree, tree_views
 from graphcl.seeding import derive, generator
 from graphcl.training.modes import sampled_dtype
-from graphcl.views import Perturbation
+from graphcl.views import Perturbation, View
 
 T = TypeVar("T")
 
@@ -37,12 +37,10 @@ class SampledBatch:
     Attributes:
         nodes: the M seed nodes, over all processes.
         trees: the two views of the sampled subgraphs of this process's share of them.
-        perturbation: what the views were drawn from.
     """
 
     nodes: Tensor
     trees: tuple[TreeView, TreeView]
-    perturbation: Perturbation
 
     @property
     def num_nodes(self) -> int:
@@ -51,18 +49,15 @@ class SampledBatch:
 
     def views(
         self,
-        perturbation: Perturbation,
         generator: torch.Generator,  # noqa: ARG002 (the draws follow from seed, epoch and step)
     ) -> tuple[TreeView, TreeView]:
         """Returns the two views."""
-        same = perturbation == self.perturbation
-        require(same, "SampledGraph", "perturbation", "the one that trains", self.perturbation)
         return self.trees
 
     def encode(self, encoder: nn.Module, views: tuple[TreeView, TreeView]) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of this process's seed nodes in view 1 and in view 2."""
-        weights = layer_weights(encoder)
-        return encode_tree(views[0], *weights), encode_tree(views[1], *weights)
+        layers = stated_layers(encoder, "mode 'sampled'")
+        return encode_tree(views[0], layers), encode_tree(views[1], layers)
 
 
 @dataclass(frozen=True)
@@ -81,23 +76,19 @@ class SampledGraph:
             a store stay on disk: rows are gathered out of the map in the type they have there.
         indptr: CSR row pointers, int64, on the same device.
         indices: CSR column indices, int64; on a CPU int32 too.
-        perturbation: the distribution t, the same that `train` is given.
         batch_nodes: M, the nodes per step.
         fan_outs: neighbours per hop, one number per layer of the encoder.
         replace: sample with replacement.
-        unbiased: weigh a child by its parent's degree; see `sample_tree`.
-        own_features: whether the encoder takes nodes' own features too, as the residual one does.
+        own_features: whether a layer of the encoder keeps the node itself.
         edge_weights: of a weighted graph, for this way of sampling.
     """
 
     x: Tensor | StoredFeatures
     indptr: Tensor
     indices: Tensor
-    perturbation: Perturbation
     batch_nodes: int = 512
     fan_outs: tuple[int, ...] = FAN_OUTS
     replace: bool = True
-    unbiased: bool = True
     own_features: bool = True
     edge_weights: EdgeWeights | None = None
 
@@ -105,15 +96,12 @@ class SampledGraph:
     def of(
         cls,
         graph: Graph,
-        perturbation: Perturbation,
         *,
         device: torch.device,
-        inductive: bool = False,
         feature_scaling: str = "none",
         batch_nodes: int = 512,
         fan_outs: Sequence[int] = FAN_OUTS,
         replace: bool = True,
-        unbiased: bool = True,
         own_features: bool = True,
         precision: str = "auto",
     ) -> Self:
@@ -123,20 +111,15 @@ class SampledGraph:
 
         Args:
             graph: any graph.
-            perturbation: the distribution t.
             device: where training happens.
-            inductive: train on the training nodes and the edges among them alone.
             feature_scaling: see `feature_tensor`.
             batch_nodes: as above, like what follows.
             fan_outs: as above.
             replace: as above.
-            unbiased: as above.
             own_features: as above.
             precision: on a GPU ``float32`` and ``tf32`` keep features and the encoder's products
                 in float32.
         """
-        if inductive:
-            graph = training_subgraph(graph)
         graph.check()
         mapped = [array for array in (graph.x, graph.indices) if isinstance(array, np.memmap)]
         if device.type == "cpu" and sum(array.nbytes for array in mapped) > free_memory_bytes():
@@ -145,11 +128,9 @@ class SampledGraph:
             _dense_features(graph, device, feature_scaling, precision),
             borrow(graph.indptr).to(device),
             borrow(graph.indices).to(device),
-            perturbation,
             batch_nodes=batch_nodes,
             fan_outs=tuple(fan_outs),
             replace=replace,
-            unbiased=unbiased,
             own_features=own_features,
             edge_weights=None
             if graph.edge_weight is None
@@ -177,21 +158,36 @@ class SampledGraph:
         return False
 
     def epoch(
-        self, number: int, seed: int, *, first: int = 0, share: Share = ALONE
+        self, number: int, seed: int, *, perturbation: View, first: int = 0, share: Share = ALONE
     ) -> Iterator[SampledBatch]:
-        """Yields the batches of one epoch from the `first` on; the same for number and seed."""
+        """Yields the batches of one epoch from the `first` on; the same for number and seed.
+
+        Raises:
+            ParameterError: the perturbation is not the paper's, which alone is drawn on trees.
+        """
+        if not isinstance(perturbation, Perturbation):
+            name = type(perturbation).__name__
+            raise ParameterError(f"mode 'sampled' draws views by 'drop' alone; got {name}")
         order = torch.randperm(self.num_nodes, generator=generator(seed, "batches", number))
         # Equal sizes: a last batch of few nodes would have few negatives.
         parts = order.to(self.indptr.device).tensor_split(self.steps_per_epoch)
         works = [
-            partial(self.batch, nodes, seed=derive(seed, "sampled", number, step), share=share)
+            partial(
+                self.batch,
+                nodes,
+                perturbation,
+                seed=derive(seed, "sampled", number, step),
+                share=share,
+            )
             for step, nodes in enumerate(parts)
         ][first:]
         # A GPU works through its queue while the host fills it: it needs no thread.
         on_gpu = self.indptr.is_cuda
         yield from map(retry_smaller, works) if on_gpu else one_ahead(works)
 
-    def batch(self, nodes: Tensor, *, seed: int, share: Share = ALONE) -> SampledBatch:
+    def batch(
+        self, nodes: Tensor, perturbation: Perturbation, *, seed: int, share: Share = ALONE
+    ) -> SampledBatch:
         """Samples the subgraphs of a share of `nodes` and perturbs them twice."""
         own = share.rows(len(nodes))
         tree = sample_tree(
@@ -200,7 +196,6 @@ class SampledGraph:
             nodes[own],
             fan_outs=self.fan_outs,
             replace=self.replace,
-            unbiased=self.unbiased,
             edge_weights=self.edge_weights,
             seed=derive(seed, "tree"),
             first=own.start,
@@ -208,12 +203,11 @@ class SampledGraph:
         views = tree_views(
             self.x,
             tree,
-            edge_drop=self.perturbation.drop_edges.edge_drop,
-            feature_drop=self.perturbation.drop_features.feature_drop,
+            perturbation,
             own=self.own_features,
             seed=derive(seed, "views"),
         )
-        return SampledBatch(nodes, views, self.perturbation)
+        return SampledBatch(nodes, views)
 
 
 def _dense_features(

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphcl.assembly import recipe_encoder, recipe_perturbation, recipe_source
 from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.devices import peak_memory_bytes, reset_peak_memory
 from graphcl.estimator import GraphCL
+from graphcl.estimator.parts import Parts
 from graphcl.graphs.graph import Graph
 from graphcl.paper.plots import COLOURS, MARKERS, finish, new_figure
 from graphcl.paper.studies.study import Plan, Study, averages, identity
@@ -83,8 +83,9 @@ def _seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device) -> f
 
 
 def _step_seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device) -> float:
-    source, _ = recipe_source(recipe, graph, device=device)
-    encoder = recipe_encoder(recipe, graph.num_features, seed=seed).to(device)
+    parts = Parts(recipe)
+    source, _ = parts.source(graph, device=device)
+    encoder = parts.new_encoder(graph.num_features, seed=seed).to(device)
     marks: list[float] = []
 
     class Timed:
@@ -106,8 +107,8 @@ def _step_seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device)
     train(
         encoder,
         Timed(),  # type: ignore[arg-type]
-        perturbation=recipe_perturbation(recipe),
-        temperature=recipe.temperature,
+        perturbation=parts.perturbation,
+        loss=parts.loss,
         epochs=1,
         seed=seed,
     )

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from graphcl.assembly import recipe_encoder
 from graphcl.embedding import embed
 from graphcl.estimator import GraphCL
+from graphcl.estimator.parts import Parts
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.paper.plots import COLOURS, finish, new_figure, title_of
 from graphcl.paper.reproduce import dataset_of
@@ -45,7 +45,7 @@ def _epochs_job(plan: Plan, dataset: str, seed: int) -> Job:
         graph = one_graph(dataset)
         model = GraphCL(recipe, seed=seed, device=str(plan.device))
         tensors = graph_tensors(graph, device=plan.device, feature_scaling=recipe.feature_scaling)
-        born = recipe_encoder(recipe, graph.num_features, seed=seed).to(plan.device)
+        born = Parts(recipe).new_encoder(graph.num_features, seed=seed).to(plan.device)
         found = {0: embed(born, *tensors)}
 
         def keep(metrics: EpochMetrics) -> None:

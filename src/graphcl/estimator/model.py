@@ -1,11 +1,9 @@
 """`GraphCL`: the method behind scikit-learn's verbs."""
 
-import json
 import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self, overload
@@ -18,24 +16,26 @@ import sklearn.utils
 import torch
 from sklearn.base import BaseEstimator
 
-from graphcl import __version__
-from graphcl.assembly import recipe_batches, recipe_encoder, recipe_training
 from graphcl.devices import resolve_device
 from graphcl.distributed import current_share
 from graphcl.embedding import embed, embed_graph
+from graphcl.encoders import EncoderFactory, LayeredEncoder
 from graphcl.errors import GraphCLError, GraphError, RunError, require
-from graphcl.files.toml import format_toml
+from graphcl.estimator.fitted import Fitted
+from graphcl.estimator.parts import Parts
 from graphcl.graphs.collection import GraphCollection, as_graphs
 from graphcl.graphs.fingerprint import fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
+from graphcl.losses import Loss
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.recipes.recipe import recipe_keys
 from graphcl.runs import files as runs
 from graphcl.training import Checkpoints, EpochMetrics, train
 from graphcl.training.loop import TrainingState
-from graphcl.training.modes import SAMPLED_ENCODERS, Mode
+from graphcl.training.modes import Mode
 from graphcl.training.progress import RowProgress, progress
+from graphcl.views import View
 
 Rows = npt.NDArray[np.float32]
 Several = GraphCollection | list[Any] | tuple[Any, ...]
@@ -52,7 +52,11 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
     Args:
         recipe: a shipped recipe's name, a path to a `.toml`, or a `Recipe`.
         encoder: overrides the recipe's key of that name, as do all the keywords that follow;
-            None leaves the recipe's value. See `graphcl.recipes.Recipe` for their meaning.
+            None leaves the recipe's value. See `graphcl.recipes.Recipe` for their meaning. It may
+            be an object: a factory or class as `graphcl.encoders.EncoderFactory` describes, or a
+            module, a copy of which is trained from the weights it has.
+        perturbation: as above; or an object as `graphcl.views.View` describes.
+        loss: as above; or an object as `graphcl.losses.Loss` describes.
         layers: as above.
         dim: as above.
         edge_drop: as above.
@@ -90,12 +94,15 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
     mode_: Mode
     seconds_: float
     seed_: int
+    _fitted: Fitted | None = None
 
     def __init__(
         self,
         recipe: str | Path | Recipe = "default",
         *,
-        encoder: str | None = None,
+        encoder: str | EncoderFactory | torch.nn.Module | None = None,
+        perturbation: str | View | None = None,
+        loss: str | Loss | None = None,
         layers: int | None = None,
         dim: int | None = None,
         edge_drop: float | None = None,
@@ -118,6 +125,8 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.recipe = recipe
         self.encoder = encoder
+        self.perturbation = perturbation
+        self.loss = loss
         self.layers = layers
         self.dim = dim
         self.edge_drop = edge_drop
@@ -140,9 +149,13 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
 
     def complete_recipe(self) -> Recipe:
         """Returns the recipe with this estimator's keywords laid over it."""
+        return self._parts().recipe
+
+    def _parts(self) -> Parts:
         given = {key: getattr(self, key) for key in recipe_keys()}
+        own = {key: given.pop(key) for key in ("encoder", "perturbation", "loss")}
         changed = {key: value for key, value in given.items() if value is not None}
-        return load_recipe(self.recipe).with_values(**changed)
+        return Parts.of(load_recipe(self.recipe).with_values(**changed), **own)
 
     def fit(
         self,
@@ -178,15 +191,16 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
             checkpoints = Checkpoints(checkpoints)
         known = checkpoints is None or isinstance(checkpoints, Checkpoints)
         require(known, "GraphCL", "checkpoints", "a folder or a Checkpoints", checkpoints)
-        recipe, device, seed = self.complete_recipe(), resolve_device(self.device), int(seed)
-        trained = {**asdict(recipe), "seed": seed, "graph": fingerprint(graphs)}
+        parts, device, seed = self._parts(), resolve_device(self.device), int(seed)
+        recipe = parts.recipe
+        trained = {**recipe.identity(), "seed": seed, "graph": fingerprint(graphs)}
         saved = checkpoints.latest(trained) if checkpoints and resume else None
         modes = saved.about["trained"]["modes"] if saved else ()
-        source, decided = recipe_batches(
-            recipe, graphs, device=device, modes=modes, ignore_memory=self.ignore_memory
+        source, decided = parts.batches(
+            graphs, device=device, modes=modes, ignore_memory=self.ignore_memory
         )
         mode = decided[0]._replace(reason="as begun") if saved else decided[0]
-        encoder = recipe_encoder(recipe, given.num_features, seed=seed).to(device)
+        encoder = parts.new_encoder(given.num_features, seed=seed).to(device)
         if checkpoints:
             checkpoints.begin(trained | {"modes": [mode.name for mode in decided]}, saved)
         speaks = self.verbose and current_share().first
@@ -194,20 +208,19 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
             print(f"mode {mode.name}: {mode.reason}", file=sys.stderr, flush=True)
         began = time.perf_counter() - (saved.about["seconds"] if saved else 0.0)
         shown = progress(recipe.epochs) if speaks else nullcontext(lambda _: None)
-        before = self.__dict__.copy()
+        before = self._fitted
+        fitted = Fitted(parts, encoder, given.num_features, seed, [], mode=mode)
         with shown as show:
 
             def begin(state: TrainingState) -> None:
                 if saved:
                     saved.restore(state)
-                new = {"recipe_": recipe, "encoder_": encoder, "mode_": mode, "seed_": seed}
-                new |= {"history_": list(state.history), "seconds_": state.seconds}
-                new["num_features_"] = given.num_features
-                self.__dict__.update(new)  # at once: an interrupt finds this fit or the earlier one
+                fitted.history, fitted.seconds = list(state.history), state.seconds
+                self._fitted = fitted  # from here on an interrupt leaves the weights reached
 
             def record(metrics: EpochMetrics) -> None:
-                self.history_.append(metrics)
-                self.seconds_ = time.perf_counter() - began
+                fitted.history.append(metrics)
+                fitted.seconds = time.perf_counter() - began
                 show(metrics)
                 on_epoch(metrics)
 
@@ -215,7 +228,11 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
                 train(
                     encoder,
                     source,
-                    **recipe_training(recipe),
+                    perturbation=parts.perturbation,
+                    loss=parts.loss,
+                    epochs=recipe.epochs,
+                    learning_rate=recipe.learning_rate,
+                    weight_decay=recipe.weight_decay,
                     seed=seed,
                     restore=begin,
                     on_step=checkpoints or (lambda _: None),
@@ -223,7 +240,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
                 )
             except (GraphCLError, torch.OutOfMemoryError) as error:
                 if not isinstance(error, RunError):  # a full disk spoils no weights
-                    self.__dict__ = before
+                    self._fitted = before
                 raise
         return self
 
@@ -249,26 +266,34 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
             An array ``[num_nodes, dim]``; of several graphs, a list of such arrays in the order of
             the list, or of a collection's `graphs`: train, then validation, then test.
         """
-        self._require_fitted("transform")
+        fitted = self._require_fitted("transform")
         given = as_graphs(graph)
         if isinstance(given, GraphCollection):
             if nodes is not None:
                 raise GraphError(f"{given.name}: a range of nodes is of one graph, not of several")
-            return [self._transform_one(one, None, None) for one in given.graphs]
-        return self._transform_one(given, nodes, scratch)
+            return [self._transform_one(fitted, one, None, None) for one in given.graphs]
+        return self._transform_one(fitted, given, nodes, scratch)
 
-    def _transform_one(self, graph: Graph, nodes: slice | None, scratch: Path | None) -> Any:
-        name, found, wanted = graph.name, graph.num_features, self.num_features_
+    def _transform_one(
+        self, fitted: Fitted, graph: Graph, nodes: slice | None, scratch: Path | None
+    ) -> Any:
+        name, found, wanted = graph.name, graph.num_features, fitted.num_features
         if found != wanted:
             raise GraphError(f"{name}: has {found} features; the model was trained on {wanted}")
         device = resolve_device(self.device)
-        encoder, scaling = self.encoder_.to(device), self.recipe_.feature_scaling
-        if graph.num_nodes > LAYERWISE_NODES and self.recipe_.encoder in SAMPLED_ENCODERS:
-            options: dict[str, Any] = {"device": device, "feature_scaling": scaling}
-            options |= {"nodes": nodes, "scratch": scratch}
-            if self.verbose:
-                options["on_rows"] = RowProgress()
-            return self._table(embed_graph(encoder, graph, **options), graph, nodes)
+        encoder = fitted.encoder.to(device)
+        scaling = fitted.parts.recipe.feature_scaling
+        if graph.num_nodes > LAYERWISE_NODES and isinstance(encoder, LayeredEncoder):
+            z = embed_graph(
+                encoder,
+                graph,
+                device=device,
+                feature_scaling=scaling,
+                nodes=nodes,
+                scratch=scratch,
+                on_rows=RowProgress() if self.verbose else lambda *_: None,
+            )
+            return self._table(z, graph, nodes)
         x, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
         return self._table(embed(encoder, x, adjacency)[nodes or slice(None)], graph, nodes)
 
@@ -287,8 +312,11 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         Args:
             input_features: ignored; for scikit-learn.
         """
-        self._require_fitted("get_feature_names_out")
-        return np.array([f"graphcl{column}" for column in range(self.recipe_.dim)], dtype=object)
+        fitted = self._require_fitted("get_feature_names_out")
+        width = fitted.parts.recipe.dim
+        if isinstance(fitted.encoder, LayeredEncoder):
+            width = fitted.encoder.statement()[-1].outputs
+        return np.array([f"graphcl{column}" for column in range(width)], dtype=object)
 
     def set_output(self, *, transform: str | None = None) -> Self:
         """Chooses what `transform` returns: ``default`` arrays, or ``pandas`` or ``polars`` tables.
@@ -316,10 +344,12 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
             return polars.DataFrame(z, schema=names.tolist(), orient="row")
         return z
 
-    @property
-    def n_features_in_(self) -> int:
-        """The width of the features, under scikit-learn's name."""
-        return self.num_features_
+    def __getattr__(self, name: str) -> Any:
+        """Returns what `fit` has found: the attributes that end in an underscore."""
+        found = _FITTED.get(name)
+        if found is None or self._fitted is None or found(self._fitted) is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return found(self._fitted)
 
     def __sklearn_tags__(self) -> Any:
         """Tells scikit-learn that X is a graph, or a list of graphs, and no table of numbers."""
@@ -333,7 +363,7 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_is_fitted__(self) -> bool:
         """Says whether `fit` was called, for scikit-learn's `check_is_fitted`."""
-        return hasattr(self, "encoder_")
+        return self._fitted is not None
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Writes a run directory that `load` reads back; it appears whole or not at all.
@@ -348,48 +378,58 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
 
     def write_to(self, folder: Path, **origin: str) -> None:
         """Writes configuration, weights and metrics into an existing folder."""
-        about: dict[str, str | int] = {"format": runs.FORMAT, "graphcl": __version__}
-        about |= {"seed": self.seed_, "num_features": self.num_features_, **origin}
-        recipe = self.recipe_.to_toml()
-        (folder / runs.CONFIG).write_text(f"[recipe]\n{recipe}\n[run]\n{format_toml(about)}")
-        runs.write_weights(folder / runs.MODEL, self.encoder_.state_dict())
-        lines = [json.dumps(asdict(metrics), allow_nan=False) for metrics in self.history_]
-        (folder / runs.METRICS).write_text("".join(f"{line}\n" for line in lines))
+        self._require_fitted("save").write(folder, **origin)
 
     @classmethod
-    def load(cls, path: str | Path, *, device: str = "auto") -> Self:
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        device: str = "auto",
+        encoder: EncoderFactory | torch.nn.Module | None = None,
+        perturbation: View | None = None,
+        loss: Loss | None = None,
+    ) -> Self:
         """Returns the fitted estimator of a run directory.
+
+        A run never says what code to execute. Where its encoder is of the caller's own, pass the
+        same class or module here, or register it first. Its own perturbation and loss are needed
+        to train again, not to embed.
+
+        Args:
+            path: the run.
+            device: as for the estimator.
+            encoder: what the run was trained with, where that was an object.
+            perturbation: likewise.
+            loss: likewise.
 
         Raises:
             RunError: the directory is missing, or a file in it is damaged.
+            ParameterError: the run's encoder is not registered, or another one was passed.
         """
-        folder, where = Path(path), Path(path) / runs.CONFIG
-        config = runs.read_config(folder)
-        recipe, about = Recipe.from_mapping(config["recipe"], where=str(where)), config["run"]
-        for key in ("seed", "num_features"):
-            if key not in about:
-                raise RunError(f"{where}: [run] lacks {key!r}")
-            if type(about[key]) is not int:
-                raise RunError(f"{where}: [run] {key} must be a whole number; got {about[key]!r}")
-        seed, num_features = about["seed"], about["num_features"]
-        # Compared with the weights that are there before room for them is made.
-        if not 1 <= num_features <= runs.weights_bytes(folder) // (4 * recipe.dim):
-            wrong = f"num_features = {num_features} and dim = {recipe.dim}"
-            raise RunError(f"{where}: {wrong} do not fit {runs.MODEL}")
-        model = cls(recipe, seed=seed, device=device)
-        model.recipe_, model.num_features_, model.seed_ = recipe, num_features, seed
-        model.encoder_ = recipe_encoder(recipe, num_features, seed=seed)
-        try:
-            model.encoder_.load_state_dict(runs.read_weights(folder))
-        except RuntimeError:
-            raise RunError(f"{folder / runs.MODEL}: its weights do not fit {runs.CONFIG}") from None
-        try:
-            model.history_ = [EpochMetrics(**line) for line in runs.read_metrics(folder)]
-        except TypeError as error:
-            raise RunError(f"{folder / runs.METRICS}: damaged ({error})") from None
-        model.seconds_ = model.history_[-1].seconds if model.history_ else 0.0
+        fitted = Fitted.read(
+            Path(path), own_encoder=encoder, own_perturbation=perturbation, own_loss=loss
+        )
+        recipe, seed = fitted.parts.recipe, fitted.seed
+        model = cls(
+            recipe, seed=seed, device=device, encoder=encoder, perturbation=perturbation, loss=loss
+        )
+        model._fitted = fitted
         return model
 
-    def _require_fitted(self, verb: str) -> None:
-        if not hasattr(self, "encoder_"):
+    def _require_fitted(self, verb: str) -> Fitted:
+        if self._fitted is None:
             raise NotFittedError(f"GraphCL: call fit before {verb}")
+        return self._fitted
+
+
+_FITTED: dict[str, Callable[[Fitted], Any]] = {
+    "recipe_": lambda fitted: fitted.parts.recipe,
+    "encoder_": lambda fitted: fitted.encoder,
+    "num_features_": lambda fitted: fitted.num_features,
+    "n_features_in_": lambda fitted: fitted.num_features,
+    "history_": lambda fitted: fitted.history,
+    "mode_": lambda fitted: fitted.mode,
+    "seconds_": lambda fitted: fitted.seconds,
+    "seed_": lambda fitted: fitted.seed,
+}

@@ -1,0 +1,140 @@
+r"""A layer of an encoder, stated once; every way to compute it follows from the statement.
+
+.. math:: H' = \sigma\bigl(\nu(\hat A H W_1 + H W_2 + b)\bigr)
+
+:math:`\hat A H` is each node's mean over itself and its neighbours. Edge weights enter there and
+nowhere else (`graphcl.kernels.csr`). :math:`W_2` is what a layer keeps of the node itself,
+:math:`\nu` its normalisation and :math:`\sigma` its activation; each of them, and the bias b, may
+be absent.
+
+Where the statement is used:
+
+- `Layer.on_graph` computes a layer on all nodes: whole-graph training, and small graphs;
+- `graphcl.sampling.encode_tree` computes it on sampled trees;
+- `graphcl.embedding` computes it on blocks of rows, for graphs of any size;
+- `graphcl.training.modes` reads its widths to estimate memory.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import elu
+
+from graphcl.errors import ParameterError
+from graphcl.kernels.csr import Adjacency, Features, linear, mean_pool, mean_pool_elu, product
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The statement of one layer.
+
+    Attributes:
+        pooled: W_1, ``[inputs, outputs]``: what the mean over the neighbourhood is multiplied by.
+        own: W_2, ``[inputs, outputs]``: what the node's own row is multiplied by; None keeps
+            nothing of it beside its part in the mean.
+        bias: b, ``[outputs]``, or None.
+        normalisation: a module or function of ``[rows, outputs]``, before the activation. In
+            inference it must treat each row by itself, as batch normalisation does with its
+            running statistics. While a sampled batch trains it sees the rows of all levels.
+        activation: a function of each number by itself, or None.
+    """
+
+    pooled: Tensor
+    own: Tensor | None = None
+    bias: Tensor | None = None
+    normalisation: Callable[[Tensor], Tensor] | None = None
+    activation: Callable[[Tensor], Tensor] | None = elu
+
+    @property
+    def outputs(self) -> int:
+        """The width of the layer's result."""
+        return self.pooled.shape[1]
+
+    @property
+    def ends_in_elu(self) -> bool:
+        """Whether ELU alone follows the products; fused kernels compute both at once."""
+        return self.bias is None and self.normalisation is None and self.activation is elu
+
+    def finish(self, h: Tensor, *, inplace: bool = False) -> Tensor:
+        """Returns what follows the products: bias, normalisation, activation.
+
+        Args:
+            h: the products' result, ``[rows, outputs]``.
+            inplace: `h` may be overwritten.
+        """
+        if self.bias is not None:
+            h = h + self.bias
+        if self.normalisation is not None:
+            h = self.normalisation(h)
+        if self.activation is None:
+            return h
+        return elu(h, inplace=inplace) if self.activation is elu else self.activation(h)
+
+    def on_graph(self, h: Features, adjacency: Adjacency) -> Tensor:
+        """Returns the layer's result on every node, ``[num_nodes, outputs]``; differentiable.
+
+        It pools on the narrower side of W_1. On equal widths it pools first, except where the
+        node's own row is kept: there the mean would be one more activation to hold.
+        """
+        inputs, outputs = self.pooled.shape
+        first = isinstance(h, Tensor) and (
+            inputs < outputs or (inputs == outputs and self.own is None)
+        )
+        if isinstance(h, Tensor) and first:
+            mean = mean_pool(h, adjacency)
+            if self.own is None:
+                return self.finish(product(mean, self.pooled))
+            return self.finish(torch.addmm(h @ self.own, mean, self.pooled))
+        moved = linear(h, self.pooled)
+        if self.own is not None:
+            return self.finish(mean_pool(moved, adjacency) + linear(h, self.own))
+        if self.ends_in_elu:
+            return mean_pool_elu(moved, adjacency)
+        return self.finish(mean_pool(moved, adjacency))
+
+
+class LayeredEncoder(nn.Module):
+    """An encoder that states its layers; subclasses define `statement` and their parameters.
+
+    Such an encoder trains on whole graphs and on sampled trees, embeds graphs of any size layer by
+    layer, and its step can be recorded on a GPU.
+    """
+
+    recordable = True  # shapes depend on no draw: a CUDA graph can hold a training step
+
+    def statement(self) -> tuple[Layer, ...]:
+        """Returns the layers, from the input to the embedding."""
+        raise NotImplementedError(f"{type(self).__name__} must define statement()")
+
+    def forward(self, x: Features, adjacency: Adjacency) -> Tensor:
+        """Returns the embeddings, ``[num_nodes, dim]``."""
+        h = x
+        for layer in self.statement():
+            h = layer.on_graph(h, adjacency)
+        assert isinstance(h, Tensor)
+        return h
+
+
+def stated_layers(encoder: nn.Module, who: str = "this") -> tuple[Layer, ...]:
+    """Returns the layers that an encoder states.
+
+    Raises:
+        ParameterError: it states none and only sees whole graphs; `who` needs more.
+    """
+    if isinstance(encoder, LayeredEncoder):
+        return encoder.statement()
+    name = type(encoder).__name__
+    raise ParameterError(
+        f"{who} needs an encoder that states its layers, like mean or residual; got {name}"
+    )
+
+
+def glorot(module: nn.Module, generator: torch.Generator) -> None:
+    """Draws every weight matrix of `module` by Glorot's rule; vectors that are biases become 0."""
+    for name, parameter in module.named_parameters():
+        if parameter.ndim >= 2:
+            nn.init.xavier_uniform_(parameter, generator=generator)
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)

@@ -1,0 +1,98 @@
+"""What a training leaves in an estimator, in memory and in a run directory."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from graphcl import __version__
+from graphcl.errors import RunError
+from graphcl.estimator.parts import Parts
+from graphcl.files.toml import format_toml
+from graphcl.recipes import Recipe
+from graphcl.runs import files as runs
+from graphcl.training import EpochMetrics
+from graphcl.training.modes import Mode
+
+
+@dataclass
+class Fitted:
+    """What a training leaves in an estimator, replaced as one: there is one training or another.
+
+    Attributes:
+        parts: the complete recipe that was trained, and the caller's own parts.
+        encoder: the trained encoder.
+        num_features: the width of the features it takes.
+        seed: the seed that it was trained with.
+        history: one `EpochMetrics` per epoch.
+        seconds: how long training took.
+        mode: whether the (first) graph was trained whole or sampled, and why; None after `load`.
+    """
+
+    parts: Parts
+    encoder: torch.nn.Module
+    num_features: int
+    seed: int
+    history: list[EpochMetrics]
+    seconds: float = 0.0
+    mode: Mode | None = None
+
+    def write(self, folder: Path, **origin: str) -> None:
+        """Writes configuration, weights and metrics into an existing folder.
+
+        Args:
+            folder: not yet a run.
+            origin: what `config.toml` keeps of the graph.
+        """
+        about: dict[str, str | int] = {"format": runs.FORMAT, "graphcl": __version__}
+        about |= {"seed": self.seed, "num_features": self.num_features, **origin}
+        recipe = self.parts.recipe.to_toml()
+        (folder / runs.CONFIG).write_text(f"[recipe]\n{recipe}\n[run]\n{format_toml(about)}")
+        runs.write_weights(folder / runs.MODEL, self.encoder.state_dict())
+        lines = [json.dumps(asdict(metrics), allow_nan=False) for metrics in self.history]
+        (folder / runs.METRICS).write_text("".join(f"{line}\n" for line in lines))
+
+    @classmethod
+    def read(cls, folder: Path, **own: Any) -> Self:
+        """Reads a run; `own` are the caller's parts, as `Parts` takes them.
+
+        Raises:
+            RunError: the directory is missing, or a file in it is damaged.
+            ParameterError: the run's encoder is not registered, or another one was passed.
+        """
+        where = folder / runs.CONFIG
+        config = runs.read_config(folder)
+        parts = Parts(Recipe.from_mapping(config["recipe"], where=str(where)), **own)
+        about = config["run"]
+        for key in ("seed", "num_features"):
+            if key not in about:
+                raise RunError(f"{where}: [run] lacks {key!r}")
+            if type(about[key]) is not int:
+                raise RunError(f"{where}: [run] {key} must be a whole number; got {about[key]!r}")
+        seed, num_features = about["seed"], about["num_features"]
+        _require_sizes(parts, num_features, folder)
+        encoder = parts.new_encoder(num_features, seed=seed)
+        try:
+            encoder.load_state_dict(runs.read_weights(folder))
+        except RuntimeError:
+            raise RunError(f"{folder / runs.MODEL}: its weights do not fit {runs.CONFIG}") from None
+        try:
+            history = [EpochMetrics(**line) for line in runs.read_metrics(folder)]
+        except TypeError as error:
+            raise RunError(f"{folder / runs.METRICS}: damaged ({error})") from None
+        seconds = history[-1].seconds if history else 0.0
+        return cls(parts, encoder, num_features, seed, history, seconds)
+
+
+def _require_sizes(parts: Parts, num_features: int, folder: Path) -> None:
+    """Refuses sizes that need more weights than the run has, before room for them is made."""
+    available = runs.weights_bytes(folder)
+    try:
+        fits = num_features >= 1 and 4 * parts.footprint(num_features).parameters <= available
+    except (RuntimeError, TypeError, OverflowError):  # sizes that no tensor can have
+        fits = False
+    if not fits:
+        wrong = f"num_features = {num_features} and dim = {parts.recipe.dim}"
+        raise RunError(f"{folder / runs.CONFIG}: {wrong} do not fit {runs.MODEL}")

@@ -1,0 +1,177 @@
+"""From a recipe, and the objects that a caller brings for it, to the parts of a training."""
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from graphcl.distributed import current_share, from_rank
+from graphcl.encoders import EncoderFactory, build_encoder
+from graphcl.errors import require
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.subgraph import training_subgraph
+from graphcl.graphs.tensors import graph_tensors
+from graphcl.losses import Loss
+from graphcl.recipes import Recipe
+from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS, Registry
+from graphcl.seeding import generator
+from graphcl.training import FullGraph, ManyGraphs, SampledGraph
+from graphcl.training.modes import (
+    SAMPLED_BATCH_NODES,
+    Footprint,
+    Mode,
+    check_memory,
+    choose_mode,
+)
+from graphcl.views import Perturbation, View
+
+OneGraph = FullGraph | SampledGraph
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A complete recipe and the objects that stand behind its names.
+
+    Attributes:
+        recipe: names every part.
+        own_encoder: a factory or a module of the caller's own; None: the registry knows the name.
+        own_perturbation: likewise, a ready object.
+        own_loss: likewise.
+    """
+
+    recipe: Recipe
+    own_encoder: EncoderFactory | nn.Module | None = None
+    own_perturbation: View | None = None
+    own_loss: Loss | None = None
+
+    @classmethod
+    def of(cls, recipe: Recipe, *, encoder: Any, perturbation: Any, loss: Any) -> Self:
+        """Lays parts over a recipe: each a name, an object, or None for the recipe's own."""
+        given = ((ENCODERS, encoder), (PERTURBATIONS, perturbation), (LOSSES, loss))
+        names = {known.kind: known.name_of(part) for known, part in given if part is not None}
+        objects = (part if not isinstance(part, str) else None for _, part in given)
+        return cls(recipe.with_values(**names), *objects)
+
+    def new_encoder(self, num_features: int, *, seed: int) -> nn.Module:
+        """Returns the encoder on the CPU: fresh weights, or a copy of the caller's module."""
+        chosen: Any = ENCODERS.resolve(self.recipe.encoder, self.own_encoder)
+        if isinstance(chosen, nn.Module):
+            return copy.deepcopy(chosen)
+        return build_encoder(
+            chosen,
+            num_features,
+            dim=self.recipe.dim,
+            layers=self.recipe.layers,
+            generator=generator(seed, "weights"),
+        )
+
+    @property
+    def perturbation(self) -> View:
+        """The distribution that views are drawn from."""
+        rates = {"edge_drop": self.recipe.edge_drop, "feature_drop": self.recipe.feature_drop}
+        return _ready(PERTURBATIONS, self.recipe.perturbation, self.own_perturbation, **rates)  # type: ignore[no-any-return]
+
+    @property
+    def loss(self) -> Loss:
+        """What training minimises."""
+        values = {"temperature": self.recipe.temperature, "precision": self.recipe.precision}
+        return _ready(LOSSES, self.recipe.loss, self.own_loss, **values)  # type: ignore[no-any-return]
+
+    def footprint(self, num_features: int) -> Footprint:
+        """Returns what the encoder asks of a training, without memory for its weights."""
+        with torch.device("meta"):
+            encoder = self.new_encoder(num_features, seed=0)
+        return Footprint.of(
+            encoder,
+            self.recipe.encoder,
+            dim=self.recipe.dim,
+            layers=self.recipe.layers,
+            sampled=isinstance(self.perturbation, Perturbation),
+        )
+
+    def source(
+        self, graph: Graph, *, device: torch.device, mode: str = "", ignore_memory: bool = False
+    ) -> tuple[OneGraph, Mode]:
+        """Returns the batches of one graph, whole or sampled, and which and why.
+
+        Args:
+            graph: what to train on.
+            device: where.
+            mode: ``full`` or ``sampled`` where that is decided already; else the recipe decides.
+            ignore_memory: start even where memory may not suffice.
+
+        Raises:
+            TrainingError: they would not fit in memory, and `ignore_memory` is false.
+        """
+        recipe = self.recipe
+        if recipe.inductive:
+            graph = training_subgraph(graph)
+        footprint = self.footprint(graph.num_features)
+        chosen = choose_mode(graph, mode or recipe.mode, footprint, device=device)
+        batch_nodes = recipe.batch_nodes or SAMPLED_BATCH_NODES
+        if not ignore_memory:
+            check_memory(
+                graph,
+                chosen,
+                footprint,
+                batch_nodes=batch_nodes,
+                fan_out=recipe.fan_out,
+                feature_scaling=recipe.feature_scaling,
+                precision=recipe.precision,
+                device=device,
+            )
+        if chosen.name == "full":
+            tensors = graph_tensors(graph, device=device, feature_scaling=recipe.feature_scaling)
+            return FullGraph(*tensors, recipe.batch_nodes), chosen
+        sampled = SampledGraph.of(
+            graph,
+            device=device,
+            feature_scaling=recipe.feature_scaling,
+            batch_nodes=batch_nodes,
+            fan_outs=(recipe.fan_out,) * len(footprint.widths),
+            replace=recipe.sample_with_replacement,
+            own_features=footprint.own,
+            precision=recipe.precision,
+        )
+        return sampled, chosen
+
+    def batches(
+        self,
+        graphs: Sequence[Graph],
+        *,
+        device: torch.device,
+        modes: Sequence[str] = (),
+        ignore_memory: bool = False,
+    ) -> tuple[OneGraph | ManyGraphs, list[Mode]]:
+        """Returns the batches of one graph or several, and how each graph is trained and why.
+
+        Args:
+            graphs: what to train on.
+            device: where.
+            modes: one per graph, where they are decided already, as by a checkpoint. Else the
+                recipe decides, and of several processes the first, whose memory the others may not
+                have.
+            ignore_memory: start even where memory may not suffice.
+        """
+        built = [
+            self.source(graph, device=device, mode=mode, ignore_memory=ignore_memory)
+            for graph, mode in zip(graphs, modes or [""] * len(graphs), strict=True)
+        ]
+        chosen = [mode.name for _, mode in built]
+        agreed = json.loads(from_rank(json.dumps(chosen).encode(), current_share()))
+        if agreed != chosen:
+            return self.batches(graphs, device=device, modes=agreed, ignore_memory=ignore_memory)
+        sources = tuple(source for source, _ in built)
+        return sources[0] if len(sources) == 1 else ManyGraphs(sources), [mode for _, mode in built]
+
+
+def _ready(registry: Registry, name: str, own: Any, **values: Any) -> Any:
+    """Returns a caller's ready object, or builds the named part with the recipe's values."""
+    part = registry.resolve(name, own)
+    ready = part(**values) if own is None or isinstance(own, type) else part
+    require(callable(ready), registry.kind, "the object", "callable", ready)
+    return ready

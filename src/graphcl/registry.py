@@ -1,0 +1,130 @@
+"""Named parts of the method: shipped, registered by a caller, or brought by an installed package.
+
+A recipe names its encoder, perturbation and loss. A name is one of ours, one that the caller has
+registered, or an entry point of an installed package. Any other part is passed as an object; a run
+then keeps where its class lives (``package.module:Class``), which nobody imports: whoever loads the
+run passes the class again or registers it.
+
+Nothing here imports torch: a recipe is read, and its names are checked, without it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from graphcl.errors import ParameterError, require, suggestion
+
+
+class Registry:
+    """The known parts of one kind.
+
+    Args:
+        kind: what messages call it: ``encoder``.
+        group: the entry points of installed packages that are of this kind.
+        shipped: our own parts, as ``module:attribute`` by name; imported on first use.
+    """
+
+    def __init__(self, kind: str, group: str, shipped: dict[str, str]) -> None:
+        self.kind, self.group = kind, group
+        self._places, self._parts = dict(shipped), dict[str, Any]()
+
+    def register(self, name: str, part: Any) -> None:
+        """Makes `part` known as `name` in this process.
+
+        Raises:
+            ParameterError: the name is taken, or looks like the place of a class.
+        """
+        plain = bool(name) and ":" not in name and name.isprintable()
+        require(plain, f"register {self.kind}", "name", "plain text without a colon", name)
+        taken = name in self._places or self._parts.get(name, part) is not part
+        require(not taken, f"register {self.kind}", "name", "one that is not taken", name)
+        self._parts[name] = part
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields every known name: ours, registered ones, then those of installed packages."""
+        installed = [point.name for point in entry_points(group=self.group)]
+        return iter(dict.fromkeys([*self._places, *self._parts, *installed]))
+
+    def __contains__(self, name: object) -> bool:
+        return name in list(self)
+
+    def get(self, name: str) -> Any:
+        """Returns the part of that name.
+
+        Raises:
+            ParameterError: the name is unknown.
+        """
+        self.check(name)
+        if name in self._parts:
+            return self._parts[name]
+        if name in self._places:
+            module, _, attribute = self._places[name].partition(":")
+            return getattr(import_module(module), attribute)
+        for point in entry_points(group=self.group):
+            if point.name == name:
+                return point.load()
+        raise ParameterError(
+            f"{self.kind} {name!r} is not registered; pass the object as {self.kind}=, or "
+            f"register it under a name"
+        )
+
+    def check(self, name: str) -> None:
+        """Refuses a name that is neither known nor the place of a class.
+
+        Raises:
+            ParameterError: lists the known names, and the nearest.
+        """
+        if ":" not in name and name not in self:
+            known = ", ".join(self)
+            raise ParameterError(
+                f"unknown {self.kind} {name!r}; known: {known}{suggestion(name, self)}"
+            )
+
+    def name_of(self, part: Any) -> str:
+        """Returns what a recipe calls a part: its name, or its place and its fields.
+
+        An object of a dataclass is ``package.module:Class(field=value, …)``: a recipe with other
+        values is another recipe.
+        """
+        if isinstance(part, str):
+            return part
+        for name, known in self._parts.items():
+            if known is part:
+                return name
+        owner = part if hasattr(part, "__qualname__") else type(part)
+        place = f"{owner.__module__}:{owner.__qualname__}"
+        if owner is part or not is_dataclass(part):
+            return place
+        values = ", ".join(f"{one.name}={getattr(part, one.name)!r}" for one in fields(part))
+        return f"{place}({values})"
+
+    def resolve(self, name: str, part: Any) -> Any:
+        """Returns `part` where one is given, else the part that `name` names.
+
+        Raises:
+            ParameterError: the name is unknown, or `part` is of another class than it says.
+        """
+        if part is None or isinstance(part, str):
+            return self.get(name)
+        given = self.name_of(part)
+        same = given.partition("(")[0] == name.partition("(")[0]
+        require(same, self.kind, "the object", f"of {name.partition('(')[0]}", given)
+        return part
+
+
+ENCODERS = Registry(
+    "encoder",
+    "graphcl.encoders",
+    {
+        "mean": "graphcl.encoders.paper:MeanPoolingEncoder",
+        "residual": "graphcl.encoders.paper:ResidualEncoder",
+        "gcn": "graphcl.encoders.pyg:gcn",
+        "sage": "graphcl.encoders.pyg:sage",
+        "gat": "graphcl.encoders.pyg:gat",
+        "gin": "graphcl.encoders.pyg:gin",
+    },
+)
+PERTURBATIONS = Registry("perturbation", "graphcl.perturbations", {"drop": "graphcl.views:drop"})
+LOSSES = Registry("loss", "graphcl.losses", {"nt-xent": "graphcl.losses.nt_xent:NTXent"})
