@@ -25,10 +25,10 @@ from benchmarks.rivals import (
     pyg_encoder,
     pygcl_loss,
 )
-from graphcl.assembly import recipe_encoder, recipe_perturbation
 from graphcl.datasets import load_dataset
 from graphcl.devices import peak_memory_bytes
 from graphcl.estimator import GraphCL
+from graphcl.estimator.parts import Parts
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import nt_xent
 from graphcl.recipes import load_recipe
@@ -89,15 +89,15 @@ def encoder_row() -> dict[str, Any]:
     """Two views of Cora drawn, encoded and differentiated, against PyG's message passing."""
     graph, recipe = load_dataset("cora"), load_recipe("cora")
     x, adjacency = graph_tensors(graph, device=CPU, feature_scaling=recipe.feature_scaling)
-    (batch,) = FullGraph(x, adjacency, 0).epoch(0, 0)
-    encoder = recipe_encoder(recipe, graph.num_features, seed=0)
-    perturbation, generator = recipe_perturbation(recipe), torch.Generator().manual_seed(0)
+    parts, generator = Parts(recipe), torch.Generator().manual_seed(0)
+    (batch,) = FullGraph(x, adjacency, 0).epoch(0, 0, perturbation=parts.perturbation)
+    encoder = parts.new_encoder(graph.num_features, seed=0)
     _, pyg = pyg_encoder(graph, recipe, "cpu")
     pull = [h.detach() for h in views(graph.num_nodes, recipe.dim)]
     weight, both = torch.randn(recipe.dim, recipe.dim), torch.cat(pull)
 
     def ours() -> None:
-        drawn = batch.views(perturbation, generator)
+        drawn = batch.views(generator)
         torch.autograd.backward(batch.encode(encoder, drawn), pull)
 
     seconds = median_seconds(

@@ -29,8 +29,9 @@ from graphcl.devices import peak_memory_bytes, resolve_device
 from graphcl.embedding import embed_graph
 from graphcl.encoders import build_encoder
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.subgraph import training_subgraph
 from graphcl.graphs.tensors import graph_tensors
-from graphcl.losses import nt_xent
+from graphcl.losses import NTXent, nt_xent
 from graphcl.sampling import sample_tree, tree_views
 from graphcl.training import FullGraph, train
 from graphcl.training.sampled import SampledBatch, SampledGraph
@@ -97,13 +98,13 @@ def one_step(encoder: torch.nn.Module, adam: torch.optim.Adam, batch: SampledBat
 
 def epoch_seconds(graph: Graph, *, dim: int, batch_nodes: int, epochs: int = 2) -> list[float]:
     """Trains through the public loop; the first epoch compiles and warms up."""
-    source = SampledGraph.of(graph, PERTURBATION, device=CPU, batch_nodes=batch_nodes)
+    source = SampledGraph.of(graph, device=CPU, batch_nodes=batch_nodes)
     marks: list[float] = [0.0]
     train(
         residual(graph.num_features, dim, CPU),
         source,
         perturbation=PERTURBATION,
-        temperature=TEMPERATURE,
+        loss=NTXent(TEMPERATURE),
         epochs=epochs,
         on_epoch=lambda metrics: marks.append(metrics.seconds),
     )
@@ -114,13 +115,13 @@ def cpu_rows(*, large: bool) -> list[dict[str, Any]]:
     """Steps of the real size on a graph of 50,000 nodes, through the loop and in parts."""
     num_nodes, batch_nodes, dim, steps = 50_000, 512, 512, 20 if large else 8
     graph = synthetic_graph(num_nodes, 1_000_000, 602, 41)
-    source = SampledGraph.of(graph, PERTURBATION, device=CPU, batch_nodes=batch_nodes)
+    source = SampledGraph.of(graph, device=CPU, batch_nodes=batch_nodes)
     nodes = torch.arange(batch_nodes)
     encoder = residual(602, dim, CPU)
     adam = torch.optim.Adam(encoder.parameters(), lr=1e-3, fused=True)
-    batch = source.batch(nodes, seed=0)
+    batch = source.batch(nodes, PERTURBATION, seed=0)
     csr = (source.indptr, source.indices)
-    drops = {"edge_drop": 0.1, "feature_drop": 0.5, "own": True, "seed": 0}
+    drops = {"perturbation": PERTURBATION, "own": True, "seed": 0}
     tree = sample_tree(*csr, nodes, seed=0)
     parts = {
         "sampling": seconds(lambda: sample_tree(*csr, nodes, seed=0)),
@@ -129,7 +130,7 @@ def cpu_rows(*, large: bool) -> list[dict[str, Any]]:
         "matrix products alone": seconds(step_products(batch, dim)),
     }
     began, done = time.perf_counter(), 0
-    for number, one in enumerate(source.epoch(0, 0)):
+    for number, one in enumerate(source.epoch(0, 0, perturbation=PERTURBATION)):
         if number == 2:
             began = time.perf_counter()  # the pipeline is full
         one_step(encoder, adam, one)
@@ -233,9 +234,7 @@ def gpu_rows(*, large: bool) -> list[dict[str, Any]]:  # noqa: ARG001
     began = time.perf_counter()
     graph = synthetic_graph(device=device)
     generated = time.perf_counter() - began
-    source = SampledGraph.of(
-        graph, PERTURBATION, device=device, inductive=True, batch_nodes=batch_nodes
-    )
+    source = SampledGraph.of(training_subgraph(graph), device=device, batch_nodes=batch_nodes)
     encoder = residual(602, dim, device)
     marks = [0.0]
     torch.cuda.reset_peak_memory_stats()
@@ -243,7 +242,7 @@ def gpu_rows(*, large: bool) -> list[dict[str, Any]]:  # noqa: ARG001
         encoder,
         source,
         perturbation=PERTURBATION,
-        temperature=TEMPERATURE,
+        loss=NTXent(TEMPERATURE),
         epochs=4,
         on_epoch=lambda metrics: marks.append(metrics.seconds),
     )
@@ -252,8 +251,8 @@ def gpu_rows(*, large: bool) -> list[dict[str, Any]]:  # noqa: ARG001
     nodes = torch.arange(batch_nodes, device=device)
     csr = (source.indptr, source.indices)
     tree = sample_tree(*csr, nodes, seed=0)
-    batch = source.batch(nodes, seed=0)
-    drops = {"edge_drop": 0.1, "feature_drop": 0.5, "own": True, "seed": 0}
+    batch = source.batch(nodes, PERTURBATION, seed=0)
+    drops = {"perturbation": PERTURBATION, "own": True, "seed": 0}
     h = [one.detach().requires_grad_() for one in batch.encode(encoder, batch.trees)]
     adam = torch.optim.Adam(encoder.parameters(), lr=1e-3, fused=True)
     timed = partial(seconds, device=device, repeats=20)
@@ -296,7 +295,7 @@ def whole_graph_epochs(graph: Graph, dim: int, device: torch.device) -> tuple[li
         residual(graph.num_features, dim, device),
         source,
         perturbation=PERTURBATION,
-        temperature=TEMPERATURE,
+        loss=NTXent(TEMPERATURE),
         epochs=4,
         on_epoch=lambda metrics: marks.append(metrics.seconds),
     )

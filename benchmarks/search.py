@@ -31,10 +31,10 @@ import torch
 
 from benchmarks import rows
 from benchmarks.batched_probe import accuracies
-from graphcl.assembly import recipe_encoder, recipe_training
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
 from graphcl.embedding import embed
+from graphcl.estimator.parts import Parts
 from graphcl.evaluation.probe import STRENGTHS
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
@@ -94,7 +94,8 @@ class Search:
     def train_and_probe(self, stage: int, recipe: Recipe, seed: int) -> list[dict[str, Any]]:
         """Trains once, probes at each of the paper's epoch counts, writes and returns the rows."""
         x, adjacency = self.tensors[recipe.feature_scaling]
-        encoder = recipe_encoder(recipe, self.graph.num_features, seed=seed).to(self.device)
+        parts = Parts(recipe)
+        encoder = parts.new_encoder(self.graph.num_features, seed=seed).to(self.device)
         kept: dict[int, Any] = {}
 
         def keep(metrics: Any) -> None:
@@ -108,7 +109,11 @@ class Search:
         train(
             encoder,
             FullGraph(x, adjacency, recipe.batch_nodes),
-            **recipe_training(recipe),
+            perturbation=parts.perturbation,
+            loss=parts.loss,
+            epochs=recipe.epochs,
+            learning_rate=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
             seed=seed,
             on_epoch=keep,
         )

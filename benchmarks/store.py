@@ -32,12 +32,13 @@ from graphcl.distributed import ALONE, Share
 from graphcl.embedding import embed_graph
 from graphcl.encoders import build_encoder
 from graphcl.graphs.graph import Graph
+from graphcl.losses import NTXent
 from graphcl.memory import control_groups
 from graphcl.store.reader import verify_store
 from graphcl.store.writer import StoreWriter
 from graphcl.training import SampledGraph, train
 from graphcl.training.loop import Batch
-from graphcl.views import DropEdges, DropFeatures, Perturbation
+from graphcl.views import DropEdges, DropFeatures, Perturbation, View
 
 CPU = torch.device("cpu")
 FEATURES, CLASSES, SIDE = 64, 40, 10
@@ -139,10 +140,11 @@ class FirstSteps:
         self._source, self.steps_per_epoch = source, steps
 
     def epoch(
-        self, number: int, seed: int, *, first: int = 0, share: Share = ALONE
+        self, number: int, seed: int, *, perturbation: View, first: int = 0, share: Share = ALONE
     ) -> Iterator[Batch]:
         """Yields the first batches of an epoch."""
-        batches = self._source.epoch(number, seed, first=first, share=share)
+        where = {"first": first, "share": share}
+        batches = self._source.epoch(number, seed, perturbation=perturbation, **where)
         return islice(batches, self.steps_per_epoch - first)
 
 
@@ -157,7 +159,6 @@ def train_steps(path: Path, _: int) -> dict[str, Any]:
     model = encoder(graph.num_features)
     source = SampledGraph.of(
         graph,
-        PERTURBATION,
         device=CPU,
         feature_scaling="row",
         batch_nodes=BATCH_NODES,
@@ -170,7 +171,7 @@ def train_steps(path: Path, _: int) -> dict[str, Any]:
         model,
         FirstSteps(source, STEPS),
         perturbation=PERTURBATION,
-        temperature=0.5,
+        loss=NTXent(0.5),
         epochs=1,
         on_epoch=lambda metrics: losses.append(metrics.loss),
     )

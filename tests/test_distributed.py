@@ -23,7 +23,7 @@ from graphcl.embedding import embed_graph
 from graphcl.errors import ParameterError
 from graphcl.estimator import GraphCL
 from graphcl.losses import nt_xent
-from graphcl.losses.nt_xent_distributed import nt_xent_distributed
+from graphcl.losses.nt_xent import nt_xent_across
 from graphcl.recipes import load_recipe
 from tests.conftest import random_collection, random_graph
 
@@ -53,7 +53,7 @@ def recipe_of(**changes):
 def loss_and_gradient(dtype, temperature, share):
     """Returns the loss, and the gradient of this process's rows."""
     h = embeddings(dtype)[:, share.rows(NODES)].requires_grad_()
-    loss = nt_xent_distributed(*h, temperature, num_nodes=NODES, share=share)
+    loss = nt_xent_across(*h, temperature, num_nodes=NODES, share=share)
     loss.backward()
     return loss.detach(), h.grad.transpose(0, 1).contiguous()
 
@@ -192,8 +192,8 @@ def test_alone_there_is_nobody_to_ask():
 def test_bad_arguments():
     h = torch.ones(3, 2)
     with pytest.raises(ParameterError, match="this process's share; got"):
-        nt_xent_distributed(h, h, num_nodes=7, share=Share(0, 2))
+        nt_xent_across(h, h, num_nodes=7, share=Share(0, 2))
     with pytest.raises(ParameterError, match="'bf16' is for one process"):
-        nt_xent_distributed(h, h, num_nodes=6, share=Share(0, 2), precision="bf16")
+        nt_xent_across(h, h, num_nodes=6, share=Share(0, 2), precision="bf16")
     with pytest.raises(ParameterError, match="as many as the 4 processes; got 3"):
-        nt_xent_distributed(h, h, num_nodes=3, share=Share(0, 4))
+        nt_xent_across(h, h, num_nodes=3, share=Share(0, 4))

@@ -79,5 +79,5 @@ def test_scaled_features(graph):
 
 
 def test_other_encoders_are_named(graph):
-    with pytest.raises(ParameterError, match=r"must be mean or residual .* got PygEncoder"):
+    with pytest.raises(ParameterError, match="layers, like mean or residual; got PygEncoder"):
         embed_graph(encoder_for(graph, "gcn"), graph, device=CPU)

@@ -6,7 +6,8 @@ import scipy.sparse
 import torch
 from torch_geometric.nn import SimpleConv
 
-from graphcl.encoders import ENCODERS, MeanPoolingEncoder, ResidualEncoder, build_encoder
+from graphcl.encoders import ENCODERS, build_encoder
+from graphcl.encoders.paper import MeanPoolingEncoder, ResidualEncoder
 from graphcl.errors import ParameterError
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors

@@ -165,8 +165,8 @@ def raises(error):
         ({"seed": None}, None, ParameterError),
         ({"encoder": "gat", "mode": "sampled"}, None, GraphCLError),
         ({"learning_rate": 1e30}, None, TrainingError),
-        ({}, "recipe_encoder", ParameterError("no encoder")),
-        ({}, "recipe_batches", TrainingError("no memory")),
+        ({}, "Parts.new_encoder", ParameterError("no encoder")),
+        ({}, "Parts.batches", TrainingError("no memory")),
         ({}, "train", KeyboardInterrupt()),
         ({}, "train", torch.OutOfMemoryError()),
     ],
@@ -177,7 +177,7 @@ def test_a_refit_that_fails_leaves_the_earlier_fit(
     model = small(recipe).fit(graph)
     state = fitted_state(model)
     if part:
-        monkeypatch.setattr(f"graphcl.estimator.{part}", raises(error))
+        monkeypatch.setattr(f"graphcl.estimator.model.{part}", raises(error))
     with pytest.raises(type(error) if part else error):
         model.set_params(dim=8, **changes).fit(random_graph(num_features=5))
     monkeypatch.undo()

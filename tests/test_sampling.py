@@ -2,16 +2,17 @@ import numpy as np
 import pytest
 import torch
 
-from graphcl.encoders import build_encoder
+from graphcl.encoders import Layer, build_encoder, stated_layers
 from graphcl.errors import ParameterError
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.tensors import graph_tensors, layer_weights
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.neighbours import sample_neighbours
 from graphcl.sampling import Tree, encode_tree, sample_tree, tree_views
+from graphcl.views import drop
 from tests.conftest import dense_adjacency, random_graph
 
 CPU = torch.device("cpu")
-NO_DROP = {"edge_drop": 0.0, "feature_drop": 0.0}
+NO_DROP = drop(0.0, 0.0)
 
 
 def tree_of(graph, nodes, **options):
@@ -25,11 +26,10 @@ def encoder_for(graph, name, layers, dim=8):
     )
 
 
-def encoded(graph, tree, name, encoder, **options):
-    views = tree_views(
-        torch.tensor(graph.x), tree, own=name == "residual", **({"seed": 0} | NO_DROP | options)
-    )
-    return [encode_tree(view, *layer_weights(encoder)) for view in views]
+def encoded(graph, tree, name, encoder, edge_drop=0.0, feature_drop=0.0, seed=0):
+    perturbation = drop(edge_drop, feature_drop)
+    views = tree_views(torch.tensor(graph.x), tree, perturbation, own=name == "residual", seed=seed)
+    return [encode_tree(view, stated_layers(encoder)) for view in views]
 
 
 def with_isolated(graph):
@@ -68,9 +68,10 @@ def test_the_expectation_of_a_linear_encoder_is_the_exact_one(name, replace):
     tree = tree_of(graph, nodes.repeat(repeats), fan_outs=(3, 3), replace=replace)
     # elu(h + c) − c = h wherever h + c > 0: a bias in the features makes the encoder linear.
     lifted = torch.tensor(graph.x) + 100
-    views = tree_views(lifted, tree, own=name == "residual", seed=0, **NO_DROP)
+    views = tree_views(lifted, tree, NO_DROP, own=name == "residual", seed=0)
     eye = torch.eye(graph.num_features)
-    h = encode_tree(views[0], [eye, eye], [eye, eye] if name == "residual" else [])
+    own = eye if name == "residual" else None
+    h = encode_tree(views[0], [Layer(eye, own), Layer(eye, own, activation=None)])
     samples = h.view(repeats, 40, -1).double()
     pool = torch.tensor(dense_adjacency(graph) + np.eye(40))
     pool = pool / pool.sum(1, keepdim=True)
@@ -94,7 +95,7 @@ def test_paper_weights_count_a_child_like_its_parent(graph):
     assert ((tree.weights[0].view(-1, 4) > 0).sum(1) == degree.clamp(max=4)).all()
 
 
-def slow_encoding(x, tree, views_of, weights, own_weights):
+def slow_encoding(x, tree, views_of, layers):
     """Node by node from the tree's definition, with the draws taken from `views_of`."""
     keeps, features = views_of
 
@@ -109,12 +110,12 @@ def slow_encoding(x, tree, views_of, weights, own_weights):
             if w:
                 total = total + w * h(layer - 1, level + 1, child)
                 count += w
-        out = total / count @ weights[layer - 1]
-        if own_weights:
-            out = out + own @ own_weights[layer - 1]
-        return torch.nn.functional.elu(out) if layer < len(weights) else out
+        out = total / count @ layers[layer - 1].pooled
+        if layers[layer - 1].own is not None:
+            out = out + own @ layers[layer - 1].own
+        return torch.nn.functional.elu(out) if layer < len(layers) else out
 
-    return torch.stack([h(len(weights), 0, place) for place in range(len(tree.levels[0]))])
+    return torch.stack([h(len(layers), 0, place) for place in range(len(tree.levels[0]))])
 
 
 @pytest.mark.parametrize("view", [0, 1])
@@ -135,7 +136,7 @@ def test_the_encoder_on_a_perturbed_tree_value_and_gradient(graph, name, view):
         dropped(x[nodes], 0, stream_key(9, "features", level), 0.4)[view]
         for level, nodes in enumerate(tree.levels)
     ]
-    plain = slow_encoding(x, tree, (keeps, features), *layer_weights(encoder))
+    plain = slow_encoding(x, tree, (keeps, features), stated_layers(encoder))
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
     ours_gradient = torch.autograd.grad(ours.square().sum(), list(encoder.parameters()))
     plain_gradient = torch.autograd.grad(plain.square().sum(), list(encoder.parameters()))
@@ -161,12 +162,12 @@ def test_bad_arguments(graph):
         tree_of(graph, torch.arange(3), fan_outs=(3, 0))
     tree = tree_of(graph, torch.arange(3), fan_outs=(2, 2))
     assert isinstance(tree, Tree)
-    with pytest.raises(ParameterError, match=r"tree_views: edge_drop must be in \[0, 1\); got 1.0"):
-        tree_views(torch.tensor(graph.x), tree, edge_drop=1.0, feature_drop=0, own=False, seed=0)
+    with pytest.raises(ParameterError, match=r"DropEdges: edge_drop must be in \[0, 1\); got 1.0"):
+        encoded(graph, tree, "mean", encoder_for(graph, "mean", 2), edge_drop=1.0)
     with pytest.raises(ParameterError, match="encode_tree: layers must be 2, the hops; got 3"):
         encoded(graph, tree, "mean", encoder_for(graph, "mean", 3))
-    with pytest.raises(ParameterError, match="must be mean or residual here; got PygEncoder"):
-        layer_weights(encoder_for(graph, "gcn", 2))
+    with pytest.raises(ParameterError, match=r"this needs an encoder that states its layers.*Pyg"):
+        stated_layers(encoder_for(graph, "gcn", 2))
 
 
 def test_a_hop_is_the_kernels_draw(graph):

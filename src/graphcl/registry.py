@@ -8,7 +8,7 @@ run passes the class again or registers it.
 Nothing here imports torch: a recipe is read, and its names are checked, without it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -17,7 +17,7 @@ from typing import Any
 from graphcl.errors import ParameterError, require, suggestion
 
 
-class Registry:
+class Registry(Collection[str]):
     """The known parts of one kind.
 
     Args:
@@ -42,13 +42,19 @@ class Registry:
         require(not taken, f"register {self.kind}", "name", "one that is not taken", name)
         self._parts[name] = part
 
+    def _names(self) -> list[str]:
+        installed = [point.name for point in entry_points(group=self.group)]
+        return list(dict.fromkeys([*self._places, *self._parts, *installed]))
+
     def __iter__(self) -> Iterator[str]:
         """Yields every known name: ours, registered ones, then those of installed packages."""
-        installed = [point.name for point in entry_points(group=self.group)]
-        return iter(dict.fromkeys([*self._places, *self._parts, *installed]))
+        return iter(self._names())
 
     def __contains__(self, name: object) -> bool:
-        return name in list(self)
+        return name in self._places or name in self._names()  # entry points are slow to list
+
+    def __len__(self) -> int:
+        return len(self._names())
 
     def get(self, name: str) -> Any:
         """Returns the part of that name.

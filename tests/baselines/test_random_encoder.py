@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from graphcl.assembly import recipe_encoder
 from graphcl.baselines.random_encoder import BASELINE
 from graphcl.embedding import embed
+from graphcl.estimator.parts import Parts
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.recipes import load_recipe
 
@@ -19,7 +19,7 @@ def test_it_is_the_encoder_of_the_shipped_recipe(name):
 def test_its_weights_are_those_training_starts_from(graph):
     cpu = torch.device("cpu")
     recipe = load_recipe("cora").with_values(dim=8)
-    encoder = recipe_encoder(recipe, graph.num_features, seed=3)
+    encoder = Parts(recipe).new_encoder(graph.num_features, seed=3)
     untrained = embed(
         encoder, *graph_tensors(graph, device=cpu, feature_scaling=recipe.feature_scaling)
     )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphcl.encoders import MeanPoolingEncoder
+from graphcl.encoders.paper import MeanPoolingEncoder
 from graphcl.estimator import GraphCL
 from graphcl.recipes import load_recipe
 

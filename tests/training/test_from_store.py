@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphcl import Graph, GraphCL, estimator
+from graphcl import Graph, GraphCL
 from graphcl.cli.main import run
 from graphcl.embedding import embed_graph
 from graphcl.encoders import build_encoder
@@ -35,13 +35,13 @@ def in_memory(graph):
 def test_batches_are_those_of_the_graph_in_memory(tmp_path, features, scaling, own):
     graph = stored(tmp_path, features)
     options = {"device": CPU, "feature_scaling": scaling, "fan_outs": (4, 3), "own_features": own}
-    ours = SampledGraph.of(graph, PERTURBATION, **options)
-    theirs = SampledGraph.of(in_memory(graph), PERTURBATION, **options)
+    ours = SampledGraph.of(graph, **options)
+    theirs = SampledGraph.of(in_memory(graph), **options)
     assert isinstance(ours.x, StoredFeatures)
     kind = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
     assert ours.x.values.dtype == kind[features]  # nothing was converted ahead
     nodes = torch.tensor([3, 40, 3, 59])
-    one, other = (source.batch(nodes, seed=7).trees for source in (ours, theirs))
+    one, other = (source.batch(nodes, PERTURBATION, seed=7).trees for source in (ours, theirs))
     for view, expected in zip(one, other, strict=True):
         for part, wanted in zip(view.inputs, expected.inputs, strict=True):
             torch.testing.assert_close(part, wanted, rtol=1e-5, atol=1e-6)
@@ -96,7 +96,7 @@ def test_a_range_needs_no_more_rows_than_its_neighbourhood(graph):
 
 def test_the_commands_take_a_store(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(estimator, "LAYERWISE_NODES", 10)
+    monkeypatch.setattr("graphcl.estimator.model.LAYERWISE_NODES", 10)
     graph = random_graph()
     names = [f"n{number}" for number in range(60)]
     Graph.from_edge_index(graph.edge_index(), graph.x, graph.y, node_ids=names).save(

@@ -4,7 +4,7 @@ import torch
 from graphcl.encoders import build_encoder
 from graphcl.errors import ParameterError
 from graphcl.graphs.tensors import graph_tensors
-from graphcl.losses import nt_xent
+from graphcl.losses import NTXent, nt_xent
 from graphcl.seeding import derive, generator
 from graphcl.training import FullGraph, ManyGraphs, train
 from graphcl.views import DropEdges, DropFeatures, Perturbation
@@ -23,7 +23,7 @@ def source_of(graphs, batch_nodes=0):
 
 
 def sizes(source, number=0, seed=0):
-    return [batch.num_nodes for batch in source.epoch(number, seed)]
+    return [batch.num_nodes for batch in source.epoch(number, seed, perturbation=PERTURBATION)]
 
 
 def test_an_epoch_is_every_graph_once_whole_in_random_order():
@@ -35,9 +35,9 @@ def test_an_epoch_is_every_graph_once_whole_in_random_order():
         assert sorted(order) == [graph.num_nodes for graph in graphs]
     assert len(set(map(tuple, orders))) == 3
     assert sizes(source) == orders[0]
-    for batch in source.epoch(0, 0):
+    for batch in source.epoch(0, 0, perturbation=PERTURBATION):
         assert batch.nodes is None
-        assert batch.x.shape[0] == batch.adjacency.num_nodes
+        assert batch.graph.x.shape[0] == batch.graph.adjacency.num_nodes
 
 
 def test_graphs_may_be_cut_into_batches(collection):
@@ -65,16 +65,16 @@ def test_training_on_many_is_the_papers_steps(collection):
         ours,
         source,
         perturbation=PERTURBATION,
-        temperature=0.5,
+        loss=NTXent(0.5),
         epochs=2,
         on_epoch=history.append,
     )
     adam = torch.optim.Adam(plain.parameters(), lr=0.001)
     for epoch in range(2):
         losses = []
-        for step, batch in enumerate(source.epoch(epoch, 0)):
+        for step, batch in enumerate(source.epoch(epoch, 0, perturbation=PERTURBATION)):
             draws = torch.Generator().manual_seed(derive(0, "views", epoch, step))
-            loss = nt_xent(*batch.encode(plain, batch.views(PERTURBATION, draws)), 0.5)
+            loss = nt_xent(*batch.encode(plain, batch.views(draws)), 0.5)
             adam.zero_grad()
             loss.backward()
             adam.step()

@@ -6,7 +6,9 @@ import torch
 
 from graphcl.errors import GraphError, ParameterError, TrainingError
 from graphcl.estimator import GraphCL
+from graphcl.estimator.parts import Parts
 from graphcl.graphs.graph import Graph
+from graphcl.recipes import load_recipe
 from graphcl.training import SampledGraph, modes
 from graphcl.training.modes import choose_mode, full_graph_bytes
 from graphcl.views import DropEdges, DropFeatures, Perturbation
@@ -16,8 +18,13 @@ CPU = torch.device("cpu")
 PERTURBATION = Perturbation(DropEdges(0.2), DropFeatures(0.5))
 
 
+def footprint(graph, encoder="mean", **changes):
+    recipe = load_recipe("default").with_values(encoder=encoder, **{"dim": 64, **changes})
+    return Parts(recipe).footprint(graph.num_features)
+
+
 def chosen(graph, mode="auto", encoder="mean"):
-    return choose_mode(graph, mode, encoder=encoder, dim=64, layers=2, device=CPU)
+    return choose_mode(graph, mode, footprint(graph, encoder), device=CPU)
 
 
 def test_small_graphs_are_trained_whole(graph):
@@ -26,12 +33,13 @@ def test_small_graphs_are_trained_whole(graph):
 
 
 def test_memory_decides(graph, monkeypatch):
-    needed = full_graph_bytes(graph, 64, 2)
+    needed = full_graph_bytes(graph, footprint(graph))
     monkeypatch.setattr(modes, "available_memory_bytes", lambda _: int(1.5 * needed))
     assert chosen(graph).name == "full"
     monkeypatch.setattr(modes, "available_memory_bytes", lambda _: int(1.3 * needed))
     assert chosen(graph).name == "sampled"
-    assert chosen(graph, encoder="gat") == ("full", "the encoder 'gat' only sees whole graphs")
+    whole_only = "the encoder 'gat' or its views only see whole graphs"
+    assert chosen(graph, encoder="gat") == ("full", whole_only)
 
 
 def test_size_decides_on_a_cpu(graph, monkeypatch):
@@ -43,7 +51,7 @@ def test_the_user_decides(graph, monkeypatch):
     monkeypatch.setattr(modes, "CPU_NODES", 1)
     assert chosen(graph, "full") == ("full", "as asked")
     assert chosen(graph, "sampled") == ("sampled", "as asked")
-    with pytest.raises(ParameterError, match="mode 'sampled' needs the encoder mean or residual"):
+    with pytest.raises(ParameterError, match="mode 'sampled' is not possible: the encoder 'gin'"):
         chosen(graph, "sampled", encoder="gin")
 
 
@@ -87,14 +95,15 @@ def test_inductive_training_sees_training_nodes_alone(recipe, mode):
 def test_large_graphs_are_embedded_layer_by_layer(graph, recipe, monkeypatch):
     model = GraphCL(recipe, device="cpu").fit(graph)
     whole = model.transform(graph)
-    monkeypatch.setattr("graphcl.estimator.LAYERWISE_NODES", 1)
+    monkeypatch.setattr("graphcl.estimator.model.LAYERWISE_NODES", 1)
     np.testing.assert_allclose(model.transform(graph), whole, rtol=1e-4, atol=1e-6)
 
 
 def checked(graph, mode, **changes):
-    options = {"encoder": "mean", "dim": 64, "layers": 2, "batch_nodes": 256, "fan_out": 10}
-    options |= {"feature_scaling": "none", "device": CPU, **changes}
-    modes.check_memory(graph, modes.Mode(mode, "as asked"), **options)
+    encoder = {key: changes.pop(key) for key in ("encoder", "dim") if key in changes}
+    options = {"batch_nodes": 256, "fan_out": 10, "feature_scaling": "none", "device": CPU}
+    asked = modes.Mode(mode, "as asked")
+    modes.check_memory(graph, asked, footprint(graph, **encoder), **options | changes)
 
 
 def test_a_training_that_does_not_fit_is_refused_with_advice(graph, monkeypatch):
@@ -127,13 +136,12 @@ def test_the_estimate_can_be_overruled(graph, recipe, monkeypatch):
 
 @pytest.mark.parametrize("own", [False, True])
 def test_the_estimate_covers_what_two_batches_hold(graph, own):
-    source = SampledGraph.of(
-        graph, PERTURBATION, device=CPU, fan_outs=(5, 4), batch_nodes=30, own_features=own
-    )
-    batch = source.batch(torch.arange(30), seed=0)
+    source = SampledGraph.of(graph, device=CPU, fan_outs=(5, 5), batch_nodes=30, own_features=own)
+    batch = source.batch(torch.arange(30), PERTURBATION, seed=0)
     parts = [part for view in batch.trees for group in vars(view).values() for part in group]
     held = sum(part.nbytes for part in parts)
-    estimate = modes.sampled_bytes(12, 16, fan_outs=(5, 4), batch_nodes=30, own=own)
+    size = footprint(graph, "residual" if own else "mean", dim=16)
+    estimate = modes.sampled_bytes(12, size, 5, batch_nodes=30)
     assert 2 * held < estimate < 6 * held
 
 

@@ -11,7 +11,7 @@ from graphcl.encoders import build_encoder
 from graphcl.errors import GraphError, ParameterError
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.subgraph import training_subgraph
-from graphcl.losses import nt_xent
+from graphcl.losses import NTXent, nt_xent
 from graphcl.seeding import derive, generator
 from graphcl.training import train
 from graphcl.training.sampled import SampledGraph, one_ahead
@@ -24,7 +24,9 @@ PERTURBATION = Perturbation(DropEdges(0.1), DropFeatures(0.3))
 
 def source_of(graph, **options):
     options = {"device": CPU, "batch_nodes": 16, "fan_outs": (3, 3)} | options
-    return SampledGraph.of(graph, PERTURBATION, **options)
+    if options.pop("inductive", False):
+        graph = training_subgraph(graph)
+    return SampledGraph.of(graph, **options)
 
 
 def trained(graph, *, name="residual", seed=0, epochs=2, perturbation=PERTURBATION, **options):
@@ -38,7 +40,7 @@ def trained(graph, *, name="residual", seed=0, epochs=2, perturbation=PERTURBATI
         encoder,
         source,
         perturbation=perturbation,
-        temperature=0.5,
+        loss=NTXent(0.5),
         epochs=epochs,
         learning_rate=0.01,
         seed=seed,
@@ -54,12 +56,17 @@ def same_weights(first, second):
 
 def test_an_epoch_visits_every_node_once(graph):
     source = source_of(graph)
-    batches = list(source.epoch(0, 0))
+    batches = list(source.epoch(0, 0, perturbation=PERTURBATION))
     assert len(batches) == source.steps_per_epoch == 4
     assert [batch.num_nodes for batch in batches] == [15] * 4
     seen = torch.cat([batch.nodes for batch in batches]).tolist()
     assert sorted(seen) == list(range(graph.num_nodes))
-    assert seen != torch.cat([batch.nodes for batch in source.epoch(1, 0)]).tolist()
+    assert (
+        seen
+        != torch.cat(
+            [batch.nodes for batch in source.epoch(1, 0, perturbation=PERTURBATION)]
+        ).tolist()
+    )
 
 
 @pytest.mark.parametrize("name", ["mean", "residual"])
@@ -81,7 +88,7 @@ def test_the_loop_is_the_papers_steps(graph):
     source, losses = source_of(graph), []
     order = torch.randperm(graph.num_nodes, generator=generator(0, "batches", 0))
     for step, nodes in enumerate(order.tensor_split(4)):  # step 1
-        batch = source.batch(nodes, seed=derive(0, "sampled", 0, step))  # step 2
+        batch = source.batch(nodes, PERTURBATION, seed=derive(0, "sampled", 0, step))  # step 2
         loss = nt_xent(*batch.encode(encoder, batch.trees), 0.5)  # step 3
         adam.zero_grad()
         loss.backward()  # step 4
@@ -101,8 +108,8 @@ SCRIPT = """
 import numba, sys, torch
 numba.set_num_threads(int(sys.argv[1]))
 from tests.conftest import random_graph
-from tests.training.test_sampled import source_of
-batches = source_of(random_graph()).epoch(0, 5)
+from tests.training.test_sampled import PERTURBATION, source_of
+batches = source_of(random_graph()).epoch(0, 5, perturbation=PERTURBATION)
 inputs = [level for batch in batches for view in batch.trees for level in view.inputs]
 print([level.double().sum().item().hex() for level in inputs])
 """
@@ -186,5 +193,12 @@ def test_one_ahead_keeps_order_and_passes_errors_on():
 def test_bad_arguments(graph):
     with pytest.raises(ParameterError, match="batch_nodes must be at least 1; got 0"):
         source_of(graph, batch_nodes=0)
-    with pytest.raises(ParameterError, match="perturbation must be the one that trains"):
-        trained(graph, perturbation=Perturbation(DropEdges(0.5), DropFeatures(0.5)))
+    with pytest.raises(ParameterError, match="'sampled' draws views by 'drop' alone; got func"):
+        trained(graph, perturbation=lambda x, adjacency, _: (x, adjacency))
+
+
+def test_the_views_are_drawn_from_what_trains(graph):
+    """A source has no rates of its own: another perturbation gives other weights."""
+    ours, _ = trained(graph)
+    other, _ = trained(graph, perturbation=Perturbation(DropEdges(0.5), DropFeatures(0.5)))
+    assert not same_weights(ours, other)

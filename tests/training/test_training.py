@@ -8,7 +8,7 @@ import torch
 from graphcl.encoders import build_encoder
 from graphcl.errors import ParameterError, TrainingError
 from graphcl.graphs.tensors import graph_tensors
-from graphcl.losses import nt_xent
+from graphcl.losses import NTXent, nt_xent
 from graphcl.seeding import derive, generator
 from graphcl.training import FullGraph, train
 from graphcl.training.progress import PlainProgress, duration, progress
@@ -26,7 +26,7 @@ def trained(graph, *, seed=0, batch_nodes=0, epochs=4, **options):
     history = []
     options = {
         "perturbation": PERTURBATION,
-        "temperature": 0.5,
+        "loss": NTXent(0.5),
         "on_epoch": history.append,
     } | options
     train(encoder, FullGraph(x, adjacency, batch_nodes), epochs=epochs, seed=seed, **options)
@@ -55,10 +55,11 @@ def test_the_loop_is_the_papers_steps(graph, batch_nodes):
     x, adjacency = graph_tensors(graph, device=CPU)
     adam = torch.optim.Adam(encoder.parameters(), lr=0.001, weight_decay=0.01)
     losses, norms = [], []
-    for step, batch in enumerate(FullGraph(x, adjacency, batch_nodes).epoch(0, 0)):
+    source = FullGraph(x, adjacency, batch_nodes)
+    for step, batch in enumerate(source.epoch(0, 0, perturbation=PERTURBATION)):
         draws = torch.Generator().manual_seed(derive(0, "views", 0, step))
         nodes = list(range(graph.num_nodes)) if batch.nodes is None else batch.nodes.tolist()
-        h = encoder(*PERTURBATION(batch.x, batch.adjacency, draws))
+        h = encoder(*PERTURBATION(*source.copies, draws))
         loss = nt_xent(h[nodes], h[[graph.num_nodes + node for node in nodes]], 0.5)
         adam.zero_grad()
         loss.backward()
@@ -76,18 +77,21 @@ def test_the_loop_is_the_papers_steps(graph, batch_nodes):
 def test_a_batch_is_two_copies_side_by_side(graph):
     """Perturbing and encoding both at once is perturbing and encoding each."""
     sparse = dataclasses.replace(graph, x=scipy.sparse.csr_array(graph.x * (graph.x > 0)))
-    for source in (graph, sparse):
-        x, adjacency = graph_tensors(source, device=CPU)
+    for given in (graph, sparse):
+        x, adjacency = graph_tensors(given, device=CPU)
         encoder = build_encoder(
             "mean", graph.num_features, dim=8, layers=2, generator=generator(0, "weights")
         )
-        (batch,) = FullGraph(x, adjacency).epoch(0, 0)
-        for h in batch.pairs(encoder(batch.x, batch.adjacency)):
+        source = FullGraph(x, adjacency)
+        (batch,) = source.epoch(0, 0, perturbation=PERTURBATION)
+        for h in batch.encode(encoder, [source.copies]):
             torch.testing.assert_close(h, encoder(x, adjacency))
-        views = PERTURBATION(batch.x, batch.adjacency, torch.Generator().manual_seed(0))
+        (views,) = batch.views(torch.Generator().manual_seed(0))
         halves = views[1].weight.chunk(2)
         assert not torch.equal(*halves)
-        for half, h in zip(halves, batch.pairs(encoder(batch.x, views[1])), strict=True):
+        for half, h in zip(
+            halves, batch.encode(encoder, [(source.copies[0], views[1])]), strict=True
+        ):
             torch.testing.assert_close(h, encoder(x, adjacency.with_weight(half)))
         encoder(*views).square().sum().backward()
         ours = encoder.weights[0].grad.clone()
@@ -109,7 +113,7 @@ def test_the_loss_falls(graph):
 def test_an_epoch_visits_every_node_once(graph, batch_nodes):
     x, adjacency = graph_tensors(graph, device=CPU)
     source = FullGraph(x, adjacency, batch_nodes)
-    batches = list(source.epoch(0, 0))
+    batches = list(source.epoch(0, 0, perturbation=PERTURBATION))
     assert len(batches) == source.steps_per_epoch
     if len(batches) == 1:
         assert batches[0].num_nodes == graph.num_nodes
@@ -117,7 +121,12 @@ def test_an_epoch_visits_every_node_once(graph, batch_nodes):
     seen = torch.cat([batch.nodes for batch in batches]).tolist()
     assert sorted(seen) == list(range(graph.num_nodes))
     assert max(batch.num_nodes for batch in batches) <= batch_nodes
-    assert seen != torch.cat([batch.nodes for batch in source.epoch(1, 0)]).tolist()
+    assert (
+        seen
+        != torch.cat(
+            [batch.nodes for batch in source.epoch(1, 0, perturbation=PERTURBATION)]
+        ).tolist()
+    )
 
 
 def test_a_non_finite_loss_stops_training_with_advice(graph):
@@ -136,7 +145,7 @@ def test_an_exception_in_on_epoch_ends_training(graph):
 def test_bad_arguments(graph):
     with pytest.raises(ParameterError, match="epochs must be at least 1; got 0"):
         trained(graph, epochs=0)
-    with pytest.raises(ParameterError, match="batch_nodes must be 0 or more; got -1"):
+    with pytest.raises(ParameterError, match=r"batch_nodes must be 0 \(all.* or more; got -1"):
         trained(graph, batch_nodes=-1)
 
 

@@ -55,12 +55,12 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
             None leaves the recipe's value. See `graphcl.recipes.Recipe` for their meaning. It may
             be an object: a factory or class as `graphcl.encoders.EncoderFactory` describes, or a
             module, a copy of which is trained from the weights it has.
-        perturbation: as above; or an object as `graphcl.views.View` describes.
-        loss: as above; or an object as `graphcl.losses.Loss` describes.
         layers: as above.
         dim: as above.
+        perturbation: as above; or an object as `graphcl.views.View` describes.
         edge_drop: as above.
         feature_drop: as above.
+        loss: as above; or an object as `graphcl.losses.Loss` describes.
         temperature: as above.
         epochs: as above.
         batch_nodes: as above.
@@ -101,12 +101,12 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         recipe: str | Path | Recipe = "default",
         *,
         encoder: str | EncoderFactory | torch.nn.Module | None = None,
-        perturbation: str | View | None = None,
-        loss: str | Loss | None = None,
         layers: int | None = None,
         dim: int | None = None,
+        perturbation: str | View | None = None,
         edge_drop: float | None = None,
         feature_drop: float | None = None,
+        loss: str | Loss | None = None,
         temperature: float | None = None,
         epochs: int | None = None,
         batch_nodes: int | None = None,
@@ -125,12 +125,12 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.recipe = recipe
         self.encoder = encoder
-        self.perturbation = perturbation
-        self.loss = loss
         self.layers = layers
         self.dim = dim
+        self.perturbation = perturbation
         self.edge_drop = edge_drop
         self.feature_drop = feature_drop
+        self.loss = loss
         self.temperature = temperature
         self.epochs = epochs
         self.batch_nodes = batch_nodes

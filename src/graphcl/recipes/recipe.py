@@ -25,12 +25,12 @@ class Recipe:
     Attributes:
         encoder: the GNN: `mean` or `residual` (the paper's), `gcn`, `sage`, `gat` or `gin`; or one
             of your own, by name or as ``module:Class``.
-        perturbation: what draws the views: `drop`, the paper's; or one of your own.
-        loss: what training minimises: `nt-xent`, the paper's; or one of your own.
         layers: L, the number of GNN layers.
         dim: P', the width of every layer and of the embedding.
+        perturbation: what draws the views: `drop`, the paper's; or one of your own.
         edge_drop: probability that an edge is absent from a view.
         feature_drop: probability that a feature is zero in a view.
+        loss: what training minimises: `nt-xent`, the paper's; or one of your own.
         temperature: τ of NT-Xent.
         epochs: how often each node is visited.
         batch_nodes: M, the nodes per step that the loss is taken over; 0 takes all.
@@ -47,12 +47,12 @@ class Recipe:
     """
 
     encoder: str
-    perturbation: str = "drop"
-    loss: str = "nt-xent"
     layers: int
     dim: int
+    perturbation: str = "drop"
     edge_drop: float
     feature_drop: float
+    loss: str = "nt-xent"
     temperature: float
     epochs: int
     batch_nodes: int
