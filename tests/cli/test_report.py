@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from graphcl.cli.main import run
-from tests.cli.test_cli import QUICK, arrays, fails, folder, trained  # noqa: F401
+from tests.cli.test_main import QUICK, arrays, fails, folder, trained  # noqa: F401
 
 QUICK_MAP = ["--map", "pca"]
 

@@ -10,7 +10,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.hostile.forging import Hostile, described, npy, refused, zipped
+from tests.forging import Hostile, described, npy, refused, zipped
+
+pytestmark = pytest.mark.usefixtures("nothing_runs")
 
 EDGES = npy(np.array([[0, 1], [1, 2]]))
 X = npy(np.eye(3))

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.hostile.forging import Hostile, described, npy, refused, zipped
+from tests.forging import Hostile, described, npy, refused, zipped
+
+pytestmark = pytest.mark.usefixtures("nothing_runs")
 
 
 def tensors(**about):

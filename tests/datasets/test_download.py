@@ -13,10 +13,12 @@ import scipy.sparse
 from graphcl.datasets.download import fetch_zip
 from graphcl.datasets.unpickling import load_arrays
 from graphcl.errors import DatasetError
-from tests.hostile.forging import Hostile, described, npy, refused, zipped
-from tests.hostile.test_graph_files import NPZ
-from tests.hostile.test_lying_runs import RUNS
-from tests.hostile.test_lying_stores import STORES
+from tests.forging import Hostile, described, npy, refused, zipped
+from tests.graphs.test_graph_file import NPZ
+from tests.runs.test_files import RUNS
+from tests.store.test_reader import STORES
+
+pytestmark = pytest.mark.usefixtures("nothing_runs")
 
 
 def lying_matrix():

@@ -14,7 +14,7 @@ from graphcl.paper.published import TABLE_2
 from graphcl.paper.studies.catalogue import STUDIES
 from graphcl.trials import rows
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_is_that_of_the_rows():

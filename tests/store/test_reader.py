@@ -9,7 +9,9 @@ import scipy.sparse
 
 from graphcl import Graph
 from tests.conftest import random_graph
-from tests.hostile.forging import described, npy, refused
+from tests.forging import described, npy, refused
+
+pytestmark = pytest.mark.usefixtures("nothing_runs")
 
 
 def changed(**changes):

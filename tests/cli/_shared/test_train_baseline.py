@@ -6,7 +6,7 @@ import pytest
 
 from graphcl.cli.main import run
 from graphcl.evaluation import linear_probe
-from tests.cli.test_cli import arrays, fails, folder  # noqa: F401 (fixtures)
+from tests.cli.test_main import arrays, fails, folder  # noqa: F401 (fixtures)
 
 DGI = ["train", "mine.npz", "--method", "dgi", "--set", "dim=8", "--set", "epochs=4"]
 GCN = ["train", "mine.npz", "--method", "gcn", "--set", "epochs=4"]

@@ -1,4 +1,9 @@
-"""How a file is forged, and how its refusal is recognised."""
+"""How a file is forged, and how its refusal is recognised.
+
+Every forged file is made by the tests and refused in one line, with exit code 2. While one is read,
+this process may take no more than 600 MB beyond what it has (`bounded`), and nothing that a file
+asks for may be run (`nothing_runs`); both fixtures are in conftest.py.
+"""
 
 import io
 import os
