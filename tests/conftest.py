@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from graphcl.estimator import GraphCL
 from graphcl.graphs.collection import GraphCollection
@@ -14,6 +15,11 @@ from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe
 
 ROOM = 600 * 2**20
+FUZZ = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -1,12 +1,10 @@
 """The commands on a dataset of several graphs: a PPI of 24 tiny ones."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 
-from graphcl.cli._shared.probing import probe_progress
 from graphcl.cli.main import run
 from graphcl.datasets import load_dataset
 from graphcl.datasets.ppi import PREPARED_NOTE
@@ -139,21 +137,3 @@ def test_ctrl_c_in_the_probe_keeps_the_training(folder, capsys, monkeypatch):
 def test_a_bad_number_of_steps(folder, capsys):
     assert run(["train", "ppi", "--probe-steps", "0"]) == 2
     assert "--probe-steps" in capsys.readouterr().err
-
-
-def test_progress_is_a_line_now_and_then(capsys, monkeypatch):
-    clock = iter([100.0, 102.0, 106.0, 107.0] * 2)
-    monkeypatch.setattr("graphcl.cli._shared.counting.time.perf_counter", lambda: next(clock))
-    with probe_progress(100) as show:
-        for step in (1, 21, 61, 71) * 2:
-            show(step)
-    line = "probe: step 61/100  10.00 steps/s  ETA 4 s\n"
-    assert capsys.readouterr().err == 2 * line
-
-
-def test_progress_on_a_terminal_is_a_bar(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with probe_progress(3) as show:
-        for step in (1, 2, 3):
-            show(step)
-    assert "step" not in capsys.readouterr().err

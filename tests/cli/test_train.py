@@ -1,46 +1,13 @@
-"""What a command must not do: lose files, take one graph for another, end without a word."""
+"""`graphcl train`: what it writes, and what it refuses."""
 
 import json
 import os
-import signal
-import subprocess
-import sys
 
 import numpy as np
-import pytest
 
 from graphcl.cli.main import run
-
-QUICK = ["--set", "epochs=2", "--set", "dim=4"]
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch, graph):
-    monkeypatch.chdir(tmp_path)
-    write(graph)
-    return tmp_path
-
-
-def write(graph, shift=0.0):
-    np.savez("mine.npz", edge_index=graph.edge_index(), x=graph.x + shift, y=graph.y)
-
-
-def said(capsys):
-    return capsys.readouterr().err.splitlines()[-1]
-
-
-@pytest.mark.parametrize(("setting", "code"), [("dim=4", 0), ("encoder=foo", 2)])
-def test_somebodys_files_are_never_touched(folder, setting, code):
-    (folder / "run.partial/photos").mkdir(parents=True)
-    (folder / "run.partial/photos/1.jpg").write_text("mine")
-    (folder / "run.partial/notes.txt").write_text("mine too")
-    for option in ([], ["--overwrite"], ["--resume"]):
-        command = ["train", "mine.npz", *QUICK, "--set", setting, "--out", "run", *option]
-        assert run(command) == code
-    assert (folder / "run").exists() == (code == 0)
-    left = sorted(path.name for path in (folder / "run.partial").iterdir())
-    assert left == ["notes.txt", "photos"]
-    assert (folder / "run.partial/photos/1.jpg").read_text() == "mine"
+from graphcl.estimator import GraphCL
+from tests.cli.conftest import QUICK, fails, said
 
 
 def test_a_run_has_a_name(folder, capsys):
@@ -54,66 +21,11 @@ def test_weights_that_do_not_fit_are_refused(folder, capsys, monkeypatch):
     assert said(capsys).endswith("the encoder's weights alone do not fit; set a smaller dim")
 
 
-def test_another_graph_of_the_same_name_is_noticed(folder, graph, capsys):
-    train = ["train", "mine.npz", *QUICK, "--out", "run"]
-    assert run(train) == 0
-    assert run([*train, "--resume"]) == 0
-    assert "run: already complete" in capsys.readouterr().err
-    write(graph, shift=1.0)
-    assert run([*train, "--resume"]) == 2
-    assert "already holds a run" in said(capsys)
-    assert run(["embed", "run", "--out", "z.npy"]) == 2
-    assert said(capsys) == "graphcl: run: was trained on another graph than mine.npz is now"
-    assert run(["embed", "run", "mine.npz", "--out", "z.npy"]) == 0  # by name: any graph
-    (folder / "mine.npz").unlink()
-    assert run(["evaluate", "run"]) == 2
-    assert said(capsys).endswith("(the graph that run was trained on)")
-
-
-def test_a_damaged_result_is_no_finished_run(folder, capsys):
-    train = ["train", "mine.npz", *QUICK, "--out", "run"]
-    assert run(train) == 0
-    (folder / "run/result.json").write_text(json.dumps({}))
-    assert run([*train, "--resume"]) == 2
-    assert "run/result.json: damaged" in said(capsys)
-
-
 def test_a_name_that_is_not_utf8_is_refused_at_once(folder, capsys):
     name = os.fsdecode(b"\xffmine.npz")
     (folder / "mine.npz").rename(folder / name)
     assert run(["train", name, *QUICK]) == 2
     assert said(capsys).endswith("a name that is not UTF-8; rename it")
-
-
-def test_sigterm_ends_any_command_with_130_and_a_word(folder):
-    options = ["--method", "dgi", "--set", "epochs=10000000", "--set", "patience=10000000"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "graphcl", "train", "mine.npz", *options],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    for line in process.stderr:
-        if "DGI" in line:
-            break
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert err.rstrip().endswith("graphcl: interrupted")
-    assert list(folder.iterdir()) == [folder / "mine.npz"]
-
-
-def test_output_that_cannot_be_encoded_does_not_end_a_command(folder):
-    assert run(["train", "mine.npz", *QUICK, "--out", "run", "--quiet"]) == 0
-    done = subprocess.run(
-        [sys.executable, "-m", "graphcl", "evaluate", "run", "--runs", "2"],
-        env=os.environ | {"PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "accuracy:" in done.stdout
 
 
 def test_half_a_split_gives_no_score_and_a_report_draws_none(folder, graph, capsys):
@@ -124,3 +36,67 @@ def test_half_a_split_gives_no_score_and_a_report_draws_none(folder, graph, caps
     kept = np.load("run/nodes.npz")["split"]
     assert np.array_equal(kept == 1, train)
     assert set(kept) == {0, 1}
+
+
+def test_train_writes_a_run_and_prints_the_probe(folder, capsys):
+    assert run(["train", "mine.npz", *QUICK]) == 0
+    captured = capsys.readouterr()
+    assert "probe: accuracy" in captured.out
+    assert "epoch 2/2" in captured.err
+    names = {path.name for path in (folder / "runs/mine").iterdir()}
+    assert names == {
+        "config.toml",
+        "model.safetensors",
+        "metrics.jsonl",
+        "embeddings.npy",
+        "result.json",
+        "nodes.npz",
+    }
+    result = json.loads((folder / "runs/mine/result.json").read_text())
+    assert result["status"] == "complete"
+    assert 0 <= result["probe"]["accuracy"] <= 1
+    assert {"seed", "versions", "train_seconds", "peak_memory_bytes"} <= result.keys()
+    z = np.load(folder / "runs/mine/embeddings.npy")
+    assert np.array_equal(z, GraphCL.load("runs/mine").transform(_graph(folder)))
+    assert [path.name for path in (folder / "runs").iterdir()] == ["mine"]
+
+
+def _graph(folder):
+    from graphcl.cli._shared.graphs import load_graph
+
+    return load_graph(str(folder / "mine.npz"))
+
+
+def test_a_file_named_like_a_dataset_gets_the_default_recipe(folder, capsys):
+    (folder / "mine.npz").rename(folder / "citeseer.npz")
+    assert run(["train", "citeseer.npz", *QUICK, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "recipe default" in captured.err
+    assert json.loads(captured.out)["mode"]["name"] == "full"
+
+
+def test_a_graph_without_labels_trains(folder, capsys, arrays):
+    np.savez("bare.npz", edge_index=arrays["edge_index"], x=arrays["x"])
+    assert run(["train", "bare.npz", *QUICK]) == 0
+    assert "no probe: the graph has no labels" in capsys.readouterr().out
+    assert "graph has no labels" in fails(capsys, "evaluate", "runs/bare")
+
+
+def test_a_graph_without_edges_trains(folder, capsys, arrays):
+    np.savez("loose.npz", **arrays | {"edge_index": np.zeros((2, 0), int)})
+    assert run(["train", "loose.npz", *QUICK]) == 0
+
+
+def test_a_labelled_graph_without_a_split_says_it_drew_one(folder, capsys, arrays):
+    np.savez("free.npz", **{key: arrays[key] for key in ("edge_index", "x", "y")})
+    assert run(["train", "free.npz", *QUICK]) == 0
+    assert "random split" in capsys.readouterr().out
+
+
+def test_an_existing_run_is_kept_unless_told_otherwise(trained, capsys):
+    before = (trained / "model.safetensors").read_bytes()
+    message = fails(capsys, "train", "mine.npz", "--seed", "1", *QUICK)
+    assert "already holds a run; pass --overwrite" in message
+    assert (trained / "model.safetensors").read_bytes() == before
+    assert run(["train", "mine.npz", "--seed", "1", "--overwrite", *QUICK]) == 0
+    assert (trained / "model.safetensors").read_bytes() != before

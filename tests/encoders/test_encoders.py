@@ -159,18 +159,3 @@ def test_the_generator_alone_decides_the_weights(name):
 def test_unknown_encoder(generator):
     with pytest.raises(ParameterError, match=r"known: mean, residual, gcn, .*did you mean 'gcn'"):
         build_encoder("gcnn", 3, generator=generator)
-
-
-def test_row_scaling(graph):
-    x, _ = graph_tensors(graph, device=CPU, feature_scaling="row")
-    np.testing.assert_allclose(x.abs().sum(1), 1, rtol=1e-5)
-    holey = graph.x * (graph.x > 0.5)
-    holey[3] = 0
-    dense = Graph.from_edge_index([[0], [1]], holey)
-    sparse = Graph.from_edge_index([[0], [1]], scipy.sparse.csr_array(holey))
-    first, _ = graph_tensors(dense, device=CPU, feature_scaling="row")
-    second, _ = graph_tensors(sparse, device=CPU, feature_scaling="row")
-    torch.testing.assert_close(first, second.to_dense())
-    assert (first[3] == 0).all()
-    with pytest.raises(ParameterError, match="feature_scaling must be none or row"):
-        graph_tensors(graph, device=CPU, feature_scaling="max")

@@ -1,4 +1,4 @@
-"""Graph files that are broken or mean harm."""
+"""Damaged and forged graph files are refused."""
 
 import io
 import os
@@ -6,14 +6,20 @@ import pickle
 import struct
 import zipfile
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from graphcl.errors import GraphCLError
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.graph_file import read_arrays
+from tests.conftest import FUZZ
 from tests.forging import Hostile, described, npy, refused, zipped
 
 pytestmark = pytest.mark.usefixtures("nothing_runs")
-
 EDGES = npy(np.array([[0, 1], [1, 2]]))
 X = npy(np.eye(3))
 
@@ -151,3 +157,20 @@ def test_graph_files(case, tmp_path, capsys, bounded):
     make(tmp_path / "g.npz")
     refused(["train", "g.npz", "--out", "run"], capsys, message)
     assert [file.name for file in tmp_path.iterdir()] == ["g.npz"]
+
+
+@FUZZ
+@given(st.data())
+def test_damaged_graph_files(data):
+    np.savez("g.npz", edge_index=[[0, 1], [1, 2]], x=np.ones((3, 2)), node_ids=["a", "b", "c"])
+    content = bytearray(Path("g.npz").read_bytes())
+    for _ in range(data.draw(st.integers(0, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    Path("g.npz").write_bytes(bytes(content[: data.draw(st.integers(0, len(content)))]))
+    try:
+        Graph.from_edge_index(**read_arrays(Path("g.npz")))
+    except GraphCLError as error:
+        said = str(error)
+    else:
+        said = "a graph"
+    assert said

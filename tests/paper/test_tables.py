@@ -3,7 +3,7 @@ import math
 import pytest
 
 from graphcl.paper import rendering
-from graphcl.paper.published import TABLE_2, UNSUPERVISED, systems
+from graphcl.paper.published import UNSUPERVISED
 from graphcl.paper.tables import Cell, assemble, rank_of
 from graphcl.recipes import load_recipe
 
@@ -17,17 +17,6 @@ def rows_of(method, scores, graph="cora", **more):
 
 def cell_of(cells, method, dataset="cora"):
     return next(cell for cell in cells if (cell.method, cell.dataset) == (method, dataset))
-
-
-def test_the_published_table_is_the_papers():
-    by = {system.name: system.scores for system in TABLE_2}
-    assert (by["graphcl"]["cora"].mean, by["graphcl"]["cora"].std) == (83.6, 0.5)
-    assert (by["graphcl"]["reddit"].mean, by["graphcl"]["reddit"].std) == (0.951, 0.01)
-    assert by["gcn"]["pubmed"].std is None
-    assert "ppi" not in by["fastgcn"]
-    names = [system.name for system in systems("cora") if system.scores]
-    assert names == ["raw", "deepwalk", "deepwalk-features", "ep-b", "dgi", "graphcl", "gcn", "gat"]
-    assert len([system for system in systems("ppi") if system.group == UNSUPERVISED]) == 7
 
 
 def test_the_arithmetic_by_hand():
@@ -135,10 +124,3 @@ def test_rank_and_ties():
     ]
     assert rank_of("graphcl", cells, "cora") == (2, ["dgi"])
     assert rank_of("graphcl", cells[1:], "cora") is None
-
-
-def test_the_csv_has_every_cell_unrounded():
-    cells = assemble(rows_of("graphcl", [0.8201, 0.83]), datasets=["cora"])
-    lines = rendering.table_2_csv(cells).splitlines()
-    assert len(lines) == 1 + len(cells)
-    assert any("82.505" in line for line in lines)

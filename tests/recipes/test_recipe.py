@@ -16,6 +16,7 @@ from graphcl.files.toml import format_toml
 from graphcl.recipes import Recipe, load_recipe, recipe_names
 from graphcl.recipes.recipe import ENCODERS as KNOWN_ENCODERS
 from graphcl.recipes.recipe import recipe_keys
+from tests.forging import refused
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -155,3 +156,19 @@ def test_every_key_is_a_keyword_of_the_estimator():
 )
 def test_toml_round_trip(values):
     assert tomllib.loads(format_toml(values)) == values
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a = " + "[" * 50_000, "not TOML"),
+        ("dim = " + "9" * 9_999, "not TOML"),
+        ("#" * (2**20 + 1), "at most 1048576 are read"),
+        ("recipe = 7", "[recipe] must be a table"),
+        ("encoder = 1", "is missing"),
+    ],
+)
+def test_recipes(content, message, tmp_path, capsys, bounded):
+    (tmp_path / "r.toml").write_text(content)
+    refused(["train", "cora", "--recipe", "r.toml", "--out", "run"], capsys, message)

@@ -1,14 +1,13 @@
-"""Runs and recipes from a stranger."""
+"""Damaged and forged runs are refused."""
 
 import json
 import pickle
 import struct
 
-import numpy as np
 import pytest
 import torch
 
-from tests.forging import Hostile, described, npy, refused, zipped
+from tests.forging import Hostile, described, npy, refused
 
 pytestmark = pytest.mark.usefixtures("nothing_runs")
 
@@ -112,43 +111,3 @@ def test_embeddings(content, message, model, capsys, bounded):
     config("[run]", '[run]\ngraph = "cora"')(model)
     (model / "embeddings.npy").write_bytes(content)
     refused(["evaluate", model], capsys, f"embeddings.npy: {message}")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("a = " + "[" * 50_000, "not TOML"),
-        ("dim = " + "9" * 9_999, "not TOML"),
-        ("#" * (2**20 + 1), "at most 1048576 are read"),
-        ("recipe = 7", "[recipe] must be a table"),
-        ("encoder = 1", "is missing"),
-    ],
-)
-def test_recipes(content, message, tmp_path, capsys, bounded):
-    (tmp_path / "r.toml").write_text(content)
-    refused(["train", "cora", "--recipe", "r.toml", "--out", "run"], capsys, message)
-
-
-def hidden_calls(path):
-    np.savez(path, degree=np.array([Hostile()], dtype=object))
-
-
-def swollen(path):
-    zipped(path, degree=npy(header=described("<i4", (10**12,))))
-
-
-def of_other_lengths(path):
-    np.savez(path, degree=np.zeros(60, np.int32), ids=np.arange(7))
-
-
-def ends_beyond(path):
-    far = np.full(60, 2**40)
-    np.savez(path, degree=np.zeros(60, np.int32), id_bytes=np.full(9, 255, np.uint8), id_ends=far)
-
-
-@pytest.mark.parametrize("make", [hidden_calls, swollen, of_other_lengths, ends_beyond])
-@pytest.mark.parametrize("command", [["neighbors", "model", "0"], ["report", "model"]])
-def test_nodes(make, command, model, capsys, bounded):
-    np.save(model / "embeddings.npy", np.ones((60, 8), np.float32))
-    make(model / "nodes.npz")
-    refused(command, capsys, "nodes.npz: ")

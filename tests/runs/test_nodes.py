@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from graphcl.errors import RunError
 from graphcl.runs.nodes import NODES, RunNodes, read_nodes, write_nodes
+from tests.forging import Hostile, described, npy, refused, zipped
 
 AWKWARD = ["a b", "", "Zoë", "日本", "</script>", "line\nbreak", "tab\t", "🦀", "x" * 300, "0"]
 
@@ -65,3 +66,29 @@ def test_large_class_numbers_come_back(tmp_path):
     y = np.array([-1, 2**31, 2**40])
     write_nodes(tmp_path, RunNodes(np.arange(3), np.zeros(3, int), y))
     assert read_nodes(tmp_path).y.tolist() == y.tolist()
+
+
+def hidden_calls(path):
+    np.savez(path, degree=np.array([Hostile()], dtype=object))
+
+
+def swollen(path):
+    zipped(path, degree=npy(header=described("<i4", (10**12,))))
+
+
+def of_other_lengths(path):
+    np.savez(path, degree=np.zeros(60, np.int32), ids=np.arange(7))
+
+
+def ends_beyond(path):
+    far = np.full(60, 2**40)
+    np.savez(path, degree=np.zeros(60, np.int32), id_bytes=np.full(9, 255, np.uint8), id_ends=far)
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize("make", [hidden_calls, swollen, of_other_lengths, ends_beyond])
+@pytest.mark.parametrize("command", [["neighbors", "model", "0"], ["report", "model"]])
+def test_nodes(make, command, model, capsys, bounded):
+    np.save(model / "embeddings.npy", np.ones((60, 8), np.float32))
+    make(model / "nodes.npz")
+    refused(command, capsys, "nodes.npz: ")

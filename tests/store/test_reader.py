@@ -1,4 +1,4 @@
-"""Stores that lie about themselves."""
+"""Stores are mapped; damaged and forged ones are refused."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse
 
 from graphcl import Graph
+from graphcl.errors import StoreError
 from tests.conftest import random_graph
 from tests.forging import described, npy, refused
 
@@ -149,3 +150,31 @@ def test_names_that_lie(name, place, value, message, tmp_path, capsys, model, bo
     filled(name, place, value)(tmp_path / "store")
     refused(["embed", model, "store", "--out", "z.parquet"], capsys, message)
     assert not list(tmp_path.glob("*z.parquet*"))
+
+
+def test_what_is_opened_is_mapped_and_read_only(graph, tmp_path):
+    graph.save(tmp_path / "g")
+    again = Graph.open(tmp_path / "g")
+    for value in (again.indptr, again.indices, again.x, again.y, again.train_mask):
+        assert isinstance(value, np.memmap)
+        with pytest.raises(ValueError, match="read-only"):
+            value[0] = 0
+    assert again.indices.dtype == np.int32
+
+
+def test_a_store_without_edges(tmp_path):
+    graph = Graph.from_edge_index([[], []], np.eye(4))
+    graph.save(tmp_path / "g")
+    again = Graph.open(tmp_path / "g", verify=True)
+    assert (again.num_edges, again.num_nodes) == (0, 4)
+
+
+def test_a_flipped_bit_is_found_by_verify(graph, tmp_path):
+    graph.save(tmp_path / "g")
+    file = tmp_path / "g" / "x.npy"
+    data = bytearray(file.read_bytes())
+    data[-7] ^= 1
+    file.write_bytes(data)
+    Graph.open(tmp_path / "g").check()  # no danger to memory
+    with pytest.raises(StoreError, match=r"x\.npy: altered or damaged"):
+        Graph.open(tmp_path / "g", verify=True)

@@ -1,63 +1,25 @@
-"""Whatever bytes a file holds, a reader returns a graph or says in one line what is wrong."""
+"""Features, labels and splits from the columns of a node table."""
 
-import gzip
-import sqlite3
 from pathlib import Path
 
-import networkx
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-import scipy.sparse
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcl.errors import GraphCLError
-from graphcl.graphs.graph import Graph
-from graphcl.graphs.graph_file import read_arrays
-from graphcl.tabular.build import load_tables
+from graphcl.tabular.build import load_tables, read_tables
 from graphcl.tabular.options import TableOptions
+from tests.conftest import FUZZ
+from tests.tabular.conftest import graph_or_one_line, write
 
-FUZZ = settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 CELL = st.one_of(
     st.text(max_size=6),
     st.sampled_from(["", "NA", "nan", "inf", "-1", "007", "1e400", "true", '"', "a,b", "\n", "é"]),
     st.integers(-(2**70), 2**70).map(str),
     st.floats().map(str),
 )
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def graph_or_one_line(edges, **options):
-    """Reads tables; anything but a valid graph or an error of ours is a traceback to a user."""
-    message = ""
-    try:
-        graph, _ = load_tables(edges, TableOptions(**options))
-    except GraphCLError as error:
-        message = str(error)
-    if message:
-        assert len(message) < 1500
-        return
-    assert graph.indptr[-1] == len(graph.indices)
-    assert np.isfinite(graph.x if isinstance(graph.x, np.ndarray) else graph.x.data).all()
-    assert graph.num_nodes == len(graph.indptr) - 1 == graph.x.shape[0]
-    assert graph.node_ids is None or len(graph.node_ids) == graph.num_nodes
-
-
-@FUZZ
-@given(st.binary(max_size=200), st.sampled_from(["a.csv", "a.tsv", "a.txt", "a.csv.gz"]))
-def test_bytes_as_delimited_text(data, name):
-    Path(name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
-    graph_or_one_line(name, features="structural")
 
 
 @FUZZ
@@ -86,87 +48,52 @@ def test_typed_node_tables(rows, options):
     graph_or_one_line("e.csv", nodes="n.parquet", add_missing_nodes=True, **options)
 
 
-def _valid(kind):
-    """Returns the bytes of a small valid file, to be damaged."""
-    graph = networkx.path_graph(4)
-    networkx.set_node_attributes(graph, {node: float(node) for node in graph}, "f")
-    name = f"valid.{kind}"
-    if kind == "graphml":
-        networkx.write_graphml(graph, name)
-    elif kind == "gml":
-        networkx.write_gml(graph, name)
-    elif kind == "edgelist":
-        networkx.write_edgelist(graph, name)
-    elif kind == "npz":
-        scipy.sparse.save_npz(name, scipy.sparse.csr_array(networkx.to_numpy_array(graph)))
-    elif kind == "parquet":
-        table = pyarrow.table({"source": [1, 2], "target": [2, 3]})
-        pyarrow.parquet.write_table(table, name)
-    elif kind == "sqlite":
-        connection = sqlite3.connect(name)
-        connection.execute("CREATE TABLE a (u INT, v INT)")
-        connection.execute("INSERT INTO a VALUES (1, 2)")
-        connection.commit()
-        connection.close()
-    data = Path(name).read_bytes()
-    Path(name).unlink()
-    return data
+def test_numbers_texts_and_missing_values():
+    write("e.csv", "source,target\n1,2\n")
+    write("n.csv", "id,a,flag,colour,b\n1,0.5,true,red,\n2,NA,FALSE,blue,3\n3,1.5,false,red,5\n")
+    graph, report = load_tables(
+        "e.csv", TableOptions(nodes="n.csv", one_hot=("colour",), missing="mean")
+    )
+    assert report.column_features == ["a", "flag", "colour=blue", "colour=red", "b"]
+    expected = [[0.5, 1, 0, 1, 4], [1, 0, 1, 0, 3], [1.5, 0, 0, 1, 5]]
+    assert graph.x.tolist() == expected
+    assert report.filled_values == 2
+    zeros, _ = load_tables("e.csv", TableOptions(nodes="n.csv", ignore=("colour",), missing="zero"))
+    assert zeros.x.tolist() == [[0.5, 1, 0], [0, 0, 3], [1.5, 0, 5]]
 
 
-@pytest.mark.parametrize("kind", ["graphml", "gml", "edgelist", "npz", "parquet", "sqlite"])
-def test_damaged_files(kind):
-    whole = _valid(kind)
-
-    @FUZZ
-    @given(st.data())
-    def damaged(data):
-        content = bytearray(whole)
-        for _ in range(data.draw(st.integers(0, 4))):
-            place = data.draw(st.integers(0, len(content) - 1))
-            content[place] = data.draw(st.integers(0, 255))
-        cut = data.draw(st.one_of(st.none(), st.integers(0, len(content))))
-        Path(f"any.{kind}").write_bytes(bytes(content[:cut]))
-        graph_or_one_line(f"any.{kind}", features="structural")
-
-    damaged()
+def test_features_like_those_of_training():
+    write("e.csv", "source,target\n1,2\n")
+    write("n.csv", "id,extra,colour,a\n1,x,green,5\n2,y,red,6\n")
+    options = TableOptions(
+        nodes="n.csv", one_hot=("colour",), like=("a", "colour=blue", "colour=red")
+    )
+    graph, report = load_tables("e.csv", options)
+    assert graph.x.tolist() == [[5, 0, 0], [6, 0, 1]]
+    assert any("new to the model" in line for line in report.notes)
 
 
-@FUZZ
-@given(st.data(), st.sampled_from(["npy", "npz"]))
-def test_damaged_feature_matrices(data, kind):
-    name = f"x.{kind}"
-    x = np.arange(8, dtype=np.float32).reshape(4, 2)
-    if kind == "npy":
-        np.save(name, x)
-    else:
-        np.savez(name, x=x, node_ids=np.arange(4))
-    content = bytearray(Path(name).read_bytes())
-    for _ in range(data.draw(st.integers(0, 3))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    Path(name).write_bytes(bytes(content[: data.draw(st.integers(0, len(content)))]))
-    Path("e.csv").write_text("source,target\n0,1\n")
-    graph_or_one_line("e.csv", nodes=name)
+@pytest.mark.parametrize(
+    ("column", "y", "classes"),
+    [
+        (["b", "a", "", "b"], [1, 0, -1, 1], ("a", "b")),
+        (["0", "1", "-1", "1"], [0, 1, -1, 1], ()),
+        (["10", "9", "", "2000"], [1, 0, -1, 2], ("9", "10", "2000")),
+        (["0.5", "0.25", "", "0.5"], [1, 0, -1, 1], ("0.25", "0.5")),
+    ],
+)
+def test_labels(column, y, classes):
+    write("e.csv", "source,target\n1,2\n")
+    rows = "".join(f"{row},{row},{value}\n" for row, value in enumerate(column))
+    write("n.csv", f"id,f,topic\n{rows}")
+    graph, report = load_tables("e.csv", TableOptions(nodes="n.csv", label="topic"))
+    assert graph.y.tolist() == y
+    assert report.class_names == classes
 
 
-@FUZZ
-@given(st.data())
-def test_damaged_graph_files(data):
-    np.savez("g.npz", edge_index=[[0, 1], [1, 2]], x=np.ones((3, 2)), node_ids=["a", "b", "c"])
-    content = bytearray(Path("g.npz").read_bytes())
-    for _ in range(data.draw(st.integers(0, 3))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    Path("g.npz").write_bytes(bytes(content[: data.draw(st.integers(0, len(content)))]))
-    try:
-        Graph.from_edge_index(**read_arrays(Path("g.npz")))
-    except GraphCLError as error:
-        said = str(error)
-    else:
-        said = "a graph"
-    assert said
-
-
-@FUZZ
-@given(st.text(max_size=40))
-def test_any_text_as_a_query(text):
-    graph_or_one_line(f"SELECT {text}", features="structural")
-    graph_or_one_line("SELECT 1 AS a, 2 AS b", nodes=f"SELECT {text}", features="both")
+def test_splits():
+    write("e.csv", "source,target\n1,2\n")
+    write("n.csv", "id,f,part\n0,1,Train\n1,1,validation\n2,1,test\n3,1,\n")
+    graph = read_tables("e.csv", "n.csv", split="part")
+    masks = (graph.train_mask, graph.val_mask, graph.test_mask)
+    assert [np.flatnonzero(mask).tolist() for mask in masks] == [[0], [1], [2]]

@@ -15,6 +15,7 @@ from graphcl.cli.main import run
 
 EDGES = "source,target\n1,2\n2,3\n"
 NODES = "id,f\n1,0.5\n2,0.25\n3,1\n"
+
 BOMB = (
     '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;&a;">]>'
     '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph id="&b;"/></graphml>'
@@ -184,8 +185,3 @@ def test_an_existing_store_is_kept_unless_told_otherwise(capsys):
     assert run([*arguments, "--overwrite"]) == 0
     assert run([*arguments[:-1], "e.csv"]) == 2
     assert "is a file; a store is a directory" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_options_of_tables_are_refused_where_there_are_none(capsys):
-    assert run(["train", "cora", "--label", "y"]) == 2
-    assert "--label says what tables mean; 'cora' is none" in capsys.readouterr().err

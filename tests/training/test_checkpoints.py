@@ -7,7 +7,6 @@ import torch
 
 from graphcl.errors import ParameterError, RunError
 from graphcl.estimator import GraphCL
-from graphcl.graphs.fingerprint import fingerprint
 from graphcl.training import Checkpoints
 from graphcl.training import checkpoints as module
 from graphcl.training.checkpoints import StoppedError
@@ -166,13 +165,6 @@ def test_a_process_that_died_while_writing_leaves_nothing_that_counts(tmp_path, 
 def test_nothing_to_resume_is_a_beginning(tmp_path, graph, recipe):
     model = model_of(recipe).fit(graph, checkpoints=tmp_path / "new", resume=True)
     assert same_bits(model, model_of(recipe).fit(graph))
-
-
-def test_the_fingerprint_tells_graphs_apart(graph):
-    one = fingerprint((graph,))
-    assert one == fingerprint((random_graph(),))
-    assert one != fingerprint((graph, graph))
-    assert one != fingerprint((random_graph(2),))
 
 
 def test_bad_arguments(tmp_path):

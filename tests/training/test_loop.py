@@ -1,8 +1,6 @@
-import dataclasses
 import math
 
 import pytest
-import scipy.sparse
 import torch
 
 from graphcl.encoders import build_encoder
@@ -11,7 +9,6 @@ from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import nt_xent
 from graphcl.seeding import derive, generator
 from graphcl.training import FullGraph, train
-from graphcl.training.progress import PlainProgress, duration, progress
 from graphcl.views import DropEdges, DropFeatures, Perturbation
 
 CPU = torch.device("cpu")
@@ -73,51 +70,11 @@ def test_the_loop_is_the_papers_steps(graph, batch_nodes):
     assert metrics.mi_bound == pytest.approx(math.log(2 * size - 2) - metrics.loss)
 
 
-def test_a_batch_is_two_copies_side_by_side(graph):
-    """Perturbing and encoding both at once is perturbing and encoding each."""
-    sparse = dataclasses.replace(graph, x=scipy.sparse.csr_array(graph.x * (graph.x > 0)))
-    for source in (graph, sparse):
-        x, adjacency = graph_tensors(source, device=CPU)
-        encoder = build_encoder(
-            "mean", graph.num_features, dim=8, layers=2, generator=generator(0, "weights")
-        )
-        (batch,) = FullGraph(x, adjacency).epoch(0, 0)
-        for h in batch.pairs(encoder(batch.x, batch.adjacency)):
-            torch.testing.assert_close(h, encoder(x, adjacency))
-        views = PERTURBATION(batch.x, batch.adjacency, torch.Generator().manual_seed(0))
-        halves = views[1].weight.chunk(2)
-        assert not torch.equal(*halves)
-        for half, h in zip(halves, batch.pairs(encoder(batch.x, views[1])), strict=True):
-            torch.testing.assert_close(h, encoder(x, adjacency.with_weight(half)))
-        encoder(*views).square().sum().backward()
-        ours = encoder.weights[0].grad.clone()
-        encoder.zero_grad()
-        dense = views[0] if isinstance(views[0], torch.Tensor) else views[0].to_dense()
-        for part, half in zip(dense.chunk(2), halves, strict=True):
-            encoder(part, adjacency.with_weight(half)).square().sum().backward()
-        torch.testing.assert_close(ours, encoder.weights[0].grad)
-
-
 def test_the_loss_falls(graph):
     gentle = Perturbation(DropEdges(0.05), DropFeatures(0.1))
     _, history = trained(graph, epochs=60, learning_rate=0.01, perturbation=gentle)
     assert history[-1].loss < history[0].loss - 0.5
     assert [m.epoch for m in history] == list(range(1, 61))
-
-
-@pytest.mark.parametrize("batch_nodes", [7, 25, 60, 100])
-def test_an_epoch_visits_every_node_once(graph, batch_nodes):
-    x, adjacency = graph_tensors(graph, device=CPU)
-    source = FullGraph(x, adjacency, batch_nodes)
-    batches = list(source.epoch(0, 0))
-    assert len(batches) == source.steps_per_epoch
-    if len(batches) == 1:
-        assert batches[0].num_nodes == graph.num_nodes
-        return
-    seen = torch.cat([batch.nodes for batch in batches]).tolist()
-    assert sorted(seen) == list(range(graph.num_nodes))
-    assert max(batch.num_nodes for batch in batches) <= batch_nodes
-    assert seen != torch.cat([batch.nodes for batch in source.epoch(1, 0)]).tolist()
 
 
 def test_a_non_finite_loss_stops_training_with_advice(graph):
@@ -138,24 +95,3 @@ def test_bad_arguments(graph):
         trained(graph, epochs=0)
     with pytest.raises(ParameterError, match="batch_nodes must be 0 or more; got -1"):
         trained(graph, batch_nodes=-1)
-
-
-def test_plain_progress_says_rate_and_eta(graph, capsys):
-    with progress(4, label="cora") as show:
-        assert isinstance(show, PlainProgress)
-        trained(graph, on_epoch=show)
-    lines = capsys.readouterr().err.splitlines()
-    assert "cora: epoch 1/4" in lines[0]
-    assert "epochs/s  ETA" in lines[0]
-    assert "epoch 4/4" in lines[-1]
-
-
-def test_durations():
-    assert [duration(s) for s in (0.4, 61, 7300)] == ["0 s", "1 min 01 s", "2 h 01 min"]
-
-
-def test_streams_are_independent_and_stable():
-    assert derive(0, "views", 1) == derive(0, "views", 1)
-    seeds = {derive(s, name, n) for s in range(3) for name in ("a", "b") for n in range(50)}
-    assert len(seeds) == 300
-    assert all(0 <= seed < 2**63 for seed in seeds)

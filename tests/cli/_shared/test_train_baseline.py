@@ -6,27 +6,27 @@ import pytest
 
 from graphcl.cli.main import run
 from graphcl.evaluation import linear_probe
-from tests.cli.test_main import arrays, fails, folder  # noqa: F401 (fixtures)
+from tests.cli.conftest import fails
 
 DGI = ["train", "mine.npz", "--method", "dgi", "--set", "dim=8", "--set", "epochs=4"]
 GCN = ["train", "mine.npz", "--method", "gcn", "--set", "epochs=4"]
 
 
 @pytest.fixture
-def dgi(folder, capsys):  # noqa: F811
+def dgi(folder, capsys):
     assert run(DGI) == 0
     capsys.readouterr()
     return folder / "runs/mine-dgi"
 
 
 @pytest.fixture
-def gcn(folder, capsys):  # noqa: F811
+def gcn(folder, capsys):
     assert run(GCN) == 0
     capsys.readouterr()
     return folder / "runs/mine-gcn"
 
 
-def test_an_unsupervised_one_writes_a_run_and_prints_the_probe(folder, capsys, graph):  # noqa: F811
+def test_an_unsupervised_one_writes_a_run_and_prints_the_probe(folder, capsys, graph):
     assert run([*DGI, "--seed", "3"]) == 0
     captured = capsys.readouterr()
     assert "probe: accuracy" in captured.out
@@ -48,7 +48,7 @@ def test_an_unsupervised_one_writes_a_run_and_prints_the_probe(folder, capsys, g
     assert {"seed", "versions", "train_seconds", "peak_memory_bytes", "device"} <= result.keys()
 
 
-def test_one_that_ignores_weights_says_so(folder, capsys, graph):  # noqa: F811
+def test_one_that_ignores_weights_says_so(folder, capsys, graph):
     both = graph.edge_index()
     ends = both[:, both[0] < both[1]]
     np.savez("weighted.npz", edge_index=ends, x=graph.x, edge_weight=np.ones(ends.shape[1]))
@@ -96,7 +96,7 @@ def test_evaluate_stored_and_repeated(dgi, gcn, capsys):
     assert line == "graphcl: gcn: unknown field 'epoch'; did you mean 'epochs'?"
 
 
-def test_evaluate_says_that_identical_runs_are(folder, capsys):  # noqa: F811
+def test_evaluate_says_that_identical_runs_are(folder, capsys):
     assert run(["train", "mine.npz", "--method", "raw"]) == 0
     assert run(["evaluate", "runs/mine-raw", "--runs", "3"]) == 0
     assert "3 runs" in (out := capsys.readouterr().out)
@@ -130,12 +130,12 @@ def test_embed_gives_what_the_run_holds(dgi, gcn, capsys):
         ),
     ],
 )
-def test_a_users_error_is_one_line_and_leaves_nothing(folder, capsys, arguments, message):  # noqa: F811
+def test_a_users_error_is_one_line_and_leaves_nothing(folder, capsys, arguments, message):
     assert message in fails(capsys, "train", "mine.npz", *arguments)
     assert not (folder / "runs").exists()
 
 
-def test_a_graph_without_labels(folder, arrays, capsys):  # noqa: F811
+def test_a_graph_without_labels(folder, arrays, capsys):
     np.savez("bare.npz", edge_index=arrays["edge_index"], x=arrays["x"])
     assert run(["train", "bare.npz", *DGI[2:]]) == 0
     assert "no probe scored: probe: the graph has no labels" in capsys.readouterr().out

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.kill import killed_and_resumed
 from graphcl.cli.main import run
 from graphcl.runs import files as runs
+from tests.cli.conftest import said
 
 LONG = ["--set", "epochs=1000000", "--set", "dim=8"]
 QUICK = ["--set", "epochs=3", "--set", "dim=8"]
@@ -136,3 +137,25 @@ def test_kill_9_at_random_moments(folder):
     assert row["bitwise_equal"]
     assert row["stray"] == []
     assert row["kills"] == 2
+
+
+@pytest.mark.parametrize(("setting", "code"), [("dim=4", 0), ("encoder=foo", 2)])
+def test_somebodys_files_are_never_touched(folder, setting, code):
+    (folder / "run.partial/photos").mkdir(parents=True)
+    (folder / "run.partial/photos/1.jpg").write_text("mine")
+    (folder / "run.partial/notes.txt").write_text("mine too")
+    for option in ([], ["--overwrite"], ["--resume"]):
+        command = ["train", "mine.npz", *QUICK, "--set", setting, "--out", "run", *option]
+        assert run(command) == code
+    assert (folder / "run").exists() == (code == 0)
+    left = sorted(path.name for path in (folder / "run.partial").iterdir())
+    assert left == ["notes.txt", "photos"]
+    assert (folder / "run.partial/photos/1.jpg").read_text() == "mine"
+
+
+def test_a_damaged_result_is_no_finished_run(folder, capsys):
+    train = ["train", "mine.npz", *QUICK, "--out", "run"]
+    assert run(train) == 0
+    (folder / "run/result.json").write_text(json.dumps({}))
+    assert run([*train, "--resume"]) == 2
+    assert "run/result.json: damaged" in said(capsys)
