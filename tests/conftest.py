@@ -1,15 +1,25 @@
-"""Small graphs that every test can afford."""
+"""Small graphs that every test can afford, and a room in which forged files are read."""
 
 import os
+import resource
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
+from graphcl.estimator import GraphCL
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe
+
+ROOM = 600 * 2**20
+FUZZ = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -88,6 +98,42 @@ def data_folder() -> Path:
     if not named:
         pytest.skip("GRAPHCL_DATA is not set")
     return Path(named)
+
+
+@pytest.fixture
+def bounded():
+    """Lets this process take no more than `ROOM` beyond what it has."""
+    status = Path("/proc/self/status").read_text()
+    used = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmData"))
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (used * 1024 + ROOM, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+@pytest.fixture
+def nothing_runs(tmp_path, monkeypatch):
+    """Works in `tmp_path`, where a forged file that is executed leaves `was-run`."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert not (tmp_path / "was-run").exists()
+
+
+@pytest.fixture(scope="module")
+def saved_model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    estimator = GraphCL("default", dim=8, epochs=1, feature_scaling="none", device="cpu")
+    estimator.fit(random_graph()).save(folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture
+def model(saved_model, tmp_path):
+    """A run of its own to break."""
+    (tmp_path / "model").mkdir()
+    for file in saved_model.iterdir():
+        (tmp_path / "model" / file.name).write_bytes(file.read_bytes())
+    return tmp_path / "model"
 
 
 def dense_adjacency(graph: Graph) -> np.ndarray:

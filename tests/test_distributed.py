@@ -20,7 +20,6 @@ from graphcl.distributed import (
     gather_rows,
 )
 from graphcl.embedding import embed_graph
-from graphcl.errors import ParameterError
 from graphcl.estimator import GraphCL
 from graphcl.losses import nt_xent
 from graphcl.losses.nt_xent import nt_xent_across
@@ -30,6 +29,7 @@ from tests.conftest import random_collection, random_graph
 WORLDS = (1, 2, 4)
 NODES, DIM = 41, 6  # 41 rows: shares of two sizes
 TEMPERATURES = (0.5, 0.001)  # the second is too small for bounded exponents
+
 MODES = {
     "whole": (random_graph, {}),
     "minibatches": (random_graph, {"batch_nodes": 16}),
@@ -187,13 +187,3 @@ def test_alone_there_is_nobody_to_ask():
     assert json.loads(from_rank(b"[1]", ALONE)) == [1]
     rows = torch.ones(3, 2)
     assert gather_rows(rows, ALONE, 3) is rows
-
-
-def test_bad_arguments():
-    h = torch.ones(3, 2)
-    with pytest.raises(ParameterError, match="this process's share; got"):
-        nt_xent_across(h, h, num_nodes=7, share=Share(0, 2))
-    with pytest.raises(ParameterError, match="'bf16' is for one process"):
-        nt_xent_across(h, h, num_nodes=6, share=Share(0, 2), precision="bf16")
-    with pytest.raises(ParameterError, match="as many as the 4 processes; got 3"):
-        nt_xent_across(h, h, num_nodes=3, share=Share(0, 4))

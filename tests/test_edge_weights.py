@@ -140,51 +140,6 @@ def test_the_training_subgraph_keeps_the_weights_of_its_edges(heavy):
     assert np.array_equal(ours, whole * mask[:, None] * mask[None, :])
 
 
-def test_how_weights_of_one_edge_come_together():
-    def weights(edges, given):
-        graph = Graph.from_edge_index(np.array(edges).T, np.ones((3, 1)), edge_weight=given)
-        return dict(
-            zip(map(tuple, graph.edge_index().T.tolist()), graph.edge_weight.tolist(), strict=True)
-        )
-
-    assert weights([(0, 1), (0, 1), (1, 2)], [1, 2, 5]) == {
-        (0, 1): 3,
-        (1, 0): 3,
-        (1, 2): 5,
-        (2, 1): 5,
-    }
-    assert weights([(0, 1), (1, 0)], [2, 2]) == {(0, 1): 2, (1, 0): 2}  # a symmetric list
-    assert weights([(0, 1), (1, 0)], [2, 3]) == {(0, 1): 5, (1, 0): 5}
-    assert weights([(0, 1), (1, 0), (1, 2)], [2, 2, 1])[(0, 1)] == 4
-    assert weights([(0, 0), (1, 0)], [7, 3]) == {(0, 1): 3, (1, 0): 3}
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ([1, 0], "edge_weight: 0 at edge 1; weights are positive"),
-        ([1, -2], "-2 at edge 1"),
-        ([np.nan, 1], "nan at edge 0"),
-        ([np.inf, 1], "inf at edge 0"),
-        ([1e300, 1], "1e\\+300 at edge 0 is more, or less, than a float32 holds; divide them"),
-        ([1, 1e-300], "1e-300 at edge 1 is more, or less, than a float32 holds; divide them"),
-        ([1, 1e-40], "1e-40 at edge 1 is more, or less, than a float32 holds"),
-        ([3e38, 1e38], "of the edges of node 0 add up to more than a float32 holds; divide them"),
-        ([1e38, 2.5e38], "of the edges of node 1 add up to more than a float32 holds"),
-        ([1], "expected one per edge, 2; got shape \\(1,\\)"),
-        (["a", "b"], "weights must be numbers"),
-    ],
-)
-def test_bad_weights(given, message):
-    with pytest.raises(GraphError, match=message):
-        Graph.from_edge_index([[0, 1], [1, 2]], np.ones((3, 1)), edge_weight=given)
-
-
-def test_weights_that_add_up_to_too_much_for_an_edge():
-    with pytest.raises(GraphError, match="weights of an edge add up to more, or less, than"):
-        Graph.from_edge_index([[0, 0], [1, 1]], np.ones((2, 1)), edge_weight=[3e38, 3e38])
-
-
 @pytest.mark.parametrize("scale", [2e-38, 4e36])
 def test_the_largest_and_smallest_weights_that_are_taken_train(graph, recipe, scale):
     random = np.random.default_rng(0)

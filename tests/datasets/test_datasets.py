@@ -1,50 +1,12 @@
-import pickle
-import runpy
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from graphcl.datasets import CATALOGUE, load_dataset
-from graphcl.datasets.unpickling import load_arrays
 from graphcl.errors import DatasetError
+from tests.forging import Hostile, described, npy, refused, zipped
+from tests.graphs.test_graph_file import NPZ
 
-
-@pytest.mark.parametrize(
-    ("name", "nodes", "edges", "features", "nonzeros", "classes", "isolated", "empty", "train"),
-    [
-        ("cora", 2708, 5278, 1433, 49216, 7, 0, 0, 140),
-        ("citeseer", 3327, 4552, 3703, 105165, 6, 48, 15, 120),
-        ("pubmed", 19717, 44324, 500, 988031, 3, 0, 0, 60),
-    ],
-)
-def test_check_figures(name, nodes, edges, features, nonzeros, classes, isolated, empty, train):
-    graph = load_dataset(name)
-    assert (graph.num_nodes, graph.num_edges, graph.num_features) == (nodes, edges, features)
-    assert (graph.x.nnz, graph.num_classes) == (nonzeros, classes)
-    assert (np.diff(graph.indptr) == 0).sum() == isolated
-    assert (np.diff(graph.x.indptr) == 0).sum() == empty
-    masks = (graph.train_mask, graph.val_mask, graph.test_mask)
-    assert [mask.sum() for mask in masks] == [train, 500, 1000]
-    assert (sum(mask.astype(int) for mask in masks) <= 1).all()
-    assert (np.bincount(graph.y[graph.train_mask]) == 20).all()
-    assert (graph.y[sum(masks) > 0] >= 0).all()
-
-
-def test_citeseers_gaps_are_unlabelled_nodes_without_features():
-    graph = load_dataset("citeseer")
-    assert np.array_equal(graph.y == -1, np.diff(graph.x.indptr) == 0)
-
-
-def test_the_build_script_reproduces_the_bundled_files(data_folder, tmp_path, monkeypatch):
-    script = runpy.run_path("scripts/build_planetoid.py")
-    bundled = script["BUNDLED"]
-    monkeypatch.setitem(script["build"].__globals__, "BUNDLED", tmp_path)
-    for name in ("cora", "citeseer", "pubmed"):
-        written = script["build"](name, data_folder / "planetoid")
-        with np.load(written) as ours, np.load(bundled / f"{name}.npz") as theirs:
-            assert ours.files == theirs.files
-            assert all(np.array_equal(ours[key], theirs[key]) for key in ours.files)
+pytestmark = pytest.mark.usefixtures("nothing_runs")
 
 
 def test_unknown_and_absent_datasets():
@@ -66,27 +28,20 @@ def test_presence_follows_graphcl_data(tmp_path, monkeypatch):
     assert CATALOGUE["cora"].present
 
 
-class Hostile:
-    def __reduce__(self):
-        return (Path.touch, (Path("was-run"),))
-
-
-@pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_a_hostile_pickle_does_not_run(tmp_path, monkeypatch, protocol):
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "ind.cora.x"
-    path.write_bytes(pickle.dumps(Hostile(), protocol=protocol))
-    with pytest.raises(DatasetError, match="not a pickle of arrays"):
-        load_arrays(path)
-    assert not Path("was-run").exists()
-
-
-def test_a_pickle_of_arrays_is_read(tmp_path):
-    path = tmp_path / "arrays"
-    path.write_bytes(pickle.dumps([np.arange(3)], protocol=4))
-    assert load_arrays(path)[0].tolist() == [0, 1, 2]
-    path.write_bytes(path.read_bytes()[:20])
-    with pytest.raises(DatasetError):
-        load_arrays(path)
-    with pytest.raises(DatasetError, match="no such file"):
-        load_arrays(tmp_path / "absent")
+@pytest.mark.parametrize("dataset", ["ppi/ppi.npz", "reddit/reddit_data.npz"])
+@pytest.mark.parametrize(
+    "case", ["bomb", "pickled array", "path upwards", "absurd shape", "a pipe"]
+)
+def test_datasets(case, dataset, tmp_path, capsys, monkeypatch, bounded):
+    make, message = NPZ[case]
+    (tmp_path / dataset).parent.mkdir()
+    make(tmp_path / dataset)
+    if case in ("pickled array", "absurd shape"):  # under the names that are looked for
+        name = "features" if "ppi" in dataset else "feature"
+        array = np.array([Hostile()], dtype=object)
+        if case == "pickled array":
+            np.savez(tmp_path / dataset, **{name: array})
+        else:
+            zipped(tmp_path / dataset, **{name: npy(header=described("<f4", (10**12, 64)))})
+    monkeypatch.setenv("GRAPHCL_DATA", str(tmp_path))
+    refused(["train", dataset.split("/")[0], "--out", "run"], capsys, message)

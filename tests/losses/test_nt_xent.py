@@ -6,10 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphcl.distributed import Share
 from graphcl.errors import ParameterError
 from graphcl.kernels import nt_xent_blocked
 from graphcl.losses import nt_xent
-from graphcl.losses.nt_xent import _stacked, mutual_information_bound
+from graphcl.losses.nt_xent import _stacked, mutual_information_bound, nt_xent_across
 
 
 def paper_loss(h1, h2, temperature):
@@ -231,3 +232,13 @@ def test_precision_names():
 def test_the_bound_of_the_paper():
     assert mutual_information_bound(1.5, 11) == pytest.approx(math.log(20) - 1.5)
     assert mutual_information_bound(0.0, 1) is None
+
+
+def test_bad_arguments_of_several_processes():
+    h = torch.ones(3, 2)
+    with pytest.raises(ParameterError, match="this process's share; got"):
+        nt_xent_across(h, h, num_nodes=7, share=Share(0, 2))
+    with pytest.raises(ParameterError, match="'bf16' is for one process"):
+        nt_xent_across(h, h, num_nodes=6, share=Share(0, 2), precision="bf16")
+    with pytest.raises(ParameterError, match="as many as the 4 processes; got 3"):
+        nt_xent_across(h, h, num_nodes=3, share=Share(0, 4))

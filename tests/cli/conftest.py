@@ -1,0 +1,72 @@
+"""A small graph file, a run trained on it, and how commands are called."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from graphcl.cli.main import run
+
+QUICK = ["--set", "epochs=2", "--set", "dim=8"]
+
+
+@pytest.fixture
+def arrays(graph):
+    return {
+        "edge_index": graph.edge_index(),
+        "x": graph.x,
+        "y": graph.y,
+        "train_mask": graph.train_mask,
+        "val_mask": graph.val_mask,
+        "test_mask": graph.test_mask,
+        "node_ids": np.array([f"node {n}" for n in range(graph.num_nodes)]),
+    }
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, arrays):
+    monkeypatch.chdir(tmp_path)
+    np.savez("mine.npz", **arrays)
+    return tmp_path
+
+
+@pytest.fixture
+def trained(folder, capsys):
+    assert run(["train", "mine.npz", *QUICK]) == 0
+    capsys.readouterr()
+    return folder / "runs/mine"
+
+
+def fails(capsys, *arguments):
+    """Runs a command that must fail as a user's error does; returns its one line."""
+    assert run(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    last = captured.err.splitlines()[-1]
+    assert last.startswith("graphcl")
+    assert "Traceback" not in captured.err
+    return last
+
+
+def said(capsys):
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def call(*arguments, **changes):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | changes,
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("GRAPHCL_DATA", raising=False)
+    return tmp_path

@@ -1,0 +1,43 @@
+"""`graphcl check`, and the other commands on a store."""
+
+import json
+
+import numpy as np
+import pytest
+
+from graphcl import Graph
+from graphcl.cli.main import run
+from tests.conftest import random_graph
+
+
+def test_the_commands_take_a_store(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("graphcl.estimator.model.LAYERWISE_NODES", 10)
+    graph = random_graph()
+    names = [f"n{number}" for number in range(60)]
+    Graph.from_edge_index(graph.edge_index(), graph.x, graph.y, node_ids=names).save(
+        "store", features="float16"
+    )
+    settings = ["--set", "epochs=1", "--set", "dim=8", "--set", "mode=sampled"]
+    assert run(["train", "store", "--out", "run", "--json", *settings]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["mode"]["name"], result["graph"]["nodes"]) == ("sampled", 60)
+    assert result["probe"] is not None
+    assert run(["embed", "run", "--out", "all.npy"]) == 0
+    z = np.load("all.npy")
+    np.testing.assert_array_equal(z, np.load("run/embeddings.npy"))
+    assert run(["embed", "run", "store", "--rows", "20:30", "--out", "some.npy", "--json"]) == 0
+    np.testing.assert_allclose(np.load("some.npy"), z[20:30], rtol=1e-5, atol=1e-6)
+    assert run(["embed", "run", "store", "--rows", "58:", "--out", "some.parquet"]) == 0
+    pyarrow = pytest.importorskip("pyarrow.parquet")
+    assert pyarrow.read_table("some.parquet")["id"].to_pylist() == ["n58", "n59"]
+    assert run(["evaluate", "run", "--json"]) == 0
+    assert run(["check", "store", "--json"]) == 0
+    capsys.readouterr()
+    for wrong in ("5", "9:5", "0:61", "-1:5", "a:b"):
+        assert run(["embed", "run", "store", "--rows", wrong, "--out", "x.npy"]) == 2
+    changed = np.load("store/x.npy", mmap_mode="r+")
+    changed[3, 3] += 1
+    changed.flush()
+    assert run(["check", "store"]) == 2
+    assert "x.npy: altered or damaged" in capsys.readouterr().err

@@ -1,0 +1,49 @@
+import json
+
+import numpy as np
+import pyarrow.parquet
+
+from graphcl.cli.main import run
+from tests.cli.conftest import fails
+
+
+def test_embed_formats_and_ids(trained, capsys):
+    assert run(["embed", "runs/mine", "--out", "z.npy", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "out": "z.npy",
+        "graph": "mine.npz",
+        "first": 0,
+        "nodes": 60,
+        "dim": 8,
+    }
+    assert np.array_equal(np.load("z.npy"), np.load("runs/mine/embeddings.npy"))
+    assert run(["embed", "runs/mine", "mine.npz", "--out", "z.parquet"]) == 0
+    table = pyarrow.parquet.read_table("z.parquet")
+    assert table["id"].to_pylist() == [f"node {n}" for n in range(60)]
+    np.testing.assert_array_equal(
+        np.array(table["embedding"].to_pylist(), dtype=np.float32), np.load("z.npy")
+    )
+
+
+def test_existing_embeddings_are_kept_unless_told_otherwise(trained, capsys):
+    assert run(["embed", "runs/mine", "--out", "z.npy"]) == 0
+    assert "already exists" in fails_after(capsys, "embed", "runs/mine", "--out", "z.npy")
+    assert run(["embed", "runs/mine", "--out", "z.npy", "--overwrite"]) == 0
+
+
+def fails_after(capsys, *arguments):
+    capsys.readouterr()
+    return fails(capsys, *arguments)
+
+
+def test_a_truncated_model_is_refused(trained, capsys):
+    path = trained / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    message = fails(capsys, "embed", "runs/mine", "--out", "z.npy")
+    assert "model.safetensors: damaged or truncated" in message
+    assert not (trained.parents[1] / "z.npy").exists()
+
+
+def test_feature_mismatch(trained, capsys):
+    message = fails(capsys, "embed", "runs/mine", "cora", "--out", "z.npy")
+    assert "cora: has 1433 features; the model was trained on 12" in message

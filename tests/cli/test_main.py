@@ -1,0 +1,175 @@
+"""The entry point: exit codes, errors in one line, help, completion, colours and speed."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from graphcl.cli.main import run
+from graphcl.datasets import CATALOGUE
+from tests.cli.conftest import QUICK, call, fails
+
+
+def test_json_is_one_object_on_stdout(folder, capsys):
+    assert run(["train", "mine.npz", "--json", "--seed", "3", *QUICK]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["seed"], result["epochs"]) == (3, 2)
+    assert run(["datasets", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["datasets"]
+    assert [row["name"] for row in listed] == list(CATALOGUE)
+    assert listed[0]["here"] == {
+        "nodes": 2708,
+        "edges": 5278,
+        "features": 1433,
+        "classes": 7,
+        "split": [140, 500, 1000],
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "coar"], "unknown dataset 'coar'; known: cora, citeseer, pubmed"),
+        (["train", "absent.npz"], "absent.npz: no such file"),
+        (["train", "notes.doc"], "a graph file must be an .npz"),
+        (["train", "mine.npz", "--set", "edge_dorp=0.1"], "did you mean 'edge_drop'?"),
+        (["train", "mine.npz", "--set", "edge_drop=1.0"], "edge_drop must be in [0, 1); got 1.0"),
+        (["train", "mine.npz", "--set", "feature_drop=-1"], "feature_drop must be in [0, 1)"),
+        (["train", "mine.npz", "--set", "temperature=0"], "temperature must be positive; got 0.0"),
+        (["train", "mine.npz", "--set", "epochs=0"], "epochs must be at least 1; got 0"),
+        (["train", "mine.npz", "--set", "epochs"], "--set takes KEY=VALUE; got 'epochs'"),
+        (["train", "mine.npz", "--set", "encoder=transformer"], "unknown encoder 'transformer'"),
+        (["train", "mine.npz", "--recipe", "corra"], "unknown recipe 'corra'"),
+        (["train", "mine.npz", "--recipe", "absent.toml"], "cannot be read"),
+        (["train", "mine.npz", "--device", "tpu"], "device must be auto, cpu, cuda or cuda:N"),
+        (["train", "mine.npz", "--seed", "x"], "--seed"),
+        (["train", "mine.npz", "--out", "mine.npz"], "is a file; a run is a directory"),
+        (["train", "mine.npz", "--out", "/proc/run"], "cannot be written"),
+        (["train", "mine.npz", "--out", "mine.npz/run"], "cannot be written"),
+        (["train", "mine.npz", "--bogus"], "No such option"),
+        (["train", "mine.npz", "--set", "learning_rate=1e30"], "the loss became nan"),
+        (["train"], "Missing argument"),
+        (["frobnicate"], "No such command"),
+        (["embed", "absent", "--out", "z.npy"], "absent: no such run"),
+        (["embed", "absent", "--out", "z.txt"], "must end in .npy, .parquet or .csv"),
+        (["embed", "absent", "--out", "nowhere/z.npy"], "does not exist"),
+        (["embed", "absent"], "--out"),
+        (["evaluate", "absent"], "absent: no such run"),
+        (["evaluate", "absent", "--runs", "0"], "--runs must be at least 1; got 0"),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2(folder, capsys, arguments, message):
+    (folder / "notes.doc").touch()
+    before = sorted(path.name for path in folder.iterdir())
+    assert message in fails(capsys, *arguments)
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_a_bug_is_one_line_and_exit_code_1(monkeypatch, capsys):
+    monkeypatch.setattr("graphcl.cli.datasets._row", lambda card: 1 / 0)
+    assert run(["datasets"]) == 1
+    assert "bug: ZeroDivisionError" in capsys.readouterr().err
+
+
+def start(folder, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "graphcl", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_a_reader_that_leaves_is_no_error(folder):
+    with start(folder, "datasets") as process:
+        process.stdout.close()
+        err = process.stderr.read()
+    assert process.returncode == 0, err
+    assert err == ""
+
+
+def test_help_and_version(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("graphcl ")
+    assert run([]) == 0
+    assert "Usage" in capsys.readouterr().out
+    for command in ("build", "datasets", "train", "embed", "evaluate"):
+        assert run([command, "--help"]) == 0
+        assert "--json" in capsys.readouterr().out
+
+
+def test_a_command_starts_quickly(folder):
+    start(folder, "--version").communicate(timeout=60)
+    began = time.perf_counter()
+    start(folder, "--version").communicate(timeout=60)
+    assert time.perf_counter() - began < 10
+
+
+def test_output_that_cannot_be_encoded_does_not_end_a_command(folder):
+    assert run(["train", "mine.npz", *QUICK, "--out", "run", "--quiet"]) == 0
+    done = subprocess.run(
+        [sys.executable, "-m", "graphcl", "evaluate", "run", "--runs", "2"],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "accuracy:" in done.stdout
+
+
+def test_tab_completes_commands_and_options():
+    asked = {"_GRAPHCL_COMPLETE": "complete_bash", "COMP_WORDS": "graphcl ne", "COMP_CWORD": "1"}
+    assert call("-m", "graphcl", **asked).stdout.split() == ["neighbors"]
+    asked |= {"COMP_WORDS": "graphcl datasets --j", "COMP_CWORD": "2"}
+    assert "--json" in call("-m", "graphcl", **asked).stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_installs(shell, tmp_path):
+    home = {
+        "HOME": str(tmp_path),
+        "XDG_CONFIG_HOME": str(tmp_path / ".config"),
+        "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
+    }
+    done = call("-m", "graphcl", "--install-completion", shell, **home)
+    assert done.returncode == 0, done.stderr
+    written = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    assert any("graphcl" in text for text in written)
+
+
+def on_a_terminal(*arguments, **changes):
+    """What a command writes to a terminal."""
+    ours, theirs = pty.openpty()
+    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "graphcl", *arguments],
+        stdout=theirs,
+        stderr=theirs,
+        env=environment | {"TERM": "xterm-256color"} | changes,
+    )
+    os.close(theirs)
+    written = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            written += chunk
+    except OSError:  # the terminal has closed
+        pass
+    process.wait(timeout=60)
+    os.close(ours)
+    return written.decode()
+
+
+def test_no_color_is_heeded():
+    colour = re.compile(r"\x1b\[(\d+;)*3[1-7]m")
+    coloured, plain = on_a_terminal("--help"), on_a_terminal("--help", NO_COLOR="1")
+    assert colour.search(coloured)
+    assert not colour.search(plain)
+    assert "Usage" in plain

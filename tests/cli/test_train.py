@@ -1,0 +1,102 @@
+"""`graphcl train`: what it writes, and what it refuses."""
+
+import json
+import os
+
+import numpy as np
+
+from graphcl.cli.main import run
+from graphcl.estimator import GraphCL
+from tests.cli.conftest import QUICK, fails, said
+
+
+def test_a_run_has_a_name(folder, capsys):
+    assert run(["train", "mine.npz", *QUICK, "--out", "."]) == 2
+    assert said(capsys) == "graphcl: .: a run is a new folder; give it a name"
+
+
+def test_weights_that_do_not_fit_are_refused(folder, capsys, monkeypatch):
+    monkeypatch.setattr("graphcl.training.modes.available_memory_bytes", lambda _: 10**9)
+    assert run(["train", "mine.npz", "--set", "dim=65536", "--out", "run"]) == 2
+    assert said(capsys).endswith("the encoder's weights alone do not fit; set a smaller dim")
+
+
+def test_a_name_that_is_not_utf8_is_refused_at_once(folder, capsys):
+    name = os.fsdecode(b"\xffmine.npz")
+    (folder / "mine.npz").rename(folder / name)
+    assert run(["train", name, *QUICK]) == 2
+    assert said(capsys).endswith("a name that is not UTF-8; rename it")
+
+
+def test_half_a_split_gives_no_score_and_a_report_draws_none(folder, graph, capsys):
+    train = np.arange(graph.num_nodes) < 20
+    np.savez("half.npz", edge_index=graph.edge_index(), x=graph.x, y=graph.y, train_mask=train)
+    assert run(["train", "half.npz", *QUICK, "--out", "run"]) == 0
+    assert "no probe: probe: train nodes are given, validation and test" in capsys.readouterr().out
+    kept = np.load("run/nodes.npz")["split"]
+    assert np.array_equal(kept == 1, train)
+    assert set(kept) == {0, 1}
+
+
+def test_train_writes_a_run_and_prints_the_probe(folder, capsys):
+    assert run(["train", "mine.npz", *QUICK]) == 0
+    captured = capsys.readouterr()
+    assert "probe: accuracy" in captured.out
+    assert "epoch 2/2" in captured.err
+    names = {path.name for path in (folder / "runs/mine").iterdir()}
+    assert names == {
+        "config.toml",
+        "model.safetensors",
+        "metrics.jsonl",
+        "embeddings.npy",
+        "result.json",
+        "nodes.npz",
+    }
+    result = json.loads((folder / "runs/mine/result.json").read_text())
+    assert result["status"] == "complete"
+    assert 0 <= result["probe"]["accuracy"] <= 1
+    assert {"seed", "versions", "train_seconds", "peak_memory_bytes"} <= result.keys()
+    z = np.load(folder / "runs/mine/embeddings.npy")
+    assert np.array_equal(z, GraphCL.load("runs/mine").transform(_graph(folder)))
+    assert [path.name for path in (folder / "runs").iterdir()] == ["mine"]
+
+
+def _graph(folder):
+    from graphcl.cli._shared.graphs import load_graph
+
+    return load_graph(str(folder / "mine.npz"))
+
+
+def test_a_file_named_like_a_dataset_gets_the_default_recipe(folder, capsys):
+    (folder / "mine.npz").rename(folder / "citeseer.npz")
+    assert run(["train", "citeseer.npz", *QUICK, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "recipe default" in captured.err
+    assert json.loads(captured.out)["mode"]["name"] == "full"
+
+
+def test_a_graph_without_labels_trains(folder, capsys, arrays):
+    np.savez("bare.npz", edge_index=arrays["edge_index"], x=arrays["x"])
+    assert run(["train", "bare.npz", *QUICK]) == 0
+    assert "no probe: the graph has no labels" in capsys.readouterr().out
+    assert "graph has no labels" in fails(capsys, "evaluate", "runs/bare")
+
+
+def test_a_graph_without_edges_trains(folder, capsys, arrays):
+    np.savez("loose.npz", **arrays | {"edge_index": np.zeros((2, 0), int)})
+    assert run(["train", "loose.npz", *QUICK]) == 0
+
+
+def test_a_labelled_graph_without_a_split_says_it_drew_one(folder, capsys, arrays):
+    np.savez("free.npz", **{key: arrays[key] for key in ("edge_index", "x", "y")})
+    assert run(["train", "free.npz", *QUICK]) == 0
+    assert "random split" in capsys.readouterr().out
+
+
+def test_an_existing_run_is_kept_unless_told_otherwise(trained, capsys):
+    before = (trained / "model.safetensors").read_bytes()
+    message = fails(capsys, "train", "mine.npz", "--seed", "1", *QUICK)
+    assert "already holds a run; pass --overwrite" in message
+    assert (trained / "model.safetensors").read_bytes() == before
+    assert run(["train", "mine.npz", "--seed", "1", "--overwrite", *QUICK]) == 0
+    assert (trained / "model.safetensors").read_bytes() != before

@@ -1,0 +1,46 @@
+import json
+import sys
+
+import numpy as np
+
+from graphcl.cli.main import run
+from graphcl.recipes import load_recipe
+
+
+def test_tune_writes_a_recipe_that_train_takes(here, graph, capsys):
+    np.savez(
+        "mine.npz",
+        edge_index=graph.edge_index(),
+        x=graph.x,
+        y=graph.y,
+        train_mask=graph.train_mask,
+        val_mask=graph.val_mask,
+        test_mask=graph.test_mask,
+    )
+    command = ["tune", "mine.npz", "--trials", "2", "--set", "epochs=1", "--set", "dim=4"]
+    assert run(command) == 0
+    captured = capsys.readouterr()
+    assert "validation accuracy" in captured.out
+    assert "trial 2/2" in captured.err
+    recipe = load_recipe(here / "tuning/mine/recipe.toml")
+    assert (recipe.epochs, recipe.dim) == (1, 4)
+    assert run([*command, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "2 of 2 trials found" in captured.err
+    assert json.loads(captured.out)["recipe"] == vars(recipe)
+    assert run(["train", "mine.npz", "--recipe", "tuning/mine/recipe.toml"]) == 0
+    assert run([*command, "--seed", "1"]) == 2
+    assert "another graph, recipe, seed or objective" in capsys.readouterr().err
+
+
+def test_tune_without_labels(here, graph, capsys):
+    np.savez("bare.npz", edge_index=graph.edge_index(), x=graph.x)
+    command = ["tune", "bare.npz", "--trials", "1", "--set", "epochs=1", "--set", "dim=4"]
+    assert run(command) == 0
+    assert "cluster stability" in capsys.readouterr().out
+
+
+def test_a_missing_extra_is_named(here, graph, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert run(["tune", "cora", "--trials", "1"]) == 2
+    assert "pip install 'graphcl[tune]'" in capsys.readouterr().err

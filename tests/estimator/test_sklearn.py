@@ -1,0 +1,120 @@
+"""What scikit-learn expects of an estimator, as far as it can hold where X is a graph."""
+
+import pickle
+
+import numpy as np
+import pandas
+import polars
+import pytest
+import sklearn
+import torch
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline
+from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.validation import check_array, check_is_fitted
+from torch_geometric.data import Data
+
+import graphcl
+from graphcl.errors import ParameterError
+from graphcl.estimator import GraphCL, NotFittedError
+from graphcl.graphs.graph import Graph
+
+# check_estimator hands out tables. OnTables makes a graph of one, a chain of its rows, so that
+# nearly all of scikit-learn's checks can be put to GraphCL. What cannot hold, and why:
+CANNOT_HOLD = {
+    "check_n_features_in_after_fitting": "it wants the words 'X has … features'; our message names "
+    "the graph and is tested in test_estimator.py",
+    "check_methods_sample_order_invariance": "rows are no independent samples: a node's embedding "
+    "depends on its neighbours, and a chain in another order is another graph",
+    "check_methods_subset_invariance": "likewise: half of a graph is another graph",
+}
+
+
+class OnTables(GraphCL):
+    def fit(self, X, y=None):
+        return super().fit(self._chain(X))
+
+    def transform(self, X):
+        self._require_fitted("transform")
+        return super().transform(self._chain(X))
+
+    def fit_transform(self, X, y=None):
+        return self.fit(X).transform(X)
+
+    def _chain(self, X):
+        X = check_array(X, dtype=np.float32)
+        return Graph.from_edge_index([np.arange(len(X) - 1), np.arange(1, len(X))], X)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.no_validation = True, False
+        return tags
+
+
+def test_scikit_learns_checks_hold_but_for_those_listed():
+    tried = check_estimator(
+        OnTables(epochs=1, dim=4, layers=1, device="cpu"), on_fail=None, on_skip=None
+    )
+    failed = {row["check_name"] for row in tried if row["status"] == "failed"}
+    assert failed == set(CANNOT_HOLD)
+    assert sum(row["status"] == "passed" for row in tried) > 35
+
+
+def test_graphcl_itself_says_that_x_is_no_table():
+    with pytest.warns(UserWarning, match="Can't test estimator GraphCL"):
+        tried = check_estimator(GraphCL(epochs=1), on_skip=None)
+    assert {row["status"] for row in tried} == {"passed"}
+
+
+def test_clone_pickle_and_fitted_state(graph, recipe):
+    model = GraphCL(recipe, device="cpu", dim=4).fit(graph)
+    bare = clone(model)
+    with pytest.raises(sklearn.exceptions.NotFittedError, match="call fit before transform"):
+        bare.transform(graph)
+    with pytest.raises(NotFittedError):
+        bare.get_feature_names_out()
+    with pytest.raises(sklearn.exceptions.NotFittedError):
+        check_is_fitted(bare)
+    check_is_fitted(model)
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.transform(graph), model.transform(graph))
+    assert model.n_features_in_ == graph.num_features
+
+
+def test_a_pipeline_goes_from_graph_to_classes(graph, recipe):
+    steps = [("embed", GraphCL(recipe, device="cpu")), ("classify", LogisticRegression())]
+    pipeline = Pipeline(steps).fit(graph, graph.y)
+    assert pipeline.predict(graph).shape == (graph.num_nodes,)
+    assert pipeline.score(graph, graph.y) > 0.5
+    assert clone(pipeline).set_params(embed__dim=4)["embed"].dim == 4
+    assert list(pipeline[:-1].get_feature_names_out())[:2] == ["graphcl0", "graphcl1"]
+
+
+def test_output_as_tables(graph, recipe):
+    named = Graph.from_edge_index(
+        graph.edge_index(), graph.x, node_ids=[f"node {n}" for n in range(60)]
+    )
+    model = GraphCL(recipe, device="cpu").set_output(transform="pandas")
+    frame = model.fit_transform(named)
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(frame.index[:2]) == ["node 0", "node 1"]
+    assert list(frame.columns) == list(model.get_feature_names_out())
+    assert [type(one) for one in model.transform([named, named])] == [pandas.DataFrame] * 2
+    model.set_output(transform="polars")
+    assert isinstance(model.transform(named), polars.DataFrame)
+    plain = model.set_output(transform="default").transform(named)
+    assert np.array_equal(plain, frame.to_numpy())
+    with sklearn.config_context(transform_output="pandas"):
+        assert isinstance(
+            GraphCL(recipe, device="cpu").fit(named).transform(named), pandas.DataFrame
+        )
+    with pytest.raises(ParameterError, match="set_output: transform must be default"):
+        model.set_output(transform="arrow")
+
+
+def test_pyg_to_embedding_in_two_lines():
+    data = Data(x=torch.rand(30, 5), edge_index=torch.randint(0, 30, (2, 80)))
+    model = graphcl.GraphCL(epochs=1, dim=8, device="cpu")
+    z = model.fit_transform(data)
+    assert z.shape == (30, 8)

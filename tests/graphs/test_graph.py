@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphcl.graphs.graph import Graph
+from tests.conftest import dense_adjacency
+
+X = np.eye(3)
+
+
+@st.composite
+def edge_lists(draw):
+    num_nodes = draw(st.integers(1, 12))
+    node = st.integers(0, num_nodes - 1)
+    return num_nodes, draw(st.lists(st.tuples(node, node), max_size=40))
+
+
+@given(edge_lists())
+def test_structure_is_the_set_of_pairs_given(case):
+    num_nodes, edges = case
+    graph = Graph.from_edge_index(
+        np.array(edges, dtype=int).reshape(-1, 2).T, np.ones((num_nodes, 1))
+    )
+    pairs = {frozenset(edge) for edge in edges if edge[0] != edge[1]}
+    found = graph.edge_index()
+    assert {frozenset(edge) for edge in found.T.tolist()} == pairs
+    assert graph.num_edges == len(pairs)
+    assert found.shape[1] == 2 * len(pairs)
+    assert graph.self_loops_removed == sum(u == v for u, v in edges)
+    for node in range(num_nodes):
+        row = graph.indices[graph.indptr[node] : graph.indptr[node + 1]]
+        assert (np.diff(row) > 0).all()
+    assert np.array_equal(dense_adjacency(graph), dense_adjacency(graph).T)
+
+
+def test_it_is_immutable_and_leaves_its_input_alone():
+    edges, x = np.array([[0, 1], [1, 2]]), X.astype(np.float32)
+    graph = Graph.from_edge_index(edges, x, [0, 1, 2], train_mask=[True, False, False])
+    for array in (graph.indptr, graph.indices, graph.x, graph.y, graph.train_mask):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+    with pytest.raises(AttributeError):
+        graph.y = None
+    x[0] = 9
+    assert graph.x[0, 0] == 1
+    assert x.flags.writeable
+
+
+def test_sparse_features_stay_sparse_and_read_only():
+    for sparse in (scipy.sparse.csr_array(X), scipy.sparse.coo_matrix(X), torch.eye(3).to_sparse()):
+        graph = Graph.from_edge_index([[0], [1]], sparse)
+        assert scipy.sparse.issparse(graph.x)
+        assert np.array_equal(graph.x.toarray(), X)
+        with pytest.raises(ValueError, match="read-only"):
+            graph.x.data[0] = 2
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        [[1], [2], [3]],
+        np.array([[1], [2], [3]], dtype=np.uint8),
+        torch.tensor([[1.0], [2.0], [3.0]], dtype=torch.float64),
+        torch.tensor([[1.0], [2.0], [3.0]], dtype=torch.bfloat16, requires_grad=True),
+    ],
+)
+def test_any_number_type_becomes_float32(x):
+    graph = Graph.from_edge_index([[0], [1]], x)
+    assert graph.x.dtype == np.float32
+    assert graph.x[:, 0].tolist() == [1, 2, 3]
+
+
+def test_masks_may_be_booleans_flags_or_node_numbers():
+    for mask in ([False, True, True], [0, 1, 1], np.array([1, 2]), torch.tensor([2, 1])):
+        graph = Graph.from_edge_index([[0], [1]], X, train_mask=mask)
+        assert graph.train_mask.tolist() == [False, True, True]
+
+
+def test_a_single_node_and_no_edges_make_a_graph():
+    graph = Graph.from_edge_index([], [[1.0]])
+    assert (graph.num_nodes, graph.num_edges) == (1, 0)

@@ -1,0 +1,76 @@
+import networkx
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from torch_geometric.data import Data
+
+from graphcl.errors import GraphError
+from graphcl.graphs.graph import Graph
+
+X = np.eye(3)
+
+
+def test_pyg_there_and_back(graph):
+    data = graph.to_pyg()
+    assert isinstance(data, Data)
+    assert data.is_undirected()
+    again = Graph.from_pyg(data)
+    for field in ("indptr", "indices", "x", "y", "train_mask", "val_mask", "test_mask"):
+        assert np.array_equal(getattr(graph, field), getattr(again, field)), field
+
+
+def test_pyg_with_sparse_features():
+    graph = Graph.from_edge_index([[0], [1]], scipy.sparse.csr_array(X))
+    assert torch.equal(graph.to_pyg().x, torch.eye(3))
+    kept = graph.to_pyg(sparse=True)
+    assert kept.x.layout == torch.sparse_csr
+    assert scipy.sparse.issparse(Graph.from_pyg(kept).x)
+
+
+def test_pyg_with_several_splits_is_refused():
+    data = Data(
+        x=torch.ones(3, 1),
+        edge_index=torch.tensor([[0], [1]]),
+        train_mask=torch.ones(3, 10, dtype=torch.bool),
+    )
+    with pytest.raises(GraphError, match="holds 10 splits"):
+        Graph.from_pyg(data)
+
+
+def test_networkx_names_features_and_labels():
+    source = networkx.MultiDiGraph()
+    source.add_node("ä b", x=[1.0, 0.0], y=1)
+    source.add_node(7, x=[0.0, 1.0], y=0)
+    source.add_node(("t", 1), x=[1.0, 1.0], y=1)
+    source.add_edges_from([("ä b", 7), (7, "ä b"), ("ä b", 7), (7, 7)])
+    graph = Graph.from_networkx(source)
+    assert graph.node_ids.tolist() == ["ä b", 7, ("t", 1)]
+    assert (graph.num_edges, graph.self_loops_removed) == (1, 1)
+    assert graph.y.tolist() == [1, 0, 1]
+    assert graph.x.tolist() == [[1, 0], [0, 1], [1, 1]]
+
+
+def test_networkx_scalar_features_given_features_and_errors():
+    path = networkx.path_graph(3)
+    with pytest.raises(GraphError, match="no features"):
+        Graph.from_networkx(path)
+    assert Graph.from_networkx(path, X).num_features == 3
+    with pytest.raises(GraphError, match="x: 2 rows for 3 nodes"):
+        Graph.from_networkx(path, X[:2])
+    networkx.set_node_attributes(path, {0: 1.0, 1: 2.0, 2: 3.0}, "x")
+    assert Graph.from_networkx(path).x.tolist() == [[1], [2], [3]]
+    del path.nodes[1]["x"]
+    with pytest.raises(GraphError, match="node 1 has no attribute 'x'"):
+        Graph.from_networkx(path)
+
+
+def test_scipy_adjacency():
+    adjacency = scipy.sparse.csr_matrix(np.array([[0, 2, 0], [0, 5, 0], [0, 0, 0]]))
+    graph = Graph.from_scipy(adjacency, X, [0, 1, 2])
+    assert graph.edge_index().tolist() == [[0, 1], [1, 0]]
+    assert graph.self_loops_removed == 1
+    with pytest.raises(GraphError, match="must be square"):
+        Graph.from_scipy(scipy.sparse.csr_matrix((2, 3)), X)
+    with pytest.raises(GraphError, match="x: 2 rows for 3 nodes"):
+        Graph.from_scipy(adjacency, X[:2])

@@ -1,0 +1,25 @@
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+
+from graphcl.errors import ParameterError
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import graph_tensors
+
+CPU = torch.device("cpu")
+
+
+def test_row_scaling(graph):
+    x, _ = graph_tensors(graph, device=CPU, feature_scaling="row")
+    np.testing.assert_allclose(x.abs().sum(1), 1, rtol=1e-5)
+    holey = graph.x * (graph.x > 0.5)
+    holey[3] = 0
+    dense = Graph.from_edge_index([[0], [1]], holey)
+    sparse = Graph.from_edge_index([[0], [1]], scipy.sparse.csr_array(holey))
+    first, _ = graph_tensors(dense, device=CPU, feature_scaling="row")
+    second, _ = graph_tensors(sparse, device=CPU, feature_scaling="row")
+    torch.testing.assert_close(first, second.to_dense())
+    assert (first[3] == 0).all()
+    with pytest.raises(ParameterError, match="feature_scaling must be none or row"):
+        graph_tensors(graph, device=CPU, feature_scaling="max")

@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+import scipy.sparse
+
+from graphcl.errors import GraphError
+from graphcl.graphs.graph import Graph
+
+X = np.eye(3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x": [[1, 2], [3, np.nan], [5, 6]]}, "x: nan at node 1, feature 1"),
+        ({"x": [[1, 2], [3, 4], [-np.inf, 6]]}, "x: -inf at node 2, feature 0"),
+        ({"x": np.array([[0.0], [1e39], [0.0]])}, "x: 1e+39 at node 1, feature 0"),
+        ({"x": scipy.sparse.csr_array([[0, 0], [0, np.inf], [1, 0]])}, "inf at node 1, feature 1"),
+        ({"x": np.ones(3)}, "a single feature is a column: x.reshape(-1, 1)"),
+        ({"x": np.ones((0, 4)), "edge_index": np.zeros((2, 0))}, "zero nodes"),
+        ({"x": np.ones((3, 0))}, "zero features"),
+        ({"x": [["a"], ["b"], ["c"]]}, "features must be numbers"),
+        ({"x": [[1], [1, 2], [3]]}, "not a rectangular array"),
+        ({"edge_index": [[0, 1], [1, 3]]}, "edge 1 names node 3, but the nodes are 0 to 2"),
+        ({"edge_index": [[0, -1], [1, 2]]}, "edge 1 names node -1"),
+        ({"edge_index": [[0, 1], [1, 2], [2, 0]]}, "got (3, 2); pass its transpose"),
+        ({"edge_index": [[0.0, 1.0], [1.0, 2.0]]}, "node numbers must be integers"),
+        ({"y": [0, 1]}, "y: 2 labels for 3 nodes"),
+        ({"y": [0, 1, -2]}, "y: -2 at node 2"),
+        ({"y": [0, 0.5, 1]}, "y: 0.5 at node 1 is not a class number"),
+        ({"y": [[0, 1], [1, 2], [0, 0]]}, "y: 2 at node 1; labels are 0 or 1"),
+        ({"y": ["a", "b", "c"]}, "labels must be class numbers"),
+        ({"train_mask": [True, False]}, "train_mask: 2 entries for 3 nodes"),
+        ({"val_mask": [7]}, "val_mask: node 7 is not among 0 to 2"),
+        ({"train_mask": [0, 1], "test_mask": [1, 2]}, "train_mask and test_mask share node 1"),
+        ({"node_ids": ["a"]}, "node_ids: 1 names for 3 nodes"),
+        ({"node_ids": ["b", "a", "b"]}, "node_ids: nodes 0 and 2 have the same id 'b'"),
+        ({"node_ids": np.array([7, 5, 5])}, "node_ids: nodes 1 and 2 have the same id 5"),
+        ({"node_ids": [("a", 1), 2, ("a", 1)]}, "nodes 0 and 2 have the same id ('a', 1)"),
+    ],
+)
+def test_bad_input_is_refused_with_its_place(changes, message):
+    with pytest.raises(GraphError) as caught:
+        Graph.from_edge_index(**({"edge_index": [[0, 1], [1, 2]], "x": X} | changes))
+    assert message in str(caught.value)
+
+
+def test_how_weights_of_one_edge_come_together():
+    def weights(edges, given):
+        graph = Graph.from_edge_index(np.array(edges).T, np.ones((3, 1)), edge_weight=given)
+        return dict(
+            zip(map(tuple, graph.edge_index().T.tolist()), graph.edge_weight.tolist(), strict=True)
+        )
+
+    assert weights([(0, 1), (0, 1), (1, 2)], [1, 2, 5]) == {
+        (0, 1): 3,
+        (1, 0): 3,
+        (1, 2): 5,
+        (2, 1): 5,
+    }
+    assert weights([(0, 1), (1, 0)], [2, 2]) == {(0, 1): 2, (1, 0): 2}  # a symmetric list
+    assert weights([(0, 1), (1, 0)], [2, 3]) == {(0, 1): 5, (1, 0): 5}
+    assert weights([(0, 1), (1, 0), (1, 2)], [2, 2, 1])[(0, 1)] == 4
+    assert weights([(0, 0), (1, 0)], [7, 3]) == {(0, 1): 3, (1, 0): 3}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([1, 0], "edge_weight: 0 at edge 1; weights are positive"),
+        ([1, -2], "-2 at edge 1"),
+        ([np.nan, 1], "nan at edge 0"),
+        ([np.inf, 1], "inf at edge 0"),
+        ([1e300, 1], "1e\\+300 at edge 0 is more, or less, than a float32 holds; divide them"),
+        ([1, 1e-300], "1e-300 at edge 1 is more, or less, than a float32 holds; divide them"),
+        ([1, 1e-40], "1e-40 at edge 1 is more, or less, than a float32 holds"),
+        ([3e38, 1e38], "of the edges of node 0 add up to more than a float32 holds; divide them"),
+        ([1e38, 2.5e38], "of the edges of node 1 add up to more than a float32 holds"),
+        ([1], "expected one per edge, 2; got shape \\(1,\\)"),
+        (["a", "b"], "weights must be numbers"),
+    ],
+)
+def test_bad_weights(given, message):
+    with pytest.raises(GraphError, match=message):
+        Graph.from_edge_index([[0, 1], [1, 2]], np.ones((3, 1)), edge_weight=given)
+
+
+def test_weights_that_add_up_to_too_much_for_an_edge():
+    with pytest.raises(GraphError, match="weights of an edge add up to more, or less, than"):
+        Graph.from_edge_index([[0, 0], [1, 1]], np.ones((2, 1)), edge_weight=[3e38, 3e38])

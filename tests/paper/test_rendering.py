@@ -1,0 +1,10 @@
+from graphcl.paper import rendering
+from graphcl.paper.tables import assemble
+from tests.paper.test_tables import rows_of
+
+
+def test_the_csv_has_every_cell_unrounded():
+    cells = assemble(rows_of("graphcl", [0.8201, 0.83]), datasets=["cora"])
+    lines = rendering.table_2_csv(cells).splitlines()
+    assert len(lines) == 1 + len(cells)
+    assert any("82.505" in line for line in lines)

@@ -1,0 +1,23 @@
+import numpy as np
+
+
+def test_several_graphs_have_a_report(collection, tmp_path, recipe):
+    from graphcl.estimator import GraphCL
+    from graphcl.report.contents import gather
+    from graphcl.report.page import render
+    from graphcl.runs import files as runs
+    from graphcl.runs.describe import describe_nodes
+    from graphcl.runs.nodes import write_nodes
+
+    model = GraphCL(recipe, device="cpu")
+    z = np.concatenate(model.fit_transform(collection))
+    with runs.new_run(tmp_path / "run") as made:
+        model.write_to(made, graph="tissues")
+        np.save(made / runs.EMBEDDINGS, z)
+        write_nodes(made, describe_nodes(collection))
+    contents = gather(tmp_path / "run", collection, method="pca")
+    assert len(contents.nodes) == collection.num_nodes
+    assert np.bincount(contents.nodes.split, minlength=4).tolist() == [0, *collection.split_nodes]
+    assert contents.agreement.nodes <= collection.num_nodes
+    assert contents.alignment > 0
+    assert "Split" in render(contents)

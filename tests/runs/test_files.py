@@ -1,0 +1,113 @@
+"""Damaged and forged runs are refused."""
+
+import json
+import pickle
+import struct
+
+import pytest
+import torch
+
+from tests.forging import Hostile, described, npy, refused
+
+pytestmark = pytest.mark.usefixtures("nothing_runs")
+
+
+def tensors(**about):
+    text = json.dumps({"weights.0": about}).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(64)
+
+
+def weights(content):
+    return lambda folder: (folder / "model.safetensors").write_bytes(content)
+
+
+def cut_weights(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-30])
+
+
+def hostile_weights(folder):
+    torch.save(Hostile(), folder / "model.safetensors")
+
+
+def config(old, new):
+    def change(folder):
+        file = folder / "config.toml"
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new))
+
+    return change
+
+
+def lines(content):
+    return lambda folder: (folder / "metrics.jsonl").write_text(content)
+
+
+RUNS = {
+    "cut weights": (cut_weights, "model.safetensors: damaged or truncated"),
+    "no weights": (weights(b""), "damaged or truncated (a header of 0 bytes in 0)"),
+    "absurd header": (weights(struct.pack("<Q", 2**62) + b"{}" + bytes(99)), "a header of 46116"),
+    "long header": (weights(struct.pack("<Q", 2**21) + b" " * 2**21), "a header of 2097152"),
+    "header of noise": (weights(struct.pack("<Q", 64) + bytes(range(64, 192))), "is not JSON"),
+    "header of a list": (weights(struct.pack("<Q", 2) + b"[]" + bytes(9)), "is no table"),
+    "deep header": (weights(struct.pack("<Q", 99_999) + b"[" * 100_099), "is not JSON"),
+    "unknown dtype": (
+        weights(tensors(dtype="PICKLE", shape=[8], data_offsets=[0, 64])),
+        "weights.0",
+    ),
+    "lying shape": (
+        weights(tensors(dtype="F32", shape=[2**40], data_offsets=[0, 64])),
+        "weights.0",
+    ),
+    "negative shape": (
+        weights(tensors(dtype="F32", shape=[-4, -4], data_offsets=[0, 64])),
+        "not whe",
+    ),
+    "place beyond": (
+        weights(tensors(dtype="F32", shape=[16], data_offsets=[64, 128])),
+        "weights.0",
+    ),
+    "no place": (weights(tensors(dtype="F32", shape=[16])), "'weights.0' is not where"),
+    "other shape": (
+        weights(tensors(dtype="F32", shape=[4, 4], data_offsets=[0, 64])),
+        "do not fit",
+    ),
+    "a pickle": (hostile_weights, "damaged or truncated"),
+    "long TOML": (config("[run]", "#" * 2**20 + "\n[run]"), "at most 1048576 are read"),
+    "deep TOML": (config("[run]", f"[run]\na = {'[' * 50_000}"), "not TOML"),
+    "many digits": (config("seed = 0", f"seed = {'9' * 9_999}"), "not TOML"),
+    "many features": (config("num_features = 12", "num_features = 1000000000000"), "do not fit"),
+    "negative features": (config("num_features = 12", "num_features = -12"), "do not fit"),
+    "absurd dim": (config("dim = 8", "dim = 99999999999"), "dim must be in [1, 65536]"),
+    "absurd layers": (config("layers = 2", "layers = 100000"), "layers must be in [1, 64]"),
+    "wide": (config("dim = 8", "dim = 65536"), "dim = 65536 do not fit model.safetensors"),
+    "no seed": (config("seed = 0", "seed = 'x'"), "[run] seed must be a whole number"),
+    "metrics of noise": (lines("{\x00"), "metrics.jsonl: damaged"),
+    "deep metrics": (lines("[" * 100_000), "metrics.jsonl: damaged"),
+    "other metrics": (lines('{"epoch": 1, "evil": 2}'), "metrics.jsonl: damaged"),
+    "metrics of a list": (lines("[1, 2]"), "metrics.jsonl: damaged"),
+}
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_runs(case, model, tmp_path, capsys, bounded):
+    make, message = RUNS[case]
+    make(model)
+    refused(["embed", model, "cora", "--out", "z.npy"], capsys, message)
+    assert [file.name for file in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (npy(header=described("|O", (2708, 8)), data=pickle.dumps(Hostile())), "damaged"),
+        (npy(header=described("<f4", (2**50, 8)), data=b"1234"), "damaged"),
+        (npy(header=described("<f4", (2**62, 2**62))), "damaged"),
+        (pickle.dumps(Hostile()), "damaged"),
+        (b"", "damaged"),
+    ],
+)
+def test_embeddings(content, message, model, capsys, bounded):
+    config("[run]", '[run]\ngraph = "cora"')(model)
+    (model / "embeddings.npy").write_bytes(content)
+    refused(["evaluate", model], capsys, f"embeddings.npy: {message}")

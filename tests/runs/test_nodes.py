@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphcl.errors import RunError
+from graphcl.runs.nodes import NODES, RunNodes, read_nodes, write_nodes
+from tests.forging import Hostile, described, npy, refused, zipped
+
+AWKWARD = ["a b", "", "Zoë", "日本", "</script>", "line\nbreak", "tab\t", "🦀", "x" * 300, "0"]
+
+
+def test_text_ids_labels_and_split_come_back(tmp_path):
+    n = len(AWKWARD)
+    y, split = np.arange(n) - 1, np.arange(n) % 4
+    write_nodes(tmp_path, RunNodes(np.array(AWKWARD), np.arange(n), y, split))
+    nodes = read_nodes(tmp_path)
+    assert nodes.ids.tolist() == AWKWARD
+    assert nodes.degree.tolist() == list(range(n))
+    assert nodes.y.tolist() == y.tolist()
+    assert nodes.split.tolist() == split.tolist()
+
+
+@pytest.mark.parametrize("ids", [np.array([7, 2**60, -1]), np.array([0.5, 1.0, 2.0])])
+def test_numbers_stay_numbers(tmp_path, ids):
+    write_nodes(tmp_path, RunNodes(ids, np.zeros(3, int)))
+    nodes = read_nodes(tmp_path)
+    assert nodes.ids.tolist() == ids.tolist()
+    assert nodes.y is nodes.split is None
+
+
+def test_other_ids_are_kept_as_their_text(tmp_path):
+    ids = np.empty(2, dtype=object)
+    ids[:] = [(0, 1), "plain"]
+    write_nodes(tmp_path, RunNodes(ids, np.zeros(2, int)))
+    assert read_nodes(tmp_path).ids.tolist() == ["(0, 1)", "plain"]
+
+
+@settings(deadline=None, max_examples=40)
+@given(names=st.lists(st.text(), min_size=1, max_size=20))
+def test_any_text_comes_back(tmp_path_factory, names):
+    folder = tmp_path_factory.mktemp("run")
+    ids = np.empty(len(names), dtype=object)
+    ids[:] = names
+    write_nodes(folder, RunNodes(ids, np.zeros(len(names), int)))
+    assert read_nodes(folder).ids.tolist() == names
+
+
+def test_nothing_there_and_damage(tmp_path):
+    assert read_nodes(tmp_path) is None
+    write_nodes(tmp_path, RunNodes(np.arange(50), np.arange(50)))
+    whole = (tmp_path / NODES).read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", b"no zip at all", whole[:100] + whole[140:]):
+        (tmp_path / NODES).write_bytes(damaged)
+        with pytest.raises(RunError, match=r"nodes\.npz: not a readable"):
+            read_nodes(tmp_path)
+    np.savez(tmp_path / NODES, ids=np.arange(3), degree=np.arange(4))
+    with pytest.raises(RunError, match="differ in length"):
+        read_nodes(tmp_path)
+    np.savez(tmp_path / NODES, ids=np.array([{}], dtype=object), degree=np.arange(1))
+    with pytest.raises(RunError, match="pickled objects, which are never read"):
+        read_nodes(tmp_path)
+
+
+def test_large_class_numbers_come_back(tmp_path):
+    y = np.array([-1, 2**31, 2**40])
+    write_nodes(tmp_path, RunNodes(np.arange(3), np.zeros(3, int), y))
+    assert read_nodes(tmp_path).y.tolist() == y.tolist()
+
+
+def hidden_calls(path):
+    np.savez(path, degree=np.array([Hostile()], dtype=object))
+
+
+def swollen(path):
+    zipped(path, degree=npy(header=described("<i4", (10**12,))))
+
+
+def of_other_lengths(path):
+    np.savez(path, degree=np.zeros(60, np.int32), ids=np.arange(7))
+
+
+def ends_beyond(path):
+    far = np.full(60, 2**40)
+    np.savez(path, degree=np.zeros(60, np.int32), id_bytes=np.full(9, 255, np.uint8), id_ends=far)
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize("make", [hidden_calls, swollen, of_other_lengths, ends_beyond])
+@pytest.mark.parametrize("command", [["neighbors", "model", "0"], ["report", "model"]])
+def test_nodes(make, command, model, capsys, bounded):
+    np.save(model / "embeddings.npy", np.ones((60, 8), np.float32))
+    make(model / "nodes.npz")
+    refused(command, capsys, "nodes.npz: ")

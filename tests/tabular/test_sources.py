@@ -1,0 +1,154 @@
+"""Every kind of source gives the same graph; damaged ones give an error in one line."""
+
+import gzip
+import sqlite3
+from pathlib import Path
+
+import duckdb
+import networkx
+import pyarrow
+import pyarrow.parquet
+import pytest
+import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphcl.graphs.structural import NAMES
+from graphcl.tabular.build import read_tables
+from tests.conftest import FUZZ
+from tests.tabular.conftest import STRUCTURAL, edges_of, graph_or_one_line, write
+
+TRIANGLE = {("a", "b"), ("b", "c"), ("a", "c")}
+PAIRS = [("a", "b"), ("b", "c"), ("c", "a")]
+
+
+def as_csv(name="e.csv", delimiter=","):
+    write(name, "\n".join(delimiter.join(pair) for pair in [("source", "target"), *PAIRS]) + "\n")
+    return name
+
+
+def as_gzip():
+    with gzip.open("e.csv.gz", "wt") as file:
+        file.write("source,target\n" + "\n".join(",".join(pair) for pair in PAIRS))
+    return "e.csv.gz"
+
+
+def as_parquet():
+    sources, targets = zip(*PAIRS, strict=True)
+    pyarrow.parquet.write_table(pyarrow.table({"source": sources, "target": targets}), "e.parquet")
+    return "e.parquet"
+
+
+def as_query():
+    as_parquet()
+    return "SELECT target AS x, source AS y FROM 'e.parquet'"
+
+
+def as_duckdb():
+    with duckdb.connect("e.duckdb") as connection:
+        connection.execute("CREATE TABLE pairs (u VARCHAR, v VARCHAR)")
+        connection.executemany("INSERT INTO pairs VALUES (?, ?)", PAIRS)
+    return "e.duckdb:pairs"
+
+
+def as_sqlite():
+    connection = sqlite3.connect("e.sqlite")
+    connection.execute("CREATE TABLE pairs (u TEXT, v TEXT)")
+    connection.execute("CREATE TABLE other (z TEXT)")
+    connection.executemany("INSERT INTO pairs VALUES (?, ?)", PAIRS)
+    connection.commit()
+    connection.close()
+    return "e.sqlite:pairs"
+
+
+def as_networkx(writer, name):
+    graph = networkx.Graph()
+    graph.add_edges_from(PAIRS)
+    writer(graph, name)
+    return name
+
+
+def as_words():
+    write("e.txt", "# a comment\n% another\na b\nb\tc\n  c   a  \n")
+    return "e.txt"
+
+
+SOURCES = {
+    "csv": as_csv,
+    "semicolons": lambda: as_csv("s.csv", ";"),
+    "tsv": lambda: as_csv("e.tsv", "\t"),
+    "gzip": as_gzip,
+    "parquet": as_parquet,
+    "query": as_query,
+    "duckdb": as_duckdb,
+    "sqlite": as_sqlite,
+    "graphml": lambda: as_networkx(networkx.write_graphml, "e.graphml"),
+    "gml": lambda: as_networkx(networkx.write_gml, "e.gml"),
+    "edgelist": lambda: as_networkx(networkx.write_edgelist, "e.edgelist"),
+    "words": as_words,
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_source_gives_the_same_graph(source):
+    graph = read_tables(SOURCES[source](), **STRUCTURAL)
+    assert edges_of(graph) == TRIANGLE
+    assert graph.x.shape == (3, len(NAMES))
+
+
+def test_a_name_with_a_star_is_no_pattern():
+    write("e*.csv", "source,target\n1,2\n")
+    write("e2.csv", "source,target\n3,4\n")
+    assert read_tables("e*.csv", **STRUCTURAL).num_nodes == 2
+
+
+def _valid(kind):
+    """Returns the bytes of a small valid file, to be damaged."""
+    graph = networkx.path_graph(4)
+    networkx.set_node_attributes(graph, {node: float(node) for node in graph}, "f")
+    name = f"valid.{kind}"
+    if kind == "graphml":
+        networkx.write_graphml(graph, name)
+    elif kind == "gml":
+        networkx.write_gml(graph, name)
+    elif kind == "edgelist":
+        networkx.write_edgelist(graph, name)
+    elif kind == "npz":
+        scipy.sparse.save_npz(name, scipy.sparse.csr_array(networkx.to_numpy_array(graph)))
+    elif kind == "parquet":
+        table = pyarrow.table({"source": [1, 2], "target": [2, 3]})
+        pyarrow.parquet.write_table(table, name)
+    elif kind == "sqlite":
+        connection = sqlite3.connect(name)
+        connection.execute("CREATE TABLE a (u INT, v INT)")
+        connection.execute("INSERT INTO a VALUES (1, 2)")
+        connection.commit()
+        connection.close()
+    data = Path(name).read_bytes()
+    Path(name).unlink()
+    return data
+
+
+@pytest.mark.parametrize("kind", ["graphml", "gml", "edgelist", "npz", "parquet", "sqlite"])
+def test_damaged_files(kind):
+    whole = _valid(kind)
+
+    @FUZZ
+    @given(st.data())
+    def damaged(data):
+        content = bytearray(whole)
+        for _ in range(data.draw(st.integers(0, 4))):
+            place = data.draw(st.integers(0, len(content) - 1))
+            content[place] = data.draw(st.integers(0, 255))
+        cut = data.draw(st.one_of(st.none(), st.integers(0, len(content))))
+        Path(f"any.{kind}").write_bytes(bytes(content[:cut]))
+        graph_or_one_line(f"any.{kind}", features="structural")
+
+    damaged()
+
+
+@FUZZ
+@given(st.text(max_size=40))
+def test_any_text_as_a_query(text):
+    graph_or_one_line(f"SELECT {text}", features="structural")
+    graph_or_one_line("SELECT 1 AS a, 2 AS b", nodes=f"SELECT {text}", features="both")

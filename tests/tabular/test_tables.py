@@ -1,0 +1,187 @@
+"""Malformed inputs: each is answered in one line that says what to do, and nothing is written."""
+
+import gzip
+import sqlite3
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import scipy.sparse
+
+from graphcl.cli.main import run
+
+EDGES = "source,target\n1,2\n2,3\n"
+NODES = "id,f\n1,0.5\n2,0.25\n3,1\n"
+
+BOMB = (
+    '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;&a;">]>'
+    '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph id="&b;"/></graphml>'
+)
+
+
+def parquet(name, **columns):
+    pyarrow.parquet.write_table(pyarrow.table(columns), name)
+
+
+def database(name, *statements):
+    connect = sqlite3.connect if name.endswith(".sqlite") else duckdb.connect
+    connection = connect(name)
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path, monkeypatch):
+    """Every input of the table below; text files by their name, the rest by what writes them."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in {
+        "e.csv": EDGES,
+        "n.csv": NODES,
+        "empty.csv": "",
+        "header.csv": "source,target\n",
+        "one.csv": "source\n1\n2\n",
+        "ragged.csv": "source,target\n1,2\n3\n",
+        "wide.csv": "source,target\n1,2\n3,4,5\n",
+        "quote.csv": 'source,target\n1,"2\n3,4\n',
+        "hole.csv": "source,target\n1,2\n3,\n",
+        "twice.csv": "source,source\n1,2\n",
+        "stranger.csv": "source,target\n1,2\n2,9\n9,8\n",
+        "weights.csv": "source,target,w\n1,2,1\n2,3,0\n",
+        "words.csv": "source,target,w\n1,2,heavy\n2,3,light\n",
+        "text.csv": "id,colour\n1,red\n2,blue\n3,red\n",
+        "typo.csv": "id,f\n1,0.5\n2,o.25\n3,1\n",
+        "gap.csv": "id,f\n1,0.5\n2,\n3,1\n",
+        "void.csv": "id,f,g\n1,0.5,\n2,1,\n3,1,\n",
+        "same.csv": "id,f\n1,0.5\n2,1\n1,1\n",
+        "noid.csv": "id,f\n1,0.5\n,1\n3,1\n",
+        "infinite.csv": "id,f\n1,0.5\n2,inf\n3,1\n",
+        "label.csv": "id,f,label\n1,0.5,a\n2,1,b\n3,1,b\n",
+        "split.csv": "id,f,part\n1,0.5,train\n2,1,tset\n3,1,test\n",
+        "bomb.graphml": BOMB,
+        "broken.graphml": "<graphml><graph>",
+        "broken.gml": "graph [ node [ id 0",
+        "notes.docx": "edges",
+        "fake.csv.gz": EDGES,
+        "fake.parquet": "not parquet",
+        "fake.duckdb": "not a database",
+    }.items():
+        Path(name).write_text(text)
+    Path("latin.csv").write_bytes("source,target\n1,é\n".encode("latin1"))
+    Path("binary.csv").write_bytes(b"source,target\n1,\x00\x01\n")
+    whole = gzip.compress(("source,target\n" + "1,2\n" * 9999).encode())
+    Path("cut.csv.gz").write_bytes(whole[: len(whole) // 2])
+    parquet("float.parquet", source=[1.5, 2.5], target=[2.5, 3.5])
+    parquet("list.parquet", id=[1, 2, 3], f=[[1, 2], [3, 4], [5, 6]])
+    database("two.sqlite", "CREATE TABLE a (u, v)", "CREATE TABLE b (u, v)")
+    database("blob.sqlite", "CREATE TABLE a (u, v)", "INSERT INTO a VALUES (x'00', 1)")
+    database("t.duckdb", "CREATE TABLE links (u INT, v INT)")
+    np.save("flat.npy", np.ones(3))
+    np.save("short.npy", np.ones((2, 2)))
+    np.savez("pickled.npz", x=np.array([{}], dtype=object))
+    scipy.sparse.save_npz("oblong.npz", scipy.sparse.csr_array(np.ones((2, 3))))
+
+
+# input → message
+MALFORMED = [
+    ("--edges absent.csv", "absent.csv: no such file"),
+    ("--edges .", ".: is a directory; --edges takes a file or an SQL query"),
+    ("--edges notes.docx", "notes.docx: unknown kind of file; known: .csv, .tsv"),
+    ("--edges empty.csv", "empty.csv: is empty"),
+    ("--edges header.csv", "header.csv: has no rows"),
+    ("--edges one.csv", "one.csv: has one column ('source'); an edge needs two ends"),
+    ("--edges ragged.csv", "ragged.csv: CSV Error on Line: 3"),
+    ("--edges wide.csv", "Expected Number of Columns: 2 Found: 3"),
+    ("--edges quote.csv", "quote.csv: CSV Error on Line"),
+    ("--edges hole.csv", "hole.csv: row 2: column 'target' is empty; every row needs an id"),
+    ("--edges twice.csv", "twice.csv: the header names column 'source' twice"),
+    ("--edges latin.csv", "latin.csv: line 2 is not UTF-8; convert it: iconv"),
+    ("--edges binary.csv", "binary.csv: is no text file"),
+    ("--edges fake.csv.gz", "fake.csv.gz: is named .gz but is not gzipped"),
+    ("--edges cut.csv.gz", "cut.csv.gz: damaged gzip"),
+    ("--edges fake.parquet", "fake.parquet: "),
+    ("--edges fake.duckdb", "fake.duckdb: "),
+    ("--edges float.parquet", "column 'source' is DOUBLE; ids are integers or texts"),
+    ("--edges t.duckdb:lnks", "holds no table 'lnks'; it holds links; did you mean 'links'?"),
+    ("--edges two.sqlite", "holds several tables (a, b); name one: two.sqlite:a"),
+    ("--edges blob.sqlite", "blob.sqlite: column 'u' of 'a' holds blobs"),
+    ("--edges bomb.graphml", "bomb.graphml: declares a DOCTYPE"),
+    ("--edges broken.graphml", "broken.graphml: not a readable .graphml file"),
+    ("--edges broken.gml", "broken.gml: not a readable .gml file"),
+    ("--edges oblong.npz", "oblong.npz: the adjacency must be square; got (2, 3)"),
+    ("--edges e.csv --source-column sorce", "no column 'sorce'; it has 'source', 'target'; did"),
+    (
+        "--edges e.csv --source-column target --target-column target",
+        "column 'target' cannot be both ends",
+    ),
+    ("--edges e.csv --weight w", "e.csv: --weight: no column 'w'"),
+    ("--edges weights.csv --weight w", "row 2: the weight in column 'w' is '0'; weights are pos"),
+    ("--edges words.csv --weight w", "row 1: the weight in column 'w' is 'heavy'"),
+    ("--edges e.csv", "the graph has no features (no node table): pass --nodes"),
+    ("--edges e.csv --label y", "--label: there is no node table; pass --nodes"),
+    ("--edges e.csv --features clever", "--features must be columns or structural or both"),
+    ("--edges e.csv --nodes n.csv --missing drop", "--missing must be refuse or zero or mean"),
+    ("--edges e.csv --nodes absent.npy", "absent.npy: no such file"),
+    ("--edges e.csv --nodes flat.npy", "flat.npy: x: expected a table"),
+    ("--edges e.csv --nodes pickled.npz", "holds pickled objects, which are never read"),
+    ("--edges e.csv --nodes short.npy", "2 edges name 2 unknown nodes, first '2' in row 1"),
+    ("--edges stranger.csv --nodes n.csv", "2 edges name 2 unknown nodes, first '9' in row 2"),
+    ("--edges e.csv --nodes text.csv", "column 'colour' is text (row 1: 'red'); features are"),
+    ("--edges e.csv --nodes list.parquet", "column 'f' is text (row 1: '[1, 2]')"),
+    ("--edges e.csv --nodes typo.csv", "row 2, column 'f': 'o.25' is not a number"),
+    ("--edges e.csv --nodes gap.csv", "row 2, column 'f' is missing; missing values: 'f' 1"),
+    ("--edges e.csv --nodes void.csv", "column 'g' has no value at all; leave the column out"),
+    ("--edges e.csv --nodes same.csv", "rows 1 and 3 have the same id '1' in column 'id'"),
+    ("--edges e.csv --nodes noid.csv", "noid.csv: row 2: column 'id' is empty"),
+    ("--edges e.csv --nodes infinite.csv", "row 2, column 'f': inf does not fit"),
+    ("--edges e.csv --nodes label.csv", "column 'label' would become a feature, but is called"),
+    ("--edges e.csv --nodes split.csv --split part", "row 2, column 'part': 'tset' is no split"),
+    ("--edges e.csv --nodes n.csv --label topic", "--label: no column 'topic'; it has 'id', 'f'"),
+    ("--edges e.csv --nodes n.csv --one-hot id", "--one-hot: column 'id' has another use"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MALFORMED, ids=[text for text, _ in MALFORMED])
+def test_malformed_input(arguments, message, capsys, tmp_path):
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert run(["build", *arguments.split(), "--out", "store"]) == 2
+    answer = capsys.readouterr()
+    *steps, line = answer.err.splitlines()
+    assert message in line
+    assert line.startswith("graphcl: ")
+    assert all(" s  " in step for step in steps)
+    assert answer.out == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELECT source FROM", "--edges query: "),
+        ("SELECT a, b FROM 'absent.parquet'", "absent.parquet"),
+        ("FROM nowhere", "nowhere"),
+        ("SELECT 1 AS a, 2 AS b; DROP TABLE x", "must be one SELECT"),
+        ("WITH a AS (SELECT 1) INSERT INTO b FROM a", "must be one SELECT"),
+        ("SELECT 1 AS only", "has one column"),
+        ("SELECT * FROM read_csv('https://example.org/x.csv')", "--edges query: "),
+    ],
+)
+def test_malformed_queries(query, message, capsys, tmp_path):
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert run(["build", "--edges", query, "--features", "structural", "--out", "store"]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_an_existing_store_is_kept_unless_told_otherwise(capsys):
+    arguments = ["build", "--edges", "e.csv", "--nodes", "n.csv", "--out", "store"]
+    assert run(arguments) == 0
+    assert run(arguments) == 2
+    assert "already holds a store" in capsys.readouterr().err.splitlines()[-1]
+    assert run([*arguments, "--overwrite"]) == 0
+    assert run([*arguments[:-1], "e.csv"]) == 2
+    assert "is a file; a store is a directory" in capsys.readouterr().err.splitlines()[-1]

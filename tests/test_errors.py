@@ -1,0 +1,9 @@
+import re
+
+from graphcl import errors
+
+
+def test_the_error_tree_is_drawn_as_it_is():
+    drawn = set(re.findall(r"\b(\w+Error)\b(?: \(\w+\))?  ", errors.__doc__))
+    real = {name for name in vars(errors) if name.endswith("Error")}
+    assert drawn | {"GraphCLError"} == real

@@ -1,0 +1,121 @@
+"""A module's test is where one looks first: `A/B.py` is tested in `tests/A/test_B.py`.
+
+The functions of a package's `__init__.py` are tested in `tests/A/test_A.py`. `ELSEWHERE` and
+`SEVERAL` are the exceptions.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src/graphcl"
+TESTS = ROOT / "tests"
+
+# Modules without a test file of their own, and the file that tests them. They are either a few
+# lines that their callers exercise, or one half of something that is tested as a whole.
+ELSEWHERE = {
+    "__init__.py": "test_public.py",
+    "__main__.py": "cli/test_main.py",
+    "assembly.py": "test_estimator.py",
+    "devices.py": "cli/test_main.py",
+    "baselines/inputs.py": "baselines/test_protocol.py",
+    "baselines/raw.py": "baselines/test_propagation.py",
+    "baselines/supervision.py": "baselines/test_fastgcn.py",
+    "cli/_shared/counting.py": "cli/_shared/test_probing.py",
+    "cli/_shared/options.py": "cli/test_main.py",
+    "cli/_shared/running.py": "cli/test_reproduce.py",
+    "files/cache.py": "answers/test_neighbors.py",
+    "files/npz.py": "graphs/test_graph_file.py",
+    "files/text.py": "runs/test_files.py",
+    "files/toml.py": "recipes/test_recipe.py",
+    "files/values.py": "recipes/test_recipe.py",
+    "files/weights.py": "runs/test_files.py",
+    "graphs/subgraph.py": "training/test_sampled.py",
+    "kernels/borrow.py": "graphs/test_tensors.py",
+    "kernels/buffers.py": "kernels/test_csr.py",
+    "kernels/gather_mean_triton.py": "kernels/test_gather_mean.py",
+    "kernels/nt_xent_blocked.py": "losses/test_nt_xent.py",
+    "kernels/nt_xent_rows.py": "test_distributed.py",
+    "kernels/parallel.py": "kernels/test_transposed.py",
+    "kernels/triangles.py": "graphs/test_structural.py",
+    "paper/artefacts.py": "paper/studies/test_catalogue.py",
+    "paper/plots.py": "paper/studies/test_catalogue.py",
+    "report/sections.py": "report/test_page.py",
+    "runs/describe.py": "report/test_contents.py",
+    "runs/embeddings.py": "cli/test_embed.py",
+    "tabular/arrays.py": "tabular/test_matrix.py",
+    "tabular/numbering.py": "tabular/test_tables.py",
+    "tabular/options.py": "tabular/test_tables.py",
+    "tabular/sqlite.py": "tabular/test_sources.py",
+    "trials/deferred.py": "paper/test_reproduce.py",
+}
+
+# Test files that are not about one module, and what they are about.
+SEVERAL = {
+    "test_docs.py": "the pages of docs/",
+    "test_readme.py": "the README",
+    "test_layout.py": "where the tests are",
+    "test_public.py": "the public names",
+    "test_edge_weights.py": "edge weights, from the constructors to the embeddings",
+    "test_from_store.py": "training and embedding from a store",
+    "test_estimator_sklearn.py": "what scikit-learn expects of the estimator",
+    "test_distributed_on_gpu.py": "several processes on GPUs",
+    "baselines/test_inductive_on_gpu.py": "the inductive baselines on a GPU",
+    "cli/test_several_graphs.py": "the commands on a dataset of several graphs",
+    "report/test_browser.py": "the page and its script in a browser",
+}
+
+# Folders of tests/ that do not mirror src/graphcl.
+BEHAVIOUR = "behaviour"  # recorded outcomes of whole trainings
+BENCHMARKS = "benchmarks"  # mirrors benchmarks/
+
+
+def modules():
+    """The modules that need a test; an `__init__.py` that defines nothing does not."""
+    for path in SOURCE.rglob("*.py"):
+        defines = any(
+            isinstance(node, ast.FunctionDef | ast.ClassDef)
+            for node in ast.parse(path.read_text()).body
+        )
+        if path.name != "__init__.py" or defines:
+            yield path.relative_to(SOURCE).as_posix()
+
+
+def mirror(module):
+    path = Path(module)
+    name = path.parent.name if path.name == "__init__.py" else path.stem
+    return (path.parent / f"test_{name}.py").as_posix()
+
+
+def found():
+    return {path.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")}
+
+
+def test_every_module_has_a_test():
+    untested = {module for module in modules() if mirror(module) not in found()}
+    assert untested == ELSEWHERE.keys()
+
+
+def test_every_exception_names_a_test():
+    assert set(ELSEWHERE.values()) <= found()
+    assert SEVERAL.keys() <= found()
+
+
+def test_every_test_names_a_module():
+    packages = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("__init__.py")}
+    expected = {mirror(module) for module in {*modules(), *packages}}
+    expected |= {f"{BENCHMARKS}/test_{path.name}" for path in (ROOT / BENCHMARKS).glob("*.py")}
+    strange = {name for name in found() - expected if not name.startswith(f"{BEHAVIOUR}/")}
+    assert strange == SEVERAL.keys()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "src/graphcl").rglob("*.py")), ids=lambda p: p.name)
+def test_files_fit_in_the_head(path):
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def test_test_files_fit_in_the_head():
+    lines = {path.name: len(path.read_text().splitlines()) for path in TESTS.rglob("*.py")}
+    assert {name: count for name, count in lines.items() if count > 400} == {}

@@ -1,0 +1,174 @@
+import errno
+import json
+import os
+
+import pytest
+import torch
+
+from graphcl.errors import ParameterError, RunError
+from graphcl.estimator import GraphCL
+from graphcl.training import Checkpoints
+from graphcl.training import checkpoints as module
+from graphcl.training.checkpoints import StoppedError
+from tests.conftest import random_collection, random_graph
+
+
+def model_of(recipe, **changes):
+    return GraphCL(recipe.with_values(epochs=4, **changes), device="cpu")
+
+
+def stop_after(steps):
+    """Returns a `stop` that says yes at the call of that number."""
+    calls = iter(range(1, 10**6))
+    return lambda: next(calls) >= steps
+
+
+def weights(model):
+    return dict(model.encoder_.state_dict())
+
+
+def same_bits(first, second):
+    return all(torch.equal(weights(first)[key], weights(second)[key]) for key in weights(first))
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+GRAPHS = {
+    "whole": (random_graph, {}),
+    "minibatches": (random_graph, {"batch_nodes": 16}),
+    "sampled": (random_graph, {"mode": "sampled", "batch_nodes": 16, "fan_out": 3}),
+    "several": (random_collection, {"batch_nodes": 25}),
+}
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize("steps", [1, 6, 7])
+def test_resumed_is_uninterrupted_bit_for_bit(tmp_path, recipe, kind, steps):
+    make, changes = GRAPHS[kind]
+    graph = make()
+    whole = model_of(recipe, **changes).fit(graph)
+    with pytest.raises(StoppedError):
+        model_of(recipe, **changes).fit(
+            graph, checkpoints=Checkpoints(tmp_path, stop=stop_after(steps))
+        )
+    again = model_of(recipe, **changes).fit(graph, checkpoints=tmp_path, resume=True)
+    assert same_bits(whole, again)
+    figures = [(m.epoch, m.loss, m.gradient_norm, m.mi_bound) for m in whole.history_]
+    assert figures == [(m.epoch, m.loss, m.gradient_norm, m.mi_bound) for m in again.history_]
+
+
+def test_the_last_ones_are_kept(tmp_path, graph, recipe):
+    model_of(recipe).fit(graph, checkpoints=Checkpoints(tmp_path, every_epochs=1, keep=3))
+    assert names(tmp_path) == [f"checkpoint-0000000{n}-00000000" for n in (2, 3, 4)]
+
+
+def test_by_time(tmp_path, graph, recipe):
+    model_of(recipe).fit(graph, checkpoints=Checkpoints(tmp_path, every_seconds=1e-9, keep=100))
+    assert len(names(tmp_path)) == 8  # after each step, and after each epoch's end
+    model_of(recipe).fit(graph, checkpoints=Checkpoints(tmp_path / "once", every_seconds=1e9))
+    assert names(tmp_path / "once") == ["checkpoint-00000004-00000000"]
+
+
+def test_a_finished_training_resumes_to_itself(tmp_path, graph, recipe):
+    first = model_of(recipe).fit(graph, checkpoints=tmp_path)
+    again = model_of(recipe).fit(graph, checkpoints=tmp_path, resume=True)
+    assert same_bits(first, again)
+    assert again.history_ == first.history_
+
+
+def damage_truncate(path):
+    state = path / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:-7])
+
+
+def damage_flip(path):
+    state = path / "state.safetensors"
+    content = bytearray(state.read_bytes())
+    content[-3] = (content[-3] + 1) % 256  # damage done twice is damage
+    state.write_bytes(content)
+
+
+def damage_position(path):
+    about = json.loads((path / "checkpoint.json").read_text())
+    (path / "checkpoint.json").write_text(json.dumps(about | {"step": about["step"] + 1}))
+
+
+def damage_about(path):
+    (path / "checkpoint.json").write_text("[]")
+
+
+def damage_missing(path):
+    (path / "state.safetensors").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    "damage", [damage_truncate, damage_flip, damage_position, damage_about, damage_missing]
+)
+def test_a_damaged_checkpoint_is_passed_over_aloud(tmp_path, capsys, graph, recipe, damage):
+    whole = model_of(recipe).fit(graph)
+    with pytest.raises(StoppedError):
+        model_of(recipe).fit(
+            graph, checkpoints=Checkpoints(tmp_path, every_epochs=1, stop=stop_after(5))
+        )
+    newest = tmp_path / names(tmp_path)[-1]
+    damage(newest)
+    again = model_of(recipe).fit(graph, checkpoints=Checkpoints(tmp_path, keep=9), resume=True)
+    assert f"{newest}: damaged or truncated; trying the one before it" in capsys.readouterr().err
+    assert same_bits(whole, again)
+    for path in tmp_path.iterdir():
+        damage(path)
+    with pytest.raises(RunError, match="every checkpoint is damaged"):
+        model_of(recipe).fit(graph, checkpoints=tmp_path, resume=True)
+
+
+def test_another_training_is_refused(tmp_path, graph, recipe):
+    model_of(recipe).fit(graph, checkpoints=tmp_path)
+    for model, other, what in (
+        (model_of(recipe, dim=8), graph, r"another training \(dim 16, now 8\)"),
+        (GraphCL(model_of(recipe).recipe, seed=1), graph, r"\(seed 0, now 1\)"),
+        (model_of(recipe), random_graph(1), r"\(graph '"),
+    ):
+        with pytest.raises(RunError, match=what):
+            model.fit(other, checkpoints=tmp_path, resume=True)
+
+
+def test_a_full_disk_leaves_the_last_good_one(tmp_path, monkeypatch, graph, recipe):
+    written = []
+
+    def flush(path, content):
+        written.append(path)
+        if len(written) > 5:
+            path.write_bytes(content[: len(content) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        real(path, content)
+
+    real = module._flush
+    monkeypatch.setattr(module, "_flush", flush)
+    whole = model_of(recipe).fit(graph)
+    with pytest.raises(RunError, match=r"No space left on device\); checkpoint-0+2-0+ is intact"):
+        model_of(recipe).fit(graph, checkpoints=Checkpoints(tmp_path, every_epochs=1))
+    assert names(tmp_path) == [f"checkpoint-0000000{n}-00000000" for n in (1, 2)]
+    monkeypatch.undo()
+    assert same_bits(whole, model_of(recipe).fit(graph, checkpoints=tmp_path, resume=True))
+
+
+def test_a_process_that_died_while_writing_leaves_nothing_that_counts(tmp_path, graph, recipe):
+    whole = model_of(recipe).fit(graph, checkpoints=tmp_path)
+    (tmp_path / "checkpoint-00000004-00000000").rename(tmp_path / ".checkpoint-00000004-00000000")
+    again = model_of(recipe).fit(graph, checkpoints=tmp_path, resume=True)
+    assert same_bits(whole, again)
+    assert names(tmp_path) == ["checkpoint-00000004-00000000"]
+
+
+def test_nothing_to_resume_is_a_beginning(tmp_path, graph, recipe):
+    model = model_of(recipe).fit(graph, checkpoints=tmp_path / "new", resume=True)
+    assert same_bits(model, model_of(recipe).fit(graph))
+
+
+def test_bad_arguments(tmp_path):
+    with pytest.raises(ParameterError, match="keep must be at least 1; got 0"):
+        Checkpoints(tmp_path, keep=0)
+    with pytest.raises(ParameterError, match="every_epochs must be 0 or more; got -1"):
+        Checkpoints(tmp_path, every_epochs=-1)

@@ -1,0 +1,98 @@
+import math
+
+import pytest
+import torch
+
+from graphcl.encoders import build_encoder
+from graphcl.errors import ParameterError, TrainingError
+from graphcl.graphs.tensors import graph_tensors
+from graphcl.losses import NTXent, nt_xent
+from graphcl.seeding import derive, generator
+from graphcl.training import FullGraph, train
+from graphcl.views import DropEdges, DropFeatures, Perturbation
+
+CPU = torch.device("cpu")
+PERTURBATION = Perturbation(DropEdges(0.2), DropFeatures(0.5))
+
+
+def trained(graph, *, seed=0, batch_nodes=0, epochs=4, **options):
+    encoder = build_encoder(
+        "mean", graph.num_features, dim=16, layers=2, generator=generator(seed, "weights")
+    )
+    x, adjacency = graph_tensors(graph, device=CPU)
+    history = []
+    options = {
+        "perturbation": PERTURBATION,
+        "loss": NTXent(0.5),
+        "on_epoch": history.append,
+    } | options
+    train(encoder, FullGraph(x, adjacency, batch_nodes), epochs=epochs, seed=seed, **options)
+    return encoder, history
+
+
+@pytest.mark.parametrize("batch_nodes", [0, 25])
+def test_same_seed_same_bits(graph, batch_nodes):
+    first, history = trained(graph, batch_nodes=batch_nodes)
+    torch.rand(7)  # the global stream is nobody's business
+    second, again = trained(graph, batch_nodes=batch_nodes)
+    other, _ = trained(graph, batch_nodes=batch_nodes, seed=1)
+    for key, weight in first.state_dict().items():
+        assert torch.equal(weight, second.state_dict()[key])
+        assert not torch.equal(weight, other.state_dict()[key])
+    assert [m.loss for m in history] == [m.loss for m in again]
+
+
+@pytest.mark.parametrize("batch_nodes", [0, 20])
+def test_the_loop_is_the_papers_steps(graph, batch_nodes):
+    """One epoch against steps 1 to 4 written out with a plain optimiser."""
+    ours, (metrics,) = trained(graph, batch_nodes=batch_nodes, epochs=1, weight_decay=0.01)
+    encoder = build_encoder(
+        "mean", graph.num_features, dim=16, layers=2, generator=generator(0, "weights")
+    )
+    x, adjacency = graph_tensors(graph, device=CPU)
+    adam = torch.optim.Adam(encoder.parameters(), lr=0.001, weight_decay=0.01)
+    losses, norms = [], []
+    source = FullGraph(x, adjacency, batch_nodes)
+    for step, batch in enumerate(source.epoch(0, 0, perturbation=PERTURBATION)):
+        draws = torch.Generator().manual_seed(derive(0, "views", 0, step))
+        nodes = list(range(graph.num_nodes)) if batch.nodes is None else batch.nodes.tolist()
+        h = encoder(*PERTURBATION(*source.copies, draws))
+        loss = nt_xent(h[nodes], h[[graph.num_nodes + node for node in nodes]], 0.5)
+        adam.zero_grad()
+        loss.backward()
+        norms.append(math.sqrt(sum(float((p.grad**2).sum()) for p in encoder.parameters())))
+        adam.step()
+        losses.append(loss.item())
+    for key, weight in ours.state_dict().items():
+        torch.testing.assert_close(weight, encoder.state_dict()[key])
+    assert metrics.loss == pytest.approx(sum(losses) / len(losses))
+    assert metrics.gradient_norm == pytest.approx(sum(norms) / len(norms), rel=1e-4)
+    size = batch_nodes or graph.num_nodes
+    assert metrics.mi_bound == pytest.approx(math.log(2 * size - 2) - metrics.loss)
+
+
+def test_the_loss_falls(graph):
+    gentle = Perturbation(DropEdges(0.05), DropFeatures(0.1))
+    _, history = trained(graph, epochs=60, learning_rate=0.01, perturbation=gentle)
+    assert history[-1].loss < history[0].loss - 0.5
+    assert [m.epoch for m in history] == list(range(1, 61))
+
+
+def test_a_non_finite_loss_stops_training_with_advice(graph):
+    with pytest.raises(TrainingError, match=r"the loss became nan in epoch \d+; try a lower"):
+        trained(graph, learning_rate=1e30, epochs=10)
+
+
+def test_an_exception_in_on_epoch_ends_training(graph):
+    def stop(metrics):
+        raise InterruptedError(metrics.epoch)
+
+    with pytest.raises(InterruptedError, match="1"):
+        trained(graph, on_epoch=stop)
+
+
+def test_bad_arguments(graph):
+    with pytest.raises(ParameterError, match="epochs must be at least 1; got 0"):
+        trained(graph, epochs=0)
+    with pytest.raises(ParameterError, match=r"batch_nodes must be 0 \(all.* or more; got -1"):
+        trained(graph, batch_nodes=-1)
