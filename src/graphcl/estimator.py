@@ -24,7 +24,7 @@ from graphcl.devices import resolve_device
 from graphcl.distributed import current_share
 from graphcl.embedding import embed, embed_graph
 from graphcl.errors import GraphCLError, GraphError, RunError, require
-from graphcl.files.toml import format_toml
+from graphcl.files.text import format_toml
 from graphcl.graphs.collection import GraphCollection, as_graphs
 from graphcl.graphs.fingerprint import fingerprint
 from graphcl.graphs.graph import Graph
