@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import rows
+from graphcl.files.atomic import write_whole
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs/scaling.md"
@@ -135,7 +136,7 @@ def main() -> None:
     if options.check and current != text():
         raise SystemExit("docs/scaling.md is stale: python -m benchmarks.estimate --write")
     if options.write:
-        PAGE.write_text(before + BEGIN + text() + END + after)
+        write_whole(PAGE, before + BEGIN + text() + END + after)
     if not (options.check or options.write):
         print(text())
 

@@ -16,6 +16,7 @@ from sklearn.manifold import TSNE
 from benchmarks import rows
 from graphcl.datasets import load_dataset
 from graphcl.datasets.planetoid import CORA_CLASSES
+from graphcl.files.atomic import whole_file
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs/images"
@@ -54,7 +55,8 @@ def draw_map(run: Path) -> None:
         handletextpad=0.1,
     )
     figure.tight_layout(rect=(0, 0.05, 1, 1))
-    figure.savefig(IMAGES / "cora.png", dpi=110)
+    with whole_file(IMAGES / "cora.png") as staging:
+        figure.savefig(staging, dpi=110)
 
 
 def draw_scaling() -> None:
@@ -91,7 +93,8 @@ def draw_scaling() -> None:
     axes[0].legend(frameon=False, fontsize=9)
     figure.suptitle(f"Exact NT-Xent over all pairs, {found[0]['device']}", fontsize=12)
     figure.tight_layout()
-    figure.savefig(IMAGES / "nt_xent.png", dpi=110)
+    with whole_file(IMAGES / "nt_xent.png") as staging:
+        figure.savefig(staging, dpi=110)
 
 
 def draw_growth() -> None:
@@ -122,7 +125,8 @@ def draw_growth() -> None:
     title = f"{what[0].upper()}{what[1:]}; {found[0]['threads']} threads"
     figure.suptitle(title, fontsize=11)
     figure.tight_layout()
-    figure.savefig(IMAGES / "growth.png", dpi=110)
+    with whole_file(IMAGES / "growth.png") as staging:
+        figure.savefig(staging, dpi=110)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks import rows
 from graphcl.datasets import CATALOGUE
+from graphcl.files.atomic import write_whole
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results"
@@ -221,7 +222,7 @@ def main() -> None:
     text = path.read_text()
     if "--check" in sys.argv[1:]:
         sys.exit(0 if rendered(text) == text else "README.md: its tables are not those of the rows")
-    path.write_text(rendered(text))
+    write_whole(path, rendered(text))
 
 
 if __name__ == "__main__":

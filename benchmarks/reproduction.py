@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.findings import FINDINGS
 from graphcl.datasets import CATALOGUE
+from graphcl.files.atomic import write_whole
 from graphcl.paper import plots, rendering, reproduce
 from graphcl.paper.artefacts import provenance_text, study_lines
 from graphcl.paper.published import INDUCTIVE, TRANSDUCTIVE
@@ -256,7 +257,7 @@ def main() -> None:
     if sys.argv[1:]:
         sys.exit(__doc__)
     draw()
-    PAGE.write_text(text)
+    write_whole(PAGE, text)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ from graphcl.devices import resolve_device
 from graphcl.embedding import embed
 from graphcl.estimator.parts import Parts
 from graphcl.evaluation.probe import STRENGTHS
+from graphcl.files.atomic import write_whole
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.recipes import Recipe, load_recipe
@@ -238,7 +239,7 @@ def main() -> None:
         whole = [recipe.with_values(epochs=max(EPOCHS)) for recipe, _ in ranked]
         finalists = list(dict.fromkeys(whole))[: options.last]
     if options.recipe:
-        options.recipe.write_text(ranked[0][0].to_toml())
+        write_whole(options.recipe, ranked[0][0].to_toml())
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import graphcl
+from graphcl.files.atomic import write_whole
 
 PAGE = Path(__file__).parents[1] / "docs/api.md"
 PUBLIC = ("GraphCL", "Graph", "GraphCollection", "load_dataset", "read_tables", "linear_probe")
@@ -129,7 +130,7 @@ def main() -> None:
         sys.exit(
             0 if PAGE.read_text() == page() else f"{PAGE}: python {sys.argv[0]} writes it anew"
         )
-    PAGE.write_text(page())
+    write_whole(PAGE, page())
 
 
 if __name__ == "__main__":

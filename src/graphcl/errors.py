@@ -16,6 +16,9 @@ The command line answers each with one line and exit code 2; anything else is a 
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
+
+_KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
 class GraphCLError(Exception):
@@ -65,6 +68,27 @@ def require(condition: bool, owner: str, parameter: str, constraint: str, value:
     """Raises a `ParameterError` in the house's one template unless `condition` holds."""
     if not condition:
         raise ParameterError(f"{owner}: {parameter} must be {constraint}; got {value!r}")
+
+
+def typed(value: Any, kind: Any, *, owner: str, key: str) -> Any:
+    """Returns `value` as `kind` (int, float, str or bool), from text or an exact number.
+
+    Raises:
+        ParameterError: it cannot be read so; `owner` and `key` say whose value it is.
+    """
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[str(value).lower()]
+        if isinstance(value, bool):
+            raise ValueError
+        if kind is str and not isinstance(value, str):
+            raise ValueError
+        result = kind(value)
+        if not isinstance(value, str) and result != value:
+            raise ValueError
+    except (KeyError, TypeError, ValueError):
+        raise ParameterError(f"{owner}: {key} must be {_KINDS[kind]}; got {value!r}") from None
+    return result
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

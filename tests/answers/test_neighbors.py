@@ -3,7 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from graphcl.answers.neighbors import ABOUT, INDEX, KEY, stored_index
+from graphcl.answers.neighbors import ABOUT, INDEX, stored_index
+from graphcl.files.user import KEY
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from graphcl.encoders import build_encoder
 from graphcl.errors import InvalidInputError, ParameterError, RecipeError
 from graphcl.estimator import GraphCL
-from graphcl.files.toml import format_toml
+from graphcl.files.text import format_toml
 from graphcl.recipes import Recipe, load_recipe, recipe_names
 from graphcl.recipes.recipe import recipe_keys
 from graphcl.registry import ENCODERS

@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +9,6 @@ import torch
 from graphcl.errors import ParameterError, RunError
 from graphcl.estimator import GraphCL
 from graphcl.training import Checkpoints
-from graphcl.training import checkpoints as module
 from graphcl.training.checkpoints import StoppedError
 from tests.conftest import random_collection, random_graph
 
@@ -137,15 +137,15 @@ def test_another_training_is_refused(tmp_path, graph, recipe):
 def test_a_full_disk_leaves_the_last_good_one(tmp_path, monkeypatch, graph, recipe):
     written = []
 
-    def flush(path, content):
+    def write(path, content):
         written.append(path)
         if len(written) > 5:
-            path.write_bytes(content[: len(content) // 2])
+            real(path, content[: len(content) // 2])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        real(path, content)
+        return real(path, content)
 
-    real = module._flush
-    monkeypatch.setattr(module, "_flush", flush)
+    real = Path.write_bytes
+    monkeypatch.setattr(Path, "write_bytes", write)
     whole = model_of(recipe).fit(graph)
     with pytest.raises(RunError, match=r"No space left on device\); checkpoint-0+2-0+ is intact"):
         model_of(recipe).fit(graph, checkpoints=Checkpoints(tmp_path, every_epochs=1))

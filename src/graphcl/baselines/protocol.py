@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from graphcl.errors import ParameterError, suggestion
-from graphcl.files.values import typed
+from graphcl.errors import ParameterError, suggestion, typed
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 

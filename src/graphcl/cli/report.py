@@ -9,6 +9,7 @@ import typer
 from graphcl.cli._shared.graphs import load_run_graph
 from graphcl.cli._shared.options import JsonOption, print_json
 from graphcl.errors import GraphCLError, RunError
+from graphcl.files.atomic import check_new_file, write_whole
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.report.contents import gather
@@ -42,17 +43,12 @@ def report(
     """
     target = out if out is not None else run / "report.html"
     runs.read_config(run)
-    _check_output(target, overwrite=overwrite or out is None)
+    check_new_file(target, (".html", ".htm"), RunError, overwrite=overwrite or out is None)
     graph, why = _graph(run)
     print(f"report: measuring, and drawing the map by {layout}", file=sys.stderr, flush=True)
     contents = gather(run, graph, method=layout, seed=seed, why=why)
     page = render(contents).encode("utf-8", "replace")
-    staging = target.with_name(f".{target.name}.partial")
-    try:
-        staging.write_bytes(page)
-        staging.replace(target)
-    finally:
-        staging.unlink(missing_ok=True)
+    write_whole(target, page)
     shown = len(contents.points.rows)
     if as_json:
         print_json({"out": str(target), "bytes": len(page), "nodes_on_map": shown, "map": layout})
@@ -67,14 +63,3 @@ def _graph(run: Path) -> tuple[Graph | GraphCollection | None, str]:
     except GraphCLError as error:
         print(f"report: {error}; going on without the graph", file=sys.stderr)
         return None, str(error)
-
-
-def _check_output(path: Path, *, overwrite: bool) -> None:
-    if path.suffix not in (".html", ".htm"):
-        raise RunError(f"{path}: the name must end in .html")
-    if path.is_dir():
-        raise RunError(f"{path}: is a directory")
-    if path.exists() and not overwrite:
-        raise RunError(f"{path}: already exists; pass --overwrite or choose another --out")
-    if not path.absolute().parent.is_dir():
-        raise RunError(f"{path}: the folder {path.absolute().parent} does not exist")

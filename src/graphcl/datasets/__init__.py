@@ -9,7 +9,7 @@ from typing import Literal, overload
 from graphcl.datasets import ppi, reddit
 from graphcl.datasets.planetoid import load_bundled
 from graphcl.errors import DatasetError, suggestion
-from graphcl.files.cache import user_cache
+from graphcl.files.user import user_cache
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 

@@ -1,7 +1,7 @@
 """Downloads: of a known size at most, compared with a known SHA-256 before anything is unpacked."""
 
 import hashlib
-import os
+import shutil
 import tempfile
 import urllib.request
 import zipfile
@@ -9,6 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from graphcl.errors import DatasetError
+from graphcl.files.atomic import whole_file
 from graphcl.files.npz import check_members
 
 TIMEOUT_SECONDS = 60
@@ -60,11 +61,10 @@ def _unpack(
     if sum(members[name].file_size for name in names) > limit:
         raise DatasetError(f"{url}: unpacks to more than {limit} bytes; not what was expected")
     for name in names:
-        handle, partial = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
-        try:
-            with archive.open(members[name]) as source, os.fdopen(handle, "wb") as target:
-                while piece := source.read(_PIECE):
-                    target.write(piece)
-            Path(partial).replace(folder / name)
-        finally:
-            Path(partial).unlink(missing_ok=True)
+        member = members[name]
+        with (
+            whole_file(folder / name) as staging,
+            archive.open(member) as source,
+            staging.open("wb") as target,
+        ):
+            shutil.copyfileobj(source, target, _PIECE)

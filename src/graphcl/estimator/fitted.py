@@ -10,7 +10,7 @@ import torch
 from graphcl import __version__
 from graphcl.errors import RunError
 from graphcl.estimator.parts import Parts
-from graphcl.files.toml import format_toml
+from graphcl.files.text import format_toml
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
 from graphcl.training import EpochMetrics

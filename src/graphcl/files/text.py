@@ -1,11 +1,14 @@
-"""Small text files, read with a limit: a configuration of a gigabyte is none."""
+"""Small text files: read with a limit, and TOML out."""
 
+import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
 
 from graphcl.errors import InvalidInputError
 from graphcl.files.npy import regular_size
 
-TEXT_BYTES = 1 << 20
+TEXT_BYTES = 1 << 20  # a larger configuration is an attack or a mistake
 
 
 def read_text(path: Path, error: type[InvalidInputError], *, limit: int = TEXT_BYTES) -> str:
@@ -13,8 +16,8 @@ def read_text(path: Path, error: type[InvalidInputError], *, limit: int = TEXT_B
 
     Raises:
         FileNotFoundError: there is no such file.
-        InvalidInputError: of the type `error`: the file is too large, or no UTF-8 text; a pipe or
-            a device, which would keep a reader waiting, is refused too.
+        InvalidInputError: of the type `error`: the file is too large, or is not UTF-8 text; a pipe
+            or a device, which would keep a reader waiting, is refused too.
     """
     size = regular_size(path, error)
     if size > limit:
@@ -25,3 +28,19 @@ def read_text(path: Path, error: type[InvalidInputError], *, limit: int = TEXT_B
         return data.decode()
     except UnicodeDecodeError as problem:
         raise error(f"{path}: not text ({problem})") from None
+
+
+def format_toml(values: Mapping[str, str | int | float | bool]) -> str:
+    """Returns one ``key = value`` line per entry; `tomllib` reads back the same mapping."""
+    return "".join(f"{key} = {_literal(value)}\n" for key, value in values.items())
+
+
+def _literal(value: str | int | float | bool) -> str:
+    if isinstance(value, str):
+        # A TOML basic string is a JSON string, but for DEL, which TOML wants escaped.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return repr(value)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from graphcl.errors import MissingExtraError
+from graphcl.files.atomic import write_whole
 from graphcl.paper import plots
 from graphcl.paper.rendering import csv_text, markdown_table, terminal_table
 from graphcl.paper.studies.study import Study
@@ -40,9 +41,7 @@ class Artefacts:
         written = {}
         for kind, ending, text in (("markdown", "md", markdown), ("csv", "csv", csv)):
             path = self.folder / f"{self.name}.{ending}"
-            staging = path.with_name(f".{path.name}.partial")
-            staging.write_text(text)
-            staging.replace(path)
+            write_whole(path, text)
             written[kind] = str(path)
         if draw is not None:
             path = self.folder / f"{self.name}.png"

@@ -8,6 +8,7 @@ import numpy as np
 
 from graphcl.datasets import CATALOGUE
 from graphcl.errors import MissingExtraError
+from graphcl.files.atomic import whole_file
 from graphcl.paper.published import decimals
 from graphcl.paper.tables import Cell
 from graphcl.trials.rows import Row
@@ -36,9 +37,8 @@ def new_figure(width: float, height: float, panels: int = 1) -> tuple[Any, list[
 
 def save(figure: Any, path: Path) -> None:
     """Writes a PNG by rename."""
-    staging = path.with_name(f".{path.name}.partial")
-    figure.savefig(staging, dpi=110, format="png", metadata={"Software": None})
-    staging.replace(path)
+    with whole_file(path) as staging:
+        figure.savefig(staging, dpi=110, format="png", metadata={"Software": None})
 
 
 def plot_table_2(cells: Sequence[Cell]) -> Any:

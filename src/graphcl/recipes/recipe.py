@@ -8,10 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from graphcl.errors import RecipeError, suggestion
-from graphcl.files.text import read_text
-from graphcl.files.toml import format_toml
-from graphcl.files.values import typed
+from graphcl.errors import RecipeError, suggestion, typed
+from graphcl.files.text import format_toml, read_text
 from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS
 from graphcl.settings import check_setting
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import MissingExtraError, RunError
+from graphcl.files.atomic import check_new_file, whole_file
 from graphcl.store.columns import Names
 
 SUFFIXES = (".npy", ".parquet", ".csv")
@@ -17,14 +18,7 @@ _CSV_ROWS = 4096  # formatted at a time
 
 def check_output(path: Path, *, overwrite: bool) -> None:
     """Refuses an output file before any work is done for it."""
-    if path.suffix not in SUFFIXES:
-        raise RunError(f"{path}: the name must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
-    if path.is_dir():
-        raise RunError(f"{path}: is a directory")
-    if path.exists() and not overwrite:
-        raise RunError(f"{path}: already exists; pass --overwrite or choose another --out")
-    if not path.absolute().parent.is_dir():
-        raise RunError(f"{path}: the folder {path.absolute().parent} does not exist")
+    check_new_file(path, SUFFIXES, RunError, overwrite=overwrite)
 
 
 def write_embeddings(
@@ -46,18 +40,13 @@ def write_embeddings(
         node_ids: names of all nodes of the graph, or None.
         first: the node of the first row.
     """
-    staging = path.with_name(f".{path.name}.partial")
-    try:
+    with whole_file(path) as staging:
         if path.suffix == ".parquet":
             _write_parquet(staging, z, node_ids, first)
         elif path.suffix == ".csv":
             _write_csv(staging, z, node_ids, first)
         else:
-            with staging.open("wb") as file:
-                np.save(file, z)
-        staging.replace(path)
-    finally:
-        staging.unlink(missing_ok=True)
+            np.save(staging, z)
 
 
 def _write_parquet(

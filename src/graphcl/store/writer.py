@@ -1,10 +1,8 @@
 """Stores out: filled array by array, larger than memory if need be, there whole or not at all."""
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,9 +12,10 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError, ParameterError, StoreError, require
+from graphcl.files.atomic import check_new_folder, reserve, whole_folder
 from graphcl.files.checksums import file_digest
 from graphcl.store.columns import Names
-from graphcl.store.reader import FORMAT, HEADER, MASKS, NAMES, is_store, open_store
+from graphcl.store.reader import FORMAT, HEADER, MASKS, NAMES, open_store
 
 FEATURE_DTYPES = ("float32", "float16", "int8")
 _BLOCK_BYTES = 1 << 25  # of float32 features that are converted at a time
@@ -61,9 +60,10 @@ class StoreWriter:
         self._maps: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        check_output(self.path, overwrite=self.overwrite)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.folder = Path(tempfile.mkdtemp(prefix=f".{self.path.name}.", dir=self.path.parent))
+        check_new_folder(self.path, "store", HEADER, StoreError, overwrite=self.overwrite)
+        self._open = ExitStack()
+        self.folder = self._open.enter_context(whole_folder(self.path))
+        self._open.push(self._complete)  # before the folder is put in place; its errors prevent it
         return self
 
     def __exit__(
@@ -72,12 +72,7 @@ class StoreWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            if kind is None:
-                self._commit()
-        finally:
-            self._maps.clear()
-            shutil.rmtree(self.folder, ignore_errors=True)
+        self._open.__exit__(kind, error, trace)
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
         """Returns a writable memory map, zero-filled, that becomes the array `name`."""
@@ -87,8 +82,7 @@ class StoreWriter:
         require(name not in self._shapes, "StoreWriter", name, "asked for once", name)
         file = self.folder / f"{name}.npy"
         mapped = np.lib.format.open_memmap(file, mode="w+", dtype=known, shape=shape)
-        with file.open("r+b") as raw:
-            os.posix_fallocate(raw.fileno(), 0, max(1, file.stat().st_size))
+        reserve(file)
         self._shapes[name], self._maps[name] = (shape, known), mapped
         return mapped
 
@@ -124,13 +118,16 @@ class StoreWriter:
         if mapped is not None:
             mapped.flush()
 
-    def _commit(self) -> None:
+    def _complete(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Writes the header at the end of a block that ended well."""
+        if kind is not None:
+            self._maps.clear()
+            return
         for name in list(self._maps):
             self.release(name)
         arrays = {}
         for name, (shape, dtype) in self._shapes.items():
             file = self.folder / f"{name}.npy"
-            _sync(file)
             about = {"dtype": str(dtype), "shape": list(shape), "sha256": file_digest(file)}
             arrays[name] = about
         header = {
@@ -142,12 +139,7 @@ class StoreWriter:
             "arrays": arrays,
         }
         (self.folder / HEADER).write_text(json.dumps(header, indent=2, allow_nan=False) + "\n")
-        _sync(self.folder / HEADER)
         open_store(self.folder)  # what would be refused is not put there
-        self.folder.chmod(0o777 & ~_umask())
-        _sync(self.folder)
-        _replace(self.folder, self.path)
-        _sync(self.path.parent)
 
     def _length(self, name: str) -> int:
         if name not in self._shapes:
@@ -186,17 +178,6 @@ def write_store(
                 store.write(name, fields[name])
         if fields.get("node_ids") is not None:
             _write_names(store, fields["node_ids"])
-
-
-def check_output(path: Path, *, overwrite: bool) -> None:
-    """Refuses an output path before any work is done for it."""
-    if path.is_dir() and any(path.iterdir()):
-        if not is_store(path):
-            raise StoreError(f"{path}: holds files that are no store; choose another place")
-        if not overwrite:
-            raise StoreError(f"{path}: already holds a store; pass overwrite, or another place")
-    elif path.exists() and not path.is_dir():
-        raise StoreError(f"{path}: is a file; a store is a directory")
 
 
 def _write_indices(store: StoreWriter, name: str, indices: Any, limit: int) -> None:
@@ -255,27 +236,3 @@ def _write_names(store: StoreWriter, names: Any) -> None:
         names = Names.of(names)
     store.write("node_id_offsets", names.offsets)
     store.write("node_ids", names.text)
-
-
-def _replace(staging: Path, path: Path) -> None:
-    if not path.exists():
-        staging.rename(path)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-    path.rename(old / "store")
-    staging.rename(path)
-    shutil.rmtree(old)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -2,8 +2,8 @@
 
 A checkpoint is a folder with `state.safetensors` (weights, Adam's moments, the results of the epoch
 under way) and `checkpoint.json` (what is trained, position, history, and a sha256 of either file).
-It is written beside its name, flushed to the disk and renamed, so it is there whole or not at all;
-the last few are kept, and one that was damaged later is passed over, aloud.
+It appears whole or not at all (see `graphcl.files.atomic`). The newest checkpoints are kept. A
+damaged one is skipped with a warning.
 
 No random state is in it. Every draw is a function of seed, epoch and step (`graphcl.seeding`), so
 the position says it all.
@@ -11,7 +11,6 @@ the position says it all.
 
 import hashlib
 import json
-import os
 import shutil
 import sys
 import time
@@ -27,6 +26,7 @@ from torch import Tensor
 
 from graphcl.distributed import any_of, current_share, from_rank
 from graphcl.errors import RunError, require
+from graphcl.files.atomic import remove_folder, whole_folder
 from graphcl.training.loop import EpochMetrics, TrainingState
 
 FORMAT = 1
@@ -148,7 +148,9 @@ class Checkpoints:
         here = paths.index(path)
         # Beyond this position lies only what was found damaged when training went on from before.
         for old in paths[: max(0, here + 1 - self.keep)] + paths[here + 1 :]:
-            _remove(old)
+            remove_folder(old)
+        for left in self.folder.glob(".checkpoint-*"):  # of processes that died here
+            shutil.rmtree(left, ignore_errors=True)
 
     def latest(self, trained: Mapping[str, Any]) -> Saved | None:
         """Returns the newest checkpoint that is whole, or None where there is none at all.
@@ -218,19 +220,9 @@ def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> Non
     content = safetensors.torch.save(tensors)
     about = about | {"sha256": hashlib.sha256(content).hexdigest()}
     about |= {"sha256_about": _digest(about)}
-    staging = path.with_name(f".{path.name}")
-    shutil.rmtree(staging, ignore_errors=True)  # of a process that died while writing
-    try:
-        staging.mkdir()
-        _flush(staging / STATE, content)
-        _flush(staging / ABOUT, json.dumps(about, indent=1).encode())
-        _sync_folder(staging)
-        if path.exists():  # one that was found damaged, or was not resumed from
-            _remove(path, aside=".old")
-        staging.rename(path)
-        _sync_folder(path.parent)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    with whole_folder(path) as staging:  # over one that was damaged, or was not resumed from
+        (staging / STATE).write_bytes(content)
+        (staging / ABOUT).write_bytes(json.dumps(about, indent=1).encode())
 
 
 def _read(path: Path) -> bytes:
@@ -273,27 +265,3 @@ def _require_same(saved: Mapping[str, Any], trained: Mapping[str, Any], path: Pa
 
 def _digest(about: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-
-
-def _flush(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    """Makes a rename last: it is the folder that holds names."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _remove(path: Path, *, aside: str = "") -> None:
-    """Removes a checkpoint by way of a name that is not taken for one half-way."""
-    gone = path.with_name(f".{path.name}{aside}")
-    shutil.rmtree(gone, ignore_errors=True)
-    path.rename(gone)
-    shutil.rmtree(gone)

@@ -15,6 +15,7 @@ import torch
 
 from graphcl.errors import MissingExtraError, RunError, TrainingError
 from graphcl.estimator import GraphCL
+from graphcl.files.atomic import write_whole
 from graphcl.recipes import Recipe
 from graphcl.seeding import derive
 from graphcl.training import EpochMetrics
@@ -208,10 +209,7 @@ def _write_recipe(search: Search, best: Row, trials: int) -> None:
         f"({score:.4f}), seed {search.seed}.\n"
         "# Test labels were not read. Use it: graphcl train GRAPH --recipe THIS_FILE\n"
     )
-    path = search.folder / RECIPE
-    staging = path.with_name(f".{path.name}.partial")
-    staging.write_text(text + recipe_of(search, best).to_toml())
-    staging.replace(path)
+    write_whole(search.folder / RECIPE, text + recipe_of(search, best).to_toml())
 
 
 def _optuna() -> Any:

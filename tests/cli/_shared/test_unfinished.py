@@ -13,6 +13,7 @@ import pytest
 from benchmarks.kill import killed_and_resumed
 from graphcl.cli.main import run
 from graphcl.runs import files as runs
+from graphcl.runs.unfinished import unfinished_run
 from tests.cli.conftest import said
 
 LONG = ["--set", "epochs=1000000", "--set", "dim=8"]
@@ -98,7 +99,7 @@ def test_resume_begins_goes_on_and_knows_when_it_is_done(folder, capsys):
 
 
 def test_one_process_at_a_time(folder, capsys):
-    with runs.unfinished_run(folder / "runs/mine"):
+    with unfinished_run(folder / "runs/mine"):
         assert run(["train", "mine.npz", "--resume", *QUICK]) == 2
     assert "another process is training this run" in capsys.readouterr().err
     assert not (folder / "runs/mine.partial").exists()

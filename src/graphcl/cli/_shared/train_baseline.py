@@ -15,7 +15,7 @@ from graphcl.cli._shared.probing import probe_text
 from graphcl.datasets import CATALOGUE
 from graphcl.devices import device_name
 from graphcl.errors import GraphError, ParameterError, TrainingError
-from graphcl.files.toml import format_toml
+from graphcl.files.text import format_toml
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs

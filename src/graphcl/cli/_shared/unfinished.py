@@ -14,6 +14,7 @@ from graphcl.distributed import Share
 from graphcl.errors import ParameterError, RunError
 from graphcl.estimator import GraphCL
 from graphcl.runs import files as runs
+from graphcl.runs.unfinished import partial_folder, unfinished_run
 from graphcl.training import Checkpoints
 from graphcl.training.checkpoints import StoppedError
 
@@ -21,8 +22,7 @@ from graphcl.training.checkpoints import StoppedError
 def begin(stack: ExitStack, out: Path, *, overwrite: bool, resume: bool) -> str:
     """Takes the run's place and returns the folder of its checkpoints."""
     runs.check_output(out, overwrite=overwrite)
-    unfinished = runs.unfinished_run(out, overwrite=overwrite, resume=resume)
-    return str(stack.enter_context(unfinished))
+    return str(stack.enter_context(unfinished_run(out, overwrite=overwrite, resume=resume)))
 
 
 def completed(out: Path, model: GraphCL, origin: Mapping[str, str]) -> dict[str, Any] | None:
@@ -43,8 +43,8 @@ def completed(out: Path, model: GraphCL, origin: Mapping[str, str]) -> dict[str,
     result = runs.read_result(out)
     if result.get("status") != "complete" or "probe" not in result:
         raise RunError(f"{out / runs.RESULT}: damaged; train again with --overwrite")
-    if runs.partial_folder(out).exists():
-        with runs.unfinished_run(out, overwrite=True):
+    if partial_folder(out).exists():
+        with unfinished_run(out, overwrite=True):
             pass  # what a process left that died between finishing and tidying up
     print(f"{out}: already complete", file=sys.stderr)
     return result

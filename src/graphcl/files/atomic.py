@@ -1,0 +1,235 @@
+"""Files and folders that appear whole or not at all.
+
+Everything this package writes goes through here. The content is written to a hidden entry beside
+the target, flushed to the disk, and renamed:
+
+    with whole_file(path) as staging:        # or: write_whole(path, text)
+        figure.savefig(staging)
+    with whole_folder(path) as staging:
+        (staging / "config.toml").write_text(text)
+
+Where the block fails or is interrupted, the old content stays and the hidden entry is removed. A
+process that is killed, or a machine that loses power, leaves the old or the new content. The hidden
+entry of a killed process stays behind and is removed when the same target is written again: its
+owner holds a lock on it for as long as it lives, so an entry without a lock is abandoned.
+
+Permissions follow the umask, as for any new file.
+"""
+
+import fcntl
+import glob
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from graphcl.errors import InvalidInputError
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yields an empty hidden file that replaces `path` when the block ends well.
+
+    The hidden file keeps the suffix of `path`, by which some writers choose a format. The folder
+    above must exist.
+
+    Raises:
+        OSError: the file cannot be written; what was at `path` is unchanged.
+    """
+    with _staged(path, path.parent, path.suffix, _new_file) as staging:
+        yield staging
+        sync(staging)
+        staging.replace(path)
+        sync(path.parent)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Writes a file, text as UTF-8."""
+    with whole_file(path) as staging:
+        staging.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def whole_folder(path: Path, *, within: Path | None = None) -> Iterator[Path]:
+    """Yields an empty hidden folder that replaces `path` when the block ends well.
+
+    A folder that is at `path` stays until the new one is complete. It is then moved aside and
+    removed; the caller decides beforehand whether it may be (see `check_new_folder`). Folders above
+    `path` are made.
+
+    Args:
+        path: the target.
+        within: a folder on the same disk that takes the hidden folder; by default it lies beside
+            `path`.
+
+    Raises:
+        OSError: the folder cannot be written; what was at `path` is unchanged.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    above = within or path.parent
+    with _staged(path, above, "", _new_folder) as staging:
+        yield staging
+        for folder, _, names in os.walk(staging):
+            for name in names:
+                sync(Path(folder, name))
+            sync(Path(folder))
+        aside = above / _hidden_name(path, ".old")
+        try:
+            if path.exists():
+                path.rename(aside)
+            staging.rename(path)
+        finally:
+            if not path.exists() and aside.exists():
+                aside.rename(path)  # the new folder could not take the place of the old one
+        sync(path.parent)
+        _remove(aside)
+
+
+def remove_folder(path: Path) -> None:
+    """Removes a folder; one that is half removed has a hidden name and is not taken for whole."""
+    aside = path.with_name(_hidden_name(path, ".old"))
+    path.rename(aside)
+    shutil.rmtree(aside)
+
+
+def sync(path: Path) -> None:
+    """Waits until a file is on the disk; for a folder, until the names in it are."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def reserve(path: Path) -> None:
+    """Reserves the disk space of a sparse file, up to its size.
+
+    A mapped file without it is killed by SIGBUS when the disk is full.
+
+    Raises:
+        OSError: there is not enough space.
+    """
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, max(1, path.stat().st_size))
+
+
+def check_new_file(
+    path: Path, suffixes: Collection[str], error: type[InvalidInputError], *, overwrite: bool
+) -> None:
+    """Refuses an output file before any work is done for it.
+
+    Args:
+        path: the file.
+        suffixes: the endings that its name may have.
+        error: what to raise.
+        overwrite: accept a file that is there.
+    """
+    if path.suffix not in suffixes:
+        *most, last = suffixes
+        raise error(f"{path}: the name must end in {', '.join(most)} or {last}")
+    if path.is_dir():
+        raise error(f"{path}: is a directory")
+    if path.exists() and not overwrite:
+        raise error(f"{path}: already exists; pass --overwrite or choose another --out")
+    if not path.absolute().parent.is_dir():
+        raise error(f"{path}: the folder {path.absolute().parent} does not exist")
+
+
+def check_new_folder(
+    path: Path, kind: str, marker: str, error: type[InvalidInputError], *, overwrite: bool
+) -> None:
+    """Refuses an output folder before any work is done for it.
+
+    Args:
+        path: the folder.
+        kind: what it becomes, in messages: run or store.
+        marker: the file that every folder of this kind holds. A folder without it is somebody
+            else's and is never overwritten, unless it is empty.
+        error: what to raise; also where the folder above is not writable.
+        overwrite: accept a folder of this kind that is there.
+    """
+    if path.name in ("", ".."):
+        raise error(f"{path}: a {kind} is a new folder; give it a name")
+    if path.is_dir() and any(path.iterdir()):
+        if not (path / marker).is_file():
+            raise error(f"{path}: holds files that are no {kind}; choose another place")
+        if not overwrite:
+            raise error(
+                f"{path}: already holds a {kind}; pass --overwrite (in Python: overwrite=True) "
+                "or choose another place"
+            )
+    elif path.exists() and not path.is_dir():
+        raise error(f"{path}: is a file; a {kind} is a directory")
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    probe = above / _hidden_name(path, "")
+    try:
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as problem:
+        raise error(f"{path}: cannot be written in {above} ({problem.strerror})") from None
+
+
+@contextmanager
+def _staged(path: Path, above: Path, suffix: str, make: Callable[[Path], int]) -> Iterator[Path]:
+    """Yields a new hidden entry in the folder `above`, locked; what is left of it is removed."""
+    ending = f".partial{suffix}"
+    for left in above.glob(f".{glob.escape(path.name)}.????????{glob.escape(ending)}"):
+        _remove_abandoned(left)
+    while True:
+        staging = above / _hidden_name(path, ending)
+        try:
+            handle = make(staging)
+        except OSError as error:
+            error.filename = str(path)  # the name that the user knows
+            raise
+        _lock(handle)
+        if staging.exists():
+            break
+        os.close(handle)  # another process took it for abandoned before it was locked
+    try:
+        yield staging
+    finally:
+        os.close(handle)
+        _remove(staging)
+
+
+def _hidden_name(path: Path, ending: str) -> str:
+    return f".{path.name}.{secrets.token_hex(4)}{ending}"
+
+
+def _new_file(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+
+
+def _new_folder(path: Path) -> int:
+    path.mkdir()
+    return os.open(path, os.O_RDONLY)
+
+
+def _lock(handle: int) -> bool:
+    """Locks an open entry; False where another process has it, or the disk knows no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _remove_abandoned(path: Path) -> None:
+    with suppress(OSError):  # gone already, or not ours to remove
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            if _lock(handle):
+                _remove(path)
+        finally:
+            os.close(handle)
+
+
+def _remove(path: Path) -> None:
+    """Removes a file or a folder, as far as it is there and can be removed."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink()

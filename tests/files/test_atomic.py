@@ -1,0 +1,321 @@
+"""Files and folders that appear whole or not at all."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from graphcl.errors import RunError
+from graphcl.files import atomic
+from graphcl.files.atomic import (
+    check_new_file,
+    check_new_folder,
+    remove_folder,
+    reserve,
+    whole_file,
+    whole_folder,
+    write_whole,
+)
+
+FAILURES = [ValueError, KeyboardInterrupt, SystemExit]
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def half_a_file(path, failure):
+    with whole_file(path) as staging:
+        staging.write_text("half")
+        raise failure
+
+
+def half_a_folder(path, failure):
+    with whole_folder(path) as staging:
+        (staging / "half").touch()
+        raise failure
+
+
+@pytest.fixture
+def umask_027():
+    before = os.umask(0o027)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """Returns the names of what is flushed, in order."""
+    found = []
+    real = atomic.sync
+
+    def sync(path):
+        found.append(path.name)
+        real(path)
+
+    monkeypatch.setattr(atomic, "sync", sync)
+    return found
+
+
+@pytest.mark.parametrize("content", ["naïve\n", b"\x00\xff"])
+def test_a_file_is_written_and_replaced(tmp_path, content, synced):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    write_whole(path, content)
+    assert path.read_bytes() == (content if isinstance(content, bytes) else content.encode())
+    assert names(tmp_path) == ["a.txt"]
+    assert len(synced) == 2
+    assert synced[0].startswith(".a.txt.")  # the content, before the rename
+    assert synced[1] == tmp_path.name  # the name, after it
+
+
+def test_the_old_file_stays_until_the_block_ends(tmp_path):
+    path = tmp_path / "z.npy"
+    path.write_text("old")
+    with whole_file(path) as staging:
+        staging.write_text("new")
+        assert path.read_text() == "old"
+        assert staging.parent == tmp_path
+        assert staging.name.startswith(".")
+        assert staging.suffix == ".npy"  # NumPy would add it to another name
+    assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_file_that_fails_leaves_the_old_one(tmp_path, failure):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(failure):
+        half_a_file(path, failure)
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_folder_that_fails_leaves_the_old_one(tmp_path, failure, exists):
+    path = tmp_path / "run"
+    if exists:
+        path.mkdir()
+        (path / "old").touch()
+    with pytest.raises(failure):
+        half_a_folder(path, failure)
+    assert names(tmp_path) == (["run"] if exists else [])
+    assert not exists or names(path) == ["old"]
+
+
+def test_a_folder_is_put_in_place(tmp_path, synced):
+    path = tmp_path / "above" / "run"
+    with whole_folder(path) as staging:
+        (staging / "sub").mkdir()
+        (staging / "sub" / "file").write_text("x")
+        assert not path.exists()
+    assert (path / "sub" / "file").read_text() == "x"
+    assert names(path.parent) == ["run"]
+    assert synced[-1] == "above"
+    assert {"file", "sub"} < set(synced)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_folder_replaces_another(tmp_path, inside):
+    path, within = tmp_path / "run", tmp_path / "work"
+    for folder in (path, within):
+        folder.mkdir()
+    (path / "old").touch()
+    with whole_folder(path, within=within if inside else None) as staging:
+        (staging / "new").touch()
+        assert staging.parent == (within if inside else tmp_path)
+        assert names(path) == ["old"]
+    assert names(path) == ["new"]
+    assert names(tmp_path) == ["run", "work"]
+    assert names(within) == []
+
+
+def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(tmp_path):
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "old").touch()
+    with pytest.raises(FileNotFoundError), whole_folder(path) as staging:
+        staging.rmdir()
+    assert names(tmp_path) == ["run"]
+    assert names(path) == ["old"]
+
+
+def test_a_rename_that_fails_brings_the_old_folder_back(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "old").touch()
+    real = atomic.Path.rename
+
+    def rename(source, target):
+        if source.name.endswith(".partial"):
+            raise OSError(5, "I/O error")
+        return real(source, target)
+
+    monkeypatch.setattr(atomic.Path, "rename", rename)
+    with pytest.raises(OSError, match="I/O error"), whole_folder(path) as staging:
+        (staging / "new").touch()
+    assert names(tmp_path) == ["run"]
+    assert names(path) == ["old"]
+
+
+@pytest.mark.usefixtures("umask_027")
+def test_permissions_follow_the_umask(tmp_path):
+    write_whole(tmp_path / "file", "x")
+    with whole_folder(tmp_path / "folder") as staging:
+        (staging / "file").touch()
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"file": 0o640, "folder": 0o750}
+
+
+def test_a_parent_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for parent in (tmp_path / "absent", tmp_path / "file"):
+        with pytest.raises(OSError, match=r"a\.txt") as caught:
+            write_whole(parent / "a.txt", "x")
+        assert caught.value.filename == str(parent / "a.txt")
+    with pytest.raises(OSError), whole_folder(tmp_path / "file" / "run"):  # noqa: PT011
+        pass
+    with pytest.raises(OSError), whole_folder(tmp_path / "b", within=tmp_path / "absent"):  # noqa: PT011
+        pass
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_parent_without_permission(tmp_path):
+    tmp_path.chmod(0o555)
+    for write in (lambda: write_whole(tmp_path / "a", "x"), whole_folder(tmp_path / "b").__enter__):
+        with pytest.raises(PermissionError):
+            write()
+    tmp_path.chmod(0o755)
+    assert names(tmp_path) == []
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from graphcl.files.atomic import whole_file, whole_folder
+with {make}(Path(sys.argv[1])) as staging:
+    ({inside}).write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def killed(make, path):
+    inside = "staging" if make == "whole_file" else "staging / 'state'"
+    code = KILLED.format(make=make, inside=inside)
+    done = subprocess.run([sys.executable, "-c", code, str(path)], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_a_killed_process_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a [1].txt"  # a name that a pattern must not misread
+    path.write_text("old")
+    killed("whole_file", path)
+    assert path.read_text() == "old"
+    (hidden,) = (name for name in names(tmp_path) if name != path.name)
+    assert hidden.startswith(f".{path.name}.")
+    write_whole(tmp_path / "other.txt", "x")
+    assert hidden in names(tmp_path)
+    write_whole(path, "new")
+    assert names(tmp_path) == [path.name, "other.txt"]
+
+
+def test_a_killed_process_leaves_the_old_folder(tmp_path):
+    path = tmp_path / "run"
+    with whole_folder(path) as staging:
+        (staging / "state").write_text("old")
+    killed("whole_folder", path)
+    assert (path / "state").read_text() == "old"
+    assert sorted(name.startswith(".run.") for name in names(tmp_path)) == [False, True]
+    with whole_folder(path) as staging:
+        (staging / "state").write_text("new")
+    assert names(tmp_path) == ["run"]
+    assert (path / "state").read_text() == "new"
+
+
+def test_two_writers_do_not_disturb_each_other(tmp_path):
+    path = tmp_path / "a.txt"
+    with whole_file(path) as first:
+        first.write_text("first")
+        with whole_file(path) as second:
+            second.write_text("second")
+        assert path.read_text() == "second"
+    assert path.read_text() == "first"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_one_swept_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    swept = []
+    real = atomic._lock
+
+    def lock(handle):
+        if not swept:
+            (left,) = tmp_path.iterdir()
+            left.unlink()
+            swept.append(left)
+        return real(handle)
+
+    monkeypatch.setattr(atomic, "_lock", lock)
+    write_whole(tmp_path / "a.txt", "x")
+    assert swept
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_a_folder_is_removed(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    remove_folder(tmp_path / "a")
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("size", [0, 1 << 20])
+def test_space_is_reserved(tmp_path, size):
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.truncate(size)
+    reserve(path)
+    assert path.stat().st_blocks * 512 >= size
+
+
+def test_new_files_are_checked(tmp_path):
+    (tmp_path / "a.npy").touch()
+    (tmp_path / "b.npy").mkdir()
+    for name, message in (
+        ("a.txt", r"must end in \.npy or \.csv"),
+        ("a.npy", "already exists"),
+        ("b.npy", "is a directory"),
+        ("none/a.npy", "does not exist"),
+    ):
+        with pytest.raises(RunError, match=message):
+            check_new_file(tmp_path / name, (".npy", ".csv"), RunError, overwrite=False)
+    check_new_file(tmp_path / "a.npy", (".npy",), RunError, overwrite=True)
+
+
+def test_new_folders_are_checked(tmp_path, monkeypatch):
+    for name in ("empty", "mine", "theirs"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "mine/marker").touch()
+    (tmp_path / "theirs/thesis").touch()
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    for name, message in (
+        (".", "give it a name"),
+        ("mine", "already holds a run"),
+        ("theirs", "holds files that are no run"),
+        ("file", "is a file; a run is a directory"),
+        ("file/run", "cannot be written"),
+        ("/proc/run", "cannot be written"),
+    ):
+        with pytest.raises(RunError, match=message):
+            check(atomic.Path(name), overwrite=False)
+    for name in ("empty", "mine", "new/run"):
+        check(atomic.Path(name), overwrite=True)
+    with pytest.raises(RunError, match="no run"):
+        check(atomic.Path("theirs"), overwrite=True)
+    assert names(tmp_path) == ["empty", "file", "mine", "theirs"]
+
+
+def check(path, *, overwrite):
+    check_new_folder(path, "run", "marker", RunError, overwrite=overwrite)
