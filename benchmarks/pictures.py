@@ -1,9 +1,12 @@
 """Draws pictures of the documentation: Cora's embeddings, NT-Xent's scaling, growth with nodes.
 
 usage: python -m benchmarks.pictures map RUN | scaling | growth
+
+`map` writes cora.png from a finished run of Cora; `scaling` writes nt_xent.png and `growth` writes
+growth.png from committed rows.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 import matplotlib as mpl
@@ -129,13 +132,21 @@ def draw_growth() -> None:
         figure.savefig(staging, dpi=110)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("map", "scaling", "growth"))
+    parser.add_argument("run", nargs="?", type=Path, help="the run of Cora that `map` draws")
+    given = parser.parse_args()
+    if (given.what == "map") != (given.run is not None):
+        parser.error("map takes the folder of a run; scaling and growth take nothing")
     IMAGES.mkdir(parents=True, exist_ok=True)
-    if sys.argv[1:2] == ["map"] and len(sys.argv) == 3:
-        draw_map(Path(sys.argv[2]))
-    elif sys.argv[1:] == ["scaling"]:
+    if given.what == "map":
+        draw_map(given.run)
+    elif given.what == "scaling":
         draw_scaling()
-    elif sys.argv[1:] == ["growth"]:
-        draw_growth()
     else:
-        sys.exit(__doc__)
+        draw_growth()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""Writes the tables and pictures of the README from committed rows.
+"""Writes the tables of the README from committed rows.
 
 usage: python -m benchmarks.readme [--check]
 
@@ -6,6 +6,7 @@ Text between ``<!-- rows: NAME -->`` and ``<!-- end -->`` is replaced; ``--check
 exits 1 where the README says something else than the rows.
 """
 
+import argparse
 import re
 import sys
 from collections import defaultdict
@@ -218,9 +219,12 @@ def rendered(text: str) -> str:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare; write nothing")
+    check = parser.parse_args().check
     path = ROOT / "README.md"
     text = path.read_text()
-    if "--check" in sys.argv[1:]:
+    if check:
         sys.exit(0 if rendered(text) == text else "README.md: its tables are not those of the rows")
     write_whole(path, rendered(text))
 

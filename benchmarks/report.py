@@ -1,7 +1,9 @@
 """How long the map of a report takes on N nodes.
 
-Run: ``python -m benchmarks.report --nodes 200000``. Embeddings are made up: 40 clusters in 512
-dimensions. The row holds CPU seconds of each step; ``--out FILE`` appends it.
+usage: python -m benchmarks.report [--nodes 200000] [--out ROWS.jsonl]
+
+Embeddings are made up: 40 clusters in 512 dimensions. The row holds the CPU seconds of each step;
+it is printed, and appended to the file that `--out` names.
 """
 
 import argparse

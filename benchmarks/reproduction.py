@@ -8,6 +8,7 @@ which hold no number, from benchmarks/explanations.toml. `--check` only compares
 datasets on this machine that are not part of the package.
 """
 
+import argparse
 import json
 import sys
 import tomllib
@@ -247,15 +248,18 @@ def note_statistics() -> None:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["--statistics"]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--check", action="store_true", help="compare; write nothing")
+    which.add_argument("--statistics", action="store_true", help="append to table1.jsonl")
+    options = parser.parse_args()
+    if options.statistics:
         note_statistics()
         return
     text = page()
-    if sys.argv[1:] == ["--check"]:
+    if options.check:
         same = PAGE.exists() and PAGE.read_text() == text
         sys.exit(0 if same else f"{PAGE.relative_to(ROOT)}: not what the rows say")
-    if sys.argv[1:]:
-        sys.exit(__doc__)
     draw()
     write_whole(PAGE, text)
 

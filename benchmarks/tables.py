@@ -4,7 +4,7 @@ usage: python -m benchmarks.tables [--edges 10000000] [--results ROWS.jsonl]
 
 Each case is a process of its own on two cores; its peak is what the operating system saw, mapped
 pages of the store included. `cpu_seconds` tells how much of `seconds` was waiting for a busy
-machine: it cannot be more than twice `seconds`, and is near that on an idle one.
+machine: it cannot be more than twice `seconds`, and is near that on an idle one. Needs psutil.
 """
 
 import argparse
