@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from graphcl.baselines.symmetric import Symmetric
+from graphcl.baselines.fitting import Symmetric
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
 from tests.conftest import dense_adjacency

@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from graphcl.baselines.walks import random_walks
+from graphcl.baselines.deepwalk import random_walks
 from graphcl.graphs.graph import Graph
 
 

@@ -14,7 +14,7 @@ from graphcl.baselines.fitting import (
     require_finite,
     seeded,
 )
-from graphcl.baselines.inputs import one_graph, visible_labels
+from graphcl.baselines.inputs import require_one_graph, visible_labels
 from graphcl.baselines.protocol import Baseline, Data, Labels, OnEpoch, silent
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.borrow import borrow
@@ -61,7 +61,7 @@ class GAT:
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
     ) -> Labels:
         """Returns the classes of all nodes, ``[num_nodes]``."""
-        graph = one_graph(data, "gat")
+        graph = require_one_graph(data, "gat")
         labels = visible_labels(graph, "gat")
         x, adjacency = graph_tensors(graph, device=device, feature_scaling="row")
         dense = x if isinstance(x, Tensor) else x.to_dense()

@@ -31,7 +31,7 @@ class MultilabelResult:
         micro_f1: F1 over all pairs of node and label together; a label is given above
             probability 0.5.
         macro_f1: mean of the F1 scores of the labels.
-        accuracy: share of pairs of node and label that are right.
+        accuracy: fraction of pairs of node and label that are right.
         val_micro_f1: micro-F1 on the validation nodes at the chosen strength.
         strength: λ of the penalty λ/2 ‖w‖² beside the mean loss, chosen on validation alone; in
             scikit-learn's terms 1 / (C · training nodes).

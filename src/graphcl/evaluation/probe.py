@@ -29,7 +29,7 @@ class ProbeResult:
     """What the probe found on the test nodes.
 
     Attributes:
-        accuracy: share of test nodes classified correctly.
+        accuracy: fraction of test nodes classified correctly.
         micro_f1: equals the accuracy where each node has one class.
         macro_f1: mean of the F1 scores of the classes.
         val_accuracy: accuracy on the validation nodes at the chosen strength.

@@ -8,11 +8,11 @@ of weights that were trained on the graph.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
 import torch
 
 from graphcl.baselines import BASELINES
@@ -20,7 +20,7 @@ from graphcl.baselines.protocol import is_unsupervised
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.probe import node_split
 from graphcl.evaluation.transfer import transfer_probe
-from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.collection import GraphCollection, disjoint_union
 from graphcl.graphs.damage import missing_features, missing_links, spurious_links
 from graphcl.graphs.graph import Graph
 from graphcl.paper.plots import plot_lines, title_of
@@ -33,39 +33,27 @@ from graphcl.trials.runner import Job, Scoring
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 RIVALS = ("graphcl", "raw", "dgi", "gcn")
 TITLES = {"graphcl": "GraphCL", "raw": "raw features", "dgi": "DGI", "gcn": "GCN (supervised)"}
-KINDS = {
-    "missing links": "share of links missing",
-    "spurious links": "links added, as a share of those there",
-    "missing features": "share of features missing",
-}
-
-
-_CORRUPT: dict[str, Callable[[Graph, float, np.random.Generator], Graph]] = {
+KINDS: dict[str, Callable[[Graph, float, np.random.Generator], Graph]] = {
     "missing links": missing_links,
     "spurious links": spurious_links,
     "missing features": missing_features,
 }
 
 
-def union(graph: Graph, others: Sequence[Graph]) -> Graph:
-    """Returns the disjoint union; nodes of `others` have no label and are in no split."""
-    parts = [graph, *others]
-    starts = np.cumsum([0, *(part.num_nodes for part in parts)])
-    edges = [part.edge_index() + start for part, start in zip(parts, starts, strict=False)]
-    dense = isinstance(graph.x, np.ndarray)
-    x: Any = (np.concatenate if dense else scipy.sparse.vstack)([part.x for part in parts])
+def with_versions(graph: Graph, versions: Sequence[Graph]) -> Graph:
+    """Returns the disjoint union; nodes of `versions` have no label and are in no split."""
+    union = disjoint_union([graph, *versions], graph.name)
 
     def padded(values: Any, fill: Any) -> npt.NDArray[Any]:
-        return np.concatenate([values, np.full(starts[-1] - graph.num_nodes, fill, values.dtype)])
+        added = union.num_nodes - graph.num_nodes
+        return np.concatenate([values, np.full(added, fill, values.dtype)])
 
-    return Graph.from_edge_index(
-        np.concatenate(edges, axis=1),
-        x if dense else scipy.sparse.csr_array(x),
-        padded(graph.y, -1),
+    return replace(
+        union,
+        y=padded(graph.y, -1),
         train_mask=padded(graph.train_mask, False),
         val_mask=padded(graph.val_mask, False),
         test_mask=padded(graph.test_mask, False),
-        name=graph.name,
     )
 
 
@@ -95,7 +83,7 @@ def _job(plan: Plan, dataset: str, method: str, seed: int) -> Job:
     def run() -> Iterable[Scoring]:
         graph = one_graph(dataset)
         versions = [
-            _CORRUPT[kind](graph, level, np.random.default_rng([seed, number]))
+            KINDS[kind](graph, level, np.random.default_rng([seed, number]))
             for number, (kind, level) in enumerate(points[1:])
         ]
         known = tuple(one | {"settings": complete} for one in about)
@@ -147,7 +135,7 @@ def _predictions(
     device: torch.device,
 ) -> list[npt.NDArray[np.int64]]:
     system: Any = BASELINES[method].method(dataset, **settings)
-    predicted = system.fit_predict(union(graph, versions), seed=seed, device=device)
+    predicted = system.fit_predict(with_versions(graph, versions), seed=seed, device=device)
     return list(np.split(predicted, len(versions) + 1))
 
 
