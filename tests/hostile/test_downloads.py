@@ -11,8 +11,8 @@ import pytest
 import scipy.sparse
 
 from graphcl.datasets.download import fetch_zip
-from graphcl.datasets.unpickling import load_arrays
 from graphcl.errors import DatasetError
+from scripts.build_planetoid import load_arrays
 from tests.hostile.forging import Hostile, described, npy, refused, zipped
 from tests.hostile.test_graph_files import NPZ
 from tests.hostile.test_lying_runs import RUNS
