@@ -17,10 +17,10 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from torch_geometric.data import Data
 
 import graphcl
+from graphcl import probe_scorer
 from graphcl.errors import ParameterError
 from graphcl.estimator import GraphCL, NotFittedError
 from graphcl.graphs.graph import Graph
-from graphcl.trials.scoring import probe_scorer
 from tests.conftest import random_graph
 
 # check_estimator hands out tables. OnTables makes a graph of one, a chain of its rows, so that
@@ -153,3 +153,9 @@ def test_pyg_to_embedding_in_two_lines():
     model = graphcl.GraphCL(epochs=1, dim=8, device="cpu")
     z = model.fit_transform(data)
     assert z.shape == (30, 8)
+
+
+def test_the_scorer_is_still_where_version_0_1_0_had_it():
+    from graphcl.experiments import scoring
+
+    assert scoring.probe_scorer is probe_scorer
