@@ -21,7 +21,7 @@ from graphcl.datasets import CATALOGUE
 from graphcl.paper import plots, rendering, reproduce
 from graphcl.paper.artefacts import provenance_text, study_lines
 from graphcl.paper.published import INDUCTIVE, TRANSDUCTIVE, UNSUPERVISED
-from graphcl.paper.studies.catalogue import STUDIES
+from graphcl.paper.studies import STUDIES
 from graphcl.paper.studies.study import Study
 from graphcl.paper.table2 import Cell, assemble
 from graphcl.recipes import load_recipe, recipe_names

@@ -3,7 +3,7 @@ import pytest
 
 from graphcl.errors import GraphError
 from graphcl.evaluation import linear_probe
-from graphcl.evaluation.transfer import transfer_probe
+from graphcl.evaluation.probe import transfer_probe
 
 
 def test_the_same_rows_score_as_the_probe_does(graph):

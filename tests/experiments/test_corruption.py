@@ -7,8 +7,7 @@ import torch
 
 from graphcl.baselines import BASELINES
 from graphcl.graphs.damage import missing_features, missing_links, spurious_links
-from graphcl.paper.studies import corruption
-from graphcl.paper.studies.catalogue import STUDIES
+from graphcl.paper.studies import STUDIES, corruption
 from graphcl.paper.studies.corruption import with_versions
 from graphcl.paper.studies.study import Plan
 from graphcl.store.columns import ScaledFeatures

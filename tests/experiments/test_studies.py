@@ -3,9 +3,8 @@ import torch
 
 from graphcl.estimator import GraphCL
 from graphcl.paper.artefacts import Artefacts, study_csv, study_markdown
-from graphcl.paper.studies import complexity, criterion, sweeps
+from graphcl.paper.studies import STUDIES, complexity, criterion, sweeps
 from graphcl.paper.studies import epochs as course
-from graphcl.paper.studies.catalogue import STUDIES
 from graphcl.paper.studies.study import Plan, averages
 from graphcl.recipes import Recipe
 from graphcl.trials import rows

@@ -46,7 +46,7 @@ def check_fields(owner: str, **values: Any) -> None:
             require(value >= 1, owner, name, "at least 1", value)
 
 
-def drop_features(x: Features, probability: float) -> Tensor:
+def feature_dropout(x: Features, probability: float) -> Tensor:
     """Returns features with some of them 0, the others scaled up, dense.
 
     Zeros need no draw: of a bag of words a hundredth of the table is drawn for.

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, dropout, elu
 from graphcl.baselines.fitting import (
     EarlyStopping,
     check_fields,
-    drop_features,
+    feature_dropout,
     require_finite,
     seeded,
 )
@@ -79,7 +79,7 @@ class GAT:
                 model.train()
                 optimiser.zero_grad()
                 cross_entropy(
-                    model(drop_features(x, self.dropout), edge_index)[train], y[train]
+                    model(feature_dropout(x, self.dropout), edge_index)[train], y[train]
                 ).backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
                 with torch.no_grad():

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
-from graphcl.baselines.fitting import check_fields, drop_features, require_finite, seeded
+from graphcl.baselines.fitting import check_fields, feature_dropout, require_finite, seeded
 from graphcl.baselines.inputs import require_one_graph, visible_labels
 from graphcl.baselines.protocol import Baseline, Data, Labels, OnEpoch, silent
 from graphcl.graphs.tensors import graph_tensors
@@ -63,7 +63,7 @@ class GCN:
             )
             for epoch in range(1, self.epochs + 1):
                 optimiser.zero_grad()
-                scores = model(drop_features(x, self.dropout), *edges)
+                scores = model(feature_dropout(x, self.dropout), *edges)
                 cross_entropy(scores[train], y).backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
                 on_epoch(epoch, self.epochs)

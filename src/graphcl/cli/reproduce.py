@@ -20,7 +20,7 @@ from graphcl.paper import rendering
 from graphcl.paper import reproduce as tables
 from graphcl.paper.artefacts import Artefacts, study_csv, study_markdown, study_terminal
 from graphcl.paper.plots import plot_table_2
-from graphcl.paper.studies.catalogue import STUDIES
+from graphcl.paper.studies import STUDIES
 from graphcl.paper.studies.corruption import RIVALS
 from graphcl.paper.studies.study import Plan, Study
 from graphcl.paper.table2 import assemble

@@ -92,7 +92,7 @@ def multilabel_probe(
     _check(rows, labels)
     train, val, test = _standardise(rows)
     ordered = sorted(strengths, reverse=True)  # the first of equals is the strongest
-    weight, bias = fit_logistic(train, labels[0], strengths=ordered, steps=steps, on_step=on_step)
+    weight, bias = fit_multilabel(train, labels[0], strengths=ordered, steps=steps, on_step=on_step)
     scores = [_f1(val @ w + b > 0, labels[1])[0] for w, b in zip(weight, bias, strict=True)]
     best = scores.index(max(scores))
     predicted = test @ weight[best] + bias[best] > 0
@@ -112,7 +112,7 @@ def multilabel_probe(
 
 
 @torch.no_grad()
-def fit_logistic(
+def fit_multilabel(
     z: Tensor,
     y: Tensor,
     *,

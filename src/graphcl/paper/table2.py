@@ -115,7 +115,7 @@ def read_trial(row: Mapping[str, Json]) -> Trial | None:
         return None
     settings = row.get("settings", row.get("recipe")) or {}
     if not isinstance(settings, Mapping):
-        raise RunError(f"a row of results holds no settings: {settings!r}")
+        raise RunError(f"a row of results has no table of settings: {settings!r}")
     return Trial(
         method=text(row, "method") if row.get("method") else "graphcl",
         graph=text(row, "graph"),

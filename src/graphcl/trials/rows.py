@@ -77,7 +77,7 @@ def number(row: Mapping[str, Json], column: str) -> float:
     """
     value = row.get(column)
     if not isinstance(value, int | float):
-        raise RunError(f"a row of results holds no number as {column}: {value!r}")
+        raise RunError(f"a row of results has no number in {column!r}: {value!r}")
     return value
 
 
@@ -92,7 +92,7 @@ def numbers(row: Mapping[str, Json], column: str) -> list[float]:
         found = [value for value in values if isinstance(value, int | float)]
         if len(found) == len(values):
             return found
-    raise RunError(f"a row of results holds no numbers as {column}: {values!r}")
+    raise RunError(f"a row of results has no numbers in {column!r}: {values!r}")
 
 
 def text(row: Mapping[str, Json], column: str) -> str:
@@ -103,7 +103,7 @@ def text(row: Mapping[str, Json], column: str) -> str:
     """
     value = row.get(column)
     if not isinstance(value, str):
-        raise RunError(f"a row of results holds no text as {column}: {value!r}")
+        raise RunError(f"a row of results has no text in {column!r}: {value!r}")
     return value
 
 
@@ -132,7 +132,7 @@ def read(path: Path) -> list[Row]:
     # Not splitlines(): it would also split at separators that a JSON string may hold.
     lines = path.read_bytes().split(b"\n")
     rows: list[Row] = []
-    for number, line in enumerate(lines, 1):
+    for place, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
@@ -141,9 +141,9 @@ def read(path: Path) -> list[Row]:
             # Torn: what a kill left, at the end or before the row that a later start appended.
             if line.startswith(b"{") and not line.rstrip().endswith(b"}"):
                 continue
-            raise RunError(f"{path}: line {number} is no row of results") from None
+            raise RunError(f"{path}: line {place} is not a row of results") from None
         if not isinstance(row, dict):
-            raise RunError(f"{path}: line {number} is no row of results")
+            raise RunError(f"{path}: line {place} is not a row of results")
         rows.append(row)
     return rows
 

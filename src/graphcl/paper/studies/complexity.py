@@ -22,7 +22,7 @@ from graphcl.devices import peak_memory_bytes, reset_peak_memory
 from graphcl.estimator import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.paper.plots import COLOURS, MARKERS, finish, new_figure
-from graphcl.paper.studies.study import Plan, Study, averages, identity
+from graphcl.paper.studies.study import Plan, Study, averages, run_identity
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.training import train
 from graphcl.trials.rows import Row, number, text
@@ -54,7 +54,10 @@ def _jobs(plan: Plan) -> list[Job]:
 
 def _job(plan: Plan, seed: int, mode: str, nodes: int) -> Job:
     recipe = _recipe(mode, plan.settings)
-    about: Row = identity("complexity", "synthetic", seed, recipe) | {"mode": mode, "nodes": nodes}
+    about: Row = run_identity("complexity", "synthetic", seed, recipe) | {
+        "mode": mode,
+        "nodes": nodes,
+    }
 
     def run() -> Iterable[Scoring]:
         graph = _graph(nodes)

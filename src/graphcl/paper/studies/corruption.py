@@ -19,8 +19,7 @@ import torch
 from graphcl.baselines import BASELINES
 from graphcl.baselines.protocol import Data, is_unsupervised
 from graphcl.estimator import GraphCL
-from graphcl.evaluation.probe import node_split
-from graphcl.evaluation.transfer import transfer_probe
+from graphcl.evaluation.probe import node_split, transfer_probe
 from graphcl.graphs.collection import GraphCollection, disjoint_union
 from graphcl.graphs.damage import missing_features, missing_links, spurious_links
 from graphcl.graphs.graph import Graph

@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 from graphcl.estimator import GraphCL
 from graphcl.paper.plots import COLOURS, MARKERS, finish, new_figure, title_of
-from graphcl.paper.studies.study import Plan, Study, identity, load_one_graph, score
+from graphcl.paper.studies.study import Plan, Study, load_one_graph, run_identity, score
 from graphcl.recipes import Recipe
 from graphcl.trials.rows import Row, number, text
 from graphcl.trials.runner import Job, Scoring
@@ -42,7 +42,7 @@ def _recipes(plan: Plan, dataset: str) -> list[Recipe]:
 
 
 def _job(plan: Plan, dataset: str, seed: int, trial: int, recipe: Recipe) -> Job:
-    about = identity("criterion", dataset, seed, recipe) | {"trial": trial}
+    about = run_identity("criterion", dataset, seed, recipe) | {"trial": trial}
 
     def run() -> Iterable[Scoring]:
         graph = load_one_graph(dataset)

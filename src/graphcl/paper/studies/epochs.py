@@ -18,8 +18,8 @@ from graphcl.paper.studies.study import (
     Study,
     averages,
     draw_by,
-    identity,
     load_one_graph,
+    run_identity,
     summary_by,
 )
 from graphcl.training import EpochMetrics
@@ -39,7 +39,7 @@ def _epochs_job(plan: Plan, dataset: str, seed: int) -> Job:
     last = plan.recipe(dataset).epochs if "epochs" in plan.settings else max(MARKS)
     marks = sorted({epoch for epoch in MARKS if epoch < last} | {last})
     recipe = plan.recipe(dataset, epochs=last)
-    about = identity("epochs", dataset, seed, recipe)
+    about = run_identity("epochs", dataset, seed, recipe)
 
     def run() -> Iterable[Scoring]:
         graph = load_one_graph(dataset)
@@ -67,7 +67,7 @@ def _bound_jobs(plan: Plan) -> list[Job]:
 
 def _bound_job(plan: Plan, dataset: str, seed: int) -> Job:
     recipe = plan.recipe(dataset)
-    about = identity("bound", dataset, seed, recipe)
+    about = run_identity("bound", dataset, seed, recipe)
 
     def run() -> Iterable[Scoring]:
         data = cached_dataset(dataset)

@@ -82,7 +82,9 @@ class Study:
         return (*IDENTITY, *self.variables)
 
 
-def identity(study: str, dataset: str, seed: int, recipe: Recipe, method: str = "graphcl") -> Row:
+def run_identity(
+    study: str, dataset: str, seed: int, recipe: Recipe, method: str = "graphcl"
+) -> Row:
     """Returns the columns that identify a run of GraphCL in a study."""
     return {
         "study": study,
@@ -97,7 +99,7 @@ def training_job(
     study: str, plan: Plan, dataset: str, seed: int, recipe: Recipe, variables: Row
 ) -> Job:
     """Returns a job that trains GraphCL once and probes it once."""
-    about = identity(study, dataset, seed, recipe) | variables
+    about = run_identity(study, dataset, seed, recipe) | variables
 
     def run() -> Iterable[Scoring]:
         data = cached_dataset(dataset)
