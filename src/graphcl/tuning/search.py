@@ -205,7 +205,7 @@ def _score(optuna: Any, trial: Any, search: Search, scores: dict[int, float]) ->
     model.fit(data, on_epoch=score)
 
 
-def _distributions(optuna: Any, search: Search) -> dict[str, Any]:
+def _distributions(optuna: Any, search: Search) -> dict[str, Any]:  # Optuna's own objects
     kinds = optuna.distributions
     space: dict[str, Any] = {
         key: kinds.FloatDistribution(low, high, step=STEP) for key, (low, high) in RANGES.items()
