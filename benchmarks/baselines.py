@@ -24,7 +24,8 @@ from graphcl.baselines import BASELINES
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
 from graphcl.trials.methods import METHODS, score_method, train_method
-from graphcl.trials.repeat import probe_pool
+from graphcl.trials.rows import Trial
+from graphcl.trials.runner import scoring_pool
 
 DEFAULT = ("raw", "propagation", "random-encoder", "label-propagation", "ep-b", "dgi", "gcn", "gat")
 Key = tuple[str, str, int]
@@ -62,15 +63,15 @@ def main() -> None:
     graphs = {name: load_dataset(name) for name in options.datasets}
     about = rows.provenance(device)
     began = time.perf_counter()
-    pending: list[Future[dict[str, Any]]] = []
+    pending: list[Future[Trial]] = []
 
     def write_finished(*, wait: bool) -> None:
         while pending and (wait or pending[0].done()):
-            row = pending.pop(0).result()
+            row = pending.pop(0).result().to_json()
             rows.append(options.out, row | about)
             known.append(row)
 
-    with probe_pool(options.jobs) as pool:
+    with scoring_pool(options.jobs) as pool:
         for number, (method, dataset, seed) in enumerate(todo):
             if time.perf_counter() - began > options.budget:
                 print(f"stopped by the budget: {len(todo) - number} runs are left", flush=True)

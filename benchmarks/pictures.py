@@ -18,8 +18,8 @@ from sklearn.manifold import TSNE
 
 from benchmarks import rows
 from graphcl.datasets import load_dataset
-from graphcl.datasets.planetoid import CORA_CLASSES
 from graphcl.files.atomic import whole_file
+from scripts.build_planetoid import CORA_CLASSES
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs/images"

@@ -10,8 +10,10 @@ datasets on this machine that are not part of the package.
 
 import argparse
 import json
+import math
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,10 @@ from graphcl.datasets import CATALOGUE
 from graphcl.files.atomic import write_whole
 from graphcl.paper import plots, rendering, reproduce
 from graphcl.paper.artefacts import provenance_text, study_lines
-from graphcl.paper.published import INDUCTIVE, TRANSDUCTIVE
-from graphcl.paper.studies.catalogue import STUDIES
+from graphcl.paper.published import INDUCTIVE, TRANSDUCTIVE, UNSUPERVISED
+from graphcl.paper.studies import STUDIES
 from graphcl.paper.studies.study import Study
-from graphcl.paper.tables import Cell, assemble, rank_of
+from graphcl.paper.table2 import Cell, assemble
 from graphcl.recipes import load_recipe, recipe_names
 from graphcl.trials import rows as result_rows
 from graphcl.trials.rows import Row
@@ -35,13 +37,33 @@ IMAGES = ROOT / "docs/images/reproduction"
 EXPLANATIONS = ROOT / "benchmarks/explanations.toml"
 SOURCES = ("accuracy", "baselines", "ppi", "table2")  # how names of files with scores begin
 TOLERANCE = {**dict.fromkeys(TRANSDUCTIVE, 1.5), **dict.fromkeys(INDUCTIVE, 0.015)}
+# How benchmarks.ppi names what it measures.
+WHAT = {"trained": "graphcl", "random encoder": "random-encoder", "raw features": "raw"}
 LONG = 40  # lines of a study's table that a page can bear
 
 
 def score_rows(results: Path = RESULTS) -> list[Row]:
     """Returns the rows of every file with scores, in the order of the files' names."""
     files = sorted(path for path in results.glob("*.jsonl") if path.stem.startswith(SOURCES))
-    return [row for path in files for row in result_rows.read(path)]
+    found = [normalised(row) for path in files for row in result_rows.read(path)]
+    return [row for row in found if row is not None]
+
+
+def normalised(row: Row) -> Row | None:
+    """Returns a row with the columns that Table 2 is made from; None: it does not belong there.
+
+    Rows of `benchmarks.ppi` say ``what`` was measured and by which recipe; the recipe of a row of
+    a control is that of the encoder beside it.
+    """
+    if "what" not in row or "method" in row:
+        return row
+    method, named = WHAT.get(row["what"]), row["recipe_name"]
+    if method is None or (method == "random-encoder" and named != row["graph"]):
+        return None  # the encoder of a recipe that is not the paper's
+    if method != "graphcl":
+        seedless = {"seed": 0, "runs_identical": True} if row["seed"] is None else {}
+        return row | {"method": method, "settings": {}} | seedless
+    return row | {"method": method, "variant": named if named != row["graph"] else ""}
 
 
 def study_rows(study: Study, results: Path = RESULTS) -> list[Row]:
@@ -170,7 +192,7 @@ def _standing(cells: list[Cell]) -> str:
         rivals = [
             cell
             for cell in cells
-            if cell.dataset == dataset and cell.group == "Unsupervised" and cell.mean is not None
+            if cell.dataset == dataset and cell.group == UNSUPERVISED and cell.mean is not None
         ]
         if found is None or len(rivals) < 2:
             continue
@@ -184,6 +206,32 @@ def _standing(cells: list[Cell]) -> str:
         return "Not measured yet."
     about = "The paper claims the first place on all. Tied: means within two standard errors."
     return "\n".join([about, "", *lines])
+
+
+def rank_of(method: str, cells: Sequence[Cell], dataset: str) -> tuple[int, list[str]] | None:
+    """Returns a system's place among the paper's unsupervised ones, and those it is tied with.
+
+    Two systems are tied where their means differ by no more than two standard errors of the
+    difference. None where the system was not measured.
+    """
+    rivals = [
+        cell
+        for cell in cells
+        if cell.dataset == dataset and cell.group == UNSUPERVISED and cell.mean is not None
+    ]
+    mine = next((cell for cell in rivals if cell.method == method), None)
+    if mine is None or mine.mean is None:
+        return None
+    better = [cell for cell in rivals if cell.mean is not None and cell.mean > mine.mean]
+    tied = [cell.title for cell in rivals if cell is not mine and _tied(mine, cell)]
+    return len(better) + 1, tied
+
+
+def _tied(one: Cell, other: Cell) -> bool:
+    if one.mean is None or other.mean is None:
+        return False
+    error = math.sqrt(sum((cell.std or 0.0) ** 2 / cell.runs for cell in (one, other)))
+    return abs(one.mean - other.mean) <= 2 * error
 
 
 def _section(study: Study, results: Path, said: dict[str, Any]) -> str:

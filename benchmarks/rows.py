@@ -1,5 +1,33 @@
 """Result rows: one JSON object per line, each with what is needed to judge it."""
 
-from graphcl.trials.rows import append, provenance, read
+import subprocess
+from pathlib import Path
+
+import torch
+
+from graphcl.trials import rows
+from graphcl.trials.rows import Row, append, read
 
 __all__ = ["append", "provenance", "read"]
+
+
+def provenance(device: torch.device) -> Row:
+    """Returns versions, commit and device of this process; the commit is this checkout's."""
+    found = rows.provenance(device)
+    return found | {"commit": found["commit"] or _commit()}
+
+
+def _commit() -> str | None:
+    root = Path(__file__).parents[1]
+    if not (root / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

@@ -25,7 +25,8 @@ from graphcl.cli._shared.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
 from graphcl.trials.methods import score_method, train_method
-from graphcl.trials.repeat import probe_pool
+from graphcl.trials.rows import Trial
+from graphcl.trials.runner import scoring_pool
 
 KEPT = ("method", "graph", "seed", "settings", "train_seconds", "failed")
 VALIDATION = ("val_accuracy", "val_micro_f1")
@@ -76,17 +77,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     known = rows.read(options.out) if options.out.exists() else []
     done = {identity(row) for row in known}
     about = rows.provenance(device)
-    pending: list[Future[dict[str, Any]]] = []
+    pending: list[Future[Trial]] = []
 
     def write_finished(*, wait: bool) -> None:
         while pending and (wait or pending[0].done()):
-            row = without_test(pending.pop(0).result())
+            row = without_test(pending.pop(0).result().to_json())
             rows.append(options.out, row | about)
             known.append(row)
 
     graphs = {name: load_dataset(name) for name in options.datasets}
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    with probe_pool(options.jobs) as pool:
+    with scoring_pool(options.jobs) as pool:
         for dataset, seed, point in itertools.product(
             options.datasets, seeds, points(options.grid)
         ):

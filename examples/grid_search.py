@@ -4,7 +4,6 @@ from sklearn.model_selection import GridSearchCV
 
 import graphcl
 from graphcl.datasets.synthetic import synthetic_graph
-from graphcl.trials.scoring import probe_scorer
 
 # A generated graph, so that this takes seconds; any labelled graph will do.
 graph = synthetic_graph(num_nodes=400, num_edges=1600, num_features=24, num_classes=4)
@@ -12,7 +11,7 @@ graph = synthetic_graph(num_nodes=400, num_edges=1600, num_features=24, num_clas
 search = GridSearchCV(
     graphcl.GraphCL(epochs=20, dim=32, feature_scaling="none"),
     {"temperature": [0.5, 1.0]},
-    scoring=probe_scorer,
+    scoring=graphcl.probe_scorer,
     cv=[([0], [0])],  # one graph: train and score on it
 )
 search.fit([graph])  # X is a list of graphs

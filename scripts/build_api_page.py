@@ -17,7 +17,7 @@ from graphcl.files.atomic import write_whole
 
 PAGE = Path(__file__).parents[1] / "docs/api.md"
 PUBLIC = ("GraphCL", "Graph", "GraphCollection", "load_dataset", "read_tables", "linear_probe")
-PUBLIC += ("nt_xent", "GraphCLError")
+PUBLIC += ("nt_xent", "probe_scorer", "GraphCLError")
 # Not names of the package, but what its functions take and return.
 OTHERS = (
     ("graphcl.recipes", "Recipe"),
@@ -25,7 +25,6 @@ OTHERS = (
     ("graphcl.evaluation", "ProbeResult"),
     ("graphcl.evaluation", "MultilabelResult"),
     ("graphcl.training", "EpochMetrics"),
-    ("graphcl.trials.scoring", "probe_scorer"),
 )
 INTRODUCTION = """\
 # API

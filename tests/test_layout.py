@@ -18,19 +18,13 @@ TESTS = ROOT / "tests"
 ELSEWHERE = {
     "__init__.py": "test_public.py",
     "__main__.py": "cli/test_main.py",
-    "assembly.py": "test_estimator.py",
     "devices.py": "cli/test_main.py",
-    "baselines/inputs.py": "baselines/test_protocol.py",
     "baselines/raw.py": "baselines/test_propagation.py",
-    "baselines/supervision.py": "baselines/test_fastgcn.py",
     "cli/_shared/counting.py": "cli/_shared/test_probing.py",
     "cli/_shared/options.py": "cli/test_main.py",
     "cli/_shared/running.py": "cli/test_reproduce.py",
-    "files/cache.py": "answers/test_neighbors.py",
     "files/npz.py": "graphs/test_graph_file.py",
     "files/text.py": "runs/test_files.py",
-    "files/toml.py": "recipes/test_recipe.py",
-    "files/values.py": "recipes/test_recipe.py",
     "files/weights.py": "runs/test_files.py",
     "graphs/subgraph.py": "training/test_sampled.py",
     "kernels/borrow.py": "graphs/test_tensors.py",
@@ -49,7 +43,6 @@ ELSEWHERE = {
     "tabular/numbering.py": "tabular/test_tables.py",
     "tabular/options.py": "tabular/test_tables.py",
     "tabular/sqlite.py": "tabular/test_sources.py",
-    "trials/deferred.py": "paper/test_reproduce.py",
 }
 
 # Test files that are not about one module, and what they are about.

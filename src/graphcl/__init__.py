@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from graphcl.graphs.graph import Graph
     from graphcl.losses import nt_xent
     from graphcl.tabular.build import read_tables
+    from graphcl.trials.scoring import probe_scorer
 
 # Where each public name lives. It is fetched on first use: torch and scikit-learn take seconds to
 # import, and `graphcl --help` needs neither.
@@ -23,6 +24,7 @@ _HOMES = {
     "linear_probe": "graphcl.evaluation",
     "load_dataset": "graphcl.datasets",
     "nt_xent": "graphcl.losses",
+    "probe_scorer": "graphcl.trials.scoring",
     "read_tables": "graphcl.tabular.build",
 }
 
@@ -34,6 +36,7 @@ __all__ = [
     "linear_probe",
     "load_dataset",
     "nt_xent",
+    "probe_scorer",
     "read_tables",
 ]
 

@@ -6,7 +6,7 @@ import torch
 from torch_geometric.nn import DeepGraphInfomax, GCNConv
 
 from graphcl.baselines.dgi import DGI, Discriminator, _Encoder, infomax_loss
-from graphcl.baselines.symmetric import Symmetric
+from graphcl.baselines.fitting import Symmetric
 from graphcl.errors import TrainingError
 from graphcl.evaluation import linear_probe
 from graphcl.graphs.tensors import graph_tensors

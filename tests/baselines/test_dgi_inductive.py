@@ -8,7 +8,7 @@ from torch.nn.functional import prelu
 from graphcl.baselines import BASELINES, dgi_inductive
 from graphcl.baselines.dgi_inductive import (
     DgiInductive,
-    Discriminator,
+    InfomaxLoss,
     SampledEncoder,
     SkipEncoder,
     shuffled,
@@ -67,7 +67,7 @@ def test_patches_agree_with_the_graph_where_sampling_has_no_choice():
 
 
 def test_the_loss_is_binary_cross_entropy_against_the_summary():
-    discriminator = Discriminator(4, fresh())
+    discriminator = InfomaxLoss(4, fresh())
     h, corrupted = torch.randn(2, 5, 4, generator=fresh())
     summary = torch.sigmoid(h.mean(0))
     real = torch.sigmoid(h @ discriminator.weight @ summary)

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from graphcl.baselines import BASELINES
-from graphcl.baselines.fastgcn import FastGcn, Propagation
+from graphcl.baselines.fastgcn import FastGcn, NormalisedAdjacency
 from graphcl.baselines.protocol import is_unsupervised
 from graphcl.errors import ParameterError
 from tests.baselines.communities import (
@@ -29,7 +29,7 @@ def normalised(graph):
 
 
 def test_the_propagation_is_the_symmetric_one(graph):
-    ours, plain = Propagation.of(graph, CPU), normalised(graph)
+    ours, plain = NormalisedAdjacency.of(graph, CPU), normalised(graph)
     h = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(ours @ h, plain @ h)
     torch.testing.assert_close(ours.importance, plain.square().sum(0))
@@ -38,7 +38,7 @@ def test_the_propagation_is_the_symmetric_one(graph):
 
 
 def test_the_sampled_layer_is_unbiased(graph):
-    ours, plain = Propagation.of(graph, CPU), normalised(graph)
+    ours, plain = NormalisedAdjacency.of(graph, CPU), normalised(graph)
     rows = torch.tensor([0, 5, 17])
     h = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     nodes, weight = ours.sample(rows, 200_000, torch.Generator().manual_seed(1))

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import reproduction
 from benchmarks.findings import FINDINGS
 from graphcl.paper.published import TABLE_2
-from graphcl.paper.studies.catalogue import STUDIES
+from graphcl.paper.studies import STUDIES
 from graphcl.trials import rows
 
 ROOT = Path(__file__).parents[2]

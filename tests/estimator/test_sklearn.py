@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from torch_geometric.data import Data
 
 import graphcl
+from graphcl import probe_scorer
 from graphcl.errors import ParameterError
 from graphcl.estimator import GraphCL, NotFittedError
 from graphcl.graphs.graph import Graph
@@ -118,3 +119,9 @@ def test_pyg_to_embedding_in_two_lines():
     model = graphcl.GraphCL(epochs=1, dim=8, device="cpu")
     z = model.fit_transform(data)
     assert z.shape == (30, 8)
+
+
+def test_the_scorer_is_still_where_version_0_1_0_had_it():
+    from graphcl.experiments import scoring
+
+    assert scoring.probe_scorer is probe_scorer

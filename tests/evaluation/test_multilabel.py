@@ -8,7 +8,7 @@ from sklearn.metrics import f1_score
 
 from graphcl.errors import GraphError, ParameterError
 from graphcl.evaluation import MultilabelResult, linear_probe, multilabel_probe
-from graphcl.evaluation.multilabel import STRENGTHS, fit_logistic
+from graphcl.evaluation.multilabel import STRENGTHS, fit_multilabel
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph
@@ -35,7 +35,7 @@ def standardised(z):
 def test_coefficients_are_scikit_learns_at_the_same_penalty(strength):
     z, y = problem()
     rows = standardised(z)[0]
-    weight, bias = fit_logistic(
+    weight, bias = fit_multilabel(
         torch.tensor(rows), torch.tensor(y[0]).float(), strengths=[7.0, strength], steps=2000
     )
     assert (weight.shape, bias.shape) == ((2, 6, 4), (2, 4))
@@ -79,9 +79,9 @@ def test_the_result_says_the_budget():
 def test_the_grid_in_one_training_is_each_strength_alone():
     z, y = problem()
     rows, labels = torch.tensor(standardised(z)[0]), torch.tensor(y[0]).float()
-    weight, bias = fit_logistic(rows, labels, strengths=STRENGTHS, steps=50)
+    weight, bias = fit_multilabel(rows, labels, strengths=STRENGTHS, steps=50)
     for number, strength in enumerate(STRENGTHS):
-        alone, offset = fit_logistic(rows, labels, strengths=[strength], steps=50)
+        alone, offset = fit_multilabel(rows, labels, strengths=[strength], steps=50)
         torch.testing.assert_close(weight[number], alone[0], rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(bias[number], offset[0], rtol=1e-3, atol=1e-4)
 

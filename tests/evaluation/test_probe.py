@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 
 from graphcl.errors import GraphError
 from graphcl.evaluation import linear_probe, probe
-from graphcl.evaluation.probe import STRENGTHS, node_split, standardiser
+from graphcl.evaluation.probe import STRENGTHS, node_split, standardiser, transfer_probe
 from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph
 
@@ -255,3 +255,16 @@ def test_words_as_they_are_score_above_words_standardised():
     )
     loud = StandardScaler().fit_transform(z) + 1e-9  # no zero is left
     assert linear_probe(z, graph).accuracy > linear_probe(loud, graph).accuracy + 0.05
+
+
+def test_the_same_rows_score_as_the_probe_does(graph):
+    test = np.flatnonzero(graph.test_mask)
+    noise = np.random.default_rng(0).normal(size=graph.x.shape)
+    own, same, noisy = transfer_probe(graph.x, graph, [graph.x[test], noise[test]])
+    assert own == same == linear_probe(graph.x, graph).accuracy
+    assert noisy < own
+
+
+def test_arrays_must_fit(graph):
+    with pytest.raises(GraphError, match="do not fit"):
+        transfer_probe(graph.x, graph, [graph.x])

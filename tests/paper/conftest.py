@@ -17,6 +17,6 @@ def tiny(monkeypatch):
         "ppi": replace(random_collection(), name="ppi", note="made up"),
     }
     monkeypatch.setattr(reproduce, "load_dataset", data.__getitem__)
-    reproduce.dataset_of.cache_clear()
+    reproduce.cached_dataset.cache_clear()
     yield data
-    reproduce.dataset_of.cache_clear()
+    reproduce.cached_dataset.cache_clear()

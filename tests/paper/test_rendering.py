@@ -1,6 +1,7 @@
-from graphcl.paper import rendering
-from graphcl.paper.tables import assemble
 from tests.paper.test_tables import rows_of
+
+from graphcl.paper import rendering
+from graphcl.paper.table2 import assemble
 
 
 def test_the_csv_has_every_cell_unrounded():

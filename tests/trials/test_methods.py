@@ -4,8 +4,7 @@ import torch
 from graphcl.baselines import BASELINES
 from graphcl.errors import ParameterError
 from graphcl.recipes import load_recipe
-from graphcl.trials.methods import METHODS, repeat_method, run_method
-from graphcl.trials.repeat import repeat, summarise
+from graphcl.trials.methods import METHODS, repeat_method, run_method, summarise
 
 CPU = torch.device("cpu")
 SCORES = {"accuracy", "micro_f1", "macro_f1", "val_accuracy"}
@@ -23,7 +22,7 @@ def test_a_row_has_the_keys_of_repeat(name, graph):
 
 
 def test_graphcl_is_scored_as_repeat_scores_it(graph, recipe):
-    (theirs,) = repeat(graph, recipe, seeds=[1], device=CPU)
+    (theirs,) = repeat_method("graphcl", graph, settings=vars(recipe), seeds=[1], device=CPU)
     row = run_method("graphcl", graph, seed=1, device=CPU, settings=vars(recipe))
     same = {key: theirs[key] for key in ("recipe_hash", "loss", *SCORES)}
     assert {key: row[key] for key in same} == same

@@ -1,13 +1,20 @@
 import pytest
 import torch
 
-from graphcl.trials.repeat import repeat, summarise
+from graphcl.trials.methods import repeat_method, summarise
 
 CPU = torch.device("cpu")
 
 
 def test_many_graphs_are_scored_by_micro_f1(collection, recipe):
-    rows = repeat(collection, recipe, seeds=[0, 1], device=CPU, probe_steps=15)
+    rows = repeat_method(
+        "graphcl",
+        collection,
+        settings=vars(recipe),
+        seeds=[0, 1],
+        device=CPU,
+        probe_steps=15,
+    )
     assert [row["seed"] for row in rows] == [0, 1]
     assert all(row["graph"] == "tissues" and row["steps"] == 15 for row in rows)
     summary = summarise(rows)
@@ -19,7 +26,8 @@ def test_many_graphs_are_scored_by_micro_f1(collection, recipe):
 
 
 def test_one_graph_keeps_its_scores(graph, recipe):
-    summary = summarise(repeat(graph, recipe, seeds=[0], device=CPU))
+    rows = repeat_method("graphcl", graph, settings=vars(recipe), seeds=[0], device=CPU)
+    summary = summarise(rows)
     assert set(summary) == {
         "split",
         "failed",

@@ -1,4 +1,5 @@
 import os
+from functools import partial
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ def job(seed, log, function=doubled):
 
     def run():
         log.append(seed)
-        yield Scoring((about,), function, {"seed": seed})
+        yield Scoring((about,), partial(function, seed))
 
     return Job("m", (about,), run)
 

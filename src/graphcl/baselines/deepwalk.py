@@ -2,19 +2,25 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+import numba
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from graphcl.baselines.fitting import check_fields
-from graphcl.baselines.inputs import one_graph
+from graphcl.baselines.inputs import require_one_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.baselines.raw import RawFeatures
-from graphcl.baselines.walks import random_walks
 from graphcl.errors import MissingExtraError
+from graphcl.kernels.counter import draw_word, stream_key
+from graphcl.kernels.parallel import parallel
 from graphcl.seeding import derive
+
+prange = cast("Any", numba.prange)
+
+Nodes = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class DeepWalk:
         on_epoch: OnEpoch = silent,
     ) -> Rows:
         """Returns the embeddings, ``[num_nodes, dim]``."""
-        graph = one_graph(data, "deepwalk")
+        graph = require_one_graph(data, "deepwalk")
         # Each round starts one walk at each node, in another order, as in the paper's algorithm 1.
         starts = np.concatenate(
             [
@@ -107,7 +113,7 @@ class DeepWalkFeatures(DeepWalk):
 class _Sentences:
     """The walks as gensim reads them: once for the vocabulary, then once per epoch."""
 
-    def __init__(self, walks: npt.NDArray[np.int64], on_epoch: OnEpoch, epochs: int) -> None:
+    def __init__(self, walks: Nodes, on_epoch: OnEpoch, epochs: int) -> None:
         self._walks, self._on_epoch, self._epochs = walks, on_epoch, epochs
         self._passes = 0
 
@@ -126,6 +132,46 @@ def _word2vec() -> Any:
     except ImportError as error:
         raise MissingExtraError("DeepWalk", "baselines") from error
     return Word2Vec
+
+
+def random_walks(indptr: Nodes, indices: Nodes, starts: Nodes, *, length: int, seed: int) -> Nodes:
+    """Returns one walk per start, ``[len(starts), length]``, the start first.
+
+    Each neighbour of a node is equally likely to be the next. The draw of a step is a function of
+    its place, so one thread and many agree. A walk from a node without neighbours stays there.
+
+    Args:
+        indptr: CSR row pointers of the graph.
+        indices: CSR column indices.
+        starts: node numbers; any may repeat.
+        length: nodes in a walk.
+        seed: decides every step.
+    """
+    walks = np.empty((len(starts), length), dtype=np.int64)
+    key = stream_key(seed, "walks")
+    _walk(indptr, indices, starts, np.uint32(key[0]), np.uint32(key[1]), walks)
+    return walks
+
+
+def _walk_loop(
+    indptr: Any, indices: Any, starts: Any, word_0: Any, word_1: Any, walks: Any
+) -> None:
+    for row in prange(len(starts)):
+        # A key per walk: places beyond 2^32 steps in all would otherwise repeat.
+        own_0 = draw_word(np.uint32(row), word_0, word_1)
+        own_1 = draw_word(np.uint32(row), word_1, word_0)
+        node = starts[row]
+        walks[row, 0] = node
+        for step in range(1, walks.shape[1]):
+            begin = indptr[node]
+            degree = indptr[node + 1] - begin
+            if degree > 0:
+                word = np.uint64(draw_word(np.uint32(step), own_0, own_1))
+                node = indices[begin + np.int64((word * np.uint64(degree)) >> np.uint64(32))]
+            walks[row, step] = node
+
+
+_walk = parallel(_walk_loop)
 
 
 PAPER = "Perozzi et al., DeepWalk: Online Learning of Social Representations, 2014"

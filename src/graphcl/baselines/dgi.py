@@ -1,7 +1,4 @@
-r"""Deep Graph Infomax (Veličković et al., 2019), transductive.
-
-`infomax_loss` and `Discriminator` hold for any encoder; the inductive variants build on them.
-"""
+"""Deep Graph Infomax (Veličković et al., 2019), transductive."""
 
 from dataclasses import dataclass
 
@@ -9,10 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, prelu
 
-from graphcl.baselines.fitting import EarlyStopping, check_fields, require_finite
-from graphcl.baselines.inputs import graphs_of, training_graph
+from graphcl.baselines.fitting import EarlyStopping, Symmetric, check_fields, require_finite
+from graphcl.baselines.inputs import graphs_of, only_training_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
-from graphcl.baselines.symmetric import Symmetric
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.csr import Features, linear
@@ -89,7 +85,7 @@ class DGI:
 
         Of a collection with one training graph, it learns from that and embeds all.
         """
-        graph = training_graph(data, "dgi")
+        graph = only_training_graph(data, "dgi")
         x, pool = _tensors(graph, device)
         draw = generator(seed, "dgi", "weights")
         encoder = _Encoder(graph.num_features, self.dim, draw=draw)

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, softplus
 
+from graphcl.baselines.fitting import drop_values
+from graphcl.baselines.inputs import training_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
-from graphcl.baselines.seen import training_graph
-from graphcl.baselines.supervision import drop_values
 from graphcl.encoders import glorot
 from graphcl.errors import TrainingError, require
 from graphcl.graphs.collection import GraphCollection
@@ -105,10 +105,10 @@ class SampledEncoder(nn.Module):
 
     def on_graph(self, x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
         """Returns the exact embeddings of all nodes, from all their neighbours."""
-        share = 1 / (indptr.diff() + 1).to(x.dtype)[:, None]
+        inverse_degree = 1 / (indptr.diff() + 1).to(x.dtype)[:, None]
         ones, h = x.new_ones(len(indices)), x
         for number in range(len(self.own)):
-            h = self.layer(number, h, (csr_matmul(indptr, indices, ones, h) + h) * share)
+            h = self.layer(number, h, (csr_matmul(indptr, indices, ones, h) + h) * inverse_degree)
         return h
 
 
@@ -118,8 +118,8 @@ def _mean_with(own: Tensor, around: Tensor) -> Tensor:
     return mean
 
 
-class Discriminator(nn.Module):
-    """Scores embeddings against a summary, and the module's loss from both."""
+class InfomaxLoss(nn.Module):
+    """The module's loss; its weight is that of the discriminator."""
 
     def __init__(self, dim: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -191,10 +191,10 @@ class DgiInductive:
         self, data: GraphCollection, seed: int, device: torch.device, on_epoch: OnEpoch
     ) -> Rows:
         encoder = SkipEncoder(data.num_features, self.dim, generator(seed, "weights")).to(device)
-        discriminator = Discriminator(self.dim, generator(seed, "discriminator")).to(device)
+        loss_of = InfomaxLoss(self.dim, generator(seed, "discriminator")).to(device)
         everything = [self._tensors(graph, device) for graph in data.graphs]
         graphs = everything[: len(data.train)]
-        adam = self._adam(encoder, discriminator, device)
+        adam = self._adam(encoder, loss_of, device)
         draws = generator(seed, "dropout", device=device)
         for epoch in range(self.epochs):
             choice = generator(seed, "graphs", epoch)
@@ -209,7 +209,7 @@ class DgiInductive:
                 else:
                     other = x[torch.randperm(len(x), generator=draws, device=device)]
                 corrupted = encoder(drop_values(other, self.feature_drop, draws), structure)
-                total += self._step(adam, discriminator(encoder(x, adjacency), corrupted))
+                total += self._step(adam, loss_of(encoder(x, adjacency), corrupted))
             _finite(total, epoch)
             on_epoch(epoch + 1, self.epochs)
         with torch.no_grad():
@@ -222,8 +222,8 @@ class DgiInductive:
         fan_outs = (self.samples_1, self.samples_2, self.samples_3)
         encoder = SampledEncoder(x.shape[1], self.dim, len(fan_outs), generator(seed, "weights"))
         encoder = encoder.to(device)
-        discriminator = Discriminator(self.dim, generator(seed, "discriminator")).to(device)
-        adam = self._adam(encoder, discriminator, device)
+        loss_of = InfomaxLoss(self.dim, generator(seed, "discriminator")).to(device)
+        adam = self._adam(encoder, loss_of, device)
         draws = generator(seed, "shuffle", device=device)
         steps = -(-len(x) // self.batch_nodes)
         for epoch in range(self.epochs):
@@ -235,16 +235,16 @@ class DgiInductive:
                 levels = [level.view(len(nodes), -1) for level in tree.levels]
                 h = encoder.on_patches(x, levels)
                 corrupted = encoder.on_patches(x, shuffled(levels, draws))
-                total += self._step(adam, discriminator(h, corrupted))
+                total += self._step(adam, loss_of(h, corrupted))
             _finite(total, epoch)
             on_epoch(epoch + 1, self.epochs)
         with torch.no_grad():
             return encoder.on_graph(*self._csr(graph, device)).cpu().numpy()
 
     def _adam(
-        self, encoder: nn.Module, discriminator: nn.Module, device: torch.device
+        self, encoder: nn.Module, loss_of: nn.Module, device: torch.device
     ) -> torch.optim.Adam:
-        parameters = [*encoder.parameters(), *discriminator.parameters()]
+        parameters = [*encoder.parameters(), *loss_of.parameters()]
         return torch.optim.Adam(parameters, lr=self.learning_rate, fused=device.type == "cuda")
 
     def _step(self, adam: torch.optim.Adam, loss: Tensor) -> Tensor:

@@ -119,8 +119,8 @@ class _NeighbourMax(torch.autograd.Function):
         largest = m.index_select(0, pattern.columns) == out.index_select(0, pattern.rows)
         hit = largest.to(grad.dtype)
         # Equal maxima share the gradient: nodes with equal features are common.
-        share = grad / pattern.sum_to_rows(hit)
-        return pattern.sum_to_columns(hit * share.index_select(0, pattern.rows)), None
+        each = grad / pattern.sum_to_rows(hit)
+        return pattern.sum_to_columns(hit * each.index_select(0, pattern.rows)), None
 
 
 def edge_attention(q: Tensor, k: Tensor, v: Tensor, pattern: EdgePattern) -> Tensor:

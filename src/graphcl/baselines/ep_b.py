@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from graphcl.baselines.fitting import check_fields, require_finite
-from graphcl.baselines.inputs import one_graph
+from graphcl.baselines.fitting import Symmetric, check_fields, require_finite
+from graphcl.baselines.inputs import require_one_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
-from graphcl.baselines.symmetric import Symmetric
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.csr import Adjacency, Features, linear
 from graphcl.seeding import generator
@@ -59,7 +58,7 @@ class EPB:
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
     ) -> Rows:
         """Returns the embeddings, ``[num_nodes, 2 · dim]``: words, then identity."""
-        graph = one_graph(data, "ep-b")
+        graph = require_one_graph(data, "ep-b")
         x, adjacency = graph_tensors(graph, device=device)
         draw = generator(seed, "ep-b", "weights")
         words = _LabelType(x, graph.num_features, self.dim, adjacency=adjacency, draw=draw)

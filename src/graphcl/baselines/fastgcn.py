@@ -18,9 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from graphcl.baselines.fitting import (
+    drop_values,
+    labelled_score,
+    predicted,
+    supervised_loss,
+    targets,
+)
+from graphcl.baselines.inputs import Labelled, whole_graph
 from graphcl.baselines.protocol import Baseline, Data, Labels, OnEpoch, silent
-from graphcl.baselines.seen import Labelled, whole_graph
-from graphcl.baselines.supervision import drop_values, predicted, score, supervised_loss, targets
 from graphcl.encoders import glorot
 from graphcl.errors import TrainingError, require
 from graphcl.graphs.graph import Graph
@@ -30,7 +36,7 @@ from graphcl.seeding import generator
 
 
 @dataclass(frozen=True)
-class Propagation:
+class NormalisedAdjacency:
     """Â of a graph on one device, ready for products and for looking up single entries.
 
     Attributes:
@@ -48,7 +54,7 @@ class Propagation:
     importance: Tensor
 
     @classmethod
-    def of(cls, graph: Graph, device: torch.device) -> "Propagation":
+    def of(cls, graph: Graph, device: torch.device) -> "NormalisedAdjacency":
         """Computes Â."""
         looped = Adjacency.from_csr(graph.indptr, graph.indices, device=device).looped
         scale = looped.indptr.diff().float().rsqrt()
@@ -169,7 +175,7 @@ class FastGcn:
                 logits = whole @ weights(all_pooled)
             if not bool(logits.isfinite().all()):
                 raise TrainingError(f"FastGcn: a prediction is not finite after epoch {epoch + 1}")
-            reached = score(logits[val], val_y)
+            reached = labelled_score(logits[val], val_y)
             if reached > best_score:
                 best, best_score, best_epoch = logits, reached, epoch
             on_epoch(epoch + 1, self.epochs)
@@ -177,11 +183,11 @@ class FastGcn:
                 break
         return predicted(best, several=y.ndim == 2)
 
-    def _tensors(self, graph: Graph, device: torch.device) -> tuple[Propagation, Tensor]:
+    def _tensors(self, graph: Graph, device: torch.device) -> tuple[NormalisedAdjacency, Tensor]:
         """Returns Â and ÂX."""
-        propagation = Propagation.of(graph, device)
+        pool = NormalisedAdjacency.of(graph, device)
         x = feature_tensor(graph, device=device, feature_scaling=self.feature_scaling)
-        return propagation, propagation @ (x if isinstance(x, Tensor) else x.to_dense())
+        return pool, pool @ (x if isinstance(x, Tensor) else x.to_dense())
 
 
 _CITATIONS = {"hidden": 16, "dropout": 0.5, "feature_scaling": "row"}

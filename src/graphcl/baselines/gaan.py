@@ -23,9 +23,15 @@ from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
 from graphcl.baselines.edge_attention import EdgePattern, edge_attention, neighbour_max
+from graphcl.baselines.fitting import (
+    drop_values,
+    labelled_score,
+    predicted,
+    supervised_loss,
+    targets,
+)
+from graphcl.baselines.inputs import Labelled
 from graphcl.baselines.protocol import Baseline, Data, Labels, OnEpoch, silent
-from graphcl.baselines.seen import Labelled
-from graphcl.baselines.supervision import drop_values, predicted, score, supervised_loss, targets
 from graphcl.encoders import glorot
 from graphcl.errors import TrainingError, require
 from graphcl.graphs.collection import GraphCollection
@@ -283,7 +289,7 @@ def _validate(model: GaanModel, parts: list[Part], epoch: int) -> float:
     logits = torch.cat([model(part).index_select(0, part.nodes) for part in parts])
     if not bool(logits.isfinite().all()):
         raise TrainingError(f"Gaan: a prediction is not finite after epoch {epoch + 1}")
-    return score(logits, torch.cat([part.y for part in parts]))
+    return labelled_score(logits, torch.cat([part.y for part in parts]))
 
 
 BASELINE = Baseline(

@@ -10,11 +10,11 @@ from torch.nn.functional import cross_entropy, dropout, elu
 from graphcl.baselines.fitting import (
     EarlyStopping,
     check_fields,
-    drop_features,
+    feature_dropout,
     require_finite,
     seeded,
 )
-from graphcl.baselines.inputs import one_graph, visible_labels
+from graphcl.baselines.inputs import require_one_graph, visible_labels
 from graphcl.baselines.protocol import Baseline, Data, Labels, OnEpoch, silent
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.borrow import borrow
@@ -61,7 +61,7 @@ class GAT:
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
     ) -> Labels:
         """Returns the classes of all nodes, ``[num_nodes]``."""
-        graph = one_graph(data, "gat")
+        graph = require_one_graph(data, "gat")
         labels = visible_labels(graph, "gat")
         x, adjacency = graph_tensors(graph, device=device, feature_scaling="row")
         dense = x if isinstance(x, Tensor) else x.to_dense()
@@ -79,7 +79,7 @@ class GAT:
                 model.train()
                 optimiser.zero_grad()
                 cross_entropy(
-                    model(drop_features(x, self.dropout), edge_index)[train], y[train]
+                    model(feature_dropout(x, self.dropout), edge_index)[train], y[train]
                 ).backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
                 with torch.no_grad():

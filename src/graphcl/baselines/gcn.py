@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
-from graphcl.baselines.fitting import check_fields, drop_features, require_finite, seeded
-from graphcl.baselines.inputs import one_graph, visible_labels
+from graphcl.baselines.fitting import check_fields, feature_dropout, require_finite, seeded
+from graphcl.baselines.inputs import require_one_graph, visible_labels
 from graphcl.baselines.protocol import Baseline, Data, Labels, OnEpoch, silent
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.borrow import borrow
@@ -47,7 +47,7 @@ class GCN:
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
     ) -> Labels:
         """Returns the classes of all nodes, ``[num_nodes]``."""
-        graph = one_graph(data, "gcn")
+        graph = require_one_graph(data, "gcn")
         labels = visible_labels(graph, "gcn")
         x, adjacency = graph_tensors(graph, device=device, feature_scaling="row")
         dense = x if isinstance(x, Tensor) else x.to_dense()
@@ -63,7 +63,7 @@ class GCN:
             )
             for epoch in range(1, self.epochs + 1):
                 optimiser.zero_grad()
-                scores = model(drop_features(x, self.dropout), *edges)
+                scores = model(feature_dropout(x, self.dropout), *edges)
                 cross_entropy(scores[train], y).backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
                 on_epoch(epoch, self.epochs)

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, relu, softplus
 
 from graphcl.baselines.graphsage_aggregators import AGGREGATORS, build_aggregators
+from graphcl.baselines.inputs import training_graph, whole_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
-from graphcl.baselines.seen import training_graph, whole_graph
 from graphcl.errors import TrainingError, require
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import feature_tensor

@@ -1,13 +1,62 @@
-"""What a baseline may see of its data."""
+"""What a baseline may see of its data: one graph or several, with labels or without."""
 
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from graphcl.baselines.protocol import Data, Labels
 from graphcl.errors import GraphError
-from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.collection import GraphCollection, disjoint_union
 from graphcl.graphs.graph import Graph, split_gap
+from graphcl.graphs.subgraph import training_subgraph
+from graphcl.graphs.validation import IntArray
+
+
+def require_one_graph(data: Data, owner: str) -> Graph:
+    """Returns `data`, which must be one graph.
+
+    Raises:
+        GraphError: it is a collection; `owner` names the system that cannot use one.
+    """
+    if isinstance(data, GraphCollection):
+        raise GraphError(f"{owner}: takes one graph; {data.name} has {len(data.graphs)}")
+    return data
+
+
+def only_training_graph(data: Data, owner: str) -> Graph:
+    """Returns the graph to learn from: the one there is, or a collection's only training graph.
+
+    Raises:
+        GraphError: several training graphs; `owner` names the system that cannot use them.
+    """
+    if isinstance(data, GraphCollection) and len(data.train) == 1:
+        return data.train[0]
+    return require_one_graph(data, owner)
+
+
+def graphs_of(data: Data) -> tuple[Graph, ...]:
+    """Returns the one graph, or all graphs of a collection."""
+    return data.graphs if isinstance(data, GraphCollection) else (data,)
+
+
+def training_graph(data: Data, *, inductive: bool) -> Graph:
+    """Returns what may be learned from without labels; it carries none.
+
+    Args:
+        data: of a collection, the training graphs.
+        inductive: of one graph, its training nodes and the edges among them, not all of it.
+    """
+    if isinstance(data, GraphCollection):
+        return replace(disjoint_union(data.train, data.name), y=None)
+    return training_subgraph(data) if inductive else replace(data, y=None)
+
+
+def whole_graph(data: Data) -> Graph:
+    """Returns everything as one graph; of a collection, in the order of `graphs`."""
+    if isinstance(data, GraphCollection):
+        return disjoint_union(data.graphs, data.name)
+    return data
 
 
 class VisibleLabels(NamedTuple):
@@ -24,33 +73,6 @@ class VisibleLabels(NamedTuple):
     train: Labels
     val: Labels
     num_classes: int
-
-
-def one_graph(data: Data, owner: str) -> Graph:
-    """Returns `data`, which must be one graph.
-
-    Raises:
-        GraphError: it is a collection; `owner` names the system that cannot use one.
-    """
-    if isinstance(data, GraphCollection):
-        raise GraphError(f"{owner}: takes one graph; {data.name} has {len(data.graphs)}")
-    return data
-
-
-def training_graph(data: Data, owner: str) -> Graph:
-    """Returns the graph to learn from: the one there is, or a collection's only training graph.
-
-    Raises:
-        GraphError: several training graphs; `owner` names the system that cannot use them.
-    """
-    if isinstance(data, GraphCollection) and len(data.train) == 1:
-        return data.train[0]
-    return one_graph(data, owner)
-
-
-def graphs_of(data: Data) -> tuple[Graph, ...]:
-    """Returns the one graph, or all graphs of a collection."""
-    return data.graphs if isinstance(data, GraphCollection) else (data,)
 
 
 def visible_labels(graph: Graph, owner: str) -> VisibleLabels:
@@ -74,3 +96,61 @@ def visible_labels(graph: Graph, owner: str) -> VisibleLabels:
         raise GraphError(f"{owner}: no training node of {graph.name} has a label")
     hidden = np.where(train | val, graph.y, -1)
     return VisibleLabels(hidden, np.flatnonzero(train), np.flatnonzero(val), graph.num_classes)
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The labelled nodes that a supervised system learns from and stops by.
+
+    Attributes:
+        graph: what training may see: `training_graph`, with no labels.
+        nodes: the labelled training nodes, as numbers of `graph`.
+        y: their labels, ``[len(nodes)]`` or ``[len(nodes), labels]``.
+        val: the labelled validation nodes, as numbers of `whole_graph`.
+        val_y: their labels.
+        num_outputs: classes, or labels per node.
+    """
+
+    graph: Graph
+    nodes: IntArray
+    y: IntArray
+    val: IntArray
+    val_y: IntArray
+    num_outputs: int
+
+    @classmethod
+    def of(cls, data: Data, *, inductive: bool, owner: str) -> "Labelled":
+        """Finds them in `data`; test labels are not touched.
+
+        Raises:
+            GraphError: no labels, or no labelled training or validation nodes.
+        """
+        if isinstance(data, GraphCollection):
+            count, val_count, _ = data.split_nodes
+            train, val = np.arange(count), np.arange(count, count + val_count)
+            graphs = (*data.train, *data.val)
+            labels = [graph.y for graph in graphs if graph.y is not None]
+            if len(labels) < len(graphs):
+                raise GraphError(f"{owner}: {data.name} has no labels")
+            y, positions = np.concatenate(labels), train
+        else:
+            if data.y is None:
+                raise GraphError(f"{owner}: {data.name} has no labels")
+            if data.train_mask is None or data.val_mask is None:
+                lack = split_gap(data) or "it has none"
+                raise GraphError(f"{owner}: {data.name} needs train and validation masks; {lack}")
+            train, val = np.flatnonzero(data.train_mask), np.flatnonzero(data.val_mask)
+            y, positions = data.y, np.arange(len(train)) if inductive else train
+        # A node with several labels may have none of them: that is an answer, not a gap.
+        known = y >= 0 if y.ndim == 1 else np.ones(len(y), dtype=np.bool_)
+        kept, val = known[train], val[known[val]]
+        if not (kept.any() and len(val)):
+            raise GraphError(f"{owner}: {data.name} has no labelled training or validation nodes")
+        return cls(
+            graph=training_graph(data, inductive=inductive),
+            nodes=positions[kept],
+            y=y[train[kept]],
+            val=val,
+            val_y=y[val],
+            num_outputs=data.num_classes,
+        )

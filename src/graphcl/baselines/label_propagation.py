@@ -9,7 +9,7 @@ import scipy.sparse.linalg
 import torch
 from scipy.sparse.csgraph import connected_components
 
-from graphcl.baselines.inputs import one_graph, visible_labels
+from graphcl.baselines.inputs import require_one_graph, visible_labels
 from graphcl.baselines.protocol import Baseline, Data, Labels, OnEpoch, silent
 from graphcl.errors import TrainingError
 
@@ -26,15 +26,16 @@ class LabelPropagation:
     .. math:: f_u = (D_{uu} - A_{uu})^{-1} A_{ul}\, f_l ,
 
     the limit of averaging over neighbours for ever. A node that no label reaches gets the
-    training labels' shares. It looks at edges and labels alone, never at features.
+    frequencies of the classes among the training labels. It looks at edges and labels alone, never
+    at features.
 
     Differs from the paper: edges weigh 1, or what the graph says they weigh; Zhu et al. derive
     weights from distances of features.
 
     Attributes:
-        class_mass: scale each class so that its mass over the unlabelled nodes is its share of the
-            training labels (class mass normalisation, section 4 of their paper). Without it one
-            class takes nearly all of Pubmed.
+        class_mass: scale each class so that its mass over the unlabelled nodes is its frequency
+            among the training labels (class mass normalisation, section 4 of their paper). Without
+            it one class takes nearly all of Pubmed.
     """
 
     class_mass: bool = True
@@ -48,7 +49,7 @@ class LabelPropagation:
         on_epoch: OnEpoch = silent,
     ) -> Labels:
         """Returns the classes of all nodes, ``[num_nodes]``."""
-        graph = one_graph(data, "label-propagation")
+        graph = require_one_graph(data, "label-propagation")
         labels = visible_labels(graph, "label-propagation")
         known = labels.y[labels.train]
         one_hot = np.eye(labels.num_classes)[known]
@@ -56,12 +57,12 @@ class LabelPropagation:
         values = np.ones(len(graph.indices)) if weight is None else weight.astype(np.float64)
         size = (graph.num_nodes, graph.num_nodes)
         adjacency = scipy.sparse.csr_array((values, graph.indices, graph.indptr), shape=size)
-        share = one_hot.mean(axis=0)
-        f = harmonic(adjacency, labels.train, one_hot, elsewhere=share)
+        frequency = one_hot.mean(axis=0)
+        f = harmonic(adjacency, labels.train, one_hot, elsewhere=frequency)
         if self.class_mass:
             unlabelled = np.setdiff1d(np.arange(graph.num_nodes), labels.train)
             mass = f[unlabelled].sum(axis=0)
-            f[unlabelled] *= share / np.where(mass > 0, mass, 1)
+            f[unlabelled] *= frequency / np.where(mass > 0, mass, 1)
         on_epoch(1, 1)
         classes: Labels = f.argmax(axis=1)
         return classes

@@ -55,7 +55,7 @@ Method = Unsupervised | Supervised
 
 @dataclass(frozen=True)
 class Baseline:
-    """One system of the paper's tables as the command line and the experiments see it.
+    """One system of the paper's tables as the command line and the trials see it.
 
     Attributes:
         name: what ``--method`` calls it: ``dgi``.

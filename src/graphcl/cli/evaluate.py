@@ -30,8 +30,7 @@ from graphcl.evaluation.multilabel import STEPS
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
-from graphcl.trials.methods import find_baseline, repeat_method
-from graphcl.trials.repeat import repeat, summarise
+from graphcl.trials.methods import find_baseline, repeat_method, summarise
 
 
 def evaluate(
@@ -108,7 +107,8 @@ def _trainings(
     config = runs.read_config(run, baselines=True)
     if "method" not in config:
         model = GraphCL.load(run)
-        return partial(repeat, graph, model.recipe_.with_values(**changed)), model.seed
+        recipe = model.recipe_.with_values(**changed)
+        return partial(repeat_method, "graphcl", graph, settings=asdict(recipe)), model.seed
     seed = config["run"].get("seed")
     if not isinstance(seed, int):
         raise RunError(f"{run / runs.CONFIG}: [run] lacks the seed")

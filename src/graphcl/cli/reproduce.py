@@ -20,10 +20,10 @@ from graphcl.paper import rendering
 from graphcl.paper import reproduce as tables
 from graphcl.paper.artefacts import Artefacts, study_csv, study_markdown, study_terminal
 from graphcl.paper.plots import plot_table_2
-from graphcl.paper.studies.catalogue import STUDIES
+from graphcl.paper.studies import STUDIES
 from graphcl.paper.studies.corruption import RIVALS
 from graphcl.paper.studies.study import Plan, Study
-from graphcl.paper.tables import assemble
+from graphcl.paper.table2 import assemble
 from graphcl.trials import rows as result_rows
 from graphcl.trials.rows import Row
 from graphcl.trials.runner import execute
@@ -139,7 +139,7 @@ class _Given:
         return tuple(range(self.seed, self.seed + (self.runs or default)))
 
 
-def _run(name: str, given: _Given) -> tuple[Row, str]:
+def _run(name: str, given: _Given) -> tuple[dict[str, object], str]:
     if name == "table1":
         return _table_1(given)
     if name == "table2":
@@ -147,20 +147,16 @@ def _run(name: str, given: _Given) -> tuple[Row, str]:
     return _study(STUDIES[name], given)
 
 
-def _table_1(given: _Given) -> tuple[Row, str]:
+def _table_1(given: _Given) -> tuple[dict[str, object], str]:
     found = tables.table_1(given.datasets or list(CATALOGUE))
-    markdown = rendering.table_1_markdown(found)
-    flat = [
-        {"dataset": row["dataset"], "figures": who, **(row[who] or {})}
-        for row in found
-        for who in ("paper", "ours")
-    ]
-    files = Artefacts(given.out, "table1").write(markdown=markdown, csv=rendering.csv_text(flat))
+    files = Artefacts(given.out, "table1").write(
+        markdown=rendering.table_1_markdown(found), csv=rendering.table_1_csv(found)
+    )
     text = rendering.table_1_terminal(found, width=given.width)
     return {"datasets": found, "files": files}, f"{text}\n{_files(files)}"
 
 
-def _table_2(given: _Given) -> tuple[Row, str]:
+def _table_2(given: _Given) -> tuple[dict[str, object], str]:
     chosen = given.datasets or list(CATALOGUE)
     here, absent = tables.present(chosen)
     tables.check_settings(given.settings, here, given.methods)
@@ -186,12 +182,16 @@ def _table_2(given: _Given) -> tuple[Row, str]:
         csv=rendering.table_2_csv(cells),
         draw=(lambda: plot_table_2(cells)) if measured else None,
     )
-    report = {"cells": [cell.as_row() for cell in cells], "absent": absent, "files": files}
+    report: dict[str, object] = {
+        "cells": [cell.as_row() for cell in cells],
+        "absent": absent,
+        "files": files,
+    }
     text = rendering.table_2_terminal(cells, width=given.width)
     return report, f"{text}\n{_files(files)}"
 
 
-def _study(study: Study, given: _Given) -> tuple[Row, str]:
+def _study(study: Study, given: _Given) -> tuple[dict[str, object], str]:
     chosen = given.datasets or list(study.datasets) if study.datasets else []
     here, absent = tables.present(chosen)
     artefacts = Artefacts(given.out, study.name)
@@ -227,7 +227,7 @@ def _study(study: Study, given: _Given) -> tuple[Row, str]:
     )
     text = study_terminal(study, found, width=given.width)
     missing = "".join(f"\n{CATALOGUE[name].title}: absent" for name in absent)
-    report = {"summary": study.summary(found), "absent": absent, "files": files}
+    report: dict[str, object] = {"summary": study.summary(found), "absent": absent, "files": files}
     return report, f"{text}{missing}\n{_files(files)}"
 
 

@@ -16,7 +16,6 @@ from graphcl.cli._shared.graphs import (
     load_graph,
     names_tables,
     note,
-    versions,
 )
 from graphcl.cli._shared.interrupts import interrupts
 from graphcl.cli._shared.launch import ProcessesOption, agree, launch
@@ -41,13 +40,14 @@ from graphcl.evaluation import MultilabelResult, ProbeResult
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
-from graphcl.recipes import load_recipe, recipe_names
+from graphcl.recipes import load_recipe, recipe_for
 from graphcl.runs import files as runs
 from graphcl.runs.describe import describe_nodes
 from graphcl.runs.nodes import write_nodes
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.options import TableOptions
 from graphcl.training import Checkpoints
+from graphcl.trials.rows import versions
 
 
 @takes_tables
@@ -151,7 +151,7 @@ def train(
         return
     out = out if out is not None else Path("runs") / loaded.name
     # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
-    chosen = recipe or (graph.lower() if graph.lower() in recipe_names() else "default")
+    chosen = recipe or recipe_for(graph.lower())
     full = load_recipe(chosen).with_values(**parse_settings(settings))
     where = local_device(resolve_device(device))
     model = GraphCL(full, seed=seed, device=str(where), verbose=True, ignore_memory=ignore_memory)

@@ -20,7 +20,7 @@ from graphcl.cli._shared.probing import ProbeStepsOption
 from graphcl.devices import resolve_device
 from graphcl.errors import RunError
 from graphcl.evaluation.multilabel import STEPS
-from graphcl.recipes import load_recipe, recipe_names
+from graphcl.recipes import load_recipe, recipe_for
 from graphcl.training.progress import duration
 from graphcl.trials import rows
 from graphcl.tuning.objective import build_objective
@@ -73,7 +73,7 @@ def tune(
     """
     loaded = load_graph(graph)
     changed = parse_settings(settings)
-    chosen = recipe or (graph.lower() if graph.lower() in recipe_names() else "default")
+    chosen = recipe or recipe_for(graph.lower())
     where = resolve_device(device)
     folder = out if out is not None else Path("tuning") / loaded.name
     if folder.exists() and not folder.is_dir():

@@ -3,15 +3,17 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import Literal, overload
 
 from graphcl.datasets import ppi, reddit
-from graphcl.datasets.planetoid import load_bundled
 from graphcl.errors import DatasetError, suggestion
 from graphcl.files.user import user_cache
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.graph_file import read_arrays
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,18 @@ CATALOGUE = {
     )
 }  # fmt: skip
 
+
+def _load_bundled(name: str) -> Graph:
+    """Returns a graph that ships with the package; `scripts/build_planetoid.py` made the files.
+
+    The graphs are those of Sen et al. (2008) with the public split of Yang et al. (2016).
+    """
+    with resources.as_file(resources.files("graphcl.datasets") / f"bundled/{name}.npz") as path:
+        return Graph.from_edge_index(name=name, **read_arrays(path))
+
+
 _LOADERS: dict[str, Callable[[], Graph | GraphCollection]] = {
-    **{
-        name: lambda name=name: load_bundled(name)  # type: ignore[misc]
-        for name in ("cora", "citeseer", "pubmed")
-    },
+    **{name: partial(_load_bundled, name) for name in ("cora", "citeseer", "pubmed")},
     "reddit": lambda: reddit.load_reddit(reddit.find_reddit(data_folders())),
     "ppi": lambda: ppi.load_ppi(data_folders()),
 }

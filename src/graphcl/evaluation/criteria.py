@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 SPLITS = 3
 CLUSTERS, STARTS = 8, 3  # of k-means
 SAMPLE = 10_000  # nodes that are clustered
-LEAST_SHARE = 0.02  # of nodes outside the largest cluster, for there to be clusters at all
+LEAST_FRACTION = 0.02  # of nodes outside the largest cluster, for there to be clusters at all
 
 
 def validation_accuracy(z: Any, y: Any, train: Any, *, splits: int = SPLITS) -> float:
@@ -85,7 +85,7 @@ def cluster_stability(z_1: Any, z_2: Any, *, clusters: int = CLUSTERS) -> float:
 
 
 def _is_one_cluster(labels: Array) -> bool:
-    return bool(np.bincount(labels).max() > (1 - LEAST_SHARE) * len(labels))
+    return bool(np.bincount(labels).max() > (1 - LEAST_FRACTION) * len(labels))
 
 
 def _clusters(z: Array, clusters: int, seed: int) -> Array:

@@ -31,7 +31,7 @@ class MultilabelResult:
         micro_f1: F1 over all pairs of node and label together; a label is given above
             probability 0.5.
         macro_f1: mean of the F1 scores of the labels.
-        accuracy: share of pairs of node and label that are right.
+        accuracy: fraction of pairs of node and label that are right.
         val_micro_f1: micro-F1 on the validation nodes at the chosen strength.
         strength: λ of the penalty λ/2 ‖w‖² beside the mean loss, chosen on validation alone; in
             scikit-learn's terms 1 / (C · training nodes).
@@ -92,7 +92,7 @@ def multilabel_probe(
     _check(rows, labels)
     train, val, test = _standardise(rows)
     ordered = sorted(strengths, reverse=True)  # the first of equals is the strongest
-    weight, bias = fit_logistic(train, labels[0], strengths=ordered, steps=steps, on_step=on_step)
+    weight, bias = fit_multilabel(train, labels[0], strengths=ordered, steps=steps, on_step=on_step)
     scores = [_f1(val @ w + b > 0, labels[1])[0] for w, b in zip(weight, bias, strict=True)]
     best = scores.index(max(scores))
     predicted = test @ weight[best] + bias[best] > 0
@@ -112,7 +112,7 @@ def multilabel_probe(
 
 
 @torch.no_grad()
-def fit_logistic(
+def fit_multilabel(
     z: Tensor,
     y: Tensor,
     *,

@@ -17,7 +17,7 @@ class PredictionResult:
     """How often predicted classes are right; the names are those of `ProbeResult`.
 
     Attributes:
-        accuracy: share of test nodes classified correctly.
+        accuracy: fraction of test nodes classified correctly.
         micro_f1: equals the accuracy where each node has one class.
         macro_f1: mean of the F1 scores of the classes.
         val_accuracy: accuracy on the validation nodes.
@@ -40,7 +40,7 @@ class MultilabelPredictionResult:
     Attributes:
         micro_f1: F1 over all pairs of test node and label together.
         macro_f1: mean of the F1 scores of the labels.
-        accuracy: share of pairs of node and label that are right.
+        accuracy: fraction of pairs of node and label that are right.
         val_micro_f1: micro-F1 on the validation nodes.
         split: ``given``, or ``random`` where the graph came without one.
         nodes: numbers of train, validation and test nodes.

@@ -1,5 +1,6 @@
 """Several graphs that make one dataset: the paper's inductive setting on multiple graphs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 
 from graphcl.errors import GraphError
 from graphcl.graphs.graph import Graph
@@ -138,4 +140,31 @@ def as_graph(graph: Any) -> Graph:
     raise GraphError(
         f"expected a graphcl.Graph or a torch_geometric Data; got {type(graph).__name__}; "
         "see Graph.from_edge_index, from_networkx and from_scipy"
+    )
+
+
+def disjoint_union(graphs: Sequence[Graph], name: str) -> Graph:
+    """Returns all graphs as one with no edge between them, its rows in their order.
+
+    It has labels where every graph has some, and weights where any graph has some; it has no split.
+    """
+    entries = np.cumsum([0, *(len(graph.indices) for graph in graphs)])
+    nodes = np.cumsum([0, *(graph.num_nodes for graph in graphs)])
+    indptr = [graph.indptr[1:] + before for graph, before in zip(graphs, entries, strict=False)]
+    indices = [graph.indices + before for graph, before in zip(graphs, nodes, strict=False)]
+    dense = all(isinstance(graph.x, np.ndarray) for graph in graphs)
+    tables = [graph.x for graph in graphs]
+    labels = [graph.y for graph in graphs if graph.y is not None]
+    weighted = any(graph.edge_weight is not None for graph in graphs)
+    weights = [
+        np.ones(len(graph.indices), np.float32) if graph.edge_weight is None else graph.edge_weight
+        for graph in graphs
+    ]
+    return Graph(
+        indptr=np.concatenate([[0], *indptr]),
+        indices=np.concatenate(indices),
+        x=np.concatenate(tables) if dense else scipy.sparse.vstack(tables, format="csr"),
+        y=np.concatenate(labels) if len(labels) == len(graphs) else None,
+        edge_weight=np.concatenate(weights) if weighted else None,
+        name=name,
     )

@@ -13,21 +13,21 @@ BLOCK_ROWS = 1 << 14
 Array = npt.NDArray[Any]
 
 
-def missing_links(graph: Graph, share: float, random: np.random.Generator) -> Graph:
-    """Returns the graph with each undirected edge absent with probability `share`."""
+def missing_links(graph: Graph, rate: float, random: np.random.Generator) -> Graph:
+    """Returns the graph with each undirected edge absent with probability `rate`."""
     edges, weight = _edges(graph)
-    kept = random.random(edges.shape[1]) >= share
+    kept = random.random(edges.shape[1]) >= rate
     return _relinked(graph, edges[:, kept], None if weight is None else weight[kept])
 
 
-def spurious_links(graph: Graph, share: float, random: np.random.Generator) -> Graph:
-    """Returns the graph with `share` times as many links more, between nodes drawn at random.
+def spurious_links(graph: Graph, rate: float, random: np.random.Generator) -> Graph:
+    """Returns the graph with `rate` times as many links more, between nodes drawn at random.
 
     A draw that is a self-loop or a link already there adds nothing; in sparse graphs few are. In a
     weighted graph a new link has the mean weight.
     """
     edges, weight = _edges(graph)
-    count = round(share * graph.num_edges)
+    count = round(rate * graph.num_edges)
     added = random.integers(0, graph.num_nodes, (2, count))
     new = np.stack([added.min(axis=0), added.max(axis=0)])
     both = np.concatenate([edges, new], axis=1)
@@ -38,14 +38,14 @@ def spurious_links(graph: Graph, share: float, random: np.random.Generator) -> G
     return _relinked(graph, both[:, first], weight)
 
 
-def missing_features(graph: Graph, share: float, random: np.random.Generator) -> Graph:
-    """Returns the graph with each feature of each node zero with probability `share`."""
+def missing_features(graph: Graph, rate: float, random: np.random.Generator) -> Graph:
+    """Returns the graph with each feature of each node zero with probability `rate`."""
 
     def damaged(values: Any) -> Any:
         kept = np.empty_like(values)
         for start in range(0, len(values), BLOCK_ROWS):  # draws for all at once would not fit
             rows = values[start : start + BLOCK_ROWS]
-            kept[start : start + BLOCK_ROWS] = rows * (random.random(rows.shape) >= share)
+            kept[start : start + BLOCK_ROWS] = rows * (random.random(rows.shape) >= rate)
         return kept
 
     x: Any = graph.x

@@ -44,19 +44,19 @@ def structural_features(
     """
     size = len(indptr) - 1
     degree = np.diff(indptr).astype(np.float64)
-    share = np.divide(1, degree, out=np.zeros(size), where=degree > 0)  # 1/d, and 0 without edges
+    inverse_degree = np.divide(1, degree, out=np.zeros(size), where=degree > 0)
     log_degree = np.log1p(degree)
     ones = np.ones(len(indices), dtype=np.int8)
     adjacency = scipy.sparse.csr_array((ones, indices, indptr), shape=(size, size))
-    around = adjacency @ np.stack([log_degree, share], axis=1)
+    around = adjacency @ np.stack([log_degree, inverse_degree], axis=1)
     pairs = degree * (degree - 1) / 2
     closed = triangles(indptr, indices, np.ones(size))
     columns = (
         log_degree,
-        share * around[:, 0],
+        inverse_degree * around[:, 0],
         np.divide(closed, pairs, out=np.zeros(size), where=pairs > 0),
         np.log1p(core_numbers(indptr, indices)),
-        share * around[:, 1],
-        2 * share * triangles(indptr, indices, share),
+        inverse_degree * around[:, 1],
+        2 * inverse_degree * triangles(indptr, indices, inverse_degree),
     )
     return np.stack(columns, axis=1).astype(np.float32)

@@ -98,7 +98,7 @@ def _text(line: Row, name: str) -> str:
     value = line[name]
     if value is None:
         return "–"
-    if name == "mean":
+    if name == "mean" and isinstance(value, int | float):
         places = 1 if abs(value) > 1.5 else 3
         spread = f" ± {line['std']:.{places}f}" if line["std"] is not None else ""
         return f"{value:.{places}f}{spread}"

@@ -10,8 +10,8 @@ from graphcl.datasets import CATALOGUE
 from graphcl.errors import MissingExtraError
 from graphcl.files.atomic import whole_file
 from graphcl.paper.published import decimals
-from graphcl.paper.tables import Cell
-from graphcl.trials.rows import Row
+from graphcl.paper.table2 import Cell
+from graphcl.trials.rows import Row, number, text
 
 # Paul Tol's bright scheme; markers differ too, so that colour is never alone.
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#66ccee", "#ccbb44", "#bbbbbb")
@@ -112,11 +112,11 @@ def plot_lines(
         panel: the column that a panel is drawn for each value of; None draws one.
         panel_titles: what panels are called.
     """
-    panels = list(dict.fromkeys(line[panel] for line in lines)) if panel else [None]
+    panels = list(dict.fromkeys(text(line, panel) for line in lines)) if panel else [None]
     figure, axes = new_figure(4.6 * len(panels) + 0.6, 3.8, len(panels))
-    kinds = list(dict.fromkeys(line[by] for line in lines))
+    kinds = list(dict.fromkeys(text(line, by) for line in lines))
     for axis, one in zip(axes, panels, strict=True):
-        for number, kind in enumerate(kinds):
+        for index, kind in enumerate(kinds):
             found = [
                 line
                 for line in lines
@@ -124,7 +124,7 @@ def plot_lines(
                 and line["mean"] is not None
                 and (panel is None or line[panel] == one)
             ]
-            style = {"color": COLOURS[number % 7], "marker": MARKERS[number % 7]}
+            style = {"color": COLOURS[index % 7], "marker": MARKERS[index % 7]}
             places = [line[x] for line in found]
             mean = np.array([line["mean"] for line in found])
             wide = np.array([line["std"] or 0.0 for line in found])
@@ -140,19 +140,20 @@ def plot_lines(
 
 def plot_grid(lines: Sequence[Row], *, x: str, y: str, by: str, xlabel: str, ylabel: str) -> Any:
     """Draws a heat map per value of `by`, every cell with its mean in it."""
-    kinds = list(dict.fromkeys(line[by] for line in lines))
+    kinds = list(dict.fromkeys(text(line, by) for line in lines))
     figure, axes = new_figure(5.2 * len(kinds) + 0.4, 4.6, len(kinds))
     for axis, kind in zip(axes, kinds, strict=True):
         found = [line for line in lines if line[by] == kind]
-        columns, rows = sorted({line[x] for line in found}), sorted({line[y] for line in found})
+        columns, rows = (sorted({number(line, name) for line in found}) for name in (x, y))
         grid = np.full((len(rows), len(columns)), np.nan)
         for line in found:
             if line["mean"] is not None:
-                grid[rows.index(line[y]), columns.index(line[x])] = line["mean"]
+                place = rows.index(number(line, y)), columns.index(number(line, x))
+                grid[place] = line["mean"]
         image = axis.imshow(grid, origin="lower", aspect="auto", cmap="cividis")
         middle = np.nanmean([np.nanmin(grid), np.nanmax(grid)]) if found else 0.0
         for (row, column), value in np.ndenumerate(grid):
-            text, colour = (
+            shown, colour = (
                 ("–", "black")
                 if np.isnan(value)
                 else (
@@ -160,7 +161,7 @@ def plot_grid(lines: Sequence[Row], *, x: str, y: str, by: str, xlabel: str, yla
                     "white" if value < middle else "black",
                 )
             )
-            axis.text(column, row, text, ha="center", va="center", color=colour, fontsize=7)
+            axis.text(column, row, shown, ha="center", va="center", color=colour, fontsize=7)
         axis.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
         axis.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
         axis.set(xlabel=xlabel, ylabel=ylabel, title=title_of(kind))

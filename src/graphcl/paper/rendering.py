@@ -2,13 +2,12 @@
 
 import csv
 import io
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from graphcl.datasets import CATALOGUE
 from graphcl.paper.published import BEYOND, SUPERVISED, UNSUPERVISED, decimals
-from graphcl.paper.tables import ERRORS_STATED, Cell, tasks
-from graphcl.trials.rows import Row
+from graphcl.paper.reproduce import Figures, Table1Row
+from graphcl.paper.table2 import ERRORS_STATED, Cell, tasks
 
 
 def table_2_markdown(cells: Sequence[Cell]) -> str:
@@ -129,34 +128,44 @@ def table_2_terminal(cells: Sequence[Cell], *, width: int | None = None) -> str:
     return "\n".join([*parts, *footnotes(cells)])
 
 
-def table_1_markdown(rows: Sequence[Row]) -> str:
+def table_1_markdown(rows: Sequence[Table1Row]) -> str:
     """Returns Table 1: the paper's figures and ours beside them."""
     return markdown_table(_TABLE_1_COLUMNS, [_table_1_line(row) for row in rows]) + "\n"
 
 
-def table_1_terminal(rows: Sequence[Row], *, width: int | None = None) -> str:
+def table_1_terminal(rows: Sequence[Table1Row], *, width: int | None = None) -> str:
     """Returns Table 1 for a terminal."""
     lines = [_table_1_line(row) for row in rows]
     return terminal_table("Table 1: ours (paper's)", _TABLE_1_COLUMNS, lines, width=width)
 
 
 _TABLE_1_COLUMNS = ("Dataset", "Task", "Figures", "Nodes", "Edges", "Features", "Classes", "Split")
-_FIGURES = ("nodes", "edges", "features", "classes")
 
 
-def _table_1_line(row: Row) -> list[str]:
+def _table_1_line(row: Table1Row) -> list[str]:
+    about, paper = [row["title"], row["task"]], _figure_texts(row["paper"])
     if row["ours"] is None:
-        figures = ["paper's; ours absent", *(f"{row['paper'][name]:,}" for name in _FIGURES)]
-        return [row["title"], row["task"], *figures, _split(row["paper"]["split"])]
-    pairs = [(row["ours"][name], row["paper"][name]) for name in _FIGURES]
-    same = [f"{mine:,}" if mine == paper else f"{mine:,} ({paper:,})" for mine, paper in pairs]
-    mine, paper = _split(row["ours"]["split"]), _split(row["paper"]["split"])
-    split = mine if mine == paper else f"{mine} ({paper})"
-    return [row["title"], row["task"], "ours (paper's)", *same, split]
+        return [*about, "paper's; ours absent", *paper]
+    pairs = zip(_figure_texts(row["ours"]), paper, strict=True)
+    same = [mine if mine == theirs else f"{mine} ({theirs})" for mine, theirs in pairs]
+    return [*about, "ours (paper's)", *same]
 
 
-def _split(counts: Sequence[int]) -> str:
-    return "/".join(f"{count:,}" for count in counts)
+def _figure_texts(figures: Figures) -> list[str]:
+    counts = (figures["nodes"], figures["edges"], figures["features"], figures["classes"])
+    split = "/".join(f"{count:,}" for count in figures["split"])
+    return [*(f"{count:,}" for count in counts), split]
+
+
+def table_1_csv(rows: Sequence[Table1Row]) -> str:
+    """Returns two lines per dataset: the paper's figures and ours."""
+    return csv_text(
+        [
+            {"dataset": row["dataset"], "figures": who, **(figures or {})}
+            for row in rows
+            for who, figures in (("paper", row["paper"]), ("ours", row["ours"]))
+        ]
+    )
 
 
 def markdown_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -165,7 +174,7 @@ def markdown_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> st
     return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)
 
 
-def csv_text(rows: Sequence[Row]) -> str:
+def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
     """Returns rows of equal keys as CSV; None is empty."""
     stream = io.StringIO()
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -176,7 +185,11 @@ def csv_text(rows: Sequence[Row]) -> str:
 
 
 def terminal_table(
-    title: str, columns: Sequence[str], lines: Sequence[Sequence[Any]], *, width: int | None = None
+    title: str,
+    columns: Sequence[str],
+    lines: Sequence[Sequence[object]],
+    *,
+    width: int | None = None,
 ) -> str:
     """Returns a table drawn for a terminal of `width` columns; None keeps every line whole."""
     from rich import box

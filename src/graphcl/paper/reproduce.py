@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 
@@ -15,31 +15,58 @@ from graphcl.errors import DatasetError, ParameterError, suggestion
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graphs.collection import GraphCollection
 from graphcl.paper.published import systems
-from graphcl.paper.tables import Cell, assemble
-from graphcl.recipes import load_recipe, recipe_names
+from graphcl.paper.table2 import Cell, assemble
+from graphcl.recipes import load_recipe, recipe_for
 from graphcl.recipes.recipe import recipe_keys
-from graphcl.trials.deferred import method_scoring, settings_hash
 from graphcl.trials.methods import METHODS, field_values, find_baseline, train_method
-from graphcl.trials.rows import Row
+from graphcl.trials.rows import Json, Row
 from graphcl.trials.runner import Job, Progress, Scoring, execute
+from graphcl.trials.scoring import method_scoring, settings_hash
 
 COLUMNS = ("method", "graph", "seed", "settings_hash")
 
 
-def table_1(datasets: Sequence[str]) -> list[Row]:
-    """Returns Table 1, the paper's figures and ours; ours are None where a dataset is absent."""
-    rows = []
-    for name in datasets:
-        card = CATALOGUE[name]
-        paper = {key: getattr(card, key) for key in ("nodes", "edges", "features", "classes")}
-        paper |= {"split": list(card.split)}
-        ours = _figures(load_dataset(name)) if card.present else None
-        about = {"dataset": name, "title": card.title, "task": card.task}
-        rows.append({**about, "paper": paper, "ours": ours})
-    return rows
+class Figures(TypedDict):
+    """What Table 1 says of a dataset; `split` is the numbers of train, val and test nodes."""
+
+    nodes: int
+    edges: int
+    features: int
+    classes: int
+    split: list[int]
 
 
-def _figures(data: Data) -> Row:
+class Table1Row(TypedDict):
+    """A row of Table 1: the paper's figures and ours, which are None where a dataset is absent."""
+
+    dataset: str
+    title: str
+    task: str
+    paper: Figures
+    ours: Figures | None
+
+
+def table_1(datasets: Sequence[str]) -> list[Table1Row]:
+    """Returns Table 1."""
+    return [
+        {
+            "dataset": name,
+            "title": card.title,
+            "task": card.task,
+            "paper": {
+                "nodes": card.nodes,
+                "edges": card.edges,
+                "features": card.features,
+                "classes": card.classes,
+                "split": list(card.split),
+            },
+            "ours": _figures(load_dataset(name)) if card.present else None,
+        }
+        for name, card in ((name, CATALOGUE[name]) for name in datasets)
+    ]
+
+
+def _figures(data: Data) -> Figures:
     if isinstance(data, GraphCollection):
         split = list(data.split_nodes)
     else:
@@ -62,7 +89,7 @@ def table_2(
     seeds: Sequence[int],
     device: torch.device,
     workers: int = 1,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Json] | None = None,
     probe_steps: int = STEPS,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> list[Cell]:
@@ -134,20 +161,19 @@ def methods_on(dataset: str, methods: Sequence[str] | None) -> list[str]:
 
 
 @cache
-def dataset_of(name: str) -> Data:
+def cached_dataset(name: str) -> Data:
     """Returns a dataset, read once."""
     return load_dataset(name)
 
 
-def method_settings(method: str, dataset: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def method_settings(method: str, dataset: str, settings: Mapping[str, Json]) -> Row:
     """Returns the complete settings of a system on a dataset, `settings` laid over its own."""
     if method == "graphcl":
-        name = dataset if dataset in recipe_names() else "default"
-        return asdict(load_recipe(name).with_values(**settings))
+        return asdict(load_recipe(recipe_for(dataset)).with_values(**settings))
     return field_values(BASELINES[method].method(dataset, **settings))
 
 
-def applicable(method: str, dataset: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def applicable(method: str, dataset: str, settings: Mapping[str, Json]) -> Row:
     """Returns those of `settings` that a system has."""
     if method == "graphcl":
         known = recipe_keys()
@@ -157,7 +183,7 @@ def applicable(method: str, dataset: str, settings: Mapping[str, Any]) -> dict[s
 
 
 def check_settings(
-    settings: Mapping[str, Any], datasets: Sequence[str], methods: Sequence[str] | None
+    settings: Mapping[str, Json], datasets: Sequence[str], methods: Sequence[str] | None
 ) -> None:
     """Refuses a setting that none of the systems has, and a value that one of them refuses."""
     taken: set[str] = set()
@@ -176,7 +202,7 @@ def _jobs(
     dataset: str,
     seeds: Sequence[int],
     device: torch.device,
-    settings: dict[str, Any],
+    settings: Row,
     probe_steps: int,
 ) -> list[Job]:
     mine = applicable(method, dataset, settings)
@@ -193,17 +219,18 @@ def _job(
     dataset: str,
     seed: int,
     device: torch.device,
-    settings: dict[str, Any],
+    settings: Row,
     hashed: str,
     probe_steps: int,
 ) -> Job:
-    about = {"method": method, "graph": dataset, "seed": seed, "settings_hash": hashed}
+    about: Row = {"method": method, "graph": dataset, "seed": seed, "settings_hash": hashed}
 
     def run() -> Iterable[Scoring]:
-        data = dataset_of(dataset)
+        data = cached_dataset(dataset)
         trained = train_method(method, data, dataset, seed=seed, device=device, settings=settings)
-        note = {"note": data.note} if isinstance(data, GraphCollection) and data.note else {}
-        row = trained.row | about | note
+        row = trained.trial.to_json() | about
+        if isinstance(data, GraphCollection) and data.note:
+            row["note"] = data.note
         yield method_scoring(row, trained, data, device=device, probe_steps=probe_steps)
 
     return Job(f"{method} on {dataset}", (about,), run)

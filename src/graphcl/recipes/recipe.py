@@ -119,6 +119,11 @@ def recipe_names() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
+def recipe_for(dataset: str) -> str:
+    """Returns the name of the recipe for a dataset: its own, else ``default``."""
+    return dataset if dataset in recipe_names() else "default"
+
+
 def load_recipe(recipe: str | Path | Recipe) -> Recipe:
     """Returns a shipped recipe by name, or one from a TOML file by path.
 

@@ -1,8 +1,10 @@
-"""Any system of the tables by name, GraphCL included: train it, score it, one row."""
+"""Any system of the tables by name, GraphCL included: train it, score it, one row per seed."""
 
+import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -10,16 +12,34 @@ import numpy.typing as npt
 import torch
 
 from graphcl.baselines import BASELINES
-from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Supervised, is_unsupervised, silent
+from graphcl.baselines.protocol import (
+    Baseline,
+    Data,
+    Method,
+    OnEpoch,
+    Supervised,
+    is_unsupervised,
+    silent,
+)
 from graphcl.devices import peak_memory_bytes, reset_peak_memory
 from graphcl.errors import ParameterError, TrainingError, suggestion
 from graphcl.estimator import GraphCL
-from graphcl.evaluation import linear_probe, score_predictions
+from graphcl.evaluation import (
+    MultilabelPredictionResult,
+    MultilabelResult,
+    PredictionResult,
+    ProbeResult,
+    linear_probe,
+    score_predictions,
+)
 from graphcl.evaluation.multilabel import STEPS
-from graphcl.recipes import load_recipe, recipe_names
-from graphcl.trials.repeat import report_run
+from graphcl.recipes import Recipe, load_recipe, recipe_for
+from graphcl.trials.rows import Json, Row, Trial, number, text
 
 METHODS = ("graphcl", *BASELINES)
+SCORES = ("accuracy", "micro_f1", "macro_f1", "val_accuracy", "val_micro_f1")
+BUDGET = ("split", "steps", "strengths", "optimiser")
+Result = ProbeResult | MultilabelResult | PredictionResult | MultilabelPredictionResult
 
 
 @dataclass(frozen=True)
@@ -27,14 +47,12 @@ class Trained:
     """A system after its training, before anybody has looked at a test label.
 
     Attributes:
-        row: method, title, graph, settings, seed, ``train_seconds``, ``peak_memory_bytes``; where
-            the training failed, the reason under ``failed``; where every seed gives this very
-            result, ``runs_identical``.
+        trial: the row, without scores.
         embeddings: ``[num_nodes, dim]`` of an unsupervised system, else None.
         predictions: ``[num_nodes]`` or ``[num_nodes, labels]`` of a supervised one, else None.
     """
 
-    row: dict[str, Any]
+    trial: Trial
     embeddings: npt.NDArray[np.float32] | None = None
     predictions: npt.NDArray[np.int64] | None = None
 
@@ -58,10 +76,10 @@ def run_method(
     *,
     seed: int = 0,
     device: torch.device,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Json] | None = None,
     probe_steps: int = STEPS,
     on_epoch: OnEpoch = silent,
-) -> dict[str, Any]:
+) -> Row:
     """Trains a system once, scores it on the test nodes and returns a row.
 
     Args:
@@ -75,14 +93,14 @@ def run_method(
         on_epoch: called with the epochs done and the epochs in all.
 
     Returns:
-        ``Trained.row`` and the scores: ``accuracy``, ``micro_f1``, ``macro_f1``, and
+        The columns of `Trial`, with the scores: ``accuracy``, ``micro_f1``, ``macro_f1``, and
         ``val_accuracy`` or, with several labels per node, ``val_micro_f1``. A training that failed
         has the reason under ``failed`` and no scores.
     """
     trained = train_method(
         name, data, dataset, seed=seed, device=device, settings=settings, on_epoch=on_epoch
     )
-    return score_method(trained, data, probe_steps=probe_steps, device=device)
+    return score_method(trained, data, probe_steps=probe_steps, device=device).to_json()
 
 
 def train_method(
@@ -92,21 +110,19 @@ def train_method(
     *,
     seed: int = 0,
     device: torch.device,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Json] | None = None,
     on_epoch: OnEpoch = silent,
 ) -> Trained:
     """Trains a system once; see `run_method` for the arguments."""
     changed = dict(settings or {})
     if name == "graphcl":
-        return _train_graphcl(data, dataset, changed, seed, device, on_epoch)
+        recipe = load_recipe(recipe_for(dataset)).with_values(**changed)
+        return _train_graphcl(data, recipe, seed=seed, device=device, on_epoch=on_epoch)
     baseline = find_baseline(name)
     method = baseline.method(dataset, **changed)
-    row = _row(name, baseline.title, data, seed) | {"settings": field_values(method)}
-    if baseline.deterministic:
-        row["runs_identical"] = True
     reset_peak_memory(device)
     began = time.perf_counter()
-    embeddings = predictions = None
+    embeddings = predictions = failed = None
     try:
         if is_unsupervised(method):
             embeddings = method.embed(data, seed=seed, device=device, on_epoch=on_epoch)
@@ -114,10 +130,47 @@ def train_method(
             taught = cast("Supervised", method)
             predictions = taught.fit_predict(data, seed=seed, device=device, on_epoch=on_epoch)
     except TrainingError as error:
-        row["failed"] = str(error)
-    row["train_seconds"] = time.perf_counter() - began
-    row["peak_memory_bytes"] = peak_memory_bytes(device)
-    return Trained(row, embeddings, predictions)
+        failed = str(error)
+    trial = Trial(
+        method=name,
+        title=baseline.title,
+        graph=data.name,
+        seed=seed,
+        settings=field_values(method),
+        runs_identical=baseline.deterministic or None,
+        failed=failed,
+        train_seconds=time.perf_counter() - began,
+        peak_memory_bytes=peak_memory_bytes(device),
+    )
+    return Trained(trial, embeddings, predictions)
+
+
+def _train_graphcl(
+    data: Data, recipe: Recipe, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
+) -> Trained:
+    reset_peak_memory(device)
+    model = GraphCL(recipe, seed=seed, device=str(device))
+    embeddings = loss = seconds = failed = None
+    try:
+        model.fit(data, on_epoch=lambda metrics: on_epoch(metrics.epoch, recipe.epochs))
+        z: Any = model.transform(data)
+        embeddings = np.concatenate(z) if isinstance(z, list) else z
+        loss, seconds = model.history_[-1].loss, model.seconds_
+    except TrainingError as error:
+        failed = str(error)
+    trial = Trial(
+        method="graphcl",
+        title="GraphCL",
+        graph=data.name,
+        seed=seed,
+        settings=asdict(recipe),
+        recipe_hash=recipe.hash,
+        failed=failed,
+        loss=loss,
+        train_seconds=seconds,
+        peak_memory_bytes=peak_memory_bytes(device),
+    )
+    return Trained(trial, embeddings)
 
 
 def score_method(
@@ -126,18 +179,22 @@ def score_method(
     *,
     probe_steps: int = STEPS,
     device: torch.device | str = "auto",
-    on_probe_step: Callable[[int], None] | None = None,
-) -> dict[str, Any]:
-    """Returns the row of a trained system with its scores; arrays in, so any process can do it."""
+    on_probe_step: Callable[[int], None] = lambda _: None,
+) -> Trial:
+    """Returns the trial with its scores; arrays in, so any process can do it."""
     if trained.embeddings is not None:
-        shown = {} if on_probe_step is None else {"on_step": on_probe_step}
-        options: dict[str, Any] = {"steps": probe_steps, "device": str(device), **shown}
-        result: Any = linear_probe(trained.embeddings, data, **options)
+        result: Result = linear_probe(
+            trained.embeddings,
+            data,
+            steps=probe_steps,
+            device=str(device),
+            on_step=on_probe_step,
+        )
     elif trained.predictions is not None:
         result = score_predictions(trained.predictions, data)
     else:
-        return trained.row
-    return trained.row | asdict(result)
+        return trained.trial
+    return replace(trained.trial, scores=asdict(result))
 
 
 def repeat_method(
@@ -147,67 +204,74 @@ def repeat_method(
     *,
     seeds: Sequence[int],
     device: torch.device,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Json] | None = None,
     probe_steps: int = STEPS,
-    on_probe_step: Callable[[int], None] | None = None,
+    on_probe_step: Callable[[int], None] = lambda _: None,
     verbose: bool = False,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Returns `run_method`'s row for each seed; a deterministic system is run once for all.
 
     Args:
         name: one of `METHODS`.
         data: a labelled graph, or a collection.
         dataset: as in `run_method`.
-        seeds: one training each.
+        seeds: one training each, one after the other.
         device: where to train.
         settings: as in `run_method`.
         probe_steps: likewise.
         on_probe_step: called after each step of a probe of several labels per node.
         verbose: report each seed on stderr.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for seed in seeds:
         if rows and rows[0].get("runs_identical"):
             rows.append(rows[0] | {"seed": seed})
         else:
             trained = train_method(name, data, dataset, seed=seed, device=device, settings=settings)
-            options: dict[str, Any] = {"probe_steps": probe_steps, "on_probe_step": on_probe_step}
-            rows.append(score_method(trained, data, device=device, **options))
+            trial = score_method(
+                trained, data, probe_steps=probe_steps, device=device, on_probe_step=on_probe_step
+            )
+            rows.append(trial.to_json())
         if verbose:
-            report_run(len(rows), seeds, rows[-1])
+            print(_run_text(len(rows), seeds, rows[-1]), file=sys.stderr, flush=True)
     return rows
 
 
-def field_values(method: Any) -> dict[str, Any]:
+def _run_text(done: int, seeds: Sequence[int], row: Row) -> str:
+    """Describes a finished run; a row without scores is a failed one."""
+    score = "failed"
+    if "val_micro_f1" in row:
+        score = f"micro-F1 {number(row, 'micro_f1'):.4f}"
+    elif "accuracy" in row:
+        score = f"accuracy {100 * number(row, 'accuracy'):.1f} %"
+    return f"run {done}/{len(seeds)}: seed {seeds[done - 1]}  {score}"
+
+
+def summarise(rows: Sequence[Row]) -> Row:
+    """Returns each score as a number for one row, else as ``{"mean": …, "std": …}``.
+
+    The deviation is the sample's (n − 1). Failed trainings are counted and otherwise left out.
+
+    Raises:
+        TrainingError: every training failed.
+    """
+    scored = [row for row in rows if "failed" not in row]
+    if not scored:
+        raise TrainingError(text(rows[0], "failed"))
+    summary: Row = {name: scored[0][name] for name in BUDGET if name in scored[0]}
+    summary["failed"] = len(rows) - len(scored)
+    for name in SCORES:
+        if name not in scored[0]:
+            continue  # the probe of several labels has other scores than that of one class
+        values = [number(row, name) for row in scored]
+        summary[name] = (
+            values[0]
+            if len(values) == 1
+            else {"mean": statistics.fmean(values), "std": statistics.stdev(values)}
+        )
+    return summary
+
+
+def field_values(method: Method) -> Row:
     """Returns the hyperparameters of a system by name."""
-    return {one.name: getattr(method, one.name) for one in fields(method)}
-
-
-def _train_graphcl(
-    data: Data,
-    dataset: str,
-    changed: dict[str, Any],
-    seed: int,
-    device: torch.device,
-    on_epoch: OnEpoch,
-) -> Trained:
-    name = dataset if dataset in recipe_names() else "default"
-    recipe = load_recipe(name).with_values(**changed)
-    row = _row("graphcl", "GraphCL", data, seed)
-    row |= {"settings": asdict(recipe), "recipe_hash": recipe.hash}
-    reset_peak_memory(device)
-    model = GraphCL(recipe, seed=seed, device=str(device))
-    embeddings = None
-    try:
-        model.fit(data, on_epoch=lambda metrics: on_epoch(metrics.epoch, recipe.epochs))
-        z: Any = model.transform(data)
-        embeddings = np.concatenate(z) if isinstance(z, list) else z
-        row |= {"loss": model.history_[-1].loss, "train_seconds": model.seconds_}
-    except TrainingError as error:
-        row["failed"] = str(error)
-    row["peak_memory_bytes"] = peak_memory_bytes(device)
-    return Trained(row, embeddings)
-
-
-def _row(name: str, title: str, data: Data, seed: int) -> dict[str, Any]:
-    return {"method": name, "title": title, "graph": data.name, "seed": seed}
+    return dict(vars(method))

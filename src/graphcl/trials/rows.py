@@ -7,10 +7,10 @@ writes leaves a torn last line: that is not read, and the next row starts on a l
 import json
 import os
 import platform
-import subprocess
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy
 import scipy
@@ -21,10 +21,93 @@ from graphcl import __version__
 from graphcl.devices import device_name
 from graphcl.errors import RunError
 
-Row = dict[str, Any]
+Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
+Row: TypeAlias = dict[str, Json]
+_Key = TypeVar("_Key", bound=Hashable)
 
 
-def append(path: Path, row: Row) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One training of a system and its scores: what every row of a table says.
+
+    Attributes:
+        method: the system's name.
+        title: what the tables call it.
+        graph: the graph's name.
+        seed: the training's seed.
+        settings: the system's hyperparameters.
+        recipe_hash: of GraphCL, the recipe's.
+        variant: of GraphCL, the name of the recipe where it is not the dataset's own.
+        runs_identical: whether every seed gives this very result.
+        failed: why the training failed.
+        loss: of GraphCL, the last epoch's.
+        train_seconds: what the training took.
+        peak_memory_bytes: likewise.
+        scores: the columns of a probe's result, or of a prediction's; empty before the scoring.
+    """
+
+    method: str
+    title: str = ""
+    graph: str
+    seed: int
+    settings: Mapping[str, Any] = field(default_factory=dict)  # a value is of its field's type
+    recipe_hash: str | None = None
+    variant: str | None = None
+    runs_identical: bool | None = None
+    failed: str | None = None
+    loss: float | None = None
+    train_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    scores: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> Row:
+        """Returns the row: fields that are not None, then the scores."""
+        named: Row = {name: getattr(self, name) for name in _COLUMNS}
+        return {name: value for name, value in named.items() if value is not None} | {**self.scores}
+
+
+_COLUMNS = tuple(one.name for one in fields(Trial) if one.name != "scores")
+
+
+def number(row: Mapping[str, Json], column: str) -> float:
+    """Returns a column that holds a number.
+
+    Raises:
+        RunError: it holds something else, or is missing.
+    """
+    value = row.get(column)
+    if not isinstance(value, int | float):
+        raise RunError(f"a row of results has no number in {column!r}: {value!r}")
+    return value
+
+
+def numbers(row: Mapping[str, Json], column: str) -> list[float]:
+    """Returns a column that holds a list of numbers.
+
+    Raises:
+        RunError: it holds something else, or is missing.
+    """
+    values = row.get(column)
+    if isinstance(values, Sequence):
+        found = [value for value in values if isinstance(value, int | float)]
+        if len(found) == len(values):
+            return found
+    raise RunError(f"a row of results has no numbers in {column!r}: {values!r}")
+
+
+def text(row: Mapping[str, Json], column: str) -> str:
+    """Returns a column that holds text.
+
+    Raises:
+        RunError: it holds something else, or is missing.
+    """
+    value = row.get(column)
+    if not isinstance(value, str):
+        raise RunError(f"a row of results has no text in {column!r}: {value!r}")
+    return value
+
+
+def append(path: Path, row: Mapping[str, object]) -> None:
     """Appends one row and waits until the disk has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     line = (json.dumps(row, allow_nan=False) + "\n").encode()
@@ -49,7 +132,7 @@ def read(path: Path) -> list[Row]:
     # Not splitlines(): it would also split at separators that a JSON string may hold.
     lines = path.read_bytes().split(b"\n")
     rows: list[Row] = []
-    for number, line in enumerate(lines, 1):
+    for place, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
@@ -58,47 +141,35 @@ def read(path: Path) -> list[Row]:
             # Torn: what a kill left, at the end or before the row that a later start appended.
             if line.startswith(b"{") and not line.rstrip().endswith(b"}"):
                 continue
-            raise RunError(f"{path}: line {number} is no row of results") from None
+            raise RunError(f"{path}: line {place} is not a row of results") from None
         if not isinstance(row, dict):
-            raise RunError(f"{path}: line {number} is no row of results")
+            raise RunError(f"{path}: line {place} is not a row of results")
         rows.append(row)
     return rows
 
 
-def latest(rows: Iterable[Row], key: Any) -> dict[Hashable, Row]:
+def latest(rows: Iterable[Row], key: Callable[[Row], _Key]) -> dict[_Key, Row]:
     """Returns the last row of each key; a run that failed and was repeated counts once."""
     return {key(row): row for row in rows}
 
 
 def provenance(device: torch.device) -> Row:
-    """Returns versions, commit and device of this process."""
+    """Returns versions, commit (what ``GRAPHCL_COMMIT`` says) and device of this process."""
     return {
-        "commit": os.environ.get("GRAPHCL_COMMIT") or _commit(),
+        "commit": os.environ.get("GRAPHCL_COMMIT") or None,
         "device": device_name(device),
         "machine": platform.machine(),
-        "versions": {
-            "graphcl": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": numpy.__version__,
-            "scipy": scipy.__version__,
-            "scikit-learn": sklearn.__version__,
-        },
+        "versions": versions(),
     }
 
 
-def _commit() -> str | None:
-    """Returns the commit of the checkout this package lies in; None for an installed one."""
-    root = Path(__file__).parents[3]
-    if not (root / ".git").exists():
-        return None
-    try:
-        found = subprocess.run(
-            ["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return found.stdout.strip()
+def versions() -> dict[str, str]:
+    """Returns the versions that a result depends on."""
+    return {
+        "graphcl": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "scipy": scipy.__version__,
+        "scikit-learn": sklearn.__version__,
+    }

@@ -11,9 +11,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -22,7 +22,9 @@ from graphcl.errors import GraphCLError
 from graphcl.trials import rows
 from graphcl.trials.rows import Row
 
-Key = tuple[Any, ...]
+Key = tuple[object, ...]
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,11 @@ class Scoring:
 
     Attributes:
         rows: what is known already; their keys are among the job's.
-        function: returns the rest of each row; None where nothing is missing.
-        arguments: its keyword arguments, such as a process can be sent.
+        score: returns the rest of each row, in any process; None where nothing is missing.
     """
 
     rows: tuple[Row, ...]
-    function: Callable[..., Sequence[Row]] | None = None
-    arguments: dict[str, Any] = field(default_factory=dict)
+    score: Callable[[], Sequence[Row]] | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def execute(
     session = _Session(path, columns, rows.provenance(device), found)
     clock = _Clock(open_jobs)
     try:
-        with _executor(workers) as pool:
+        with scoring_pool(workers) as pool:
             for job in open_jobs:
                 session.start(job, pool)
                 session.collect(at_most=2 * workers)
@@ -139,11 +139,10 @@ class _Session:
             for scoring in job.run():
                 for row in scoring.rows:
                     del missing[key_of(row, self._columns)]  # a row that was not announced: a bug
-                if scoring.function is None:
+                if scoring.score is None:
                     self._keep(scoring.rows)
                 else:
-                    done = pool.submit(scoring.function, **scoring.arguments)
-                    self._pending.append((scoring.rows, done))
+                    self._pending.append((scoring.rows, pool.submit(scoring.score)))
         except Exception as error:
             why = reason(error)
         else:
@@ -216,8 +215,14 @@ def reason(error: Exception) -> str:
 class _InProcess(Executor):
     """Runs what is submitted at once, here."""
 
-    def submit(self, function: Any, /, *args: Any, **keywords: Any) -> Future[Any]:
-        done: Future[Any] = Future()
+    def submit(
+        self,
+        function: Callable[_Arguments, _Result],
+        /,
+        *args: _Arguments.args,
+        **keywords: _Arguments.kwargs,
+    ) -> Future[_Result]:
+        done: Future[_Result] = Future()
         try:
             with threadpool_limits(1):  # a probe is small: threads cost more than they give
                 done.set_result(function(*args, **keywords))
@@ -227,7 +232,8 @@ class _InProcess(Executor):
 
 
 @contextmanager
-def _executor(workers: int) -> Iterator[Executor]:
+def scoring_pool(workers: int) -> Iterator[Executor]:
+    """Yields what scores: this process for one worker, else that many processes of one thread."""
     if workers == 1:
         yield _InProcess()
         return

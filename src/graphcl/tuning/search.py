@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 import torch
 
@@ -36,6 +36,30 @@ STEP = 0.01
 SEARCHED = (*RANGES, *CHOICES, "epochs")
 STARTUP = 8  # trials at random before the sampler has something to go by
 TRIALS, RECIPE = "trials.jsonl", "recipe.toml"
+
+
+class SearchTrial(TypedDict):
+    """A row of the file of trials; columns that say where it was made stand beside these.
+
+    Attributes:
+        number: the trials before it.
+        params: the keys that the sampler chose.
+        about: what all trials of the file have in common; see `Search.about`.
+        failed: why the training failed.
+        state: ``complete``, ``pruned`` or ``failed``.
+        score: at the best epoch, or None where there is no score.
+        epochs: the best epoch.
+        scores: by epoch.
+    """
+
+    number: int
+    params: dict[str, float | str]
+    about: Row
+    failed: NotRequired[str]
+    state: str
+    score: float | None
+    epochs: int
+    scores: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -78,8 +102,11 @@ class Search:
 
 
 def tune(
-    search: Search, trials: int, *, on_trial: Callable[[int, Row, Row], None] = lambda *_: None
-) -> Row:
+    search: Search,
+    trials: int,
+    *,
+    on_trial: Callable[[int, SearchTrial, SearchTrial], None] = lambda *_: None,
+) -> SearchTrial:
     """Runs trials until the file holds so many, writes the best recipe and returns its row.
 
     Args:
@@ -93,7 +120,7 @@ def tune(
     """
     optuna = _optuna()
     path = search.folder / TRIALS
-    known = rows.read(path)
+    known = cast("list[SearchTrial]", rows.read(path))
     for row in known:
         if row.get("about") != search.about:
             raise RunError(
@@ -120,46 +147,45 @@ def tune(
     return best
 
 
-def best_row(found: Sequence[Row]) -> Row | None:
+def best_row(found: Sequence[SearchTrial]) -> SearchTrial | None:
     """Returns the trial with the highest score, the first of equals; pruned ones never win."""
     complete = [row for row in found if row["state"] == "complete"]
-    return max(complete, key=lambda row: row["score"], default=None)
+    return max(complete, key=lambda row: row["score"] or 0.0, default=None)
 
 
-def recipe_of(search: Search, row: Row) -> Recipe:
+def recipe_of(search: Search, row: SearchTrial) -> Recipe:
     """Returns the complete recipe of a trial."""
     return search.base.with_values(**row["params"], epochs=row["epochs"])
 
 
-def _trial(optuna: Any, study: Any, search: Search, number: int) -> Row:
+def _trial(optuna: Any, study: Any, search: Search, number: int) -> SearchTrial:
     seed = derive(search.seed, "tune", number) % 2**32
     study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
     trial = study.ask(_distributions(optuna, search))
     scores: dict[int, float] = {}
-    row: Row = {"number": number, "params": trial.params, "about": search.about}
-    state, outcome = "complete", Row()
+    state, failed = "complete", None
     try:
         _score(optuna, trial, search, scores)
     except optuna.TrialPruned:
         state = "pruned"
     except TrainingError as error:
-        state, outcome = "failed", {"failed": str(error)}
+        state, failed = "failed", str(error)
     epochs = max(scores, key=lambda epoch: (scores[epoch], -epoch), default=search.marks[0])
     finished = optuna.trial.TrialState[
         {"complete": "COMPLETE", "pruned": "PRUNED"}.get(state, "FAIL")
     ]
     study.tell(trial, scores[epochs] if state == "complete" else None, state=finished)
-    return (
-        row
-        | outcome
-        | {
-            "state": state,
-            "score": scores.get(epochs),
-            "epochs": epochs,
-            "scores": {str(epoch): score for epoch, score in scores.items()},
-            **rows.provenance(search.device),
-        }
-    )
+    row: Row = {"number": number, "params": trial.params, "about": search.about}
+    if failed is not None:
+        row["failed"] = failed
+    row |= {
+        "state": state,
+        "score": scores.get(epochs),
+        "epochs": epochs,
+        "scores": {str(epoch): score for epoch, score in scores.items()},
+        **rows.provenance(search.device),
+    }
+    return cast("SearchTrial", row)
 
 
 def _score(optuna: Any, trial: Any, search: Search, scores: dict[int, float]) -> None:
@@ -180,7 +206,7 @@ def _score(optuna: Any, trial: Any, search: Search, scores: dict[int, float]) ->
     model.fit(data, on_epoch=score)
 
 
-def _distributions(optuna: Any, search: Search) -> dict[str, Any]:
+def _distributions(optuna: Any, search: Search) -> dict[str, Any]:  # Optuna's own objects
     kinds = optuna.distributions
     space: dict[str, Any] = {
         key: kinds.FloatDistribution(low, high, step=STEP) for key, (low, high) in RANGES.items()
@@ -189,7 +215,7 @@ def _distributions(optuna: Any, search: Search) -> dict[str, Any]:
     return {key: kind for key, kind in space.items() if key not in search.fixed}
 
 
-def _frozen(optuna: Any, search: Search, row: Row) -> Any:
+def _frozen(optuna: Any, search: Search, row: SearchTrial) -> Any:
     states = optuna.trial.TrialState
     state = {"complete": states.COMPLETE, "pruned": states.PRUNED}.get(row["state"], states.FAIL)
     return optuna.trial.create_trial(
@@ -201,8 +227,9 @@ def _frozen(optuna: Any, search: Search, row: Row) -> Any:
     )
 
 
-def _write_recipe(search: Search, best: Row, trials: int) -> None:
+def _write_recipe(search: Search, best: SearchTrial, trials: int) -> None:
     score = best["score"]
+    assert score is not None
     assert math.isfinite(score)
     text = (
         f"# {search.objective.data.name}: the best of {trials} trials by {search.objective.name} "

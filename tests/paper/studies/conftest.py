@@ -2,7 +2,7 @@
 
 import torch
 
-from graphcl.paper.studies.catalogue import STUDIES
+from graphcl.paper.studies import STUDIES
 from graphcl.paper.studies.study import Plan
 from graphcl.trials.runner import execute
 

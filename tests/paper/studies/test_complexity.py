@@ -1,7 +1,6 @@
 import pytest
 
-from graphcl.paper.studies import complexity
-from graphcl.paper.studies.catalogue import STUDIES
+from graphcl.paper.studies import STUDIES, complexity
 from tests.paper.studies.conftest import run
 
 

@@ -6,9 +6,8 @@ import torch
 
 from graphcl.baselines import BASELINES
 from graphcl.graphs.damage import missing_links
-from graphcl.paper.studies import corruption
-from graphcl.paper.studies.catalogue import STUDIES
-from graphcl.paper.studies.corruption import union
+from graphcl.paper.studies import STUDIES, corruption
+from graphcl.paper.studies.corruption import with_versions
 from graphcl.paper.studies.study import Plan
 from graphcl.trials.runner import execute
 
@@ -22,7 +21,7 @@ CPU = torch.device("cpu")
 
 def test_predictions_in_a_version_are_those_of_weights_learned_on_the_graph(graph):
     # A version equal to the graph must be classified as the graph is, and labels stay in the graph.
-    same = union(graph, [graph, missing_links(graph, 0.9, rng())])
+    same = with_versions(graph, [graph, missing_links(graph, 0.9, rng())])
     assert same.num_nodes == 3 * graph.num_nodes
     assert (same.y[graph.num_nodes :] == -1).all()
     assert same.train_mask.sum() == graph.train_mask.sum()

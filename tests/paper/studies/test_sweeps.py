@@ -1,6 +1,5 @@
+from graphcl.paper.studies import STUDIES, sweeps
 from graphcl.paper.studies import epochs as course
-from graphcl.paper.studies import sweeps
-from graphcl.paper.studies.catalogue import STUDIES
 from graphcl.paper.studies.study import Plan
 from tests.paper.studies.conftest import CPU
 

@@ -1,16 +1,9 @@
 """What commands share of graphs and results: how a graph is named, what a result says of it."""
 
 import json
-import platform
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import scipy
-import sklearn
-import torch
-
-from graphcl import __version__
 from graphcl.cli._shared.tables import print_notes
 from graphcl.datasets import CATALOGUE, load_dataset
 from graphcl.errors import DatasetError, GraphCLError, RunError, suggestion
@@ -126,16 +119,4 @@ def graph_facts(graph: Graph | GraphCollection, source: str) -> dict[str, Any]:
         "nodes": graph.num_nodes,
         "edges": graph.num_edges,
         "features": graph.num_features,
-    }
-
-
-def versions() -> dict[str, str]:
-    """Returns the versions that a result depends on."""
-    return {
-        "graphcl": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "scipy": scipy.__version__,
-        "scikit-learn": sklearn.__version__,
     }

@@ -2,14 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from graphcl import __version__
 from graphcl.cli._shared.counting import count_progress
-from graphcl.cli._shared.graphs import graph_facts, note, versions
+from graphcl.cli._shared.graphs import graph_facts, note
 from graphcl.cli._shared.options import print_json
 from graphcl.cli._shared.probing import probe_text
 from graphcl.datasets import CATALOGUE
@@ -22,6 +21,7 @@ from graphcl.runs import files as runs
 from graphcl.runs.describe import describe_nodes
 from graphcl.runs.nodes import write_nodes
 from graphcl.trials.methods import Trained, find_baseline, score_method, train_method
+from graphcl.trials.rows import versions
 
 
 def check_baseline(
@@ -83,25 +83,26 @@ def train_baseline(
         trained = train_method(
             name, graph, dataset, seed=seed, device=device, settings=settings, on_epoch=show
         )
-    if "failed" in trained.row:
-        raise TrainingError(trained.row["failed"])
-    scores: dict[str, Any] | None = None
+    trial = trained.trial
+    if trial.failed is not None:
+        raise TrainingError(trial.failed)
+    scores = None
     why = None
     try:
-        row = score_method(trained, graph, probe_steps=probe_steps, device=device)
-        scores = {key: value for key, value in row.items() if key not in trained.row}
+        scored = score_method(trained, graph, probe_steps=probe_steps, device=device)
+        scores = dict(scored.scores)
     except GraphError as error:  # labels are a gift, not a duty
         why = str(error)
     result = {
         "status": "complete",
         "graph": graph_facts(graph, source),
         "method": name,
-        "settings": trained.row["settings"],
+        "settings": trial.settings,
         "scores": scores,
         "scores_skipped": why,
         "seed": seed,
-        "train_seconds": trained.row["train_seconds"],
-        "peak_memory_bytes": trained.row["peak_memory_bytes"],
+        "train_seconds": trial.train_seconds,
+        "peak_memory_bytes": trial.peak_memory_bytes,
         "device": device_name(device),
         "versions": versions(),
         **note(graph),
@@ -129,12 +130,12 @@ def _write(folder: Path, trained: Trained, **origin: str) -> None:
     about: dict[str, str | int] = {
         "format": runs.FORMAT,
         "graphcl": __version__,
-        "seed": trained.row["seed"],
+        "seed": trained.trial.seed,
         **origin,
     }
     tables = {
-        "method": {"name": trained.row["method"]},
-        "settings": trained.row["settings"],
+        "method": {"name": trained.trial.method},
+        "settings": trained.trial.settings,
         "run": about,
     }
     text = "\n".join(f"[{name}]\n{format_toml(values)}" for name, values in tables.items())

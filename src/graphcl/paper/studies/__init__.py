@@ -1,1 +1,22 @@
-"""The paper's claims beside its tables, each as an experiment."""
+"""The paper's claims beside its tables, each as a `Study`; `STUDIES` has them by name."""
+
+from graphcl.paper.studies.complexity import COMPLEXITY
+from graphcl.paper.studies.corruption import CORRUPTION
+from graphcl.paper.studies.criterion import CRITERION
+from graphcl.paper.studies.epochs import BOUND, EPOCHS
+from graphcl.paper.studies.study import Study
+from graphcl.paper.studies.sweeps import BATCH, PERTURBATION, TEMPERATURE
+
+STUDIES: dict[str, Study] = {
+    study.name: study
+    for study in (
+        PERTURBATION,
+        CORRUPTION,
+        TEMPERATURE,
+        EPOCHS,
+        BATCH,
+        BOUND,
+        COMPLEXITY,
+        CRITERION,
+    )
+}

@@ -22,10 +22,10 @@ from graphcl.estimator import GraphCL
 from graphcl.estimator.parts import Parts
 from graphcl.graphs.graph import Graph
 from graphcl.paper.plots import COLOURS, MARKERS, finish, new_figure
-from graphcl.paper.studies.study import Plan, Study, averages, identity
+from graphcl.paper.studies.study import Plan, Study, averages, run_identity
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.training import train
-from graphcl.trials.rows import Row
+from graphcl.trials.rows import Row, number, text
 from graphcl.trials.runner import Job, Scoring
 
 # No size is in both: rows of a CPU and of a GPU can lie in one file.
@@ -40,8 +40,8 @@ WHAT = {"sampled": "an epoch, sampled", "full": "a step, whole graph"}
 STEPS = 20  # timed, of a whole graph
 
 
-def _recipe(mode: str, settings: dict[str, Any]) -> Recipe:
-    small = {"layers": 2, "dim": 128, "batch_nodes": BATCH, "fan_out": 10, "epochs": 1}
+def _recipe(mode: str, settings: Row) -> Recipe:
+    small: Row = {"layers": 2, "dim": 128, "batch_nodes": BATCH, "fan_out": 10, "epochs": 1}
     return load_recipe("default").with_values(**small | settings | {"mode": mode})
 
 
@@ -54,16 +54,23 @@ def _jobs(plan: Plan) -> list[Job]:
 
 def _job(plan: Plan, seed: int, mode: str, nodes: int) -> Job:
     recipe = _recipe(mode, plan.settings)
-    about = identity("complexity", "synthetic", seed, recipe) | {"mode": mode, "nodes": nodes}
+    about: Row = run_identity("complexity", "synthetic", seed, recipe) | {
+        "mode": mode,
+        "nodes": nodes,
+    }
 
     def run() -> Iterable[Scoring]:
         graph = _graph(nodes)
         _seconds(recipe, graph, seed, plan.device)  # compiles kernels, fills caches
         reset_peak_memory(plan.device)
         seconds = _seconds(recipe, graph, seed, plan.device)
-        measured = {"seconds": seconds, "peak_memory_bytes": peak_memory_bytes(plan.device)}
-        settings = {"settings": asdict(recipe), "edges": graph.num_edges}
-        yield Scoring((about | measured | settings,))
+        measured: Row = {
+            "seconds": seconds,
+            "peak_memory_bytes": peak_memory_bytes(plan.device),
+            "settings": asdict(recipe),
+            "edges": graph.num_edges,
+        }
+        yield Scoring((about | measured,))
 
     return Job(f"complexity, {mode}, N = {nodes}", (about,), run)
 
@@ -121,7 +128,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _value(row: Row) -> float:
-    return float(row["seconds"])
+    return number(row, "seconds")
 
 
 def exponent(lines: Sequence[Row]) -> float | None:
@@ -129,7 +136,7 @@ def exponent(lines: Sequence[Row]) -> float | None:
 
     What a step costs however small the graph is hides the slope of the others.
     """
-    points = sorted((line["nodes"], line["mean"]) for line in lines if line["mean"])
+    points = sorted((number(line, "nodes"), number(line, "mean")) for line in lines if line["mean"])
     if len(points) < 2:
         return None
     x, y = np.log(np.array(points[-LARGEST:], dtype=float)).T
@@ -144,13 +151,13 @@ def _summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def _curve(line: Row) -> tuple[str, str]:
-    return line["device"], line["mode"]
+    return text(line, "device"), text(line, "mode")
 
 
 def _draw(rows: Sequence[Row]) -> Any:
     lines = [line for line in _summary(rows) if line["mean"] is not None]
     figure, (axis,) = new_figure(6.0, 4.2)
-    for number, (device, mode) in enumerate(dict.fromkeys(map(_curve, lines))):
+    for index, (device, mode) in enumerate(dict.fromkeys(map(_curve, lines))):
         found = [line for line in lines if _curve(line) == (device, mode)]
         slope = found[0]["exponent"]
         label = f"{WHAT[mode]}, {device}" + (f": N^{slope:.2f}" if slope is not None else "")
@@ -158,14 +165,15 @@ def _draw(rows: Sequence[Row]) -> Any:
             [line["nodes"] for line in found],
             [line["mean"] for line in found],
             yerr=[line["std"] or 0.0 for line in found],
-            color=COLOURS[number % len(COLOURS)],
-            marker=MARKERS[number % len(MARKERS)],
+            color=COLOURS[index % len(COLOURS)],
+            marker=MARKERS[index % len(MARKERS)],
             markersize=5,
             label=label,
         )
         last = found[-1]
-        places = np.array([line["nodes"] for line in found])
-        axis.plot(places, last["mean"] * places / last["nodes"], ":", color="#888888", lw=1)
+        places = np.array([number(line, "nodes") for line in found])
+        linear = number(last, "mean") * places / number(last, "nodes")
+        axis.plot(places, linear, ":", color="#888888", lw=1)
     axis.set(xscale="log", yscale="log", xlabel="nodes N", ylabel="seconds")
     axis.set_title(f"M = {BATCH}, degree {DEGREE}; dotted: linear", fontsize=10)
     finish(axis)

@@ -8,64 +8,52 @@ of weights that were trained on the graph.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
 import torch
 
 from graphcl.baselines import BASELINES
-from graphcl.baselines.protocol import is_unsupervised
+from graphcl.baselines.protocol import Data, is_unsupervised
 from graphcl.estimator import GraphCL
-from graphcl.evaluation.probe import node_split
-from graphcl.evaluation.transfer import transfer_probe
-from graphcl.graphs.collection import GraphCollection
+from graphcl.evaluation.probe import node_split, transfer_probe
+from graphcl.graphs.collection import GraphCollection, disjoint_union
 from graphcl.graphs.damage import missing_features, missing_links, spurious_links
 from graphcl.graphs.graph import Graph
 from graphcl.paper.plots import plot_lines, title_of
 from graphcl.paper.reproduce import applicable, method_settings
-from graphcl.paper.studies.study import SCORE, Plan, Study, averages, one_graph
-from graphcl.trials.deferred import labels_only, settings_hash
-from graphcl.trials.rows import Row
+from graphcl.paper.studies.study import SCORE, Plan, Study, averages, load_one_graph
+from graphcl.trials.rows import Row, number, text
 from graphcl.trials.runner import Job, Scoring
+from graphcl.trials.scoring import labels_only, settings_hash
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 RIVALS = ("graphcl", "raw", "dgi", "gcn")
 TITLES = {"graphcl": "GraphCL", "raw": "raw features", "dgi": "DGI", "gcn": "GCN (supervised)"}
-KINDS = {
-    "missing links": "share of links missing",
-    "spurious links": "links added, as a share of those there",
-    "missing features": "share of features missing",
-}
-
-
-_CORRUPT: dict[str, Callable[[Graph, float, np.random.Generator], Graph]] = {
+KINDS: dict[str, Callable[[Graph, float, np.random.Generator], Graph]] = {
     "missing links": missing_links,
     "spurious links": spurious_links,
     "missing features": missing_features,
 }
 
 
-def union(graph: Graph, others: Sequence[Graph]) -> Graph:
-    """Returns the disjoint union; nodes of `others` have no label and are in no split."""
-    parts = [graph, *others]
-    starts = np.cumsum([0, *(part.num_nodes for part in parts)])
-    edges = [part.edge_index() + start for part, start in zip(parts, starts, strict=False)]
-    dense = isinstance(graph.x, np.ndarray)
-    x: Any = (np.concatenate if dense else scipy.sparse.vstack)([part.x for part in parts])
+def with_versions(graph: Graph, versions: Sequence[Graph]) -> Graph:
+    """Returns the disjoint union; nodes of `versions` have no label and are in no split."""
+    union = disjoint_union([graph, *versions], graph.name)
 
     def padded(values: Any, fill: Any) -> npt.NDArray[Any]:
-        return np.concatenate([values, np.full(starts[-1] - graph.num_nodes, fill, values.dtype)])
+        added = union.num_nodes - graph.num_nodes
+        return np.concatenate([values, np.full(added, fill, values.dtype)])
 
-    return Graph.from_edge_index(
-        np.concatenate(edges, axis=1),
-        x if dense else scipy.sparse.csr_array(x),
-        padded(graph.y, -1),
+    return replace(
+        union,
+        y=padded(graph.y, -1),
         train_mask=padded(graph.train_mask, False),
         val_mask=padded(graph.val_mask, False),
         test_mask=padded(graph.test_mask, False),
-        name=graph.name,
     )
 
 
@@ -82,7 +70,7 @@ def _jobs(plan: Plan) -> list[Job]:
 def _job(plan: Plan, dataset: str, method: str, seed: int) -> Job:
     settings = applicable(method, dataset, plan.settings)
     complete = method_settings(method, dataset, settings)
-    row = {
+    row: Row = {
         "study": "corruption",
         "method": method,
         "graph": dataset,
@@ -90,12 +78,12 @@ def _job(plan: Plan, dataset: str, method: str, seed: int) -> Job:
         "settings_hash": settings_hash(complete),
     }
     points = [("none", 0.0), *((kind, level) for kind in KINDS for level in LEVELS)]
-    about = tuple(row | {"kind": kind, "level": level} for kind, level in points)
+    about: tuple[Row, ...] = tuple(row | {"kind": kind, "level": level} for kind, level in points)
 
     def run() -> Iterable[Scoring]:
-        graph = one_graph(dataset)
+        graph = load_one_graph(dataset)
         versions = [
-            _CORRUPT[kind](graph, level, np.random.default_rng([seed, number]))
+            KINDS[kind](graph, level, np.random.default_rng([seed, number]))
             for number, (kind, level) in enumerate(points[1:])
         ]
         known = tuple(one | {"settings": complete} for one in about)
@@ -108,20 +96,21 @@ def _job(plan: Plan, dataset: str, method: str, seed: int) -> Job:
             yield Scoring(tuple(one | {"accuracy": score} for one, score in pairs))
             return
         z = _embeddings(method, dataset, settings, graph, versions, seed, plan)
-        arguments = {"z": z[0], "graph": labels_only(graph), "others": [h[test] for h in z[1:]]}
-        yield Scoring(known, _transfer_rows, arguments)
+        others = [h[test] for h in z[1:]]
+        yield Scoring(known, partial(_transfer_rows, z[0], labels_only(graph), others))
 
     return Job(f"corruption, {method} on {dataset}", about, run)
 
 
-def _transfer_rows(z: Any, graph: Graph, others: Sequence[Any]) -> list[Row]:
+def _transfer_rows(z: Any, graph: Data, others: Sequence[Any]) -> list[Row]:
+    assert isinstance(graph, Graph)
     return [{"accuracy": accuracy} for accuracy in transfer_probe(z, graph, others)]
 
 
 def _embeddings(
     method: str,
     dataset: str,
-    settings: dict[str, Any],
+    settings: Row,
     graph: Graph,
     versions: list[Graph],
     seed: int,
@@ -140,19 +129,19 @@ def _embeddings(
 def _predictions(
     method: str,
     dataset: str,
-    settings: dict[str, Any],
+    settings: Row,
     graph: Graph,
     versions: list[Graph],
     seed: int,
     device: torch.device,
 ) -> list[npt.NDArray[np.int64]]:
     system: Any = BASELINES[method].method(dataset, **settings)
-    predicted = system.fit_predict(union(graph, versions), seed=seed, device=device)
+    predicted = system.fit_predict(with_versions(graph, versions), seed=seed, device=device)
     return list(np.split(predicted, len(versions) + 1))
 
 
 def _accuracy(row: Row) -> float:
-    return 100 * float(row["accuracy"])
+    return 100 * number(row, "accuracy")
 
 
 def _summary(rows: Sequence[Row]) -> list[Row]:
@@ -162,11 +151,17 @@ def _summary(rows: Sequence[Row]) -> list[Row]:
 def _draw(rows: Sequence[Row]) -> Any:
     """A panel per kind and dataset; all start from the graph as it is."""
     lines = [
-        line | {"panel": f"{title_of(line['graph'])}: {kind}"}
+        line | {"panel": f"{title_of(text(line, 'graph'))}: {kind}"}
         for line in _summary(rows)
-        for kind in (KINDS if line["kind"] == "none" else (line["kind"],))
+        for kind in (KINDS if line["kind"] == "none" else (text(line, "kind"),))
     ]
-    lines.sort(key=lambda line: (line["panel"], RIVALS.index(line["method"]), line["level"]))
+    lines.sort(
+        key=lambda line: (
+            text(line, "panel"),
+            RIVALS.index(text(line, "method")),
+            number(line, "level"),
+        )
+    )
     return plot_lines(
         lines,
         x="level",

@@ -10,11 +10,11 @@ from scipy.stats import spearmanr
 
 from graphcl.estimator import GraphCL
 from graphcl.paper.plots import COLOURS, MARKERS, finish, new_figure, title_of
-from graphcl.paper.studies.study import Plan, Study, identity, one_graph, score
+from graphcl.paper.studies.study import Plan, Study, load_one_graph, run_identity, score
 from graphcl.recipes import Recipe
-from graphcl.trials.deferred import probe_scoring
-from graphcl.trials.rows import Row
+from graphcl.trials.rows import Row, number, text
 from graphcl.trials.runner import Job, Scoring
+from graphcl.trials.scoring import probe_scoring
 from graphcl.tuning.objective import ClusterStability
 from graphcl.tuning.search import CHOICES, EPOCHS, RANGES
 
@@ -34,7 +34,7 @@ def _recipes(plan: Plan, dataset: str) -> list[Recipe]:
     draw = random.Random(0)
     found = []
     for _ in range(SETTINGS):
-        values: dict[str, Any] = {key: draw.choice(kinds) for key, kinds in CHOICES.items()}
+        values: Row = {key: draw.choice(kinds) for key, kinds in CHOICES.items()}
         values |= {key: round(draw.uniform(*ends), 2) for key, ends in RANGES.items()}
         values["epochs"] = draw.choice(EPOCHS)
         found.append(plan.recipe(dataset, **values | plan.settings))
@@ -42,10 +42,10 @@ def _recipes(plan: Plan, dataset: str) -> list[Recipe]:
 
 
 def _job(plan: Plan, dataset: str, seed: int, trial: int, recipe: Recipe) -> Job:
-    about = identity("criterion", dataset, seed, recipe) | {"trial": trial}
+    about = run_identity("criterion", dataset, seed, recipe) | {"trial": trial}
 
     def run() -> Iterable[Scoring]:
-        graph = one_graph(dataset)
+        graph = load_one_graph(dataset)
         objective = ClusterStability.of(graph, seed=0)
         model = GraphCL(recipe, seed=seed, device=str(plan.device))
         z = model.fit_transform(objective.data)
@@ -56,12 +56,12 @@ def _job(plan: Plan, dataset: str, seed: int, trial: int, recipe: Recipe) -> Job
 
 
 def _summary(rows: Sequence[Row]) -> list[Row]:
-    lines = []
-    for graph in dict.fromkeys(row["graph"] for row in rows):
+    lines: list[Row] = []
+    for graph in dict.fromkeys(text(row, "graph") for row in rows):
         mine = [row for row in rows if row["graph"] == graph and "failed" not in row]
         if len(mine) < 3:
             continue
-        stable = [row["stability"] for row in mine]
+        stable = [number(row, "stability") for row in mine]
         scores = [score(row) for row in mine]
         lines.append(
             {
@@ -81,13 +81,13 @@ def _summary(rows: Sequence[Row]) -> list[Row]:
 
 def _draw(rows: Sequence[Row]) -> Any:
     figure, (axis,) = new_figure(6.0, 4.2)
-    for number, graph in enumerate(dict.fromkeys(row["graph"] for row in rows)):
+    for index, graph in enumerate(dict.fromkeys(text(row, "graph") for row in rows)):
         mine = [row for row in rows if row["graph"] == graph and "failed" not in row]
         axis.scatter(
             [row["stability"] for row in mine],
             [score(row) for row in mine],
-            color=COLOURS[number % 7],
-            marker=MARKERS[number % 7],
+            color=COLOURS[index % 7],
+            marker=MARKERS[index % 7],
             s=22,
             label=title_of(graph),
         )

@@ -1,6 +1,6 @@
-"""The course of one training: accuracy over epochs, and the bound on mutual information."""
+"""What changes from epoch to epoch: accuracy, and the bound on mutual information."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -12,20 +12,20 @@ from graphcl.estimator import GraphCL
 from graphcl.estimator.parts import Parts
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.paper.plots import COLOURS, finish, new_figure, title_of
-from graphcl.paper.reproduce import dataset_of
+from graphcl.paper.reproduce import cached_dataset
 from graphcl.paper.studies.study import (
     Plan,
     Study,
     averages,
     draw_by,
-    identity,
-    one_graph,
+    load_one_graph,
+    run_identity,
     summary_by,
 )
 from graphcl.training import EpochMetrics
-from graphcl.trials.deferred import probe_scoring
-from graphcl.trials.rows import Row
+from graphcl.trials.rows import Row, numbers, text
 from graphcl.trials.runner import Job, Scoring
+from graphcl.trials.scoring import probe_scoring
 
 MARKS = (0, 5, 10, 20, 50, 100, 150, 200, 300)
 
@@ -39,10 +39,10 @@ def _epochs_job(plan: Plan, dataset: str, seed: int) -> Job:
     last = plan.recipe(dataset).epochs if "epochs" in plan.settings else max(MARKS)
     marks = sorted({epoch for epoch in MARKS if epoch < last} | {last})
     recipe = plan.recipe(dataset, epochs=last)
-    about = identity("epochs", dataset, seed, recipe)
+    about = run_identity("epochs", dataset, seed, recipe)
 
     def run() -> Iterable[Scoring]:
-        graph = one_graph(dataset)
+        graph = load_one_graph(dataset)
         model = GraphCL(recipe, seed=seed, device=str(plan.device))
         tensors = graph_tensors(graph, device=plan.device, feature_scaling=recipe.feature_scaling)
         born = Parts(recipe).new_encoder(graph.num_features, seed=seed).to(plan.device)
@@ -67,13 +67,13 @@ def _bound_jobs(plan: Plan) -> list[Job]:
 
 def _bound_job(plan: Plan, dataset: str, seed: int) -> Job:
     recipe = plan.recipe(dataset)
-    about = identity("bound", dataset, seed, recipe)
+    about = run_identity("bound", dataset, seed, recipe)
 
     def run() -> Iterable[Scoring]:
-        data = dataset_of(dataset)
+        data = cached_dataset(dataset)
         model = GraphCL(recipe, seed=seed, device=str(plan.device))
         z = model.fit_transform(data)
-        series = {
+        series: Row = {
             "settings": asdict(recipe),
             "loss_by_epoch": [metrics.loss for metrics in model.history_],
             "bound_by_epoch": [metrics.mi_bound for metrics in model.history_],
@@ -93,8 +93,8 @@ def _bound_summary(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _bound_points(rows: Sequence[Row]) -> list[tuple[int, str, Any]]:
-    longest = max((len(row.get("loss_by_epoch", ())) for row in rows), default=0)
+def _bound_points(rows: Sequence[Row]) -> list[tuple[int, str, Callable[[Row], float]]]:
+    longest = max((len(numbers(row, "loss_by_epoch")) for row in rows), default=0)
     marks = [epoch for epoch in (1, 5, 10, 20, 50, 100, 150, 200) if epoch <= longest]
     marks += [longest] if longest and longest not in marks else []
     return [
@@ -106,18 +106,18 @@ def _bound_points(rows: Sequence[Row]) -> list[tuple[int, str, Any]]:
 
 def _bound_at(row: Row, *, epoch: int, halved: bool) -> float:
     """L is the sum of two directions; the bound that is proven holds for each of them."""
-    loss = row["loss_by_epoch"][epoch - 1]
-    bound: float = row["bound_by_epoch"][epoch - 1]
+    loss = numbers(row, "loss_by_epoch")[epoch - 1]
+    bound = numbers(row, "bound_by_epoch")[epoch - 1]
     return bound + loss / 2 if halved else bound
 
 
 def _draw_bound(rows: Sequence[Row]) -> Any:
     scored = [row for row in rows if "failed" not in row]
-    datasets = list(dict.fromkeys(row["graph"] for row in scored))
+    datasets = list(dict.fromkeys(text(row, "graph") for row in scored))
     figure, axes = new_figure(4.6 * max(len(datasets), 1) + 0.6, 3.8, max(len(datasets), 1))
     for axis, dataset in zip(axes, datasets, strict=False):
         members = [row for row in scored if row["graph"] == dataset]
-        epochs = np.arange(1, 1 + min(len(row["loss_by_epoch"]) for row in members))
+        epochs = np.arange(1, 1 + min(len(numbers(row, "loss_by_epoch")) for row in members))
         for halved, label, style in (
             (True, "log k − L/2: one direction", "-"),
             (False, "log k − L: as the paper writes it", "--"),
@@ -128,7 +128,8 @@ def _draw_bound(rows: Sequence[Row]) -> Any:
             colour = COLOURS[0] if halved else COLOURS[1]
             axis.plot(epochs, curves.mean(0), style, color=colour, label=label)
             axis.fill_between(epochs, curves.min(0), curves.max(0), color=colour, alpha=0.2)
-        log_k = members[0]["bound_by_epoch"][0] + members[0]["loss_by_epoch"][0]
+        first = members[0]
+        log_k = numbers(first, "bound_by_epoch")[0] + numbers(first, "loss_by_epoch")[0]
         axis.axhline(log_k, color="#222222", lw=1, ls=":", label=f"log k = {log_k:.2f}")
         axis.set(xlabel="epoch", ylabel="nats", title=title_of(dataset))
         finish(axis)

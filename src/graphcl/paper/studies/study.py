@@ -16,12 +16,12 @@ from graphcl.estimator import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.paper.plots import plot_lines, title_of
 from graphcl.paper.published import scale, score_key
-from graphcl.paper.reproduce import dataset_of
-from graphcl.recipes import Recipe, load_recipe, recipe_names
+from graphcl.paper.reproduce import cached_dataset
+from graphcl.recipes import Recipe, load_recipe, recipe_for
 from graphcl.recipes.recipe import recipe_keys
-from graphcl.trials.deferred import probe_scoring, settings_hash
-from graphcl.trials.rows import Row
+from graphcl.trials.rows import Json, Row, number, text
 from graphcl.trials.runner import Job, Scoring
+from graphcl.trials.scoring import probe_scoring, settings_hash
 
 SCORE = "test accuracy, % (PPI: micro-F1)"
 IDENTITY = ("study", "method", "graph", "seed", "settings_hash")
@@ -42,13 +42,12 @@ class Plan:
     datasets: tuple[str, ...]
     seeds: tuple[int, ...]
     device: torch.device
-    settings: dict[str, Any]
+    settings: Row
 
-    def recipe(self, dataset: str, **changed: Any) -> Recipe:
+    def recipe(self, dataset: str, **changed: Json) -> Recipe:
         """Returns the dataset's recipe with the plan's settings and then `changed` over it."""
-        name = dataset if dataset in recipe_names() else "default"
         mine = {key: value for key, value in self.settings.items() if key in recipe_keys()}
-        return load_recipe(name).with_values(**mine | changed)
+        return load_recipe(recipe_for(dataset)).with_values(**mine | changed)
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,9 @@ class Study:
         return (*IDENTITY, *self.variables)
 
 
-def identity(study: str, dataset: str, seed: int, recipe: Recipe, method: str = "graphcl") -> Row:
+def run_identity(
+    study: str, dataset: str, seed: int, recipe: Recipe, method: str = "graphcl"
+) -> Row:
     """Returns the columns that identify a run of GraphCL in a study."""
     return {
         "study": study,
@@ -98,10 +99,10 @@ def training_job(
     study: str, plan: Plan, dataset: str, seed: int, recipe: Recipe, variables: Row
 ) -> Job:
     """Returns a job that trains GraphCL once and probes it once."""
-    about = identity(study, dataset, seed, recipe) | variables
+    about = run_identity(study, dataset, seed, recipe) | variables
 
     def run() -> Iterable[Scoring]:
-        data = dataset_of(dataset)
+        data = cached_dataset(dataset)
         model = GraphCL(recipe, seed=seed, device=str(plan.device))
         z = model.fit_transform(data)
         row = about | {
@@ -116,7 +117,8 @@ def training_job(
 
 def score(row: Row) -> float:
     """Returns the score that the paper reports on the row's dataset, in the table's unit."""
-    return float(scale(row["graph"]) * row[score_key(row["graph"])])
+    graph = text(row, "graph")
+    return scale(graph) * number(row, score_key(graph))
 
 
 def spread(values: Sequence[float]) -> float | None:
@@ -128,10 +130,10 @@ def averages(
     rows: Sequence[Row], by: Sequence[str], value: Callable[[Row], float] = score
 ) -> list[Row]:
     """Returns mean, deviation and number of runs for each combination of `by`, in its order."""
-    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    groups: dict[tuple[Json, ...], list[Row]] = defaultdict(list)
     for row in rows:
         groups[tuple(row[name] for name in by)].append(row)
-    lines = []
+    lines: list[Row] = []
     for key, members in sorted(groups.items(), key=lambda item: _sortable(item[0])):
         values = [value(row) for row in members if "failed" not in row]
         lines.append(
@@ -153,17 +155,17 @@ def summary_by(name: str, rows: Sequence[Row]) -> list[Row]:
 
 def draw_by(name: str, label: str, log: bool, rows: Sequence[Row]) -> Any:
     """Draws those averages over the column `name`, a line per dataset."""
-    lines = [line | {"title": title_of(line["graph"])} for line in summary_by(name, rows)]
+    lines = [line | {"title": title_of(text(line, "graph"))} for line in summary_by(name, rows)]
     return plot_lines(lines, x=name, by="title", xlabel=label, ylabel=SCORE, log=log)
 
 
-def one_graph(dataset: str) -> Graph:
+def load_one_graph(dataset: str) -> Graph:
     """Returns a dataset that must be one graph."""
-    data = dataset_of(dataset)
+    data = cached_dataset(dataset)
     if not isinstance(data, Graph):
         raise GraphError(f"{dataset}: this study takes one graph, not {len(data.graphs)}")
     return data
 
 
-def _sortable(key: tuple[Any, ...]) -> tuple[Any, ...]:
+def _sortable(key: tuple[Json, ...]) -> tuple[Any, ...]:  # of numbers and texts alone
     return tuple((isinstance(part, str), part) for part in key)

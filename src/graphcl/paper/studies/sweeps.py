@@ -11,7 +11,7 @@ from graphcl.paper.studies.study import (
     Study,
     averages,
     draw_by,
-    one_graph,
+    load_one_graph,
     summary_by,
     training_job,
 )
@@ -79,7 +79,7 @@ def _batch_jobs(plan: Plan) -> list[Job]:
     """
     jobs = []
     for dataset in plan.datasets:
-        nodes = one_graph(dataset).num_nodes
+        nodes = load_one_graph(dataset).num_nodes
         for seed in plan.seeds:
             for batch in BATCHES:
                 if batch >= nodes:
@@ -87,7 +87,7 @@ def _batch_jobs(plan: Plan) -> list[Job]:
                 steps = math.ceil(nodes / batch) if batch else 1
                 epochs = max(1, round(plan.recipe(dataset).epochs / steps))
                 recipe = plan.recipe(dataset, batch_nodes=batch, epochs=epochs, mode="full")
-                about = {"batch_nodes": batch or nodes, "updates": epochs * steps}
+                about: Row = {"batch_nodes": batch or nodes, "updates": epochs * steps}
                 jobs.append(training_job("batch", plan, dataset, seed, recipe, about))
     return jobs
 

@@ -1,9 +1,8 @@
 import pytest
 
 from graphcl.paper.artefacts import Artefacts, study_csv, study_markdown
+from graphcl.paper.studies import STUDIES, sweeps
 from graphcl.paper.studies import epochs as course
-from graphcl.paper.studies import sweeps
-from graphcl.paper.studies.catalogue import STUDIES
 from graphcl.trials import rows
 from tests.paper.studies.conftest import run
 

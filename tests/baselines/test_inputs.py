@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from graphcl.baselines.seen import Labelled, disjoint_union, training_graph, whole_graph
+from graphcl.baselines.inputs import Labelled, training_graph, whole_graph
 from graphcl.errors import GraphError
+from graphcl.graphs.collection import disjoint_union
 from graphcl.graphs.graph import Graph
 from tests.baselines.communities import communities, with_other_unseen, with_other_unseen_nodes
 from tests.conftest import dense_adjacency, random_collection

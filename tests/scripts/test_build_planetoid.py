@@ -1,6 +1,7 @@
-"""Pickles of arrays are read; all others are refused, and nothing in them runs."""
+"""The bundled files are built again; a pickle that is not of arrays is refused, and never runs."""
 
 import pickle
+import runpy
 import struct
 from pathlib import Path
 
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from graphcl.datasets.unpickling import load_arrays
 from graphcl.errors import DatasetError
+from scripts.build_planetoid import load_arrays
 from tests.forging import Hostile
 
 pytestmark = pytest.mark.usefixtures("nothing_runs")
@@ -63,3 +64,14 @@ def test_a_pickle_of_arrays_is_read(tmp_path):
         load_arrays(path)
     with pytest.raises(DatasetError, match="no such file"):
         load_arrays(tmp_path / "absent")
+
+
+def test_the_build_script_reproduces_the_bundled_files(data_folder, tmp_path, monkeypatch):
+    script = runpy.run_path("scripts/build_planetoid.py")
+    bundled = script["BUNDLED"]
+    monkeypatch.setitem(script["build"].__globals__, "BUNDLED", tmp_path)
+    for name in ("cora", "citeseer", "pubmed"):
+        written = script["build"](name, data_folder / "planetoid")
+        with np.load(written) as ours, np.load(bundled / f"{name}.npz") as theirs:
+            assert ours.files == theirs.files
+            assert all(np.array_equal(ours[key], theirs[key]) for key in ours.files)

@@ -13,17 +13,16 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
 
 from graphcl.baselines import BASELINES
+from graphcl.errors import RunError
 from graphcl.paper.published import (
     BEYOND,
     INDUCTIVE,
     PAPER_RUNS,
     TABLE_2,
     TRANSDUCTIVE,
-    UNSUPERVISED,
     Published,
     System,
     scale,
@@ -31,15 +30,14 @@ from graphcl.paper.published import (
     systems,
 )
 from graphcl.recipes import load_recipe, recipe_names
-from graphcl.trials.rows import Row
+from graphcl.trials.methods import field_values
+from graphcl.trials.rows import Json, Row, Trial, number, text
 
 ERRORS_STATED = (
     "within: |ours − paper| ≤ 2 standard errors, √(s²/n + s_paper²/50) with our deviation s over n "
     "runs, and the paper's where it prints one (50 runs), else ours alone; "
     "n/a: no deviation to judge by"
 )
-# How benchmarks/ppi.py names what it measures.
-_WHAT = {"trained": "graphcl", "random encoder": "random-encoder", "raw features": "raw"}
 
 
 @dataclass(frozen=True)
@@ -107,29 +105,31 @@ class Cell:
         return asdict(self) | derived
 
 
-def normalised(row: Mapping[str, Any]) -> Row | None:
-    """Returns a row with ``method``, ``graph``, ``settings`` and ``variant``; None: no score row.
+def read_trial(row: Mapping[str, Json]) -> Trial | None:
+    """Returns what a row says of a training; None where it is not a row of scores.
 
-    Rows of GraphCL come from several scripts: those of one recipe over many seeds name no method,
-    those on PPI say ``what`` was measured.
+    A row of one recipe over many seeds names no method and calls its settings ``recipe``.
     """
-    if "graph" not in row or "seed" not in row or row.get("study"):
-        return None
-    method = row.get("method") or _WHAT.get(row.get("what", "trained"))
-    if method is None:
+    is_score = "graph" in row and "seed" in row and not row.get("study")
+    if not is_score or ("what" in row and not row.get("method")):
         return None
     settings = row.get("settings", row.get("recipe")) or {}
-    if "method" not in row and method != "graphcl":
-        settings = {}  # the row tells the recipe of the encoder that it stands beside
-    named = row.get("recipe_name", row["graph"])
-    if method == "random-encoder" and named != row["graph"]:
-        return None  # the encoder of a recipe that is not the paper's
-    variant = named if method == "graphcl" and named != row["graph"] else ""
-    return {**row, "method": method, "settings": settings, "variant": variant}
+    if not isinstance(settings, Mapping):
+        raise RunError(f"a row of results has no table of settings: {settings!r}")
+    return Trial(
+        method=text(row, "method") if row.get("method") else "graphcl",
+        graph=text(row, "graph"),
+        seed=int(number(row, "seed")),
+        settings=settings,
+        variant=text(row, "variant") if row.get("variant") else None,
+        runs_identical=bool(row.get("runs_identical")),
+        failed=None if "failed" not in row else str(row["failed"]),
+        scores=row,  # and columns beside them, such as the note
+    )
 
 
 def assemble(
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, Json]],
     *,
     datasets: Sequence[str],
     methods: Sequence[str] | None = None,
@@ -145,10 +145,10 @@ def assemble(
         methods: those to show; None shows all.
         absent: datasets that are not on this machine; shown so where no row is there.
     """
-    by: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
-    for row in map(normalised, rows):
-        if row is not None:
-            by[row["method"], row["graph"], row["variant"]].append(row)
+    by: dict[tuple[str, str, str], list[Trial]] = defaultdict(list)
+    for trial in map(read_trial, rows):
+        if trial is not None:
+            by[trial.method, trial.graph, trial.variant or ""].append(trial)
     cells = []
     for dataset in datasets:
         lines = [(system, "") for system in systems(dataset)]
@@ -172,98 +172,72 @@ def _variant(method: str, variant: str, dataset: str) -> System:
     return System(method, title, BEYOND, {}, also=(dataset,))
 
 
-def _chosen(found: list[Row]) -> list[Row]:
-    """Returns the rows of one setting, the last row of each seed: shipped settings, else newest."""
+def _chosen(found: list[Trial]) -> list[Trial]:
+    """Returns those of the shipped settings, else of the newest; the last of each seed."""
     if not found:
         return []
-    shipped = [row for row in found if _is_shipped(row)]
+    shipped = [trial for trial in found if _is_shipped(trial)]
     if not shipped:
-        last = found[-1]["settings"]
-        shipped = [row for row in found if row["settings"] == last]
-    return list({row["seed"]: row for row in shipped}.values())
+        last = found[-1].settings
+        shipped = [trial for trial in found if trial.settings == last]
+    return list({trial.seed: trial for trial in shipped}.values())
 
 
-def _is_shipped(row: Row) -> bool:
-    """Whether a row's settings are what this version would run on its dataset.
+def _is_shipped(trial: Trial) -> bool:
+    """Whether a trial's settings are what this version would run on its dataset.
 
     Keys that the row does not record, because they came later, do not count against it.
     """
-    method, dataset = row["method"], row["graph"]
-    if method == "graphcl":
-        name = row["variant"] or dataset
+    if trial.method == "graphcl":
+        name = trial.variant or trial.graph
         if name not in recipe_names():
             return False
-        ours: dict[str, Any] = asdict(load_recipe(name))
-    elif method in BASELINES:
-        ours = vars(BASELINES[method].method(dataset))
+        ours: Row = asdict(load_recipe(name))
+    elif trial.method in BASELINES:
+        ours = field_values(BASELINES[trial.method].method(trial.graph))
     else:
         return False
-    return all(_plain(ours.get(key)) == _plain(value) for key, value in row["settings"].items())
+    return all(_plain(ours.get(key)) == _plain(value) for key, value in trial.settings.items())
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Json) -> Json:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _cell(system: System, dataset: str, rows: list[Row], *, absent: bool) -> Cell:
+def _cell(system: System, dataset: str, trials: list[Trial], *, absent: bool) -> Cell:
     paper = system.scores.get(dataset, Published(math.nan))
-    cited = {"paper": None if math.isnan(paper.mean) else paper.mean, "paper_std": paper.std}
-    about: dict[str, Any] = {
-        "method": system.name,
-        "title": system.title,
-        "group": system.group,
-        "dataset": dataset,
-        **cited,
-    }
-    if not rows:
-        return Cell(**about, state="absent" if absent else "not measured")
+    cell = Cell(
+        method=system.name,
+        title=system.title,
+        group=system.group,
+        dataset=dataset,
+        paper=None if math.isnan(paper.mean) else paper.mean,
+        paper_std=paper.std,
+    )
+    if not trials:
+        return replace(cell, state="absent") if absent else cell
     key, factor = score_key(dataset), scale(dataset)
-    values = [factor * row[key] for row in rows if "failed" not in row and key in row]
-    reasons = Counter(str(row["failed"]) for row in rows if "failed" in row)
-    about |= {
-        "failed": sum(reasons.values()),
-        "reason": reasons.most_common(1)[0][0] if reasons else "",
-        "note": next((row["note"] for row in rows if row.get("note")), ""),
-    }
+    scored = [trial for trial in trials if trial.failed is None and key in trial.scores]
+    values = [factor * number(trial.scores, key) for trial in scored]
+    reasons = Counter(trial.failed for trial in trials if trial.failed is not None)
+    notes = (trial.scores.get("note") for trial in trials)
+    cell = replace(
+        cell,
+        failed=sum(reasons.values()),
+        reason=reasons.most_common(1)[0][0] if reasons else "",
+        note=next((str(note) for note in notes if note), ""),
+    )
     if not values:
-        return Cell(**about, state="failed")
-    # A row without a seed comes from what has none.
-    fixed = any(row.get("runs_identical") or row["seed"] is None for row in rows)
-    spread = statistics.stdev(values) if len(values) > 1 else (0.0 if fixed else None)
-    return Cell(
-        **about,
+        return replace(cell, state="failed")
+    fixed = any(trial.runs_identical for trial in trials)
+    return replace(
+        cell,
         state="measured",
         runs=len(values),
         deterministic=fixed,
         mean=statistics.fmean(values),
-        std=spread,
+        std=statistics.stdev(values) if len(values) > 1 else (0.0 if fixed else None),
     )
-
-
-def rank_of(method: str, cells: Sequence[Cell], dataset: str) -> tuple[int, list[str]] | None:
-    """Returns a system's place among the paper's unsupervised ones, and those it is tied with.
-
-    Two systems are tied where their means differ by no more than two standard errors of the
-    difference. None where the system was not measured.
-    """
-    rivals = [
-        cell
-        for cell in cells
-        if cell.dataset == dataset and cell.group == UNSUPERVISED and cell.mean is not None
-    ]
-    mine = next((cell for cell in rivals if cell.method == method), None)
-    if mine is None or mine.mean is None:
-        return None
-    better = [cell for cell in rivals if cell.mean is not None and cell.mean > mine.mean]
-    tied = [cell.title for cell in rivals if cell is not mine and _tied(mine, cell)]
-    return len(better) + 1, tied
-
-
-def _tied(one: Cell, other: Cell) -> bool:
-    if one.mean is None or other.mean is None:
-        return False
-    error = math.sqrt(sum((cell.std or 0.0) ** 2 / cell.runs for cell in (one, other)))
-    return abs(one.mean - other.mean) <= 2 * error
 
 
 def tasks(cells: Sequence[Cell]) -> dict[str, list[Cell]]:

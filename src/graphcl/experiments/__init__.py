@@ -1,0 +1,1 @@
+"""Kept for code written for version 0.1.0."""
