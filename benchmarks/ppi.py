@@ -31,7 +31,8 @@ from graphcl.evaluation import multilabel_probe
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.tensors import graph_tensors
-from graphcl.kernels.csr import Adjacency, Features
+from graphcl.kernels.adjacency import Adjacency
+from graphcl.kernels.features import Features
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.seeding import generator
 

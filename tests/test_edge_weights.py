@@ -13,7 +13,7 @@ from graphcl.estimator import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.subgraph import training_subgraph
 from graphcl.graphs.tensors import graph_tensors
-from graphcl.kernels.csr import Adjacency, mean_pool
+from graphcl.kernels.adjacency import Adjacency, mean_pool
 from graphcl.views import drop_edges
 from tests.conftest import random_graph
 
@@ -41,7 +41,7 @@ def heavy(graph):
 
 
 def normalised(graph):
-    """Â of the module `kernels.csr`, entry by entry."""
+    """Â of the module `kernels.adjacency`, entry by entry."""
     dense = np.zeros((graph.num_nodes, graph.num_nodes))
     dense[tuple(graph.edge_index())] = graph.edge_weight
     for node in range(graph.num_nodes):

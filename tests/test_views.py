@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcl.errors import ParameterError
-from graphcl.kernels.csr import Adjacency, SparseFeatures
+from graphcl.kernels.adjacency import Adjacency
+from graphcl.kernels.features import SparseFeatures
 from graphcl.views import DropEdges, DropFeatures, Perturbation, drop_edges, drop_features
 from tests.conftest import random_graph
 

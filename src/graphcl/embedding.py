@@ -25,9 +25,10 @@ from graphcl.errors import require
 from graphcl.files.npy import read_here_and_there
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import feature_tensor, stored_features
+from graphcl.kernels.adjacency import Adjacency, csr_matmul, self_weights
 from graphcl.kernels.blocks import block_height, retry_smaller
-from graphcl.kernels.borrow import borrow
-from graphcl.kernels.csr import Adjacency, Features, SparseFeatures, csr_matmul, self_weights
+from graphcl.kernels.buffers import borrow
+from graphcl.kernels.features import Features, SparseFeatures
 from graphcl.kernels.stored import StoredFeatures, mean_of_neighbourhoods
 
 BLOCK_ROWS = 4096  # 2 MB a block at dim 128: nothing beside two layers of 10^6 rows

@@ -16,10 +16,10 @@ from torch import Tensor
 from graphcl.encoders import Layer
 from graphcl.errors import require
 from graphcl.kernels.buffers import empty
-from graphcl.kernels.counter import draw, kept, positions, shifted, stream_key, threshold
-from graphcl.kernels.gather_mean import Draws, gather_mean
+from graphcl.kernels.counter import Draws, draw, kept, positions, shifted, stream_key, threshold
+from graphcl.kernels.elu import pooled_elu
+from graphcl.kernels.gather_mean import gather_mean
 from graphcl.kernels.neighbours import sample_neighbours
-from graphcl.kernels.pooled_elu import pooled_elu
 from graphcl.kernels.stored import StoredFeatures
 from graphcl.kernels.weighted_neighbours import EdgeWeights
 from graphcl.views import Perturbation

@@ -12,7 +12,8 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from graphcl.kernels.csr import Adjacency, Features
+from graphcl.kernels.adjacency import Adjacency
+from graphcl.kernels.features import Features
 from graphcl.registry import PERTURBATIONS
 from graphcl.settings import check_setting
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from graphcl.baselines.edge_attention import EdgePattern, edge_attention, neighbour_max
-from graphcl.kernels.csr import Adjacency
+from graphcl.kernels.adjacency import Adjacency
 from tests.conftest import dense_adjacency, random_graph
 
 

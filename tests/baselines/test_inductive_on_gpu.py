@@ -7,7 +7,7 @@ import torch
 from graphcl.baselines import BASELINES
 from graphcl.baselines.edge_attention import EdgePattern, edge_attention, neighbour_max
 from graphcl.baselines.protocol import is_unsupervised
-from graphcl.kernels.csr import Adjacency
+from graphcl.kernels.adjacency import Adjacency
 from tests.baselines.communities import CPU, communities
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

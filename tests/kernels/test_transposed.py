@@ -4,7 +4,7 @@ import scipy.sparse
 import torch
 
 from graphcl.kernels import csr, transposed
-from graphcl.kernels.csr import SparseFeatures, linear
+from graphcl.kernels.features import SparseFeatures, linear
 from graphcl.kernels.transposed import pays, transposed_product
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ from graphcl.baselines.inputs import graphs_of, only_training_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
-from graphcl.kernels.csr import Features, linear
+from graphcl.kernels.features import Features, linear
 from graphcl.seeding import generator
 
 

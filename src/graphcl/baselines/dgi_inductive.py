@@ -26,8 +26,8 @@ from graphcl.errors import TrainingError, require
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import feature_tensor, graph_tensors
-from graphcl.kernels.borrow import borrow
-from graphcl.kernels.csr import Adjacency, csr_matmul, mean_pool
+from graphcl.kernels.adjacency import Adjacency, csr_matmul, mean_pool
+from graphcl.kernels.buffers import borrow
 from graphcl.sampling import sample_tree
 from graphcl.seeding import derive, generator
 

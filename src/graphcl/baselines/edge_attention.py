@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from graphcl.kernels.csr import Adjacency, csr_matmul
+from graphcl.kernels.adjacency import Adjacency, csr_matmul
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from graphcl.baselines.fitting import Symmetric, check_fields, require_finite
 from graphcl.baselines.inputs import require_one_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.graphs.tensors import graph_tensors
-from graphcl.kernels.csr import Adjacency, Features, linear
+from graphcl.kernels.adjacency import Adjacency
+from graphcl.kernels.features import Features, linear
 from graphcl.seeding import generator
 
 

@@ -31,7 +31,7 @@ from graphcl.encoders import glorot
 from graphcl.errors import TrainingError, require
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import feature_tensor
-from graphcl.kernels.csr import Adjacency, csr_matmul
+from graphcl.kernels.adjacency import Adjacency, csr_matmul
 from graphcl.seeding import generator
 
 

@@ -12,7 +12,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from graphcl.baselines.protocol import Labels
 from graphcl.errors import TrainingError, require
 from graphcl.graphs.validation import IntArray
-from graphcl.kernels.csr import Adjacency, Features, csr_matmul
+from graphcl.kernels.adjacency import Adjacency, csr_matmul
+from graphcl.kernels.features import Features
 from graphcl.seeding import derive
 
 CHECK_EVERY = 10  # epochs between questions to the device, each of which waits for it

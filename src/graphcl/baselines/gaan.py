@@ -38,9 +38,9 @@ from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.graphs.validation import IntArray
-from graphcl.kernels.csr import Adjacency, mean_pool
+from graphcl.kernels.adjacency import Adjacency, mean_pool
+from graphcl.kernels.recording import CudaGraphStep
 from graphcl.seeding import derive, generator
-from graphcl.training.cuda_graph import CudaGraphStep
 
 SLOPE = 0.1  # of LeakyReLU
 

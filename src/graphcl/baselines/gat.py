@@ -17,7 +17,7 @@ from graphcl.baselines.fitting import (
 from graphcl.baselines.inputs import require_one_graph, visible_labels
 from graphcl.baselines.protocol import Baseline, Data, Labels, OnEpoch, silent
 from graphcl.graphs.tensors import graph_tensors
-from graphcl.kernels.borrow import borrow
+from graphcl.kernels.buffers import borrow
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.errors import TrainingError, require
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import feature_tensor
-from graphcl.kernels.borrow import borrow
+from graphcl.kernels.buffers import borrow
 from graphcl.kernels.counter import WORD, draw, positions, stream_key
 from graphcl.kernels.neighbours import sample_neighbours
 from graphcl.sampling import sample_tree

@@ -11,7 +11,7 @@ from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.errors import require
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import FEATURE_SCALINGS, graph_tensors
-from graphcl.kernels.csr import mean_pool
+from graphcl.kernels.adjacency import mean_pool
 
 
 @dataclass(frozen=True)

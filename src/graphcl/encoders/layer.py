@@ -3,7 +3,7 @@ r"""A layer of an encoder, stated once; every way to compute it follows from the
 .. math:: H' = \sigma\bigl(\nu(\hat A H W_1 + H W_2 + b)\bigr)
 
 :math:`\hat A H` is each node's mean over itself and its neighbours. Edge weights enter there and
-nowhere else (`graphcl.kernels.csr`). :math:`W_2` is what a layer keeps of the node itself,
+nowhere else (`graphcl.kernels.adjacency`). :math:`W_2` is what a layer keeps of the node itself,
 :math:`\nu` its normalisation and :math:`\sigma` its activation; each of them, and the bias b, may
 be absent.
 
@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from torch.nn.functional import elu
 
 from graphcl.errors import ParameterError
-from graphcl.kernels.csr import Adjacency, Features, linear, mean_pool, mean_pool_elu, product
+from graphcl.kernels.adjacency import Adjacency, mean_pool, mean_pool_elu
+from graphcl.kernels.features import Features, linear, product
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from torch.nn.functional import elu
 
 from graphcl.encoders.layer import glorot
 from graphcl.errors import ParameterError
-from graphcl.kernels.csr import Adjacency, Features
+from graphcl.kernels.adjacency import Adjacency
+from graphcl.kernels.features import Features
 
 
 class PygEncoder(nn.Module):

@@ -36,7 +36,7 @@ class Graph:
         y: labels, ``[num_nodes]`` (class numbers; −1 is unlabelled) or ``[num_nodes, labels]``
             (0/1), or None.
         edge_weight: float32, positive, one per entry of `indices` and equal in both directions;
-            None where every edge counts alike. See `graphcl.kernels.csr` for what weights do.
+            None where every edge counts alike. See `graphcl.kernels.adjacency` for what weights do.
         train_mask: nodes the probe learns from, or None; `val_mask` and `test_mask` likewise.
         node_ids: the caller's names of the nodes, or None where they are ``0 … num_nodes − 1``.
         self_loops_removed: how many the input held.

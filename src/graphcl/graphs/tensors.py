@@ -6,8 +6,9 @@ from torch import Tensor
 
 from graphcl.errors import ParameterError
 from graphcl.graphs.graph import Graph
-from graphcl.kernels.borrow import borrow
-from graphcl.kernels.csr import Adjacency, Features, SparseFeatures
+from graphcl.kernels.adjacency import Adjacency
+from graphcl.kernels.buffers import borrow
+from graphcl.kernels.features import Features, SparseFeatures
 from graphcl.kernels.stored import StoredFeatures
 from graphcl.store.columns import ScaledFeatures
 

@@ -131,7 +131,7 @@ def _check_sums(weights: scipy.sparse.csr_array) -> None:
     if not _in_range(weights.data).all():
         raise GraphError(f"edge_weight: weights of an edge add up to more, or less, than {_RANGE}")
     degree = np.diff(weights.indptr)
-    # A node weighs itself too, by the mean of its edges: see `kernels.csr`.
+    # A node weighs itself too, by the mean of its edges: see `kernels.adjacency`.
     sums = weights.sum(axis=1) * (1 + 1 / np.maximum(degree, 1))
     wrong = np.flatnonzero(sums > _FLOAT32.max)
     if len(wrong):

@@ -1,4 +1,7 @@
-"""Memory for large results."""
+"""Memory: room for large results, and NumPy arrays as tensors without a copy."""
+
+import warnings
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,3 +20,14 @@ def empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
+
+
+def borrow(array: Any) -> Tensor:
+    """Returns a tensor on the array's own memory; nobody may write to it.
+
+    A graph's arrays are read-only and can be most of the memory there is. PyTorch knows no
+    read-only tensors and warns about each: here the rule is ours to keep.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array)

@@ -9,6 +9,8 @@ A probability is compared with 16 bits: one draw decides for both views of a pai
 for the first and the high half for the second.
 """
 
+from typing import NamedTuple
+
 import numba
 import numpy as np
 import torch
@@ -25,6 +27,24 @@ HALVES = 1 << 16  # values of half a draw
 Key = tuple[int, int]
 
 _STRIDE, _FIRST, _SECOND = np.uint32(STRIDE), np.uint32(FIRST), np.uint32(SECOND)
+
+
+class Draws(NamedTuple):
+    """What decides a level's perturbation: two probabilities, and the streams that meet them.
+
+    Attributes:
+        edge_drop: probability that a child is absent from its parent's mean.
+        feature_drop: probability that a feature of a tree node is zero.
+        edges: the stream of the edges to the children, one draw per child.
+        parents: the stream of the parents' features.
+        children: the stream of the children's features.
+    """
+
+    edge_drop: float
+    feature_drop: float
+    edges: Key
+    parents: Key
+    children: Key
 
 
 def stream_key(seed: int, *path: str | int) -> Key:

@@ -11,36 +11,16 @@ dropout. At fan-outs (10, 10, 10) a batch has 1,111 feature rows per seed node a
 view: each row is read once, perturbed twice on the way, and only the means are written.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from graphcl.kernels.blocks import block_height
-from graphcl.kernels.counter import HALVES, Key, draw, draw_word, kept, row_keys, threshold
+from graphcl.kernels.counter import HALVES, Draws, Key, draw, draw_word, kept, row_keys, threshold
 from graphcl.kernels.parallel import parallel, prange
 from graphcl.kernels.stored import StoredFeatures, as_float
 
 CHUNK_ELEMENTS = 1 << 25  # of the reference on a GPU: 256 MB for each of its int64 temporaries
-
-
-class Draws(NamedTuple):
-    """What decides a level's perturbation: two probabilities, and the streams that meet them.
-
-    Attributes:
-        edge_drop: probability that a child is absent from its parent's mean.
-        feature_drop: probability that a feature of a tree node is zero.
-        edges: the stream of the edges to the children, one draw per child.
-        parents: the stream of the parents' features.
-        children: the stream of the children's features.
-    """
-
-    edge_drop: float
-    feature_drop: float
-    edges: Key
-    parents: Key
-    children: Key
 
 
 def gather_mean(

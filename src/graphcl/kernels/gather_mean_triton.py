@@ -7,8 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphcl.kernels.counter import FIRST, HALVES, SECOND, STRIDE, threshold
-from graphcl.kernels.gather_mean import Draws
+from graphcl.kernels.counter import FIRST, HALVES, SECOND, STRIDE, Draws, threshold
 
 _STRIDE, _FIRST, _SECOND = tl.constexpr(STRIDE), tl.constexpr(FIRST), tl.constexpr(SECOND)
 _BLOCK = 256  # features of a program: 602 of them waste a fifth of the lanes

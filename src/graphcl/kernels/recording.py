@@ -1,13 +1,14 @@
-"""A small function of one tensor, recorded in a CUDA graph and replayed: one launch for fifty.
+"""CUDA graphs: work that is recorded once and replayed, one launch in place of a hundred.
 
-NT-Xent of a few thousand rows takes a GPU a quarter of a millisecond and Python eight times that
-to launch. After `EAGER_CALLS` calls of one shape all of it, forward and backward, is recorded; a
-later call copies its input in, replays, and copies the results out.
+`CudaGraphStep` records a whole training step. `replay` records a small function of one tensor:
+NT-Xent of a few thousand rows takes a GPU a quarter of a millisecond and Python eight times that to
+launch. A training step makes one eager call fewer than `replay` allows, so that a loss inside a
+recorded step is never recorded by itself.
 """
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from threading import Lock
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from torch import Tensor
 ROWS = (
     16_384  # above, launches hide behind the arithmetic, and the recording would hold much memory
 )
-EAGER_CALLS = 4  # one more than a training step makes before it is recorded itself
+EAGER_STEPS = 3  # real steps that let libraries allocate and kernels compile before the recording
+EAGER_CALLS = EAGER_STEPS + 1
 KEPT = 2  # recordings; each holds its input, its results and the loss's block of weights
 
 Function = Callable[..., tuple[Tensor, Tensor]]
@@ -49,7 +51,7 @@ class _Recording:
 _calls: dict[Any, int] = {}
 _recordings: OrderedDict[Any, _Recording] = OrderedDict()
 _spare_streams: dict[torch.device, list[Any]] = {}
-_lock = Lock()
+_lock = threading.Lock()
 
 
 def replay(function: Function, h: Tensor, *args: Any) -> tuple[Tensor, Tensor] | None:
@@ -83,3 +85,68 @@ def replay(function: Function, h: Tensor, *args: Any) -> tuple[Tensor, Tensor] |
                 _spare_streams[device].append(given_up.stream)
         _recordings.move_to_end(key)
         return recording(h)
+
+
+_own = threading.local()
+
+
+def _stream(device: torch.device) -> Any:
+    """Returns the stream that this thread records on.
+
+    Libraries keep tens of megabytes for each stream they have seen, so a training must not bring
+    its own; and memory of a pool is shared only by recordings on one stream.
+    """
+    streams = _own.__dict__.setdefault("streams", {})
+    if device not in streams:
+        streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return streams[device]
+
+
+class CudaGraphStep:
+    """Calls `step` eagerly a few times, then records it in a CUDA graph and replays that.
+
+    On small graphs a step is bound by launches, not by arithmetic. The recorded step must use the
+    same tensors every time, draw from `generator` alone and never wait for the device. Seed the
+    generator before each call: a replay draws what an eager call would.
+
+    Args:
+        step: does one training step on a batch and returns a tensor; the batch must be the same
+            at every call.
+        generator: the CUDA generator that `step` draws from.
+        pool: memory that several recordings share, none of them replayed beside another; see
+            `torch.cuda.graph_pool_handle`. Without one the recording has its own. Close all that
+            share one together.
+    """
+
+    def __init__(
+        self, step: Callable[[Any], Tensor], generator: torch.Generator, pool: Any = None
+    ) -> None:
+        self._step, self._generator, self._pool = step, generator, pool
+        self._stream = _stream(generator.device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._result = torch.empty(0)
+        self._calls = 0
+
+    def __call__(self, batch: Any) -> Tensor:
+        """Does one step and returns its result."""
+        if self._calls < EAGER_STEPS:
+            self._calls += 1
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                result = self._step(batch)
+            torch.cuda.current_stream().wait_stream(self._stream)
+            return result
+        if self._graph is None:
+            graph = torch.cuda.CUDAGraph()
+            graph.register_generator_state(self._generator)
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                self._result = self._step(batch)
+            self._graph = graph  # only now: a recording that failed is made anew
+        self._graph.replay()
+        return self._result.clone()
+
+    def close(self) -> None:
+        """Gives the recording's memory back; a cycle of references would hold it for long."""
+        if self._graph is not None:
+            self._graph.reset()
+        self._graph, self._result = None, torch.empty(0)

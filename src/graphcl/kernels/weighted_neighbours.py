@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphcl.kernels.borrow import borrow
+from graphcl.kernels.adjacency import self_weights
+from graphcl.kernels.buffers import borrow
 from graphcl.kernels.counter import Key, draw, draw_word, positions
-from graphcl.kernels.csr import self_weights
 from graphcl.kernels.neighbours import sample_neighbours
 from graphcl.kernels.parallel import parallel, prange
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from graphcl.distributed import ALONE, Share
-from graphcl.kernels.csr import Adjacency, Features
+from graphcl.kernels.adjacency import Adjacency
+from graphcl.kernels.features import Features
 from graphcl.seeding import generator
 from graphcl.settings import check_setting
 from graphcl.views import View

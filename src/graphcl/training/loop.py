@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from graphcl.distributed import ALONE, Share, current_share, data_parallel
 from graphcl.errors import TrainingError
 from graphcl.kernels.blocks import retry_smaller
+from graphcl.kernels.recording import CudaGraphStep
 from graphcl.losses import Loss
 from graphcl.seeding import derive
 from graphcl.settings import check_setting
-from graphcl.training.cuda_graph import CudaGraphStep
 from graphcl.views import View
 
 

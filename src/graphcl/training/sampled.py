@@ -18,7 +18,7 @@ from graphcl.files.npy import read_here_and_there
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import feature_tensor, stored_features
 from graphcl.kernels.blocks import retry_smaller
-from graphcl.kernels.borrow import borrow
+from graphcl.kernels.buffers import borrow
 from graphcl.kernels.stored import StoredFeatures
 from graphcl.kernels.weighted_neighbours import EdgeWeights
 from graphcl.memory import free_memory_bytes

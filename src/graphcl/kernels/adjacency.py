@@ -1,4 +1,4 @@
-r"""Sparse products: mean pooling over neighbours, and sparse features times dense weights.
+r"""The adjacency of a graph on a device, and mean pooling over neighbours.
 
 The adjacency of an undirected graph is symmetric and stays so when an edge is dropped as a unit.
 So the backward pass of mean pooling needs no transposed copy, only other values:
@@ -14,7 +14,8 @@ edges,
 
 A node's own share of its mean is 1 / (d + 1) as without weights, its neighbours divide the rest in
 proportion to their weights, and only ratios matter: weights in other units give the same result.
-Dropping an edge leaves the self-weights as they are. Weights of one are no weights, bit for bit.
+Dropping an edge leaves the self-weights as they are. If every weight is 1, the result is
+bit-identical to that of an unweighted graph.
 
 Differs from the paper: its graphs are unweighted.
 """
@@ -31,7 +32,6 @@ from torch import Tensor
 
 from graphcl.kernels.buffers import empty
 from graphcl.kernels.elu import elu_
-from graphcl.kernels.transposed import pays, transposed_product
 
 with warnings.catch_warnings():
     # The first CSR tensor of a process warns that the format is in beta; users can do nothing.
@@ -225,76 +225,6 @@ def self_weights(indptr: Tensor, weight: Tensor) -> Tensor:
     return torch.where(degree > 0, sums / degree.clamp(min=1), 1)
 
 
-@dataclass(frozen=True)
-class SparseFeatures:
-    """Sparse features on one device, with the transposed pattern that the backward pass needs."""
-
-    indptr: Tensor
-    indices: Tensor
-    values: Tensor
-    transposed_indptr: Tensor
-    transposed_indices: Tensor
-    transposed_order: Tensor  # transposed_values = values[transposed_order]
-    shape: tuple[int, int]
-
-    @classmethod
-    def from_csr(
-        cls,
-        matrix: scipy.sparse.csr_array,
-        *,
-        device: torch.device,
-        dtype: torch.dtype = torch.float32,
-    ) -> "SparseFeatures":
-        """Builds the features from a canonical CSR matrix."""
-        order = scipy.sparse.csr_array(
-            (np.arange(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape
-        ).tocsc()
-
-        def index(array: Any) -> Tensor:
-            return torch.tensor(array, device=device, dtype=torch.int64)
-
-        return cls(
-            indptr=index(matrix.indptr),
-            indices=index(matrix.indices),
-            values=torch.tensor(matrix.data, device=device, dtype=dtype),
-            transposed_indptr=index(order.indptr),
-            transposed_indices=index(order.indices),
-            transposed_order=index(order.data),
-            shape=cast("tuple[int, int]", matrix.shape),
-        )
-
-    def twice(self) -> "SparseFeatures":
-        """Returns the table with a copy of itself below."""
-        rows, columns = self.shape
-        indices = self.indices.repeat(2)
-        lengths = self.indptr.diff().repeat(2)
-        row_of = torch.repeat_interleave(torch.arange(2 * rows, device=indices.device), lengths)
-        order = torch.argsort(indices, stable=True)
-        counts = torch.bincount(indices, minlength=columns)
-        return SparseFeatures(
-            indptr=torch.cat([self.indptr, self.indptr[1:] + len(self.indices)]),
-            indices=indices,
-            values=self.values.repeat(2),
-            transposed_indptr=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
-            transposed_indices=row_of[order],
-            transposed_order=order,
-            shape=(2 * rows, columns),
-        )
-
-    def with_values(self, values: Tensor) -> "SparseFeatures":
-        """Returns the same pattern with other values."""
-        return replace(self, values=values)
-
-    def to_dense(self) -> Tensor:
-        """Returns the features as a dense tensor."""
-        return torch.sparse_csr_tensor(
-            self.indptr, self.indices, self.values, size=self.shape, check_invariants=False
-        ).to_dense()
-
-
-Features = Tensor | SparseFeatures
-
-
 class _MeanPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, adjacency: Adjacency) -> Tensor:
@@ -327,36 +257,6 @@ class _MeanPoolElu(torch.autograd.Function):
         return adjacency.pool_transposed(inner), None
 
 
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, h: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(h, weight)
-        return torch.mm(h, weight, out=empty((len(h), weight.shape[1]), h))
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        h, weight = ctx.saved_tensors
-        return torch.mm(grad, weight.T, out=empty(h.shape, h)), h.T @ grad
-
-
-class _SparseLinear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: SparseFeatures, weight: Tensor) -> Tensor:
-        ctx.x = x
-        return csr_matmul(x.indptr, x.indices, x.values, weight)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        x: SparseFeatures = ctx.x
-        if grad.device.type == "cpu" and pays(len(x.values), x.shape[1], grad.shape[1], grad.dtype):
-            rows = (x.indptr, x.indices, x.values)
-            return None, transposed_product(*rows, grad, x.shape[1])
-        values = x.values[x.transposed_order]
-        return None, csr_matmul(x.transposed_indptr, x.transposed_indices, values, grad)
-
-
 def mean_pool(h: Tensor, adjacency: Adjacency) -> Tensor:
     r"""Returns :math:`\hat A H`: each node's mean over itself and its neighbours.
 
@@ -370,15 +270,3 @@ def mean_pool(h: Tensor, adjacency: Adjacency) -> Tensor:
 def mean_pool_elu(h: Tensor, adjacency: Adjacency) -> Tensor:
     r"""Returns :math:`\mathrm{ELU}(\hat A H)`, the arguments as in `mean_pool`."""
     return cast("Tensor", _MeanPoolElu.apply(h, adjacency))  # type: ignore[no-untyped-call]
-
-
-def product(h: Tensor, weight: Tensor) -> Tensor:
-    """Returns ``h @ weight``; large results, gradients too, lie in memory from `empty`."""
-    return cast("Tensor", _Product.apply(h, weight))  # type: ignore[no-untyped-call]
-
-
-def linear(x: Features, weight: Tensor) -> Tensor:
-    """Returns ``x @ weight`` for dense or sparse `x`; sparse `x` is not differentiated."""
-    if isinstance(x, Tensor):
-        return x @ weight
-    return cast("Tensor", _SparseLinear.apply(x, weight))  # type: ignore[no-untyped-call]
