@@ -3,7 +3,7 @@ import pytest
 import scipy.sparse
 import torch
 
-from graphcl.kernels import csr, transposed
+from graphcl.kernels import features, transposed
 from graphcl.kernels.features import SparseFeatures, linear
 from graphcl.kernels.transposed import pays, transposed_product
 
@@ -65,7 +65,7 @@ def test_the_gradient_is_the_same_both_ways(monkeypatch):
     outer = torch.randn(30, 8)
     gradients = []
     for answer in (True, False):
-        monkeypatch.setattr(csr, "pays", lambda *_, answer=answer: answer)
+        monkeypatch.setattr(features, "pays", lambda *_, answer=answer: answer)
         weight = torch.ones(20, 8, requires_grad=True)
         (linear(x, weight) * outer).sum().backward()
         gradients.append(weight.grad)
