@@ -43,7 +43,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        value: Any = _version()
+        value: Any = import_module("graphcl.version").package_version()
     elif name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
     else:
@@ -54,12 +54,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__, "__version__"])
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("graphcl")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "0+unknown"

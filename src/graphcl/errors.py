@@ -10,6 +10,7 @@
     │   └── RunError                     a run directory that is missing, damaged or in the way
     ├── MissingExtraError (ImportError)  an optional dependency is not installed
     └── TrainingError                    training cannot go on, or would not fit
+    TrainingEndedError  training was interrupted, or a process of its group died
 
 The command line answers each with one line and exit code 2; anything else is a bug.
 """
@@ -62,6 +63,18 @@ class MissingExtraError(GraphCLError, ImportError):
 
 class TrainingError(GraphCLError):
     """Training cannot go on."""
+
+
+class TrainingEndedError(Exception):
+    """Training ended early, and not by an error in what the user gave.
+
+    Attributes:
+        code: the exit code: 130 interrupted, 1 where torchrun should start the process again.
+    """
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def require(condition: bool, owner: str, parameter: str, constraint: str, value: object) -> None:

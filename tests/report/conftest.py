@@ -6,6 +6,7 @@ import pytest
 from graphcl.evaluation.confusion import Confusion
 from graphcl.evaluation.unsupervised import Agreement, Clusters
 from graphcl.report.contents import Contents, MapPoints
+from graphcl.runs.files import RunConfig
 from graphcl.runs.nodes import RunNodes
 
 
@@ -35,7 +36,7 @@ def made_up(n=300, *, labelled=True, ids=None, name="made up", seed=0, blobs=6) 
     }
     return Contents(
         name=name,
-        config={"recipe": {"encoder": "mean", "layers": 2, "dim": 512}, "run": {"seed": 0}},
+        config=RunConfig({"encoder": "mean", "layers": 2, "dim": 512}, seed=0),
         result={
             "graph": {"name": name, "source": name, "nodes": n, "edges": 4 * n, "features": 50},
             "probe": probe if labelled else None,

@@ -6,8 +6,7 @@ def test_several_graphs_have_a_report(collection, tmp_path, recipe):
     from graphcl.report.contents import gather
     from graphcl.report.page import render
     from graphcl.runs import files as runs
-    from graphcl.runs.describe import describe_nodes
-    from graphcl.runs.nodes import write_nodes
+    from graphcl.runs.nodes import describe_nodes, write_nodes
 
     model = GraphCL(recipe, device="cpu")
     z = np.concatenate(model.fit_transform(collection))

@@ -13,6 +13,7 @@ from graphcl.errors import RunError
 from graphcl.report import page as page_module
 from graphcl.report.packing import unpack
 from graphcl.report.page import map_data, render
+from graphcl.runs.files import Origin, RunConfig
 from tests.report.conftest import made_up
 
 NASTY = [
@@ -96,7 +97,7 @@ def test_users_words_are_no_markup():
         "seed": NASTY[0],
     }
     recipe = {"encoder": NASTY[1], NASTY[0]: NASTY[1]}
-    config = {"recipe": recipe, "run": {"seed": NASTY[0], "method": NASTY[1]}}
+    config = RunConfig(recipe, seed=0, origin=Origin(graph=NASTY[1]))
     page = render(dataclasses.replace(nasty, result=result, config=config, notes=[NASTY[0]]))
     plain, parser = parsed(render(made_up(64))), parsed(page)
     assert parser.tags.count("script") == 2

@@ -13,6 +13,7 @@ from graphcl.errors import DatasetError
 from scripts.build_planetoid import load_arrays
 from tests.forging import Hostile
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("nothing_runs")
 
 
@@ -67,7 +68,7 @@ def test_a_pickle_of_arrays_is_read(tmp_path):
 
 
 def test_the_build_script_reproduces_the_bundled_files(data_folder, tmp_path, monkeypatch):
-    script = runpy.run_path("scripts/build_planetoid.py")
+    script = runpy.run_path(str(ROOT / "scripts/build_planetoid.py"))
     bundled = script["BUNDLED"]
     monkeypatch.setitem(script["build"].__globals__, "BUNDLED", tmp_path)
     for name in ("cora", "citeseer", "pubmed"):

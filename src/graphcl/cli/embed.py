@@ -26,6 +26,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs.embeddings import check_output, write_embeddings
 from graphcl.tabular.options import TableOptions
+from graphcl.training_run import embed_rows
 
 
 @takes_tables
@@ -67,7 +68,7 @@ def embed(
         graphcl embed runs/edges new_edges.csv --nodes new_nodes.csv --out new.csv
     """
     check_output(out, overwrite=overwrite)
-    if "method" in runs.read_config(run, baselines=True):
+    if runs.read_config(run, baselines=True).method:
         _embed_baseline(run, graph, out, rows=rows, as_json=as_json)
         return
     launch(processes)
@@ -97,7 +98,7 @@ def _embed_baseline(run: Path, graph: str | None, out: Path, *, rows: str, as_js
     Raises:
         RunError: another graph is asked for, or the baseline is supervised and has none.
     """
-    name = runs.read_config(run, baselines=True)["method"].get("name")
+    name = runs.read_config(run, baselines=True).method
     source = run_graph(run)
     if graph is not None and graph != source:
         raise RunError(f"{run}: {name} keeps embeddings of {source} alone; train it on {graph}")
@@ -115,19 +116,6 @@ def _report(about: dict[str, Any], z: npt.NDArray[np.float32], *, as_json: bool)
         print_json(about | {"nodes": z.shape[0], "dim": z.shape[1]})
     else:
         print(f"{about['out']}: {z.shape[0]:,} embeddings of {z.shape[1]} numbers")
-
-
-def embed_rows(
-    model: GraphCL,
-    graph: Graph | GraphCollection,
-    *,
-    nodes: slice | None = None,
-    scratch: Path | None = None,
-) -> npt.NDArray[np.float32]:
-    """Returns the embeddings of a graph, or of all graphs of a collection one below the other."""
-    if isinstance(graph, GraphCollection):
-        return np.concatenate(model.transform(graph))
-    return model.transform(graph, nodes=nodes, scratch=scratch)
 
 
 def _range(text: str, graph: Graph | GraphCollection) -> slice | None:

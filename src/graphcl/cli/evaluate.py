@@ -91,7 +91,8 @@ def evaluate(
             report["runs_identical"] = True
     if not first_process():
         return
-    report |= note(graph)
+    if note(graph):
+        report["note"] = note(graph)
     if as_json:
         print_json(report)
         return
@@ -105,14 +106,13 @@ def _trainings(
 ) -> tuple[Callable[..., list[dict[str, Any]]], int]:
     """Returns what repeats the run's training with `changed` settings, and the run's own seed."""
     config = runs.read_config(run, baselines=True)
-    if "method" not in config:
+    if not config.method:
         model = GraphCL.load(run)
         recipe = model.recipe_.with_values(**changed)
         return partial(repeat_method, "graphcl", graph, settings=asdict(recipe)), model.seed
-    seed = config["run"].get("seed")
-    if not isinstance(seed, int):
+    if config.seed is None:
         raise RunError(f"{run / runs.CONFIG}: [run] lacks the seed")
-    name, dataset = str(config["method"].get("name")), dataset_of(run_graph(run))
-    settings = config["settings"] | changed
-    find_baseline(name).method(dataset, **settings)  # refused here rather than in every process
-    return partial(repeat_method, name, graph, dataset, settings=settings), seed
+    dataset, settings = dataset_of(run_graph(run)), {**config.settings, **changed}
+    # Refused here rather than in every process.
+    find_baseline(config.method).method(dataset, **settings)
+    return partial(repeat_method, config.method, graph, dataset, settings=settings), config.seed

@@ -15,7 +15,7 @@ import typer
 from graphcl.cli._shared.interrupts import interrupts
 from graphcl.cli._shared.lazy import InterruptedCommandError, LazyGroup, register
 from graphcl.cli._shared.verbosity import QuietOption, VerboseOption, is_verbose, volume
-from graphcl.errors import GraphCLError
+from graphcl.errors import GraphCLError, TrainingEndedError
 
 # typer carries its own copy of click in some versions; this is ClickException in either.
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -84,6 +84,8 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         sys.stdout.flush()
     except GraphCLError as error:
         return _failure(str(error))
+    except TrainingEndedError as error:
+        return error.code, str(error)
     except _CommandLineError as error:
         context = getattr(error, "ctx", None)
         message = getattr(error, "format_message", error.__str__)()

@@ -12,8 +12,7 @@ from graphcl.cli._shared.graphs import load_run_graph
 from graphcl.cli._shared.options import JsonOption, print_json
 from graphcl.errors import RunError, require, suggestion
 from graphcl.runs import files as runs
-from graphcl.runs.describe import describe_nodes
-from graphcl.runs.nodes import RunNodes, read_nodes
+from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
 
 MOST_COMPARED = 100_000  # ids that a suggestion is looked for among
 

@@ -7,10 +7,8 @@ from typing import Any, Self
 
 import torch
 
-from graphcl import __version__
 from graphcl.errors import RunError
 from graphcl.estimator.parts import Parts
-from graphcl.files.text import format_toml
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
 from graphcl.training import EpochMetrics
@@ -39,17 +37,20 @@ class Fitted:
     seconds: float = 0.0
     mode: Mode | None = None
 
-    def write(self, folder: Path, **origin: str) -> None:
+    def write(self, folder: Path, origin: runs.Origin) -> None:
         """Writes configuration, weights and metrics into an existing folder.
 
         Args:
             folder: not yet a run.
-            origin: what `config.toml` keeps of the graph.
+            origin: the graph that was trained on.
         """
-        about: dict[str, str | int] = {"format": runs.FORMAT, "graphcl": __version__}
-        about |= {"seed": self.seed, "num_features": self.num_features, **origin}
-        recipe = self.parts.recipe.to_toml()
-        (folder / runs.CONFIG).write_text(f"[recipe]\n{recipe}\n[run]\n{format_toml(about)}")
+        config = runs.RunConfig(
+            asdict(self.parts.recipe),
+            seed=self.seed,
+            num_features=self.num_features,
+            origin=origin,
+        )
+        (folder / runs.CONFIG).write_text(config.to_toml())
         runs.write_weights(folder / runs.MODEL, self.encoder.state_dict())
         lines = [json.dumps(asdict(metrics), allow_nan=False) for metrics in self.history]
         (folder / runs.METRICS).write_text("".join(f"{line}\n" for line in lines))
@@ -64,14 +65,11 @@ class Fitted:
         """
         where = folder / runs.CONFIG
         config = runs.read_config(folder)
-        parts = Parts(Recipe.from_mapping(config["recipe"], where=str(where)), **own)
-        about = config["run"]
-        for key in ("seed", "num_features"):
-            if key not in about:
-                raise RunError(f"{where}: [run] lacks {key!r}")
-            if type(about[key]) is not int:
-                raise RunError(f"{where}: [run] {key} must be a whole number; got {about[key]!r}")
-        seed, num_features = about["seed"], about["num_features"]
+        parts = Parts(Recipe.from_mapping(config.recipe, where=str(where)), **own)
+        seed, num_features = config.seed, config.num_features
+        if seed is None or num_features is None:
+            lacking = "seed" if seed is None else "num_features"
+            raise RunError(f"{where}: [run] lacks {lacking!r}")
         _require_sizes(parts, num_features, folder)
         encoder = parts.new_encoder(num_features, seed=seed)
         try:

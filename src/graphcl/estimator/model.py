@@ -10,11 +10,7 @@ from typing import Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
-import sklearn
-import sklearn.exceptions
-import sklearn.utils
 import torch
-from sklearn.base import BaseEstimator
 
 from graphcl.devices import resolve_device
 from graphcl.distributed import current_share
@@ -23,6 +19,7 @@ from graphcl.encoders import EncoderFactory, LayeredEncoder
 from graphcl.errors import GraphCLError, GraphError, RunError, require
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.parts import Parts
+from graphcl.estimator.transformer import SklearnTransformer, as_table
 from graphcl.graphs.collection import GraphCollection, as_graphs
 from graphcl.graphs.fingerprint import fingerprint
 from graphcl.graphs.graph import Graph
@@ -31,6 +28,7 @@ from graphcl.losses import Loss
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.recipes.recipe import recipe_keys
 from graphcl.runs import files as runs
+from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.training import Checkpoints, EpochMetrics, train
 from graphcl.training.loop import TrainingState
 from graphcl.training.modes import Mode
@@ -42,11 +40,7 @@ Several = GraphCollection | list[Any] | tuple[Any, ...]
 LAYERWISE_NODES = 50_000  # above, inference goes layer by layer in blocks of rows
 
 
-class NotFittedError(GraphCLError, sklearn.exceptions.NotFittedError):  # type: ignore[misc]
-    """`transform` or `save` was called before `fit`."""
-
-
-class GraphCL(BaseEstimator):  # type: ignore[misc]
+class GraphCL(SklearnTransformer):
     """Learns node embeddings of an attributed graph, or of several, without labels.
 
     Args:
@@ -94,7 +88,6 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
     mode_: Mode
     seconds_: float
     seed_: int
-    _fitted: Fitted | None = None
 
     def __init__(
         self,
@@ -293,9 +286,9 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
                 scratch=scratch,
                 on_rows=RowProgress() if self.verbose else lambda *_: None,
             )
-            return self._table(z, graph, nodes)
+            return as_table(self, z, graph, nodes)
         x, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
-        return self._table(embed(encoder, x, adjacency)[nodes or slice(None)], graph, nodes)
+        return as_table(self, embed(encoder, x, adjacency)[nodes or slice(None)], graph, nodes)
 
     @overload
     def fit_transform(self, graph: Several, y: None = None) -> list[Rows]: ...
@@ -306,44 +299,6 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         given = as_graphs(graph)
         return self.fit(given, y).transform(given)
 
-    def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[Any]:  # noqa: ARG002
-        """Returns the names of an embedding's columns: ``graphcl0`` and so on.
-
-        Args:
-            input_features: ignored; for scikit-learn.
-        """
-        fitted = self._require_fitted("get_feature_names_out")
-        width = fitted.parts.recipe.dim
-        if isinstance(fitted.encoder, LayeredEncoder):
-            width = fitted.encoder.statement()[-1].outputs
-        return np.array([f"graphcl{column}" for column in range(width)], dtype=object)
-
-    def set_output(self, *, transform: str | None = None) -> Self:
-        """Chooses what `transform` returns: ``default`` arrays, or ``pandas`` or ``polars`` tables.
-
-        A pandas table has the graph's node ids for its index; Polars knows no index.
-        """
-        if transform is not None:
-            known = ("default", "pandas", "polars")
-            require(transform in known, "set_output", "transform", ", ".join(known), transform)
-            self._sklearn_output_config = {"transform": transform}
-        return self
-
-    def _table(self, z: Rows, graph: Graph, nodes: slice | None) -> Any:
-        asked = getattr(self, "_sklearn_output_config", {}).get("transform")
-        kind = asked or sklearn.get_config()["transform_output"]
-        names = self.get_feature_names_out()
-        if kind == "pandas":
-            import pandas
-
-            ids = None if graph.node_ids is None else graph.node_ids[nodes or slice(None)]
-            return pandas.DataFrame(z, index=ids, columns=names)
-        if kind == "polars":
-            import polars
-
-            return polars.DataFrame(z, schema=names.tolist(), orient="row")
-        return z
-
     def __getattr__(self, name: str) -> Any:
         """Returns what `fit` has found: the attributes that end in an underscore."""
         found = _FITTED.get(name)
@@ -351,34 +306,27 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return found(self._fitted)
 
-    def __sklearn_tags__(self) -> Any:
-        """Tells scikit-learn that X is a graph, or a list of graphs, and no table of numbers."""
-        tags = super().__sklearn_tags__()
-        tags.estimator_type = "transformer"
-        tags.transformer_tags = sklearn.utils.TransformerTags(preserves_dtype=[])
-        tags.input_tags.two_d_array = False
-        tags.target_tags.required = False
-        tags.no_validation = True
-        return tags
-
-    def __sklearn_is_fitted__(self) -> bool:
-        """Says whether `fit` was called, for scikit-learn's `check_is_fitted`."""
-        return self._fitted is not None
-
-    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+    def save(self, path: str | Path, *, graph: Any = None, overwrite: bool = False) -> None:
         """Writes a run directory that `load` reads back; it appears whole or not at all.
 
         Args:
             path: the directory.
+            graph: a graph, or several. Its embeddings and the names of its nodes are kept in the
+                run, as `graphcl train` does, for `graphcl report` and `graphcl neighbors`.
             overwrite: replace a run that is there. Anything else that is there is never touched.
         """
         self._require_fitted("save")
+        given = None if graph is None else as_graphs(graph)
+        z: Any = None if given is None else self.transform(given)
         with runs.new_run(Path(path), overwrite=overwrite) as folder:
-            self.write_to(folder)
+            self.write_to(folder, runs.Origin())
+            if given is not None:
+                np.save(folder / runs.EMBEDDINGS, np.concatenate(z) if isinstance(z, list) else z)
+                write_nodes(folder, describe_nodes(given))
 
-    def write_to(self, folder: Path, **origin: str) -> None:
+    def write_to(self, folder: Path, origin: runs.Origin) -> None:
         """Writes configuration, weights and metrics into an existing folder."""
-        self._require_fitted("save").write(folder, **origin)
+        self._require_fitted("save").write(folder, origin)
 
     @classmethod
     def load(
@@ -416,11 +364,6 @@ class GraphCL(BaseEstimator):  # type: ignore[misc]
         )
         model._fitted = fitted
         return model
-
-    def _require_fitted(self, verb: str) -> Fitted:
-        if self._fitted is None:
-            raise NotFittedError(f"GraphCL: call fit before {verb}")
-        return self._fitted
 
 
 _FITTED: dict[str, Callable[[Fitted], Any]] = {

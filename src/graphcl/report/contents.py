@@ -31,8 +31,8 @@ from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.report.projection import NEIGHBOURS, principal, project, usable_method
 from graphcl.runs import files as runs
-from graphcl.runs.describe import describe_nodes
-from graphcl.runs.nodes import RunNodes, read_nodes
+from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
+from graphcl.runs.results import read_result
 from graphcl.seeding import derive, generator
 from graphcl.training.loop import BatchSource
 
@@ -69,7 +69,7 @@ class Contents:
     """Everything a page shows; nothing in it is markup."""
 
     name: str
-    config: dict[str, Any]
+    config: runs.RunConfig
     result: dict[str, Any]
     metrics: list[dict[str, Any]]
     nodes: RunNodes
@@ -101,7 +101,7 @@ def gather(
         RunError: the run is damaged, or holds embeddings of another number of nodes.
     """
     config, z = runs.read_config(run), runs.read_embeddings(run)
-    result = runs.read_result(run)
+    result = read_result(run)
     nodes = read_nodes(run) or (describe_nodes(graph) if graph is not None else None)
     if nodes is None:
         raise RunError(f"{run}: keeps no node ids, and its graph is gone ({why})")

@@ -14,16 +14,15 @@ MOST_BARS = 24
 
 def lead(contents: Contents) -> str:
     """Returns one sentence: what was trained on what."""
-    result, recipe = contents.result, contents.config["recipe"]
-    method = str(contents.config["run"].get("method", "GraphCL"))
-    source = str(result.get("graph", {}).get("source", contents.config["run"].get("graph", "")))
+    result, recipe = contents.result, contents.config.recipe
+    source = str(result.get("graph", {}).get("source", contents.config.origin.graph))
     where = f" on <code>{escape(source)}</code>" if source else ""
     encoder = f"{recipe.get('layers', '?')}-layer {recipe.get('encoder', '')} encoder"
     state = "" if result.get("status", "complete") == "complete" else "; training was interrupted"
     return (
-        f'<p class="lead">{escape(method)} trained{where}: a {escape(encoder)} of '
+        f'<p class="lead">GraphCL trained{where}: a {escape(encoder)} of '
         f"{escape(str(recipe.get('dim', '?')))} dimensions, seed "
-        f"{escape(str(contents.config['run'].get('seed', '?')))}, on "
+        f"{'?' if contents.config.seed is None else contents.config.seed}, on "
         f"{escape(str(result.get('device', 'an unknown device')))}{state}.</p>"
     )
 
@@ -109,7 +108,7 @@ def training_section(contents: Contents) -> str:
     curves = (
         f'<div class="two">{"".join(figures)}</div>' if figures else "<p>No epoch recorded.</p>"
     )
-    recipe = "\n".join(f"{key} = {value}" for key, value in contents.config["recipe"].items())
+    recipe = "\n".join(f"{key} = {value}" for key, value in contents.config.recipe.items())
     details = f"<details><summary>The recipe</summary><pre>{escape(recipe)}</pre></details>"
     return _card("Training", curves + details)
 

@@ -11,6 +11,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,61 @@ from torch import Tensor
 from graphcl.errors import RunError
 from graphcl.files.atomic import check_new_folder, whole_folder, write_whole
 from graphcl.files.npy import map_npy
-from graphcl.files.text import read_text
+from graphcl.files.text import format_toml, read_text
 from graphcl.files.weights import check_tensors, read_tensors
+from graphcl.version import package_version
 
 FORMAT = 1
 CONFIG, MODEL, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
 METRICS_BYTES = 1 << 28  # a million epochs
 EMBEDDINGS, PREDICTIONS, RESULT = "embeddings.npy", "predictions.npy", "result.json"
 CURVES = "tensorboard"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which graph a run was trained on; texts are empty where that is not known.
+
+    Attributes:
+        graph: how the caller named it: a dataset, a path or a query.
+        fingerprint: a few digits by which the run knows it again.
+        tables: what the caller said of tables, as JSON.
+    """
+
+    graph: str = ""
+    fingerprint: str = ""
+    tables: str = ""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What `config.toml` says.
+
+    Attributes:
+        recipe: GraphCL's, not yet checked; empty for a baseline.
+        method: the baseline's name; empty for GraphCL.
+        settings: the baseline's.
+        seed: None where a damaged file lacks it.
+        num_features: likewise; a baseline's run has none.
+        origin: the graph.
+    """
+
+    recipe: Mapping[str, Any]
+    method: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    num_features: int | None = None
+    origin: Origin = Origin()
+
+    def to_toml(self) -> str:
+        """Returns the file's text."""
+        about: dict[str, Any] = {"format": FORMAT, "graphcl": package_version(), "seed": self.seed}
+        about |= {"num_features": self.num_features, **asdict(self.origin)}
+        tables: dict[str, Mapping[str, Any]] = {"recipe": self.recipe}
+        if self.method:
+            tables = {"method": {"name": self.method}, "settings": self.settings}
+        tables["run"] = {key: value for key, value in about.items() if value not in (None, "")}
+        return "\n".join(f"[{name}]\n{format_toml(values)}" for name, values in tables.items())
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:
@@ -56,48 +104,58 @@ def new_run(path: Path, *, overwrite: bool = False, within: Path | None = None) 
         yield staging
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Writes one JSON object, indented, by rename."""
-    write_whole(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
-
-
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     """Writes weights as safetensors, by rename."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     write_whole(path, safetensors.torch.save(tensors))
 
 
-def read_config(run: Path, *, baselines: bool = False) -> dict[str, Any]:
-    """Returns the parsed `config.toml` of a run.
+def read_config(run: Path, *, baselines: bool = False) -> RunConfig:
+    """Returns what the `config.toml` of a run says.
 
     Args:
         run: the directory.
-        baselines: accept a baseline's run too, which has [method] and [settings] for a [recipe].
+        baselines: accept a baseline's run too.
 
     Raises:
         RunError: no run, a damaged one, or a baseline's where only GraphCL's will do.
     """
     if not run.is_dir():
         raise RunError(f"{run}: no such run")
+    where = run / CONFIG
     try:
-        config = tomllib.loads(read_text(run / CONFIG, RunError))
+        config = tomllib.loads(read_text(where, RunError))
     except FileNotFoundError:
         raise RunError(f"{run}: not a run (it has no {CONFIG})") from None
     except RunError:
         raise
     except (ValueError, RecursionError) as error:  # also a number of too many digits
-        raise RunError(f"{run / CONFIG}: not TOML ({error})") from None
+        raise RunError(f"{where}: not TOML ({error})") from None
     wanted = ("method", "settings", "run") if "method" in config else ("recipe", "run")
     if not all(isinstance(config.get(table), dict) for table in wanted):
         tables = " and ".join(f"[{table}]" for table in wanted)
-        raise RunError(f"{run / CONFIG}: lacks the tables {tables}")
+        raise RunError(f"{where}: lacks the tables {tables}")
+    about, method = config["run"], str(config.get("method", {}).get("name", ""))
     if "method" in config and not baselines:
-        name = config["method"].get("name")
-        raise RunError(f"{run}: a run of the baseline {name!r}; this needs a run of GraphCL")
-    if config["run"].get("format") != FORMAT:
-        found = config["run"].get("format")
+        raise RunError(f"{run}: a run of the baseline {method!r}; this needs a run of GraphCL")
+    if about.get("format") != FORMAT:
+        found = about.get("format")
         raise RunError(f"{run}: run format {found!r}; this version reads format {FORMAT}")
-    return config
+    for key in ("seed", "num_features"):
+        if key in about and type(about[key]) is not int:
+            raise RunError(f"{where}: [run] {key} must be a whole number; got {about[key]!r}")
+    texts = {key: about[key] for key in ("graph", "fingerprint", "tables") if key in about}
+    for key, text in texts.items():
+        if not isinstance(text, str):
+            raise RunError(f"{where}: [run] {key} must be text; got {str(text)[:60]}")
+    return RunConfig(
+        recipe=config.get("recipe", {}),
+        method=method,
+        settings=config.get("settings", {}),
+        seed=about.get("seed"),
+        num_features=about.get("num_features"),
+        origin=Origin(**texts),
+    )
 
 
 def read_weights(run: Path) -> dict[str, Tensor]:
@@ -138,20 +196,6 @@ def read_embeddings(run: Path) -> Any:
         return map_npy(path, RunError)
     except FileNotFoundError:
         raise RunError(f"{run}: has no {EMBEDDINGS}; make them with: graphcl embed") from None
-
-
-def read_result(run: Path) -> dict[str, Any]:
-    """Returns the parsed `result.json` of a run; empty where there is none."""
-    path = run / RESULT
-    if not path.exists():
-        return {}
-    try:
-        result = json.loads(read_text(path, RunError))
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{path}: damaged ({error})") from None
-    if not isinstance(result, dict):
-        raise RunError(f"{path}: holds no JSON object")
-    return result
 
 
 def read_predictions(run: Path) -> Any:

@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from graphcl.errors import RunError
 from graphcl.files.npz import read_npz
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph, split_gap
 
 NODES = "nodes.npz"
 SPLITS = ("", "train", "validation", "test")
@@ -39,6 +41,23 @@ class RunNodes:
 
     def __len__(self) -> int:
         return len(self.degree)
+
+
+def describe_nodes(graph: Graph | GraphCollection) -> RunNodes:
+    """Returns what a run keeps of the nodes of a graph, or of several one below the other."""
+    graphs = graph.graphs if isinstance(graph, GraphCollection) else (graph,)
+    degree = np.concatenate([np.diff(one.indptr) for one in graphs])
+    ids = np.arange(graph.num_nodes) if graph.node_ids is None else graph.node_ids[:]
+    y = graph.y if graph.y is not None and graph.y.ndim == 1 else None
+    split: Array | None = None
+    if isinstance(graph, GraphCollection):
+        split = np.repeat(np.arange(1, 4), graph.split_nodes)
+    elif graph.has_split or split_gap(graph):  # half a split is no reason to draw another
+        split = np.zeros(graph.num_nodes, np.uint8)
+        for code, mask in enumerate((graph.train_mask, graph.val_mask, graph.test_mask), 1):
+            if mask is not None:
+                split[np.asarray(mask)] = code
+    return RunNodes(ids, degree, y, split)
 
 
 def write_nodes(folder: Path, nodes: RunNodes) -> None:

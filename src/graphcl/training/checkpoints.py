@@ -11,13 +11,14 @@ the position says it all.
 
 import hashlib
 import json
+import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import safetensors.torch
 import torch
@@ -25,7 +26,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from graphcl.distributed import any_of, current_share, from_rank
-from graphcl.errors import RunError, require
+from graphcl.errors import ParameterError, RunError, require
 from graphcl.files.atomic import remove_folder, whole_folder
 from graphcl.training.loop import EpochMetrics, TrainingState
 
@@ -33,6 +34,31 @@ FORMAT = 1
 STATE, ABOUT = "state.safetensors", "checkpoint.json"
 EVERY_SECONDS = 60.0
 KEEP = 2  # the second is for the day the first is found damaged
+
+
+class Pace(NamedTuple):
+    """How often to save; see `Checkpoints`."""
+
+    every_seconds: float = EVERY_SECONDS
+    every_epochs: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads ``60s``, ``5min``, ``10epochs`` or ``never``.
+
+        Raises:
+            ParameterError: it is none of these.
+        """
+        if text == "never":
+            return cls(0.0)
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|epochs?)", text.replace(" ", ""))
+        if not found or float(found[1]) == 0 or ("." in found[1] and "epoch" in found[2]):
+            raise ParameterError(
+                f"train: --checkpoint-every must be like 60s, 5min, 10epochs or never; got {text!r}"
+            )
+        if "epoch" in found[2]:
+            return cls(0.0, int(found[1]))
+        return cls(float(found[1]) * (60 if found[2] == "min" else 1))
 
 
 class StoppedError(Exception):

@@ -17,9 +17,9 @@ import scipy
 import sklearn
 import torch
 
-from graphcl import __version__
 from graphcl.devices import device_name
 from graphcl.errors import RunError
+from graphcl.version import package_version
 
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
 Row: TypeAlias = dict[str, Json]
@@ -166,7 +166,7 @@ def provenance(device: torch.device) -> Row:
 def versions() -> dict[str, str]:
     """Returns the versions that a result depends on."""
     return {
-        "graphcl": __version__,
+        "graphcl": package_version(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,

@@ -151,6 +151,8 @@ def test_a_baselines_run_is_none_of_graphcls(dgi, capsys):
         GraphCL.load(dgi)
     kept = (dgi / "config.toml").read_text()
     (dgi / "config.toml").write_text(kept.replace("seed = 0", "seed = 'x'"))
+    assert "seed must be a whole number" in fails(capsys, "evaluate", str(dgi), "--runs", "2")
+    (dgi / "config.toml").write_text(kept.replace("seed = 0", ""))
     assert "lacks the seed" in fails(capsys, "evaluate", str(dgi), "--runs", "2")
     (dgi / "config.toml").write_text(kept.replace('name = "dgi"', 'name = "dgj"'))
     assert "did you mean 'dgi'?" in fails(capsys, "evaluate", str(dgi), "--runs", "2")

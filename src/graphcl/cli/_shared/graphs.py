@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from graphcl.cli._shared.tables import print_notes
 from graphcl.datasets import CATALOGUE, load_dataset
@@ -64,8 +63,8 @@ def names_tables(name: str, tables: TableOptions) -> bool:
 
 def run_graph(run: Path) -> str:
     """Returns what the run was trained on, as the command line names it."""
-    source = runs.read_config(run, baselines=True)["run"].get("graph")
-    if not isinstance(source, str):
+    source = runs.read_config(run, baselines=True).origin.graph
+    if not source:
         raise RunError(f"{run}: does not say which graph it was trained on; name one")
     return source
 
@@ -81,8 +80,8 @@ def load_run_graph(run: Path) -> Graph | GraphCollection:
         graph = load_graph(source, run_tables(run))
     except GraphCLError as error:
         raise RunError(f"{error} (the graph that {run} was trained on)") from None
-    expected = runs.read_config(run, baselines=True)["run"].get("fingerprint")
-    if expected is not None and graph_fingerprint(graph) != expected:
+    expected = runs.read_config(run, baselines=True).origin.fingerprint
+    if expected and graph_fingerprint(graph) != expected:
         raise RunError(f"{run}: was trained on another graph than {source} is now")
     return graph
 
@@ -94,8 +93,8 @@ def graph_fingerprint(graph: Graph | GraphCollection) -> str:
 
 def run_tables(run: Path) -> TableOptions | None:
     """Returns what was said of the tables that a run was trained on; None where it had none."""
-    text = runs.read_config(run, baselines=True)["run"].get("tables")
-    if text is None:
+    text = runs.read_config(run, baselines=True).origin.tables
+    if not text:
         return None
     try:
         given = json.loads(text)
@@ -105,18 +104,6 @@ def run_tables(run: Path) -> TableOptions | None:
         raise RunError(f"{run / runs.CONFIG}: [run] tables is damaged") from None
 
 
-def note(graph: Graph | GraphCollection) -> dict[str, str]:
-    """Returns ``{"note": …}`` where something must be said beside every score on `graph`."""
-    text = graph.note if isinstance(graph, GraphCollection) else ""
-    return {"note": text} if text else {}
-
-
-def graph_facts(graph: Graph | GraphCollection, source: str) -> dict[str, Any]:
-    """Returns what `result.json` says of the graph; `source` is how the command line named it."""
-    return {
-        "name": graph.name,
-        "source": source,
-        "nodes": graph.num_nodes,
-        "edges": graph.num_edges,
-        "features": graph.num_features,
-    }
+def note(graph: Graph | GraphCollection) -> str:
+    """Returns what must be said beside every score on `graph`; mostly nothing."""
+    return graph.note if isinstance(graph, GraphCollection) else ""

@@ -5,20 +5,18 @@ checkpoint. It takes any exit code but 0 for a death. A worker that ends on purp
 or because it was asked to stop, therefore leaves its code in a file and exits 0.
 """
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from graphcl.distributed import Share, from_rank, launched
-from graphcl.errors import RunError, require
+from graphcl.distributed import launched
+from graphcl.errors import require
 
 T = TypeVar("T")
 
@@ -71,24 +69,6 @@ def _run(processes: int, folder: Path) -> int:
         if agent.poll() is None:
             agent.terminate()
     return _outcome(folder) or (1 if code else 0)
-
-
-def agree(work: Callable[[], T], share: Share) -> T:
-    """Returns what `work` returns on rank 0, or raises there what it raises, on every rank.
-
-    For what looks at files, which only rank 0 need have. The result must be plain, as in JSON.
-    """
-    said: dict[str, Any] = {}
-    if share.first:
-        try:
-            said = {"value": work()}
-        except RunError as error:
-            said = {"error": str(error)}
-    if share.world > 1:
-        said = json.loads(from_rank(json.dumps(said).encode(), share))
-    if "error" in said:
-        raise RunError(said["error"])
-    return cast("T", said["value"])
 
 
 def announce() -> bool:

@@ -36,9 +36,3 @@ def epoch_log(kind: str | None, unfinished: Path) -> "Iterator[Callable[[EpochMe
     with TensorBoardLog(folder) as log:
         print(f"watch it with: tensorboard --logdir {folder}", file=sys.stderr, flush=True)
         yield log
-
-
-def keep_log(kind: str | None, unfinished: Path, run: Path) -> None:
-    """Moves the curves of a training that went well, if they were asked for, into its run."""
-    if kind is not None:
-        (unfinished / CURVES).rename(run / CURVES)

@@ -1,6 +1,6 @@
 """The probe on the command line: its progress, and its scores as text."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -37,7 +37,7 @@ def probe_progress(steps: int) -> Iterator[Callable[[int], None]]:
         yield lambda step: show(step, steps)
 
 
-def probe_text(probe: dict[str, Any]) -> str:
+def probe_text(probe: Mapping[str, Any]) -> str:
     """Returns one probe's scores and what they rest on, budget included, as a line."""
     train, val, test = probe["nodes"]
     where = f"test {test:,} nodes, {probe['split']} split"

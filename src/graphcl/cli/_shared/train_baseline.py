@@ -6,21 +6,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from graphcl import __version__
 from graphcl.cli._shared.counting import count_progress
-from graphcl.cli._shared.graphs import graph_facts, note
+from graphcl.cli._shared.graphs import note
 from graphcl.cli._shared.options import print_json
 from graphcl.cli._shared.probing import probe_text
 from graphcl.datasets import CATALOGUE
 from graphcl.devices import device_name
 from graphcl.errors import GraphError, ParameterError, TrainingError
-from graphcl.files.text import format_toml
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
-from graphcl.runs.describe import describe_nodes
-from graphcl.runs.nodes import write_nodes
-from graphcl.trials.methods import Trained, find_baseline, score_method, train_method
+from graphcl.runs.nodes import describe_nodes, write_nodes
+from graphcl.runs.results import BaselineResult, GraphFacts
+from graphcl.trials.methods import find_baseline, score_method, train_method
 from graphcl.trials.rows import versions
 
 
@@ -48,8 +46,7 @@ def train_baseline(
     name: str,
     graph: Graph | GraphCollection,
     *,
-    source: str,
-    origin: dict[str, str],
+    origin: runs.Origin,
     out: Path | None,
     settings: dict[str, str],
     seed: int,
@@ -63,8 +60,7 @@ def train_baseline(
     Args:
         name: what ``--method`` says.
         graph: what to train on.
-        source: the same as the command line names it.
-        origin: what `config.toml` keeps of it.
+        origin: what the run keeps of it.
         out: the run directory, or None for ``runs/GRAPH-METHOD``.
         settings: fields to change.
         seed: decides everything random.
@@ -73,7 +69,7 @@ def train_baseline(
         overwrite: replace a run that is there.
         as_json: print one JSON object.
     """
-    baseline, dataset = find_baseline(name), dataset_of(source)
+    baseline, dataset = find_baseline(name), dataset_of(origin.graph)
     out = out if out is not None else Path("runs") / f"{graph.name}-{name}"
     runs.check_output(out, overwrite=overwrite)
     print(f"{graph!r}; {baseline.title}; {device_name(device)}", file=sys.stderr)
@@ -93,54 +89,38 @@ def train_baseline(
         scores = dict(scored.scores)
     except GraphError as error:  # labels are a gift, not a duty
         why = str(error)
-    result = {
-        "status": "complete",
-        "graph": graph_facts(graph, source),
-        "method": name,
-        "settings": trial.settings,
-        "scores": scores,
-        "scores_skipped": why,
-        "seed": seed,
-        "train_seconds": trial.train_seconds,
-        "peak_memory_bytes": trial.peak_memory_bytes,
-        "device": device_name(device),
-        "versions": versions(),
-        **note(graph),
-    }
+    result = BaselineResult(
+        graph=GraphFacts.of(graph, origin.graph),
+        method=name,
+        settings=trial.settings,
+        scores=scores,
+        scores_skipped=why,
+        seed=seed,
+        train_seconds=trial.train_seconds or 0.0,
+        peak_memory_bytes=trial.peak_memory_bytes or 0,
+        device=device_name(device),
+        versions=versions(),
+        note=note(graph),
+    )
+    config = runs.RunConfig({}, name, trial.settings, seed=trial.seed, origin=origin)
     with runs.new_run(out, overwrite=overwrite) as folder:
-        _write(folder, trained, **origin)
+        (folder / runs.CONFIG).write_text(config.to_toml())
+        if trained.embeddings is not None:
+            np.save(folder / runs.EMBEDDINGS, trained.embeddings)
+        if trained.predictions is not None:
+            np.save(folder / runs.PREDICTIONS, trained.predictions)
         write_nodes(folder, describe_nodes(graph))
-        runs.write_json(folder / runs.RESULT, result)
+        result.write(folder)
     if as_json:
-        print_json(result)
+        print_json(result.to_json())
         return
     what = "probe" if trained.embeddings is not None else "predictions"
     print(f"{what}: {probe_text(scores)}" if scores else f"no {what} scored: {why}")
-    if "note" in result:
-        print(f"note: {result['note']}")
-    print(f"run: {out}  ({result['train_seconds']:.1f} s)")
+    if result.note:
+        print(f"note: {result.note}")
+    print(f"run: {out}  ({result.train_seconds:.1f} s)")
 
 
 def dataset_of(source: str) -> str:
     """Returns the dataset that `source` names, or nothing: a file's name chooses no settings."""
     return source.lower() if source.lower() in CATALOGUE else ""
-
-
-def _write(folder: Path, trained: Trained, **origin: str) -> None:
-    about: dict[str, str | int] = {
-        "format": runs.FORMAT,
-        "graphcl": __version__,
-        "seed": trained.trial.seed,
-        **origin,
-    }
-    tables = {
-        "method": {"name": trained.trial.method},
-        "settings": trained.trial.settings,
-        "run": about,
-    }
-    text = "\n".join(f"[{name}]\n{format_toml(values)}" for name, values in tables.items())
-    (folder / runs.CONFIG).write_text(text)
-    if trained.embeddings is not None:
-        np.save(folder / runs.EMBEDDINGS, trained.embeddings)
-    if trained.predictions is not None:
-        np.save(folder / runs.PREDICTIONS, trained.predictions)

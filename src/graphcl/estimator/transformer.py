@@ -1,0 +1,93 @@
+"""What scikit-learn expects of a transformer: names of columns, tables out, tags."""
+
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import sklearn
+import sklearn.exceptions
+import sklearn.utils
+from sklearn.base import BaseEstimator
+
+from graphcl.encoders import LayeredEncoder
+from graphcl.errors import GraphCLError, require
+from graphcl.estimator.fitted import Fitted
+from graphcl.graphs.graph import Graph
+
+
+class NotFittedError(GraphCLError, sklearn.exceptions.NotFittedError):  # type: ignore[misc]
+    """`transform` or `save` was called before `fit`."""
+
+
+class SklearnTransformer(BaseEstimator):  # type: ignore[misc]
+    """The part of the estimator that exists for scikit-learn."""
+
+    _fitted: Fitted | None = None
+
+    def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[Any]:  # noqa: ARG002
+        """Returns the names of an embedding's columns: ``graphcl0`` and so on.
+
+        Args:
+            input_features: ignored; for scikit-learn.
+        """
+        fitted = self._require_fitted("get_feature_names_out")
+        width = fitted.parts.recipe.dim
+        if isinstance(fitted.encoder, LayeredEncoder):
+            width = fitted.encoder.statement()[-1].outputs
+        return np.array([f"graphcl{column}" for column in range(width)], dtype=object)
+
+    def set_output(self, *, transform: str | None = None) -> Self:
+        """Chooses what `transform` returns: ``default`` arrays, or ``pandas`` or ``polars`` tables.
+
+        A pandas table has the graph's node ids for its index; Polars knows no index.
+        """
+        if transform is not None:
+            known = ("default", "pandas", "polars")
+            require(transform in known, "set_output", "transform", ", ".join(known), transform)
+            self._sklearn_output_config = {"transform": transform}
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        """Tells scikit-learn that X is a graph, or a list of graphs, and no table of numbers."""
+        tags = super().__sklearn_tags__()
+        tags.estimator_type = "transformer"
+        tags.transformer_tags = sklearn.utils.TransformerTags(preserves_dtype=[])
+        tags.input_tags.two_d_array = False
+        tags.target_tags.required = False
+        tags.no_validation = True
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Says whether `fit` was called, for scikit-learn's `check_is_fitted`."""
+        return self._fitted is not None
+
+    def _require_fitted(self, verb: str) -> Fitted:
+        if self._fitted is None:
+            raise NotFittedError(f"GraphCL: call fit before {verb}")
+        return self._fitted
+
+
+def as_table(
+    model: SklearnTransformer, z: npt.NDArray[np.float32], graph: Graph, nodes: slice | None
+) -> Any:
+    """Returns embeddings as `set_output` asks: an array, or a pandas or Polars table.
+
+    Args:
+        model: says what is asked.
+        z: the embeddings of some nodes.
+        graph: has the ids of the nodes.
+        nodes: which of them; None is all.
+    """
+    asked = getattr(model, "_sklearn_output_config", {}).get("transform")
+    kind = asked or sklearn.get_config()["transform_output"]
+    names = [f"graphcl{column}" for column in range(z.shape[1])]
+    if kind == "pandas":
+        import pandas
+
+        ids = None if graph.node_ids is None else graph.node_ids[nodes or slice(None)]
+        return pandas.DataFrame(z, index=ids, columns=names)
+    if kind == "polars":
+        import polars
+
+        return polars.DataFrame(z, schema=names, orient="row")
+    return z

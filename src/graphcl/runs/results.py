@@ -1,0 +1,138 @@
+"""What `result.json` says of a training: typed, and the same for every command that writes it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from graphcl.errors import RunError
+from graphcl.files.atomic import write_whole
+from graphcl.files.text import read_text
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
+from graphcl.runs.files import RESULT
+
+Scores = Mapping[str, Any]  # of a probe or of predictions; see `graphcl.evaluation`
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """The graph that was trained on; `source` is how the caller named it."""
+
+    name: str
+    source: str
+    nodes: int
+    edges: int
+    features: int
+
+    @classmethod
+    def of(cls, graph: Graph | GraphCollection, source: str) -> Self:
+        """Reads the facts off a graph."""
+        return cls(graph.name, source, graph.num_nodes, graph.num_edges, graph.num_features)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a training of any system leaves.
+
+    Attributes:
+        status: ``complete``.
+        graph: what it was trained on.
+        seed: decides everything random.
+        train_seconds: how long it took.
+        peak_memory_bytes: of the GPU, or of the process.
+        device: where.
+        versions: of the libraries that compute.
+        note: what must be said beside every score on this graph; empty where there is nothing.
+    """
+
+    status: str = "complete"
+    graph: GraphFacts
+    seed: int
+    train_seconds: float
+    peak_memory_bytes: int
+    device: str
+    versions: Mapping[str, str]
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the result as JSON has it; an empty note is left out."""
+        values = asdict(self)
+        return {key: value for key, value in values.items() if key != "note" or value}
+
+    def write(self, folder: Path) -> None:
+        """Writes `result.json`."""
+        text = json.dumps(self.to_json(), indent=2, allow_nan=False)
+        write_whole(folder / RESULT, text + "\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult(Result):
+    """The result of GraphCL.
+
+    Attributes:
+        probe: its scores, or None.
+        probe_skipped: why there are none.
+        mode: ``full`` or ``sampled``, and why.
+        epochs: how many were trained.
+        loss: of the last epoch.
+        mi_bound: of the last epoch.
+        recipe_hash: names the recipe.
+    """
+
+    probe: Scores | None
+    probe_skipped: str | None
+    mode: Mapping[str, str]
+    epochs: int
+    loss: float
+    mi_bound: float | None
+    recipe_hash: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineResult(Result):
+    """The result of another system.
+
+    Attributes:
+        method: its name.
+        settings: its hyperparameters.
+        scores: of the probe on its embeddings, or of its predictions; None where there are none.
+        scores_skipped: why there are none.
+    """
+
+    method: str
+    settings: Mapping[str, Any]
+    scores: Scores | None
+    scores_skipped: str | None
+
+
+def read_result(run: Path) -> dict[str, Any]:
+    """Returns the parsed `result.json` of a run; empty where there is none."""
+    path = run / RESULT
+    if not path.exists():
+        return {}
+    try:
+        result = json.loads(read_text(path, RunError))
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path}: damaged ({error})") from None
+    if not isinstance(result, dict):
+        raise RunError(f"{path}: does not hold a JSON object")
+    return result
+
+
+def read_training_result(run: Path) -> TrainingResult:
+    """Returns the result of a finished run of GraphCL.
+
+    Raises:
+        RunError: something is missing in it.
+    """
+    values = read_result(run)
+    try:
+        facts = GraphFacts(**values.pop("graph"))
+        result = TrainingResult(graph=facts, **values)
+    except (TypeError, KeyError):
+        raise RunError(f"{run / RESULT}: damaged; train again with --overwrite") from None
+    if result.status != "complete":
+        raise RunError(f"{run / RESULT}: damaged; train again with --overwrite")
+    return result

@@ -1,0 +1,251 @@
+"""A training's life: from its beginning to the finished run, through whatever happens on the way.
+
+`train_run` is what `graphcl train` does once it has a graph and a recipe. In order:
+
+1. *Found*: with ``resume``, a run that is there already and is the one asked for is the result.
+2. *Begin*: the place of the run is checked and taken. Until the run is complete everything lies in
+   ``RUN.partial``, which one process at a time holds (`graphcl.runs.unfinished`).
+3. *Train*: `GraphCL.fit` saves checkpoints there now and then (`graphcl.training.checkpoints`).
+   With ``resume`` it goes on from the newest one.
+4. *Finish*: nodes are embedded, the probe scores them, and the run appears by one rename. Then
+   ``RUN.partial`` goes.
+5. *Fail*: interrupted, on a full disk or after another process died, what was saved stays, and the
+   error says how to go on (`_ending_early`).
+
+In a group of processes all of them train. The first one alone looks at files and writes; the others
+hear what it found (`agree`).
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
+from graphcl.distributed import Share, any_of, from_rank, group, restarted
+from graphcl.errors import InvalidInputError, RunError, TrainingEndedError
+from graphcl.estimator import GraphCL
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
+from graphcl.recipes import Recipe
+from graphcl.runs import files as runs
+from graphcl.runs.nodes import describe_nodes, write_nodes
+from graphcl.runs.results import GraphFacts, Scores, TrainingResult, read_training_result
+from graphcl.runs.unfinished import partial_folder, unfinished_run
+from graphcl.training import Checkpoints, EpochMetrics
+from graphcl.training.checkpoints import Pace, StoppedError
+from graphcl.trials.rows import versions
+
+T = TypeVar("T")
+Data = Graph | GraphCollection
+Rows = npt.NDArray[np.float32]
+Score = Callable[[Rows], tuple[Scores | None, str | None]]  # scores, or why there are none
+Curves = AbstractContextManager[Callable[[EpochMetrics], object]]
+
+
+class Interruption(Protocol):
+    """Whether somebody has asked the training to stop; a signal handler sets it.
+
+    Attributes:
+        patient: whether a first signal waits for the end of the step; else it stops at once.
+    """
+
+    patient: bool
+
+    def __call__(self) -> bool:
+        """Says whether to stop after the step under way, and save."""
+
+
+@dataclass
+class Uninterrupted:
+    """Nobody asks."""
+
+    patient: bool = False
+
+    def __call__(self) -> bool:
+        """Says no."""
+        return False
+
+
+def _no_curves(_: Path) -> Curves:
+    return nullcontext(lambda _: None)
+
+
+def train_run(
+    model: GraphCL,
+    graph: Data,
+    out: Path,
+    *,
+    origin: runs.Origin,
+    score: Score,
+    pace: Pace = Pace(),  # noqa: B008 (frozen)
+    overwrite: bool = False,
+    resume: bool = False,
+    interruption: Interruption | None = None,
+    curves: Callable[[Path], Curves] = _no_curves,
+    introduction: str = "",
+) -> TrainingResult | None:
+    """Trains `model` on `graph` and writes the run `out`; returns its result.
+
+    Args:
+        model: not yet fitted; its device is where to train.
+        graph: what to train on.
+        out: the run directory.
+        origin: what the run keeps of the graph.
+        score: scores embeddings; the result keeps what it returns.
+        pace: how often to save a checkpoint.
+        overwrite: replace a run that is there.
+        resume: go on from the last checkpoint, if there is one.
+        interruption: asked after each step.
+        curves: called with the folder of the unfinished run; yields an `on_epoch` that logs there.
+            What it leaves in ``tensorboard/`` moves into the run.
+        introduction: printed on stderr before training begins.
+
+    Returns:
+        The result; None in every process of a group but the first.
+
+    Raises:
+        RunError: the place is taken, or a file could not be written.
+        TrainingEndedError: interrupted, or a process of the group died.
+    """
+    device = torch.device(model.device)
+    interruption = interruption or Uninterrupted()
+    with ExitStack() as stack:
+        share = stack.enter_context(group(device))
+        resume = any_of(resume or restarted(), share)  # of several hosts only one may know
+        if resume and not overwrite and agree(lambda: _is_complete(out, model, origin), share):
+            return read_training_result(out) if share.first else None
+        folder = Path(agree(lambda: _begin(stack, out, overwrite, resume), share))
+        if share.first and introduction:
+            print(introduction, file=sys.stderr)
+        reset_peak_memory(device)
+        with _ending_early(folder, share):
+            checkpoints = Checkpoints(folder, **pace._asdict(), stop=interruption)
+            interruption.patient = True
+            with curves(folder) if share.first else _no_curves(folder) as log:
+                model.fit(graph, checkpoints=checkpoints, resume=resume, on_epoch=log)
+            interruption.patient = False
+            z = embed_rows(model, graph, scratch=_existing_folder_above(out))
+            if not share.first:
+                return None
+            scores, why = score(z)
+            result = _result(model, graph, origin.graph, scores, why)
+            with runs.new_run(out, overwrite=overwrite, within=folder) as staging:
+                model.write_to(staging, origin)
+                np.save(staging / runs.EMBEDDINGS, z)
+                result.write(staging)
+                write_nodes(staging, describe_nodes(graph))
+                if (folder / runs.CURVES).exists():
+                    (folder / runs.CURVES).rename(staging / runs.CURVES)
+            return result
+
+
+def embed_rows(
+    model: GraphCL, graph: Data, *, nodes: slice | None = None, scratch: Path | None = None
+) -> Rows:
+    """Returns the embeddings of a graph, or of all graphs of a collection one below the other."""
+    if isinstance(graph, GraphCollection):
+        return np.concatenate(model.transform(graph))
+    return model.transform(graph, nodes=nodes, scratch=scratch)
+
+
+def agree(work: Callable[[], T], share: Share) -> T:
+    """Returns what `work` returns on rank 0, or raises there what it raises, on every rank.
+
+    For what looks at files, which only rank 0 need have. The result must be plain, as in JSON.
+    """
+    found: dict[str, Any] = {}
+    if share.first:
+        try:
+            found = {"value": work()}
+        except RunError as error:
+            found = {"error": str(error)}
+    if share.world > 1:
+        found = json.loads(from_rank(json.dumps(found).encode(), share))
+    if "error" in found:
+        raise RunError(found["error"])
+    return cast("T", found["value"])
+
+
+def _is_complete(out: Path, model: GraphCL, origin: runs.Origin) -> bool:
+    """Says whether the run that is asked for is there already, and tidies up after it."""
+    if not (out / runs.RESULT).is_file():
+        return False
+    config, wanted = runs.read_config(out), model.complete_recipe()
+    try:
+        found = Recipe.from_mapping(config.recipe, where=str(out))
+    except InvalidInputError:
+        return False
+    if (found, config.seed, config.origin) != (wanted, model.seed, origin):
+        return False
+    read_training_result(out)  # or it is damaged
+    if partial_folder(out).exists():
+        with unfinished_run(out, overwrite=True):
+            pass  # left by a process that died between finishing and tidying up
+    print(f"{out}: already complete", file=sys.stderr)
+    return True
+
+
+def _begin(stack: ExitStack, out: Path, overwrite: bool, resume: bool) -> str:
+    """Takes the run's place until the stack ends; returns the folder of the unfinished run."""
+    runs.check_output(out, overwrite=overwrite)
+    return str(stack.enter_context(unfinished_run(out, overwrite=overwrite, resume=resume)))
+
+
+@contextmanager
+def _ending_early(folder: Path, share: Share) -> Iterator[None]:
+    """Says, however training ends before its time, what was saved and how to go on."""
+    try:
+        yield
+    except (StoppedError, KeyboardInterrupt) as error:
+        at = f" at {error}" if isinstance(error, StoppedError) else ""
+        what = "nothing was saved"
+        if any(folder.glob("checkpoint-*")):
+            what = f"saved in {folder}; go on with the same command and --resume"
+        message = f"graphcl train: interrupted{at}; {what}" if share.first else ""
+        raise TrainingEndedError(message, 130) from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RunError(
+            f"{error.filename or folder}: could not be written ({reason}); the "
+            f"training is saved in {folder}: make room, then go on with --resume"
+        ) from None
+    except RuntimeError as error:
+        if share.world == 1:
+            raise
+        summary = str(error).partition("\n")[0]
+        message = f"graphcl train: rank {share.rank} stops: {summary}"
+        raise TrainingEndedError(message, 1) from None
+
+
+def _result(
+    model: GraphCL, graph: Data, source: str, scores: Scores | None, why: str | None
+) -> TrainingResult:
+    last, device = model.history_[-1], torch.device(model.device)
+    return TrainingResult(
+        graph=GraphFacts.of(graph, source),
+        probe=scores,
+        probe_skipped=why,
+        mode=model.mode_._asdict(),
+        epochs=last.epoch,
+        loss=last.loss,
+        mi_bound=last.mi_bound,
+        seed=model.seed_,
+        recipe_hash=model.recipe_.hash,
+        train_seconds=model.seconds_,
+        peak_memory_bytes=peak_memory_bytes(device),
+        device=device_name(device),
+        versions=versions(),
+        note=graph.note if isinstance(graph, GraphCollection) else "",
+    )
+
+
+def _existing_folder_above(path: Path) -> Path:
+    return next(folder for folder in path.absolute().parents if folder.exists())
