@@ -23,21 +23,30 @@ ELSEWHERE = {
     "cli/_shared/counting.py": "cli/_shared/test_probing.py",
     "cli/_shared/options.py": "cli/test_main.py",
     "cli/_shared/running.py": "cli/test_reproduce.py",
+    "encoders/paper.py": "encoders/test_encoders.py",
+    "encoders/pyg.py": "encoders/test_encoders.py",
+    "estimator/fitted.py": "estimator/test_model.py",
+    "estimator/transformer.py": "estimator/test_sklearn.py",
+    "files/user.py": "answers/test_neighbors.py",
+    "kernels/buffers.py": "kernels/test_adjacency.py",
+    "runs/results.py": "test_training_run.py",
+    "runs/unfinished.py": "test_training_run.py",
+    "settings.py": "recipes/test_recipe.py",
+    "version.py": "test_public.py",
+    "experiments/scoring.py": "estimator/test_sklearn.py",
+    "losses/__init__.py": "estimator/test_parts.py",
     "files/npz.py": "graphs/test_graph_file.py",
     "files/text.py": "runs/test_files.py",
     "files/weights.py": "runs/test_files.py",
     "graphs/subgraph.py": "training/test_sampled.py",
-    "kernels/borrow.py": "graphs/test_tensors.py",
-    "kernels/buffers.py": "kernels/test_csr.py",
     "kernels/gather_mean_triton.py": "kernels/test_gather_mean.py",
     "kernels/nt_xent_blocked.py": "losses/test_nt_xent.py",
     "kernels/nt_xent_rows.py": "test_distributed.py",
     "kernels/parallel.py": "kernels/test_transposed.py",
     "kernels/triangles.py": "graphs/test_structural.py",
-    "paper/artefacts.py": "paper/studies/test_catalogue.py",
-    "paper/plots.py": "paper/studies/test_catalogue.py",
+    "paper/artefacts.py": "paper/studies/test_studies.py",
+    "paper/plots.py": "paper/studies/test_studies.py",
     "report/sections.py": "report/test_page.py",
-    "runs/describe.py": "report/test_contents.py",
     "runs/embeddings.py": "cli/test_embed.py",
     "tabular/arrays.py": "tabular/test_matrix.py",
     "tabular/numbering.py": "tabular/test_tables.py",
@@ -53,7 +62,9 @@ SEVERAL = {
     "test_public.py": "the public names",
     "test_edge_weights.py": "edge weights, from the constructors to the embeddings",
     "test_from_store.py": "training and embedding from a store",
-    "test_estimator_sklearn.py": "what scikit-learn expects of the estimator",
+    "estimator/test_sklearn.py": "what scikit-learn expects of the estimator",
+    "benchmarks/test_guide.py": "the guide to the benchmarks",
+    "training/test_cuda_graph.py": "recorded training steps on a GPU",
     "test_distributed_on_gpu.py": "several processes on GPUs",
     "baselines/test_inductive_on_gpu.py": "the inductive baselines on a GPU",
     "cli/test_several_graphs.py": "the commands on a dataset of several graphs",
@@ -62,7 +73,7 @@ SEVERAL = {
 
 # Folders of tests/ that do not mirror src/graphcl.
 BEHAVIOUR = "behaviour"  # recorded outcomes of whole trainings
-BENCHMARKS = "benchmarks"  # mirrors benchmarks/
+OTHERS = ("benchmarks", "scripts", "examples")  # each mirrors the folder of that name
 
 
 def modules():
@@ -99,7 +110,8 @@ def test_every_exception_names_a_test():
 def test_every_test_names_a_module():
     packages = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("__init__.py")}
     expected = {mirror(module) for module in {*modules(), *packages}}
-    expected |= {f"{BENCHMARKS}/test_{path.name}" for path in (ROOT / BENCHMARKS).glob("*.py")}
+    for folder in OTHERS:
+        expected |= {f"{folder}/test_{path.name}" for path in (ROOT / folder).glob("*.py")}
     strange = {name for name in found() - expected if not name.startswith(f"{BEHAVIOUR}/")}
     assert strange == SEVERAL.keys()
 

@@ -109,14 +109,16 @@ class Registry(Collection[str]):
     def resolve(self, name: str, part: Any) -> Any:
         """Returns `part` where one is given, else the part that `name` names.
 
+        Modules are not compared: a class of a script is in ``__main__`` when the script runs.
+
         Raises:
             ParameterError: the name is unknown, or `part` is of another class than it says.
         """
         if part is None or isinstance(part, str):
             return self.get(name)
-        given = self.name_of(part)
-        same = given.partition("(")[0] == name.partition("(")[0]
-        require(same, self.kind, "the object", f"of {name.partition('(')[0]}", given)
+        wanted, given = (text.partition("(")[0] for text in (name, self.name_of(part)))
+        same = wanted.rpartition(":")[2] == given.rpartition(":")[2]
+        require(same, self.kind, "the object", f"of {wanted}, as the recipe says", given)
         return part
 
 

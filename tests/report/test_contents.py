@@ -11,7 +11,7 @@ def test_several_graphs_have_a_report(collection, tmp_path, recipe):
     model = GraphCL(recipe, device="cpu")
     z = np.concatenate(model.fit_transform(collection))
     with runs.new_run(tmp_path / "run") as made:
-        model.write_to(made, graph="tissues")
+        model.write_to(made, runs.Origin("tissues"))
         np.save(made / runs.EMBEDDINGS, z)
         write_nodes(made, describe_nodes(collection))
     contents = gather(tmp_path / "run", collection, method="pca")

@@ -68,5 +68,5 @@ def build_encoder(
     require(layers >= 1, "build_encoder", "layers", "at least 1", layers)
     factory: Any = ENCODERS.get(encoder) if isinstance(encoder, str) else encoder
     built = factory(num_features, dim=dim, layers=layers, generator=generator)
-    require(isinstance(built, nn.Module), "encoder", "the factory", "to return a module", built)
+    require(isinstance(built, nn.Module), "encoder", "what the factory returns", "a module", built)
     return built  # type: ignore[no-any-return]

@@ -88,7 +88,8 @@ def _require_sizes(parts: Parts, num_features: int, folder: Path) -> None:
     """Refuses sizes that need more weights than the run has, before room for them is made."""
     available = runs.weights_bytes(folder)
     try:
-        fits = num_features >= 1 and 4 * parts.footprint(num_features).parameters <= available
+        shapes = parts.weightless_encoder(num_features).parameters() if num_features >= 1 else None
+        fits = shapes is not None and 4 * sum(one.numel() for one in shapes) <= available
     except (RuntimeError, TypeError, OverflowError):  # sizes that no tensor can have
         fits = False
     if not fits:

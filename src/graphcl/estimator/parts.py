@@ -69,6 +69,11 @@ class Parts:
             generator=generator(seed, "weights"),
         )
 
+    def weightless_encoder(self, num_features: int) -> nn.Module:
+        """Returns the encoder with shapes alone: it takes no memory, whatever its size."""
+        with torch.device("meta"):
+            return self.new_encoder(num_features, seed=0)
+
     @property
     def perturbation(self) -> View:
         """The distribution that views are drawn from."""
@@ -83,10 +88,8 @@ class Parts:
 
     def footprint(self, num_features: int) -> Footprint:
         """Returns what the encoder asks of a training, without memory for its weights."""
-        with torch.device("meta"):
-            encoder = self.new_encoder(num_features, seed=0)
         return Footprint.of(
-            encoder,
+            self.weightless_encoder(num_features),
             self.recipe.encoder,
             dim=self.recipe.dim,
             layers=self.recipe.layers,

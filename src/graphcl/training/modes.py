@@ -27,7 +27,7 @@ class Footprint:
         parameters: how many numbers are trained.
         sampled: whether it can train on sampled trees: it states its layers, and its views are
             drawn by the paper's perturbation.
-        own: whether a layer keeps the node itself beside the mean.
+        own: whether the first layer keeps the node itself beside the mean.
     """
 
     encoder: str
@@ -44,7 +44,7 @@ class Footprint:
             return cls(name, (dim,) * layers, parameters, sampled=False)
         stated = encoder.statement()
         widths = tuple(layer.outputs for layer in stated)
-        own = any(layer.own is not None for layer in stated)
+        own = stated[0].own is not None
         return cls(name, widths, parameters, sampled=sampled, own=own)
 
     @property

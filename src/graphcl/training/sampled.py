@@ -79,7 +79,7 @@ class SampledGraph:
         batch_nodes: M, the nodes per step.
         fan_outs: neighbours per hop, one number per layer of the encoder.
         replace: sample with replacement.
-        own_features: whether a layer of the encoder keeps the node itself.
+        own_features: whether the first layer of the encoder keeps the node itself.
         edge_weights: of a weighted graph, for this way of sampling.
     """
 

@@ -1,0 +1,198 @@
+"""Encoders, perturbations and losses of a user's own: train, save, load, embed, report."""
+
+import copy
+import json
+import sys
+
+import numpy as np
+import pytest
+import sklearn.base
+import torch
+from torch import nn
+
+import graphcl
+from examples.own_parts import DropColumns, NormedEncoder, Redundancy
+from graphcl.cli.main import run
+from graphcl.encoders import register_encoder
+from graphcl.errors import ParameterError, TrainingError
+from graphcl.estimator.parts import Parts
+from graphcl.losses import register_loss
+from graphcl.recipes import load_recipe
+from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS
+from graphcl.training import loop
+from graphcl.views import register_perturbation
+from tests.encoders.test_layer import Everything
+
+OWN = {"encoder": NormedEncoder, "perturbation": DropColumns(0.4), "loss": Redundancy()}
+
+
+class Plain(nn.Module):
+    """Any module that maps features and edges to embeddings; it states no layers."""
+
+    def __init__(self, num_features, *, dim, layers, generator):
+        super().__init__()
+        self.linear = nn.Linear(num_features, dim)
+        nn.init.normal_(self.linear.weight, generator=generator)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x, adjacency):
+        return self.linear(adjacency.pool(x if isinstance(x, torch.Tensor) else x.to_dense()))
+
+
+@pytest.fixture(autouse=True)
+def own_names(monkeypatch):
+    """Names that a test registers are gone after it."""
+    for known in (ENCODERS, PERTURBATIONS, LOSSES):
+        monkeypatch.setattr(known, "_parts", dict(known._parts))
+
+
+def small(recipe, **own):
+    return graphcl.GraphCL(recipe, device="cpu", seed=2, **own)
+
+
+def test_all_three_train_save_load_and_embed(graph, recipe, tmp_path):
+    model = small(recipe, **OWN)
+    z = model.fit_transform(graph)
+    assert z.shape == (graph.num_nodes, 16)
+    assert np.isfinite(z).all()
+    assert all(line.mi_bound is None for line in model.history_)
+    assert np.array_equal(z, small(recipe, **OWN).fit_transform(graph))
+    other = small(recipe, **{**OWN, "perturbation": DropColumns(0.1)}).fit_transform(graph)
+    assert not np.array_equal(z, other)
+    model.save(tmp_path / "run", graph=graph)
+    assert np.array_equal(np.load(tmp_path / "run/embeddings.npy"), z)
+    again = graphcl.GraphCL.load(tmp_path / "run", encoder=NormedEncoder, device="cpu")
+    assert np.array_equal(again.transform(graph), z)
+    assert again.recipe_ == model.recipe_
+    assert again.recipe_.perturbation == "examples.own_parts:DropColumns(column_drop=0.4)"
+
+
+def test_a_run_never_executes_what_it_names(graph, recipe, tmp_path, monkeypatch):
+    small(recipe, **OWN).fit(graph).save(tmp_path / "run")
+    config = tmp_path / "run/config.toml"
+    config.write_text(config.read_text().replace("examples.own_parts", "trap"))
+    (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ParameterError, match="encoder 'trap:NormedEncoder' is not registered"):
+        graphcl.GraphCL.load(tmp_path / "run")
+    assert "trap" not in sys.modules
+    with pytest.raises(ParameterError, match="the object must be of trap:NormedEncoder"):
+        graphcl.GraphCL.load(tmp_path / "run", encoder=Plain)
+    model = graphcl.GraphCL.load(tmp_path / "run", encoder=NormedEncoder, device="cpu")
+    with pytest.raises(ParameterError, match=r"perturbation 'trap:DropColumns.* not registered"):
+        model.fit(graph)  # needed to train again, not to embed
+
+
+def test_an_encoder_that_states_its_layers_trains_on_trees_and_embeds_in_blocks(
+    graph, recipe, monkeypatch
+):
+    sampled = {"mode": "sampled", "fan_out": 3, "batch_nodes": 20}
+    for encoder in (NormedEncoder, Everything(graph.num_features)):
+        model = small(recipe, encoder=encoder, layers=3, **sampled).fit(graph)
+        assert model.mode_.name == "sampled"
+        whole = model.transform(graph)
+        monkeypatch.setattr("graphcl.estimator.model.LAYERWISE_NODES", 1)
+        np.testing.assert_allclose(model.transform(graph), whole, rtol=1e-4, atol=1e-5)
+        monkeypatch.undo()
+
+
+def test_parts_that_only_see_whole_graphs_say_so(graph, recipe, monkeypatch):
+    monkeypatch.setattr("graphcl.training.modes.CPU_NODES", 1)  # sampled, where it is possible
+    for own in ({"encoder": Plain}, {"perturbation": DropColumns()}):
+        assert small(recipe, **own).fit(graph).mode_.name == "full"
+        with pytest.raises(ParameterError, match="mode 'sampled' is not possible"):
+            small(recipe, mode="sampled", **own).fit(graph)
+    assert small(recipe).fit(graph).mode_.name == "sampled"
+
+
+def test_a_module_is_trained_from_the_weights_it_has(graph, recipe, tmp_path):
+    module = Everything(graph.num_features)
+    before = copy.deepcopy(module.state_dict())
+    model = small(recipe, encoder=module)
+    assert sklearn.base.clone(model).encoder is not module
+    z = model.fit_transform(graph)
+    assert z.shape == (graph.num_nodes, 7)  # the module's own width, not the recipe's
+    assert list(model.get_feature_names_out()) == [f"graphcl{n}" for n in range(7)]
+    assert all(torch.equal(weight, before[key]) for key, weight in module.state_dict().items())
+    model.save(tmp_path / "run")
+    again = graphcl.GraphCL.load(tmp_path / "run", encoder=Everything(graph.num_features))
+    np.testing.assert_allclose(again.transform(graph), z, rtol=1e-5, atol=1e-6)
+    assert model.set_output(transform="pandas").transform(graph).shape == z.shape
+
+
+def test_each_view_is_a_draw_of_its_own(graph, recipe):
+    """Whole columns: drawn once for two copies side by side, both views would lack the same."""
+    drawn = []
+
+    def columns(x, adjacency, generator):
+        keep = torch.rand(x.shape[1], generator=generator) > 0.5
+        drawn.append(keep)
+        return x * keep, adjacency
+
+    small(recipe, perturbation=columns, epochs=1).fit(graph)
+    assert [len(keep) for keep in drawn] == [graph.num_features] * 2
+    assert not torch.equal(*drawn)
+
+
+def test_registered_names_serve_the_command_line(graph, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.savez("mine.npz", edge_index=graph.edge_index(), x=graph.x, y=graph.y)
+    command = ["train", "mine.npz", "--out", "run", "--set", "dim=8", "--set", "epochs=2"]
+    named = ["--set", "encoder=normed", "--set", "perturbation=columns", "--set", "loss=twins"]
+    assert run([*command, *named]) == 2
+    assert "unknown encoder 'normed'; known: mean, residual" in capsys.readouterr().err
+    register_encoder("normed", NormedEncoder)
+    register_perturbation("columns", lambda *, edge_drop, feature_drop: DropColumns(feature_drop))
+    register_loss("twins", lambda *, temperature, precision: Redundancy(temperature))
+    assert run([*command, *named, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mi_bound"] is None
+    assert run(["embed", "run", "--out", "z.npy"]) == 0
+    assert np.array_equal(np.load("z.npy"), np.load("run/embeddings.npy"))
+    assert run(["evaluate", "run", "--runs", "2"]) == 0
+    assert run(["report", "run", "--out", "page.html"]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "normed encoder" in page
+    assert "perturbation = columns" in page
+
+
+def test_the_report_of_a_run_with_parts_that_are_not_registered(graph, recipe, tmp_path, capsys):
+    small(recipe, **OWN).fit(graph).save(tmp_path / "run", graph=graph)
+    assert run(["report", str(tmp_path / "run")]) == 0
+    page = (tmp_path / "run/report.html").read_text()
+    assert "examples.own_parts:NormedEncoder encoder" in page
+    assert "loss = examples.own_parts:Redundancy(weight=0.01)" in page
+    capsys.readouterr()
+    assert run(["embed", str(tmp_path / "run"), "cora", "--out", str(tmp_path / "z.npy")]) == 2
+    assert "is not registered; pass the object" in capsys.readouterr().err
+
+
+def test_a_loss_of_ones_own_trains_in_one_process(graph):
+    with pytest.raises(TrainingError, match="Redundancy trains in one process"):
+        loop._over_processes(Redundancy(), graphcl.distributed.Share(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"encoder": lambda *_, **__: 3}, "what the factory returns must be a module; got 3"),
+        ({"loss": 3}, "loss: the object must be callable; got 3"),
+        ({"perturbation": 3}, "perturbation: the object must be callable; got 3"),
+        ({"loss": "nt_xent"}, "unknown loss 'nt_xent'; known: nt-xent; did you mean 'nt-xent'"),
+    ],
+)
+def test_what_is_not_a_part_is_refused(graph, recipe, own, message):
+    with pytest.raises(ParameterError, match=message):
+        small(recipe, **own).fit(graph)
+
+
+def test_a_class_is_built_with_the_recipes_values():
+    class Rates:
+        def __init__(self, *, edge_drop, feature_drop):
+            self.rates = (edge_drop, feature_drop)
+
+        def __call__(self, x, adjacency, generator):
+            return x, adjacency
+
+    recipe = load_recipe("cora")
+    parts = Parts.of(recipe, encoder=None, perturbation=Rates, loss=None)
+    assert parts.perturbation.rates == (recipe.edge_drop, recipe.feature_drop)
