@@ -25,6 +25,11 @@ OTHERS = (
     ("graphcl.evaluation", "ProbeResult"),
     ("graphcl.evaluation", "MultilabelResult"),
     ("graphcl.training", "EpochMetrics"),
+    ("graphcl.encoders", "EncoderFactory"),
+    ("graphcl.encoders", "LayeredEncoder"),
+    ("graphcl.encoders", "Layer"),
+    ("graphcl.views", "View"),
+    ("graphcl.losses", "Loss"),
 )
 INTRODUCTION = """\
 # API
@@ -55,7 +60,8 @@ def entry(path: str, thing: Any, *, methods: bool = True) -> list[str]:
     lines.append(markdown(inspect.getdoc(thing) or ""))
     if not (inspect.isclass(thing) and methods) or issubclass(thing, Exception):
         return lines
-    for name, member in vars(thing).items():
+    ours = [one for one in thing.__mro__ if one.__module__.startswith("graphcl.")]
+    for name, member in {key: value for one in ours for key, value in vars(one).items()}.items():
         bare = getattr(member, "__func__", member)
         documented = inspect.getdoc(bare)
         if name.startswith("_") or not documented:
@@ -78,6 +84,7 @@ def signature(name: str, thing: Any) -> list[str]:
     plain = [one.replace(annotation=inspect.Parameter.empty) for one in parameters]
     text = str(inspect.Signature(plain))
     text = re.sub(r"<function <lambda> at 0x\w+>|<function \w+\.<lambda> at 0x\w+>", "…", text)
+    text = re.sub(r"<function (\w+) at 0x\w+>", r"\1", text)
     call = f"{name.removeprefix('graphcl.') if name.count('.') == 1 else name.split('.')[-1]}{text}"
     if len(call) > 90:
         inside = call[call.index("(") + 1 : -1].split(", ")
