@@ -57,6 +57,7 @@ ELSEWHERE = {
 # Test files that are not about one module, and what they are about.
 SEVERAL = {
     "test_docs.py": "the pages of docs/",
+    "test_contributing.py": "CONTRIBUTING.md",
     "test_readme.py": "the README",
     "test_layout.py": "where the tests are",
     "test_public.py": "the public names",
