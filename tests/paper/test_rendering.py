@@ -1,7 +1,6 @@
-from tests.paper.test_tables import rows_of
-
 from graphcl.paper import rendering
 from graphcl.paper.table2 import assemble
+from tests.paper.test_table2 import rows_of
 
 
 def test_the_csv_has_every_cell_unrounded():
