@@ -23,6 +23,7 @@ ELSEWHERE = {
     "cli/_shared/counting.py": "cli/_shared/test_probing.py",
     "cli/_shared/options.py": "cli/test_main.py",
     "cli/_shared/running.py": "cli/test_reproduce.py",
+    "experiments/scoring.py": "estimator/test_sklearn.py",
     "files/npz.py": "graphs/test_graph_file.py",
     "files/text.py": "runs/test_files.py",
     "files/weights.py": "runs/test_files.py",
