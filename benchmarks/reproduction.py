@@ -266,6 +266,7 @@ def _around(study: Study, rows: list[Row]) -> list[str]:
             f"{key} {ran[0].get(key)} (now {recipe[key]})"
             for key in recipe
             if key not in (*varied, "mode")  # that one a study may set by itself
+            and key in ran[0]  # a key that was added later is not compared
             and len({settings.get(key) for settings in ran}) == 1
             and ran[0].get(key) != recipe[key]
         ]

@@ -1,4 +1,4 @@
-"""Small graphs with communities, for the tests of systems that learn on some and meet others."""
+"""Small graphs with communities, for tests of systems that train on some and embed others."""
 
 from dataclasses import replace
 

@@ -36,7 +36,7 @@ def test_the_arithmetic_by_hand():
     assert gcn.within is False
 
 
-def test_what_cannot_be_judged_is_not():
+def test_a_difference_without_deviations_is_not_judged():
     one = cell_of(assemble(rows_of("gat", [0.83]), datasets=["cora"]), "gat")
     assert (one.runs, one.std, one.within) == (1, None, None)
     assert rendering.difference(one) == "+0.0, n/a"
@@ -70,7 +70,7 @@ def test_inductive_scores_are_fractions_of_micro_f1():
     assert cell_of(cells, "raw", "ppi").deterministic
 
 
-def test_absent_and_unmeasured_are_said_and_never_filled():
+def test_absent_and_unmeasured_cells_are_marked():
     cells = assemble([], datasets=["cora", "reddit"], absent=["reddit"])
     assert {cell.state for cell in cells if cell.dataset == "reddit"} == {"absent"}
     assert {cell.state for cell in cells if cell.dataset == "cora"} == {"not measured"}
@@ -93,7 +93,7 @@ def test_failures_are_counted_and_a_repeated_run_counts_once():
     assert rendering.ours(lost) == "failed"
 
 
-def test_of_several_settings_the_shipped_count_whatever_they_score():
+def test_the_shipped_settings_count_whatever_they_score():
     shipped = vars(load_recipe("cora")) | {}
     del shipped["mode"]  # a key that rows of an older version do not have
     other = shipped | {"temperature": 0.1}
@@ -105,7 +105,7 @@ def test_of_several_settings_the_shipped_count_whatever_they_score():
     assert cell_of(assemble(newest, datasets=["cora"]), "graphcl").mean == pytest.approx(60)
 
 
-def test_rows_of_studies_are_no_rows_of_the_table():
+def test_rows_of_studies_are_not_in_the_table():
     cells = assemble(rows_of("graphcl", [0.5], study="temperature"), datasets=["cora"])
     assert cell_of(cells, "graphcl").state == "not measured"
 

@@ -11,7 +11,7 @@ SCORES = {"accuracy", "micro_f1", "macro_f1", "val_accuracy"}
 
 
 @pytest.mark.parametrize("name", ["raw", "gcn", "graphcl"])
-def test_a_row_has_the_keys_of_repeat(name, graph):
+def test_a_row_has_scores_costs_and_settings(name, graph):
     settings = {"raw": {}, "gcn": {"epochs": 2}, "graphcl": {"epochs": 2, "dim": 8}}[name]
     row = run_method(name, graph, seed=3, device=CPU, settings=settings)
     assert row.keys() >= SCORES | {"train_seconds", "peak_memory_bytes", "settings"}
@@ -21,7 +21,7 @@ def test_a_row_has_the_keys_of_repeat(name, graph):
     assert row.get("runs_identical", False) == (name == "raw")
 
 
-def test_graphcl_is_scored_as_repeat_scores_it(graph, recipe):
+def test_one_run_has_the_row_of_repeated_runs(graph, recipe):
     (theirs,) = repeat_method("graphcl", graph, settings=vars(recipe), seeds=[1], device=CPU)
     row = run_method("graphcl", graph, seed=1, device=CPU, settings=vars(recipe))
     same = {key: theirs[key] for key in ("recipe_hash", "loss", *SCORES)}
@@ -50,7 +50,7 @@ def test_a_failed_training_is_a_row_without_scores(graph):
     assert not SCORES & rows[0].keys()
 
 
-def test_what_no_seed_changes_runs_once(graph, monkeypatch, capsys):
+def test_a_deterministic_system_runs_once(graph, monkeypatch, capsys):
     rows = repeat_method("raw", graph, seeds=[4, 5, 6], device=CPU, verbose=True)
     assert [row["seed"] for row in rows] == [4, 5, 6]
     assert len({row["train_seconds"] for row in rows}) == 1
@@ -62,3 +62,35 @@ def test_an_unknown_method_is_refused_with_the_nearest(graph):
     with pytest.raises(ParameterError, match=r"known: graphcl, raw.*did you mean 'dgi'\?"):
         run_method("dgii", graph, device=CPU)
     assert METHODS[0] == "graphcl"
+
+
+def test_many_graphs_are_scored_by_micro_f1(collection, recipe):
+    rows = repeat_method(
+        "graphcl",
+        collection,
+        settings=vars(recipe),
+        seeds=[0, 1],
+        device=CPU,
+        probe_steps=15,
+    )
+    assert [row["seed"] for row in rows] == [0, 1]
+    assert all(row["graph"] == "tissues" and row["steps"] == 15 for row in rows)
+    summary = summarise(rows)
+    scores = {name for name, value in summary.items() if isinstance(value, dict)}
+    assert scores == {"accuracy", "micro_f1", "macro_f1", "val_micro_f1"}
+    mean = (rows[0]["micro_f1"] + rows[1]["micro_f1"]) / 2
+    assert summary["micro_f1"]["mean"] == pytest.approx(mean)
+    assert (summary["steps"], summary["split"], summary["failed"]) == (15, "given", 0)
+
+
+def test_the_summary_of_one_run_has_numbers(graph, recipe):
+    rows = repeat_method("graphcl", graph, settings=vars(recipe), seeds=[0], device=CPU)
+    summary = summarise(rows)
+    assert set(summary) == {
+        "split",
+        "failed",
+        "accuracy",
+        "micro_f1",
+        "macro_f1",
+        "val_accuracy",
+    }

@@ -7,7 +7,7 @@ from graphcl.errors import RunError
 from graphcl.trials import rows
 
 
-def test_rows_come_back_as_they_went(tmp_path):
+def test_rows_are_read_as_written(tmp_path):
     path = tmp_path / "below/rows.jsonl"
     assert rows.read(path) == []
     written = [{"seed": 0, "text": "a\u2028b"}, {"seed": 1, "score": 0.5}]
@@ -18,7 +18,7 @@ def test_rows_come_back_as_they_went(tmp_path):
 
 
 @pytest.mark.parametrize("torn", [b'{"seed": 2, "acc', b'{"seed"', b"{"])
-def test_a_torn_last_line_is_passed_over_and_the_next_row_is_whole(tmp_path, torn):
+def test_a_torn_last_line_is_skipped_and_the_next_row_is_whole(tmp_path, torn):
     path = tmp_path / "rows.jsonl"
     rows.append(path, {"seed": 1})
     with path.open("ab") as file:
@@ -29,14 +29,14 @@ def test_a_torn_last_line_is_passed_over_and_the_next_row_is_whole(tmp_path, tor
 
 
 @pytest.mark.parametrize("line", [b"not json\n", b"[1, 2]\n", b'{"a": 1} {"b": 2}\n'])
-def test_what_no_kill_can_leave_is_refused(tmp_path, line):
+def test_a_broken_line_is_refused(tmp_path, line):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(json.dumps({"seed": 1}).encode() + b"\n" + line)
     with pytest.raises(RunError, match="line 2"):
         rows.read(path)
 
 
-def test_no_number_is_written_that_json_does_not_have(tmp_path):
+def test_nan_is_refused(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         rows.append(tmp_path / "rows.jsonl", {"loss": float("nan")})
     assert rows.read(tmp_path / "rows.jsonl") == []

@@ -49,14 +49,14 @@ def test_rows_are_kept_and_not_run_again(tmp_path, workers):
 
 
 def test_a_finished_row_is_on_the_disk_before_the_next_run_starts(tmp_path):
-    path, seen, about = tmp_path / "rows.jsonl", [], {"method": "m", "seed": 1}
+    path, found, about = tmp_path / "rows.jsonl", [], {"method": "m", "seed": 1}
 
     def look():
-        seen.extend(row["seed"] for row in rows.read(path))
+        found.extend(row["seed"] for row in rows.read(path))
         yield Scoring((about,))
 
     start([job(0, []), Job("m", (about,), look)], path)
-    assert seen == [0]
+    assert found == [0]
 
 
 def test_a_failed_run_is_a_row_with_its_reason_and_is_tried_again(tmp_path):
@@ -122,7 +122,7 @@ def test_a_row_that_does_not_come_is_a_failure(tmp_path):
     assert [row.get("failed") for row in found] == [None, "the run ended without this row"]
 
 
-def test_what_is_left_is_guessed_by_kind(tmp_path, monkeypatch):
+def test_the_remaining_time_is_estimated_by_label(tmp_path, monkeypatch):
     clock = iter([0.0, 1.0, 11.0, 12.0, 22.0])
     monkeypatch.setattr("graphcl.trials.runner.time.perf_counter", lambda: next(clock))
     told, log = [], []

@@ -1,6 +1,6 @@
-"""Every other system of the paper's tables, one file each, behind one protocol.
+"""The other systems of the paper's tables, one file each, behind one protocol.
 
-`BASELINES` names them. A file exports one `Baseline` (or several, where a paper has variants).
+`BASELINES` maps names to them. A file exports one `Baseline`, or several if its paper has variants.
 """
 
 from graphcl.baselines import (

@@ -1,4 +1,4 @@
-"""DeepWalk (Perozzi, Al-Rfou, Skiena, 2014), alone and beside the features."""
+"""DeepWalk (Perozzi, Al-Rfou, Skiena, 2014), with and without the raw features."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,21 +27,21 @@ Nodes = npt.NDArray[np.int64]
 class DeepWalk:
     """Skip-gram on random walks: nodes are words, walks are sentences.
 
-    Features and edge weights are not looked at.
+    Features and edge weights are ignored.
 
-    Gensim does the skip-gram, on the CPU whatever the device. With one worker a seed decides every
-    bit of the result; gensim's workers race, so with several it does not.
+    Gensim trains the skip-gram model, on the CPU whatever the device. With one worker the result is
+    reproducible bit for bit. With several it is not, because gensim's workers race.
 
-    Differs from the paper: negative sampling in place of hierarchical softmax, which takes longer,
-    and 10 walks from each node in place of 80; on Cora's validation nodes 20 and 40 do no better.
+    Differs from the paper: we use negative sampling instead of the slower hierarchical softmax, and
+    10 walks from each node instead of 80. On Cora's validation nodes 20 and 40 do no better.
 
     Attributes:
         dim: width of the embedding.
         walks: walks from each node.
         length: nodes in a walk.
-        window: how far apart two nodes of a walk may be to count as neighbours.
-        negatives: nodes drawn against each pair.
-        learning_rate: of the stochastic gradient descent, falling to 0.
+        window: maximum distance of two nodes in a walk that form a pair.
+        negatives: negative samples per pair.
+        learning_rate: initial rate of the gradient descent; gensim lowers it linearly.
         epochs: passes over the walks.
         workers: threads.
     """
@@ -63,19 +63,19 @@ class DeepWalk:
         data: Data,
         *,
         seed: int,
-        device: torch.device,  # noqa: ARG002 (gensim has no other than the CPU)
+        device: torch.device,  # noqa: ARG002 (gensim runs on the CPU only)
         on_epoch: OnEpoch = silent,
     ) -> Rows:
         """Returns the embeddings, ``[num_nodes, dim]``."""
         graph = require_one_graph(data, "deepwalk")
-        # Each round starts one walk at each node, in another order, as in the paper's algorithm 1.
+        # Each round starts one walk at every node, in a new random order (the paper's algorithm 1).
         starts = np.concatenate(
             [
                 np.random.default_rng(derive(seed, "starts", number)).permutation(graph.num_nodes)
                 for number in range(self.walks)
             ]
         )
-        indices = np.asarray(graph.indices, dtype=np.int64)  # a store's may be int32
+        indices = np.asarray(graph.indices, dtype=np.int64)  # a store may have int32
         walks = random_walks(
             graph.indptr, indices, starts, length=self.length, seed=derive(seed, "walks")
         )
@@ -99,12 +99,12 @@ class DeepWalk:
 
 @dataclass(frozen=True)
 class DeepWalkFeatures(DeepWalk):
-    """DeepWalk's embeddings and the raw features, side by side."""
+    """DeepWalk's embeddings concatenated with the raw features."""
 
     def embed(
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
     ) -> Rows:
-        """Returns both, ``[num_nodes, dim + num_features]``."""
+        """Returns the concatenation, ``[num_nodes, dim + num_features]``."""
         walked = super().embed(data, seed=seed, device=device, on_epoch=on_epoch)
         x = RawFeatures().embed(data, seed=seed, device=device)
         return np.concatenate([walked, x], axis=1)
@@ -118,10 +118,10 @@ class _Sentences:
         self._passes = 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        parts = np.array_split(self._walks, 100)
-        for part in parts:
+        # In parts: lists of all walks at once would take several times the array's memory.
+        for part in np.array_split(self._walks, 100):
             yield from part.tolist()
-        if self._passes:
+        if self._passes:  # the first pass only builds the vocabulary
             self._on_epoch(self._passes, self._epochs)
         self._passes += 1
 
@@ -137,13 +137,14 @@ def _word2vec() -> Any:
 def random_walks(indptr: Nodes, indices: Nodes, starts: Nodes, *, length: int, seed: int) -> Nodes:
     """Returns one walk per start, ``[len(starts), length]``, the start first.
 
-    Each neighbour of a node is equally likely to be the next. The draw of a step is a function of
-    its place, so one thread and many agree. A walk from a node without neighbours stays there.
+    Each neighbour of a node is equally likely to be the next. A draw depends only on the seed and
+    the step's position, so the number of threads does not matter. A walk from a node without
+    neighbours stays there.
 
     Args:
         indptr: CSR row pointers of the graph.
         indices: CSR column indices.
-        starts: node numbers; any may repeat.
+        starts: node numbers; repeats are allowed.
         length: nodes in a walk.
         seed: decides every step.
     """
@@ -157,7 +158,7 @@ def _walk_loop(
     indptr: Any, indices: Any, starts: Any, word_0: Any, word_1: Any, walks: Any
 ) -> None:
     for row in prange(len(starts)):
-        # A key per walk: places beyond 2^32 steps in all would otherwise repeat.
+        # Each walk has its own key: one 32-bit counter over all steps would repeat after 2^32.
         own_0 = draw_word(np.uint32(row), word_0, word_1)
         own_1 = draw_word(np.uint32(row), word_1, word_0)
         node = starts[row]
@@ -166,6 +167,7 @@ def _walk_loop(
             begin = indptr[node]
             degree = indptr[node + 1] - begin
             if degree > 0:
+                # Multiply and shift: maps 32 random bits to 0 .. degree - 1 without a division.
                 word = np.uint64(draw_word(np.uint32(step), own_0, own_1))
                 node = indices[begin + np.int64((word * np.uint64(degree)) >> np.uint64(32))]
             walks[row, step] = node

@@ -19,8 +19,8 @@ class Discriminator(nn.Module):
     r"""Scores pairs of a node and a summary: :math:`h^\top M s + c`, before the sigmoid.
 
     Args:
-        dim: width of both.
-        draw: draws M by Glorot's rule.
+        dim: width of the embeddings and of the summary.
+        draw: generator for M, which is drawn by Glorot's rule.
     """
 
     def __init__(self, dim: int, *, draw: torch.Generator) -> None:
@@ -34,15 +34,15 @@ class Discriminator(nn.Module):
 
 
 def infomax_loss(discriminator: Discriminator, h: Tensor, corrupted: Tensor) -> Tensor:
-    r"""Returns the binary cross-entropy of telling real nodes from corrupted ones by the summary.
+    r"""Returns the binary cross-entropy of classifying real against corrupted nodes.
 
     .. math:: s = \sigma\Big(\frac1N \sum_u h_u\Big), \qquad
         L = -\frac{1}{2N} \sum_u \log D(h_u, s) + \log(1 - D(\tilde h_u, s))
 
     Args:
-        discriminator: D.
+        discriminator: D, which scores a node against the summary s.
         h: embeddings of the graph, ``[N, dim]``.
-        corrupted: embeddings of its corruption, likewise.
+        corrupted: embeddings of the corrupted graph, ``[N, dim]``.
     """
     summary = h.mean(0).sigmoid()
     scores = torch.cat([discriminator(h, summary), discriminator(corrupted, summary)])
@@ -57,17 +57,17 @@ class DGI:
     .. math:: H = \mathrm{PReLU}(\tilde A X W + b), \qquad
         \tilde A = \check D^{-1/2} (A + I) \check D^{-1/2}
 
-    The corruption shuffles the rows of X, drawn anew at each epoch. Features are scaled to rows
-    that sum to 1. Training stops when the loss has not fallen for `patience` epochs; the weights
-    are those of the lowest loss.
+    The corruption shuffles the rows of X, with a new permutation in each epoch. Each row of
+    features is scaled to sum to 1. Training stops when the loss has not fallen for `patience`
+    epochs; the weights with the lowest loss are restored.
 
-    Differs from the paper: 512 wide on Pubmed too, where the authors' memory allowed 256.
+    Differs from the paper: the width is 512 on Pubmed too, where the authors' memory allowed 256.
 
     Attributes:
         dim: width of the embedding.
         learning_rate: Adam's.
-        epochs: steps at most.
-        patience: epochs without a lower loss after which to stop.
+        epochs: maximum number of steps.
+        patience: stop after this many epochs without a lower loss.
     """
 
     dim: int = 512
@@ -83,7 +83,7 @@ class DGI:
     ) -> Rows:
         """Returns the embeddings, ``[num_nodes, dim]``.
 
-        Of a collection with one training graph, it learns from that and embeds all.
+        For a collection, it trains on the only training graph and embeds all graphs.
         """
         graph = only_training_graph(data, "dgi")
         x, pool = _tensors(graph, device)
@@ -99,7 +99,7 @@ class DGI:
             order = torch.randperm(graph.num_nodes, generator=shuffles, device=device)
             optimiser.zero_grad()
             loss = infomax_loss(discriminator, *encoder.both(x, pool, order))
-            # The loss is that of the weights before the step: keep these.
+            # The loss belongs to the weights before the step, so keep those.
             stopping.update(keep=loss < lowest, improved=loss < lowest)
             lowest = torch.minimum(lowest, loss.detach())
             loss.backward()  # type: ignore[no-untyped-call]
@@ -130,9 +130,9 @@ class _Encoder(nn.Module):
         return prelu(pool @ linear(x, self.weight) + self.bias, self.slope)
 
     def both(self, x: Features, pool: Symmetric, order: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the embeddings of the graph and of that with its features in another order.
+        """Returns the embeddings of the graph and of its corruption, which shuffles the features.
 
-        Rows of XW are shuffled in place of rows of X: one product with W serves both.
+        Shuffling the rows of XW equals shuffling the rows of X, so one product with W serves both.
         """
         product = linear(x, self.weight)
         return (

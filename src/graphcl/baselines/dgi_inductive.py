@@ -1,14 +1,14 @@
 r"""DGI on unseen graphs and on large ones (Veličković et al., ICLR 2019, section 4.2).
 
-An encoder and a discriminator are trained to tell the embeddings of a graph from those of a
-corrupted one by the graph's summary (equation 1, with the paper's readout and discriminator):
+The encoder and a discriminator are trained together. The discriminator tells a graph's embeddings
+from those of a corrupted graph, given the graph's summary (equation 1, with the paper's readout):
 
 .. math::
     \mathcal{L} = -\tfrac{1}{2N} \sum_i \big[\log \mathcal{D}(h_i, s)
         + \log(1 - \mathcal{D}(\tilde h_i, s))\big], \quad
     s = \sigma\big(\tfrac{1}{N} \sum_i h_i\big), \quad \mathcal{D}(h, s) = \sigma(h^\top W s).
 
-Several graphs and one large graph have an encoder and a corruption of their own.
+The paper has one encoder and corruption for several graphs, and others for one large graph.
 """
 
 from dataclasses import dataclass
@@ -62,11 +62,11 @@ class SkipEncoder(nn.Module):
 
 
 class SampledEncoder(nn.Module):
-    r"""The encoder for one large graph: the node and its neighbourhood side by side.
+    r"""The encoder for one large graph: a node's own row and its neighbourhood's, concatenated.
 
     .. math:: \widetilde{\mathrm{MP}}(X, A) = \sigma(X \Theta' \| \hat D^{-1} \hat A X \Theta)
 
-    three times, σ = PReLU; each half has ``dim / 2`` columns.
+    There are three such layers, with σ = PReLU. Each half has ``dim / 2`` columns.
     """
 
     def __init__(
@@ -80,20 +80,21 @@ class SampledEncoder(nn.Module):
         glorot(self, generator)
 
     def layer(self, number: int, own: Tensor, mean: Tensor) -> Tensor:
-        """Returns one layer's output from nodes' rows and the means around them."""
+        """Returns one layer's output from nodes' own rows and the means over neighbourhoods."""
         halves = [own @ self.own[number], mean @ self.pooled[number]]
         return self.activations[number](torch.cat(halves, dim=1))  # type: ignore[no-any-return]
 
     def on_patches(self, x: Tensor, levels: list[Tensor]) -> Tensor:
-        """Returns the embeddings of patches' centres, ``[M, dim]``.
+        """Returns the embeddings of the patches' centres, ``[M, dim]``.
 
         Args:
             x: features of the graph.
             levels: node numbers, ``[M, 1]``, ``[M, f_1]``, ``[M, f_1 f_2]`` and so on.
         """
+        # A layer joins each level with the one below it, so one level fewer is left after it.
         rows = []
         for above, below in pairwise(levels):
-            # The deepest features are averaged as they are read, and never stored.
+            # `embedding_bag` averages features as it reads them; those of `below` are not stored.
             group = torch.cat([above.reshape(-1, 1), below.reshape(above.numel(), -1)], dim=1)
             own, mean = x[above.reshape(-1)], embedding_bag(group, x, mode="mean")
             rows.append(self.layer(0, own, mean))
@@ -119,7 +120,7 @@ def _mean_with(own: Tensor, around: Tensor) -> Tensor:
 
 
 class InfomaxLoss(nn.Module):
-    """The module's loss; its weight is that of the discriminator."""
+    """The loss in the module's docstring; its weight is the discriminator's W."""
 
     def __init__(self, dim: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -136,27 +137,26 @@ class InfomaxLoss(nn.Module):
 class DgiInductive:
     """Deep Graph Infomax where test nodes are not seen in training.
 
-    Of a collection, each step takes a training graph, whole, and for the corruption another
-    training graph with dropout on its features (with a single one: its rows shuffled). Of one
-    graph, each step takes `batch_nodes` nodes and a sampled patch around each; the corruption
-    shuffles the features within every patch. Embeddings are exact, from all neighbours.
+    For a collection, each step uses one whole training graph. Its corruption is another training
+    graph, or the same one with shuffled rows if it is the only one, with dropout on the features.
+    For one graph, each step uses `batch_nodes` nodes and a sampled patch around each; the
+    corruption shuffles the features within every patch. The final embeddings use all neighbours.
 
-    Differs from the paper: the rate of the dropout is ours (the paper names none); on PPI a tenth
-    of the paper's learning rate, since with that one validation ends lower; the two
-    products of the large graph's layer have half of the 512 columns each, where the paper does not
-    say whether they do.
+    Differs from the paper: the dropout rate is our choice, since the paper states none; on PPI we
+    use a tenth of the paper's learning rate, because validation ends lower with the full rate; the
+    two products in the large graph's layer have half of the 512 columns each, where the paper does
+    not state their widths.
 
     Attributes:
         dim: width of every layer and of the embedding.
-        epochs: over the training graphs, or the nodes. The paper's: 20 on PPI, 150 on Reddit.
+        epochs: passes over the training graphs or nodes. The paper's: 20 on PPI, 150 on Reddit.
         learning_rate: Adam's. The paper's: 1e-3, on Reddit 1e-5.
-        feature_drop: dropout on the features of a corrupting graph.
-        samples_1: sampled neighbours of a patch's centre; `samples_2` and `samples_3` of each
-            node one and two hops away.
-        samples_2: as above.
-        samples_3: as above.
+        feature_drop: dropout rate on the features of the other training graph.
+        samples_1: sampled neighbours of a patch's centre.
+        samples_2: sampled neighbours of each node one hop away.
+        samples_3: sampled neighbours of each node two hops away.
         batch_nodes: patches per step.
-        inductive: learn from the training nodes of a graph and the edges among them alone.
+        inductive: train only on the training nodes of a graph and the edges among them.
         feature_scaling: see `feature_tensor`.
     """
 
@@ -182,7 +182,7 @@ class DgiInductive:
     def embed(
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
     ) -> Rows:
-        """Returns embeddings, ``[num_nodes, dim]``; of a collection, in the order of `graphs`."""
+        """Returns embeddings, ``[num_nodes, dim]``; for a collection, in the order of `graphs`."""
         if isinstance(data, GraphCollection):
             return self._many_graphs(data, seed, device, on_epoch)
         return self._large_graph(data, seed, device, on_epoch)
@@ -230,8 +230,8 @@ class DgiInductive:
             order = torch.randperm(len(x), generator=generator(seed, "batches", epoch))
             total = torch.zeros((), device=device)
             for step, nodes in enumerate(order.to(device).tensor_split(steps)):
-                here = derive(seed, "step", epoch, step)
-                tree = sample_tree(indptr, indices, nodes, fan_outs=fan_outs, seed=here)
+                step_seed = derive(seed, "step", epoch, step)
+                tree = sample_tree(indptr, indices, nodes, fan_outs=fan_outs, seed=step_seed)
                 levels = [level.view(len(nodes), -1) for level in tree.levels]
                 h = encoder.on_patches(x, levels)
                 corrupted = encoder.on_patches(x, shuffled(levels, draws))
@@ -264,12 +264,13 @@ class DgiInductive:
 
 
 def shuffled(levels: list[Tensor], draws: torch.Generator) -> list[Tensor]:
-    """Returns patches whose nodes, and with them their features, changed places at random.
+    """Returns the patches with their nodes, and so their features, randomly permuted.
 
     Args:
         levels: node numbers, a row per patch, as in `SampledEncoder.on_patches`.
-        draws: on their device.
+        draws: a generator on the same device.
     """
+    # Sorting random keys gives every row its own permutation, in one call for all patches.
     patches = torch.cat(levels, dim=1)
     keys = torch.rand(patches.shape, generator=draws, device=patches.device)
     mixed = patches.gather(1, keys.argsort(1))

@@ -2,14 +2,15 @@ r"""Attention and maxima over the neighbours of every node, on the edges of a wh
 
 With :math:`s_{ij} = q_i^\top k_j` for each entry (i, j) of a symmetric pattern and
 :math:`w_{ij} = \mathrm{softmax}_j\, s_{ij}`, attention is :math:`o_i = \sum_j w_{ij} v_j`. Its
-gradient needs q, k, v, w and o alone:
+gradient needs only q, k, v, w and o:
 
 .. math::
     \dot v_j = \sum_i w_{ij}\, \dot o_i, \quad
     \dot s_{ij} = w_{ij} (\dot o_i^\top v_j - \dot o_i^\top o_i), \quad
     \dot q_i = \sum_j \dot s_{ij} k_j, \quad \dot k_j = \sum_i \dot s_{ij} q_i .
 
-So no table with a row per edge is kept between the passes but w, one number per edge and head.
+So w, one number per edge and head, is the only table with a row per edge that is kept for the
+backward pass.
 """
 
 from dataclasses import dataclass
@@ -41,7 +42,8 @@ class EdgePattern:
     def of(cls, adjacency: Adjacency) -> "EdgePattern":
         """Returns the pattern of a graph whose edges are all present."""
         looped, num_nodes = adjacency.looped, adjacency.num_nodes
-        # The entries in the order of their mirrors' places; both orders visit the same pairs.
+        # The pattern is symmetric, so the k-th entry by (column, row) mirrors the k-th by (row,
+        # column).
         mirror = torch.argsort(looped.indices * num_nodes + looped.rows)
         return cls(looped.indptr, looped.rows, looped.indices, mirror)
 
@@ -56,6 +58,7 @@ class EdgePattern:
             return values.new_zeros(self.num_nodes, values.shape[1]).index_add_(
                 0, self.rows, values
             )
+        # A product with the matrix whose row i has a 1 for each entry of row i: parallel on a CPU.
         order = torch.arange(len(self.rows))
         return csr_matmul(self.indptr, order, values.new_ones(len(order)), values)
 
@@ -79,6 +82,7 @@ class _EdgeAttention(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, pattern: EdgePattern) -> Tensor:
         rows, columns = pattern.rows, pattern.columns
         scores = (q.index_select(0, rows) * k.index_select(0, columns)).sum(2)
+        # Softmax is the same for shifted scores; less the row's maximum, `exp` cannot overflow.
         weight = scores.sub_(pattern.max_to_rows(scores).index_select(0, rows)).exp_()
         weight /= pattern.sum_to_rows(weight).index_select(0, rows)
         around = weight[:, :, None] * v.index_select(0, columns)
@@ -95,12 +99,12 @@ class _EdgeAttention(torch.autograd.Function):
         rows, columns = pattern.rows, pattern.columns
         arriving = grad.index_select(0, rows)
         inner = (arriving * v.index_select(0, columns)).sum(2)
-        of_scores = weight * (inner - (grad * out).sum(2).index_select(0, rows))
-        of_v = pattern.sum_to_columns((weight[:, :, None] * arriving).flatten(1))
-        each = of_scores[:, :, None]
-        of_q = pattern.sum_to_rows((each * k.index_select(0, columns)).flatten(1))
-        of_k = pattern.sum_to_columns((each * q.index_select(0, rows)).flatten(1))
-        return of_q.view_as(q), of_k.view_as(k), of_v.view_as(v), None
+        grad_scores = weight * (inner - (grad * out).sum(2).index_select(0, rows))
+        grad_v = pattern.sum_to_columns((weight[:, :, None] * arriving).flatten(1))
+        each = grad_scores[:, :, None]
+        grad_q = pattern.sum_to_rows((each * k.index_select(0, columns)).flatten(1))
+        grad_k = pattern.sum_to_columns((each * q.index_select(0, rows)).flatten(1))
+        return grad_q.view_as(q), grad_k.view_as(k), grad_v.view_as(v), None
 
 
 class _NeighbourMax(torch.autograd.Function):
@@ -118,17 +122,17 @@ class _NeighbourMax(torch.autograd.Function):
         pattern: EdgePattern = ctx.pattern
         largest = m.index_select(0, pattern.columns) == out.index_select(0, pattern.rows)
         hit = largest.to(grad.dtype)
-        # Equal maxima share the gradient: nodes with equal features are common.
+        # Equal maxima share the gradient; they are common because nodes have equal features.
         each = grad / pattern.sum_to_rows(hit)
         return pattern.sum_to_columns(hit * each.index_select(0, pattern.rows)), None
 
 
 def edge_attention(q: Tensor, k: Tensor, v: Tensor, pattern: EdgePattern) -> Tensor:
-    """Returns the module's attention over each node and its neighbours.
+    """Returns the attention of the module's docstring over each node and its neighbours.
 
     Args:
         q: queries, ``[num_nodes, heads, d]``.
-        k: keys, likewise.
+        k: keys, ``[num_nodes, heads, d]``.
         v: values, ``[num_nodes, heads, d_v]``.
         pattern: the graph.
 

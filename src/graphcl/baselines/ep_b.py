@@ -17,28 +17,27 @@ from graphcl.seeding import generator
 
 @dataclass(frozen=True)
 class EPB:
-    r"""Learns an embedding per label such that a node's labels are foretold by its neighbours'.
+    r"""Learns an embedding per label so that the neighbours' labels predict a node's own labels.
 
-    A node has labels of two types *i*: its words (features that are not zero) and its identity.
-    The embedding of its labels of one type is their mean, and so is the reconstruction from the
-    labels of all neighbours, a label counting as often as it occurs:
+    A node has labels of two types *i*: its words (non-zero features) and its identity. For each
+    type, the embedding is the mean over the node's labels, and the reconstruction is the mean over
+    the labels of all its neighbours, where a label counts as often as it occurs:
 
     .. math:: h_i(v) = \operatorname{mean}_{l \in l_i(v)} e_l , \qquad
         \tilde h_i(v) = \operatorname{mean}_{u \in N(v),\, l \in l_i(u)} e_l .
 
-    Each type is trained by a margin ranking loss with the Euclidean distance *d*, against nodes
-    *u* drawn uniformly,
+    Each type is trained by a margin ranking loss with the Euclidean distance *d* against uniformly
+    drawn nodes *u*:
 
     .. math:: L_i = \sum_v \big[\gamma + d(\tilde h_i(v), h_i(v)) - d(\tilde h_i(v), h_i(u))\big]_+
 
-    and a node's embedding is the concatenation of its :math:`h_i(v)`; of a type of which it has no
-    label it is :math:`\tilde h_i(v)`. Where features are real numbers (Pubmed's TF-IDF), means are
-    weighted by them.
+    A node's embedding is the concatenation of its :math:`h_i(v)`. If it has no label of a type,
+    :math:`\tilde h_i(v)` is used instead. Real features (Pubmed's TF-IDF) weight the means.
 
-    Differs from the paper: a step is over all nodes, each with one *u* drawn anew, at a higher
-    learning rate in place of many small batches. Graph-wide steps keep a GPU busy. Margin and
-    learning rate have the best mean validation accuracy on Cora and Citeseer of the few tried, and
-    on Pubmed of a grid (`python -m benchmarks.search_baselines ep-b`).
+    Differs from the paper: a step covers all nodes, each with a newly drawn *u*, at a higher
+    learning rate, instead of many small batches; this keeps a GPU busy. Margin and learning rate
+    have the best mean validation accuracy: on Cora and Citeseer among a few values, on Pubmed in a
+    grid (`python -m benchmarks.search_baselines ep-b`).
 
     Attributes:
         dim: width of the embedding of each type; the result is twice as wide.
@@ -86,12 +85,12 @@ class _LabelType(nn.Module):
     """The embeddings of one type of labels.
 
     Args:
-        counts: how much of each label a node has, ``[num_nodes, labels]``; None where node v has
-            label v alone.
-        num_labels: how many labels there are.
+        counts: weight of each label at each node, ``[num_nodes, labels]``; None if the only label
+            of node v is v.
+        num_labels: number of labels.
         dim: width of an embedding.
         adjacency: the graph.
-        draw: draws the embeddings.
+        draw: generator for the initial embeddings.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class _LabelType(nn.Module):
         mass_around = self._around @ mass
         self._has_labels, self._has_around = mass > 0, mass_around > 0
         self._mass, self._mass_around = mass.clamp(min=1e-12), mass_around.clamp(min=1e-12)
-        # A pair of h and h̃ that are both there can be wrong; no other.
+        # A node enters the loss only if both its h and its h̃ exist.
         self._ranked = (self._has_labels & self._has_around)[:, 0].float()
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
@@ -135,7 +134,7 @@ class _LabelType(nn.Module):
 
 
 def _distance(a: Tensor, b: Tensor) -> Tensor:
-    return ((a - b).square().sum(1) + 1e-12).sqrt()  # the slope at 0 stays finite
+    return ((a - b).square().sum(1) + 1e-12).sqrt()  # keeps the gradient at 0 finite
 
 
 def _absolute(counts: Features) -> Features:

@@ -1,6 +1,6 @@
 r"""FastGCN, supervised: layers sampled by importance (Chen, Ma & Xiao, ICLR 2018).
 
-The second layer of a GCN is an integral over nodes, and is estimated from t of them (algorithm 2):
+The sum over nodes in the second layer of a GCN is estimated from t of them (algorithm 2):
 
 .. math::
     \mathrm{logits}(v) \approx \frac{1}{t} \sum_{j=1}^{t}
@@ -37,7 +37,7 @@ from graphcl.seeding import generator
 
 @dataclass(frozen=True)
 class NormalisedAdjacency:
-    """Â of a graph on one device, ready for products and for looking up single entries.
+    """The matrix Â of a graph on one device, for products and for the lookup of single entries.
 
     Attributes:
         indptr: row pointers of A + I, ``[num_nodes + 1]``.
@@ -69,19 +69,20 @@ class NormalisedAdjacency:
         return csr_matmul(self.indptr, self.indices, self.values, h)
 
     def entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Returns the dense block Â(rows, columns); on a GPU without waiting for it."""
+        """Returns the dense block Â(rows, columns), without waiting for a GPU."""
+        # A binary search in the sorted keys; an entry that is not found is 0.
         wanted = rows[:, None] * (len(self.indptr) - 1) + columns
         place = torch.searchsorted(self.keys, wanted).clamp_(max=len(self.keys) - 1)
         return torch.where(self.keys[place] == wanted, self.values[place], 0)
 
     def sample(self, rows: Tensor, count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draws nodes by importance among those that a node of `rows` is joined to.
+        """Draws nodes by importance among the neighbours of `rows` (a node is its own neighbour).
 
         Returns:
             The nodes, ``[count]``, drawn with replacement, and ``1 / (count · q)`` of each.
         """
-        asked = self.values.new_zeros(len(self.indptr) - 1, 1).index_fill_(0, rows, 1)
-        near = (self @ asked)[:, 0] > 0
+        in_rows = self.values.new_zeros(len(self.indptr) - 1, 1).index_fill_(0, rows, 1)
+        near = (self @ in_rows)[:, 0] > 0
         q = torch.where(near, self.importance, 0)
         q = q / q.sum()
         nodes = torch.multinomial(q, count, replacement=True, generator=draws)
@@ -96,30 +97,30 @@ class _Weights(nn.Module):
         glorot(self, generator)
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """Returns ReLU(ÂX W₀) W₁ for rows of ÂX; Â stands before it."""
+        """Returns ReLU(ÂX W₀) W₁ for rows of ÂX; the caller multiplies it by Â."""
         return relu(pooled @ self.first) @ self.second
 
 
 @dataclass(frozen=True)
 class FastGcn:
-    """A two-layer GCN trained on minibatches with a sampled layer; exact when it predicts.
+    """A two-layer GCN, trained on minibatches with a sampled layer; predictions are exact.
 
-    It stops when the validation score has not risen for `patience` epochs, and keeps the weights
-    of the best one. Of a collection it learns from the training graphs as one.
+    Training stops after `patience` epochs without a better validation score, and the predictions
+    of the best epoch are returned. The training graphs of a collection are joined into one.
 
-    Differs from the paper: q is restricted to the nodes that the minibatch is joined to, and
-    normalised there: the estimate stays unbiased, and no draw is wasted on an entry that is 0.
+    Differs from the paper: q is restricted to the neighbours of the minibatch and normalised
+    there. The estimate stays unbiased, and no draw is wasted on a zero entry.
 
     Attributes:
         hidden: width of the hidden layer.
         samples: t, nodes per minibatch in the sampled layer.
         batch_nodes: labelled nodes per step.
-        epochs: at most so many.
-        patience: epochs without a better validation score before it stops.
+        epochs: maximum number of epochs.
+        patience: stop after this many epochs without a better validation score.
         learning_rate: Adam's.
         weight_decay: Adam's, on the first layer.
-        dropout: of ÂX.
-        inductive: learn from the training nodes of a graph and the edges among them alone.
+        dropout: rate on the rows of ÂX.
+        inductive: train only on the training nodes of a graph and the edges among them.
         feature_scaling: see `feature_tensor`.
     """
 

@@ -1,4 +1,4 @@
-"""What the trained baselines share: bounds of fields, draws, losses, stopping, sparse products."""
+"""Shared by the trained baselines: checks of fields, draws, losses, stopping, sparse products."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,14 +16,14 @@ from graphcl.kernels.adjacency import Adjacency, csr_matmul
 from graphcl.kernels.features import Features
 from graphcl.seeding import derive
 
-CHECK_EVERY = 10  # epochs between questions to the device, each of which waits for it
+CHECK_EVERY = 10  # epochs between two reads of a value on the device, each of which waits for it
 
 
 @contextmanager
 def seeded(seed: int, name: str, device: torch.device) -> Iterator[None]:
-    """Seeds PyTorch's own streams inside the block and puts them back after it.
+    """Seeds PyTorch's global random streams inside the block and restores them after it.
 
-    The layers of PyTorch Geometric draw weights and dropout from those alone.
+    The layers of PyTorch Geometric draw their weights and dropout only from these streams.
     """
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(derive(seed, name))
@@ -31,10 +31,10 @@ def seeded(seed: int, name: str, device: torch.device) -> Iterator[None]:
 
 
 def check_fields(owner: str, **values: Any) -> None:
-    """Refuses a hyperparameter out of bounds, by the meaning its name has in every baseline.
+    """Checks hyperparameters; a name has the same bounds in every baseline.
 
     Raises:
-        ParameterError: in the house's template.
+        ParameterError: a value is out of bounds.
     """
     for name, value in values.items():
         if name == "dropout":
@@ -48,9 +48,9 @@ def check_fields(owner: str, **values: Any) -> None:
 
 
 def feature_dropout(x: Features, probability: float) -> Tensor:
-    """Returns features with some of them 0, the others scaled up, dense.
+    """Returns the features after dropout, dense.
 
-    Zeros need no draw: of a bag of words a hundredth of the table is drawn for.
+    Sparse features need draws only for their non-zeros, about 1 % of a bag-of-words table.
     """
     if isinstance(x, Tensor):
         return dropout(x, probability)
@@ -58,7 +58,7 @@ def feature_dropout(x: Features, probability: float) -> Tensor:
 
 
 def drop_values(h: Tensor, rate: float, generator: torch.Generator) -> Tensor:
-    """Returns `h` after dropout, drawn by `generator` on the device of `h`."""
+    """Returns `h` after dropout; `generator` must be on the device of `h`."""
     if rate == 0:
         return h
     keep = torch.rand(h.shape, generator=generator, device=h.device) >= rate
@@ -66,23 +66,23 @@ def drop_values(h: Tensor, rate: float, generator: torch.Generator) -> Tensor:
 
 
 def targets(y: IntArray, device: torch.device) -> Tensor:
-    """Returns class numbers as int64, several labels per node as float32."""
+    """Returns class numbers as int64, or several labels per node as float32."""
     tensor = torch.tensor(y, device=device)
     return tensor.float() if tensor.ndim == 2 else tensor.long()
 
 
 def supervised_loss(logits: Tensor, y: Tensor) -> Tensor:
-    """Returns cross-entropy, or its mean over all pairs of node and label."""
+    """Returns the cross-entropy; with several labels per node, binary, over all (node, label)."""
     if y.ndim == 2:
         return binary_cross_entropy_with_logits(logits, y)
     return cross_entropy(logits, y)
 
 
 def labelled_score(logits: Tensor, y: Tensor) -> float:
-    """Returns the accuracy, or micro-F1 where a label is given above probability 0.5."""
+    """Returns the accuracy; with several labels per node, micro-F1 at a threshold of 0.5."""
     if y.ndim == 1:
         return float((logits.argmax(1) == y).float().mean())
-    given = logits > 0
+    given = logits > 0  # a probability above 0.5
     hits = (given & (y > 0)).sum()
     return float(2 * hits / (given.sum() + (y > 0).sum()).clamp(min=1))
 
@@ -95,24 +95,24 @@ def predicted(logits: Tensor, *, several: bool) -> Labels:
 
 
 def require_finite(result: Tensor, owner: str) -> None:
-    """Refuses a training that has run away.
+    """Checks that a training has not diverged.
 
     Raises:
-        TrainingError: a value of its result, or of its last loss, is not finite.
+        TrainingError: a value of `result` is not finite.
     """
     if not bool(result.isfinite().all()):
         raise TrainingError(f"{owner}: the result is not finite; lower the learning rate")
 
 
 class EarlyStopping:
-    """Keeps the weights of the best epoch and counts epochs since anything improved.
+    """Keeps the weights of the best epoch and counts the epochs since the last improvement.
 
-    Everything is a tensor on the device: `update` never waits. Once patience has run out, nothing
-    is kept any more, so it does not matter to the result how often `stopped` is asked.
+    Its state is in tensors on the device, so `update` never waits. Once patience has run out,
+    `update` keeps nothing more, so a late check of `stopped` does not change the result.
 
     Args:
-        module: whose parameters are kept.
-        patience: epochs without improvement after which to stop.
+        module: the module whose parameters are kept.
+        patience: stop after this many epochs without improvement.
     """
 
     def __init__(self, module: nn.Module, *, patience: int) -> None:
@@ -123,25 +123,25 @@ class EarlyStopping:
 
     @torch.no_grad()
     def update(self, *, keep: Tensor, improved: Tensor) -> None:
-        """Notes an epoch.
+        """Records an epoch.
 
         Args:
-            keep: a truth value on the device: keep the weights as they are now.
-            improved: likewise: start counting anew.
+            keep: a boolean on the device: whether to keep the current weights.
+            improved: a boolean on the device: whether to restart the count.
         """
         running = self._waited < self._patience
         keep = keep & running
         for kept, parameter in zip(self._kept, self._parameters, strict=True):
-            torch.where(keep, parameter, kept, out=kept)
+            torch.where(keep, parameter, kept, out=kept)  # an `if` would wait for the device
         self._waited = torch.where(running & improved, 0, self._waited + 1)
 
     def stopped(self, epoch: int) -> bool:
-        """Whether patience has run out; the device is asked only every so many epochs."""
+        """Whether patience has run out; checked only every `CHECK_EVERY` epochs."""
         return epoch % CHECK_EVERY == 0 and bool(self._waited >= self._patience)
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Puts the kept weights back."""
+        """Restores the kept weights."""
         for kept, parameter in zip(self._kept, self._parameters, strict=True):
             parameter.copy_(kept)
 
@@ -149,7 +149,7 @@ class EarlyStopping:
 class Symmetric(NamedTuple):
     """A symmetric matrix as CSR: row pointers, columns, values.
 
-    The backward pass of a product with it is the same product.
+    It equals its transpose, so the backward pass of a product is the same product.
     """
 
     indptr: Tensor
@@ -158,7 +158,7 @@ class Symmetric(NamedTuple):
 
     @classmethod
     def normalised(cls, adjacency: Adjacency) -> "Symmetric":
-        r"""Returns :math:`\tilde A = \check D^{-1/2} (A + I) \check D^{-1/2}`, a GCN's."""
+        r"""Returns :math:`\tilde A = \check D^{-1/2} (A + I) \check D^{-1/2}`, as in a GCN."""
         scale, looped = adjacency.inverse_degree[:, 0].sqrt(), adjacency.looped
         values = adjacency.looped_weight * scale[looped.rows] * scale[looped.indices]
         return cls(looped.indptr, looped.indices, values)
@@ -169,7 +169,7 @@ class Symmetric(NamedTuple):
         return cls(adjacency.indptr, adjacency.indices, adjacency.weight)
 
     def __matmul__(self, h: Tensor) -> Tensor:
-        """Returns the product with ``[num_nodes, d]``, differentiable in it."""
+        """Returns the product with `h`, ``[num_nodes, d]``; differentiable in `h`."""
         return cast("Tensor", _SymmetricProduct.apply(h, self))  # type: ignore[no-untyped-call]
 
 

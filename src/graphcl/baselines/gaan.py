@@ -1,7 +1,7 @@
 r"""GaAN, supervised: gated attention (Zhang, Shi, Xie, Ma, King & Yeung, UAI 2018).
 
-A layer attends to the neighbours with K heads, and each node weighs its heads by gates that it
-computes from itself, the maximum and the mean over its neighbours:
+A layer attends to the neighbours with K heads. Each node weights its heads by gates, which are
+computed from its own row and from the maximum and the mean over its neighbours:
 
 .. math::
     y_i &= \mathrm{FC}_o\Big(x_i \oplus \big\|_{k=1}^{K} g_i^{(k)} \sum_j w_{ij}^{(k)}
@@ -42,11 +42,11 @@ from graphcl.kernels.adjacency import Adjacency, mean_pool
 from graphcl.kernels.recording import CudaGraphStep
 from graphcl.seeding import derive, generator
 
-SLOPE = 0.1  # of LeakyReLU
+SLOPE = 0.1  # negative slope of LeakyReLU
 
 
 class GatedAttention(nn.Module):
-    """One layer: the module's three equations, each node among its own neighbours.
+    """One layer: the three equations above, where each node is among its own neighbours.
 
     Args:
         inputs: width of the input.
@@ -54,7 +54,7 @@ class GatedAttention(nn.Module):
         heads: K.
         key_dim: d_a, width of a head's queries and keys.
         value_dim: d_v, width of a head's values.
-        max_dim: d_m, width that the maximum is taken in.
+        max_dim: d_m, width of the rows that the maximum is taken over.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class GatedAttention(nn.Module):
 
 
 class GaanModel(nn.Module):
-    """A layer that embeds the features, gated attention, and a layer to the labels."""
+    """A linear layer on the features, layers of gated attention, and a linear output layer."""
 
     def __init__(
         self, method: "Gaan", num_features: int, num_outputs: int, *, generator: torch.Generator
@@ -103,7 +103,7 @@ class GaanModel(nn.Module):
         glorot(self, generator)
 
     def forward(self, part: "Part", draws: torch.Generator | None = None) -> Tensor:
-        """Returns the logits of every node; with dropout where `draws` are given."""
+        """Returns the logits of every node; with dropout if `draws` is given."""
         h = leaky_relu(self.embed(part.x), SLOPE)
         for layer in self.layers:
             if draws is not None:
@@ -113,7 +113,7 @@ class GaanModel(nn.Module):
 
 
 class Part(NamedTuple):
-    """A graph on the device that trains, and those of its nodes whose labels may be used."""
+    """A graph on the training device, and the nodes whose labels may be used."""
 
     x: Tensor
     adjacency: Adjacency
@@ -123,15 +123,15 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, graph: Graph, device: torch.device) -> "Part":
-        """Returns a graph of which no label may be used."""
+        """Returns a graph without labels that may be used."""
         x, adjacency = graph_tensors(graph, device=device)
         dense = x if isinstance(x, Tensor) else x.to_dense()
-        none = torch.empty(0, dtype=torch.int64, device=device)
-        return cls(dense, adjacency, EdgePattern.of(adjacency), none, none)
+        empty = torch.empty(0, dtype=torch.int64, device=device)
+        return cls(dense, adjacency, EdgePattern.of(adjacency), empty, empty)
 
     def labelled(self, y: IntArray | None, nodes: IntArray | None = None) -> "Part":
-        """Returns the graph with the labels `y` of `nodes`; without those, of all it has."""
-        assert y is not None  # `Labelled` has looked
+        """Returns the graph with the labels `y` of `nodes`; None means all labelled nodes."""
+        assert y is not None  # checked by `Labelled`
         if nodes is None:
             nodes = np.flatnonzero(y >= 0) if y.ndim == 1 else np.arange(len(y))
             y = y[nodes]
@@ -143,14 +143,13 @@ class Part(NamedTuple):
 class Gaan:
     """Gated attention networks, trained on whole graphs.
 
-    One training graph per step; the weights of the epoch with the best validation score stay.
+    Each step uses one training graph. The weights with the best validation score are kept.
 
-    Differs from the paper: a step sees all nodes of a graph and all their neighbours, where the
-    authors' takes 512 nodes; three layers of width 512 rather than two of 128; no dropout, since
-    PPI's validation graphs do better without; the learning rate falls along a cosine rather than by
-    half on each plateau, so that a run's length is known; a node is among its own neighbours, so
-    that none is without. Memory grows with the number of edges: a graph of Reddit's size does not
-    fit.
+    Differs from the paper: a step uses all nodes of a graph and all their neighbours, while the
+    authors use 512 nodes; three layers of width 512 instead of two of 128; no dropout, since PPI's
+    validation graphs score better without; the learning rate follows a cosine instead of halving on
+    each plateau, so that a run's length is known; a node is its own neighbour, so that every node
+    has at least one. Memory grows with the number of edges: a graph of Reddit's size does not fit.
 
     Attributes:
         layers: number of gated attention layers.
@@ -162,9 +161,9 @@ class Gaan:
         max_dim: d_m.
         dropout: of each layer's input.
         learning_rate: Adam's at the start.
-        epochs: times that every training graph is visited.
-        validate_every: epochs between two looks at the validation nodes.
-        inductive: learn from the training nodes of a graph and the edges among them alone.
+        epochs: passes over the training graphs.
+        validate_every: epochs between two validations.
+        inductive: train only on the training nodes of a graph and the edges among them.
     """
 
     layers: int = 3
@@ -191,7 +190,7 @@ class Gaan:
     ) -> Labels:
         """Returns classes ``[num_nodes]``; with several labels per node ``[num_nodes, labels]``."""
         labelled = Labelled.of(data, inductive=self.inductive, owner="Gaan")
-        train, val, rest = self._parts(data, labelled, device)
+        train, val, everything = self._parts(data, labelled, device)
         model = GaanModel(
             self, data.num_features, labelled.num_outputs, generator=generator(seed, "weights")
         ).to(device)
@@ -212,13 +211,13 @@ class Gaan:
                 on_epoch(epoch + 1, self.epochs)
         model.load_state_dict(best)
         with torch.no_grad():
-            logits = torch.cat([model(part) for part in rest])
+            logits = torch.cat([model(part) for part in everything])
         return predicted(logits, several=labelled.y.ndim == 2)
 
     def _parts(
         self, data: Data, labelled: Labelled, device: torch.device
     ) -> tuple[list[Part], list[Part], list[Part]]:
-        """Returns what to learn from, what to stop by, and all that is to be predicted."""
+        """Returns the graphs to train on, those to validate on, and those to predict."""
         if isinstance(data, GraphCollection):
             everything = [Part.of(graph, device) for graph in data.graphs]
             known = [
@@ -237,17 +236,16 @@ class Gaan:
 
 
 class _Steps:
-    """Adam's steps on graphs; on a GPU each graph's is recorded once and replayed.
+    """Adam's steps on graphs; on a GPU each graph's step is recorded once and replayed.
 
-    A graph of PPI keeps a GPU busy for a fraction of the time that its few hundred kernels take to
-    launch.
+    For a graph of PPI, a GPU runs the few hundred kernels of a step faster than it launches them.
     """
 
     def __init__(self, model: GaanModel, parts: list[Part], learning_rate: float) -> None:
         device = parts[0].x.device
         on_gpu = device.type == "cuda"
         self._model = model
-        self._rate = torch.tensor(learning_rate, device=device)  # a recording reads it anew
+        self._rate = torch.tensor(learning_rate, device=device)  # each replay reads its new value
         self._adam = torch.optim.Adam(
             model.parameters(), lr=self._rate, fused=True, capturable=on_gpu
         )
@@ -259,14 +257,14 @@ class _Steps:
         self._parts = parts
 
     def take(self, index: int, rate: float, seed: int) -> None:
-        """Takes a step on one of the graphs, its dropout drawn from `seed`."""
+        """Takes a step on the graph `index`; `seed` decides the dropout."""
         self._rate.fill_(rate)
         self._draws.manual_seed(seed)
         step = self._recorded[index] if self._recorded else self._step
         step(self._parts[index])
 
     def close(self) -> None:
-        """Gives the recordings' memory back, and breaks the cycle of references through them."""
+        """Frees the recordings' memory and breaks the reference cycle through them."""
         for recorded in self._recorded:
             recorded.close()
         self._recorded.clear()
@@ -285,7 +283,7 @@ def _loss(model: GaanModel, part: Part, draws: torch.Generator) -> Tensor:
 
 @torch.no_grad()
 def _validate(model: GaanModel, parts: list[Part], epoch: int) -> float:
-    """Returns the score on the labelled nodes of `parts`; waits for a GPU, as no step does."""
+    """Returns the score on the labelled nodes of `parts`; unlike a step, it waits for the GPU."""
     logits = torch.cat([model(part).index_select(0, part.nodes) for part in parts])
     if not bool(logits.isfinite().all()):
         raise TrainingError(f"Gaan: a prediction is not finite after epoch {epoch + 1}")

@@ -25,24 +25,24 @@ class GAT:
     r"""Two attention layers, trained on the training labels.
 
     A head computes :math:`h'_u = \sum_{v \in N(u) \cup u} \alpha_{uv} W h_v` with
-    :math:`\alpha_{uv} = \mathrm{softmax}_v(\mathrm{LeakyReLU}(a^\top [W h_u \| W h_v]))`. Heads of
-    the first layer are concatenated and followed by ELU, those of the second averaged. The layers
-    are PyTorch Geometric's; features are scaled to rows that sum to 1. Edge weights
-    are not looked at.
+    :math:`\alpha_{uv} = \mathrm{softmax}_v(\mathrm{LeakyReLU}(a^\top [W h_u \| W h_v]))`. The heads
+    of the first layer are concatenated and followed by ELU; those of the second are averaged. The
+    layers are PyTorch Geometric's. Each row of features is scaled to sum to 1. Edge weights are
+    ignored.
 
-    As the authors do, training stops when neither validation loss nor validation accuracy has
-    improved for `patience` epochs; the weights are those of the last epoch in which both were at
-    least as good as ever before.
+    As in the authors' code, training stops when neither validation loss nor validation accuracy has
+    improved for `patience` epochs. The weights of the last epoch in which both were at least as
+    good as in every earlier epoch are restored.
 
     Attributes:
         hidden: width of a head of the first layer.
         heads: heads of the first layer.
-        output_heads: heads of the second.
-        dropout: probability that an input of either layer, or an attention coefficient, is 0.
+        output_heads: heads of the second layer.
+        dropout: rate on the inputs of both layers and on the attention coefficients.
         learning_rate: Adam's.
         weight_decay: the L2 penalty on all weights.
-        epochs: steps at most.
-        patience: epochs without improvement after which to stop.
+        epochs: maximum number of steps.
+        patience: stop after this many epochs without improvement.
     """
 
     hidden: int = 8
@@ -106,19 +106,19 @@ class _Network(nn.Module):
 
         super().__init__()
         drop, width = fields.dropout, fields.hidden * fields.heads
-        # Self-loops are in the edges already: PyG would add them anew, waiting for the device.
+        # The edges have self-loops. PyG would add them in every step, and wait for the device.
         shared = {"dropout": drop, "add_self_loops": False}
         self.first = GATConv(inputs, fields.hidden, heads=fields.heads, **shared)
         self.second = GATConv(width, outputs, heads=fields.output_heads, concat=False, **shared)
         self.drop = drop
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Returns scores of the classes; the features come in with their dropout done."""
+        """Returns the classes' scores; the caller has applied dropout to the features `x`."""
         h = elu(self.first(x, edge_index))
         return cast("Tensor", self.second(dropout(h, self.drop, self.training), edge_index))
 
 
-# Those of the paper's section 3.3.
+# The settings are those of the paper's section 3.3.
 BASELINE = Baseline(
     "gat",
     "GAT",

@@ -21,14 +21,14 @@ class GCN:
     .. math:: Z = \mathrm{softmax}(\tilde A\, \mathrm{ReLU}(\tilde A X W^{(0)})\, W^{(1)}), \qquad
         \tilde A = \check D^{-1/2} (A + I) \check D^{-1/2}
 
-    The layers are PyTorch Geometric's; features are scaled to rows that sum to 1.
+    The layers are PyTorch Geometric's. Each row of features is scaled to sum to 1.
 
-    Differs from the paper: no early stopping on validation loss (window 10), which rarely acts
-    within 200 epochs. So no validation label is read; the last epoch's weights predict.
+    Differs from the paper: no early stopping on validation loss (window 10), which rarely triggers
+    within 200 epochs. So validation labels are not read, and the last epoch's weights are used.
 
     Attributes:
         hidden: width of the hidden layer.
-        dropout: probability that an input of either layer is 0.
+        dropout: rate on the inputs of both layers.
         learning_rate: Adam's.
         weight_decay: the L2 penalty on the first layer.
         epochs: steps, each over all training nodes.
@@ -83,7 +83,7 @@ class _Network(nn.Module):
         self.drop = drop
 
     def forward(self, x: Tensor, edge_index: Tensor, weight: Tensor) -> Tensor:
-        """Returns scores of the classes; the features come in with their dropout done."""
+        """Returns the classes' scores; the caller has applied dropout to the features `x`."""
         h = self.first(x, edge_index, weight).relu()
         h = dropout(h, self.drop, self.training)
         return cast("Tensor", self.second(h, edge_index, weight))

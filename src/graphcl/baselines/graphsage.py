@@ -1,13 +1,14 @@
 r"""GraphSAGE trained without labels (Hamilton, Ying & Leskovec, NeurIPS 2017).
 
-Nodes that co-occur on short random walks get close embeddings, others far ones (equation 1):
+Training makes the embeddings of nodes that co-occur on short random walks similar, and those of
+other pairs dissimilar (equation 1):
 
 .. math::
     J(z_u) = -\log \sigma(z_u^\top z_v)
              - Q\, \mathbb{E}_{v_n \sim P_n} \log \sigma(-z_u^\top z_{v_n}),
 
-where v is a node of a walk from u and :math:`P_n \propto \mathrm{degree}^{3/4}`. Two layers, 25
-sampled neighbours in the first and 10 in the second, 2 · 128 columns, embeddings of length 1.
+where v is a node of a walk from u and :math:`P_n \propto \mathrm{degree}^{3/4}`. There are two
+layers, with 25 and 10 sampled neighbours; embeddings have 2 · 128 columns and length 1.
 """
 
 from collections.abc import Iterable
@@ -30,36 +31,36 @@ from graphcl.kernels.neighbours import sample_neighbours
 from graphcl.sampling import sample_tree
 from graphcl.seeding import derive, generator
 
-_BLOCK = 1 << 14  # nodes that are embedded at a time
+_BLOCK = 1 << 14  # nodes embedded at a time
 
 
 @dataclass(frozen=True)
 class GraphSage:
     """Unsupervised GraphSAGE with one of the paper's four aggregators.
 
-    It learns from all of a graph, with `inductive` from its training nodes and the edges among
-    them, and of a collection from the training graphs; every node is then embedded from sampled
-    neighbours, as in training. On a GPU all of it stays there.
+    It trains on the whole graph; with `inductive`, only on its training nodes and the edges among
+    them; for a collection, on the training graphs. Then it embeds every node from sampled
+    neighbours, as in training. On a GPU all tensors stay there.
 
-    Differs from the paper: pairs are drawn afresh in each step (one walk from u, one of its nodes)
-    rather than 50 walks a node once. Adam's rate and the number of epochs are ours: with them the
-    loss of PPI's validation graphs, which are unseen, has stopped falling. A node's embedding is
-    made layer by layer, the first from 25 neighbours of every node. Our probe is trained to
-    convergence: expect scores above the published ones.
+    Differs from the paper: each step draws new pairs (one walk from u, one of its nodes), while the
+    authors draw 50 walks per node once. Adam's learning rate and the number of epochs are ours:
+    they are enough for the loss on PPI's validation graphs to stop falling. Embeddings are computed
+    layer by layer, where the first layer samples 25 neighbours of every node. Our probe is trained
+    to convergence: expect scores above the published ones.
 
     Attributes:
         aggregator: ``gcn``, ``mean``, ``lstm`` or ``pool``.
-        dim: width of the node's own half of a layer and of the neighbourhood's: 2 dim together.
-        samples_1: S₁, sampled neighbours in the first layer: of the node's neighbours.
-        samples_2: S₂, in the second: of the node itself.
-        pool_dim: width that `pool` takes its maximum in.
+        dim: width of each half of a layer's output (own row, neighbourhood): 2 dim together.
+        samples_1: S₁, sampled neighbours in the first layer, of each of the node's neighbours.
+        samples_2: S₂, sampled neighbours in the second layer, of the node itself.
+        pool_dim: width of the rows that `pool` takes the maximum over.
         lstm_dim: width of the state of `lstm`.
-        walk_length: nodes of a walk, the first included.
+        walk_length: nodes of a walk, including the first.
         negatives: Q, drawn once for all pairs of a step.
         batch_nodes: pairs per step.
-        epochs: times that every node starts a pair.
+        epochs: number of pairs that start at each node.
         learning_rate: Adam's.
-        inductive: learn from the training nodes of a graph alone.
+        inductive: train only on the training nodes of a graph and the edges among them.
         feature_scaling: see `feature_tensor`.
     """
 
@@ -109,13 +110,15 @@ class GraphSage:
             order = torch.randperm(len(indptr) - 1, generator=generator(seed, "batches", epoch))
             total = x.new_zeros(())
             for step, nodes in enumerate(order.to(device).tensor_split(steps)):
-                here = derive(seed, "step", epoch, step)
-                other = co_occurring(indptr, indices, nodes, length=self.walk_length, seed=here)
-                far = draw_negatives(likelihood, self.negatives, seed=here)
-                batch = torch.cat([nodes, other, far])
-                z = self._encode(layers, x, indptr, indices, batch, seed=here)
-                near, count = z[len(nodes) : 2 * len(nodes)], 2 * len(nodes)
-                loss = walk_loss(z[: len(nodes)], near, z[count:], counts=nodes != other)
+                step_seed = derive(seed, "step", epoch, step)
+                other = co_occurring(
+                    indptr, indices, nodes, length=self.walk_length, seed=step_seed
+                )
+                negatives = draw_negatives(likelihood, self.negatives, seed=step_seed)
+                batch = torch.cat([nodes, other, negatives])
+                z = self._encode(layers, x, indptr, indices, batch, seed=step_seed)
+                near, far = z[len(nodes) : 2 * len(nodes)], z[2 * len(nodes) :]
+                loss = walk_loss(z[: len(nodes)], near, far, counts=nodes != other)
                 adam.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 adam.step()
@@ -143,6 +146,7 @@ class GraphSage:
         """Returns embeddings of `nodes` from freshly sampled trees."""
         fan_outs = (self.samples_2, self.samples_1)  # from the node outwards
         tree = sample_tree(indptr, indices, nodes, fan_outs=fan_outs, seed=seed)
+        # A layer joins each level with the one below it, so one level fewer is left after it.
         rows = [x[level] for level in tree.levels]
         for number, layer in enumerate(layers):
             pairs = pairwise(relu(row) for row in rows) if number else pairwise(rows)
@@ -153,7 +157,7 @@ class GraphSage:
     def _embed_all(
         self, layers: Iterable[nn.Module], graph: Graph, *, seed: int, device: torch.device
     ) -> Rows:
-        """Embeds every node layer by layer: the neighbours' rows are made once, not per tree."""
+        """Embeds all nodes layer by layer, so that a row that many nodes use is computed once."""
         h, indptr, indices = self._tensors(graph, device)
         samples = (self.samples_1, self.samples_2)
         for number, (layer, fan_out) in enumerate(zip(layers, samples, strict=True)):
@@ -172,13 +176,13 @@ class GraphSage:
 def co_occurring(
     indptr: Tensor, indices: Tensor, nodes: Tensor, *, length: int, seed: int
 ) -> Tensor:
-    """Returns for each node one that a random walk of `length` nodes from it meets after it.
+    """Returns, for each node, a later node of a random walk of `length` nodes that starts there.
 
-    Each place of the walk but the first is as likely as any other. A walk can come back: the
-    result may be the node itself, as it is for a node without neighbours.
+    Every place after the first is equally likely. The result can be the node itself: a walk may
+    return, and a walk from a node without neighbours stays.
     """
     bits = draw(positions(len(nodes), nodes.device), stream_key(seed, "place"))
-    place = (bits * (length - 1)) >> 32
+    place = (bits * (length - 1)) >> 32  # maps 32 random bits to 0 .. length - 2
     found = at = nodes
     for step in range(length - 1):
         key = stream_key(seed, "walk", step)
@@ -191,27 +195,27 @@ def negative_distribution(indptr: Tensor) -> Tensor:
     """Returns the cumulative distribution of degree^¾ over the nodes, in float64."""
     weight = indptr.diff().double().pow(0.75)
     cumulative = weight.cumsum(0)
-    # A graph without any edge has no degrees to go by: there every node is as likely.
+    # Without any edge all degrees are 0; every node is then equally likely.
     uniform = torch.arange(1, len(weight) + 1, device=indptr.device).double()
     cumulative = torch.where(cumulative[-1] > 0, cumulative, uniform)
     return cumulative / cumulative[-1]
 
 
 def draw_negatives(cumulative: Tensor, count: int, *, seed: int) -> Tensor:
-    """Returns `count` nodes drawn from `negative_distribution`, any of them repeatedly."""
+    """Returns `count` nodes drawn from `negative_distribution`, with replacement."""
     uniform = draw(positions(count, cumulative.device), stream_key(seed, "negatives"))
     found = torch.searchsorted(cumulative, uniform.double() / (WORD + 1), right=True)
     return found.clamp_(max=len(cumulative) - 1)
 
 
 def walk_loss(z: Tensor, near: Tensor, far: Tensor, *, counts: Tensor) -> Tensor:
-    """Returns the module's loss, its mean over the pairs.
+    """Returns the loss in the module's docstring, averaged over the pairs.
 
     Args:
         z: embeddings of the nodes u, ``[M, d]``.
-        near: of the nodes that co-occur with them, ``[M, d]``.
-        far: of the negatives that all of them share, ``[Q, d]``.
-        counts: which pairs count: a node beside itself says nothing.
+        near: embeddings of the nodes that co-occur with them, ``[M, d]``.
+        far: embeddings of the negatives, which all pairs share, ``[Q, d]``.
+        counts: whether each pair counts; a pair of a node and itself should not.
     """
     attraction = softplus(-(z * near).sum(1))
     repulsion = softplus(z @ far.T).sum(1)

@@ -1,9 +1,9 @@
 r"""GraphSAGE's four aggregators (Hamilton et al. 2017, section 3.3).
 
-Each is a layer from a node's own row and those of its f sampled neighbours to the node's next row.
-All but `Gcn` hand the node's own row on beside the neighbourhood's: line 5 of the paper's
-algorithm 1, :math:`h_v \leftarrow \sigma(W \cdot \mathrm{concat}(h_v, h_{N(v)}))`, with W split in
-two blocks of `dim` columns each, as in the authors' program. The activation is the caller's.
+Each is a layer that computes a node's next row from its own row and those of f sampled neighbours.
+All but `Gcn` concatenate the node's own row and the neighbourhood's (line 5 of algorithm 1):
+:math:`h_v \leftarrow \sigma(W \cdot \mathrm{concat}(h_v, h_{N(v)}))`. W is split into two blocks of
+`dim` columns each, as in the authors' code. The caller applies the activation σ.
 """
 
 from typing import Any
@@ -53,7 +53,7 @@ class Pool(nn.Module):
 
     def forward(self, own: Tensor, around: Tensor) -> Tensor:
         """Returns ``[n, 2 dim]`` for rows ``[n, inputs]`` and neighbours ``[n, f, inputs]``."""
-        # ReLU and the bias are monotone: after the maximum they cost a fraction of the rows.
+        # ReLU and the bias are monotone, so they can follow the maximum, on f times fewer rows.
         largest = relu((around @ self.pool).amax(1) + self.pool_bias)
         return torch.cat([own @ self.own, largest @ self.weight], dim=1)
 
@@ -61,12 +61,12 @@ class Pool(nn.Module):
 class Lstm(nn.Module):
     r""":math:`[W_1 h_v \| W_2\, \mathrm{LSTM}(h_{u_1}, \ldots, h_{u_f})]`, its last state.
 
-    The neighbours come in the random order in which they were drawn, as the paper asks.
+    It reads the neighbours in the random order in which they were drawn, as in the paper.
     """
 
     def __init__(self, inputs: int, dim: int, hidden: int) -> None:
         super().__init__()
-        with torch.random.fork_rng(devices=[]):  # its own draws are replaced by `glorot`
+        with torch.random.fork_rng(devices=[]):  # PyTorch's own draws are replaced by `glorot`
             self.lstm = nn.LSTM(inputs, hidden, batch_first=True)
         self.own = nn.Parameter(torch.empty(inputs, dim))
         self.weight = nn.Parameter(torch.empty(hidden, dim))
@@ -90,14 +90,14 @@ def build_aggregators(
     lstm_dim: int,
     generator: torch.Generator,
 ) -> nn.ModuleList:
-    """Returns freshly drawn layers, each of ``2 dim`` outputs, by Glorot's rule with zero biases.
+    """Returns new layers with ``2 dim`` outputs each, Glorot weights and zero biases.
 
     Args:
         name: one of `AGGREGATORS`.
         num_features: P, the width of the input.
         dim: width of each half of a layer's output.
         layers: K.
-        pool_dim: width that `pool` takes the maximum in.
+        pool_dim: width of the rows that `pool` takes the maximum over.
         lstm_dim: width of the state of `lstm`.
         generator: a CPU generator; it alone decides the weights.
     """

@@ -41,11 +41,11 @@ def graphs_of(data: Data) -> tuple[Graph, ...]:
 
 
 def training_graph(data: Data, *, inductive: bool) -> Graph:
-    """Returns what may be learned from without labels; it carries none.
+    """Returns the graph that training may see, without labels.
 
     Args:
-        data: of a collection, the training graphs.
-        inductive: of one graph, its training nodes and the edges among them, not all of it.
+        data: a graph, or a collection, whose training graphs are joined.
+        inductive: for one graph, keep only the training nodes and the edges among them.
     """
     if isinstance(data, GraphCollection):
         return replace(disjoint_union(data.train, data.name), y=None)
@@ -53,7 +53,7 @@ def training_graph(data: Data, *, inductive: bool) -> Graph:
 
 
 def whole_graph(data: Data) -> Graph:
-    """Returns everything as one graph; of a collection, in the order of `graphs`."""
+    """Returns all data as one graph; a collection is joined in the order of `graphs`."""
     if isinstance(data, GraphCollection):
         return disjoint_union(data.graphs, data.name)
     return data
@@ -63,7 +63,7 @@ class VisibleLabels(NamedTuple):
     """Classes of the training and validation nodes; those of all other nodes are hidden.
 
     Attributes:
-        y: ``[num_nodes]``; −1 wherever a supervised system may not look.
+        y: ``[num_nodes]``; −1 for hidden classes.
         train: numbers of the training nodes.
         val: numbers of the validation nodes.
         num_classes: how many classes there are.
@@ -100,15 +100,15 @@ def visible_labels(graph: Graph, owner: str) -> VisibleLabels:
 
 @dataclass(frozen=True)
 class Labelled:
-    """The labelled nodes that a supervised system learns from and stops by.
+    """The labelled nodes with which a supervised system trains and validates.
 
     Attributes:
-        graph: what training may see: `training_graph`, with no labels.
+        graph: what training may see: `training_graph`, without labels.
         nodes: the labelled training nodes, as numbers of `graph`.
         y: their labels, ``[len(nodes)]`` or ``[len(nodes), labels]``.
         val: the labelled validation nodes, as numbers of `whole_graph`.
         val_y: their labels.
-        num_outputs: classes, or labels per node.
+        num_outputs: number of classes, or of labels per node.
     """
 
     graph: Graph
@@ -120,7 +120,7 @@ class Labelled:
 
     @classmethod
     def of(cls, data: Data, *, inductive: bool, owner: str) -> "Labelled":
-        """Finds them in `data`; test labels are not touched.
+        """Finds the labelled nodes in `data`; test labels are not used.
 
         Raises:
             GraphError: no labels, or no labelled training or validation nodes.
@@ -141,7 +141,7 @@ class Labelled:
                 raise GraphError(f"{owner}: {data.name} needs train and validation masks; {lack}")
             train, val = np.flatnonzero(data.train_mask), np.flatnonzero(data.val_mask)
             y, positions = data.y, np.arange(len(train)) if inductive else train
-        # A node with several labels may have none of them: that is an answer, not a gap.
+        # With several labels per node, a row of zeros is an answer, not a missing label.
         known = y >= 0 if y.ndim == 1 else np.ones(len(y), dtype=np.bool_)
         kept, val = known[train], val[known[val]]
         if not (kept.any() and len(val)):

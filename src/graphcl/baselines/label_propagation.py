@@ -19,23 +19,22 @@ TOLERANCE = 1e-8
 
 @dataclass(frozen=True)
 class LabelPropagation:
-    r"""Gives every node the mean label of its neighbours, training labels held fixed.
+    r"""Gives every node the mean label of its neighbours; training labels stay fixed.
 
     With nodes ordered into labelled :math:`l` and unlabelled :math:`u`, the harmonic function is
 
     .. math:: f_u = (D_{uu} - A_{uu})^{-1} A_{ul}\, f_l ,
 
-    the limit of averaging over neighbours for ever. A node that no label reaches gets the
-    frequencies of the classes among the training labels. It looks at edges and labels alone, never
-    at features.
+    which is the limit of repeated averaging over neighbours. A node that no label reaches gets the
+    class frequencies of the training labels. Features are ignored.
 
-    Differs from the paper: edges weigh 1, or what the graph says they weigh; Zhu et al. derive
+    Differs from the paper: edges have weight 1, or their weight in the graph; Zhu et al. derive
     weights from distances of features.
 
     Attributes:
-        class_mass: scale each class so that its mass over the unlabelled nodes is its frequency
+        class_mass: scale each class so that its sum over the unlabelled nodes is its frequency
             among the training labels (class mass normalisation, section 4 of their paper). Without
-            it one class takes nearly all of Pubmed.
+            it, nearly all nodes of Pubmed get the same class.
     """
 
     class_mass: bool = True
@@ -71,18 +70,19 @@ class LabelPropagation:
 def harmonic(
     adjacency: scipy.sparse.csr_array, labelled: Labels, values: Floats, *, elsewhere: Floats
 ) -> Floats:
-    """Returns the function that is `values` on `labelled` nodes and its neighbours' mean elsewhere.
+    """Returns the function that is `values` on `labelled` and the neighbours' mean elsewhere.
 
     Args:
         adjacency: symmetric, ``[num_nodes, num_nodes]``.
         labelled: node numbers.
         values: ``[labelled, columns]``.
-        elsewhere: the value of nodes in parts of the graph that hold no labelled node.
+        elsewhere: the value of nodes in components without a labelled node.
     """
-    _, part = connected_components(adjacency, directed=False)
+    _, component = connected_components(adjacency, directed=False)
     f = np.tile(elsewhere, (adjacency.shape[0], 1))
     f[labelled] = values
-    free = np.isin(part, part[labelled])
+    # In a component with a label the Laplacian below is positive definite, as `cg` requires.
+    free = np.isin(component, component[labelled])
     free[labelled] = False
     unknown = np.flatnonzero(free)
     if len(unknown) == 0:
@@ -96,7 +96,7 @@ def harmonic(
             laplacian, given[:, column], rtol=TOLERANCE, M=jacobi, maxiter=10_000
         )
         if status != 0:
-            raise TrainingError("label-propagation: the linear system was not solved")
+            raise TrainingError("label-propagation: the linear solver did not converge")
         f[unknown, column] = solved
     return f
 

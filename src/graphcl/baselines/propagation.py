@@ -1,4 +1,4 @@
-r"""Training-free propagation: :math:`\hat A^k X`, what smoothing alone is worth."""
+r"""Propagation without training, :math:`\hat A^k X`: what smoothing alone achieves."""
 
 from dataclasses import dataclass
 
@@ -16,15 +16,15 @@ from graphcl.kernels.adjacency import mean_pool
 
 @dataclass(frozen=True)
 class Propagation:
-    r"""Averages features over neighbourhoods `hops` times; there are no weights.
+    r"""Averages features over neighbourhoods `hops` times; nothing is trained.
 
     :math:`\hat A = \check D^{-1}(A + I)`, as in our encoders. With the probe on top this is the
     simplified graph convolution of Wu et al. (2019), with mean pooling in place of the symmetric
-    normalisation. The paper has no such row; a method that learns must beat it.
+    normalisation. The paper does not include it, but a method that learns should beat it.
 
     Attributes:
         hops: k, how often Â is applied.
-        feature_scaling: of the features before that: ``none`` or ``row``.
+        feature_scaling: scaling of the features before that: ``none`` or ``row``.
     """
 
     hops: int = 2
@@ -48,11 +48,11 @@ class Propagation:
         graphs = graphs_of(data)
         tables = []
         for done, graph in enumerate(graphs, 1):
-            tables.append(self._one(graph, device))
+            tables.append(self._smooth(graph, device))
             on_epoch(done, len(graphs))
         return np.concatenate(tables)
 
-    def _one(self, graph: Graph, device: torch.device) -> Rows:
+    def _smooth(self, graph: Graph, device: torch.device) -> Rows:
         x, adjacency = graph_tensors(graph, device=device, feature_scaling=self.feature_scaling)
         h = x if isinstance(x, Tensor) else x.to_dense()
         for _ in range(self.hops):

@@ -1,4 +1,4 @@
-"""What a baseline is: one protocol for those without labels, one for those with."""
+"""The interface of a baseline: a protocol for unsupervised systems, one for supervised ones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -16,7 +16,7 @@ from graphcl.graphs.graph import Graph
 Data = Graph | GraphCollection
 Rows = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
-OnEpoch = Callable[[int, int], None]  # epochs done, epochs in all
+OnEpoch = Callable[[int, int], None]  # epochs done, total number of epochs
 
 
 def silent(done: int, total: int) -> None:
@@ -27,21 +27,21 @@ class Unsupervised(Protocol):
     """A system that turns a graph into embeddings; the probe scores them as it scores ours.
 
     An implementation is a frozen dataclass whose fields are its hyperparameters. It never reads
-    labels. Of a collection it learns from the training graphs alone, of a graph with
-    ``inductive=True`` among its fields from the training nodes and the edges among them.
+    labels. For a collection, it trains only on the training graphs; for one graph, with the field
+    ``inductive=True``, only on the training nodes and the edges among them.
     """
 
     def embed(
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
     ) -> Rows:
-        """Returns embeddings, ``[num_nodes, dim]``; of a collection, in the order of `graphs`."""
+        """Returns embeddings, ``[num_nodes, dim]``; for a collection, in the order of `graphs`."""
 
 
 class Supervised(Protocol):
-    """A system that is trained on the training labels and predicts those of every node.
+    """A system that is trained on the training labels and predicts the labels of every node.
 
-    An implementation is a frozen dataclass whose fields are its hyperparameters. It reads the
-    labels of training nodes to learn and those of validation nodes to stop; never those of test.
+    An implementation is a frozen dataclass whose fields are its hyperparameters. It reads training
+    labels to learn and validation labels to choose when to stop, but never test labels.
     """
 
     def fit_predict(
@@ -58,13 +58,13 @@ class Baseline:
     """One system of the paper's tables as the command line and the trials see it.
 
     Attributes:
-        name: what ``--method`` calls it: ``dgi``.
-        title: what the tables call it: ``DGI``.
+        name: its name for ``--method``, such as ``dgi``.
+        title: its name in tables, such as ``DGI``.
         build: its dataclass.
         settings: per dataset, the fields that differ from the dataclass's defaults.
         paper: the paper it is from.
-        deterministic: every seed gives the same result, so one run is all there is.
-        weighted: it looks at edge weights where a graph has some.
+        deterministic: whether every seed gives the same result, so that one run is enough.
+        weighted: whether it uses edge weights.
     """
 
     name: str
@@ -76,14 +76,14 @@ class Baseline:
     weighted: bool = False
 
     def method(self, dataset: str, **changed: Any) -> Method:
-        """Returns the system with its settings for `dataset`, and `changed` laid over them.
+        """Returns the system with its settings for `dataset`, updated with `changed`.
 
         Args:
             dataset: a dataset's name; one without settings gets the dataclass's defaults.
             **changed: fields by name; text is read as the field's type.
 
         Raises:
-            ParameterError: no such field, or a value that is of another type or out of bounds.
+            ParameterError: an unknown field, or a value of the wrong type or out of bounds.
         """
         given = {key: self._typed(key, value) for key, value in changed.items()}
         return self.build(**(self.settings.get(dataset, {}) | given))
@@ -100,5 +100,5 @@ class Baseline:
 
 
 def is_unsupervised(method: Method) -> TypeGuard[Unsupervised]:
-    """Whether a system gives embeddings rather than predictions."""
+    """Whether a system returns embeddings rather than predictions."""
     return hasattr(method, "embed")

@@ -1,4 +1,4 @@
-"""Our encoder with the weights it was born with: what the architecture alone is worth."""
+"""Our encoder with its initial weights: what the architecture achieves without training."""
 
 from dataclasses import dataclass
 
@@ -15,15 +15,15 @@ from graphcl.seeding import generator
 
 @dataclass(frozen=True)
 class RandomEncoder:
-    """Encodes with Glorot weights and trains nothing.
+    """Encodes with random Glorot weights; nothing is trained.
 
-    With equal fields and seed the weights are those that GraphCL's training starts from.
+    With equal fields and seed, GraphCL's training starts from the same weights.
 
     Attributes:
         encoder: as in a recipe.
-        layers: likewise.
-        dim: likewise.
-        feature_scaling: likewise.
+        layers: as in a recipe.
+        dim: as in a recipe.
+        feature_scaling: as in a recipe.
     """
 
     encoder: str = "mean"
@@ -51,7 +51,7 @@ class RandomEncoder:
         return np.concatenate(tables)
 
 
-# The fields are those of the shipped recipes; a test holds them equal.
+# The fields are those of the shipped recipes; a test checks that they are equal.
 BASELINE = Baseline(
     "random-encoder",
     "Random encoder",

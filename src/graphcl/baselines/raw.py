@@ -1,4 +1,4 @@
-"""Raw features: the table that came with the graph, as if it were an embedding."""
+"""Raw features, used as if they were an embedding."""
 
 from dataclasses import dataclass
 
@@ -13,11 +13,11 @@ from graphcl.graphs.tensors import feature_tensor
 
 @dataclass(frozen=True)
 class RawFeatures:
-    """Returns the features as they are; nothing is learned and no edge is looked at.
+    """Returns the features unchanged; nothing is learned and edges are ignored.
 
-    Differs from the paper: its 47.9 / 49.3 / 69.1 are from logistic regression whose penalty is not
-    stated. Our probe chooses the penalty on validation, here as everywhere, so the same features
-    score higher.
+    Differs from the paper: its 47.9 / 49.3 / 69.1 come from a logistic regression whose penalty is
+    not stated. Our probe chooses the penalty on validation nodes, as for every system, so the same
+    features score higher.
     """
 
     def embed(

@@ -1,1 +1,1 @@
-"""The paper's tables: its figures, ours beside them, and how both are shown."""
+"""The paper's tables and claims: its numbers and ours, and how both are shown."""

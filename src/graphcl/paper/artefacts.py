@@ -1,4 +1,4 @@
-"""What a table or a study leaves in a folder: rows, CSV, Markdown and a picture."""
+"""The files that a table or a study writes: rows, CSV, Markdown and a picture."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Artefacts:
 
     Attributes:
         folder: where they are.
-        name: what they are called, but for the ending.
+        name: their name without the extension.
     """
 
     folder: Path
@@ -27,15 +27,15 @@ class Artefacts:
 
     @property
     def rows(self) -> Path:
-        """The file of rows, which is appended to as runs finish."""
+        """The file of rows, which grows as runs finish."""
         return self.folder / f"{self.name}.jsonl"
 
     def write(
         self, *, markdown: str, csv: str, draw: Callable[[], Any] | None = None
     ) -> dict[str, str]:
-        """Writes Markdown, CSV and a PNG, each by rename; returns their paths.
+        """Writes Markdown, CSV and a PNG, each atomically, and returns their paths.
 
-        Without matplotlib there is no picture: ``plot`` then says which extra is missing.
+        Without matplotlib no picture is drawn, and ``plot`` names the missing extra.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         written = {}
@@ -54,7 +54,7 @@ class Artefacts:
 
 
 def study_markdown(study: Study, rows: Sequence[Row], *, picture: str = "") -> str:
-    """Returns a study's page: the claim, the picture where there is one, and the table."""
+    """Returns a study's page: the claim, the picture if there is one, and the table."""
     parts = [study.claim, f"![{study.title}]({picture})" if picture else ""]
     columns, lines = study_lines(study, rows)
     parts += [markdown_table(columns, lines), provenance_text(rows)]
@@ -62,7 +62,7 @@ def study_markdown(study: Study, rows: Sequence[Row], *, picture: str = "") -> s
 
 
 def study_csv(study: Study, rows: Sequence[Row]) -> str:
-    """Returns a study's figures, unrounded."""
+    """Returns a study's numbers, unrounded."""
     return csv_text(study.summary(rows))
 
 
@@ -74,7 +74,7 @@ def study_terminal(study: Study, rows: Sequence[Row], *, width: int | None = Non
 
 
 def study_lines(study: Study, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Returns a study's table as texts; mean and deviation share a column."""
+    """Returns the columns and lines of a study's table; mean and deviation share a column."""
     summary = study.summary(rows)
     names = [name for name in (summary[0] if summary else {}) if name not in ("std", "failed")]
     columns = [name.replace("_", " ") for name in names]
@@ -82,14 +82,14 @@ def study_lines(study: Study, rows: Sequence[Row]) -> tuple[list[str], list[list
 
 
 def provenance_text(rows: Sequence[Row]) -> str:
-    """Returns what scores rest on: test nodes, seeds, device, failures."""
+    """Returns a sentence on how the numbers were measured: nodes, seeds, device, failures."""
     scored = [row for row in rows if "failed" not in row]
     devices = ", ".join(sorted({str(row.get("device")) for row in scored})) or "nothing measured"
     seeds = len({row["seed"] for row in scored})
     failed = len(rows) - len(scored)
     lost = f"; {failed} runs failed" if failed else ""
     timed = any("seconds" in row for row in scored)
-    what = "Seconds" if timed else "Scores on test nodes, reported and not chosen by"
+    what = "Seconds" if timed else "Scores on test nodes (nothing was chosen by them)"
     over = f"mean ± sample deviation over {seeds} seeds" if seeds > 1 else "one seed"
     return f"{what}; {over}; {devices}{lost}."
 

@@ -1,4 +1,4 @@
-"""Pictures of tables and studies: matplotlib, colours that colour-blind readers can tell apart."""
+"""Pictures of tables and studies, in colours that colour-blind readers can tell apart."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,13 +13,13 @@ from graphcl.paper.published import decimals
 from graphcl.paper.table2 import Cell
 from graphcl.trials.rows import Row, number, text
 
-# Paul Tol's bright scheme; markers differ too, so that colour is never alone.
+# Paul Tol's bright scheme; markers differ too, so that colour is never the only difference.
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#66ccee", "#ccbb44", "#bbbbbb")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def new_figure(width: float, height: float, panels: int = 1) -> tuple[Any, list[Any]]:
-    """Returns a figure and its panels side by side; no window, no global state.
+    """Returns a figure and its panels, side by side, without pyplot's window and global state.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -36,13 +36,13 @@ def new_figure(width: float, height: float, panels: int = 1) -> tuple[Any, list[
 
 
 def save(figure: Any, path: Path) -> None:
-    """Writes a PNG by rename."""
+    """Writes a PNG atomically."""
     with whole_file(path) as staging:
         figure.savefig(staging, dpi=110, format="png", metadata={"Software": None})
 
 
 def plot_table_2(cells: Sequence[Cell]) -> Any:
-    """Draws every system's score, ours and the paper's, one panel per dataset that has any."""
+    """Draws our scores and the paper's, one panel per dataset that has any."""
     shown = [cell for cell in cells if cell.mean is not None]
     datasets = list(dict.fromkeys(cell.dataset for cell in shown)) or [cells[0].dataset]
     members = {name: [c for c in shown if c.dataset == name][::-1] for name in datasets}
@@ -102,15 +102,15 @@ def plot_lines(
     """Draws means over `x` with a band of one deviation, a line per value of `by`.
 
     Args:
-        lines: as `averages` gives them.
-        x: the column along the axis.
-        by: the column that a line is drawn for each value of.
-        xlabel: what the axis says.
-        ylabel: likewise.
-        log: whether the axis is logarithmic.
-        titles: what the legend calls values of `by`.
-        panel: the column that a panel is drawn for each value of; None draws one.
-        panel_titles: what panels are called.
+        lines: as returned by `averages`.
+        x: the column of the x axis.
+        by: the column whose values get a line each.
+        xlabel: label of the x axis.
+        ylabel: label of the y axis.
+        log: whether the x axis is logarithmic.
+        titles: names of the values of `by` in the legend.
+        panel: the column whose values get a panel each; None draws one panel.
+        panel_titles: titles of the panels.
     """
     panels = list(dict.fromkeys(text(line, panel) for line in lines)) if panel else [None]
     figure, axes = new_figure(4.6 * len(panels) + 0.6, 3.8, len(panels))
@@ -127,9 +127,9 @@ def plot_lines(
             style = {"color": COLOURS[index % 7], "marker": MARKERS[index % 7]}
             places = [line[x] for line in found]
             mean = np.array([line["mean"] for line in found])
-            wide = np.array([line["std"] or 0.0 for line in found])
+            std = np.array([line["std"] or 0.0 for line in found])
             axis.plot(places, mean, label=(titles or {}).get(kind, kind), markersize=5, **style)
-            axis.fill_between(places, mean - wide, mean + wide, color=style["color"], alpha=0.15)
+            axis.fill_between(places, mean - std, mean + std, color=style["color"], alpha=0.15)
         axis.set(xlabel=xlabel, ylabel=ylabel, xscale="log" if log else "linear")
         if one is not None:
             axis.set_title((panel_titles or {}).get(one, one))
@@ -139,7 +139,7 @@ def plot_lines(
 
 
 def plot_grid(lines: Sequence[Row], *, x: str, y: str, by: str, xlabel: str, ylabel: str) -> Any:
-    """Draws a heat map per value of `by`, every cell with its mean in it."""
+    """Draws a heat map per value of `by`, with the mean written in every cell."""
     kinds = list(dict.fromkeys(text(line, by) for line in lines))
     figure, axes = new_figure(5.2 * len(kinds) + 0.4, 4.6, len(kinds))
     for axis, kind in zip(axes, kinds, strict=True):
@@ -151,6 +151,7 @@ def plot_grid(lines: Sequence[Row], *, x: str, y: str, by: str, xlabel: str, yla
                 place = rows.index(number(line, y)), columns.index(number(line, x))
                 grid[place] = line["mean"]
         image = axis.imshow(grid, origin="lower", aspect="auto", cmap="cividis")
+        # Dark cells have low values: their text is white.
         middle = np.nanmean([np.nanmin(grid), np.nanmax(grid)]) if found else 0.0
         for (row, column), value in np.ndenumerate(grid):
             shown, colour = (
@@ -170,12 +171,12 @@ def plot_grid(lines: Sequence[Row], *, x: str, y: str, by: str, xlabel: str, yla
 
 
 def title_of(dataset: str) -> str:
-    """Returns a dataset's title, or the name of what is none."""
+    """Returns a dataset's title, or the name itself if there is no such dataset."""
     return CATALOGUE[dataset].title if dataset in CATALOGUE else dataset
 
 
 def finish(axis: Any) -> None:
-    """Gives a panel the house's look."""
+    """Applies the common style to a panel."""
     axis.grid(alpha=0.25)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)

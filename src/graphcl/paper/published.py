@@ -1,9 +1,9 @@
-"""The numbers of the paper's Table 2 as printed, and which system stands in which part of it.
+"""The numbers of the paper's Table 2 as printed, and the part of the table for each system.
 
 Source: Hafidi, Ghogho, Ciblat, Swami, "GraphCL: Contrastive Self-Supervised Learning of Graph
 Representations", 2020, Table 2; accuracies in percent, micro-averaged F1 as a fraction. The paper
-averages its own runs over 50 seeds; rows of other systems it takes over from their papers. Table 1
-is in `graphcl.datasets.CATALOGUE`.
+averages its own runs over 50 seeds and quotes the numbers of other systems from their papers.
+Table 1 is in `graphcl.datasets.CATALOGUE`.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Published:
 
     Attributes:
         mean: in the unit of the table.
-        std: the deviation printed after ±, or None where there is none.
+        std: the deviation printed after ±, or None if there is none.
     """
 
     mean: float
@@ -33,11 +33,11 @@ class System:
     """A line of Table 2.
 
     Attributes:
-        name: what ``--methods`` calls it.
-        title: what the table calls it.
-        group: the part of the table it stands in.
-        scores: by dataset; a dataset that is missing has no published score.
-        also: datasets it is run on though the paper has no score of it there.
+        name: its name for ``--methods``.
+        title: its name in the table.
+        group: its part of the table.
+        scores: the published score by dataset.
+        also: datasets that it runs on although the paper has no score for them.
     """
 
     name: str
@@ -48,7 +48,7 @@ class System:
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """Datasets on which this system stands in the table."""
+        """The datasets for which the table includes this system."""
         return (*self.scores, *self.also)
 
 
@@ -141,7 +141,7 @@ TABLE_2 = (
     ),
     System("fastgcn", "FastGCN", SUPERVISED, _cited(reddit=(0.937, None))),
     System("gaan", "GaAN", SUPERVISED, _cited(reddit=(0.958, 0.001), ppi=(0.969, 0.002))),
-    # The paper names Label Propagation among the rivals, but prints no number of it.
+    # The paper names Label Propagation among the rivals, but prints no number for it.
     System("label-propagation", "Label Propagation", BEYOND, {}, also=TRANSDUCTIVE),
     System("random-encoder", "Random encoder", BEYOND, {}, also=(*TRANSDUCTIVE, *INDUCTIVE)),
     System("propagation", "Propagation, no training", BEYOND, {}, also=(*TRANSDUCTIVE, *INDUCTIVE)),
@@ -154,7 +154,7 @@ def systems(dataset: str) -> list[System]:
 
 
 def score_key(dataset: str) -> str:
-    """Returns the key of a row that holds the score the paper reports on `dataset`."""
+    """Returns the column of a row with the score that the paper reports on `dataset`."""
     return "micro_f1" if dataset in INDUCTIVE else "accuracy"
 
 
@@ -164,5 +164,5 @@ def scale(dataset: str) -> float:
 
 
 def decimals(dataset: str) -> int:
-    """Returns how many decimals the table prints."""
+    """Returns the number of decimals in the table."""
     return 3 if dataset in INDUCTIVE else 1

@@ -13,7 +13,7 @@ from graphcl.paper.table2 import ERRORS_STATED, Cell, tasks
 def table_2_markdown(cells: Sequence[Cell]) -> str:
     """Returns Table 2, one line per system and three columns per dataset: ours, paper, difference.
 
-    Below it stands how a difference is judged, and whatever must be said beside a score.
+    Footnotes explain how differences are judged, and any notes on scores.
     """
     parts = []
     for heading, members in tasks(cells).items():
@@ -36,7 +36,7 @@ def table_2_markdown(cells: Sequence[Cell]) -> str:
 
 
 def footnotes(cells: Sequence[Cell]) -> list[str]:
-    """Returns what stands below the table: runs, how differences are judged, notes, failures."""
+    """Returns the footnotes: runs, how differences are judged, failures, notes on datasets."""
     runs = sorted({cell.runs for cell in cells if cell.runs and not cell.deterministic})
     notes = [
         "Mean ± sample standard deviation over runs on the test nodes"
@@ -48,14 +48,14 @@ def footnotes(cells: Sequence[Cell]) -> list[str]:
     absent = dict.fromkeys(cell.dataset for cell in cells if cell.state == "absent")
     if absent:
         titles = ", ".join(CATALOGUE[name].title for name in absent)
-        notes.append(f"Absent: {titles} (not on the machine that ran this; nothing is filled in).")
+        notes.append(f"Absent: {titles} (not on the machine that ran this).")
     for cell in cells:
         if cell.failed:
             of = cell.failed + cell.runs
             name = f"{cell.title} on {CATALOGUE[cell.dataset].title}"
             notes.append(f"{name}: {cell.failed} of {of} runs failed ({cell.reason}).")
-    said = dict.fromkeys((cell.dataset, cell.note) for cell in cells if cell.note)
-    notes += [f"{CATALOGUE[dataset].title}: {note}." for dataset, note in said]
+    on_datasets = dict.fromkeys((cell.dataset, cell.note) for cell in cells if cell.note)
+    notes += [f"{CATALOGUE[dataset].title}: {note}." for dataset, note in on_datasets]
     return notes
 
 
@@ -81,7 +81,7 @@ def theirs(cell: Cell) -> str:
 
 
 def difference(cell: Cell) -> str:
-    """Returns the difference as text and how it is judged."""
+    """Returns the difference and its judgement as text."""
     if cell.difference is None:
         return "–"
     return f"{signed(cell.difference, decimals(cell.dataset))}, {judged(cell)}"
@@ -93,12 +93,12 @@ def judged(cell: Cell) -> str:
 
 
 def signed(value: float, places: int) -> str:
-    """Returns a number with its sign, a true minus."""
+    """Returns a number with its sign; the minus is the typographic one."""
     return f"{value:+.{places}f}".replace("-", "−")
 
 
 def table_2_csv(cells: Sequence[Cell]) -> str:
-    """Returns one line per cell with every figure, unrounded."""
+    """Returns one line per cell with all its numbers, unrounded."""
     return csv_text([cell.as_row() for cell in cells])
 
 
@@ -129,7 +129,7 @@ def table_2_terminal(cells: Sequence[Cell], *, width: int | None = None) -> str:
 
 
 def table_1_markdown(rows: Sequence[Table1Row]) -> str:
-    """Returns Table 1: the paper's figures and ours beside them."""
+    """Returns Table 1 with the paper's numbers and ours."""
     return markdown_table(_TABLE_1_COLUMNS, [_table_1_line(row) for row in rows]) + "\n"
 
 
@@ -158,7 +158,7 @@ def _figure_texts(figures: Figures) -> list[str]:
 
 
 def table_1_csv(rows: Sequence[Table1Row]) -> str:
-    """Returns two lines per dataset: the paper's figures and ours."""
+    """Returns two lines per dataset: the paper's numbers and ours."""
     return csv_text(
         [
             {"dataset": row["dataset"], "figures": who, **(figures or {})}
@@ -175,7 +175,7 @@ def markdown_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> st
 
 
 def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
-    """Returns rows of equal keys as CSV; None is empty."""
+    """Returns rows as CSV; None becomes an empty field."""
     stream = io.StringIO()
     names = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(stream, names, lineterminator="\n")
@@ -191,7 +191,7 @@ def terminal_table(
     *,
     width: int | None = None,
 ) -> str:
-    """Returns a table drawn for a terminal of `width` columns; None keeps every line whole."""
+    """Returns a table for a terminal of `width` columns; None means 160."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""The paper's tables: what there is to run, and what comes out of it."""
+"""Runs the paper's tables."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -27,7 +27,7 @@ COLUMNS = ("method", "graph", "seed", "settings_hash")
 
 
 class Figures(TypedDict):
-    """What Table 1 says of a dataset; `split` is the numbers of train, val and test nodes."""
+    """The numbers of a dataset in Table 1; `split` counts train, validation and test nodes."""
 
     nodes: int
     edges: int
@@ -37,7 +37,7 @@ class Figures(TypedDict):
 
 
 class Table1Row(TypedDict):
-    """A row of Table 1: the paper's figures and ours, which are None where a dataset is absent."""
+    """A row of Table 1: the paper's numbers and ours; ours are None if the dataset is absent."""
 
     dataset: str
     title: str
@@ -93,17 +93,17 @@ def table_2(
     probe_steps: int = STEPS,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> list[Cell]:
-    """Runs what `path` does not hold of Table 2 and returns the table.
+    """Runs those parts of Table 2 that are not in `path` yet and returns the table.
 
     Args:
         path: the file of rows.
-        datasets: those to run; absent ones are shown as absent.
-        methods: those to run; None runs every system that the table has on a dataset.
-        seeds: one run each; a system without randomness runs once.
+        datasets: the datasets to run; absent ones are marked as absent.
+        methods: the systems to run; None runs all systems of the table for a dataset.
+        seeds: one run per seed; a deterministic system runs once.
         device: where to train.
         workers: processes that probe.
-        settings: changed in every system that has them.
-        probe_steps: the probe's budget where a node has several labels.
+        settings: changes to every system that has these settings.
+        probe_steps: training steps of the probe if nodes have several labels.
         on_progress: called after each run.
     """
     here, absent = present(datasets)
@@ -120,7 +120,7 @@ def table_2(
 
 
 def check_datasets(names: Iterable[str]) -> list[str]:
-    """Returns names of datasets in lower case.
+    """Returns names of datasets in lower case, without duplicates.
 
     Raises:
         DatasetError: one is unknown.
@@ -134,7 +134,7 @@ def check_datasets(names: Iterable[str]) -> list[str]:
 
 
 def check_methods(names: Iterable[str]) -> list[str]:
-    """Returns names of methods; raises a `ParameterError` where one is unknown."""
+    """Returns names of methods in lower case; raises a `ParameterError` if one is unknown."""
     found = list(dict.fromkeys(name.lower() for name in names))
     for name in found:
         if name != "graphcl":
@@ -149,9 +149,9 @@ def present(datasets: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def methods_on(dataset: str, methods: Sequence[str] | None) -> list[str]:
-    """Returns the systems to run on a dataset: the table's, or those of `methods` among them.
+    """Returns the systems to run on a dataset: all in the table, or those of them in `methods`.
 
-    A system that the table does not know runs wherever it is asked for.
+    A system in `methods` that the table does not include runs on every dataset.
     """
     listed = [system.name for system in systems(dataset) if system.name in METHODS]
     if methods is None:
@@ -162,19 +162,19 @@ def methods_on(dataset: str, methods: Sequence[str] | None) -> list[str]:
 
 @cache
 def cached_dataset(name: str) -> Data:
-    """Returns a dataset, read once."""
+    """Returns a dataset; each is read only once."""
     return load_dataset(name)
 
 
 def method_settings(method: str, dataset: str, settings: Mapping[str, Json]) -> Row:
-    """Returns the complete settings of a system on a dataset, `settings` laid over its own."""
+    """Returns the complete settings of a system on a dataset, updated with `settings`."""
     if method == "graphcl":
         return asdict(load_recipe(recipe_for(dataset)).with_values(**settings))
     return field_values(BASELINES[method].method(dataset, **settings))
 
 
 def applicable(method: str, dataset: str, settings: Mapping[str, Json]) -> Row:
-    """Returns those of `settings` that a system has."""
+    """Returns the part of `settings` that a system has."""
     if method == "graphcl":
         known = recipe_keys()
     else:
@@ -185,13 +185,13 @@ def applicable(method: str, dataset: str, settings: Mapping[str, Json]) -> Row:
 def check_settings(
     settings: Mapping[str, Json], datasets: Sequence[str], methods: Sequence[str] | None
 ) -> None:
-    """Refuses a setting that none of the systems has, and a value that one of them refuses."""
+    """Raises a `ParameterError` for a setting that no system has, or for an invalid value."""
     taken: set[str] = set()
     for dataset in datasets:
         for method in methods_on(dataset, methods):
-            mine = applicable(method, dataset, settings)
-            method_settings(method, dataset, mine)
-            taken |= set(mine)
+            changed = applicable(method, dataset, settings)
+            method_settings(method, dataset, changed)
+            taken |= set(changed)
     for key in settings:
         if key not in taken:
             raise ParameterError(f"--set {key}: none of the systems to run has this setting")
@@ -205,11 +205,11 @@ def _jobs(
     settings: Row,
     probe_steps: int,
 ) -> list[Job]:
-    mine = applicable(method, dataset, settings)
-    name = settings_hash(method_settings(method, dataset, mine))
+    changed = applicable(method, dataset, settings)
+    hashed = settings_hash(method_settings(method, dataset, changed))
     once = method != "graphcl" and BASELINES[method].deterministic
     return [
-        _job(method, dataset, seed, device, mine, name, probe_steps)
+        _job(method, dataset, seed, device, changed, hashed, probe_steps)
         for seed in (seeds[:1] if once else seeds)
     ]
 

@@ -4,9 +4,9 @@ A difference is judged against two standard errors,
 
 .. math:: |\bar x - x_{paper}| \le 2 \sqrt{s^2 / n + s_{paper}^2 / 50} ,
 
-where :math:`s` is our sample deviation over :math:`n` runs; the paper's term is there where the
-paper prints a deviation (over its 50 runs). With one run of a random system, or where neither side
-has a deviation, nothing is judged.
+where :math:`s` is our sample deviation over :math:`n` runs. The paper's term is included if the
+paper prints a deviation (over its 50 runs). A single run of a random system is not judged, nor a
+difference where neither side has a deviation.
 """
 
 import math
@@ -34,30 +34,30 @@ from graphcl.trials.methods import field_values
 from graphcl.trials.rows import Json, Row, Trial, number, text
 
 ERRORS_STATED = (
-    "within: |ours − paper| ≤ 2 standard errors, √(s²/n + s_paper²/50) with our deviation s over n "
-    "runs, and the paper's where it prints one (50 runs), else ours alone; "
+    "within: |ours − paper| ≤ 2 standard errors, √(s²/n + s_paper²/50), where s is our deviation "
+    "over n runs and s_paper the paper's over 50 runs (0 if it prints none); "
     "n/a: no deviation to judge by"
 )
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One system on one dataset, ours beside the paper's.
+    """Our score and the paper's for one system on one dataset.
 
     Attributes:
         method: the system's name.
-        title: what the table calls it.
+        title: its name in the table.
         group: the part of the table.
         dataset: the dataset's name.
         state: ``measured``, ``not measured``, ``failed`` (every run) or ``absent`` (no data here).
         runs: runs that gave a score.
         failed: runs that did not.
-        deterministic: whether every seed gives this result, so that one run is all there is.
+        deterministic: whether every seed gives the same result, so that one run is enough.
         mean: in the table's unit, or None.
         std: the sample's deviation, or None for one run of a random system.
         paper: the published mean, or None.
         paper_std: its deviation, or None.
-        note: what must be said beside the score.
+        note: a remark on the score.
         reason: why runs failed.
     """
 
@@ -85,7 +85,7 @@ class Cell:
 
     @property
     def two_errors(self) -> float | None:
-        """Two standard errors of the difference; None where there is nothing to judge by."""
+        """Two standard errors of the difference; None if it cannot be judged."""
         if self.difference is None or self.std is None:
             return None
         ours = self.std**2 / self.runs
@@ -94,21 +94,21 @@ class Cell:
 
     @property
     def within(self) -> bool | None:
-        """Whether the difference lies within two standard errors; None: not judged."""
+        """Whether the difference is within two standard errors; None if it cannot be judged."""
         if self.difference is None or self.two_errors is None:
             return None
         return abs(self.difference) <= self.two_errors
 
     def as_row(self) -> Row:
-        """Returns fields and derived figures as plain values."""
+        """Returns the fields and the derived numbers."""
         derived = {name: getattr(self, name) for name in ("difference", "two_errors", "within")}
         return asdict(self) | derived
 
 
 def read_trial(row: Mapping[str, Json]) -> Trial | None:
-    """Returns what a row says of a training; None where it is not a row of scores.
+    """Returns a row as a trial; None if it is not a row of scores.
 
-    A row of one recipe over many seeds names no method and calls its settings ``recipe``.
+    Rows of `benchmarks.accuracy` have no method, and their settings are under ``recipe``.
     """
     is_score = "graph" in row and "seed" in row and not row.get("study")
     if not is_score or ("what" in row and not row.get("method")):
@@ -124,7 +124,7 @@ def read_trial(row: Mapping[str, Json]) -> Trial | None:
         variant=text(row, "variant") if row.get("variant") else None,
         runs_identical=bool(row.get("runs_identical")),
         failed=None if "failed" not in row else str(row["failed"]),
-        scores=row,  # and columns beside them, such as the note
+        scores=row,  # with other columns, such as the note
     )
 
 
@@ -137,35 +137,35 @@ def assemble(
 ) -> list[Cell]:
     """Returns the cells of Table 2, by dataset and in the paper's order.
 
-    Where a system was measured with several settings, the shipped ones count, else the last.
+    If a system was measured with several settings, the shipped ones count, or else the last.
 
     Args:
-        rows: of any scripts; others than scores are passed over.
-        datasets: those to show.
-        methods: those to show; None shows all.
-        absent: datasets that are not on this machine; shown so where no row is there.
+        rows: rows of any scripts; those without scores are skipped.
+        datasets: the datasets to show.
+        methods: the systems to show; None shows all.
+        absent: datasets that are not on this machine; cells without rows are marked so.
     """
-    by: dict[tuple[str, str, str], list[Trial]] = defaultdict(list)
+    trials: dict[tuple[str, str, str], list[Trial]] = defaultdict(list)
     for trial in map(read_trial, rows):
         if trial is not None:
-            by[trial.method, trial.graph, trial.variant or ""].append(trial)
+            trials[trial.method, trial.graph, trial.variant or ""].append(trial)
     cells = []
     for dataset in datasets:
         lines = [(system, "") for system in systems(dataset)]
         lines += [
             (_variant(method, variant, dataset), variant)
-            for method, graph, variant in by
+            for method, graph, variant in trials
             if graph == dataset and (variant or method not in {system.name for system, _ in lines})
         ]
         for system, variant in lines:
             if methods is None or system.name in methods:
-                found = by.get((system.name, dataset, variant), [])
+                found = trials.get((system.name, dataset, variant), [])
                 cells.append(_cell(system, dataset, _chosen(found), absent=dataset in absent))
     return cells
 
 
 def _variant(method: str, variant: str, dataset: str) -> System:
-    """Returns a line for a system, or a recipe of ours, that the paper does not have."""
+    """Returns a line for a system, or a recipe of GraphCL, that the paper does not have."""
     known = [system.title for system in TABLE_2 if system.name == method]
     known += [BASELINES[method].title] if method in BASELINES else []
     title = (known[0] if known else method) + (f", recipe {variant}" if variant else "")
@@ -173,7 +173,7 @@ def _variant(method: str, variant: str, dataset: str) -> System:
 
 
 def _chosen(found: list[Trial]) -> list[Trial]:
-    """Returns those of the shipped settings, else of the newest; the last of each seed."""
+    """Returns the last trial of each seed with the shipped settings, or else with the newest."""
     if not found:
         return []
     shipped = [trial for trial in found if _is_shipped(trial)]
@@ -184,9 +184,9 @@ def _chosen(found: list[Trial]) -> list[Trial]:
 
 
 def _is_shipped(trial: Trial) -> bool:
-    """Whether a trial's settings are what this version would run on its dataset.
+    """Whether a trial has the settings that this version would use on its dataset.
 
-    Keys that the row does not record, because they came later, do not count against it.
+    Keys that the row does not have, because they were added later, are not compared.
     """
     if trial.method == "graphcl":
         name = trial.variant or trial.graph

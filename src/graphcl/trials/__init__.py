@@ -1,1 +1,1 @@
-"""Any system, trained and scored: one row of results each, for one seed or many."""
+"""Trains and scores any system, for one seed or many; each training gives one row of results."""

@@ -1,4 +1,4 @@
-"""Any system of the tables by name, GraphCL included: train it, score it, one row per seed."""
+"""Trains and scores any system by name, GraphCL included, and returns one row per seed."""
 
 import statistics
 import sys
@@ -44,12 +44,12 @@ Result = ProbeResult | MultilabelResult | PredictionResult | MultilabelPredictio
 
 @dataclass(frozen=True)
 class Trained:
-    """A system after its training, before anybody has looked at a test label.
+    """A trained system, before any test label is read.
 
     Attributes:
         trial: the row, without scores.
-        embeddings: ``[num_nodes, dim]`` of an unsupervised system, else None.
-        predictions: ``[num_nodes]`` or ``[num_nodes, labels]`` of a supervised one, else None.
+        embeddings: ``[num_nodes, dim]`` for an unsupervised system, else None.
+        predictions: ``[num_nodes]`` or ``[num_nodes, labels]`` for a supervised one, else None.
     """
 
     trial: Trial
@@ -61,7 +61,7 @@ def find_baseline(name: str) -> Baseline:
     """Returns a baseline by name.
 
     Raises:
-        ParameterError: unknown; the message lists the known and the nearest.
+        ParameterError: an unknown name; the message lists all names and suggests the nearest.
     """
     if name not in BASELINES:
         known = ", ".join(METHODS)
@@ -85,17 +85,17 @@ def run_method(
     Args:
         name: one of `METHODS`.
         data: a labelled graph, or a collection.
-        dataset: whose settings (of GraphCL: whose recipe) to use; empty takes the defaults.
+        dataset: the dataset whose settings (for GraphCL: recipe) to use; empty for the defaults.
         seed: decides everything random.
         device: where to train.
         settings: fields of the baseline, or keys of GraphCL's recipe, to change.
-        probe_steps: the probe's budget where a node has several labels.
-        on_epoch: called with the epochs done and the epochs in all.
+        probe_steps: training steps of the probe if nodes have several labels.
+        on_epoch: called with the epochs done and the total number of epochs.
 
     Returns:
         The columns of `Trial`, with the scores: ``accuracy``, ``micro_f1``, ``macro_f1``, and
-        ``val_accuracy`` or, with several labels per node, ``val_micro_f1``. A training that failed
-        has the reason under ``failed`` and no scores.
+        ``val_accuracy`` or, with several labels per node, ``val_micro_f1``. A failed training has
+        the reason under ``failed`` and no scores.
     """
     trained = train_method(
         name, data, dataset, seed=seed, device=device, settings=settings, on_epoch=on_epoch
@@ -127,8 +127,8 @@ def train_method(
         if is_unsupervised(method):
             embeddings = method.embed(data, seed=seed, device=device, on_epoch=on_epoch)
         else:
-            taught = cast("Supervised", method)
-            predictions = taught.fit_predict(data, seed=seed, device=device, on_epoch=on_epoch)
+            supervised = cast("Supervised", method)
+            predictions = supervised.fit_predict(data, seed=seed, device=device, on_epoch=on_epoch)
     except TrainingError as error:
         failed = str(error)
     trial = Trial(
@@ -181,7 +181,7 @@ def score_method(
     device: torch.device | str = "auto",
     on_probe_step: Callable[[int], None] = lambda _: None,
 ) -> Trial:
-    """Returns the trial with its scores; arrays in, so any process can do it."""
+    """Returns the trial with its scores. It needs no model, so it can run in another process."""
     if trained.embeddings is not None:
         result: Result = linear_probe(
             trained.embeddings,
@@ -209,17 +209,17 @@ def repeat_method(
     on_probe_step: Callable[[int], None] = lambda _: None,
     verbose: bool = False,
 ) -> list[Row]:
-    """Returns `run_method`'s row for each seed; a deterministic system is run once for all.
+    """Returns `run_method`'s row for each seed; a deterministic system runs only once.
 
     Args:
         name: one of `METHODS`.
         data: a labelled graph, or a collection.
         dataset: as in `run_method`.
-        seeds: one training each, one after the other.
+        seeds: one training per seed, one after the other.
         device: where to train.
         settings: as in `run_method`.
-        probe_steps: likewise.
-        on_probe_step: called after each step of a probe of several labels per node.
+        probe_steps: as in `run_method`.
+        on_probe_step: called after each training step of the probe if nodes have several labels.
         verbose: report each seed on stderr.
     """
     rows: list[Row] = []
@@ -262,7 +262,7 @@ def summarise(rows: Sequence[Row]) -> Row:
     summary["failed"] = len(rows) - len(scored)
     for name in SCORES:
         if name not in scored[0]:
-            continue  # the probe of several labels has other scores than that of one class
+            continue  # the probe for several labels has other scores than the one for classes
         values = [number(row, name) for row in scored]
         summary[name] = (
             values[0]

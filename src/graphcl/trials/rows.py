@@ -1,7 +1,7 @@
-"""Rows of results: one JSON object per line, appended as they come and safe against a kill.
+"""Rows of results: files with one JSON object per line.
 
-A row that is finished is on the disk before the next run starts. A process that dies while it
-writes leaves a torn last line: that is not read, and the next row starts on a line of its own.
+A finished row is on the disk before the next run starts. If a process is killed while it writes, it
+leaves an incomplete last line. `read` skips it, and `append` starts the next row on a new line.
 """
 
 import json
@@ -28,29 +28,29 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One training of a system and its scores: what every row of a table says.
+    """One training of a system and its scores.
 
     Attributes:
         method: the system's name.
-        title: what the tables call it.
+        title: the system's name in tables.
         graph: the graph's name.
         seed: the training's seed.
         settings: the system's hyperparameters.
-        recipe_hash: of GraphCL, the recipe's.
-        variant: of GraphCL, the name of the recipe where it is not the dataset's own.
-        runs_identical: whether every seed gives this very result.
+        recipe_hash: for GraphCL, the recipe's hash.
+        variant: for GraphCL, the recipe's name if it is not the dataset's own recipe.
+        runs_identical: whether every seed gives the same result.
         failed: why the training failed.
-        loss: of GraphCL, the last epoch's.
-        train_seconds: what the training took.
-        peak_memory_bytes: likewise.
-        scores: the columns of a probe's result, or of a prediction's; empty before the scoring.
+        loss: for GraphCL, the loss of the last epoch.
+        train_seconds: duration of the training.
+        peak_memory_bytes: peak memory of the training.
+        scores: the columns of a probe's or a prediction's result; empty before scoring.
     """
 
     method: str
     title: str = ""
     graph: str
     seed: int
-    settings: Mapping[str, Any] = field(default_factory=dict)  # a value is of its field's type
+    settings: Mapping[str, Any] = field(default_factory=dict)  # a value has its field's type
     recipe_hash: str | None = None
     variant: str | None = None
     runs_identical: bool | None = None
@@ -114,7 +114,7 @@ def append(path: Path, row: Mapping[str, object]) -> None:
     with path.open("ab+") as file:
         if file.tell() > 0:
             file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # torn by a kill
+            if file.read(1) != b"\n":  # the incomplete line of a killed process
                 line = b"\n" + line
         file.write(line)
         file.flush()
@@ -122,14 +122,14 @@ def append(path: Path, row: Mapping[str, object]) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """Returns the rows of a file; none where there is no file.
+    """Returns the rows of a file; none if the file does not exist.
 
     Raises:
-        RunError: a line that no kill can have torn does not parse.
+        RunError: a line is not a row, and not the incomplete line of a killed process.
     """
     if not path.exists():
         return []
-    # Not splitlines(): it would also split at separators that a JSON string may hold.
+    # Not splitlines(): it would also split at separators that a JSON string may contain.
     lines = path.read_bytes().split(b"\n")
     rows: list[Row] = []
     for place, line in enumerate(lines, 1):
@@ -138,7 +138,7 @@ def read(path: Path) -> list[Row]:
         try:
             row = json.loads(line)
         except ValueError:
-            # Torn: what a kill left, at the end or before the row that a later start appended.
+            # The incomplete line of a killed process; a later process may have appended rows to it.
             if line.startswith(b"{") and not line.rstrip().endswith(b"}"):
                 continue
             raise RunError(f"{path}: line {place} is not a row of results") from None
@@ -149,12 +149,12 @@ def read(path: Path) -> list[Row]:
 
 
 def latest(rows: Iterable[Row], key: Callable[[Row], _Key]) -> dict[_Key, Row]:
-    """Returns the last row of each key; a run that failed and was repeated counts once."""
+    """Returns the last row of each key, so that a repeated run counts once."""
     return {key(row): row for row in rows}
 
 
 def provenance(device: torch.device) -> Row:
-    """Returns versions, commit (what ``GRAPHCL_COMMIT`` says) and device of this process."""
+    """Returns the device, versions and commit (from ``GRAPHCL_COMMIT``) of this process."""
     return {
         "commit": os.environ.get("GRAPHCL_COMMIT") or None,
         "device": device_name(device),

@@ -1,7 +1,7 @@
-"""Many runs, one file of rows: what is there is skipped, what finishes is kept.
+"""Runs many jobs and appends their rows to one file; runs that the file has already are skipped.
 
-A job trains once, in this process, and leaves one or more scorings, which pool processes take over
-while the next job trains: a probe takes longer than a training on a GPU.
+A job trains once, in this process, and yields one or more scorings. Worker processes compute the
+scores while the next job trains, because a probe takes longer than a training on a GPU.
 """
 
 import multiprocessing
@@ -29,11 +29,11 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Scoring:
-    """Rows that lack their scores, and the call that finds them.
+    """Rows without their scores, and the function that computes the scores.
 
     Attributes:
-        rows: what is known already; their keys are among the job's.
-        score: returns the rest of each row, in any process; None where nothing is missing.
+        rows: the columns known so far; each row is one that the job lists in `about`.
+        score: returns the other columns of each row, in any process; None if there are none.
     """
 
     rows: tuple[Row, ...]
@@ -45,9 +45,9 @@ class Job:
     """One training and what is measured on it.
 
     Attributes:
-        label: what progress calls it.
-        about: one dictionary per row that it yields: the columns that identify the row.
-        run: trains and yields the rows; an error in it fails the rows it has not yielded.
+        label: its name in progress reports.
+        about: for each row that it yields, the columns that identify the row.
+        run: trains and yields the rows; after an error, the rows not yet yielded have failed.
     """
 
     label: str
@@ -57,14 +57,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far it is.
+    """The progress of `execute`.
 
     Attributes:
-        done: jobs finished, those that were found finished not counted.
-        total: jobs to do.
+        done: jobs finished by this call.
+        total: jobs that this call has to run.
         label: the last job.
         elapsed: seconds since the start.
-        remaining: seconds that the rest is likely to take.
+        remaining: estimated seconds until the end.
         failed: rows that failed.
     """
 
@@ -77,7 +77,7 @@ class Progress:
 
 
 def key_of(row: Row, columns: Sequence[str]) -> Key:
-    """Returns what identifies a row: its values of `columns`."""
+    """Returns a row's values of `columns`, which identify it."""
     return tuple(row.get(column) for column in columns)
 
 
@@ -90,18 +90,18 @@ def execute(
     workers: int = 1,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> list[Row]:
-    """Runs the jobs that `path` does not hold yet and returns the rows of all of them.
+    """Runs the jobs whose rows are not in `path` yet and returns the rows of all jobs.
 
-    Rows are appended as they finish. Interrupted, the rows that have finished are kept and a later
-    call goes on from there. A run that fails leaves a row with the reason under ``failed``; a later
-    call tries it again.
+    Rows are appended as they finish. After an interrupt, a later call continues where this one
+    stopped. A run that fails leaves a row with the reason under ``failed``; a later call runs it
+    again.
 
     Args:
-        jobs: what there is to do.
+        jobs: all jobs, including finished ones.
         path: the file of rows.
-        columns: those that identify a row.
-        device: where the jobs train, for the rows.
-        workers: processes that score; 1 scores in this one.
+        columns: the columns that identify a row.
+        device: where the jobs train; it is noted in the rows.
+        workers: processes that score; 1 scores in this process.
         on_progress: called after each job.
     """
     found = {key_of(row, columns): row for row in rows.read(path) if "failed" not in row}
@@ -112,7 +112,7 @@ def execute(
         with scoring_pool(workers) as pool:
             for job in open_jobs:
                 session.start(job, pool)
-                session.collect(at_most=2 * workers)
+                session.collect(at_most=2 * workers)  # bounds the embeddings held in memory
                 on_progress(clock.tick(job, session.failed))
             session.collect(at_most=0)
     except KeyboardInterrupt:
@@ -123,7 +123,7 @@ def execute(
 
 
 class _Session:
-    """The rows of one call: under way, found and failed."""
+    """The rows of one call of `execute`: being scored, found, and failed."""
 
     def __init__(
         self, path: Path, columns: Sequence[str], provenance: Row, found: dict[Key, Row]
@@ -133,12 +133,12 @@ class _Session:
         self.found, self.failed = found, 0
 
     def start(self, job: Job, pool: Executor) -> None:
-        """Trains; scorings go to the pool."""
+        """Runs a job's training and submits its scorings to the pool."""
         missing = {key_of(one, self._columns): one for one in job.about}
         try:
             for scoring in job.run():
                 for row in scoring.rows:
-                    del missing[key_of(row, self._columns)]  # a row that was not announced: a bug
+                    del missing[key_of(row, self._columns)]  # KeyError: the job did not list it
                 if scoring.score is None:
                     self._keep(scoring.rows)
                 else:
@@ -150,7 +150,7 @@ class _Session:
         self._keep([one | {"failed": why} for one in missing.values()])
 
     def collect(self, *, at_most: int) -> None:
-        """Keeps finished rows; waits until no more than `at_most` scorings are under way."""
+        """Keeps finished rows and waits until at most `at_most` scorings are pending."""
         while self._pending and (len(self._pending) > at_most or self._pending[0][1].done()):
             known, future = self._pending[0]
             try:
@@ -160,7 +160,7 @@ class _Session:
             self._pending.popleft()
 
     def collect_finished(self) -> None:
-        """Keeps the rows whose scoring has ended; used when there is no time for the others."""
+        """Keeps the rows whose scoring has ended, without waiting for the others."""
         for known, future in self._pending:
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._keep(_joined(known, future.result()))
@@ -171,9 +171,9 @@ class _Session:
             row = one | self._provenance
             key = key_of(row, self._columns)
             if "failed" not in self.found.get(key, {"failed": ""}):
-                continue  # a job that was begun again for its other rows
+                continue  # finished before: the job ran again for its other rows
             self.failed += "failed" in row
-            # In this order: an interrupt between the two must not lead to the row twice.
+            # In this order: after an interrupt between the two, the row is not appended twice.
             self.found[key] = row
             rows.append(self._path, row)
 
@@ -183,7 +183,10 @@ def _joined(known: Sequence[Row], scores: Sequence[Row]) -> list[Row]:
 
 
 class _Clock:
-    """Estimates what is left: a kind of job that was seen takes as long as it took."""
+    """Estimates the remaining time: a job takes as long as earlier jobs with its label took.
+
+    A label without a finished job counts with the average of all finished jobs.
+    """
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._left = Counter(job.label for job in jobs)
@@ -201,19 +204,19 @@ class _Clock:
         typical = elapsed / self._done
         remaining = 0.0
         for label, count in self._left.items():
-            seen = self._seconds.get(label)
-            remaining += count * (sum(seen) / len(seen) if seen else typical)
+            durations = self._seconds.get(label)
+            remaining += count * (sum(durations) / len(durations) if durations else typical)
         return Progress(self._done, self._total, job.label, elapsed, remaining, failed)
 
 
 def reason(error: Exception) -> str:
-    """Returns an error as one line; those raised on purpose speak for themselves."""
+    """Returns an error as one line, with its type unless it is one of GraphCL's own errors."""
     text = " ".join(str(error).split())
     return text if isinstance(error, GraphCLError) else f"{type(error).__name__}: {text}"
 
 
 class _InProcess(Executor):
-    """Runs what is submitted at once, here."""
+    """Runs each submitted call immediately, in this process."""
 
     def submit(
         self,
@@ -224,7 +227,7 @@ class _InProcess(Executor):
     ) -> Future[_Result]:
         done: Future[_Result] = Future()
         try:
-            with threadpool_limits(1):  # a probe is small: threads cost more than they give
+            with threadpool_limits(1):  # a probe is too small to gain from threads
                 done.set_result(function(*args, **keywords))
         except Exception as error:
             done.set_exception(error)
@@ -233,21 +236,21 @@ class _InProcess(Executor):
 
 @contextmanager
 def scoring_pool(workers: int) -> Iterator[Executor]:
-    """Yields what scores: this process for one worker, else that many processes of one thread."""
+    """Yields the executor that scores: this process, or several worker processes."""
     if workers == 1:
         yield _InProcess()
         return
     # Spawned, not forked: a forked child cannot use CUDA.
     spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, spawn, initializer=_quiet_worker)
+    pool = ProcessPoolExecutor(workers, spawn, initializer=_initialise_worker)
     try:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _quiet_worker() -> None:
-    """One thread each, and Ctrl-C is the parent's business."""
+def _initialise_worker() -> None:
+    """Limits a worker to one thread and leaves Ctrl-C to the parent process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     threadpool_limits(1)

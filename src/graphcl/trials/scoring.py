@@ -1,4 +1,4 @@
-"""How embeddings and trained systems are scored: in a search, in a row, in another process."""
+"""Scores of embeddings and trained systems, for scikit-learn's searches and for rows."""
 
 import hashlib
 import json
@@ -25,17 +25,17 @@ from graphcl.trials.runner import Scoring
 def probe_scorer(model: GraphCL, graphs: Any, y: None = None) -> float:  # noqa: ARG001
     """Returns the probe's score on validation nodes, mean over `graphs`; higher is better.
 
-    Test nodes do not enter: a search that chose by them would have nothing left to report. For
-    `GridSearchCV`, X is a list of graphs, and folds hold some of them out::
+    Test nodes are not used: a search that chose by them would leave no fair score to report. For
+    `GridSearchCV`, X is a list of graphs, and each fold holds some of them out::
 
         GridSearchCV(GraphCL(), {"temperature": [0.5, 0.8]}, scoring=probe_scorer, cv=3).fit(graphs)
 
-    One graph is searched over with a fold that trains and scores on it: ``fit([graph])`` with
-    ``cv=[([0], [0])]``; its labels are read by the score alone.
+    To search with one graph, use a fold that trains and scores on it: ``fit([graph])`` with
+    ``cv=[([0], [0])]``. Only the score reads its labels.
 
     Args:
         model: a fitted estimator.
-        graphs: a labelled graph or several, seen or unseen.
+        graphs: a labelled graph or several, which the model may have been trained on.
         y: ignored; labels belong to the graphs.
     """
     given = as_graphs(graphs)
@@ -51,7 +51,7 @@ def probe_scorer(model: GraphCL, graphs: Any, y: None = None) -> float:  # noqa:
 
 
 def settings_hash(settings: Mapping[str, Json]) -> str:
-    """Returns twelve hex digits that name a system's settings in rows."""
+    """Returns twelve hexadecimal digits that identify a system's settings in rows."""
     text = json.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -59,9 +59,9 @@ def settings_hash(settings: Mapping[str, Json]) -> str:
 def method_scoring(
     row: Row, trained: Trained, data: Data, *, device: torch.device, probe_steps: int = STEPS
 ) -> Scoring:
-    """Returns a row, which has the columns of `trained`, and how its scores are found.
+    """Returns `row`, which has the columns of `trained`, with the function that scores it.
 
-    With several labels per node the probe is a training of its own: it runs here, on the device.
+    With several labels per node the probe is trained here, on the device.
     """
     if trained.trial.failed is not None:
         return Scoring((row,))
@@ -78,7 +78,7 @@ def _method_rows(trained: Trained, data: Data) -> list[Row]:
 def probe_scoring(
     row: Row, z: Any, data: Data, *, device: torch.device, probe_steps: int = STEPS
 ) -> Scoring:
-    """Returns a row and how the probe's scores of embeddings `z` are found."""
+    """Returns `row` with the function that computes the probe's scores of the embeddings `z`."""
     if is_multilabel(data):
         found: Row = asdict(linear_probe(z, data, steps=probe_steps, device=str(device)))
         return Scoring((row | found,))
@@ -90,12 +90,12 @@ def _probe_rows(z: Any, data: Data) -> list[Row]:
 
 
 def is_multilabel(data: Data) -> bool:
-    """Whether a node has several labels."""
+    """Whether nodes have several labels."""
     return data.y is not None and data.y.ndim == 2
 
 
 def labels_only(data: Data) -> Data:
-    """Returns the graph without edges and features: what the probe reads, small enough to send."""
+    """Returns the graph without edges and features, which the probe does not need."""
     if isinstance(data, GraphCollection):
         return data
     return Graph(

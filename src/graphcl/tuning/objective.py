@@ -1,7 +1,7 @@
-"""What tuning maximises: validation accuracy, or, without labels, how stable clusters are.
+"""What tuning maximises: the validation score or, without labels, the stability of clusters.
 
-Test labels never get here: an objective takes the labels of training and validation nodes out of
-the graph when it is built, and keeps nothing else of `y`.
+Test labels are not used: when an objective is built, it copies the labels of training and
+validation nodes and drops the rest of `y`.
 """
 
 from collections.abc import Callable
@@ -21,24 +21,25 @@ from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.damage import missing_features, missing_links
 from graphcl.graphs.graph import Graph
 
-MISSING_LINKS, MISSING_FEATURES = 0.2, 0.5  # in the versions: about what the paper advises to drop
+# Fractions that the damaged versions lack: about what the paper advises to drop.
+MISSING_LINKS, MISSING_FEATURES = 0.2, 0.5
 Array = npt.NDArray[Any]
 Embed = Callable[[Any], Any]
 
 
 class Objective(Protocol):
-    """A criterion that can be asked at any epoch."""
+    """A criterion that can be evaluated at any epoch."""
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Its name in reports."""
 
     @property
     def data(self) -> Data:
-        """What to train on."""
+        """The data to train on."""
 
     def __call__(self, embed: Embed) -> float:
-        """Returns the score of an encoder, which `embed` applies to a graph; higher is better."""
+        """Returns the score of the encoder that `embed` applies to a graph; higher is better."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,7 @@ class ValidationAccuracy:
 class ValidationF1:
     """The probe's validation micro-F1 where nodes have several labels.
 
-    The probe is asked for test scores of the validation nodes once more: no test node takes part.
+    The validation nodes also take the place of the probe's test nodes, so no test node is used.
     """
 
     data: Data
@@ -93,9 +94,9 @@ class ValidationF1:
         """Returns micro-F1."""
         z = embed(self.data)
         z = np.concatenate(z) if isinstance(z, list) else z
-        known, seen = z[self.train], z[self.val]
+        train, val = z[self.train], z[self.val]
         return multilabel_probe(
-            (known, seen, seen),
+            (train, val, val),
             (self.y_train, self.y_val, self.y_val),
             steps=self.steps,
             device=self.device,
@@ -104,13 +105,13 @@ class ValidationF1:
 
 @dataclass(frozen=True, eq=False)
 class ClusterStability:
-    """Whether clusters of the embeddings are the same in two damaged versions of the graph.
+    """The agreement of the embeddings' clusters in two damaged versions of the graph.
 
-    It needs no label. What a class is must outlast missing links and features; where embeddings
-    tell single nodes apart rather than kinds of nodes, or follow accidents of the input, clusters
-    do not. `graphcl reproduce criterion` measures how well it ranks settings where there are
-    labels: it tells bad settings from good ones, not the best from the good. (The recovery of
-    held-out links, which it replaced, did not rank them at all.)
+    It needs no labels. Clusters that reflect classes survive missing links and features; clusters
+    that reflect single nodes or noise in the input do not. `graphcl reproduce criterion` measures
+    how well it ranks settings on labelled graphs: it separates bad settings from good ones, but
+    does not find the best of the good ones. (An earlier criterion, the recovery of held-out links,
+    did not rank settings at all.)
     """
 
     data: Graph
@@ -119,7 +120,7 @@ class ClusterStability:
 
     @classmethod
     def of(cls, graph: Graph, *, seed: int) -> "ClusterStability":
-        """Draws the two versions; the graph is checked first, if it is mapped from a store."""
+        """Draws the two versions; a graph that is mapped from a store is checked first."""
         graph.check()
         if graph.num_nodes < 2 * CLUSTERS:
             raise GraphError(
@@ -143,21 +144,21 @@ class ClusterStability:
 def build_objective(
     data: Data, *, unsupervised: bool, seed: int, device: torch.device, probe_steps: int
 ) -> Objective:
-    """Returns the objective that fits the data: labels where there are any.
+    """Returns the objective for the data; it uses labels if there are any.
 
     Args:
         data: a graph or a collection.
-        unsupervised: use no label though there are some.
+        unsupervised: do not use the labels.
         seed: decides what the damaged versions lack.
-        device: where a probe of several labels trains.
-        probe_steps: its budget.
+        device: where the probe is trained if nodes have several labels.
+        probe_steps: training steps of that probe.
 
     Raises:
-        GraphError: no labels, and several graphs.
+        GraphError: several graphs without labels.
     """
     if data.y is None or unsupervised:
         if isinstance(data, GraphCollection):
-            raise GraphError(f"{data.name}: without labels, tuning takes one graph")
+            raise GraphError(f"{data.name}: without labels, tuning needs a single graph")
         return ClusterStability.of(data, seed=seed)
     if isinstance(data, Graph) and data.y.ndim == 1:
         return ValidationAccuracy.of(data)
@@ -165,7 +166,7 @@ def build_objective(
 
 
 def unlabelled(data: Data) -> Any:
-    """Returns the data without any label; masks stay, for training on training nodes alone."""
+    """Returns the data without labels; masks stay, because inductive training needs them."""
     if isinstance(data, GraphCollection):
         train, val, test = (
             tuple(map(unlabelled, part)) for part in (data.train, data.val, data.test)

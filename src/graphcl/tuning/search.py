@@ -1,8 +1,8 @@
-"""Hyperparameters by Optuna: the paper's ranges, a score that no test label enters, a recipe.
+"""Hyperparameter search with Optuna over the paper's ranges; the result is a recipe.
 
-Trials are rows of a file. A search that was interrupted is rebuilt from them, and since the sampler
-is seeded anew for every trial, by the number of trials before it, the rest is the same as it would
-have been.
+Trials are rows of a file, from which an interrupted search is rebuilt. The sampler gets a new seed
+for every trial, derived from the trial's number, so a resumed search chooses the same trials as an
+uninterrupted one.
 """
 
 import math
@@ -23,8 +23,8 @@ from graphcl.trials import rows
 from graphcl.trials.rows import Row
 from graphcl.tuning.objective import Objective
 
-# Section 4.3 of the paper. Weight decay also below the paper's range, where our search found the
-# best recipes; the paper's larger values all but undo the training.
+# The ranges of the paper's section 4.3. Weight decay also has values below the paper's range, where
+# our search found the best recipes; the paper's larger values almost undo the training.
 EPOCHS = (20, 50, 100, 150, 200)
 CHOICES: dict[str, tuple[Any, ...]] = {
     "temperature": (0.1, 0.5, 0.8, 1.0),
@@ -34,22 +34,22 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 RANGES = {"edge_drop": (0.05, 0.75), "feature_drop": (0.2, 0.8)}
 STEP = 0.01
 SEARCHED = (*RANGES, *CHOICES, "epochs")
-STARTUP = 8  # trials at random before the sampler has something to go by
+STARTUP = 8  # random trials before the sampler and the pruner use earlier results
 TRIALS, RECIPE = "trials.jsonl", "recipe.toml"
 
 
 class SearchTrial(TypedDict):
-    """A row of the file of trials; columns that say where it was made stand beside these.
+    """A row of the file of trials; it also has the columns of `rows.provenance`.
 
     Attributes:
-        number: the trials before it.
-        params: the keys that the sampler chose.
+        number: the trial's number, from 0.
+        params: the values that the sampler chose.
         about: what all trials of the file have in common; see `Search.about`.
         failed: why the training failed.
         state: ``complete``, ``pruned`` or ``failed``.
-        score: at the best epoch, or None where there is no score.
+        score: the score at the best epoch; None if there is none.
         epochs: the best epoch.
-        scores: by epoch.
+        scores: the score at each scored epoch.
     """
 
     number: int
@@ -64,16 +64,16 @@ class SearchTrial(TypedDict):
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched, and where its trials are.
+    """What to search, and where to store the trials.
 
     Attributes:
-        objective: the score, and the data that is trained on.
-        base: the recipe that keys not searched are taken from.
-        fixed: keys that keep the base's value though they could be searched.
-        folder: where trials and the recipe go.
+        objective: the score, and the data to train on.
+        base: the recipe with the values of all keys that are not searched.
+        fixed: keys that could be searched but keep the base's value.
+        folder: where to write trials and the recipe.
         seed: decides the trials and every training.
         device: where to train.
-        prune: end trials early whose score is below the median at the same epoch.
+        prune: stop a trial early if its score is below the median at the same epoch.
     """
 
     objective: Objective
@@ -97,7 +97,7 @@ class Search:
 
     @property
     def marks(self) -> tuple[int, ...]:
-        """Epochs at which a training is scored; the best of them becomes the recipe's."""
+        """Epochs at which a training is scored; the recipe gets the best of them."""
         return (self.base.epochs,) if "epochs" in self.fixed else EPOCHS
 
 
@@ -107,15 +107,15 @@ def tune(
     *,
     on_trial: Callable[[int, SearchTrial, SearchTrial], None] = lambda *_: None,
 ) -> SearchTrial:
-    """Runs trials until the file holds so many, writes the best recipe and returns its row.
+    """Runs trials until the file has `trials` of them, writes the best recipe, returns its row.
 
     Args:
         search: what to search.
-        trials: how many in all, those found in the file included.
-        on_trial: called after each trial with its number, its row and the best row.
+        trials: total number of trials, including those already in the file.
+        on_trial: called after each trial with its number (from 1), its row and the best row.
 
     Raises:
-        RunError: the folder holds trials of another search, or every trial failed.
+        RunError: the folder contains trials of another search, or every trial failed.
         MissingExtraError: Optuna is not installed.
     """
     optuna = _optuna()
@@ -124,7 +124,7 @@ def tune(
     for row in known:
         if row.get("about") != search.about:
             raise RunError(
-                f"{path}: holds trials of another graph, recipe, seed or objective; "
+                f"{path}: contains trials of another graph, recipe, seed or objective; "
                 "choose another --out"
             )
     study = optuna.create_study(
@@ -148,7 +148,7 @@ def tune(
 
 
 def best_row(found: Sequence[SearchTrial]) -> SearchTrial | None:
-    """Returns the trial with the highest score, the first of equals; pruned ones never win."""
+    """Returns the complete trial with the highest score, the first one among equals."""
     complete = [row for row in found if row["state"] == "complete"]
     return max(complete, key=lambda row: row["score"] or 0.0, default=None)
 
@@ -189,7 +189,7 @@ def _trial(optuna: Any, study: Any, search: Search, number: int) -> SearchTrial:
 
 
 def _score(optuna: Any, trial: Any, search: Search, scores: dict[int, float]) -> None:
-    """Trains once and scores at every mark; raises `TrialPruned` where it is not worth going on."""
+    """Trains once and scores at every mark; raises `TrialPruned` if the trial is stopped early."""
     recipe = search.base.with_values(**trial.params, epochs=max(search.marks))
     model = GraphCL(recipe, seed=search.seed, device=str(search.device))
     data = search.objective.data
@@ -198,7 +198,7 @@ def _score(optuna: Any, trial: Any, search: Search, scores: dict[int, float]) ->
         if metrics.epoch not in search.marks:
             return
         scores[metrics.epoch] = search.objective(model.transform)
-        model.encoder_.train()
+        model.encoder_.train()  # `transform` has left it in evaluation mode
         trial.report(scores[metrics.epoch], metrics.epoch)
         if metrics.epoch < max(search.marks) and trial.should_prune():
             raise optuna.TrialPruned
@@ -216,6 +216,7 @@ def _distributions(optuna: Any, search: Search) -> dict[str, Any]:  # Optuna's o
 
 
 def _frozen(optuna: Any, search: Search, row: SearchTrial) -> Any:
+    """Returns a row of the file as a finished trial of Optuna's."""
     states = optuna.trial.TrialState
     state = {"complete": states.COMPLETE, "pruned": states.PRUNED}.get(row["state"], states.FAIL)
     return optuna.trial.create_trial(

@@ -1,6 +1,6 @@
 import pytest
 
-from graphcl.paper.studies import epochs as course
+from graphcl.paper.studies import epochs as epochs_study
 from tests.paper.studies.conftest import run
 
 
@@ -8,7 +8,7 @@ def test_epochs_are_probed_on_the_way(tmp_path, tiny, monkeypatch):
     from graphcl import GraphCL, linear_probe
     from graphcl.recipes import load_recipe
 
-    monkeypatch.setattr(course, "MARKS", (0, 2))
+    monkeypatch.setattr(epochs_study, "MARKS", (0, 2))
     _, found = run("epochs", tmp_path / "r.jsonl", seeds=(0,))
     by = {row["epochs"]: row for row in found}
     assert set(by) == {0, 2, 3}

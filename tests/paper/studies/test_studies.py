@@ -2,7 +2,7 @@ import pytest
 
 from graphcl.paper.artefacts import Artefacts, study_csv, study_markdown
 from graphcl.paper.studies import STUDIES, sweeps
-from graphcl.paper.studies import epochs as course
+from graphcl.paper.studies import epochs as epochs_study
 from graphcl.trials import rows
 from tests.paper.studies.conftest import run
 
@@ -26,7 +26,7 @@ def test_a_study_runs_resumes_and_draws(name, tmp_path, tiny, monkeypatch):
     monkeypatch.setattr(sweeps, "FEATURE_DROPS", (0.2, 0.8))
     monkeypatch.setattr(sweeps, "TEMPERATURES", (0.1, 1.0))
     monkeypatch.setattr(sweeps, "BATCHES", (16, 0))
-    monkeypatch.setattr(course, "MARKS", (0, 1, 200))
+    monkeypatch.setattr(epochs_study, "MARKS", (0, 1, 200))
     path = tmp_path / f"{name}.jsonl"
     study, found = run(name, path)
     assert len(found) == 2 * {"perturbation": 4, "epochs": 3, "bound": 1}.get(name, 2)

@@ -1,5 +1,5 @@
 from graphcl.paper.studies import STUDIES, sweeps
-from graphcl.paper.studies import epochs as course
+from graphcl.paper.studies import epochs as epochs_study
 from graphcl.paper.studies.study import Plan
 from tests.paper.studies.conftest import CPU
 
@@ -8,7 +8,7 @@ def test_the_grid_covers_the_papers_ranges():
     assert (min(sweeps.EDGE_DROPS), max(sweeps.EDGE_DROPS)) == (0.05, 0.75)
     assert (min(sweeps.FEATURE_DROPS), max(sweeps.FEATURE_DROPS)) == (0.2, 0.8)
     assert {0.1, 0.5, 0.8, 1.0} <= set(sweeps.TEMPERATURES)
-    assert {20, 50, 100, 150, 200} <= set(course.MARKS)
+    assert {20, 50, 100, 150, 200} <= set(epochs_study.MARKS)
 
 
 def test_every_batch_size_gets_as_many_updates(tiny, monkeypatch):

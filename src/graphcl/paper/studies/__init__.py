@@ -1,4 +1,4 @@
-"""The paper's claims beside its tables, each as a `Study`; `STUDIES` has them by name."""
+"""The paper's claims beyond its tables, each as a `Study`; `STUDIES` maps names to them."""
 
 from graphcl.paper.studies.complexity import COMPLEXITY
 from graphcl.paper.studies.corruption import CORRUPTION

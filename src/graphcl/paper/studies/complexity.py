@@ -1,9 +1,9 @@
-"""Cost against N on generated graphs: linear at a fixed batch size M, says the paper.
+"""Time against N on generated graphs; the paper claims linear time at a fixed batch size M.
 
-Two ways to train are timed. Sampled, as the paper's inductive setting: an epoch visits every node,
-M at a time, each with a tree of R^L sampled neighbours: O(R^L · N · P'²). Whole: a step encodes all
-N nodes and takes the loss over M of them: O(L · N · P'²), the paper's transductive encoder at fixed
-M. (Over all N nodes the loss itself takes N² products, which the paper leaves out of its count.)
+Two modes are timed. ``sampled`` is the paper's inductive setting: an epoch visits every node, M at
+a time, each with a tree of R^L sampled neighbours, in O(R^L · N · P'²). ``full`` is the paper's
+transductive encoder at a fixed M: a step encodes all N nodes and computes the loss over M of them,
+in O(L · N · P'²). (Over all N nodes the loss needs N² products, which the paper does not count.)
 """
 
 import statistics
@@ -28,16 +28,16 @@ from graphcl.training import train
 from graphcl.trials.rows import Row, number, text
 from graphcl.trials.runner import Job, Scoring
 
-# No size is in both: rows of a CPU and of a GPU can lie in one file.
+# No size is in both, so that rows of a CPU and of a GPU can share a file.
 SIZES = {
     "cpu": (3_000, 6_000, 12_000, 24_000, 48_000),
     "cuda": (16_000, 32_000, 64_000, 128_000, 256_000),
 }
-LARGEST = 3  # sizes that the exponent is fitted to
+LARGEST = 3  # number of sizes that the exponent is fitted to
 DEGREE, FEATURES, CLASSES, BATCH = 10, 64, 8, 512
 MODES = ("sampled", "full")
 WHAT = {"sampled": "an epoch, sampled", "full": "a step, whole graph"}
-STEPS = 20  # timed, of a whole graph
+STEPS = 20  # timed steps on a whole graph
 
 
 def _recipe(mode: str, settings: Row) -> Recipe:
@@ -81,7 +81,7 @@ def _graph(nodes: int) -> Graph:
 
 
 def _seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device) -> float:
-    """Times an epoch of a sampled training, or the median step of a whole one."""
+    """Returns the seconds of a sampled epoch, or of the median step on the whole graph."""
     model = GraphCL(recipe, seed=seed, device=str(device))
     if recipe.mode == "sampled":
         model.fit(graph)
@@ -96,7 +96,7 @@ def _step_seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device)
     marks: list[float] = []
 
     class Timed:
-        """The first steps of an epoch, each timed from its start to the next."""
+        """The first steps of an epoch; each is timed from its start to the start of the next."""
 
         steps_per_epoch = min(STEPS, source.steps_per_epoch)
         constant = False
@@ -132,9 +132,9 @@ def _value(row: Row) -> float:
 
 
 def exponent(lines: Sequence[Row]) -> float | None:
-    """Returns the slope of log time over log N at the largest sizes: 1 is linear.
+    """Returns the slope of log time over log N at the largest sizes; 1 is linear.
 
-    What a step costs however small the graph is hides the slope of the others.
+    At smaller sizes the fixed cost of a step hides the slope.
     """
     points = sorted((number(line, "nodes"), number(line, "mean")) for line in lines if line["mean"])
     if len(points) < 2:
@@ -185,11 +185,11 @@ COMPLEXITY = Study(
     name="complexity",
     title="Computational complexity",
     claim=(
-        "The paper counts O(L·N·P'²) for the whole graph and O(R^L·N·P'²) sampled: linear in N at "
-        f"a fixed batch size M. Here on generated graphs of degree {DEGREE}, M = {BATCH}, two "
-        f"layers of 128, fan-out 10; the exponent is the slope of log time over log N at the "
-        f"{LARGEST} largest sizes. A GPU's step on a small graph takes as long as its launches, "
-        "whatever N is."
+        "The paper counts O(L·N·P'²) for the whole graph and O(R^L·N·P'²) for sampled "
+        "neighbourhoods: linear in N at a fixed batch size M. We time both on generated graphs of "
+        f"degree {DEGREE}, with M = {BATCH}, two layers of width 128 and fan-out 10. The exponent "
+        f"is the slope of log time over log N at the {LARGEST} largest sizes. On a GPU, a step on "
+        "a small graph takes as long as launching its kernels, whatever N is."
     ),
     variables=("mode", "nodes"),
     jobs=_jobs,

@@ -1,10 +1,9 @@
 """Corrupted data at test time: missing links, spurious links, missing features.
 
-Every system learns from the graph as it is; only then the graph is corrupted and its nodes are
-classified again. The probe is trained on the embeddings of the graph as it was. A supervised system
-is trained on the disjoint union of the graph and its corrupted versions, of which the graph alone
-has labels: no message crosses from one to the other, so its predictions in the versions are those
-of weights that were trained on the graph.
+Every system is trained on the clean graph. Then the graph is corrupted and its nodes are classified
+again. The probe is trained on the embeddings of the clean graph. A supervised system is trained on
+the disjoint union of the clean graph and its corrupted versions, where only the clean graph has
+labels. No edge connects them, so the weights depend on the clean graph alone.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -41,7 +40,7 @@ KINDS: dict[str, Callable[[Graph, float, np.random.Generator], Graph]] = {
 
 
 def with_versions(graph: Graph, versions: Sequence[Graph]) -> Graph:
-    """Returns the disjoint union; nodes of `versions` have no label and are in no split."""
+    """Returns the disjoint union; nodes of `versions` have no labels and are in no split."""
     union = disjoint_union([graph, *versions], graph.name)
 
     def padded(values: Any, fill: Any) -> npt.NDArray[Any]:
@@ -116,7 +115,7 @@ def _embeddings(
     seed: int,
     plan: Plan,
 ) -> list[npt.NDArray[np.float32]]:
-    """Returns the embeddings of the graph and of its versions, learned on the graph alone."""
+    """Returns the embeddings of the graph and of its versions; only the graph is trained on."""
     if method == "graphcl":
         model = GraphCL(plan.recipe(dataset), seed=seed, device=str(plan.device)).fit(graph)
         return [model.transform(one) for one in (graph, *versions)]
@@ -149,7 +148,7 @@ def _summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def _draw(rows: Sequence[Row]) -> Any:
-    """A panel per kind and dataset; all start from the graph as it is."""
+    """Draws a panel per kind and dataset; every line starts at the clean graph."""
     lines = [
         line | {"panel": f"{title_of(text(line, 'graph'))}: {kind}"}
         for line in _summary(rows)
@@ -178,8 +177,8 @@ CORRUPTION = Study(
     title="Robustness to corrupted data",
     claim=(
         "The paper expects robustness to missing links, spurious links and missing features. Here "
-        "every system learns from the clean graph and classifies the nodes of a corrupted one; the "
-        "probe, too, is trained on the clean graph."
+        "every system is trained on the clean graph and classifies the nodes of a corrupted one. "
+        "The probe, too, is trained on the clean graph."
     ),
     variables=("kind", "level"),
     jobs=_jobs,

@@ -1,4 +1,4 @@
-"""Is the criterion that tuning uses without labels a good one? It should rank as accuracy does."""
+"""Tests the criterion of tuning without labels: it should rank settings as accuracy does."""
 
 import random
 import statistics
@@ -101,12 +101,12 @@ CRITERION = Study(
     name="criterion",
     title="Tuning without labels",
     claim=(
-        "Not a claim of the paper: without labels, `graphcl tune` maximises the agreement of "
-        "clusters of the embeddings of two damaged versions of the graph, which lack a fifth of "
-        f"the links and half of the features. Here {SETTINGS} settings, drawn from the ranges it "
-        "searches, are trained; the rank correlation of that agreement with accuracy says how good "
-        "a guide it is. It was taken from a dozen candidates for its correlation with validation "
-        "accuracy on Cora, Citeseer and Pubmed, so this is no independent test of it."
+        "This is not a claim of the paper. Without labels, `graphcl tune` embeds two damaged "
+        "versions of the graph, which lack a fifth of the links and half of the features, and "
+        f"maximises the agreement of their clusters. Here {SETTINGS} settings, drawn from the "
+        "ranges that it searches, are trained. The rank correlation of the agreement with accuracy "
+        "shows how good a guide it is. It was chosen among a dozen candidates by its correlation "
+        "with validation accuracy on Cora, Citeseer and Pubmed, so this is not an independent test."
     ),
     variables=("trial",),
     jobs=_jobs,

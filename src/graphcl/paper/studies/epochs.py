@@ -1,4 +1,4 @@
-"""What changes from epoch to epoch: accuracy, and the bound on mutual information."""
+"""Accuracy and the bound on mutual information, epoch by epoch."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -35,7 +35,7 @@ def _epochs_jobs(plan: Plan) -> list[Job]:
 
 
 def _epochs_job(plan: Plan, dataset: str, seed: int) -> Job:
-    """One training of the largest number of epochs, probed on the way; 0 is before the first."""
+    """Returns one long training that is probed at several epochs; 0 is the untrained encoder."""
     last = plan.recipe(dataset).epochs if "epochs" in plan.settings else max(MARKS)
     marks = sorted({epoch for epoch in MARKS if epoch < last} | {last})
     recipe = plan.recipe(dataset, epochs=last)
@@ -45,13 +45,13 @@ def _epochs_job(plan: Plan, dataset: str, seed: int) -> Job:
         graph = load_one_graph(dataset)
         model = GraphCL(recipe, seed=seed, device=str(plan.device))
         tensors = graph_tensors(graph, device=plan.device, feature_scaling=recipe.feature_scaling)
-        born = Parts(recipe).new_encoder(graph.num_features, seed=seed).to(plan.device)
-        found = {0: embed(born, *tensors)}
+        untrained = Parts(recipe).new_encoder(graph.num_features, seed=seed).to(plan.device)
+        found = {0: embed(untrained, *tensors)}
 
         def keep(metrics: EpochMetrics) -> None:
             if metrics.epoch in marks:
                 found[metrics.epoch] = embed(model.encoder_, *tensors)
-                model.encoder_.train()
+                model.encoder_.train()  # `embed` has left it in evaluation mode
 
         model.fit(graph, on_epoch=keep)
         for epoch, z in found.items():
@@ -84,7 +84,7 @@ def _bound_job(plan: Plan, dataset: str, seed: int) -> Job:
 
 
 def _bound_summary(rows: Sequence[Row]) -> list[Row]:
-    """Returns both bounds at a few epochs: as the paper writes it, and of one direction."""
+    """Returns two bounds at a few epochs: the paper's, and the one for a single direction."""
     scored = [row for row in rows if "failed" not in row]
     return [
         {"graph": line["graph"], "epoch": epoch, "bound": name, **line}
@@ -105,7 +105,7 @@ def _bound_points(rows: Sequence[Row]) -> list[tuple[int, str, Callable[[Row], f
 
 
 def _bound_at(row: Row, *, epoch: int, halved: bool) -> float:
-    """L is the sum of two directions; the bound that is proven holds for each of them."""
+    """Returns the bound with L, or with L/2: L sums two directions, and the proof is for one."""
     loss = numbers(row, "loss_by_epoch")[epoch - 1]
     bound = numbers(row, "bound_by_epoch")[epoch - 1]
     return bound + loss / 2 if halved else bound
@@ -142,7 +142,7 @@ EPOCHS = Study(
     title="Epochs",
     claim=(
         "The paper tunes the number of epochs in {20, 50, 100, 150, 200}. Here one training is "
-        "probed on its way; epoch 0 is the encoder with its initial weights."
+        "probed at several epochs; epoch 0 is the encoder with its initial weights."
     ),
     variables=("epochs",),
     jobs=_epochs_jobs,
@@ -154,8 +154,8 @@ BOUND = Study(
     title="The bound on mutual information",
     claim=(
         "The paper reads the loss as a lower bound on mutual information, I ≥ log k − L with k "
-        "negatives, and warns that it can be weak. Its L sums both directions; the bound is proven "
-        "for one of them, so log k − L/2 is drawn beside it."
+        "negatives, and warns that it can be weak. Its L sums both directions, but the bound is "
+        "proven for one of them, so log k − L/2 is drawn too."
     ),
     variables=(),
     jobs=_bound_jobs,

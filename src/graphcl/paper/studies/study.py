@@ -1,6 +1,6 @@
-"""What a study is: a question, the runs that answer it, and a table and a picture of them.
+"""A study: a claim, the runs that test it, and a table and a picture of the results.
 
-Studies report test scores. Nothing is chosen by them: recipes were chosen on validation.
+Studies report test scores, but nothing is chosen by them: recipes were chosen on validation nodes.
 """
 
 import statistics
@@ -29,14 +29,14 @@ IDENTITY = ("study", "method", "graph", "seed", "settings_hash")
 
 @dataclass(frozen=True)
 class Plan:
-    """What a study is asked to run.
+    """What a study should run.
 
     Attributes:
-        datasets: names, all of them present.
-        seeds: one run each.
+        datasets: names of datasets that are present.
+        seeds: one run per seed.
         device: where to train.
-        settings: changes of every recipe, over which the study lays its own; what is no key of a
-            recipe is for another system.
+        settings: changes to every recipe, applied before the study's own; keys that are not in a
+            recipe are for other systems.
     """
 
     datasets: tuple[str, ...]
@@ -45,7 +45,7 @@ class Plan:
     settings: Row
 
     def recipe(self, dataset: str, **changed: Json) -> Recipe:
-        """Returns the dataset's recipe with the plan's settings and then `changed` over it."""
+        """Returns the dataset's recipe, updated with the plan's settings and then `changed`."""
         mine = {key: value for key, value in self.settings.items() if key in recipe_keys()}
         return load_recipe(recipe_for(dataset)).with_values(**mine | changed)
 
@@ -55,15 +55,15 @@ class Study:
     """One claim of the paper as an experiment.
 
     Attributes:
-        name: what the command line calls it.
-        title: what the page calls it.
-        claim: what the paper says, and how it is tested here.
-        variables: columns that identify a row beside `IDENTITY`.
-        jobs: the runs of a plan.
-        summary: from rows to lines of figures.
-        draw: from rows to a figure of matplotlib.
-        datasets: those it runs on unless told otherwise; empty: it makes its own.
-        runs: seeds, unless told otherwise.
+        name: its name on the command line.
+        title: its title in reports.
+        claim: what the paper claims, and how it is tested here.
+        variables: columns that identify a row in addition to `IDENTITY`.
+        jobs: returns the runs of a plan.
+        summary: returns the lines of the table for rows.
+        draw: returns a figure of matplotlib for rows.
+        datasets: the default datasets; empty if the study generates its graphs.
+        runs: the default number of seeds.
     """
 
     name: str
@@ -129,7 +129,7 @@ def spread(values: Sequence[float]) -> float | None:
 def averages(
     rows: Sequence[Row], by: Sequence[str], value: Callable[[Row], float] = score
 ) -> list[Row]:
-    """Returns mean, deviation and number of runs for each combination of `by`, in its order."""
+    """Returns mean, deviation and number of runs for each combination of `by`, sorted by it."""
     groups: dict[tuple[Json, ...], list[Row]] = defaultdict(list)
     for row in rows:
         groups[tuple(row[name] for name in by)].append(row)
@@ -154,18 +154,18 @@ def summary_by(name: str, rows: Sequence[Row]) -> list[Row]:
 
 
 def draw_by(name: str, label: str, log: bool, rows: Sequence[Row]) -> Any:
-    """Draws those averages over the column `name`, a line per dataset."""
+    """Draws the averages of `summary_by` over the column `name`, a line per dataset."""
     lines = [line | {"title": title_of(text(line, "graph"))} for line in summary_by(name, rows)]
     return plot_lines(lines, x=name, by="title", xlabel=label, ylabel=SCORE, log=log)
 
 
 def load_one_graph(dataset: str) -> Graph:
-    """Returns a dataset that must be one graph."""
+    """Returns a dataset, which must be a single graph."""
     data = cached_dataset(dataset)
     if not isinstance(data, Graph):
-        raise GraphError(f"{dataset}: this study takes one graph, not {len(data.graphs)}")
+        raise GraphError(f"{dataset}: this study needs a single graph, not {len(data.graphs)}")
     return data
 
 
-def _sortable(key: tuple[Json, ...]) -> tuple[Any, ...]:  # of numbers and texts alone
+def _sortable(key: tuple[Json, ...]) -> tuple[Any, ...]:  # numbers and text do not compare
     return tuple((isinstance(part, str), part) for part in key)

@@ -1,4 +1,4 @@
-"""Sweeps of one training's numbers: perturbation, temperature, batch size."""
+"""Sweeps over hyperparameters: perturbation, temperature and batch size."""
 
 import math
 from collections.abc import Sequence
@@ -73,9 +73,10 @@ def _temperature_jobs(plan: Plan) -> list[Job]:
 
 
 def _batch_jobs(plan: Plan) -> list[Job]:
-    """Every batch size gets as many updates as the recipe has epochs, to within one epoch.
+    """Returns the runs; every batch size gets as many updates as the recipe has epochs.
 
-    At equal epochs a batch of 64 would be updated 40 times as often as one of all nodes.
+    Epochs are rounded. With equal epochs, batches of 64 nodes would get about 40 times as many
+    updates on Cora as batches of all nodes.
     """
     jobs = []
     for dataset in plan.datasets:
@@ -98,7 +99,7 @@ PERTURBATION = Study(
     claim=(
         "The paper finds GraphCL robust to the probabilities of dropping edges (0.05 to 0.75) and "
         "features (0.2 to 0.8), best with 10 to 20 % of edges and 50 to 70 % of features dropped. "
-        "Here the whole grid is trained; all else is the dataset's recipe."
+        "Here the whole grid is trained; everything else is as in the dataset's recipe."
     ),
     variables=("edge_drop", "feature_drop"),
     jobs=_perturbation_jobs,
@@ -110,8 +111,8 @@ TEMPERATURE = Study(
     name="temperature",
     title="Temperature",
     claim=(
-        "The paper tunes τ in {0.1, 0.5, 0.8, 1.0}. Here τ goes a little further on both sides; "
-        "all else is the dataset's recipe."
+        f"The paper tunes τ in {{0.1, 0.5, 0.8, 1.0}}. Here τ goes from {min(TEMPERATURES)} to "
+        f"{max(TEMPERATURES)}; everything else is as in the dataset's recipe."
     ),
     variables=("temperature",),
     jobs=_temperature_jobs,
@@ -122,9 +123,9 @@ BATCH = Study(
     name="batch",
     title="Batch size",
     claim=(
-        "The paper says that NT-Xent benefits from large batches and takes all nodes. Here the "
-        "loss is taken over M nodes, with as many updates for every M as the recipe has epochs "
-        "(to within one epoch), so that M changes the number of negatives alone."
+        "The paper says that NT-Xent benefits from large batches, and uses all nodes. Here the "
+        "loss is computed over M nodes. Every M gets as many updates as the recipe has epochs "
+        "(to within one epoch), so that M changes only the number of negatives."
     ),
     variables=("batch_nodes", "updates"),
     jobs=_batch_jobs,
