@@ -39,7 +39,6 @@ ELSEWHERE = {
     "report/sections.py": "report/test_page.py",
     "runs/describe.py": "report/test_contents.py",
     "runs/embeddings.py": "cli/test_embed.py",
-    "tabular/arrays.py": "tabular/test_matrix.py",
     "tabular/numbering.py": "tabular/test_tables.py",
     "tabular/options.py": "tabular/test_tables.py",
     "tabular/sqlite.py": "tabular/test_sources.py",

@@ -8,9 +8,9 @@ import pytest
 
 from graphcl.datasets.download import fetch_zip
 from graphcl.errors import DatasetError
-from tests.datasets.test_unpickling import PICKLES
 from tests.graphs.test_graph_file import NPZ
 from tests.runs.test_files import RUNS
+from tests.scripts.test_build_planetoid import PICKLES
 from tests.store.test_reader import STORES
 
 pytestmark = pytest.mark.usefixtures("nothing_runs")

@@ -28,6 +28,27 @@ def read_header(file: BinaryIO) -> Header:
     raise ValueError(f"unknown .npy version {version}")
 
 
+def read_npy(path: Path, error: type[InvalidInputError]) -> npt.NDArray[Any]:
+    """Returns the array of an `.npy` file that a user made, in memory.
+
+    Raises:
+        InvalidInputError: of the type `error`.
+    """
+    try:
+        with path.open("rb") as raw:  # NumPy would leave a damaged file open
+            array: npt.NDArray[Any] = np.lib.format.read_array(raw, allow_pickle=False)
+    except FileNotFoundError:
+        raise error(f"{path}: no such file") from None
+    except MemoryError:
+        raise error(f"{path}: its header asks for more memory than there is") from None
+    except Exception as problem:  # a damaged header can raise any exception
+        if "pickle" in str(problem) or "Object arrays" in str(problem):
+            raise error(f"{path}: holds pickled objects, which are never read") from None
+        reason = " ".join(str(problem).split())[:120] or type(problem).__name__
+        raise error(f"{path}: not a readable .npy file ({reason})") from None
+    return array
+
+
 def map_npy(path: Path, error: type[InvalidInputError]) -> npt.NDArray[Any]:
     """Returns the array of a file, mapped read-only; no object and no lie about its size gets by.
 

@@ -10,7 +10,7 @@ from xml.parsers import expat
 import numpy as np
 
 from graphcl.errors import GraphError, MissingExtraError
-from graphcl.tabular.arrays import read_matrix
+from graphcl.tabular.matrix import read_matrix
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 
 from graphcl.errors import GraphError
+from graphcl.files.npy import read_npy
 from graphcl.files.npz import read_npz
 from graphcl.graphs import validation
-from graphcl.tabular.arrays import is_matrix, read_matrix, read_npy
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
+# What `scipy.sparse.save_npz` writes for each format, in the order that the constructors take.
+_PARTS = {"csr": ("data", "indices", "indptr"), "csc": ("data", "indices", "indptr")}
+_PARTS["coo"] = ("data", "row", "col")
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,10 @@ def read(text: str) -> NodeMatrix | None:
     if not path.is_file():
         raise GraphError(f"{path}: no such file")
     suffix = path.suffix.lower()
-    arrays = {"x": read_npy(path)} if suffix == ".npy" else read_npz(path, None, GraphError)
-    if is_matrix(arrays):
+    arrays = (
+        {"x": read_npy(path, GraphError)} if suffix == ".npy" else read_npz(path, None, GraphError)
+    )
+    if _is_scipy(arrays):
         return NodeMatrix(_features(path, read_matrix(path)))
     x = arrays.pop("x") if "x" in arrays else None
     if x is None and len(arrays) == 1:
@@ -80,6 +86,38 @@ def read(text: str) -> NodeMatrix | None:
         validation.labels(arrays.get("y"), rows),
         {name: mask for name, mask in masks.items() if mask is not None},
     )
+
+
+def read_matrix(path: Path) -> scipy.sparse.coo_array:
+    """Returns the matrix that `scipy.sparse.save_npz` wrote, its indices checked."""
+    arrays = read_npz(path, None, GraphError)
+    if not _is_scipy(arrays):
+        raise GraphError(f"{path}: holds no SciPy matrix; write one with scipy.sparse.save_npz")
+    kind = arrays["format"].reshape(-1)[:1].astype(str)
+    name = str(kind[0]) if len(kind) else ""
+    if name not in _PARTS:
+        raise GraphError(f"{path}: a SciPy matrix in format {name[:10]!r}; save its .tocsr()")
+    missing = [part for part in _PARTS[name] if part not in arrays]
+    if missing:
+        raise GraphError(f"{path}: damaged: the SciPy matrix has no array {missing[0]!r}")
+    data, first, second = (arrays[part] for part in _PARTS[name])
+    try:
+        height, width = (int(size) for size in arrays["shape"])
+        shape = (height, width)
+        if name == "coo":
+            return scipy.sparse.coo_array((data, (first, second)), shape=shape)
+        build = scipy.sparse.csr_array if name == "csr" else scipy.sparse.csc_array
+        matrix = build((data, first, second), shape=shape)
+        matrix.check_format(full_check=True)
+    except (ValueError, TypeError, OverflowError, IndexError) as error:
+        text = " ".join(str(error).split())[:120]
+        raise GraphError(f"{path}: damaged: not a SciPy matrix ({text})") from None
+    return matrix.tocoo()
+
+
+def _is_scipy(arrays: dict[str, npt.NDArray[Any]]) -> bool:
+    """Says whether the arrays of an `.npz` are what `scipy.sparse.save_npz` writes."""
+    return {"format", "shape", "data"} <= arrays.keys()
 
 
 def _features(path: Path, x: Any) -> Any:
