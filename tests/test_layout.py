@@ -48,7 +48,6 @@ ELSEWHERE = {
     "paper/plots.py": "paper/studies/test_studies.py",
     "report/sections.py": "report/test_page.py",
     "runs/embeddings.py": "cli/test_embed.py",
-    "tabular/arrays.py": "tabular/test_matrix.py",
     "tabular/numbering.py": "tabular/test_tables.py",
     "tabular/options.py": "tabular/test_tables.py",
     "tabular/sqlite.py": "tabular/test_sources.py",

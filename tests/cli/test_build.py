@@ -129,7 +129,7 @@ def test_unseen_tables_get_the_features_of_training(awkward, capsys):
     )
     arguments = ["embed", "runs/friends", "new_edges.csv", "--nodes", "new.csv", "--out", "new.csv"]
     assert run([*arguments[:-1], "z.csv"]) == 0
-    assert "1 category is new to the model: zeros" in capsys.readouterr().err
+    assert "1 category is new to the model and encoded as zeros" in capsys.readouterr().err
     x = [[30, 1, 0, 1.5], [35, 0, 0, 1.6], [40, 0, 1, 1.7]]
     graph = Graph.from_edge_index([[0, 1], [1, 2]], x)
     expected = GraphCL.load("runs/friends").transform(graph)

@@ -115,7 +115,7 @@ def test_ppi_that_cannot_be_had_is_one_line(folder, capsys, monkeypatch):
     assert run(["train", "ppi", *QUICK]) == 2
     err = capsys.readouterr().err.splitlines()
     assert len(err) == 1
-    assert "could not be had" in err[0]
+    assert "could not be loaded" in err[0]
     assert "no network" in err[0]
 
 

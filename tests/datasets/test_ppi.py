@@ -123,7 +123,7 @@ def test_damaged_files(folder, changes, message):
     assert message in str(caught.value)
 
 
-def test_files_that_are_no_npz(folder):
+def test_files_that_are_not_npz(folder):
     path = folder / "data/ppi/ppi.npz"
     for content in (b"", b"text", b"PK\x03\x04 cut"):
         path.write_bytes(content)
@@ -185,7 +185,7 @@ def failing(error):
     return fail
 
 
-def test_nowhere_to_be_had(folder, monkeypatch):
+def test_the_data_is_nowhere(folder, monkeypatch):
     error = OSError("<urlopen error [Errno -2] Name or service not known>")
     monkeypatch.setattr(sys.modules["graphcl.datasets.ppi"], "fetch_zip", failing(error))
     with pytest.raises(DatasetError) as caught:
@@ -193,7 +193,7 @@ def test_nowhere_to_be_had(folder, monkeypatch):
     text = str(caught.value)
     assert text.startswith(f"ppi: not in {folder}/data/ppi/ppi.npz and {folder}/cache/graphcl/ppi")
     assert "Name or service not known" in text
-    assert "set GRAPHCL_DATA to a folder that holds ppi/ppi.npz" in text
+    assert "set GRAPHCL_DATA to a folder that contains ppi/ppi.npz" in text
 
 
 def test_official_files_that_are_not_ppi(folder, fetched, monkeypatch):
@@ -255,7 +255,7 @@ def test_official_raw_files_are_read_by_pyg_itself(folder):
     torch.save(Hostile(folder / "was-run"), folder / "cache/graphcl/ppi/processed/train.pt")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as an error, PyG's warning would itself stop the fallback
-        with pytest.raises(DatasetError, match=r"could not be had|expected"):
+        with pytest.raises(DatasetError, match=r"could not be loaded|expected"):
             load_dataset("ppi")
     assert not (folder / "was-run").exists()
     assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ

@@ -65,7 +65,7 @@ def test_saving_replaces_nothing_unasked(graph, recipe, tmp_path):
     assert (tmp_path / "run/model.safetensors").read_bytes() != before
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious/thesis.tex").touch()
-    with pytest.raises(RunError, match="holds files that are no run"):
+    with pytest.raises(RunError, match="holds files that are not part of a run"):
         model.save(tmp_path / "precious", overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["precious", "run"]
 

@@ -247,7 +247,7 @@ def test_two_writers_do_not_disturb_each_other(tmp_path):
     assert names(tmp_path) == ["a.txt"]
 
 
-def test_one_swept_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+def test_an_entry_removed_before_it_is_locked_is_created_again(tmp_path, monkeypatch):
     swept = []
     real = atomic._lock
 
@@ -303,7 +303,7 @@ def test_new_folders_are_checked(tmp_path, monkeypatch):
     for name, message in (
         (".", "give it a name"),
         ("mine", "already holds a run"),
-        ("theirs", "holds files that are no run"),
+        ("theirs", "holds files that are not part of a run"),
         ("file", "is a file; a run is a directory"),
         ("file/run", "cannot be written"),
         ("/proc/run", "cannot be written"),
@@ -312,7 +312,7 @@ def test_new_folders_are_checked(tmp_path, monkeypatch):
             check(atomic.Path(name), overwrite=False)
     for name in ("empty", "mine", "new/run"):
         check(atomic.Path(name), overwrite=True)
-    with pytest.raises(RunError, match="no run"):
+    with pytest.raises(RunError, match="not part of a run"):
         check(atomic.Path("theirs"), overwrite=True)
     assert names(tmp_path) == ["empty", "file", "mine", "theirs"]
 

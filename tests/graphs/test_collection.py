@@ -47,7 +47,7 @@ def test_node_ids_and_labels_of_graphs_that_have_them():
     ("graphs", "message"),
     [
         ([], "graphs: no training graph; pass at least one"),
-        ([random_graph(), 3], "graphs: graph 1 is no graphcl.Graph but int"),
+        ([random_graph(), 3], "graphs: graph 1 is not a graphcl.Graph but int"),
         (
             [random_graph(), random_graph(num_features=5)],
             "graphs: graph 1 (random) has 5 features, but the graphs before it have 12 features",

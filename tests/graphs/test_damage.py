@@ -16,7 +16,7 @@ def pairs(graph):
     return set(map(tuple, graph.edge_index().T.tolist()))
 
 
-def test_links_go_missing_and_come_up(graph):
+def test_links_are_removed_and_added(graph):
     fewer, more = missing_links(graph, 0.5, rng()), spurious_links(graph, 0.5, rng())
     assert pairs(fewer) < pairs(graph) < pairs(more)
     assert abs(fewer.num_edges / graph.num_edges - 0.5) < 0.2
@@ -26,7 +26,7 @@ def test_links_go_missing_and_come_up(graph):
         assert np.array_equal(one.test_mask, graph.test_mask)
 
 
-def test_features_go_missing_and_the_graph_is_untouched(graph):
+def test_features_are_removed_and_the_graph_is_unchanged(graph):
     before = graph.x.copy()
     poorer = missing_features(graph, 0.5, rng())
     kept = poorer.x == graph.x

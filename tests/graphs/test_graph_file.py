@@ -170,7 +170,7 @@ def test_damaged_graph_files(data):
     try:
         Graph.from_edge_index(**read_arrays(Path("g.npz")))
     except GraphCLError as error:
-        said = str(error)
+        outcome = str(error)
     else:
-        said = "a graph"
-    assert said
+        outcome = "a graph"
+    assert outcome

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.structural import NAMES, structural_features
+from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.kernels.triangles import core_numbers, triangles
 from tests.conftest import random_graph
 
@@ -29,7 +29,7 @@ def test_triangles_and_cores_are_networkxs(both):
 def test_features_are_what_their_names_say(both):
     ours, theirs = both
     x = structural_features(ours.indptr, ours.indices)
-    assert x.shape == (83, len(NAMES))
+    assert x.shape == (83, len(FEATURE_NAMES))
     degree = np.array([theirs.degree[node] for node in range(83)])
     adjacency = networkx.to_numpy_array(theirs)
     walk = np.divide(adjacency, degree[:, None], where=degree[:, None] > 0, out=0 * adjacency)

@@ -44,7 +44,7 @@ def test_bad_input_is_refused_with_its_place(changes, message):
     assert message in str(caught.value)
 
 
-def test_how_weights_of_one_edge_come_together():
+def test_how_weights_of_one_edge_are_added():
     def weights(edges, given):
         graph = Graph.from_edge_index(np.array(edges).T, np.ones((3, 1)), edge_weight=given)
         return dict(
@@ -70,11 +70,11 @@ def test_how_weights_of_one_edge_come_together():
         ([1, -2], "-2 at edge 1"),
         ([np.nan, 1], "nan at edge 0"),
         ([np.inf, 1], "inf at edge 0"),
-        ([1e300, 1], "1e\\+300 at edge 0 is more, or less, than a float32 holds; divide them"),
-        ([1, 1e-300], "1e-300 at edge 1 is more, or less, than a float32 holds; divide them"),
-        ([1, 1e-40], "1e-40 at edge 1 is more, or less, than a float32 holds"),
-        ([3e38, 1e38], "of the edges of node 0 add up to more than a float32 holds; divide them"),
-        ([1e38, 2.5e38], "of the edges of node 1 add up to more than a float32 holds"),
+        ([1e300, 1], "1e\\+300 at edge 0 is outside the range of float32; divide all"),
+        ([1, 1e-300], "1e-300 at edge 1 is outside the range of float32; divide all"),
+        ([1, 1e-40], "1e-40 at edge 1 is outside the range of float32"),
+        ([3e38, 1e38], "of node 0's edges add up to more than a float32 can represent; divide all"),
+        ([1e38, 2.5e38], "of node 1's edges add up to more than a float32 can represent"),
         ([1], "expected one per edge, 2; got shape \\(1,\\)"),
         (["a", "b"], "weights must be numbers"),
     ],
@@ -85,5 +85,5 @@ def test_bad_weights(given, message):
 
 
 def test_weights_that_add_up_to_too_much_for_an_edge():
-    with pytest.raises(GraphError, match="weights of an edge add up to more, or less, than"):
+    with pytest.raises(GraphError, match="the weights of an edge add up to a number outside"):
         Graph.from_edge_index([[0, 0], [1, 1]], np.ones((2, 1)), edge_weight=[3e38, 3e38])

@@ -49,7 +49,7 @@ RUNS = {
     "absurd header": (weights(struct.pack("<Q", 2**62) + b"{}" + bytes(99)), "a header of 46116"),
     "long header": (weights(struct.pack("<Q", 2**21) + b" " * 2**21), "a header of 2097152"),
     "header of noise": (weights(struct.pack("<Q", 64) + bytes(range(64, 192))), "is not JSON"),
-    "header of a list": (weights(struct.pack("<Q", 2) + b"[]" + bytes(9)), "is no table"),
+    "header of a list": (weights(struct.pack("<Q", 2) + b"[]" + bytes(9)), "is not a JSON object"),
     "deep header": (weights(struct.pack("<Q", 99_999) + b"[" * 100_099), "is not JSON"),
     "unknown dtype": (
         weights(tensors(dtype="PICKLE", shape=[8], data_offsets=[0, 64])),
@@ -61,13 +61,13 @@ RUNS = {
     ),
     "negative shape": (
         weights(tensors(dtype="F32", shape=[-4, -4], data_offsets=[0, 64])),
-        "not whe",
+        "'weights.0' has a wrong dtype, shape",
     ),
     "place beyond": (
         weights(tensors(dtype="F32", shape=[16], data_offsets=[64, 128])),
         "weights.0",
     ),
-    "no place": (weights(tensors(dtype="F32", shape=[16])), "'weights.0' is not where"),
+    "no place": (weights(tensors(dtype="F32", shape=[16])), "'weights.0' has a wrong dtype, shape"),
     "other shape": (
         weights(tensors(dtype="F32", shape=[4, 4], data_offsets=[0, 64])),
         "do not fit",

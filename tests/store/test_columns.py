@@ -8,12 +8,12 @@ from graphcl.store.columns import Names, ScaledFeatures
 
 
 @pytest.mark.parametrize(("features", "error"), [("float16", 1e-3), ("int8", 1 / 250)])
-def test_narrow_features_stay_near(graph, tmp_path, features, error):
+def test_narrow_features_are_close_to_the_originals(graph, tmp_path, features, error):
     graph.save(tmp_path / "g", features=features)
     again = Graph.open(tmp_path / "g")
     largest = np.abs(graph.x).max(axis=0)
     assert (np.abs(np.asarray(again.x, dtype=np.float32) - graph.x) <= error * largest).all()
-    again.save(tmp_path / "h", features="float32")  # and a store can be stored again
+    again.save(tmp_path / "h", features="float32")  # a graph from a store can be saved again
     np.testing.assert_array_equal(
         Graph.open(tmp_path / "h").x, np.asarray(again.x, dtype=np.float32)
     )
@@ -53,6 +53,6 @@ def test_whole_numbers_are_names_too(tmp_path):
 
 def test_names_of_other_kinds_are_refused(tmp_path):
     graph = Graph.from_edge_index([[0], [1]], np.eye(2), node_ids=[(0, 1), (1, 1)])
-    with pytest.raises(GraphError, match=r"text; got \(0, 1\)"):
+    with pytest.raises(GraphError, match=r"strings; got \(0, 1\)"):
         graph.save(tmp_path / "g")
     assert list(tmp_path.iterdir()) == []

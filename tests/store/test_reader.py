@@ -112,8 +112,8 @@ STORES = {
     "index beyond": (filled("indices", 3, 60), "indices holds 60; expected 0 to 59"),
     "index far beyond": (filled("indices", -1, 2**31 - 1), "indices holds 2147483647"),
     "negative index": (filled("indices", 0, -1), "indices holds -1"),
-    "falling pointers": (filled("indptr", 7, 10**9), "indptr falls at row 7"),
-    "negative pointers": (filled("indptr", 7, -(2**40)), "indptr falls at row 6"),
+    "falling pointers": (filled("indptr", 7, 10**9), "indptr decreases at row 7"),
+    "negative pointers": (filled("indptr", 7, -(2**40)), "indptr decreases at row 6"),
     "pointers that end elsewhere": (filled("indptr", -1, 10**6), "indptr goes from 0 to 1000000"),
     "pointers that begin elsewhere": (filled("indptr", 0, 5), "indptr goes from 5"),
 }
@@ -138,12 +138,12 @@ def test_a_store_whose_sparse_features_point_outside(tmp_path, capsys, bounded):
 @pytest.mark.parametrize(
     ("name", "place", "value", "message"),
     [
-        ("node_id_offsets", 5, 2**40, "the name of node 4 lies at bytes"),
-        ("node_id_offsets", 5, -1, "the name of node 4 lies at bytes"),
+        ("node_id_offsets", 5, 2**40, "node 4 has its name at bytes"),
+        ("node_id_offsets", 5, -1, "node 4 has its name at bytes"),
         ("node_ids", 9, 0xFF, "is not UTF-8"),
     ],
 )
-def test_names_that_lie(name, place, value, message, tmp_path, capsys, model, bounded):
+def test_damaged_names(name, place, value, message, tmp_path, capsys, model, bounded):
     graph = random_graph()
     names = [f"node {number}" for number in range(60)]
     Graph.from_edge_index(graph.edge_index(), graph.x, node_ids=names).save("store")

@@ -28,7 +28,7 @@ def edges_of(graph):
 
 
 def graph_or_one_line(edges, **options):
-    """Reads tables; anything but a valid graph or an error of ours is a traceback to a user."""
+    """Reads tables; the result must be a valid graph or an error of ours, never a traceback."""
     message = ""
     try:
         graph, _ = load_tables(edges, TableOptions(**options))

@@ -10,7 +10,7 @@ from graphcl.tabular.options import TableOptions
 from tests.tabular.conftest import STRUCTURAL, write
 
 
-def test_what_is_merged_left_out_and_alone_is_counted():
+def test_merged_rows_self_loops_and_isolated_nodes_are_counted():
     write("e.csv", "source,target\na,b\na,b\nb,a\nc,c\nd,e\n")
     write("n.csv", "id,f\na,1\nb,2\nc,3\nd,4\n")
     options = TableOptions(nodes="n.csv", add_missing_nodes=True)
@@ -24,7 +24,7 @@ def test_what_is_merged_left_out_and_alone_is_counted():
     assert graph.self_loops_removed == 1
 
 
-def test_weights_come_together_as_in_memory():
+def test_weights_of_one_edge_are_added():
     rows = [("a", "b", 1), ("a", "b", 2), ("b", "c", 5), ("c", "b", 4), ("c", "c", 9)]
     write("e.csv", "s,t,w\n" + "".join(f"{s},{t},{w}\n" for s, t, w in rows))
     graph = read_tables("e.csv", weight="w", **STRUCTURAL)
@@ -46,7 +46,7 @@ def test_weights_come_together_as_in_memory():
     ),
     st.booleans(),
 )
-def test_any_list_of_edges_is_what_from_edge_index_makes_of_it(rows, as_text):
+def test_any_list_of_edges_gives_the_same_graph_as_from_edge_index(rows, as_text):
     sources, targets, weights = (list(column) for column in zip(*rows, strict=True))
     name = "node {:02d}".format if as_text else (lambda node: 3 * node - 4)
     table = {

@@ -48,7 +48,7 @@ def test_ids_of_typed_files_keep_their_type_and_the_tables_order(ids, kind):
     assert graph.x[:, 0].tolist() == [1, 2, 3]
 
 
-def test_ids_that_are_numbers_here_and_text_there_meet():
+def test_integer_ids_of_edges_match_text_ids_of_nodes():
     pyarrow.parquet.write_table(pyarrow.table({"id": ["1", "2"], "f": [1, 2]}), "n.parquet")
     write("e.csv", "source,target\n1,2\n")
     graph = read_tables("e.csv", "n.parquet")
@@ -56,7 +56,7 @@ def test_ids_that_are_numbers_here_and_text_there_meet():
     assert graph.num_edges == 1
 
 
-def test_spaces_around_ids_are_kept_and_said():
+def test_spaces_around_ids_are_kept_and_reported():
     write("e.csv", "source, target\n1, 2\n2, 3\n")
     graph, report = load_tables("e.csv", TableOptions(features="structural"))
     assert graph.node_ids.tolist() == [" 2", " 3", "1", "2"]

@@ -5,7 +5,7 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcl.graphs.structural import NAMES
+from graphcl.graphs.structural import FEATURE_NAMES
 from graphcl.tabular.build import read_tables
 from tests.conftest import FUZZ
 from tests.tabular.conftest import edges_of, graph_or_one_line, write
@@ -27,7 +27,7 @@ def test_features_as_matrices():
     assert np.flatnonzero(graph.train_mask).tolist() == [0]
     assert edges_of(graph) == {("u", "v"), ("v", "w")}
     both = read_tables("e.csv", "x.npz", features="both")
-    assert both.x.shape == (3, 2 + len(NAMES))
+    assert both.x.shape == (3, 2 + len(FEATURE_NAMES))
 
 
 @FUZZ

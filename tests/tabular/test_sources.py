@@ -13,7 +13,7 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcl.graphs.structural import NAMES
+from graphcl.graphs.structural import FEATURE_NAMES
 from graphcl.tabular.build import read_tables
 from tests.conftest import FUZZ
 from tests.tabular.conftest import STRUCTURAL, edges_of, graph_or_one_line, write
@@ -93,10 +93,10 @@ SOURCES = {
 def test_every_source_gives_the_same_graph(source):
     graph = read_tables(SOURCES[source](), **STRUCTURAL)
     assert edges_of(graph) == TRIANGLE
-    assert graph.x.shape == (3, len(NAMES))
+    assert graph.x.shape == (3, len(FEATURE_NAMES))
 
 
-def test_a_name_with_a_star_is_no_pattern():
+def test_a_star_in_a_name_is_not_a_pattern():
     write("e*.csv", "source,target\n1,2\n")
     write("e2.csv", "source,target\n3,4\n")
     assert read_tables("e*.csv", **STRUCTURAL).num_nodes == 2

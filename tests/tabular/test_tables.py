@@ -1,4 +1,4 @@
-"""Malformed inputs: each is answered in one line that says what to do, and nothing is written."""
+"""Malformed inputs: each gives one line that says what to do, and nothing is written."""
 
 import gzip
 import sqlite3
@@ -50,7 +50,7 @@ def _files(tmp_path, monkeypatch):
         "quote.csv": 'source,target\n1,"2\n3,4\n',
         "hole.csv": "source,target\n1,2\n3,\n",
         "twice.csv": "source,source\n1,2\n",
-        "stranger.csv": "source,target\n1,2\n2,9\n9,8\n",
+        "unknown.csv": "source,target\n1,2\n2,9\n9,8\n",
         "weights.csv": "source,target,w\n1,2,1\n2,3,0\n",
         "words.csv": "source,target,w\n1,2,heavy\n2,3,light\n",
         "text.csv": "id,colour\n1,red\n2,blue\n3,red\n",
@@ -100,15 +100,15 @@ MALFORMED = [
     ("--edges hole.csv", "hole.csv: row 2: column 'target' is empty; every row needs an id"),
     ("--edges twice.csv", "twice.csv: the header names column 'source' twice"),
     ("--edges latin.csv", "latin.csv: line 2 is not UTF-8; convert it: iconv"),
-    ("--edges binary.csv", "binary.csv: is no text file"),
+    ("--edges binary.csv", "binary.csv: is not a text file; .csv and .tsv files must be"),
     ("--edges fake.csv.gz", "fake.csv.gz: is named .gz but is not gzipped"),
     ("--edges cut.csv.gz", "cut.csv.gz: damaged gzip"),
     ("--edges fake.parquet", "fake.parquet: "),
     ("--edges fake.duckdb", "fake.duckdb: "),
-    ("--edges float.parquet", "column 'source' is DOUBLE; ids are integers or texts"),
-    ("--edges t.duckdb:lnks", "holds no table 'lnks'; it holds links; did you mean 'links'?"),
-    ("--edges two.sqlite", "holds several tables (a, b); name one: two.sqlite:a"),
-    ("--edges blob.sqlite", "blob.sqlite: column 'u' of 'a' holds blobs"),
+    ("--edges float.parquet", "column 'source' is DOUBLE; ids are integers or strings"),
+    ("--edges t.duckdb:lnks", "has no table 'lnks'; it has links; did you mean 'links'?"),
+    ("--edges two.sqlite", "has several tables (a, b); name one: two.sqlite:a"),
+    ("--edges blob.sqlite", "blob.sqlite: column 'u' of table 'a' contains blobs"),
     ("--edges bomb.graphml", "bomb.graphml: declares a DOCTYPE"),
     ("--edges broken.graphml", "broken.graphml: not a readable .graphml file"),
     ("--edges broken.gml", "broken.gml: not a readable .gml file"),
@@ -129,19 +129,22 @@ MALFORMED = [
     ("--edges e.csv --nodes flat.npy", "flat.npy: x: expected a table"),
     ("--edges e.csv --nodes pickled.npz", "holds pickled objects, which are never read"),
     ("--edges e.csv --nodes short.npy", "2 edges name 2 unknown nodes, first '2' in row 1"),
-    ("--edges stranger.csv --nodes n.csv", "2 edges name 2 unknown nodes, first '9' in row 2"),
+    ("--edges unknown.csv --nodes n.csv", "2 edges name 2 unknown nodes, first '9' in row 2"),
     ("--edges e.csv --nodes text.csv", "column 'colour' is text (row 1: 'red'); features are"),
     ("--edges e.csv --nodes list.parquet", "column 'f' is text (row 1: '[1, 2]')"),
     ("--edges e.csv --nodes typo.csv", "row 2, column 'f': 'o.25' is not a number"),
     ("--edges e.csv --nodes gap.csv", "row 2, column 'f' is missing; missing values: 'f' 1"),
-    ("--edges e.csv --nodes void.csv", "column 'g' has no value at all; leave the column out"),
+    ("--edges e.csv --nodes void.csv", "column 'g' has no values; leave the column out"),
     ("--edges e.csv --nodes same.csv", "rows 1 and 3 have the same id '1' in column 'id'"),
     ("--edges e.csv --nodes noid.csv", "noid.csv: row 2: column 'id' is empty"),
     ("--edges e.csv --nodes infinite.csv", "row 2, column 'f': inf does not fit"),
-    ("--edges e.csv --nodes label.csv", "column 'label' would become a feature, but is called"),
-    ("--edges e.csv --nodes split.csv --split part", "row 2, column 'part': 'tset' is no split"),
+    ("--edges e.csv --nodes label.csv", "column 'label' would become a feature, but is named"),
+    (
+        "--edges e.csv --nodes split.csv --split part",
+        "row 2, column 'part': 'tset' is not a split; known: train, val, test",
+    ),
     ("--edges e.csv --nodes n.csv --label topic", "--label: no column 'topic'; it has 'id', 'f'"),
-    ("--edges e.csv --nodes n.csv --one-hot id", "--one-hot: column 'id' has another use"),
+    ("--edges e.csv --nodes n.csv --one-hot id", "--one-hot: column 'id' is already used"),
 ]
 
 
@@ -177,7 +180,7 @@ def test_malformed_queries(query, message, capsys, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-def test_an_existing_store_is_kept_unless_told_otherwise(capsys):
+def test_an_existing_store_is_kept_without_overwrite(capsys):
     arguments = ["build", "--edges", "e.csv", "--nodes", "n.csv", "--out", "store"]
     assert run(arguments) == 0
     assert run(arguments) == 2

@@ -1,4 +1,4 @@
-"""The paper's five datasets, and which of them are here."""
+"""The paper's five datasets, and which of them are on this machine."""
 
 import os
 from collections.abc import Callable
@@ -18,10 +18,10 @@ from graphcl.graphs.graph_file import read_arrays
 
 @dataclass(frozen=True)
 class DatasetCard:
-    """One row of the paper's Table 1, figures as printed there.
+    """One row of the paper's Table 1, with the numbers as printed there.
 
-    `source` is ``bundled``, or the file below a data folder that is looked for first; `also` are
-    others that serve.
+    `source` is ``bundled``, or the path within a data folder that is looked for first. `also` are
+    paths that serve instead.
     """
 
     name: str
@@ -44,7 +44,7 @@ class DatasetCard:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Files below a data folder, any of which means that the dataset is here."""
+        """Paths within a data folder; the dataset is present if any of them exists."""
         return () if self.source == "bundled" else (self.source, *self.also)
 
 
@@ -73,7 +73,7 @@ CATALOGUE = {
 
 
 def _load_bundled(name: str) -> Graph:
-    """Returns a graph that ships with the package; `scripts/build_planetoid.py` made the files.
+    """Returns a graph that is part of the package; `scripts/build_planetoid.py` made the files.
 
     The graphs are those of Sen et al. (2008) with the public split of Yang et al. (2016).
     """
@@ -102,14 +102,14 @@ def load_dataset(name: Literal["ppi"]) -> GraphCollection: ...
 @overload
 def load_dataset(name: str) -> Graph | GraphCollection: ...
 def load_dataset(name: str) -> Graph | GraphCollection:
-    """Returns a dataset of the paper by name: one graph, or for PPI a collection of 24.
+    """Loads a dataset of the paper by name: one graph, or for PPI a collection of 24 graphs.
 
-    Cora, Citeseer and Pubmed are part of the package and need no network. PPI comes from
-    ``ppi/ppi.npz`` in a data folder, else from its official files.
+    Cora, Citeseer and Pubmed are part of the package and need no network. PPI is read from
+    ``ppi/ppi.npz`` in a data folder, else from its official files, which are downloaded if needed.
 
     Raises:
         DatasetError: the name is unknown (the message lists the known ones), or the data is not
-            on this machine.
+            on this machine and cannot be downloaded.
     """
     key = str(name).lower()
     if key not in CATALOGUE:

@@ -1,4 +1,4 @@
-"""Downloads: of a known size at most, compared with a known SHA-256 before anything is unpacked."""
+"""Downloads archives: their size is limited, and their SHA-256 is compared before unpacking."""
 
 import hashlib
 import shutil
@@ -17,18 +17,18 @@ _PIECE = 1 << 20
 
 
 def fetch_zip(url: str, folder: Path, *, sha256: str, names: Collection[str], limit: int) -> None:
-    """Downloads a zip and puts the members `names` into `folder`, each by rename.
+    """Downloads a zip archive and writes the members `names` to `folder`.
 
     Args:
-        url: where it is.
-        folder: made if need be; files of other names in it stay.
-        sha256: the archive's digest; what differs is thrown away unopened.
-        names: plain file names, all of which the archive must hold.
-        limit: bytes of the archive, and of its members together.
+        url: the address of the archive.
+        folder: created if needed; other files in it are kept.
+        sha256: the archive's digest; an archive with another digest is discarded unopened.
+        names: plain file names, all of which the archive must contain.
+        limit: the most bytes that the archive may have, and that its members may have together.
 
     Raises:
-        DatasetError: the archive is too large, or not the one that is known.
-        OSError: the network's or the disk's.
+        DatasetError: the archive is too large, or is not the expected one.
+        OSError: the download or the writing failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -37,7 +37,7 @@ def fetch_zip(url: str, folder: Path, *, sha256: str, names: Collection[str], li
             while piece := answer.read(_PIECE):
                 size += len(piece)
                 if size > limit:
-                    raise DatasetError(f"{url}: more than {limit} bytes; not what was expected")
+                    raise DatasetError(f"{url}: more than {limit} bytes; not the expected file")
                 digest.update(piece)
                 file.write(piece)
         if digest.hexdigest() != sha256:
@@ -57,9 +57,9 @@ def _unpack(
     members = check_members(archive, url, DatasetError, suffix="")
     missing = [name for name in names if name not in members]
     if missing:
-        raise DatasetError(f"{url}: holds no {missing[0]}")
+        raise DatasetError(f"{url}: does not contain {missing[0]}")
     if sum(members[name].file_size for name in names) > limit:
-        raise DatasetError(f"{url}: unpacks to more than {limit} bytes; not what was expected")
+        raise DatasetError(f"{url}: unpacks to more than {limit} bytes; not the expected file")
     for name in names:
         member = members[name]
         with (

@@ -1,7 +1,7 @@
-"""PPI: 24 human tissues, proteins that interact (Zitnik & Leskovec 2017; Hamilton et al. 2017).
+"""PPI: interacting proteins in 24 human tissues (Zitnik & Leskovec 2017; Hamilton et al. 2017).
 
-20 graphs train, 2 validate and 2 test. Features are z-scored with the mean and the deviation of
-the training rows. The prepared file holds a reconstruction; `PREPARED_NOTE` says of what.
+20 graphs are for training, 2 for validation and 2 for test. Features are z-scored with the mean and
+the deviation of the training rows. The prepared file is a reconstruction: see `PREPARED_NOTE`.
 """
 
 import os
@@ -20,14 +20,14 @@ from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 
 PREPARED = "ppi/ppi.npz"
-PROCESSED = "ppi/processed/train.pt"  # what PyG's class leaves behind
+PROCESSED = "ppi/processed/train.pt"  # written by PyG's class
 PREPARED_NOTE = (
     "these PPI labels are a near-exact reconstruction (about 1 % of the positives differ from the "
     "original): scores are close to published ones, but not the same thing"
 )
 SPLITS = {"train": range(1, 21), "val": range(21, 23), "test": range(23, 25)}
 NUM_FEATURES, NUM_LABELS = 50, 121
-URL = "https://data.dgl.ai/dataset/ppi.zip"  # what PyG's class would fetch, unchecked
+URL = "https://data.dgl.ai/dataset/ppi.zip"  # PyG's class downloads the same file, unchecked
 SHA256 = "1f5b2b09ac0f897fa6aa1338c64ab75a5473674cbba89380120bede8cddb2a6a"
 RAW = tuple(
     f"{split}_{file}"
@@ -40,14 +40,15 @@ _ARRAYS = {"features": 2, "labels": 2, "edges": 2, "graph_id": 1}  # name: dimen
 
 
 def load_ppi(folders: Sequence[Path]) -> GraphCollection:
-    """Returns PPI from the first of `folders` that holds the prepared file, else from PyG.
+    """Loads PPI from the first of `folders` that contains the prepared file, else through PyG.
 
     Args:
-        folders: the folders that are searched; the last is the user's cache, where PyG's class
-            finds or puts the official files.
+        folders: the folders to search. The last is the user's cache, in which PyG's class expects
+            the official files.
 
     Raises:
-        DatasetError: the file is damaged, or the data is in no folder and cannot be downloaded.
+        DatasetError: the file is damaged, or the data is in none of the folders and cannot be
+            downloaded.
     """
     for folder in folders:
         if (folder / PREPARED).exists():
@@ -56,9 +57,9 @@ def load_ppi(folders: Sequence[Path]) -> GraphCollection:
 
 
 def read_prepared(path: Path) -> GraphCollection:
-    """Reads the prepared `.npz`: all nodes in one table, the graph of each in ``graph_id``.
+    """Reads the prepared `.npz`: all nodes in one table, with the graph of each in ``graph_id``.
 
-    Node ids are row numbers of the file, which are those of the original GraphSAGE files.
+    Node ids are the row numbers of the file, which are those of the original GraphSAGE files.
     """
     arrays = _read(path)
     graph_id, edges = arrays["graph_id"], arrays["edges"].astype(np.int64)
@@ -88,9 +89,9 @@ def read_prepared(path: Path) -> GraphCollection:
 
 
 def z_score(features: npt.NDArray[Any], train: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Returns features less the mean of the rows in `train`, over their population deviation.
+    """Subtracts the mean of the rows in `train` and divides by their population deviation.
 
-    A column that is constant there gets scale 1.
+    A column that is constant in these rows is not divided.
     """
     known = features[train].astype(np.float64)
     spread = known.std(axis=0)
@@ -117,7 +118,7 @@ def _official(folders: Sequence[Path]) -> GraphCollection:
 
     root = folders[-1] / "ppi"
     try:
-        if not _there(root):
+        if not _has_raw_files(root):
             fetch_zip(URL, root / "raw", sha256=SHA256, names=RAW, limit=RAW_BYTES)
         with _tensors_only():
             parts = {split: list(PPI(str(root), split=split)) for split in SPLITS}
@@ -127,8 +128,9 @@ def _official(folders: Sequence[Path]) -> GraphCollection:
         looked = " and ".join(str(folder / PREPARED) for folder in folders)
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise DatasetError(
-            f"ppi: not in {looked}, and the official files could not be had in {root} ({reason}); "
-            f"set GRAPHCL_DATA to a folder that holds {PREPARED}, or try again with a network"
+            f"ppi: not in {looked}, and the official files could not be loaded in {root} "
+            f"({reason}); set GRAPHCL_DATA to a folder that contains {PREPARED}, or try again with "
+            "network access"
         ) from None
     return _collection(
         {
@@ -141,14 +143,14 @@ def _official(folders: Sequence[Path]) -> GraphCollection:
     )
 
 
-def _there(root: Path) -> bool:
-    """Whether PyG's class finds what it needs and fetches nothing."""
+def _has_raw_files(root: Path) -> bool:
+    """Returns whether PyG's class finds all files that it needs, and downloads nothing."""
     return all((root / "raw" / name).exists() for name in RAW)
 
 
 @contextmanager
 def _tensors_only() -> Iterator[None]:
-    """Keeps PyG, which falls back to plain pickle, from running what a processed file holds."""
+    """Forbids pickled code: PyG falls back to plain pickle, which would run a file's content."""
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(name)
     os.environ[name] = "1"

@@ -1,6 +1,6 @@
-"""Reddit (Hamilton et al. 2017): one large graph, posts as nodes, subreddits as classes.
+"""Reddit (Hamilton et al. 2017): one large graph; nodes are posts, classes are subreddits.
 
-The two official files, as DGL and PyG distribute them:
+It is read from the two official files, as DGL and PyG distribute them:
 
 - ``reddit_data.npz``: ``feature`` [nodes, 602], ``label`` [nodes], ``node_types`` [nodes] with
   1 for training, 2 for validation and 3 for test;
@@ -25,10 +25,10 @@ ADVICE = f"put the official {DATA} and {GRAPH} there (https://data.dgl.ai/datase
 
 
 def find_reddit(folders: Sequence[Path]) -> Path:
-    """Returns the first ``FOLDER/reddit`` that holds the official files.
+    """Returns the first ``FOLDER/reddit`` that contains the official files.
 
     Raises:
-        DatasetError: none does; says where they would be found.
+        DatasetError: no folder does; the message says where to put the files.
     """
     for folder in folders:
         if (folder / "reddit" / DATA).exists():
@@ -37,10 +37,10 @@ def find_reddit(folders: Sequence[Path]) -> Path:
 
 
 def load_reddit(folder: Path) -> Graph:
-    """Returns Reddit from a folder that holds the two official files.
+    """Loads Reddit from a folder that contains the two official files.
 
     Raises:
-        DatasetError: a file is absent, damaged, or not what it should be.
+        DatasetError: a file is missing, damaged, or has other arrays than expected.
     """
     folder = Path(folder)
     data = _read(folder / DATA, ("feature", "label", "node_types"))
@@ -71,8 +71,9 @@ def load_reddit(folder: Path) -> Graph:
 def _structure(path: Path, num_nodes: int) -> tuple[Any, Any, int]:
     """Returns a sorted, symmetric CSR pattern without self-loops.
 
-    The file holds both directions of its 57 million edges. So, unlike `Graph.from_edge_index`,
-    this adds the other direction only where it is missing: four gigabytes less.
+    The official file lists its 57 million edges in both directions. Unlike
+    `Graph.from_edge_index`, this function adds the other direction only if the matrix is not
+    symmetric, which saves four gigabytes.
     """
     parts = _read(path, ("row", "col", "indptr", "indices"), all_of=False)
     if "row" in parts and "col" in parts:
@@ -106,7 +107,7 @@ def _structure(path: Path, num_nodes: int) -> tuple[Any, Any, int]:
 
 
 def _read(path: Path, names: tuple[str, ...], *, all_of: bool = True) -> dict[str, Any]:
-    """Reads the arrays `names` of an `.npz` file; nothing pickled is ever read."""
+    """Reads the arrays `names` of an `.npz` file, never a pickle."""
     if not path.exists():
         raise DatasetError(f"{path}: no such file; {ADVICE}")
     arrays = read_npz(path, names, DatasetError)

@@ -1,8 +1,8 @@
-"""Generated graphs of any size, by default of Reddit's size and shape.
+"""Generates graphs of any size, by default of Reddit's size and shape.
 
 Classes are communities: an edge stays in its source's class with probability `IN_CLASS`. Degrees
-are heavy-tailed: each end is drawn in proportion to a Pareto weight. Features are a class's centre
-plus noise, far enough to reveal the class weakly.
+are heavy-tailed: each end is drawn in proportion to a Pareto weight. Features are the centre of the
+class plus noise; the centres are so close that features reveal the class only weakly.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,11 @@ from graphcl.graphs.graph import Graph
 NODES, EDGES, FEATURES, CLASSES = 232_965, 57_307_946, 602, 41
 SPLIT = (151_708, 23_699, 55_334)
 IN_CLASS = 0.7
-TAIL = 1.5  # of the Pareto weights: their variance is infinite
-LARGEST = 44.0  # times the mean weight: Reddit's largest degree is 21,657 for a mean of 492
-SEPARATION = 3.0  # distance of two centres in standard deviations of the noise
+TAIL = 1.5  # exponent of the Pareto weights; below 2 their variance is infinite
+LARGEST = (
+    44.0  # weights are cut at this many means; Reddit's largest degree is 21,657, its mean 492
+)
+SEPARATION = 3.0  # distance of two centres, in standard deviations of the noise
 _CHUNK = 1 << 22
 
 Array = npt.NDArray[Any]
@@ -38,15 +40,15 @@ def synthetic_graph(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Graph:
-    """Generates a graph; the same for the same arguments, on whatever device.
+    """Generates a graph. The same arguments give the same graph on every device.
 
     Args:
-        num_nodes: N.
-        num_edges: undirected edges, exactly so many.
-        num_features: P.
-        num_classes: communities, of unequal sizes.
-        seed: decides everything.
-        device: where ends are looked up and edges sorted; the graph itself is in memory.
+        num_nodes: number of nodes, N.
+        num_edges: exact number of undirected edges.
+        num_features: number of features, P.
+        num_classes: number of communities, which have unequal sizes.
+        seed: the seed of all draws.
+        device: where ends are looked up and edges are sorted; the graph itself is in memory.
     """
     room = num_nodes * (num_nodes - 1) // 4
     owner = "synthetic_graph"
@@ -77,7 +79,7 @@ def synthetic_graph(
 
 
 def _classes(random: np.random.Generator, num_nodes: int, num_classes: int) -> Array:
-    """Sizes fall off like the inverse root of a class's rank; nodes come in no order."""
+    """Draws classes; the size of the k-th class is proportional to 1 / √k."""
     share = 1 / np.sqrt(np.arange(1, num_classes + 1))
     limits = np.round(np.cumsum(share / share.sum()) * num_nodes)
     y = np.searchsorted(limits, np.arange(num_nodes), side="right")
@@ -85,14 +87,15 @@ def _classes(random: np.random.Generator, num_nodes: int, num_classes: int) -> A
 
 
 def _edges(random: np.random.Generator, y: Array, num_edges: int, device: torch.device) -> Array:
-    """Returns sorted distinct numbers u · N + v, u < v, one per edge."""
+    """Returns sorted distinct keys u · N + v with u < v, one per edge."""
     num_nodes = len(y)
     weight = np.minimum(random.pareto(TAIL, num_nodes) + 1, LARGEST * TAIL / (TAIL - 1))
     order = np.argsort(y, kind="stable")  # a class is a range of this order
     ends = np.concatenate([[0.0], np.cumsum(weight[order])])
     first = np.searchsorted(y[order], np.arange(y.max() + 2))
-    draw = _end_drawer(ends, ends[first], order, y, device)
+    draw = _edge_drawer(ends, ends[first], order, y, device)
     keys = torch.empty(0, dtype=torch.int64, device=device)
+    # Self-loops and repeated edges are lost: draw a few more than needed, until there are enough.
     while len(keys) < num_edges:
         missing = num_edges - len(keys)
         wanted = missing + missing // 8 + 64
@@ -106,10 +109,14 @@ def _edges(random: np.random.Generator, y: Array, num_edges: int, device: torch.
     return np.delete(found, surplus)
 
 
-def _end_drawer(
+def _edge_drawer(
     ends: Array, class_ends: Array, order: Array, y: Array, device: torch.device
 ) -> Callable[[Tensor], Tensor]:
-    """Returns a function from three uniform draws per edge to the edges' numbers."""
+    """Returns a function that turns three uniform draws per edge into the edges' keys.
+
+    A draw is a place on the line of cumulative weights, on which a class is an interval: the target
+    is drawn from the interval of the source's class, or from the whole line.
+    """
     cumulative, limits, nodes, classes = (
         torch.from_numpy(part).to(device) for part in (ends, class_ends, order, y)
     )
@@ -133,7 +140,7 @@ def _end_drawer(
 
 def _sorted_distinct(keys: Tensor) -> Tensor:
     if keys.device.type == "cpu":
-        keys.numpy().sort()  # vectorised; PyTorch's is ten times slower
+        keys.numpy().sort()  # vectorised; PyTorch's sort is ten times slower
     else:
         keys = keys.sort().values
     new = torch.ones(len(keys), dtype=torch.bool, device=keys.device)
@@ -143,7 +150,7 @@ def _sorted_distinct(keys: Tensor) -> Tensor:
 
 @numba.njit(cache=True)
 def _to_csr(keys, indptr, indices):  # type: ignore[no-untyped-def]
-    """A counting sort; in the order of the keys, every row comes out sorted."""
+    """Fills a CSR pattern by a counting sort; every row is sorted because the keys are."""
     num_nodes = indptr.shape[0] - 1
     for key in keys:
         indptr[key // num_nodes + 1] += 1

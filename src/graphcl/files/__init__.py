@@ -1,1 +1,1 @@
-"""Bytes on disk: read with suspicion, written whole or not at all."""
+"""Reads files that may be damaged or hostile, and writes files completely or not at all."""

@@ -1,17 +1,17 @@
-"""Files and folders that appear whole or not at all.
+"""Writes files and folders so that they appear whole or not at all.
 
-Everything this package writes goes through here. The content is written to a hidden entry beside
-the target, flushed to the disk, and renamed:
+Everything that this package writes goes through here. The content is written to a hidden entry
+beside the target, flushed to the disk, and renamed:
 
     with whole_file(path) as staging:        # or: write_whole(path, text)
         figure.savefig(staging)
     with whole_folder(path) as staging:
         (staging / "config.toml").write_text(text)
 
-Where the block fails or is interrupted, the old content stays and the hidden entry is removed. A
-process that is killed, or a machine that loses power, leaves the old or the new content. The hidden
-entry of a killed process stays behind and is removed when the same target is written again: its
-owner holds a lock on it for as long as it lives, so an entry without a lock is abandoned.
+If the block fails or is interrupted, the old content stays and the hidden entry is removed. If the
+process is killed or the machine loses power, either the old or the new content remains, complete.
+The hidden entry of a killed process is removed when the same target is written again: a process
+locks its entry for as long as it runs, so an entry without a lock is abandoned.
 
 Permissions follow the umask, as for any new file.
 """
@@ -30,13 +30,13 @@ from graphcl.errors import InvalidInputError
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yields an empty hidden file that replaces `path` when the block ends well.
+    """Yields an empty hidden file that replaces `path` if the block succeeds.
 
-    The hidden file keeps the suffix of `path`, by which some writers choose a format. The folder
-    above must exist.
+    The hidden file has the suffix of `path`, because some writers choose a format by it. The parent
+    folder must exist.
 
     Raises:
-        OSError: the file cannot be written; what was at `path` is unchanged.
+        OSError: the file cannot be written; an old file at `path` is unchanged.
     """
     with _staged(path, path.parent, path.suffix, _new_file) as staging:
         yield staging
@@ -46,26 +46,25 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes a file, text as UTF-8."""
+    """Writes a file through `whole_file`, text as UTF-8."""
     with whole_file(path) as staging:
         staging.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
 def whole_folder(path: Path, *, within: Path | None = None) -> Iterator[Path]:
-    """Yields an empty hidden folder that replaces `path` when the block ends well.
+    """Yields an empty hidden folder that replaces `path` if the block succeeds.
 
-    A folder that is at `path` stays until the new one is complete. It is then moved aside and
-    removed; the caller decides beforehand whether it may be (see `check_new_folder`). Folders above
-    `path` are made.
+    An old folder at `path` stays until the new one is complete. It is then moved aside and removed;
+    the caller checks beforehand whether it may be removed (see `check_new_folder`). Parent folders
+    are created.
 
     Args:
         path: the target.
-        within: a folder on the same disk that takes the hidden folder; by default it lies beside
-            `path`.
+        within: where to create the hidden folder, on the same disk; by default beside `path`.
 
     Raises:
-        OSError: the folder cannot be written; what was at `path` is unchanged.
+        OSError: the folder cannot be written; an old folder at `path` is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     above = within or path.parent
@@ -82,20 +81,20 @@ def whole_folder(path: Path, *, within: Path | None = None) -> Iterator[Path]:
             staging.rename(path)
         finally:
             if not path.exists() and aside.exists():
-                aside.rename(path)  # the new folder could not take the place of the old one
+                aside.rename(path)  # the second rename failed: bring the old folder back
         sync(path.parent)
         _remove(aside)
 
 
 def remove_folder(path: Path) -> None:
-    """Removes a folder; one that is half removed has a hidden name and is not taken for whole."""
+    """Removes a folder. It is hidden first, so that a half-removed one is never taken for whole."""
     aside = path.with_name(_hidden_name(path, ".old"))
     path.rename(aside)
     shutil.rmtree(aside)
 
 
 def sync(path: Path) -> None:
-    """Waits until a file is on the disk; for a folder, until the names in it are."""
+    """Waits until a file's content, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -104,9 +103,9 @@ def sync(path: Path) -> None:
 
 
 def reserve(path: Path) -> None:
-    """Reserves the disk space of a sparse file, up to its size.
+    """Reserves disk space for all of a sparse file.
 
-    A mapped file without it is killed by SIGBUS when the disk is full.
+    Without it, a process that writes to a mapped file is killed by SIGBUS when the disk is full.
 
     Raises:
         OSError: there is not enough space.
@@ -118,13 +117,13 @@ def reserve(path: Path) -> None:
 def check_new_file(
     path: Path, suffixes: Collection[str], error: type[InvalidInputError], *, overwrite: bool
 ) -> None:
-    """Refuses an output file before any work is done for it.
+    """Checks an output file before any work is done for it.
 
     Args:
         path: the file.
-        suffixes: the endings that its name may have.
-        error: what to raise.
-        overwrite: accept a file that is there.
+        suffixes: the allowed suffixes.
+        error: the exception to raise.
+        overwrite: accept an existing file.
     """
     if path.suffix not in suffixes:
         *most, last = suffixes
@@ -140,21 +139,21 @@ def check_new_file(
 def check_new_folder(
     path: Path, kind: str, marker: str, error: type[InvalidInputError], *, overwrite: bool
 ) -> None:
-    """Refuses an output folder before any work is done for it.
+    """Checks an output folder before any work is done for it.
 
     Args:
         path: the folder.
-        kind: what it becomes, in messages: run or store.
-        marker: the file that every folder of this kind holds. A folder without it is somebody
-            else's and is never overwritten, unless it is empty.
-        error: what to raise; also where the folder above is not writable.
-        overwrite: accept a folder of this kind that is there.
+        kind: what the folder will be, for messages: run or store.
+        marker: a file that every folder of this kind contains. A folder without it is not ours and
+            is never overwritten, unless it is empty.
+        error: the exception to raise, also if the parent folder is not writable.
+        overwrite: accept an existing folder of this kind.
     """
     if path.name in ("", ".."):
         raise error(f"{path}: a {kind} is a new folder; give it a name")
     if path.is_dir() and any(path.iterdir()):
         if not (path / marker).is_file():
-            raise error(f"{path}: holds files that are no {kind}; choose another place")
+            raise error(f"{path}: holds files that are not part of a {kind}; choose another place")
         if not overwrite:
             raise error(
                 f"{path}: already holds a {kind}; pass --overwrite (in Python: overwrite=True) "
@@ -173,21 +172,21 @@ def check_new_folder(
 
 @contextmanager
 def _staged(path: Path, above: Path, suffix: str, make: Callable[[Path], int]) -> Iterator[Path]:
-    """Yields a new hidden entry in the folder `above`, locked; what is left of it is removed."""
+    """Yields a new, locked, hidden entry in the folder `above`; removes it if it still exists."""
     ending = f".partial{suffix}"
-    for left in above.glob(f".{glob.escape(path.name)}.????????{glob.escape(ending)}"):
-        _remove_abandoned(left)
+    for leftover in above.glob(f".{glob.escape(path.name)}.????????{glob.escape(ending)}"):
+        _remove_abandoned(leftover)
     while True:
         staging = above / _hidden_name(path, ending)
         try:
             handle = make(staging)
         except OSError as error:
-            error.filename = str(path)  # the name that the user knows
+            error.filename = str(path)  # the user does not know the hidden name
             raise
         _lock(handle)
         if staging.exists():
             break
-        os.close(handle)  # another process took it for abandoned before it was locked
+        os.close(handle)  # another process removed it before it was locked: try again
     try:
         yield staging
     finally:
@@ -209,7 +208,7 @@ def _new_folder(path: Path) -> int:
 
 
 def _lock(handle: int) -> bool:
-    """Locks an open entry; False where another process has it, or the disk knows no locks."""
+    """Locks an open entry; returns False if it is already locked, or locks are not supported."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -228,7 +227,7 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Removes a file or a folder, as far as it is there and can be removed."""
+    """Removes a file or a folder; ignores one that is missing or cannot be removed."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):

@@ -1,7 +1,7 @@
-"""Checksums of files of any size, on every core.
+"""Computes checksums of large files on all cores.
 
-A file's digest is the SHA-256 of the SHA-256 digests of its chunks of 64 MiB, one after the other:
-chunks are hashed side by side, and a gigabyte takes about as long as reading it.
+A file's digest is the SHA-256 of the SHA-256 digests of its chunks of 64 MiB, in order. Chunks are
+hashed in parallel, so hashing a gigabyte takes about as long as reading it.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 CHUNK_BYTES = 1 << 26
-_PIECE_BYTES = 1 << 20  # read at a time: a thread's whole memory
+_PIECE_BYTES = 1 << 20  # bytes read at a time, which bounds a thread's memory
 
 
 def file_digest(path: Path, *, threads: int = 0) -> str:
@@ -18,15 +18,15 @@ def file_digest(path: Path, *, threads: int = 0) -> str:
 
     Args:
         path: a regular file.
-        threads: chunks hashed side by side; 0 is one per core.
+        threads: how many chunks are hashed in parallel; 0 uses one thread per core.
     """
     size = path.stat().st_size
     with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
-        digests = pool.map(lambda start: _chunk(path, start), range(0, size, CHUNK_BYTES))
+        digests = pool.map(lambda start: _chunk_digest(path, start), range(0, size, CHUNK_BYTES))
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
-def _chunk(path: Path, start: int) -> bytes:
+def _chunk_digest(path: Path, start: int) -> bytes:
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         file.seek(start)

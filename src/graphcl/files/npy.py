@@ -1,4 +1,4 @@
-"""One array in an `.npy` file, mapped, after its header was compared with the file's size."""
+"""Reads and maps `.npy` files that may be damaged or hostile; pickles are never read."""
 
 import math
 import mmap
@@ -11,14 +11,14 @@ import numpy.typing as npt
 
 from graphcl.errors import InvalidInputError
 
-Header = tuple[tuple[int, ...], bool, "np.dtype[Any]"]  # shape, column by column, type
+Header = tuple[tuple[int, ...], bool, "np.dtype[Any]"]  # shape, Fortran order, dtype
 
 
 def read_header(file: BinaryIO) -> Header:
-    """Reads the header of an `.npy` file; what follows is the data.
+    """Reads the header of an `.npy` file and leaves the file at the first byte of the data.
 
     Raises:
-        ValueError: it is none, or of a version that this package never writes.
+        ValueError: the header is damaged, or has a version that this package never writes.
     """
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
@@ -28,18 +28,39 @@ def read_header(file: BinaryIO) -> Header:
     raise ValueError(f"unknown .npy version {version}")
 
 
+def read_npy(path: Path, error: type[InvalidInputError]) -> npt.NDArray[Any]:
+    """Reads the array of an `.npy` file into memory.
+
+    Raises:
+        InvalidInputError: of the type `error`.
+    """
+    try:
+        with path.open("rb") as raw:  # NumPy would leave a damaged file open
+            array: npt.NDArray[Any] = np.lib.format.read_array(raw, allow_pickle=False)
+    except FileNotFoundError:
+        raise error(f"{path}: no such file") from None
+    except MemoryError:
+        raise error(f"{path}: its header asks for more memory than there is") from None
+    except Exception as problem:  # a damaged header can raise any exception
+        if "pickle" in str(problem) or "Object arrays" in str(problem):
+            raise error(f"{path}: holds pickled objects, which are never read") from None
+        reason = " ".join(str(problem).split())[:120] or type(problem).__name__
+        raise error(f"{path}: not a readable .npy file ({reason})") from None
+    return array
+
+
 def map_npy(path: Path, error: type[InvalidInputError]) -> npt.NDArray[Any]:
-    """Returns the array of a file, mapped read-only; no object and no lie about its size gets by.
+    """Maps the array of a file, read-only, after comparing its header with the file's size.
 
     Raises:
         FileNotFoundError: there is no such file.
-        InvalidInputError: of the type `error`.
+        InvalidInputError: of the type `error`: the file is damaged, or contains objects.
     """
     size = regular_size(path, error)
     with path.open("rb") as file:
         try:
             shape, fortran, dtype = read_header(file)
-        except Exception as problem:  # a header is parsed, and can fail in any way
+        except Exception as problem:  # a damaged header can raise any exception
             reason = " ".join(str(problem).split())[:100]
             raise error(f"{path}: damaged, not an .npy file ({reason})") from None
         offset = file.tell()
@@ -52,7 +73,7 @@ def map_npy(path: Path, error: type[InvalidInputError]) -> npt.NDArray[Any]:
 
 
 def regular_size(path: Path, error: type[InvalidInputError]) -> int:
-    """Returns a file's size; a pipe or a device, which would keep a reader waiting, is refused."""
+    """Returns a file's size; refuses a pipe or a device, which could block a reader forever."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise error(f"{path}: not a regular file")
@@ -60,13 +81,13 @@ def regular_size(path: Path, error: type[InvalidInputError]) -> int:
 
 
 def read_here_and_there(*arrays: "np.memmap[Any, Any]") -> None:
-    """Tells the kernel that rows of mapped arrays will be read in no order.
+    """Tells the kernel that the rows of mapped arrays will be read in random order.
 
-    Where they do not fit into memory, it would otherwise read 32 pages around each row and evict as
-    many that are still needed.
+    For arrays larger than memory, the kernel would otherwise read 32 pages around each row, and
+    evict as many that are still needed.
     """
     for array in arrays:
         room: Any = array
-        while isinstance(room, np.ndarray):  # a view of a map has the map behind it
+        while isinstance(room, np.ndarray):  # follow views down to the memory map
             room = room.base
         cast("mmap.mmap", room).madvise(mmap.MADV_RANDOM)

@@ -1,8 +1,8 @@
-"""Arrays from `.npz` files that may lie: every size is checked before memory is taken for it.
+"""Reads arrays from `.npz` files that may be hostile: sizes are checked before memory is used.
 
-An `.npz` is a zip of `.npy` files. A hostile one can claim terabytes in a kilobyte, name members
-`../../etc/passwd`, or hold pickles. So members are judged by what the archive and their headers
-declare, which bounds what reading them can take, and nothing is ever extracted or unpickled.
+An `.npz` file is a zip of `.npy` files. A hostile one can declare terabytes in a kilobyte, name its
+members `../../etc/passwd`, or contain pickles. So the sizes that the archive and the headers of its
+arrays declare are checked first, and nothing is ever extracted to disk or unpickled.
 """
 
 import math
@@ -19,7 +19,7 @@ from graphcl.files.npy import read_header, regular_size
 from graphcl.memory import free_memory_bytes
 
 MEMBERS = 64
-RATIO = 200  # times a large member may grow when it is unpacked; deflate can reach 1,000
+RATIO = 200  # how many times a large member may grow when unpacked; deflate can reach 1,000
 LARGE_BYTES = 1 << 28
 KINDS = "biufUS"
 
@@ -31,8 +31,8 @@ def read_npz(
 
     Args:
         path: the file.
-        names: the arrays to read, where it has them; None is all.
-        error: what to raise when the file is not what it should be.
+        names: the arrays to read, as far as the file has them; None reads all.
+        error: the exception to raise if the file is damaged or refused.
     """
     try:
         regular_size(path, error)
@@ -48,7 +48,7 @@ def read_npz(
             return {name: _read(archive, info, path, error) for name, info in wanted.items()}
     except InvalidInputError:
         raise
-    except Exception as problem:  # a damaged archive can raise anything at all
+    except Exception as problem:  # a damaged archive can raise any exception
         reason = " ".join(str(problem).split())[:120] or type(problem).__name__
         raise error(f"{path}: not a readable .npz file ({reason})") from None
 
@@ -56,7 +56,7 @@ def read_npz(
 def check_members(
     archive: zipfile.ZipFile, path: object, error: type[InvalidInputError], suffix: str = ".npy"
 ) -> dict[str, zipfile.ZipInfo]:
-    """Returns the members of an archive by name, refused as a whole where one is suspicious."""
+    """Returns the members of an archive by name; refuses an archive with a suspicious member."""
     infos = archive.infolist()
     if len(infos) > MEMBERS:
         raise error(f"{path}: holds {len(infos)} members; at most {MEMBERS} are read")
@@ -65,7 +65,7 @@ def check_members(
         name = info.filename
         plain = name == Path(name).name and name.isprintable() and "\\" not in name
         if not plain or name.startswith("."):
-            raise error(f"{path}: holds a member named {name[:60]!r}; names are plain")
+            raise error(f"{path}: holds a member named {name[:60]!r}; expected a plain file name")
         if name.removesuffix(suffix) in found:
             raise error(f"{path}: holds {name!r} twice")
         if info.flag_bits & 1 or info.compress_type not in (0, 8):
@@ -79,7 +79,9 @@ def check_members(
     total = sum(info.file_size for info in infos)
     available = free_memory_bytes()
     if total > available:
-        raise error(f"{path}: its arrays take {total / 1e9:.1f} GB; {available / 1e9:.1f} are free")
+        raise error(
+            f"{path}: its arrays need {total / 1e9:.1f} GB; {available / 1e9:.1f} GB are free"
+        )
     return found
 
 
@@ -98,7 +100,7 @@ def _read(
                 f"{path}: {info.filename} claims shape {str(shape)[:60]} of {dtype}, but has "
                 f"{info.file_size} bytes"
             )
-    with archive.open(info) as member:
+    with archive.open(info) as member:  # again from the start, now that the header is trusted
         array: npt.NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
-        member.read(1)  # reaching the end is what checks the member's checksum
+        member.read(1)  # zipfile compares the checksum only when it reaches the end
         return array

@@ -1,4 +1,4 @@
-"""Small text files: read with a limit, and TOML out."""
+"""Reads small text files with a size limit, and formats TOML."""
 
 import json
 import math
@@ -16,8 +16,8 @@ def read_text(path: Path, error: type[InvalidInputError], *, limit: int = TEXT_B
 
     Raises:
         FileNotFoundError: there is no such file.
-        InvalidInputError: of the type `error`: the file is too large, or is not UTF-8 text; a pipe
-            or a device, which would keep a reader waiting, is refused too.
+        InvalidInputError: of the type `error`: the file is too large, is not UTF-8 text, or is a
+            pipe or a device.
     """
     size = regular_size(path, error)
     if size > limit:
@@ -37,7 +37,7 @@ def format_toml(values: Mapping[str, str | int | float | bool]) -> str:
 
 def _literal(value: str | int | float | bool) -> str:
     if isinstance(value, str):
-        # A TOML basic string is a JSON string, but for DEL, which TOML wants escaped.
+        # A TOML basic string is a JSON string, except that TOML also requires DEL to be escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool):
         return "true" if value else "false"

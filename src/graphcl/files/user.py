@@ -1,4 +1,4 @@
-"""This user's own files: what can be made again, and the key that seals what this user made."""
+"""The user's cache folder, and the user's key, which signs files that this user wrote."""
 
 import hashlib
 import os
@@ -9,16 +9,17 @@ KEY = "index-key"
 
 
 def user_cache() -> Path:
-    """Returns the folder of files that can be made again; it may not exist yet."""
+    """Returns the user's cache folder, which may not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphcl"
 
 
 def user_key() -> bytes:
-    """Returns this user's key, made on first use; where it cannot be kept, one for this process."""
+    """Returns the user's key, created on first use; a temporary one if it cannot be saved."""
     path = user_cache() / KEY
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            # O_EXCL: of two processes that start together, one creates the key.
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             found = path.read_bytes()[:64]

@@ -1,7 +1,7 @@
-"""Weights from safetensors files that may lie: the header is judged before anything is loaded.
+"""Reads weights from safetensors files that may be hostile: the header is checked before loading.
 
-A file is eight bytes (the header's length), a JSON header (name, dtype, shape and place of each
-tensor) and the tensors. No weight is ever read from a pickle.
+A file consists of eight bytes (the header's length), a JSON header (name, dtype, shape and position
+of each tensor) and the tensors. Weights are never read from a pickle.
 """
 
 import json
@@ -17,7 +17,7 @@ from graphcl.errors import RunError
 from graphcl.files.npy import regular_size
 from graphcl.memory import free_memory_bytes
 
-HEADER_BYTES = 1 << 20  # an encoder's has a few hundred
+HEADER_BYTES = 1 << 20  # the header of an encoder has a few hundred bytes
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1, "BOOL": 1}
 
 
@@ -26,7 +26,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        RunError: the file is damaged, truncated, or not what its header says.
+        RunError: the file is damaged, truncated, or does not match its header.
     """
     check_tensors(path)
     try:
@@ -36,7 +36,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def check_tensors(path: Path) -> int:
-    """Checks a file's header against its size and the memory there is; returns that size."""
+    """Checks a file's header against its size and the free memory; returns the size."""
     size = regular_size(path, RunError)
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -48,14 +48,14 @@ def check_tensors(path: Path) -> int:
     except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: damaged or truncated (its header is not JSON: {error})") from None
     if not isinstance(header, dict):
-        raise RunError(f"{path}: damaged or truncated (its header is no table)")
+        raise RunError(f"{path}: damaged or truncated (its header is not a JSON object)")
     for name, about in header.items():
         if name != "__metadata__" and not _fits(about, size - 8 - length):
             raise RunError(
-                f"{path}: damaged or truncated ({name[:60]!r} is not where it should be)"
+                f"{path}: damaged or truncated ({name[:60]!r} has a wrong dtype, shape or position)"
             )
     available = free_memory_bytes()
-    if 2 * size > available:
+    if 2 * size > available:  # the file's bytes and the tensors are in memory together
         raise RunError(f"{path}: {size / 1e9:.1f} GB of weights; {available / 1e9:.1f} GB are free")
     return size
 

@@ -1,4 +1,4 @@
-"""The graph container: its checks, its interchange with other libraries, its tensors."""
+"""The graph container, its checks, its conversion from and to other libraries, and its tensors."""
 
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph

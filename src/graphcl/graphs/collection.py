@@ -1,4 +1,4 @@
-"""Several graphs that make one dataset: the paper's inductive setting on multiple graphs."""
+"""Datasets of several graphs: the paper's inductive setting on multiple graphs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from graphcl.graphs.graph import Graph
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GraphCollection:
-    """Graphs to train on, and others that stay unseen until they are embedded.
+    """Graphs to train on, and graphs that are unseen until they are embedded.
 
-    All of them agree in the number of features and in the kind and number of labels.
+    All graphs have the same number of features, and the same kind and number of labels.
 
     Attributes:
-        train: the graphs an encoder, and after it the probe, learns from; at least one.
-        val: the graphs that choose the probe's strength; may be none.
-        test: the graphs that are scored; may be none.
-        name: what messages and reports call this collection.
-        note: what must be said wherever a score on it is printed; empty where there is nothing.
+        train: the graphs that the encoder and the probe learn from; at least one.
+        val: the graphs on which the probe's regularisation strength is chosen; may be empty.
+        test: the graphs that are scored; may be empty.
+        name: the collection's name in messages and reports.
+        note: a remark that is printed with every score on this collection; may be empty.
     """
 
     train: tuple[Graph, ...]
@@ -43,7 +43,7 @@ class GraphCollection:
         for number, graph in enumerate(given):
             if not isinstance(graph, Graph):
                 kind = type(graph).__name__
-                raise GraphError(f"{self.name}: graph {number} is no graphcl.Graph but {kind}")
+                raise GraphError(f"{self.name}: graph {number} is not a graphcl.Graph but {kind}")
         for number, (graph, other) in enumerate(pairwise(self.graphs), 1):
             for described in (_features, _labels):
                 if described(graph) != described(other):
@@ -54,27 +54,27 @@ class GraphCollection:
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
-        """Every graph: train, then validation, then test. Rows of embeddings keep this order."""
+        """All graphs: train, then validation, then test. Rows of embeddings are in this order."""
         return (*self.train, *self.val, *self.test)
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes of all graphs together."""
+        """Total number of nodes."""
         return sum(graph.num_nodes for graph in self.graphs)
 
     @property
     def num_edges(self) -> int:
-        """Number of undirected edges of all graphs together."""
+        """Total number of undirected edges."""
         return sum(graph.num_edges for graph in self.graphs)
 
     @property
     def num_features(self) -> int:
-        """Width of every feature table, P."""
+        """Number of features of every graph, P."""
         return self.train[0].num_features
 
     @cached_property
     def num_classes(self) -> int:
-        """Number of classes, or of labels per node where there are several; 0 without labels."""
+        """Number of classes, or of labels per node if there are several; 0 without labels."""
         return max(graph.num_classes for graph in self.graphs)
 
     @property
@@ -87,18 +87,18 @@ class GraphCollection:
 
     @property
     def self_loops_removed(self) -> int:
-        """How many self-loops the inputs held."""
+        """Number of self-loops in the inputs."""
         return sum(graph.self_loops_removed for graph in self.graphs)
 
     @property
     def y(self) -> npt.NDArray[np.int64] | None:
-        """Labels of all graphs, one below the other, or None."""
+        """Labels of all graphs, concatenated, or None."""
         labels = [graph.y for graph in self.graphs if graph.y is not None]
         return np.concatenate(labels) if labels else None
 
     @property
     def node_ids(self) -> npt.NDArray[Any] | None:
-        """Names of the nodes of all graphs, one below the other; None where a graph has none."""
+        """Ids of the nodes of all graphs, concatenated; None if any graph has none."""
         names = [graph.node_ids for graph in self.graphs if graph.node_ids is not None]
         return np.concatenate(names) if len(names) == len(self.graphs) else None
 
@@ -123,7 +123,7 @@ def _labels(graph: Graph) -> str:
 
 
 def as_graphs(graph: Any) -> Graph | GraphCollection:
-    """Returns one graph as a `Graph`, and several as a collection that has them to train on."""
+    """Returns one graph as a `Graph`, and a list as a collection of training graphs."""
     if isinstance(graph, GraphCollection):
         return graph
     if isinstance(graph, list | tuple):
@@ -132,7 +132,7 @@ def as_graphs(graph: Any) -> Graph | GraphCollection:
 
 
 def as_graph(graph: Any) -> Graph:
-    """Returns a `Graph` from a `Graph` or anything shaped like PyG's `Data`."""
+    """Returns a `Graph` from a `Graph` or an object like PyG's `Data`."""
     if isinstance(graph, Graph):
         return graph
     if hasattr(graph, "edge_index"):
@@ -144,9 +144,9 @@ def as_graph(graph: Any) -> Graph:
 
 
 def disjoint_union(graphs: Sequence[Graph], name: str) -> Graph:
-    """Returns all graphs as one with no edge between them, its rows in their order.
+    """Returns one graph that consists of all graphs, in order, with no edges between them.
 
-    It has labels where every graph has some, and weights where any graph has some; it has no split.
+    It has labels if every graph has labels, and weights if any graph has weights. It has no split.
     """
     entries = np.cumsum([0, *(len(graph.indices) for graph in graphs)])
     nodes = np.cumsum([0, *(graph.num_nodes for graph in graphs)])

@@ -1,6 +1,6 @@
-"""The graph: validated once, immutable ever after.
+"""The graph container. It is validated once, when it is built, and immutable afterwards.
 
-Everything downstream relies on what is checked here, so nothing downstream checks it again.
+All other modules rely on what is checked here, and do not check it again.
 """
 
 from dataclasses import dataclass
@@ -24,24 +24,26 @@ from graphcl.store.columns import Names, ScaledFeatures
 class Graph:
     r"""An undirected attributed graph :math:`(X, A)`, read-only, in memory or mapped from a store.
 
-    Build one with `from_edge_index`, `from_pyg`, `from_networkx` or `from_scipy`. Edges may come
-    in one direction or in both; duplicates are merged and self-loops removed (and counted), since
-    the encoders add their own (:math:`A + I`). `save` writes a store, `open` maps one.
+    Build one with `from_edge_index`, `from_pyg`, `from_networkx` or `from_scipy`. Edges may be
+    given in one direction or in both. Duplicates are merged. Self-loops are counted and removed,
+    because the encoders add their own (:math:`A + I`). `save` writes a store, `open` maps one.
 
     Attributes:
         indptr: CSR row pointers, ``[num_nodes + 1]``.
         indices: CSR column indices, each undirected edge twice, sorted in each row.
-        x: features ``[num_nodes, num_features]``: float32 array, or `scipy.sparse.csr_array`
-            where they came in sparse; from a store also float16, or `ScaledFeatures` (int8).
+        x: features ``[num_nodes, num_features]``: a float32 array, or a `scipy.sparse.csr_array`
+            if they were given as sparse; from a store also float16, or `ScaledFeatures` (int8).
         y: labels, ``[num_nodes]`` (class numbers; −1 is unlabelled) or ``[num_nodes, labels]``
             (0/1), or None.
         edge_weight: float32, positive, one per entry of `indices` and equal in both directions;
-            None where every edge counts alike. See `graphcl.kernels.adjacency` for what weights do.
-        train_mask: nodes the probe learns from, or None; `val_mask` and `test_mask` likewise.
-        node_ids: the caller's names of the nodes, or None where they are ``0 … num_nodes − 1``.
-        self_loops_removed: how many the input held.
-        name: what messages and reports call this graph.
-        store: the folder its arrays are mapped from; None where they are in memory.
+            None if edges are unweighted. `graphcl.kernels.adjacency` explains how weights are used.
+        train_mask: the nodes that the probe learns from, or None.
+        val_mask: the nodes on which the probe's regularisation strength is chosen, or None.
+        test_mask: the nodes that are scored, or None.
+        node_ids: the caller's ids of the nodes, or None if they are ``0 … num_nodes − 1``.
+        self_loops_removed: number of self-loops in the input.
+        name: the graph's name in messages and reports.
+        store: the folder that the arrays are mapped from; None if they are in memory.
     """
 
     indptr: IntArray
@@ -81,23 +83,23 @@ class Graph:
     ) -> Self:
         """Builds a graph from an edge list ``[2, num_edges]`` and a feature table.
 
-        Arrays, tensors on any device and nested lists are taken; nothing passed in is changed.
+        Accepts arrays, tensors on any device and nested lists. The arguments are not changed.
 
         Args:
-            edge_index: node numbers, two rows; each edge in one direction or in both.
+            edge_index: node numbers in two rows; each edge in one direction or in both.
             x: features, one row per node, dense or sparse; its length is the number of nodes.
             y: class numbers (−1: unlabelled), or a 0/1 matrix for several labels per node.
             edge_weight: a positive number per column of `edge_index`. Weights of columns that name
-                the same edge are added; of a list that holds every edge in both directions with
-                equal weights, each edge counts once.
-            train_mask: nodes the probe learns from: booleans, or node numbers.
-            val_mask: nodes that choose the probe's strength.
-            test_mask: nodes that are scored.
-            node_ids: names of the nodes, in the order of `x`.
-            name: what messages call this graph.
+                the same edge are added. If every edge is listed in both directions with equal
+                weights, each edge counts once.
+            train_mask: the nodes that the probe learns from: booleans, or node numbers.
+            val_mask: the nodes on which the probe's regularisation strength is chosen.
+            test_mask: the nodes that are scored.
+            node_ids: ids of the nodes, in the order of `x`.
+            name: the graph's name in messages.
 
         Raises:
-            GraphError: says which array, where in it, and what was found.
+            GraphError: an array is wrong; the message names the array, the place and the value.
         """
         features = validation.features(x)
         num_nodes = features.shape[0]
@@ -143,13 +145,13 @@ class Graph:
         """Builds a graph from a NetworkX graph; node names become `node_ids`.
 
         Args:
-            graph: any NetworkX graph; directions and parallel edges fall away.
+            graph: any NetworkX graph; directions are ignored and parallel edges are merged.
             x: features in the order of ``graph.nodes``; None reads the attribute `features`.
-            y: labels likewise; None reads the attribute `labels` where nodes have it.
-            features: node attribute that holds a number or a vector per node.
-            labels: node attribute that holds the class number.
-            weight: edge attribute that holds a positive weight; None leaves edges unweighted.
-            name: what messages call this graph.
+            y: labels in the same order; None reads the attribute `labels`, if nodes have it.
+            features: the node attribute with a number or a vector per node.
+            labels: the node attribute with the class number.
+            weight: the edge attribute with a positive weight; None leaves edges unweighted.
+            name: the graph's name in messages.
         """
         arrays = interchange.arrays_from_networkx(
             graph, features=features, labels=labels, weight=weight
@@ -166,23 +168,23 @@ class Graph:
     def from_scipy(
         cls, adjacency: Any, x: Any, y: Any = None, *, name: str = "graph", **masks: Any
     ) -> Self:
-        """Builds a graph from a square sparse matrix: every stored non-zero is an edge.
+        """Builds a graph from a square sparse matrix: every stored non-zero value is an edge.
 
-        Values are the edges' weights and must be positive; where all are 1, edges are unweighted.
+        Values are edge weights and must be positive; if all are 1, edges are unweighted.
         """
         arrays = interchange.arrays_from_scipy(adjacency) | {"x": x, "y": y}
         return cls.from_edge_index(name=name, **_with_features(arrays), **masks)
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool = False) -> Self:
-        """Maps a store into memory; takes milliseconds whatever its size, and loads nothing.
+        """Maps a store into memory. It takes milliseconds for any size, and loads nothing.
 
         Args:
             path: a folder that `save` or `graphcl build` wrote.
             verify: read the whole store and compare it with its checksums.
 
         Raises:
-            StoreError: a file is missing, or is not what the store says.
+            StoreError: a file is missing, or does not match the store's description.
         """
         if verify:
             store.verify_store(Path(path))
@@ -192,23 +194,23 @@ class Graph:
         return graph
 
     def save(self, path: str | Path, *, features: str = "float32", overwrite: bool = False) -> None:
-        """Writes the graph as a store, which appears whole or not at all.
+        """Writes the graph as a store, which appears complete or not at all.
 
         Args:
             path: the folder.
-            features: ``float32``, ``float16`` or ``int8``; sparse features stay sparse, float32.
-            overwrite: replace a store that is there. Anything else that is there is never touched.
+            features: ``float32``, ``float16`` or ``int8``; sparse features stay sparse float32.
+            overwrite: replace an existing store. Anything else at `path` is never touched.
         """
         store_writer.write_store(Path(path), vars(self), features=features, overwrite=overwrite)
 
     def check(self) -> None:
-        """Scans a store's structure, once, before a compiled loop relies on it.
+        """Checks a store's structure once, before a compiled loop relies on it.
 
-        Everything of ours that computes on a graph calls this; so should your own loops. Graphs
-        in memory were checked when they were built.
+        All functions of this package that compute on a graph call it; your own compiled loops
+        should too. Graphs in memory were checked when they were built.
 
         Raises:
-            StoreError: the structure is damaged; says where.
+            StoreError: the structure is damaged; the message says where.
         """
         if self.store is not None and "_checked" not in vars(self):
             store.check_structure(str(self.store), vars(self))
@@ -218,7 +220,7 @@ class Graph:
         """Returns a `torch_geometric.data.Data`: both directions of each edge, dense features.
 
         Args:
-            sparse: keep sparse features as a `torch.sparse_csr` tensor; few PyG layers take one.
+            sparse: keep sparse features as a `torch.sparse_csr` tensor; few PyG layers accept it.
         """
         import torch
         from torch_geometric.data import Data
@@ -255,19 +257,19 @@ class Graph:
 
     @property
     def num_features(self) -> int:
-        """Width of the feature table, P."""
+        """Number of features, P."""
         return int(self.x.shape[1])
 
     @cached_property
     def num_classes(self) -> int:
-        """Number of classes, or of labels per node where there are several; 0 without labels."""
+        """Number of classes, or of labels per node if there are several; 0 without labels."""
         if self.y is None or self.y.size == 0:
             return 0
         return int(self.y.shape[1] if self.y.ndim == 2 else self.y.max() + 1)
 
     @property
     def has_split(self) -> bool:
-        """Whether train, validation and test nodes are all given."""
+        """Whether the graph has training, validation and test nodes."""
         masks = (self.train_mask, self.val_mask, self.test_mask)
         return all(mask is not None and bool(mask.any()) for mask in masks)
 
@@ -281,7 +283,7 @@ class Graph:
 
 
 def split_gap(graph: Graph) -> str:
-    """Says which nodes of a split are given and which are not; empty where all or none are."""
+    """Describes an incomplete split; returns an empty string if all masks or none are given."""
     masks = {"train": graph.train_mask, "validation": graph.val_mask, "test": graph.test_mask}
     given = [name for name, mask in masks.items() if mask is not None and mask.any()]
     missing = [name for name in masks if name not in given]

@@ -1,8 +1,8 @@
-"""A graph in one `.npz` file: what `numpy.savez` writes, nothing pickled.
+"""Reads a graph from one `.npz` file that `numpy.savez` wrote, without pickles.
 
-Arrays: ``edge_index`` [2, edges]; ``x`` [nodes, features], or sparse as ``x_indptr``,
-``x_indices``, ``x_data`` and ``x_shape``; optionally ``y``, ``train_mask``, ``val_mask``,
-``test_mask``, ``node_ids`` and ``edge_weight`` [edges].
+The file contains ``edge_index`` [2, edges], and ``x`` [nodes, features] or the sparse features
+``x_indptr``, ``x_indices``, ``x_data`` and ``x_shape``. It may contain ``y``, ``train_mask``,
+``val_mask``, ``test_mask``, ``node_ids`` and ``edge_weight`` [edges].
 """
 
 from pathlib import Path

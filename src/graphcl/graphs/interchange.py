@@ -1,7 +1,7 @@
-"""Other libraries' graphs as plain arrays: PyTorch Geometric, NetworkX, SciPy, torch.
+"""Converts graphs of other libraries to plain arrays: PyTorch Geometric, NetworkX, SciPy, torch.
 
-Nothing here knows `graphcl.Graph`; `Graph.from_pyg` and its sisters call these functions and
-validate what comes back.
+This module does not import `graphcl.Graph`: `Graph.from_pyg`, `from_networkx` and `from_scipy` call
+these functions and validate the arrays.
 """
 
 import sys
@@ -21,13 +21,14 @@ Arrays = dict[str, Any]
 
 
 def is_tensor(value: Any) -> "TypeGuard[torch.Tensor]":
-    """Says whether `value` is a torch tensor; who has none has not imported torch, nor do we."""
+    """Returns whether `value` is a torch tensor, without importing torch."""
+    # A caller that has a tensor has already imported torch.
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def to_numpy(value: Any, what: str) -> npt.NDArray[Any]:
-    """Returns `value` (tensor on any device, array, list, data frame) as a NumPy array."""
+    """Converts `value` (tensor on any device, array, list, data frame) to a NumPy array."""
     if is_tensor(value):
         import torch
 
@@ -44,7 +45,7 @@ def to_numpy(value: Any, what: str) -> npt.NDArray[Any]:
 
 
 def is_sparse(value: Any) -> bool:
-    """Says whether `value` is a sparse SciPy matrix or a sparse tensor."""
+    """Returns whether `value` is a sparse SciPy matrix or a sparse tensor."""
     if is_tensor(value):
         import torch
 
@@ -53,7 +54,7 @@ def is_sparse(value: Any) -> bool:
 
 
 def to_csr(value: Any) -> scipy.sparse.csr_array:
-    """Returns a sparse SciPy matrix or tensor as a canonical `scipy.sparse.csr_array`."""
+    """Converts a sparse SciPy matrix or tensor to a canonical `scipy.sparse.csr_array`."""
     if is_tensor(value):
         import torch
 
@@ -67,9 +68,9 @@ def to_csr(value: Any) -> scipy.sparse.csr_array:
 
 
 def arrays_from_scipy(adjacency: Any) -> Arrays:
-    """Returns the edges of a square sparse matrix: every stored non-zero is an edge.
+    """Returns the edges of a square sparse matrix: every stored non-zero value is an edge.
 
-    Values are weights, unless all are 1.
+    Values are edge weights, unless all are 1.
     """
     if not scipy.sparse.issparse(adjacency):
         raise GraphError(f"from_scipy: expected a scipy.sparse matrix; got {_kind(adjacency)}")
@@ -86,7 +87,7 @@ def arrays_from_scipy(adjacency: Any) -> Arrays:
 
 
 def arrays_from_pyg(data: Any) -> Arrays:
-    """Returns edges, features, labels and masks of a `torch_geometric.data.Data`."""
+    """Returns the edges, features, labels and masks of a `torch_geometric.data.Data`."""
     if not hasattr(data, "edge_index") or not hasattr(data, "num_nodes"):
         raise GraphError(f"from_pyg: expected a torch_geometric.data.Data; got {_kind(data)}")
     if data.edge_index is None:
@@ -109,8 +110,8 @@ def arrays_from_networkx(
 ) -> Arrays:
     """Returns edges, node ids and the node attributes named `features` and `labels`.
 
-    With `weight`, the edge attribute of that name too. Directions and parallel edges fall away;
-    nodes keep the order of ``graph.nodes``.
+    If `weight` is given, the edge attribute of that name is returned too. Nodes keep the order of
+    ``graph.nodes``.
     """
     try:
         import networkx

@@ -1,6 +1,6 @@
-r"""Features made from the edges alone, for graphs that come without any.
+r"""Computes features from the edges alone, for graphs without features.
 
-Of node u with degree :math:`d_u`, :math:`T_u` triangles and core number :math:`k_u`:
+A node u with degree :math:`d_u`, :math:`T_u` triangles and core number :math:`k_u` has the features
 
 .. math::
     \log(1 + d_u), \quad
@@ -9,12 +9,12 @@ Of node u with degree :math:`d_u`, :math:`T_u` triangles and core number :math:`
     \log(1 + k_u), \quad
     (P^2)_{uu}, \quad (P^3)_{uu},
 
-its degree, its neighbours' degrees, its clustering coefficient, its core, and the probabilities
-that a random walk is back after two and after three steps. Each is a function of the edges near u,
-so unseen nodes and other graphs have them too; nothing is drawn at random, and edge weights are
-not looked at. A node without edges has zeros.
+that is, its degree, its neighbours' degrees, its clustering coefficient, its core number, and the
+probabilities that a random walk returns after two and three steps. Each feature depends only on the
+edges near u, so it is defined for unseen nodes and other graphs too. Nothing is random, and edge
+weights are ignored. A node without edges has zeros.
 
-Differs from the paper: its graphs all have features.
+Differs from the paper: all graphs of the paper have features.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ import scipy.sparse
 
 from graphcl.kernels.triangles import core_numbers, triangles
 
-NAMES = (
+FEATURE_NAMES = (
     "log degree",
     "mean log degree of neighbours",
     "clustering coefficient",
@@ -36,7 +36,7 @@ NAMES = (
 def structural_features(
     indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer]
 ) -> npt.NDArray[np.float32]:
-    """Returns the module's six features, ``[num_nodes, 6]``.
+    """Returns the six features of `FEATURE_NAMES`, ``[num_nodes, 6]``.
 
     Args:
         indptr: CSR row pointers of an undirected graph without self-loops.
@@ -48,6 +48,7 @@ def structural_features(
     log_degree = np.log1p(degree)
     ones = np.ones(len(indices), dtype=np.int8)
     adjacency = scipy.sparse.csr_array((ones, indices, indptr), shape=(size, size))
+    # Row sums over neighbours: of log degrees, and of 1 / d_v, since (P²)_uu = Σ_v 1 / (d_u d_v).
     around = adjacency @ np.stack([log_degree, inverse_degree], axis=1)
     pairs = degree * (degree - 1) / 2
     closed = triangles(indptr, indices, np.ones(size))

@@ -1,18 +1,18 @@
-"""What inductive training may see of a graph: its training nodes and the edges among them."""
+"""The subgraph that inductive training may use: the training nodes and the edges among them."""
 
 import numpy as np
 
 from graphcl.errors import GraphError
 from graphcl.graphs.graph import Graph
 
-_ROWS = 16384  # a block of rows: the graph's entries need not fit in memory a second time
+_ROWS = 16384  # rows per block: a second copy of all entries might not fit in memory
 
 
 def training_subgraph(graph: Graph) -> Graph:
-    """Returns the subgraph of the training nodes and the edges among them; without labels.
+    """Returns the subgraph of the training nodes and the edges among them, without labels.
 
-    Nothing of a validation or test node, neither a feature nor an edge, is in it: the encoder
-    that is trained on it meets them as unseen.
+    It contains no feature and no edge of a validation or test node, so these nodes are unseen for
+    an encoder that is trained on it.
 
     Raises:
         GraphError: the graph has no training nodes.
@@ -21,15 +21,16 @@ def training_subgraph(graph: Graph) -> Graph:
         raise GraphError(f"{graph.name}: has no train_mask; inductive training needs one")
     graph.check()
     nodes = np.flatnonzero(graph.train_mask)
-    number = np.full(graph.num_nodes, -1, dtype=np.int64)
-    number[nodes] = np.arange(len(nodes))
+    new_number = np.full(graph.num_nodes, -1, dtype=np.int64)  # −1: not a training node
+    new_number[nodes] = np.arange(len(nodes))
     parts, weights, degrees = [], [], np.zeros(len(nodes), dtype=np.int64)
     for start in range(0, len(nodes), _ROWS):
         block = nodes[start : start + _ROWS]
+        # The positions of all entries of the block's rows, which may be anywhere in `indices`.
         counts = graph.indptr[block + 1] - graph.indptr[block]
         offsets = np.repeat(graph.indptr[block] - (counts.cumsum() - counts), counts)
         entries = offsets + np.arange(len(offsets))
-        around = number[graph.indices[entries]]
+        around = new_number[graph.indices[entries]]
         rows = np.repeat(np.arange(len(block)), counts)
         degrees[start : start + _ROWS] = np.bincount(rows[around >= 0], minlength=len(block))
         parts.append(around[around >= 0])

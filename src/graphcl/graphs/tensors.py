@@ -1,4 +1,4 @@
-"""A graph as plain tensors."""
+"""Converts a graph to plain tensors."""
 
 import numpy as np
 import torch
@@ -22,12 +22,12 @@ def graph_tensors(
 
     Args:
         graph: any graph.
-        device: where the tensors go.
-        feature_scaling: ``none``, or ``row``: each node's features divided by the sum of their
+        device: the device of the tensors.
+        feature_scaling: ``none``, or ``row``: each node's features are divided by the sum of their
             absolute values, as is usual for bags of words.
     """
     graph.check()
-    indices = np.asarray(graph.indices, dtype=np.int64)  # a store's may be int32
+    indices = np.asarray(graph.indices, dtype=np.int64)  # a store may have int32
     adjacency = Adjacency.from_csr(graph.indptr, indices, graph.edge_weight, device=device)
     return feature_tensor(graph, device=device, feature_scaling=feature_scaling), adjacency
 
@@ -37,7 +37,7 @@ def feature_tensor(
 ) -> Features:
     """Returns the features alone, in float32.
 
-    Dense float32 ones on a CPU, unscaled, are the graph's own memory; narrower ones are converted.
+    Dense, unscaled float32 features on a CPU share the graph's memory; other features are copied.
     """
     graph.check()
     x: Features
@@ -56,9 +56,9 @@ def feature_tensor(
 
 
 def stored_features(graph: Graph, *, feature_scaling: str = "none") -> StoredFeatures:
-    """Returns dense features as they lie in memory or in a store: nothing is copied.
+    """Returns dense features as they are in memory or in a store, without a copy.
 
-    Row scaling takes one pass over the table and four bytes per node.
+    Row scaling needs one pass over the table and four bytes per node.
     """
     if isinstance(graph.x, ScaledFeatures):
         x = StoredFeatures(borrow(graph.x.values), torch.from_numpy(graph.x.scale.copy()))

@@ -1,4 +1,4 @@
-"""Checks on the arrays a graph is made of: each error says which, where, and what was found."""
+"""Checks the arrays of a graph. Each error names the array, the place and the value."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 
 _FLOAT32 = np.finfo(np.float32)
-_RANGE = "a float32 holds; divide them by a constant (only their ratios matter)"
+_ADVICE = "divide all weights by a constant (only their ratios matter)"
 
 
 def features(x: Any) -> FloatArray | scipy.sparse.csr_array:
-    """Returns the feature table as finite float32, dense or CSR as it came."""
+    """Returns the feature table as finite float32, dense or CSR as it was given."""
     sparse = interchange.is_sparse(x)
     table: Any = interchange.to_csr(x) if sparse else interchange.to_numpy(x, "x")
     if table.ndim != 2:
@@ -34,7 +34,7 @@ def features(x: Any) -> FloatArray | scipy.sparse.csr_array:
         raise GraphError(f"x: features must be numbers; got dtype {table.dtype}")
     values = table.data if sparse else table
     with np.errstate(over="ignore"):
-        values = values.astype(np.float32)  # always a copy: the caller's array stays theirs
+        values = values.astype(np.float32)  # always a copy: the graph freezes its arrays
     if not np.isfinite(values).all():
         place = np.argwhere(~np.isfinite(values))[0]
         if sparse:
@@ -75,10 +75,10 @@ def structure(edge_index: Any, num_nodes: int) -> tuple[IntArray, IntArray, int]
 
 
 def edge_weight(weight: Any, edge_index: Any, num_nodes: int) -> FloatArray:
-    """Returns a weight per CSR entry, equal in both directions, of a list that is a structure.
+    """Returns a weight per CSR entry, equal in both directions; `structure` has checked the edges.
 
-    Weights of repeated columns are added, in either direction; of a list that holds every edge in
-    both directions with equal weights, each edge counts once.
+    Weights of columns that name the same edge are added. If every edge is listed in both directions
+    with equal weights, each edge counts once.
     """
     edges = interchange.to_numpy(edge_index, "edge_index").reshape(2, -1).astype(np.int64)
     given = interchange.to_numpy(weight, "edge_weight")
@@ -100,9 +100,8 @@ def edge_weight(weight: Any, edge_index: Any, num_nodes: int) -> FloatArray:
     wrong = ~_in_range(values)
     if wrong.any():
         place = int(np.flatnonzero(wrong)[0])
-        raise GraphError(
-            f"edge_weight: {given[place]} at edge {place} is more, or less, than {_RANGE}"
-        )
+        where = f"{given[place]} at edge {place}"
+        raise GraphError(f"edge_weight: {where} is outside the range of float32; {_ADVICE}")
     apart = edges[0] != edges[1]
     listed = (values[apart], (edges[0][apart], edges[1][apart]))
     one_way = scipy.sparse.coo_array(listed, shape=(num_nodes, num_nodes)).tocsr()
@@ -114,29 +113,33 @@ def edge_weight(weight: Any, edge_index: Any, num_nodes: int) -> FloatArray:
         one_way.indptr, other.indptr
     )
     if equal and np.allclose(one_way.data, other.data, rtol=1e-9, atol=0):
-        both.data *= 0.5  # exact; a symmetric list names each edge twice
+        both.data *= 0.5  # exact; a symmetric list contains each edge twice
     _check_sums(both)
     result: FloatArray = both.data.astype(np.float32)
     return result
 
 
 def _in_range(values: npt.NDArray[np.float64]) -> BoolArray:
-    """Says which weights a float32 holds, and their inverse."""
-    # Below `tiny`, digits are lost and 1 / weight is soon infinite.
+    """Returns which weights, and their inverses, a float32 can represent."""
+    # Below `tiny`, digits are lost and 1 / weight becomes infinite.
     inside: BoolArray = (values >= _FLOAT32.tiny) & (values <= _FLOAT32.max)
     return inside
 
 
 def _check_sums(weights: scipy.sparse.csr_array) -> None:
     if not _in_range(weights.data).all():
-        raise GraphError(f"edge_weight: weights of an edge add up to more, or less, than {_RANGE}")
+        raise GraphError(
+            "edge_weight: the weights of an edge add up to a number outside the range of float32; "
+            f"{_ADVICE}"
+        )
     degree = np.diff(weights.indptr)
-    # A node weighs itself too, by the mean of its edges: see `kernels.adjacency`.
+    # A node also has a self-loop with the mean weight of its edges: see `kernels.adjacency`.
     sums = weights.sum(axis=1) * (1 + 1 / np.maximum(degree, 1))
     wrong = np.flatnonzero(sums > _FLOAT32.max)
     if len(wrong):
         raise GraphError(
-            f"edge_weight: weights of the edges of node {wrong[0]} add up to more than {_RANGE}"
+            f"edge_weight: the weights of node {wrong[0]}'s edges add up to more than a float32 "
+            f"can represent; {_ADVICE}"
         )
 
 
@@ -172,7 +175,7 @@ def mask(mask: Any, num_nodes: int, name: str) -> BoolArray | None:
     if given.ndim != 1:
         raise GraphError(f"{name}: expected one dimension; got shape {given.shape}")
     if len(given) == num_nodes > 2 and np.isin(given, (0, 1)).all():
-        given = given.astype(np.bool_)  # 0/1 flags; as node numbers they would repeat themselves
+        given = given.astype(np.bool_)  # 0/1 flags: node numbers would not repeat like this
     if given.dtype == np.bool_:
         if len(given) != num_nodes:
             raise GraphError(f"{name}: {len(given)} entries for {num_nodes} nodes")
@@ -188,7 +191,7 @@ def mask(mask: Any, num_nodes: int, name: str) -> BoolArray | None:
 
 
 def check_disjoint(masks: dict[str, BoolArray | None]) -> None:
-    """Refuses splits that share a node."""
+    """Refuses masks that share a node."""
     given = [(name, mask) for name, mask in masks.items() if mask is not None]
     for position, (first, mask) in enumerate(given):
         for second, other in given[position + 1 :]:
@@ -198,7 +201,7 @@ def check_disjoint(masks: dict[str, BoolArray | None]) -> None:
 
 
 def node_ids(names: Any, num_nodes: int) -> npt.NDArray[Any] | None:
-    """Returns the caller's node names as they came: neither merged nor turned into strings."""
+    """Returns the caller's node ids unchanged: neither merged nor converted to strings."""
     if names is None:
         return None
     if len(names) != num_nodes:
@@ -220,7 +223,7 @@ def node_ids(names: Any, num_nodes: int) -> npt.NDArray[Any] | None:
 
 
 def _same_ids(ids: npt.NDArray[Any]) -> tuple[int, int] | None:
-    """Returns the places of two equal ids, or None where all differ."""
+    """Returns the positions of two equal ids, or None if all differ."""
     if ids.ndim != 1:
         return None
     if ids.dtype.kind != "O":
@@ -237,5 +240,5 @@ def _same_ids(ids: npt.NDArray[Any]) -> tuple[int, int] | None:
             if first != place:
                 return first, place
     except TypeError:
-        pass  # lists and the like have no hash; they are told apart by their place alone
+        pass  # ids without a hash (lists) are not compared
     return None

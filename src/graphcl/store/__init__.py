@@ -1,1 +1,1 @@
-"""The store: a graph on disk, memory-mapped."""
+"""Stores: graphs on disk, memory-mapped."""

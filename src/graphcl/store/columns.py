@@ -1,6 +1,6 @@
-"""Columns of a store that are no plain array: features as small integers, names as text.
+"""Columns of a store that are not plain arrays: features as int8, and names as text.
 
-Both stand where an array stands, stay on disk, and give plain arrays when they are indexed.
+Both are used in place of an array. They stay on disk and return plain arrays when indexed.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from graphcl.errors import StoreError
 
 @dataclass(frozen=True, eq=False)
 class ScaledFeatures:
-    """A feature table in eight bits: row u is ``values[u] * scale``, one scale per column.
+    """A feature table in eight bits: row u is ``values[u] * scale``, with one scale per column.
 
     Attributes:
         values: int8, ``[num_nodes, P]``.
@@ -49,7 +49,7 @@ class ScaledFeatures:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> npt.NDArray[np.float32]:
-        """Returns some rows, or one, as float32."""
+        """Returns one row or several as float32."""
         chosen: npt.NDArray[np.float32] = np.multiply(
             self.values[rows], self.scale, dtype=np.float32
         )
@@ -61,13 +61,14 @@ class ScaledFeatures:
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """Text, one name per node: UTF-8 bytes in one array, and where each name begins.
+    """One name per node: the UTF-8 bytes of all names in one array, and where each name begins.
 
-    Arrow's layout of a large string column: name u is ``text[offsets[u] : offsets[u + 1]]``.
+    This is Arrow's layout of a large string column: name u is
+    ``text[offsets[u] : offsets[u + 1]]``.
 
     Attributes:
         offsets: int64, ``[num_nodes + 1]``.
-        text: uint8, all names one after the other.
+        text: uint8, the bytes of all names in order.
     """
 
     offsets: npt.NDArray[np.int64]
@@ -90,7 +91,7 @@ class Names:
         return len(self.offsets) - 1
 
     def __getitem__(self, nodes: Any) -> Any:
-        """Returns one name, or an array of the names of a slice, of node numbers or of a mask."""
+        """Returns one name, or an array of names for a slice, node numbers or a mask."""
         if isinstance(nodes, int | np.integer):
             return self._name(int(nodes) % len(self) if nodes < 0 else int(nodes))
         numbers = np.arange(len(self))[nodes]
@@ -100,7 +101,7 @@ class Names:
         return (self._name(node) for node in range(len(self)))
 
     def tolist(self) -> list[str]:
-        """Returns every name."""
+        """Returns all names."""
         return list(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
@@ -109,7 +110,7 @@ class Names:
     def _name(self, node: int) -> str:
         start, stop = int(self.offsets[node]), int(self.offsets[node + 1])
         if not 0 <= start <= stop <= len(self.text):
-            raise StoreError(f"node_ids: the name of node {node} lies at bytes {start} to {stop}")
+            raise StoreError(f"node_ids: node {node} has its name at bytes {start} to {stop}")
         try:
             return self.text[start:stop].tobytes().decode()
         except UnicodeDecodeError:

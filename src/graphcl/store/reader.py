@@ -1,6 +1,6 @@
-"""The store: a graph on disk as plain arrays, mapped into memory and never loaded.
+"""Opens stores: a graph on disk as plain arrays, mapped into memory and never loaded.
 
-A folder of `.npy` files and a `store.json` that says what they are:
+A store is a folder of `.npy` files with a `store.json` that lists their types and shapes:
 
     indptr, indices         CSR: each undirected edge twice, rows sorted; int64, and int32 (int64)
     x [, x_scale]           features [N, P]: float32, float16, or int8 with a float32 per column
@@ -10,10 +10,11 @@ A folder of `.npy` files and a `store.json` that says what they are:
     node_ids                integers [N]; text is node_ids (UTF-8, uint8) and node_id_offsets
     edge_weight             float32, aligned with indices
 
-Opening reads the JSON and the files' headers: milliseconds whatever the size. It always compares
-both with the files' sizes, and the ends of `indptr`; `check_structure` scans what a compiled loop
-relies on (a few seconds for 10^9 entries), and `verify_store` the checksums. Nothing here is
-executed, and no name of a file comes from the JSON.
+Opening a store reads the JSON and the files' headers, which takes milliseconds for any size. It
+compares both with the files' sizes, and checks the first and last entry of `indptr`.
+`check_structure` scans everything that compiled loops rely on (a few seconds for 10^9 entries).
+`verify_store` compares the checksums. Nothing in a store is executed, and the JSON cannot name
+files.
 """
 
 import json
@@ -33,7 +34,7 @@ from graphcl.store.columns import Names, ScaledFeatures
 
 FORMAT = 1
 HEADER = "store.json"
-NAMES = {
+DTYPES = {
     "indptr": ("int64",),
     "indices": ("int32", "int64"),
     "edge_weight": ("float32",),
@@ -54,7 +55,7 @@ _SCAN = 1 << 22  # entries scanned at a time: 32 MB of temporaries at most
 
 
 class Header(NamedTuple):
-    """What `store.json` says; every number in it is compared with the files."""
+    """The content of `store.json`; every number in it is compared with the files."""
 
     name: str
     num_nodes: int
@@ -64,7 +65,7 @@ class Header(NamedTuple):
 
 
 def is_store(path: Path) -> bool:
-    """Whether `path` is a folder that looks like a store."""
+    """Returns whether `path` is a folder that looks like a store."""
     return (path / HEADER).is_file()
 
 
@@ -72,7 +73,7 @@ def open_store(path: Path) -> dict[str, Any]:
     """Returns the fields of a `Graph`, mapped from a store.
 
     Raises:
-        StoreError: a file is missing, or is not what `store.json` says; says which and why.
+        StoreError: a file is missing, or does not match `store.json`.
     """
     header = read_header(path)
     arrays = {name: _map(path, name, about) for name, about in header.arrays.items()}
@@ -96,7 +97,7 @@ def open_store(path: Path) -> dict[str, Any]:
 
 
 def read_header(path: Path) -> Header:
-    """Returns what `store.json` says, its types and ranges checked."""
+    """Reads `store.json` and checks types and ranges."""
     if not path.is_dir():
         raise StoreError(f"{path}: no such store")
     try:
@@ -130,14 +131,14 @@ def read_header(path: Path) -> Header:
 
 
 def verify_store(path: Path, on_array: Callable[[str, int], None] = lambda *_: None) -> None:
-    """Compares every file with its checksum; reads the whole store.
+    """Reads the whole store and compares every file with its checksum.
 
     Args:
         path: the store.
-        on_array: called after each array with its name and its bytes.
+        on_array: called after each array with its name and its size in bytes.
 
     Raises:
-        StoreError: a file differs from what was written; says which.
+        StoreError: a file differs from what was written.
     """
     for name, about in read_header(path).arrays.items():
         file = path / f"{name}.npy"
@@ -148,13 +149,13 @@ def verify_store(path: Path, on_array: Callable[[str, int], None] = lambda *_: N
 
 
 def check_structure(where: str, fields: Mapping[str, Any]) -> None:
-    """Scans what compiled loops index by: pointers in order, indices within the graph.
+    """Checks that pointers never decrease and that indices are within the graph.
 
-    A loop without bounds checks would read foreign memory for one wrong number. Files can lie, so
-    this is done once by each process that uses a store; a verdict kept on disk could lie too.
+    Compiled loops do not check bounds: one wrong number would make them read memory outside an
+    array. Each process that uses a store checks it once; a result saved on disk could be forged.
 
     Raises:
-        StoreError: the first place that is wrong.
+        StoreError: a pointer or an index is wrong; the message names the first one.
     """
     x = fields["x"]
     _check_csr(where, "indptr", fields["indptr"], "indices", fields["indices"], x.shape[0])
@@ -169,7 +170,7 @@ def _check_csr(
         part = indptr[start : start + _SCAN + 1]
         if (part[1:] < part[:-1]).any():
             row = start + int(np.argmax(part[1:] < part[:-1]))
-            raise StoreError(f"{where}: {pointers} falls at row {row}; the store is damaged")
+            raise StoreError(f"{where}: {pointers} decreases at row {row}; the store is damaged")
     if int(indptr[0]) != 0 or int(indptr[-1]) != len(indices):
         raise StoreError(f"{where}: {pointers} does not end where {columns} does")
     for start in range(0, len(indices), _SCAN):
@@ -187,7 +188,7 @@ def _features(path: Path, header: Header, arrays: Mapping[str, Any]) -> Any:
         if int(parts[2][0]) != 0 or int(parts[2][-1]) != len(parts[1]):
             raise StoreError(f"{path}: x_indptr does not end where x_indices does")
         csr = scipy.sparse.csr_array(shape, dtype=np.float32)
-        csr.data, csr.indices, csr.indptr = parts  # as they lie: the constructor would copy
+        csr.data, csr.indices, csr.indptr = parts  # the constructor would copy them to memory
         return csr
     if arrays["x"].dtype != np.int8:
         return arrays["x"]
@@ -198,7 +199,7 @@ def _features(path: Path, header: Header, arrays: Mapping[str, Any]) -> Any:
 
 
 def _check_shapes(path: Path, header: Header, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Refuses arrays that are missing or whose shapes do not make one graph."""
+    """Refuses a store with missing arrays, or with shapes that do not fit together."""
     sparse = [name for name in ("x_indptr", "x_indices", "x_data") if name in arrays]
     needed = ["indptr", "indices", *(["x_indptr", "x_indices", "x_data"] if sparse else ["x"])]
     if arrays.get("x") is not None and arrays["x"].dtype == np.int8:
@@ -240,9 +241,10 @@ def _check_shapes(path: Path, header: Header, arrays: Mapping[str, npt.NDArray[A
 
 
 def _check_about(path: Path, name: str, about: Any) -> None:
-    if name not in NAMES:
-        raise StoreError(f"{path / HEADER}: unknown array {name[:40]!r}; known: {', '.join(NAMES)}")
-    fits = isinstance(about, dict) and about.get("dtype") in NAMES[name]
+    if name not in DTYPES:
+        known = ", ".join(DTYPES)
+        raise StoreError(f"{path / HEADER}: unknown array {name[:40]!r}; known: {known}")
+    fits = isinstance(about, dict) and about.get("dtype") in DTYPES[name]
     fits = fits and isinstance(about.get("sha256"), str)
     shape = about.get("shape") if fits else None
     if not isinstance(shape, list) or not 1 <= len(shape) <= 2:
@@ -257,14 +259,14 @@ def _require_count(path: Path, what: str, value: Any) -> None:
 
 
 def _map(path: Path, name: str, about: Mapping[str, Any]) -> npt.NDArray[Any]:
-    """Maps one file; its own header, `store.json` and its size must agree."""
+    """Maps one file; its header, its size and `store.json` must agree."""
     file = path / f"{name}.npy"
     try:
         array = map_npy(file, StoreError)
     except OSError as error:
         raise StoreError(f"{file}: cannot be read ({error.strerror})") from None
-    said = np.dtype(about["dtype"]).newbyteorder("<")
-    if array.dtype != said or list(array.shape) != about["shape"]:
-        holds = f"{array.dtype} {array.shape}"
-        raise StoreError(f"{file}: holds {holds}; {HEADER} says {said} {about['shape']}")
+    declared = np.dtype(about["dtype"]).newbyteorder("<")
+    if array.dtype != declared or list(array.shape) != about["shape"]:
+        found = f"{array.dtype} {array.shape}"
+        raise StoreError(f"{file}: holds {found}; {HEADER} says {declared} {about['shape']}")
     return array

@@ -1,4 +1,4 @@
-"""Stores out: filled array by array, larger than memory if need be, there whole or not at all."""
+"""Writes stores array by array. They may be larger than memory, and appear whole or not at all."""
 
 import json
 from collections.abc import Mapping
@@ -15,31 +15,31 @@ from graphcl.errors import GraphError, ParameterError, StoreError, require
 from graphcl.files.atomic import check_new_folder, reserve, whole_folder
 from graphcl.files.checksums import file_digest
 from graphcl.store.columns import Names
-from graphcl.store.reader import FORMAT, HEADER, MASKS, NAMES, open_store
+from graphcl.store.reader import DTYPES, FORMAT, HEADER, MASKS, open_store
 
 FEATURE_DTYPES = ("float32", "float16", "int8")
-_BLOCK_BYTES = 1 << 25  # of float32 features that are converted at a time
+_BLOCK_BYTES = 1 << 25  # bytes of float32 features that are converted at a time
 
 
 class StoreWriter:
-    """Fills a store; used as a context manager.
+    """Fills a store. Use it as a context manager.
 
         with StoreWriter(path, name="mine") as store:
             indptr = store.array("indptr", (num_nodes + 1,), np.int64)
             indptr[:] = …                       # a memory map: pages go to disk as they fill up
-            store.write("indices", indices)     # or an array at once
+            store.write("indices", indices)     # or a whole array at once
 
-    Names, types and shapes are those that `graphcl.store.reader` lists. Where the block ends well,
-    the arrays are synced, summed and opened once, and the folder appears at `path` by one rename;
-    where it ends badly, nothing is left. Space is reserved when an array is asked for, so a full
-    disk is an error there and not a crash in the midst of filling.
+    `graphcl.store.reader` lists the names, types and shapes. If the block succeeds, checksums are
+    computed, the store is opened as a test and flushed to disk, and the folder appears at `path` by
+    one rename. If the block fails, nothing is left. Disk space is reserved when an array is
+    created, so a full disk is an error at that point and not a crash while the array is filled.
 
     Args:
-        path: where the store goes.
-        name: what messages and reports call the graph.
-        self_loops_removed: how many the input held.
-        num_features: the width of sparse features, which their arrays do not say.
-        overwrite: replace a store that is there. Anything else that is there is never touched.
+        path: the store's folder.
+        name: the graph's name in messages and reports.
+        self_loops_removed: number of self-loops in the input.
+        num_features: number of features if they are sparse; their arrays do not contain it.
+        overwrite: replace an existing store. Anything else at `path` is never touched.
     """
 
     def __init__(
@@ -63,7 +63,8 @@ class StoreWriter:
         check_new_folder(self.path, "store", HEADER, StoreError, overwrite=self.overwrite)
         self._open = ExitStack()
         self.folder = self._open.enter_context(whole_folder(self.path))
-        self._open.push(self._complete)  # before the folder is put in place; its errors prevent it
+        # Runs before the folder is put in place, so that an error in it leaves no store.
+        self._open.push(self._complete)
         return self
 
     def __exit__(
@@ -75,11 +76,11 @@ class StoreWriter:
         self._open.__exit__(kind, error, trace)
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """Returns a writable memory map, zero-filled, that becomes the array `name`."""
+        """Returns a writable memory map of zeros, which becomes the array `name`."""
         known = np.dtype(dtype).newbyteorder("<")
-        require(name in NAMES, "StoreWriter", "name", f"one of {', '.join(NAMES)}", name)
-        require(str(known) in NAMES[name], "StoreWriter", name, " or ".join(NAMES[name]), known)
-        require(name not in self._shapes, "StoreWriter", name, "asked for once", name)
+        require(name in DTYPES, "StoreWriter", "name", f"one of {', '.join(DTYPES)}", name)
+        require(str(known) in DTYPES[name], "StoreWriter", name, " or ".join(DTYPES[name]), known)
+        require(name not in self._shapes, "StoreWriter", name, "created once", name)
         file = self.folder / f"{name}.npy"
         mapped = np.lib.format.open_memmap(file, mode="w+", dtype=known, shape=shape)
         reserve(file)
@@ -87,20 +88,20 @@ class StoreWriter:
         return mapped
 
     def write(self, name: str, values: Any) -> None:
-        """Writes a whole array, of the type it has."""
+        """Writes a whole array with its own type."""
         values = np.asarray(values)
         self.array(name, values.shape, values.dtype)[...] = values
         self.release(name)
 
     def shorten(self, name: str, length: int) -> None:
-        """Cuts an array to its first `length` rows; for arrays whose length is known at the end."""
+        """Cuts an array to its first `length` rows, once its final length is known."""
         shape, dtype = self._shapes[name]
         require(0 <= length <= shape[0], "StoreWriter", "length", f"at most {shape[0]}", length)
         self.release(name)
         new = (length, *shape[1:])
         size = int(np.prod(new, dtype=object)) * dtype.itemsize
         with (self.folder / f"{name}.npy").open("r+b") as raw:
-            # numpy pads its header so that a longer shape fits in place; a shorter one does too.
+            # NumPy pads headers, so that another shape can be written in place.
             np.lib.format.read_magic(raw)
             np.lib.format.read_array_header_1_0(raw)
             offset = raw.tell()
@@ -113,13 +114,13 @@ class StoreWriter:
         self._shapes[name] = (new, dtype)
 
     def release(self, name: str) -> None:
-        """Writes an array's pages to disk and lets go of its map; it can be shortened after."""
+        """Writes an array's pages to disk and closes its map; it can still be shortened."""
         mapped = self._maps.pop(name, None)
         if mapped is not None:
             mapped.flush()
 
     def _complete(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Writes the header at the end of a block that ended well."""
+        """Writes `store.json`, if the block succeeded."""
         if kind is not None:
             self._maps.clear()
             return
@@ -139,7 +140,7 @@ class StoreWriter:
             "arrays": arrays,
         }
         (self.folder / HEADER).write_text(json.dumps(header, indent=2, allow_nan=False) + "\n")
-        open_store(self.folder)  # what would be refused is not put there
+        open_store(self.folder)  # a store that cannot be opened must not appear
 
     def _length(self, name: str) -> int:
         if name not in self._shapes:
@@ -160,11 +161,11 @@ def write_store(
     """Writes the fields of a `Graph` as a store, in blocks of rows.
 
     Args:
-        path: where it goes.
-        fields: a graph's fields, by name; None where it has none.
-        features: how dense features are kept: ``float32``; ``float16``, three digits in half the
-            space; ``int8``, 255 levels between a column's largest absolute values, in a quarter.
-        overwrite: replace a store that is there.
+        path: the store's folder.
+        fields: the fields of a graph, by name; optional fields may be None.
+        features: the type of dense features. ``float16`` keeps three digits in half the space.
+            ``int8`` has 255 levels, scaled to each column's largest absolute value, in a quarter.
+        overwrite: replace an existing store.
     """
     if features not in FEATURE_DTYPES:
         raise ParameterError(f"Graph.save: features must be {FEATURE_DTYPES}; got {features!r}")
@@ -181,7 +182,7 @@ def write_store(
 
 
 def _write_indices(store: StoreWriter, name: str, indices: Any, limit: int) -> None:
-    """Node numbers in four bytes where they fit: half the traffic of every sampled step."""
+    """Writes indices in four bytes if they fit: sampling then reads half as much."""
     kind = np.int32 if limit < 1 << 31 else np.int64
     out = store.array(name, (len(indices),), kind)
     for start in range(0, len(indices), _BLOCK_BYTES // 8):
@@ -217,7 +218,7 @@ def _write_features(store: StoreWriter, x: Any, features: str) -> None:
             row, column = np.argwhere(~np.isfinite(out[block]))[0]
             where = f"node {block.start + row}, feature {column}"
             raise GraphError(
-                f"x: {values[row, column]} at {where} does not fit float16; use float32 or int8"
+                f"x: {values[row, column]} at {where} does not fit in float16; use float32 or int8"
             )
     store.release("x")
 
@@ -231,7 +232,7 @@ def _write_names(store: StoreWriter, names: Any) -> None:
         wrong = [name for name in names if not isinstance(name, str)]
         if wrong:
             raise GraphError(
-                f"node_ids: a store keeps whole numbers or text; got {wrong[0]!r}; make them text"
+                f"node_ids: a store keeps integers or strings; got {wrong[0]!r}; convert them"
             )
         names = Names.of(names)
     store.write("node_id_offsets", names.offsets)

@@ -1,4 +1,4 @@
-"""From tables (files, databases, queries) to a graph or a store."""
+"""Reads tables (files, databases, queries) into a graph or a store."""
 
 from graphcl.tabular.build import build_store, load_tables, read_tables
 

@@ -1,4 +1,4 @@
-"""From tables to a `Graph` in memory, or to a store that need not fit there."""
+"""Builds a `Graph` in memory from tables, or a store, which may be larger than memory."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 
 from graphcl.errors import GraphError
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.structural import NAMES, structural_features
+from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.store.columns import Names
 from graphcl.store.writer import StoreWriter
 from graphcl.tabular.options import TableOptions, TableReport
@@ -17,24 +17,25 @@ from graphcl.tabular.tables import InMemory, Tables, open_tables
 
 
 def read_tables(edges: str | Path, nodes: str | Path | None = None, **options: Any) -> Graph:
-    """Returns the graph that tables describe, in memory.
+    """Reads tables into a graph in memory.
 
     Args:
         edges: a list of edges: `.csv`, `.tsv`, `.parquet`, gzipped or not, a whitespace-separated
             list, GraphML, GML, a SciPy `.npz`, ``FILE:TABLE`` of a DuckDB or SQLite database, or
             an SQL query.
-        nodes: a table of nodes, likewise, or a feature matrix (`.npy`, `.npz`).
+        nodes: a table of nodes in one of the same forms, or a feature matrix (`.npy`, `.npz`).
         options: see `graphcl.tabular.options.TableOptions`.
 
     Raises:
-        GraphError: says which table, row and column, what was found, and what to do.
+        GraphError: a table is wrong; the message names the table, row and column, the value, and
+            what to do.
     """
     given = None if nodes is None else str(nodes)
     return load_tables(str(edges), TableOptions(nodes=given, **options))[0]
 
 
 def load_tables(edges: str, options: TableOptions) -> tuple[Graph, TableReport]:
-    """Returns the graph that tables describe, and what was found in them."""
+    """Reads tables into a graph in memory; also returns a report on what was found in them."""
     with open_tables(edges, options) as tables:
         arrays = InMemory()
         tables.fill_structure(arrays)
@@ -59,14 +60,14 @@ def build_store(
     overwrite: bool = False,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> TableReport:
-    """Writes a store from tables, array by array; it appears whole or not at all.
+    """Writes a store from tables, array by array. The store appears complete or not at all.
 
     Args:
         edges: the list of edges.
-        options: the rest.
+        options: the node table, and how to read both.
         out: the store's folder.
-        overwrite: replace a store that is there.
-        on_step: told what comes next.
+        overwrite: replace an existing store.
+        on_step: called with the name of each step before it starts.
     """
     store = StoreWriter(out, name=table_name(edges), overwrite=overwrite)
     with store, open_tables(edges, options, on_step=on_step) as tables:
@@ -103,7 +104,7 @@ def build_store(
 
 
 def table_name(edges: str) -> str:
-    """Returns what a graph from these edges is called: the file's name without its endings."""
+    """Returns the name of a graph from these edges: the file's name without its suffixes."""
     return "query" if is_query(edges) else Path(edges.split(":")[0]).name.split(".")[0] or "graph"
 
 
@@ -116,12 +117,12 @@ def _stays_sparse(tables: Tables, options: TableOptions) -> bool:
 
 
 def _width(tables: Tables, options: TableOptions) -> int:
-    width = tables.num_features + (len(NAMES) if _structural(options) else 0)
+    width = tables.num_features + (len(FEATURE_NAMES) if _structural(options) else 0)
     if width == 0:
-        what = "no node table" if options.nodes is None else "no column that could be a feature"
+        what = "no node table" if options.nodes is None else "no column that can be a feature"
         raise GraphError(
-            f"the graph has no features ({what}): pass --nodes with numbers, or "
-            "--features structural to make some from the edges alone"
+            f"the graph has no features ({what}): pass --nodes with numeric columns, or "
+            "--features structural to compute features from the edges alone"
         )
     return width
 
@@ -131,12 +132,12 @@ def _fill_features(tables: Tables, options: TableOptions, structure: Any, x: Any
         tables.fill_features(x)
     if _structural(options):
         x[:, tables.num_features :] = structural_features(structure["indptr"], structure["indices"])
-        tables.report.structural_features = list(NAMES)
-        tables.report.notes.append(f"features from the edges alone: {'; '.join(NAMES)}")
+        tables.report.structural_features = list(FEATURE_NAMES)
+        tables.report.notes.append(f"features from the edges alone: {'; '.join(FEATURE_NAMES)}")
 
 
 def _names(ids: Any) -> Any:
-    """Returns an Arrow column of ids as integers, or as text in Arrow's own layout."""
+    """Converts an Arrow column of ids to an integer array, or to `Names` without a Python loop."""
     import pyarrow
 
     if not pyarrow.types.is_string(ids.type) and not pyarrow.types.is_large_string(ids.type):
@@ -144,7 +145,9 @@ def _names(ids: Any) -> Any:
     column = ids.cast(pyarrow.large_string()).combine_chunks()
     if isinstance(column, pyarrow.ChunkedArray):
         column = column.chunk(0)
+    # `Names` has Arrow's own layout, so the two buffers are taken as they are. A column can be a
+    # slice of a longer one: `column.offset` says where it begins.
     _, offsets, text = column.buffers()
-    places = np.frombuffer(offsets, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
+    starts = np.frombuffer(offsets, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
     letters = np.frombuffer(text, dtype=np.uint8) if text is not None else np.zeros(0, np.uint8)
-    return Names(places - places[0], letters[places[0] : places[-1]].copy())
+    return Names(starts - starts[0], letters[starts[0] : starts[-1]].copy())

@@ -1,4 +1,7 @@
-"""Which column is which: named by the caller, or guessed from its name and said aloud."""
+"""Finds the source, target and id columns: as named by the caller, or guessed from their names.
+
+The callers report every guess.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,7 +17,7 @@ WEIGHTS = ("weight", "w", "value", "weights")
 
 
 def find(source: Source, name: str, option: str) -> str:
-    """Returns the column that `name` means: exactly, or but for upper and lower case."""
+    """Returns the column called `name`, or the only one that differs from it in case alone."""
     if name in source.columns:
         return name
     lowered = [
@@ -27,25 +30,25 @@ def find(source: Source, name: str, option: str) -> str:
 
 
 def find_all(source: Source, names: Iterable[str], option: str) -> tuple[str, ...]:
-    """Returns the columns that several names mean."""
+    """Returns the columns with these names, as `find` does."""
     return tuple(find(source, name, option) for name in names)
 
 
 def ends(source: Source, first: str | None, second: str | None) -> tuple[str, str, str]:
-    """Returns the columns of an edge's two ends and how they were found.
+    """Returns the columns of an edge's two ends, and how they were found.
 
-    Names that were not given are guessed: by their name, else the first two columns.
+    A column that is not given is guessed from its name; failing that, the first columns are taken.
     """
     if len(source.columns) < 2:
         raise GraphError(
             f"{source.name}: has one column ({_listed(source)}); an edge needs two ends; "
-            "is the delimiter a comma, tab, semicolon or bar?"
+            "check that the delimiter is a comma, tab, semicolon or bar"
         )
     start = find(source, first, "--source-column") if first else None
     end = find(source, second, "--target-column") if second else None
     how = "given" if start and end else "guessed by name"
-    start = start or named(source, SOURCES, but=end)
-    end = end or named(source, TARGETS, but=start)
+    start = start or named(source, SOURCES, excluding=end)
+    end = end or named(source, TARGETS, excluding=start)
     if start is None or end is None:
         how = "guessed: the first two columns"
         rest = [name for name in source.columns if name not in (start, end)]
@@ -57,7 +60,7 @@ def ends(source: Source, first: str | None, second: str | None) -> tuple[str, st
 
 
 def identity(source: Source, name: str | None) -> tuple[str, str]:
-    """Returns the column of the nodes' ids and how it was found."""
+    """Returns the column of the nodes' ids, and how it was found."""
     if name:
         return find(source, name, "--id-column"), "given"
     guessed = named(source, IDS)
@@ -66,9 +69,9 @@ def identity(source: Source, name: str | None) -> tuple[str, str]:
     return next(iter(source.columns)), "guessed: the first column"
 
 
-def named(source: Source, candidates: Sequence[str], but: str | None = None) -> str | None:
-    """Returns the column whose name stands first among the candidates, or None."""
-    known = {name.strip().lower(): name for name in source.columns if name != but}
+def named(source: Source, candidates: Sequence[str], excluding: str | None = None) -> str | None:
+    """Returns the column whose name comes first among the candidates, or None."""
+    known = {name.strip().lower(): name for name in source.columns if name != excluding}
     return next((known[name] for name in candidates if name in known), None)
 
 

@@ -1,7 +1,7 @@
-"""The shape of a delimited text file, from its first lines: delimiter, header, columns.
+"""Detects the dialect of a delimited text file from its first lines: delimiter, header, columns.
 
-DuckDB's own detection guesses types too, and then `007` is the number 7. Here every field stays
-the text it is; what is a number is decided once all rows are seen.
+DuckDB's own detection also guesses types, and would read `007` as the number 7. Here every field
+is read as text. Whether a column holds numbers is decided once all rows have been read.
 """
 
 import csv
@@ -18,17 +18,17 @@ from graphcl.tabular.duck import file_literal, literal
 DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "bar"}
 _HEAD_BYTES = 1 << 20
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
-_LINE = "\x1f"  # the unit separator: a delimiter that no text file uses
+_LINE = "\x1f"  # the ASCII unit separator: a delimiter that no text file uses, so a line is a field
 
 
 @dataclass(frozen=True)
-class Shape:
-    """How a file is to be read.
+class Dialect:
+    """How to read a file.
 
     Attributes:
-        delimiter: one character, or `` `` for any run of spaces and tabs.
+        delimiter: one character; a space stands for any run of spaces and tabs.
         header: whether the first line names the columns.
-        columns: their names.
+        columns: the names of the columns.
         compression: ``gzip`` or ``none``.
     """
 
@@ -38,13 +38,14 @@ class Shape:
     compression: str
 
     def scan(self, path: Path) -> str:
-        """Returns the SQL expression that reads the file, every column as text."""
+        """Returns an SQL expression that reads every column of the file as text."""
         if self.delimiter == " ":
             return self._scan_words(path)
-        return _read_csv(path, self, self.delimiter, self.columns, quote='"', header=self.header)
+        return _read_csv(path, self, self.delimiter, self.columns, quote='"')
 
     def _scan_words(self, path: Path) -> str:
-        lines = _read_csv(path, self, _LINE, ("line",), quote="", header=self.header)
+        # DuckDB splits at one character only: read whole lines, and split them with a pattern.
+        lines = _read_csv(path, self, _LINE, ("line",), quote="")
         words = "string_split_regex(trim(line, ' \t'), '[ \t]+')"
         named = ", ".join(
             f'words[{place}] AS "{name}"' for place, name in enumerate(self.columns, 1)
@@ -56,27 +57,27 @@ class Shape:
 
 
 def _read_csv(
-    path: Path, shape: Shape, delimiter: str, columns: tuple[str, ...], *, quote: str, header: bool
+    path: Path, dialect: Dialect, delimiter: str, columns: tuple[str, ...], *, quote: str
 ) -> str:
     fields = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
     return (
         f"read_csv({file_literal(path)}, auto_detect=false, columns={{{fields}}}, "
         f"delim={literal(delimiter)}, quote={literal(quote)}, escape={literal(quote)}, "
-        f"header={str(header).lower()}, compression='{shape.compression}')"
+        f"header={str(dialect.header).lower()}, compression='{dialect.compression}')"
     )
 
 
-def shape_of(path: Path, *, header: bool | None, names: frozenset[str]) -> Shape:
-    """Looks at the first lines of a file.
+def detect_dialect(path: Path, *, header: bool | None, names: frozenset[str]) -> Dialect:
+    """Detects the dialect of a file from its first lines.
 
     Args:
         path: a text file, gzipped or not.
-        header: whether the first line names the columns; None guesses: it does unless one of its
-            first two fields is a number.
-        names: column names that somebody expects; a line that holds one of them is a header.
+        header: whether the first line names the columns. None guesses: it is a header unless one
+            of its first two fields is a number.
+        names: expected column names; a first line that contains one of them is a header.
 
     Raises:
-        GraphError: the file is empty, is no UTF-8 text, or repeats a column's name.
+        GraphError: the file is empty, is not UTF-8 text, or repeats a column's name.
     """
     head, compression = _head(path)
     words = _is_words(path)
@@ -99,16 +100,17 @@ def shape_of(path: Path, *, header: bool | None, names: frozenset[str]) -> Shape
     twice = [name for place, name in enumerate(columns) if name.lower() in lowered[:place]]
     if twice:
         raise GraphError(f"{path}: the header names column {twice[0]!r} twice")
-    return Shape(delimiter, header, columns, compression)
+    return Dialect(delimiter, header, columns, compression)
 
 
 def _is_words(path: Path) -> bool:
+    """Returns whether fields may be separated by spaces: in every file but `.csv` and `.tsv`."""
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     return not suffixes or suffixes[-1] not in (".csv", ".tsv")
 
 
 def _head(path: Path) -> tuple[str, str]:
-    """Returns the first text of a file and how it is compressed."""
+    """Returns the beginning of a file as text, and how the file is compressed."""
     with path.open("rb") as file:
         raw = file.read(_HEAD_BYTES)
     compression = "none"
@@ -122,9 +124,9 @@ def _head(path: Path) -> tuple[str, str]:
     elif path.suffix.lower() == ".gz":
         raise GraphError(f"{path}: is named .gz but is not gzipped")
     if b"\x00" in raw:
-        raise GraphError(f"{path}: is no text file; .csv and .tsv must be UTF-8 text")
+        raise GraphError(f"{path}: is not a text file; .csv and .tsv files must be UTF-8 text")
     try:
-        # The cut may fall inside a character; a wrong byte before it is an error all the same.
+        # In a longer file the cut may fall inside a character. DuckDB reports any wrong byte later.
         text = raw.decode("utf-8-sig", errors="strict" if len(raw) < _HEAD_BYTES else "ignore")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
@@ -138,7 +140,7 @@ def _delimiter(path: Path, line: str, *, words: bool) -> str:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if ".tsv" in suffixes:
         return "\t"
-    outside = re.sub(r'"[^"]*"', "", line)
+    outside = re.sub(r'"[^"]*"', "", line)  # a delimiter inside quotes does not count
     counts = {delimiter: outside.count(delimiter) for delimiter in DELIMITERS}
     best = max(counts, key=lambda delimiter: counts[delimiter])
     if words and (counts[best] == 0 or best == "\t"):
@@ -150,7 +152,7 @@ def _fields(head: str, line: str, delimiter: str) -> list[str]:
     if delimiter == " ":
         return line.split()
     try:
-        start = head.index(line)
+        start = head.index(line)  # from here, not the line alone: a quoted name may span lines
         return next(csv.reader(io.StringIO(head[start:], newline=""), delimiter=delimiter))
     except (csv.Error, StopIteration):
         return line.split(delimiter)

@@ -1,4 +1,4 @@
-"""A DuckDB session that works on disk, reaches for no network, and fails in one line."""
+"""A DuckDB session that spills to disk, never uses the network, and reports errors in one line."""
 
 import re
 import tempfile
@@ -9,20 +9,20 @@ from typing import Any, Self
 
 from graphcl.errors import GraphError, MissingExtraError
 
-MEMORY_LIMIT = "1500MB"  # beyond it DuckDB sorts and joins through files
+MEMORY_LIMIT = "1500MB"  # beyond it, DuckDB sorts and joins on disk
 BATCH_ROWS = 1 << 18
 
-# What DuckDB writes before its sentence, and the advice about its own options after it.
+# The kind of error that DuckDB puts before its message.
 _PREFIX = re.compile(r"^(?:[A-Z][A-Za-z]*(?: [A-Z][A-Za-z]*)* Error|Error)\s*:\s*")
 
 
 class Duck:
-    """A database in a temporary folder that vanishes with the session.
+    """A database in a temporary folder, which is removed when the session ends.
 
-    Extensions are neither fetched nor loaded, and SQL sees no Python variable.
+    Extensions are neither downloaded nor loaded, and SQL cannot read Python variables.
 
     Args:
-        memory_limit: what DuckDB may hold in memory before it spills.
+        memory_limit: how much memory DuckDB may use before it spills to disk.
     """
 
     def __init__(self, *, memory_limit: str = MEMORY_LIMIT) -> None:
@@ -45,7 +45,7 @@ class Duck:
                 "python_enable_replacements": "false",
             },
         )
-        # A bar on a terminal would draw over ours.
+        # On a terminal, DuckDB's progress bar would draw over ours.
         self._connection.execute("SET enable_progress_bar = false")
 
     def __enter__(self) -> Self:
@@ -61,21 +61,21 @@ class Duck:
         self._folder.cleanup()
 
     def run(self, sql: str, *, where: str = "tables") -> None:
-        """Executes a statement; `where` begins the error."""
+        """Executes a statement; an error message begins with `where`."""
         try:
             self._connection.execute(sql)
         except self._error as error:
             raise GraphError(f"{where}: {one_line(error)}") from None
 
     def rows(self, sql: str, *, where: str = "tables") -> list[tuple[Any, ...]]:
-        """Returns the rows of a query that gives few."""
+        """Returns all rows of a query with a small result."""
         try:
             return self._connection.execute(sql).fetchall()  # type: ignore[no-any-return]
         except self._error as error:
             raise GraphError(f"{where}: {one_line(error)}") from None
 
     def row(self, sql: str, *, where: str = "tables") -> tuple[Any, ...]:
-        """Returns the first row."""
+        """Returns the first row of a query."""
         return self.rows(sql, where=where)[0]
 
     def batches(self, sql: str, *, where: str = "tables") -> Iterator[Any]:
@@ -91,7 +91,7 @@ class Duck:
         return {name: kind for name, kind, *_ in described}
 
     def load(self, table: str, arrow: Any) -> None:
-        """Appends an Arrow table to the table of that name, or makes it."""
+        """Appends an Arrow table to a table of the session, which is created if needed."""
         self._connection.register("arriving", arrow)
         try:
             self._connection.execute(
@@ -102,7 +102,7 @@ class Duck:
             self._connection.unregister("arriving")
 
     def is_one_select(self, sql: str, *, where: str) -> bool:
-        """Says whether `sql` is a single statement that only reads."""
+        """Returns whether `sql` is a single statement that only reads."""
         import duckdb
 
         try:
@@ -113,7 +113,7 @@ class Duck:
 
 
 def one_line(error: Exception) -> str:
-    """Returns what DuckDB found wrong, without its options, its hints and its line breaks."""
+    """Returns DuckDB's message in one line, without its hints and without advice on its options."""
     text = _PREFIX.sub("", str(error).strip())
     kept = []
     for line in text.splitlines():
@@ -134,7 +134,7 @@ def literal(text: str) -> str:
 
 
 def file_literal(path: Path) -> str:
-    """Returns a path as an SQL string that names this file alone: ``*`` is no pattern."""
+    """Returns a path as an SQL string in which ``*`` and ``?`` are not patterns."""
     text = str(path)
     if "*" in text or "?" in text:
         text = re.sub(r"[*?\[]", r"[\g<0>]", text)

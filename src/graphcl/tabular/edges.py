@@ -1,8 +1,8 @@
-r"""From rows that name two nodes to the sorted entries of a symmetric CSR matrix.
+r"""Turns rows that name two nodes into the sorted entries of a symmetric CSR matrix.
 
-Each row :math:`(u, v)` gives the entries :math:`(u, v)` and :math:`(v, u)`, written as one 64-bit
-key that also holds the direction it came in. DuckDB sorts the keys, in files where they do not fit
-in memory; equal keys then lie side by side and are merged on the way out.
+Each row :math:`(u, v)` gives the entries :math:`(u, v)` and :math:`(v, u)`. An entry is one 64-bit
+key, :math:`2 (2^{31} u + v)`, plus 1 for the reversed direction. DuckDB sorts the keys, on disk if
+they do not fit in memory. Equal keys are then adjacent, and are merged as they are read.
 """
 
 from collections.abc import Iterator
@@ -15,23 +15,22 @@ import numpy.typing as npt
 from graphcl.errors import GraphError
 from graphcl.tabular.duck import Duck
 
-MAX_NODES = 1 << 31  # two of them and the direction fit in 63 bits
+MAX_NODES = 1 << 31  # two node numbers and the direction fit in 63 bits
 Keys = npt.NDArray[np.int64]
 
 
 @dataclass
 class EdgeCounts:
-    """What was found in the list of edges.
+    """Counts of what was found in the list of edges.
 
     Attributes:
         rows: rows of the list.
-        self_loops: rows that join a node to itself; left out.
-        repeated: rows that repeat an earlier one in the same direction; merged.
+        self_loops: rows that join a node to itself; they are left out.
+        repeated: rows that repeat an earlier one in the same direction; they are merged.
         both_directions: edges that are listed in both directions; each is one edge.
-        edges: undirected edges that are left.
-        dangling: rows that name a node which the node table does not have.
-        symmetric: every edge is listed in both directions and, where there are weights, with
-            equal ones.
+        edges: undirected edges that remain.
+        dangling: rows that name a node that is not in the node table.
+        symmetric: whether every edge is listed in both directions, with equal weights if any.
     """
 
     rows: int = 0
@@ -48,10 +47,11 @@ class Entries:
     """The entries of the adjacency, streamed once, sorted by row and column.
 
     Args:
-        duck: a session with a table ``pairs`` of node numbers ``u``, ``v`` and, weighted, ``w``.
-        weighted: whether entries have weights. Those of all rows that name an edge are added;
-            of a symmetric list, each edge counts once.
-        counts: completed while the entries are read.
+        duck: a session with a table ``pairs``: node numbers ``u`` and ``v``, and weights ``w`` if
+            `weighted`.
+        weighted: whether entries have weights. The weights of all rows that name an edge are
+            added; in a symmetric list, each edge counts once.
+        counts: completed when the last entry has been read.
     """
 
     duck: Duck
@@ -59,11 +59,16 @@ class Entries:
     counts: EdgeCounts = field(default_factory=EdgeCounts)
 
     def __iter__(self) -> Iterator[tuple[Keys, Keys, npt.NDArray[np.float64] | None]]:
-        """Yields rows, columns and summed weights; halve the weights if the list is symmetric."""
+        """Yields rows, columns and summed weights.
+
+        If `counts.symmetric` is true at the end, the caller must halve the weights.
+        """
         keys_seen = entries_seen = 0
         balanced = True
         repeated = 0
         for keys, weights in self._whole_runs():
+            # Two levels of merging: equal keys repeat a row in the same direction; two keys that
+            # differ in the lowest bit alone are one entry, listed in both directions.
             starts = np.flatnonzero(np.diff(keys, prepend=-1))
             distinct = keys[starts]
             firsts = np.flatnonzero(np.diff(distinct >> 1, prepend=-1))
@@ -80,17 +85,19 @@ class Entries:
                 one_way, other = sums[pair], sums[pair + 1]
                 balanced &= bool(both.all() and np.allclose(one_way, other, rtol=1e-9, atol=0))
             yield entries // MAX_NODES, entries % MAX_NODES, total
+        # Every row and every edge was counted twice, as (u, v) and as (v, u).
         self.counts.edges = entries_seen // 2
         self.counts.repeated = repeated // 2
         self.counts.both_directions = (keys_seen - entries_seen) // 2
         self.counts.symmetric = balanced and keys_seen == 2 * entries_seen > 0
 
     def _whole_runs(self) -> Iterator[tuple[Keys, npt.NDArray[np.float64] | None]]:
-        """Yields sorted keys and their weights; no entry is cut in two."""
+        """Yields sorted keys and their weights; all keys of an entry come in one batch."""
         held_keys, held_weights = np.zeros(0, np.int64), np.zeros(0)
         for batch in self.duck.batches(self._query()):
             keys = np.concatenate([held_keys, batch.column(0).to_numpy()])
-            # An entry may go on in the next batch: hold the last one back.
+            # The last entry may continue in the next batch, so it is held back. `>> 1 << 1` clears
+            # the direction: the smallest key that belongs to the same entry.
             cut = int(np.searchsorted(keys, keys[-1] >> 1 << 1))
             held_keys, ready = keys[cut:], keys[:cut]
             weights: Any = None
@@ -109,15 +116,15 @@ class Entries:
             "WHERE u <> v"
             for a, b, direction in (("u", "v", 0), ("v", "u", 1))
         ]
-        # By weight too: a sum of floats in any other order would be another sum.
+        # Also sorted by weight: a sum of floats depends on their order.
         return f"{halves[0]} UNION ALL {halves[1]} ORDER BY k{weight}"
 
 
 def number_ends(duck: Duck, *, kind: str, weighted: bool) -> int:
-    """Makes ``pairs`` from ``edges`` (s, t, w) and ``nodes`` (key, number).
+    """Creates ``pairs`` from ``edges`` (s, t, w) and ``nodes`` (key, number).
 
     Returns:
-        The number of rows that name an unknown node; their missing ends are NULL.
+        The number of rows that name an unknown node; the numbers of unknown nodes are NULL.
     """
     (num_nodes,) = duck.row("SELECT count(*) FROM nodes")
     if num_nodes >= MAX_NODES:
@@ -125,7 +132,7 @@ def number_ends(duck: Duck, *, kind: str, weighted: bool) -> int:
     weight = ", w" if weighted else ""
     duck.run("DROP TABLE IF EXISTS pairs")
     (identity,) = duck.row("SELECT bool_and(key = number) FROM nodes") if kind == "BIGINT" else (0,)
-    if identity:  # ids that number the nodes already need no look-up
+    if identity:  # the ids are the node numbers, so no join is needed
 
         def known(end: str) -> str:
             place = f"CAST({end} AS BIGINT)"
@@ -133,7 +140,7 @@ def number_ends(duck: Duck, *, kind: str, weighted: bool) -> int:
 
         duck.run(f"CREATE TABLE pairs AS SELECT {known('s')} u, {known('t')} v{weight} FROM edges")
     else:
-        duck.run("SET preserve_insertion_order = false")  # they are sorted later anyway
+        duck.run("SET preserve_insertion_order = false")  # faster; the keys are sorted later
         duck.run(
             f"CREATE TABLE pairs AS SELECT a.number u, b.number v{weight} FROM edges "
             f"LEFT JOIN nodes a ON CAST(s AS {kind}) = a.key "

@@ -1,4 +1,4 @@
-"""Graph files of other libraries as tables: GraphML, GML, NetworkX edge lists, SciPy matrices."""
+"""Reads graph files of other libraries as tables: GraphML, GML, NetworkX edge lists, SciPy."""
 
 import gzip
 import zlib
@@ -10,19 +10,19 @@ from xml.parsers import expat
 import numpy as np
 
 from graphcl.errors import GraphError, MissingExtraError
-from graphcl.tabular.arrays import read_matrix
+from graphcl.tabular.matrix import read_matrix
 
 
 @dataclass(frozen=True)
-class Arrived:
-    """What a file held, as Arrow tables: `edges` (source, target, …) and `nodes` (id, …)."""
+class GraphTables:
+    """The content of a file as Arrow tables: `edges` (source, target, …) and `nodes` (id, …)."""
 
     edges: Any
     nodes: Any = None
 
 
 def is_networkx_edge_list(path: Path, kind: str) -> bool:
-    """Says whether a text file is what `networkx.write_edgelist` writes: ``u v {…}``."""
+    """Returns whether a text file has lines as `networkx.write_edgelist` writes: ``u v {…}``."""
     if kind in (".csv", ".tsv"):
         return False
     try:
@@ -31,21 +31,21 @@ def is_networkx_edge_list(path: Path, kind: str) -> bool:
                 if not line.lstrip().startswith((b"#", b"%")) and line.strip():
                     return line.rstrip().endswith(b"}")
     except (OSError, EOFError, zlib.error):
-        return False  # whoever reads it next says what is wrong
+        return False  # the function that reads the file reports what is wrong
     return False
 
 
-def read_edge_list(path: Path) -> Arrived:
-    """Reads what `networkx.write_edgelist` writes; ids are text."""
+def read_edge_list(path: Path) -> GraphTables:
+    """Reads a file that `networkx.write_edgelist` wrote; ids are text."""
     networkx = _networkx(path)
-    graph = _read(path, lambda file: networkx.read_edgelist(file, create_using=_multi(networkx)))
-    return _tables(graph)
+    kind = networkx.MultiGraph  # keeps repeated rows, which are counted later
+    return _tables(_read(path, lambda file: networkx.read_edgelist(file, create_using=kind)))
 
 
-def read_graph(path: Path, kind: str) -> Arrived:
+def read_graph(path: Path, kind: str) -> GraphTables:
     """Reads GraphML or GML; node and edge attributes become columns.
 
-    A GML node is known by its label where labels are unique, else by its number.
+    The id of a GML node is its label if labels are unique, else its number.
     """
     networkx = _networkx(path)
     if kind == ".graphml":
@@ -60,8 +60,8 @@ def read_graph(path: Path, kind: str) -> Arrived:
     return _tables(graph)
 
 
-def read_adjacency(path: Path) -> Arrived:
-    """Reads a square SciPy matrix (`scipy.sparse.save_npz`); nodes are its row numbers."""
+def read_adjacency(path: Path) -> GraphTables:
+    """Reads a square SciPy matrix (`scipy.sparse.save_npz`); ids are the row numbers."""
     import pyarrow
 
     coo = read_matrix(path)
@@ -76,7 +76,7 @@ def read_adjacency(path: Path) -> Arrived:
         "value": coo.data[present].astype(np.float64),
     }
     nodes = {"id": np.arange(coo.shape[0], dtype=np.int64)}
-    return Arrived(pyarrow.table(edges), pyarrow.table(nodes))
+    return GraphTables(pyarrow.table(edges), pyarrow.table(nodes))
 
 
 def _networkx(path: Path) -> Any:
@@ -85,10 +85,6 @@ def _networkx(path: Path) -> Any:
     except ImportError as error:
         raise MissingExtraError(f"reading {path.name}", "networkx") from error
     return networkx
-
-
-def _multi(networkx: Any) -> Any:
-    return networkx.MultiGraph
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -105,25 +101,25 @@ def _read(path: Path, reader: Any) -> Any:
         raise
     except RecursionError:
         raise GraphError(f"{path}: nested too deeply") from None
-    # NetworkX's parsers let whatever goes wrong through: KeyError, TypeError, AttributeError, …
+    # NetworkX's parsers do not wrap errors: a damaged file raises KeyError, TypeError, …
     except Exception as error:
         text = " ".join(str(error).split())[:160] or type(error).__name__
         raise GraphError(f"{path}: not a readable {path.suffix} file ({text})") from None
 
 
 def _refuse_doctype(path: Path) -> None:
-    """Refuses XML that declares a document type: entities can expand without end."""
+    """Refuses XML that declares a document type, whose entities can expand without end."""
 
     def refuse(*_: Any) -> None:
-        raise GraphError(f"{path}: declares a DOCTYPE, which GraphML has no use for; remove it")
+        raise GraphError(f"{path}: declares a DOCTYPE, which GraphML does not need; remove it")
 
     parser = expat.ParserCreate()
     parser.StartDoctypeDeclHandler = refuse
     _read(path, parser.ParseFile)
 
 
-def _tables(graph: Any) -> Arrived:
-    """Returns nodes and edges with their attributes, in the graph's own order."""
+def _tables(graph: Any) -> GraphTables:
+    """Returns nodes and edges with their attributes, in the graph's order."""
     nodes = {"id": list(graph.nodes)}
     edges: dict[str, list[Any]] = {"source": [], "target": []}
     for name in _attributes(dict(graph.nodes(data=True)).values()):
@@ -136,7 +132,7 @@ def _tables(graph: Any) -> Arrived:
     for name in _attributes(values for _, _, values in listed):
         if name not in ("source", "target"):
             edges[name] = [values.get(name) for _, _, values in listed]
-    return Arrived(_arrow(edges), _arrow(nodes))
+    return GraphTables(_arrow(edges), _arrow(nodes))
 
 
 def _attributes(mappings: Any) -> list[str]:
@@ -151,12 +147,13 @@ def _arrow(columns: dict[str, list[Any]]) -> Any:
 
     arrays = {}
     for name, values in columns.items():
+        # An Arrow column has one type: mixed or nested values become text.
         kinds = {type(value) for value in values} - {type(None)}
         if (kinds and not kinds <= {int, float, bool, str}) or (str in kinds and len(kinds) > 1):
             values = [None if value is None else str(value) for value in values]
         try:
             arrays[name] = pyarrow.array(values)
-        except (pyarrow.ArrowException, OverflowError):  # an integer of more than 64 bits
+        except (pyarrow.ArrowException, OverflowError):  # an integer that needs more than 64 bits
             arrays[name] = pyarrow.array([None if v is None else str(v) for v in values])
         if arrays[name].type == pyarrow.null():
             kind = pyarrow.string() if name in ("id", "source", "target") else pyarrow.float64()

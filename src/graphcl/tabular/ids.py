@@ -1,7 +1,8 @@
-"""Node ids: kept as they came, and numbered.
+"""Columns of node ids, and the type that keeps every id unchanged.
 
-An id is an integer or a text. A format without types (CSV) has integers where every id is written
-as one would write an integer; `007`, `1e3` or a number of more than 64 bits make them all texts.
+An id is an integer or a string. In a format without types (CSV), ids are integers if all of them
+are written in the usual form of an integer. One `007`, `1e3` or number of more than 64 bits makes
+all of them strings.
 """
 
 from dataclasses import dataclass
@@ -21,10 +22,10 @@ class IdColumn:
     """A column of ids in a table of the session.
 
     Attributes:
-        source: where it came from.
-        name: what the user calls the column.
+        source: the table that the column comes from.
+        name: the column's name in that table.
         table: the session's table.
-        column: its name there.
+        column: the column's name in the session's table.
     """
 
     source: Source
@@ -46,7 +47,7 @@ class IdColumn:
             )
 
     def padded(self, duck: Duck) -> int:
-        """Returns how many ids of an untyped file begin or end with a space."""
+        """Counts the ids of an untyped file that begin or end with a space."""
         if not self.source.untyped:
             return 0
         column = quoted(self.column)
@@ -54,7 +55,7 @@ class IdColumn:
         return int(count)
 
     def kind(self, duck: Duck) -> str:
-        """Returns BIGINT, UBIGINT or VARCHAR: the narrowest that keeps every id as it came."""
+        """Returns BIGINT, UBIGINT or VARCHAR: the first of them that keeps every id unchanged."""
         given, column = self.source.columns[self.name], quoted(self.column)
         if given in INTEGERS:
             return "BIGINT"
@@ -65,8 +66,8 @@ class IdColumn:
             return "UBIGINT" if low >= 0 and high < 2**64 else "VARCHAR"
         if given not in TEXTS:
             raise GraphError(
-                f"{self.source.name}: column {self.name!r} is {given}; ids are integers or texts: "
-                f'cast it in a query: SELECT CAST("{self.name}" AS BIGINT), …'
+                f"{self.source.name}: column {self.name!r} is {given}; ids are integers or "
+                f'strings: cast it in a query: SELECT CAST("{self.name}" AS BIGINT), …'
             )
         if not self.source.untyped:
             return "VARCHAR"
@@ -78,5 +79,5 @@ class IdColumn:
 
 
 def common_kind(kinds: set[str]) -> str:
-    """Returns the type in which ids of several columns are compared."""
+    """Returns the type in which the ids of several columns are compared."""
     return kinds.pop() if len(kinds) == 1 else "VARCHAR"

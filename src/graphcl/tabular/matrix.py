@@ -1,4 +1,4 @@
-"""Node features that come as a matrix: `.npy`, `.npz` or SciPy; rows are nodes."""
+"""Reads matrices: node features (`.npy`, `.npz` or SciPy), and adjacencies of SciPy."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,46 +6,50 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 
 from graphcl.errors import GraphError
+from graphcl.files.npy import read_npy
 from graphcl.files.npz import read_npz
 from graphcl.graphs import validation
-from graphcl.tabular.arrays import is_matrix, read_matrix, read_npy
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
+# The arrays that `scipy.sparse.save_npz` writes for each format, in the constructors' order.
+_PARTS = {"csr": ("data", "indices", "indptr"), "csc": ("data", "indices", "indptr")}
+_PARTS["coo"] = ("data", "row", "col")
 
 
 @dataclass(frozen=True)
 class NodeMatrix:
-    """A feature matrix and what came with it.
+    """A feature matrix and the optional arrays from the same file.
 
     Attributes:
         x: float32 ``[rows, features]``, dense or CSR.
-        names: ids of the rows; None where they are the row numbers.
+        node_ids: ids of the rows; None if the row numbers are the ids.
         y: class numbers, or None.
-        masks: the split, by name.
+        masks: the masks of the split, by name.
     """
 
     x: Any
-    names: npt.NDArray[Any] | None = None
+    node_ids: npt.NDArray[Any] | None = None
     y: npt.NDArray[np.int64] | None = None
     masks: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
 
-    def ids(self) -> Any:
-        """Returns the ids as an Arrow table of one column."""
+    def id_table(self) -> Any:
+        """Returns the ids as an Arrow table with one column."""
         import pyarrow
 
-        names = np.arange(self.x.shape[0]) if self.names is None else self.names
-        if names.dtype.kind == "O":
-            names = np.array([str(name) for name in names])
-        return pyarrow.table({"id": pyarrow.array(names.tolist())})
+        ids = np.arange(self.x.shape[0]) if self.node_ids is None else self.node_ids
+        if ids.dtype.kind == "O":
+            ids = np.array([str(name) for name in ids])
+        return pyarrow.table({"id": pyarrow.array(ids.tolist())})
 
 
 def read(text: str) -> NodeMatrix | None:
-    """Reads a matrix; None where `text` does not name an array file.
+    """Reads a feature matrix; returns None if `text` does not name an array file.
 
-    An `.npz` is what `scipy.sparse.save_npz` writes, or holds ``x`` (or one array alone) and,
-    where there are any, ``node_ids``, ``y`` and masks.
+    An `.npz` file comes from `scipy.sparse.save_npz`, or contains ``x`` (or a single array) and
+    optionally ``node_ids``, ``y`` and masks.
     """
     path = Path(text)
     if path.suffix.lower() not in (".npy", ".npz"):
@@ -53,8 +57,10 @@ def read(text: str) -> NodeMatrix | None:
     if not path.is_file():
         raise GraphError(f"{path}: no such file")
     suffix = path.suffix.lower()
-    arrays = {"x": read_npy(path)} if suffix == ".npy" else read_npz(path, None, GraphError)
-    if is_matrix(arrays):
+    arrays = (
+        {"x": read_npy(path, GraphError)} if suffix == ".npy" else read_npz(path, None, GraphError)
+    )
+    if _is_scipy(arrays):
         return NodeMatrix(_features(path, read_matrix(path)))
     x = arrays.pop("x") if "x" in arrays else None
     if x is None and len(arrays) == 1:
@@ -69,17 +75,49 @@ def read(text: str) -> NodeMatrix | None:
     rows = x.shape[0]
     masks = {name: validation.mask(arrays.get(name), rows, name) for name in _MASKS}
     validation.check_disjoint(masks)
-    names = arrays.get("node_ids")
-    if names is not None and (names.shape != (rows,) or names.dtype.kind not in "iuU"):
+    ids = arrays.get("node_ids")
+    if ids is not None and (ids.shape != (rows,) or ids.dtype.kind not in "iuU"):
         raise GraphError(
-            f"{path}: node_ids: expected {rows} integers or texts; got {names.dtype} {names.shape}"
+            f"{path}: node_ids: expected {rows} integers or strings; got {ids.dtype} {ids.shape}"
         )
     return NodeMatrix(
         x,
-        names,
+        ids,
         validation.labels(arrays.get("y"), rows),
         {name: mask for name, mask in masks.items() if mask is not None},
     )
+
+
+def read_matrix(path: Path) -> scipy.sparse.coo_array:
+    """Reads a file that `scipy.sparse.save_npz` wrote, and checks the matrix's indices."""
+    arrays = read_npz(path, None, GraphError)
+    if not _is_scipy(arrays):
+        raise GraphError(f"{path}: is not a SciPy matrix; write one with scipy.sparse.save_npz")
+    kind = arrays["format"].reshape(-1)[:1].astype(str)
+    name = str(kind[0]) if len(kind) else ""
+    if name not in _PARTS:
+        raise GraphError(f"{path}: a SciPy matrix in format {name[:10]!r}; save its .tocsr()")
+    missing = [part for part in _PARTS[name] if part not in arrays]
+    if missing:
+        raise GraphError(f"{path}: damaged: the SciPy matrix has no array {missing[0]!r}")
+    data, first, second = (arrays[part] for part in _PARTS[name])
+    try:
+        height, width = (int(size) for size in arrays["shape"])
+        shape = (height, width)
+        if name == "coo":
+            return scipy.sparse.coo_array((data, (first, second)), shape=shape)
+        build = scipy.sparse.csr_array if name == "csr" else scipy.sparse.csc_array
+        matrix = build((data, first, second), shape=shape)
+        matrix.check_format(full_check=True)
+    except (ValueError, TypeError, OverflowError, IndexError) as error:
+        text = " ".join(str(error).split())[:120]
+        raise GraphError(f"{path}: damaged: not a SciPy matrix ({text})") from None
+    return matrix.tocoo()
+
+
+def _is_scipy(arrays: dict[str, npt.NDArray[Any]]) -> bool:
+    """Returns whether the arrays of an `.npz` file are those of `scipy.sparse.save_npz`."""
+    return {"format", "shape", "data"} <= arrays.keys()
 
 
 def _features(path: Path, x: Any) -> Any:

@@ -1,7 +1,7 @@
-"""From the columns of a node table to features, labels and splits.
+"""Turns the columns of a node table into features, labels and splits.
 
-Numbers become features as they are. Text is refused, or one-hot encoded on request. Nothing is
-filled in unasked: a missing value is named by its row and column.
+Numbers become features unchanged. Text is refused, or one-hot encoded on request. A missing value
+is an error that names its row and column, unless the caller asks to fill missing values in.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,9 +26,9 @@ class Feature:
     """A column that becomes one feature, or one per category.
 
     Attributes:
-        column: its name.
-        sql: an expression over ``node_rows``: a number, or the text of its category.
-        categories: for a column that is one-hot encoded.
+        column: the column's name.
+        sql: an expression over ``node_rows``: a number, or the text of a category.
+        categories: the categories of a one-hot encoded column, or None.
     """
 
     column: str
@@ -37,7 +37,7 @@ class Feature:
 
     @property
     def names(self) -> list[str]:
-        """Names of the features it becomes."""
+        """The names of the features that the column becomes."""
         if self.categories is None:
             return [self.column]
         return [f"{self.column}={category}" for category in self.categories]
@@ -48,11 +48,11 @@ class NodeFeatures:
 
     Args:
         duck: the session.
-        source: the table's origin.
-        used: columns that are something else: id, label, split, ignored.
+        source: the table that ``node_rows`` was read from.
+        used: columns that are not features: id, label, split and ignored ones.
         one_hot: columns to encode.
-        missing: ``refuse``, or what to fill in: ``zero`` or the column's ``mean``.
-        like: names of the features to make, in this order; empty takes every column.
+        missing: ``refuse``, or the value to fill in: ``zero`` or the column's ``mean``.
+        like: names of the features to make, in this order; if empty, every column is used.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class NodeFeatures:
         self.names = [name for feature in self.features for name in feature.names]
 
     def batches(self) -> Iterator[npt.NDArray[np.float32]]:
-        """Yields blocks of rows ``[rows, features]`` in the order of the table."""
+        """Yields blocks ``[rows, features]`` in the order of the table."""
         if not self.features:
             return
         picked = ", ".join(f"{feature.sql} AS f{n}" for n, feature in enumerate(self.features))
@@ -98,7 +98,7 @@ class NodeFeatures:
             yield block
 
     def _columns_like(self, columns: list[str], one_hot: Sequence[str]) -> list[str]:
-        """Returns the columns behind the features that are wanted, in their order."""
+        """Returns the columns that the wanted features come from, in the features' order."""
         wanted: dict[str, None] = {}
         for name in self._like:
             encoded = [column for column in one_hot if name.startswith(f"{column}=")]
@@ -111,18 +111,20 @@ class NodeFeatures:
         return list(wanted)
 
     def _refuse_leak(self, name: str) -> None:
+        """Refuses a column that looks like a label or a split: as a feature it would leak."""
         for option, known in (("label", LABELS), ("split", SPLITS)):
             if name.lower() in known:
                 raise GraphError(
-                    f"{self._source.name}: column {name!r} would become a feature, but is called "
+                    f"{self._source.name}: column {name!r} would become a feature, but is named "
                     f"like a {option}: pass --{option} {_shell(name)}, or --ignore {_shell(name)}"
                 )
 
     def _numeric(self, names: list[str]) -> list[Feature]:
-        """Returns features of columns that hold numbers; refuses the others."""
+        """Returns the features of numeric columns; refuses other columns."""
         if not names:
             return []
         values = {name: self._value(name) for name in names}
+        # One pass over the table for all columns: missing values, numbers and mean of each.
         aggregates = [
             f"count(*) FILTER ({self._absent(name)}), count({values[name]}), avg({values[name]})"
             for name in names
@@ -147,9 +149,10 @@ class NodeFeatures:
     def _check_kind(self, name: str, rows: int, absent: int, numbers: int) -> None:
         where, advice = self._source.name, f"leave the column out with --ignore {_shell(name)}"
         if absent == rows and rows > 0:
-            raise GraphError(f"{where}: column {name!r} has no value at all; {advice}")
+            raise GraphError(f"{where}: column {name!r} has no values; {advice}")
         if absent + numbers == rows:
             return
+        # A column that is mostly numbers has a typing error; any other is text.
         found = self._duck.row(
             f"SELECT rowid, {quoted(name)}::VARCHAR FROM node_rows WHERE NOT {self._absent(name)} "
             f"AND {self._value(name)} IS NULL ORDER BY rowid LIMIT 1"
@@ -193,7 +196,7 @@ class NodeFeatures:
         self.unknown += sum(category not in known for (category,) in found) if known else 0
         listed = known or [category for (category,) in found]
         if not listed:
-            raise GraphError(f"{self._source.name}: --one-hot: column {name!r} has no value at all")
+            raise GraphError(f"{self._source.name}: --one-hot: column {name!r} has no values")
         if len(listed) > MAX_CATEGORIES:
             raise GraphError(
                 f"{self._source.name}: --one-hot: column {name!r} has more than "
@@ -207,7 +210,7 @@ class NodeFeatures:
         return Feature(name, sql, tuple(listed))
 
     def _absent(self, name: str) -> str:
-        """Returns the SQL condition that a value is missing."""
+        """Returns an SQL condition that is true for missing values."""
         column, kind = quoted(name), self._source.columns[name]
         if kind in ("FLOAT", "DOUBLE"):
             return f"({column} IS NULL OR isnan({column}))"
@@ -217,7 +220,7 @@ class NodeFeatures:
         return f"({column} IS NULL OR lower(trim({column})) IN ({words}))"
 
     def _value(self, name: str) -> str:
-        """Returns the SQL expression of a column's number; NULL where it is none."""
+        """Returns an SQL expression for a column's number: NULL if a value is not a number."""
         column, kind = quoted(name), self._source.columns[name]
         if self._source.untyped:
             return (
@@ -256,9 +259,9 @@ def _fill(block: npt.NDArray[np.float32], column: Any, feature: Feature) -> None
 def read_labels(
     duck: Duck, source: Source, name: str
 ) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
-    """Returns a class number per row (−1: none) and what the classes are called.
+    """Returns a class number per row (−1 if there is none) and the names of the classes.
 
-    Integers 0 … C − 1 stay as they are; anything else is numbered in sorted order.
+    Integers 0 … C − 1 are the class numbers; other values are numbered in sorted order.
     """
     column = quoted(name)
     empty = f"{column} IS NULL OR trim({column}::VARCHAR) = ''"
@@ -271,7 +274,7 @@ def read_labels(
         where=source.name,
     )
     if numbers is None:
-        raise GraphError(f"{source.name}: --label: column {name!r} has no value at all")
+        raise GraphError(f"{source.name}: --label: column {name!r} has no values")
     if numbers and not text_only and low >= -1:
         absent = f"{empty} OR {whole} = -1"
         order = f"{whole}"
@@ -302,7 +305,7 @@ def _as_double(column: str) -> str:
 
 
 def read_split(duck: Duck, source: Source, name: str) -> dict[str, npt.NDArray[np.bool_]]:
-    """Returns the masks that a column of train, val and test describes; empty is none of them."""
+    """Returns the masks of a column of train, val and test; an empty cell is in no mask."""
     words = {
         "train_mask": ("train", "training"),
         "val_mask": ("val", "valid", "validation", "dev"),
@@ -319,8 +322,8 @@ def read_split(duck: Duck, source: Source, name: str) -> dict[str, npt.NDArray[n
     )
     if wrong:
         raise GraphError(
-            f"{source.name}: row {wrong[0][0] + 1}, column {name!r}: {_short(wrong[0][1])} is no "
-            "split; known: train, val, test, or nothing"
+            f"{source.name}: row {wrong[0][0] + 1}, column {name!r}: {_short(wrong[0][1])} is not "
+            "a split; known: train, val, test, or an empty cell"
         )
     masks = {}
     for mask, group in words.items():

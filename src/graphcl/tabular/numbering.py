@@ -1,6 +1,6 @@
-"""Edges and nodes in one session: loaded, checked, and numbered 0 … num_nodes − 1.
+"""Loads edges and nodes into one session, checks them, and numbers the nodes from 0.
 
-Nodes of a table keep its order. Nodes that only edges name are numbered in sorted order.
+Nodes of a node table keep its order. Nodes that only edges name are numbered in sorted order.
 """
 
 from collections.abc import Callable
@@ -21,15 +21,15 @@ class NumberedTables:
 
     Attributes:
         duck: the session.
-        options: what the caller said.
-        report: what was found so far.
+        options: the caller's options.
+        report: what has been found so far.
         edges: the list of edges.
         nodes: the node table, or None.
-        matrix: the feature matrix that is given in its place, or None.
-        features: the features among the node table's columns, or None.
-        id_kind: the type that the ids leave in.
+        matrix: the feature matrix that is given instead of a node table, or None.
+        features: the features from the node table's columns, or None.
+        id_kind: the DuckDB type of the ids in the resulting graph.
         num_nodes: number of nodes.
-        table_rows: how many of them the node table has; those come first.
+        table_rows: how many nodes are in the node table; they come first.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class NumberedTables:
         on_step("numbering the nodes")
         kinds = {column.kind(duck) for column in ends} if self.report.counts.rows else set()
         if self.nodes is None:
-            kind = self._number_ends_alone(kinds)
+            kind = self._number_nodes_of_edges(kinds)
         else:
             kind = self._number_table(self.nodes, kinds)
         counts = self.report.counts
         counts.dangling = number_ends(duck, kind=kind, weighted=options.weight is not None)
         if counts.dangling:
-            self._meet_strangers(kind)
+            self._handle_unknown_nodes(kind)
         (self.num_nodes,) = duck.row("SELECT count(*) FROM nodes")
         (counts.self_loops,) = duck.row("SELECT count(*) FROM pairs WHERE u = v")
 
@@ -116,23 +116,23 @@ class NumberedTables:
             )
 
     def _load_nodes(self) -> Source | None:
-        """Makes ``node_rows`` from the node table, where there is one."""
+        """Creates ``node_rows`` from the node table, if there is one."""
         given, duck = self.options.nodes, self.duck
         if given is not None and not is_query(given):
             self.matrix = node_matrix.read(given)
         if self.matrix is not None:
-            duck.load("node_rows", self.matrix.ids())
+            duck.load("node_rows", self.matrix.id_table())
             return Source(str(given), "node_rows", duck.columns("node_rows"))
         source = self.edges.nodes
         if given is not None:
             source = self._open(given, "nodes")
-            source = source.nodes or source  # of a graph file, its nodes
+            source = source.nodes or source  # a graph file has a node table of its own
         if source is not None:
             duck.run(f"CREATE TABLE node_rows AS FROM {source.relation}", where=source.name)
         return source
 
-    def _number_ends_alone(self, kinds: set[str]) -> str:
-        """Numbers the nodes that edges name; there is no node table."""
+    def _number_nodes_of_edges(self, kinds: set[str]) -> str:
+        """Numbers the nodes that the edges name, without a node table."""
         options = self.options
         for option, value in (
             ("--label", options.label),
@@ -144,7 +144,7 @@ class NumberedTables:
             if value:
                 raise GraphError(f"{option}: there is no node table; pass --nodes")
         if not self.report.counts.rows:
-            raise GraphError(f"{self.edges.name}: has no rows; a graph needs at least a node")
+            raise GraphError(f"{self.edges.name}: has no rows; a graph needs at least one node")
         self.id_kind = kind = common_kind(kinds)
         self.duck.run(
             "CREATE TABLE nodes AS SELECT key, row_number() OVER (ORDER BY key) - 1 AS number "
@@ -159,7 +159,7 @@ class NumberedTables:
         column = IdColumn(source, name, "node_rows", name)
         (self.table_rows,) = duck.row("SELECT count(*) FROM node_rows")
         if not self.table_rows:
-            raise GraphError(f"{source.name}: has no rows; a graph needs at least a node")
+            raise GraphError(f"{source.name}: has no rows; a graph needs at least one node")
         column.check_present(duck)
         self._note_padding(column)
         self.id_kind = column.kind(duck)
@@ -195,7 +195,7 @@ class NumberedTables:
         one_hot = table_columns.find_all(source, options.one_hot, "--one-hot")
         clash = next((name for name in one_hot if name in used), None)
         if clash is not None:
-            raise GraphError(f"{source.name}: --one-hot: column {clash!r} has another use")
+            raise GraphError(f"{source.name}: --one-hot: column {clash!r} is already used")
         if options.features == "structural":
             return
         found = NodeFeatures(
@@ -213,26 +213,26 @@ class NumberedTables:
             report.notes.append(f"nodes: {len(found.names)} features: {shown}")
         if found.unknown:
             new = counted(found.unknown, "category is", "categories are")
-            report.notes.append(f"nodes: {new} new to the model: zeros")
+            report.notes.append(f"nodes: {new} new to the model and encoded as zeros")
         if found.filled:
             filled = counted(found.filled, "missing value")
             filling = "the mean" if options.missing == "mean" else "zero"
             report.notes.append(f"nodes: {filled} filled with {filling}")
 
-    def _meet_strangers(self, kind: str) -> None:
-        """Refuses edges to nodes that the table does not have, or adds those nodes."""
+    def _handle_unknown_nodes(self, kind: str) -> None:
+        """Refuses edges to nodes that are not in the node table, or adds those nodes."""
         duck, counts = self.duck, self.report.counts
         duck.run(
-            f"CREATE TABLE strangers AS SELECT key, min(place) AS place FROM "
+            f"CREATE TABLE unknown_nodes AS SELECT key, min(place) AS place FROM "
             f"(SELECT CAST(s AS {kind}) AS key, rowid AS place FROM edges UNION ALL "
             f"SELECT CAST(t AS {kind}), rowid FROM edges) ANTI JOIN nodes USING (key) GROUP BY key"
         )
-        (strangers,) = duck.row("SELECT count(*) FROM strangers")
-        named = counted(strangers, "unknown node")
+        (unknown,) = duck.row("SELECT count(*) FROM unknown_nodes")
+        named = counted(unknown, "unknown node")
         rows = counted(counts.dangling, "edge names", "edges name")
         if not self.options.add_missing_nodes:
             value, place = duck.row(
-                "SELECT key::VARCHAR, place FROM strangers ORDER BY place, key LIMIT 1"
+                "SELECT key::VARCHAR, place FROM unknown_nodes ORDER BY place, key LIMIT 1"
             )
             raise GraphError(
                 f"{self.edges.name}: {rows} {named}, first {value!r} in row {place + 1}; add the "
@@ -240,12 +240,12 @@ class NumberedTables:
             )
         duck.run(
             "INSERT INTO nodes SELECT key, (SELECT count(*) FROM nodes) + "
-            "row_number() OVER (ORDER BY key) - 1 FROM strangers"
+            "row_number() OVER (ORDER BY key) - 1 FROM unknown_nodes"
         )
         if self.id_kind != kind:
             self.id_kind = "VARCHAR"
         number_ends(duck, kind=kind, weighted=self.options.weight is not None)
-        self.report.added_nodes = strangers
+        self.report.added_nodes = unknown
         self.report.notes.append(
             f"edges: {rows} {named}: added, with features of zero and without a label"
         )

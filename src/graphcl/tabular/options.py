@@ -1,4 +1,4 @@
-"""What is said of tables: by the caller before they are read, and by us after."""
+"""The options for reading tables, and the report on what was found in them."""
 
 import json
 from dataclasses import dataclass, field, fields
@@ -13,24 +13,25 @@ FEATURES = ("columns", "structural", "both")
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What the caller says of their tables; None and empty leave it to be guessed.
+    """How to read tables.
 
     Attributes:
-        nodes: the node table, as `graphcl.tabular.sources` names one; or a feature matrix.
-        source_column: column of the edges' first ends.
-        target_column: column of their second ends.
-        weight: column of positive edge weights.
-        id_column: column of the nodes' ids.
+        nodes: the node table: a file, ``FILE:TABLE`` of a database, an SQL query, or a feature
+            matrix.
+        source_column: column of the edges' first ends; None guesses it.
+        target_column: column of the edges' second ends; None guesses it.
+        weight: column of positive edge weights; None leaves edges unweighted.
+        id_column: column of the nodes' ids; None guesses it.
         label: column of the nodes' classes.
-        split: column of train, val or test.
+        split: column with the values train, val and test.
         one_hot: text columns to encode.
         ignore: columns of the node table to leave out.
-        missing: ``refuse``, or fill in ``zero`` or the column's ``mean``.
-        add_missing_nodes: nodes that only edges name become nodes, with features of zero.
-        features: ``columns``, ``structural`` (made from the edges alone) or ``both``.
-        header: whether delimited files begin with column names.
-        like: names of features to make, in this order: those that a model was trained on. Other
-            columns are left out, and a category that is not among them is none.
+        missing: ``refuse`` missing values, or fill in ``zero`` or the column's ``mean``.
+        add_missing_nodes: add nodes that only edges name, with features of zero.
+        features: ``columns``, ``structural`` (computed from the edges alone) or ``both``.
+        header: whether delimited files begin with column names; None guesses it.
+        like: names of the features to make, in this order: those that a model was trained on.
+            Other columns are left out, and a new category is encoded as zeros.
     """
 
     nodes: str | None = None
@@ -55,18 +56,19 @@ class TableOptions:
         require(self.features in FEATURES, "tables", "--features", known, self.features)
 
     def given(self) -> dict[str, Any]:
-        """Returns what differs from the defaults."""
+        """Returns the options that differ from the defaults."""
         pairs = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
         return {name: value for name, value, default in pairs if value != default}
 
     def record(self, report: "TableReport") -> str:
-        """Returns, as JSON, what it takes to read these tables, or others like them, again."""
+        """Returns the options as JSON, to read these tables or similar ones again."""
         return json.dumps(self.given() | {"like": report.column_features})
 
     def after(self, trained: "TableOptions") -> "TableOptions":
-        """Returns these options for tables whose model was trained on others.
+        """Returns these options, completed from the options of the training tables.
 
-        What is not said is as it was in training, but for the node table, labels and split.
+        An option that is not given is taken from `trained`, except those in `own`, which describe
+        particular tables.
         """
         own = ("nodes", "label", "split", "ignore", "add_missing_nodes")
         kept = {name: value for name, value in trained.given().items() if name not in own}
@@ -74,7 +76,7 @@ class TableOptions:
 
     @property
     def names(self) -> frozenset[str]:
-        """Every column name that was given, in lower case."""
+        """All column names that are given, in lower case."""
         single = (self.source_column, self.target_column, self.weight, self.id_column, self.label)
         listed = (*single, self.split, *self.one_hot, *self.ignore)
         return frozenset(name.lower() for name in listed if name)
@@ -82,7 +84,7 @@ class TableOptions:
 
 @dataclass
 class TableReport:
-    """What was found; `notes` are the lines a person reads."""
+    """What was found in the tables; `notes` are the lines that are shown to the user."""
 
     notes: list[str] = field(default_factory=list)
     columns: dict[str, str] = field(default_factory=dict)

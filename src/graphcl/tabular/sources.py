@@ -1,7 +1,7 @@
-"""What ``--edges`` and ``--nodes`` name: a file, a table in a database, or an SQL query.
+"""Resolves ``--edges`` and ``--nodes``: a file, a table in a database, or an SQL query.
 
-A source is resolved to an SQL expression that DuckDB scans; nothing but a file's head is read
-before the columns are known.
+The result is an SQL expression that DuckDB scans later. Text, Parquet and DuckDB files are not read
+beyond what is needed to find their columns.
 """
 
 import re
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graphcl.errors import GraphError
-from graphcl.tabular import graph_formats as foreign
-from graphcl.tabular.delimited import shape_of
+from graphcl.tabular import graph_formats
+from graphcl.tabular.delimited import detect_dialect
 from graphcl.tabular.duck import Duck, file_literal, literal, quoted
 from graphcl.tabular.sqlite import choose_table, is_sqlite, load_sqlite
 
@@ -23,35 +23,22 @@ EDGE_FILES = (*TEXT, *PARQUET, *DATABASE, *GRAPHS)
 SUFFIXES = (*TEXT, *PARQUET, *DATABASE, *GRAPHS, *ARRAYS)
 
 _QUERY = re.compile(r"\s*(select|with|from)\s", re.IGNORECASE)
-_NAMES = frozenset(
-    [
-        "source",
-        "target",
-        "src",
-        "dst",
-        "from",
-        "to",
-        "id",
-        "node",
-        "node_id",
-        "label",
-        "weight",
-        "split",
-    ]
-)
+# Column names that mark the first line of a file as a header.
+_HEADER_NAMES = frozenset(("source", "target", "src", "dst", "from", "to", "id", "node", "node_id"))
+_HEADER_NAMES |= {"label", "weight", "split"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """A table that is not read yet.
+    """A table that has been found but not read.
 
     Attributes:
-        name: what messages call it.
+        name: the table's name in messages.
         relation: an SQL expression to select from.
         columns: names and DuckDB types, in order.
-        untyped: every column is text because the format knows nothing else (CSV), so that a
-            number is what looks like one.
-        nodes: the node table that came in the same file, or None.
+        untyped: whether every column is text because the format has no types (CSV). Text that
+            looks like a number is then a number.
+        nodes: the node table from the same file, or None.
     """
 
     name: str
@@ -62,12 +49,12 @@ class Source:
 
 
 def is_query(text: str) -> bool:
-    """Says whether `text` is SQL rather than a path."""
+    """Returns whether `text` is SQL rather than a path."""
     return _QUERY.match(text) is not None
 
 
 def looks_like_tables(text: str) -> bool:
-    """Says whether a graph argument names tables: an SQL query, or a file we know by its name."""
+    """Returns whether a graph argument is an SQL query, or a file with a known suffix."""
     return is_query(text) or _kind(_split_table(text)[0]) in EDGE_FILES
 
 
@@ -81,10 +68,10 @@ def open_source(
         text: a path, ``PATH:TABLE`` for a database, or an SQL query.
         role: ``edges`` or ``nodes``.
         header: whether a delimited file begins with column names; None guesses.
-        names: column names the caller has given.
+        names: column names that the caller has given.
 
     Raises:
-        GraphError: nothing is there, or it cannot be read.
+        GraphError: the source does not exist, or cannot be read.
     """
     if is_query(text):
         return _query(duck, text, role)
@@ -98,22 +85,21 @@ def open_source(
     if path.stat().st_size == 0:
         raise GraphError(f"{path}: is empty")
     if kind in TEXT:
-        if foreign.is_networkx_edge_list(path, kind):
-            return _arrived(duck, path, foreign.read_edge_list(path), role)
-        known = names | {name.lower() for name in names} | _NAMES
-        shape = shape_of(path, header=header, names=known)
-        return Source(
-            str(path), shape.scan(path), dict.fromkeys(shape.columns, "VARCHAR"), untyped=True
-        )
+        if graph_formats.is_networkx_edge_list(path, kind):
+            return _load_tables(duck, path, graph_formats.read_edge_list(path), role)
+        known = names | {name.lower() for name in names} | _HEADER_NAMES
+        dialect = detect_dialect(path, header=header, names=known)
+        columns = dict.fromkeys(dialect.columns, "VARCHAR")
+        return Source(str(path), dialect.scan(path), columns, untyped=True)
     if kind in PARQUET:
         relation = f"read_parquet({file_literal(path)})"
         return Source(str(path), relation, duck.columns(relation, where=str(path)))
     if kind in DATABASE:
         return _database(duck, path, table, role)
     if kind in GRAPHS:
-        return _arrived(duck, path, foreign.read_graph(path, kind), role)
+        return _load_tables(duck, path, graph_formats.read_graph(path, kind), role)
     if kind in ARRAYS:
-        return _arrived(duck, path, foreign.read_adjacency(path), role)
+        return _load_tables(duck, path, graph_formats.read_adjacency(path), role)
     known_suffixes = ", ".join(SUFFIXES)
     raise GraphError(f"{path}: unknown kind of file; known: {known_suffixes}, or an SQL query")
 
@@ -126,8 +112,8 @@ def _query(duck: Duck, sql: str, role: str) -> Source:
     return Source(name, f"({sql})", duck.columns(f"({sql})", where=name))
 
 
-def _arrived(duck: Duck, path: Path, found: foreign.Arrived, role: str) -> Source:
-    """Loads tables that another library has read."""
+def _load_tables(duck: Duck, path: Path, found: graph_formats.GraphTables, role: str) -> Source:
+    """Copies the tables of a graph file into the session."""
     sources = []
     for what, table in (("nodes", found.nodes), ("edges", found.edges)):
         if table is not None:
@@ -159,7 +145,7 @@ def _database(duck: Duck, path: Path, table: str | None, role: str) -> Source:
 
 
 def _split_table(text: str) -> tuple[Path, str | None]:
-    """Splits ``graph.db:edges``; a colon elsewhere belongs to the path."""
+    """Splits ``graph.db:edges``; a colon in any other file's name is part of the path."""
     before, colon, table = text.rpartition(":")
     if colon and _kind(Path(before)) in DATABASE:
         return Path(before), table

@@ -1,4 +1,4 @@
-"""SQLite files, read through Python's own `sqlite3` in chunks; DuckDB's reader is a download."""
+"""Reads SQLite files in chunks through Python's `sqlite3`; DuckDB would download its reader."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _MAGIC = b"SQLite format 3\x00"
 
 
 def is_sqlite(path: Path) -> bool:
-    """Says whether a file is a SQLite database, by its first bytes."""
+    """Returns whether a file is an SQLite database, by its first bytes."""
     with path.open("rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
@@ -21,11 +21,11 @@ def is_sqlite(path: Path) -> bool:
 def load_sqlite(duck: Duck, path: Path, table: str | None, *, into: str) -> str:
     """Copies a table or view into the session and returns its name.
 
-    SQLite gives every value a type of its own; a column here is integer, real or text by what its
-    values are, and text where they differ in kind.
+    In SQLite every value has its own type. A column becomes integer, real or text according to its
+    values: text if any value is text, else real if any is real.
     """
     try:
-        # Opened read-only: nothing of the user's is ever changed.
+        # Read-only: the user's database is never changed.
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     except sqlite3.Error as error:
         raise GraphError(f"{path}: {error}") from None
@@ -53,17 +53,17 @@ def _choose(connection: sqlite3.Connection, path: Path, table: str | None) -> st
 
 
 def choose_table(path: Path, table: str | None, listed: list[str]) -> str:
-    """Returns the table that is asked for, or the only one there is."""
+    """Returns the table that is asked for, or the only one in the database."""
     if not listed:
-        raise GraphError(f"{path}: holds no table")
+        raise GraphError(f"{path}: has no tables")
     if table is None and len(listed) == 1:
         return listed[0]
     known = ", ".join(listed[:10])
     if table is None:
-        raise GraphError(f"{path}: holds several tables ({known}); name one: {path}:{listed[0]}")
+        raise GraphError(f"{path}: has several tables ({known}); name one: {path}:{listed[0]}")
     if table not in listed:
         near = suggestion(table, listed)
-        raise GraphError(f"{path}: holds no table {table!r}; it holds {known}{near}")
+        raise GraphError(f"{path}: has no table {table!r}; it has {known}{near}")
     return table
 
 
@@ -79,7 +79,7 @@ def _kinds(connection: sqlite3.Connection, path: Path, table: str) -> dict[str, 
             )
         } - {"null"}
         if "blob" in found:
-            raise GraphError(f"{path}: column {name!r} of {table!r} holds blobs")
+            raise GraphError(f"{path}: column {name!r} of table {table!r} contains blobs")
         kinds[name] = "text" if "text" in found else "real" if "real" in found else "integer"
     return kinds
 

@@ -1,7 +1,7 @@
-"""Tables in: a list of edges and a table of nodes become the arrays of a graph.
+"""Turns a list of edges and a table of nodes into the arrays of a graph.
 
-DuckDB reads, numbers, sorts and merges in bounded memory; the arrays are filled batch by batch,
-in memory or in a store. Whatever was guessed, merged, left out or filled in is said.
+DuckDB reads, numbers, sorts and merges in bounded memory. The arrays are filled batch by batch, in
+memory or in a store. The report lists everything that was guessed, merged, left out or filled in.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,10 +23,10 @@ from graphcl.tabular.sources import Source
 
 
 class ArraySink(Protocol):
-    """Where arrays go: memory, or the writer of a store."""
+    """Where arrays are created: in memory, or by the writer of a store."""
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """Returns the array `name`, zeroed, to be filled."""
+        """Returns a new array of zeros, called `name`, for the caller to fill."""
 
     def shorten(self, name: str, length: int) -> None:
         """Cuts an array to its first `length` entries."""
@@ -59,24 +59,25 @@ def open_tables(
     """Opens tables, checks them and numbers the nodes.
 
     Args:
-        edges: the list of edges, as `graphcl.tabular.sources` names one.
-        options: the rest.
-        memory_limit: what DuckDB may hold before it works through files.
-        on_step: told what comes next.
+        edges: the list of edges: a file, ``FILE:TABLE`` of a database, or an SQL query.
+        options: the node table, and how to read both.
+        memory_limit: how much memory DuckDB may use before it spills to disk.
+        on_step: called with the name of each step before it starts.
 
     Raises:
-        GraphError: says which table, row and column, what was found, and what to do.
+        GraphError: a table is wrong; the message names the table, row and column, the value, and
+            what to do.
     """
     with Duck(memory_limit=memory_limit) as duck:
         yield Tables(NumberedTables(duck, edges, options, on_step=on_step))
 
 
 class Tables:
-    """Tables that are checked and numbered, ready to fill arrays.
+    """Tables that have been checked and numbered, and can fill arrays.
 
     Attributes:
         num_nodes: number of nodes.
-        report: what was found; complete once the structure is filled.
+        report: what was found; it is complete after `fill_structure`, `labels` and `masks`.
     """
 
     def __init__(self, numbered: NumberedTables) -> None:
@@ -87,7 +88,7 @@ class Tables:
 
     @property
     def num_features(self) -> int:
-        """Features that come from the tables."""
+        """Number of features from the tables; structural features are not counted."""
         if self._options.features == "structural":
             return 0
         if self._numbered.matrix is not None:
@@ -95,10 +96,10 @@ class Tables:
         return len(self._numbered.features.names) if self._numbered.features else 0
 
     def fill_structure(self, into: ArraySink, *, index: Any = np.int64) -> None:
-        """Fills ``indptr``, ``indices`` and, weighted, ``edge_weight``; completes the report.
+        """Fills ``indptr``, ``indices`` and, if there are weights, ``edge_weight``.
 
         Args:
-            into: where the arrays go.
+            into: where the arrays are created.
             index: the type of ``indices``.
         """
         counts, weighted = self.report.counts, self._options.weight is not None
@@ -107,6 +108,8 @@ class Tables:
         weight = into.array("edge_weight", (room,), np.float32) if weighted else None
         indptr = into.array("indptr", (self.num_nodes + 1,), np.int64)
         place = 0
+        # Entries are sorted by row, so a batch covers a range of rows. Its first row may have begun
+        # in the previous batch, hence `+=`. Row lengths become pointers at the end.
         for rows, columns, weights in Entries(self._duck, weighted, counts):
             part = slice(place, place + len(columns))
             indices[part] = columns
@@ -121,23 +124,23 @@ class Tables:
         np.cumsum(indptr, out=indptr)
         if weight is not None:
             if counts.symmetric:
-                weight[:place] *= np.float32(0.5)  # exact: both directions had been added
+                weight[:place] *= np.float32(0.5)  # exact; both directions were added up
             self._check_range(weight[:place])
-        del indices, weight
+        del indices, weight  # no map may be left when a store cuts its files
         into.shorten("indices", place)
         if weighted:
             into.shorten("edge_weight", place)
-        self.report.notes += _counted(self.report, weighted=weighted)
+        self.report.notes += _edge_notes(self.report, weighted=weighted)
 
     def fill_features(self, x: npt.NDArray[np.float32]) -> None:
-        """Fills the first `num_features` columns of a zeroed table of `num_nodes` rows."""
+        """Fills the first `num_features` columns of `x`, zeros with `num_nodes` rows."""
         place = 0
         for block in self._blocks():
             x[place : place + len(block), : block.shape[1]] = block
             place += len(block)
 
     def sparse_features(self) -> scipy.sparse.csr_array | None:
-        """Returns features that came sparse, as CSR; None where they did not."""
+        """Returns the features as CSR, or None if they were not given as a sparse matrix."""
         matrix = self._numbered.matrix
         if matrix is None or not scipy.sparse.issparse(matrix.x):
             return None
@@ -146,7 +149,7 @@ class Tables:
         return x
 
     def labels(self) -> npt.NDArray[np.int64] | None:
-        """Returns a class per node, −1 where there is none; None without labels."""
+        """Returns a class per node (−1 if it has none), or None if there are no labels."""
         matrix, given = self._numbered.matrix, self._options.label
         if given is None:
             return None if matrix is None or matrix.y is None else self._padded(matrix.y, -1)
@@ -163,7 +166,7 @@ class Tables:
         return self._padded(y, -1)
 
     def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
-        """Returns the split as masks; empty without one."""
+        """Returns the masks of the split; the dictionary is empty if there is no split."""
         matrix, given = self._numbered.matrix, self._options.split
         found = {} if matrix is None else matrix.masks
         if given is not None:
@@ -176,7 +179,7 @@ class Tables:
         return {name: self._padded(mask, False) for name, mask in found.items()}
 
     def node_ids(self) -> Any:
-        """Returns the ids as an Arrow column; None where they are 0 … num_nodes − 1 in order."""
+        """Returns the ids as an Arrow column, or None if they are 0 … num_nodes − 1 in order."""
         import pyarrow
 
         kind = self._numbered.id_kind
@@ -202,20 +205,20 @@ class Tables:
         return self._numbered.nodes
 
     def _padded(self, values: npt.NDArray[Any], filling: Any) -> npt.NDArray[Any]:
-        """Returns one value per node: those that were added have the `filling`."""
+        """Returns one value per node; nodes that only edges name get the value `filling`."""
         added = self.num_nodes - len(values)
         return np.concatenate([values, np.full((added, *values.shape[1:]), filling, values.dtype)])
 
     def _check_range(self, weight: npt.NDArray[np.float32]) -> None:
         if len(weight) and not (np.isfinite(weight).all() and (weight > 0).all()):
             raise GraphError(
-                f"{self._numbered.edges.name}: weights of an edge add up to more, or less, than "
-                "a float32 holds; divide them by a constant (only their ratios matter)"
+                f"{self._numbered.edges.name}: the weights of an edge add up to a number outside "
+                "the range of float32; divide them by a constant (only their ratios matter)"
             )
 
 
-def _counted(report: TableReport, *, weighted: bool) -> list[str]:
-    """Returns lines on what was merged, left out, or stands alone."""
+def _edge_notes(report: TableReport, *, weighted: bool) -> list[str]:
+    """Returns the report's lines about merged rows, self-loops and isolated nodes."""
     counts, notes = report.counts, []
     merged = "weights added" if weighted else "merged"
     if counts.self_loops:
