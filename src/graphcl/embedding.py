@@ -22,7 +22,7 @@ from graphcl.devices import available_memory_bytes
 from graphcl.distributed import current_share, fill_rows
 from graphcl.encoders import stated_layers
 from graphcl.errors import require
-from graphcl.files.npy import read_here_and_there
+from graphcl.files.npy import advise_random_reads
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import feature_tensor, stored_features
 from graphcl.kernels.adjacency import Adjacency, csr_matmul, self_weights
@@ -237,7 +237,7 @@ def _table(shape: tuple[int, int], like: Tensor, scratch: Path | None) -> Tensor
     with tempfile.TemporaryFile(dir=scratch) as file:
         os.posix_fallocate(file.fileno(), 0, 4 * shape[0] * shape[1])  # or a full disk is a crash
         table = np.memmap(file, dtype=np.float32, mode="r+", shape=shape)
-    read_here_and_there(table)  # neighbours' rows lie anywhere
+    advise_random_reads(table)  # neighbours' rows lie anywhere
     return torch.from_numpy(table)
 
 

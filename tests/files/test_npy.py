@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from graphcl.errors import GraphError
-from graphcl.files.npy import map_npy, read_here_and_there
+from graphcl.files.npy import advise_random_reads, map_npy
 
 SMAPS = Path("/proc/self/smaps")
 
@@ -21,6 +21,6 @@ def test_the_kernel_is_told_not_to_read_ahead(tmp_path):
     np.save(path, np.arange(5000.0).reshape(500, 10))
     table = map_npy(path, GraphError)
     assert "rr" not in flags(path)
-    read_here_and_there(table[3:, :4])  # a view serves as well
+    advise_random_reads(table[3:, :4])  # a view serves as well
     assert "rr" in flags(path)
     assert table[499, 9] == 4999

@@ -80,7 +80,7 @@ def regular_size(path: Path, error: type[InvalidInputError]) -> int:
     return found.st_size
 
 
-def read_here_and_there(*arrays: "np.memmap[Any, Any]") -> None:
+def advise_random_reads(*arrays: "np.memmap[Any, Any]") -> None:
     """Tells the kernel that the rows of mapped arrays will be read in random order.
 
     For arrays larger than memory, the kernel would otherwise read 32 pages around each row, and

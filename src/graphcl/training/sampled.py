@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from graphcl.distributed import ALONE, Share
 from graphcl.encoders import stated_layers
 from graphcl.errors import ParameterError, require
-from graphcl.files.npy import read_here_and_there
+from graphcl.files.npy import advise_random_reads
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import feature_tensor, stored_features
 from graphcl.kernels.blocks import retry_smaller
@@ -123,7 +123,7 @@ class SampledGraph:
         graph.check()
         mapped = [array for array in (graph.x, graph.indices) if isinstance(array, np.memmap)]
         if device.type == "cpu" and sum(array.nbytes for array in mapped) > free_memory_bytes():
-            read_here_and_there(*mapped)
+            advise_random_reads(*mapped)
         return cls(
             _dense_features(graph, device, feature_scaling, precision),
             borrow(graph.indptr).to(device),
