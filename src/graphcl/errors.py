@@ -6,8 +6,8 @@
     │   ├── GraphError                   edges, features, labels or masks that do not form a graph
     │   ├── DatasetError                 a dataset that is unknown, absent or damaged
     │   ├── RecipeError                  a recipe that is unknown or does not parse
-    │   ├── StoreError                   a store that is missing, damaged or in the way
-    │   └── RunError                     a run directory that is missing, damaged or in the way
+    │   ├── StoreError                   a store that is missing or damaged, or exists already
+    │   └── RunError                     a run that is missing or damaged, or exists already
     ├── MissingExtraError (ImportError)  an optional dependency is not installed
     └── TrainingError                    training cannot continue, or would not fit into memory
 
@@ -46,11 +46,11 @@ class RecipeError(InvalidInputError):
 
 
 class StoreError(InvalidInputError):
-    """A store is missing, damaged or in the way."""
+    """A store is missing or damaged, or exists already."""
 
 
 class RunError(InvalidInputError):
-    """A run directory is missing, damaged or in the way."""
+    """A run directory is missing or damaged, or exists already."""
 
 
 class MissingExtraError(GraphCLError, ImportError):

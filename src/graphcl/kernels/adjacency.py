@@ -151,8 +151,9 @@ class Adjacency:
     def twice(self) -> "Adjacency":
         """Returns two copies of the graph side by side, with no edge between them."""
         nodes, entries, looped = self.num_nodes, len(self.indices), self.looped
-        # The weights of both copies come first, then the self-weights of both: a diagonal position
-        # moves behind the second copy's weights, and in the second copy past the first one's nodes.
+        # The weights of both copies come first, then the self-weights of both. So a diagonal
+        # position moves past the second copy's weights; in the second copy, also past the first
+        # copy's self-weights.
         diagonal = looped.entries >= entries
         nodes_before = 0 if self.self_weight is None else nodes
         return Adjacency(

@@ -122,8 +122,8 @@ def _gather_mean(  # type: ignore[no-untyped-def]
     scale = np.float32(65536 / (65536 - np.int64(feature_limit)))
     for row in prange(parents.shape[0]):
         # Not summed in `out_0` and `out_1`: they are often a multiple of 4,096 bytes apart, and
-        # then each store stalls the other's load (measured: four times slower). The 16 more columns
-        # avoid such a distance here.
+        # then each store stalls the other's load (measured: four times slower). The 16 extra
+        # columns keep these two rows from such a distance at common widths.
         sums = np.zeros((2, width + 16), np.float32)
         sum_0, sum_1 = sums[0], sums[1]
         weight_0, weight_1 = np.float32(1), np.float32(1)

@@ -296,7 +296,7 @@ def nt_xent_across(
 
     Args:
         h1: embeddings of this process's rows in the first view, ``[m, d]``.
-        h2: likewise in the second view.
+        h2: embeddings of the same rows in the second view.
         temperature: τ > 0.
         num_nodes: M, the size of the global batch; its rows are split as `Share.rows` does.
         share: this process's share. A single process computes `nt_xent`.
