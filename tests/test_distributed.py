@@ -13,7 +13,7 @@ from graphcl.distributed import (
     ALONE,
     Share,
     any_of,
-    carriers,
+    choose_backends,
     current_share,
     fill_rows,
     from_rank,
@@ -166,10 +166,10 @@ def test_rows_of_embeddings_are_split_and_put_together(found, world):
         (["cpu", "cpu"], "gloo"),
     ],
 )
-def test_all_processes_agree_who_carries(places, expected):
+def test_all_processes_choose_the_same_backends(places, expected):
     store = dist.HashStore()
     with ThreadPoolExecutor(2) as pool:
-        found = pool.map(lambda rank: carriers(places[rank], store, rank, 2), range(2))
+        found = pool.map(lambda rank: choose_backends(places[rank], store, rank, 2), range(2))
         assert list(found) == [expected] * 2
 
 
@@ -181,7 +181,7 @@ def test_shares_are_in_order_and_equal_to_within_a_row():
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_alone_there_is_nobody_to_ask():
+def test_a_single_process_has_no_others_to_ask():
     assert current_share() == ALONE
     assert any_of(True, ALONE)
     assert json.loads(from_rank(b"[1]", ALONE)) == [1]

@@ -72,7 +72,7 @@ def train(folder, processes, **settings):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_more_processes_than_gpus_train_the_same_encoder(tmp_path, graph, mode):
-    """NCCL would refuse two processes on a GPU: gloo carries."""
+    """NCCL would refuse two processes on a GPU: gloo transfers everything."""
     np.savez(tmp_path / "mine.npz", edge_index=graph.edge_index(), x=graph.x, y=graph.y)
     processes = torch.cuda.device_count() + 1
     losses, weights = train(tmp_path, processes, **MODES[mode])

@@ -75,14 +75,14 @@ def test_a_node_has_the_share_of_itself_that_it_has_without_weights(heavy):
 def test_dropping_an_edge_leaves_self_weights_alone(heavy, generator):
     _, adjacency = graph_tensors(heavy, device=CPU)
     view = drop_edges(adjacency, 0.5, generator)
-    assert torch.equal(view.own, adjacency.own)
+    assert torch.equal(view.self_weight, adjacency.self_weight)
     kept = view.weight > 0
     assert 0.3 < kept.float().mean() < 0.7
     assert torch.equal(view.weight[kept], adjacency.weight[kept])
 
 
 @pytest.mark.parametrize("mode", ["full", "sampled"])
-def test_weights_of_one_are_no_weights_bit_for_bit(graph, recipe, mode):
+def test_weights_of_one_give_the_bits_of_an_unweighted_graph(graph, recipe, mode):
     ones = weighted(graph, np.ones(graph.num_edges))
     settings = {"mode": mode, "fan_out": 3, "batch_nodes": 20, "seed": 1, "device": "cpu"}
     plain = GraphCL(recipe, **settings).fit_transform(graph)

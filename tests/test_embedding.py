@@ -71,6 +71,20 @@ def test_a_failure_leaves_no_file(graph, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("step", ["graphcl.embedding.reserve", "graphcl.embedding._layer_by_layer"])
+def test_a_failure_leaves_the_old_file(graph, tmp_path, monkeypatch, step):
+    def fail(*_, **__):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(step, fail)
+    path = tmp_path / "h.npy"
+    path.write_text("old")
+    with pytest.raises(OSError, match="No space left"):
+        embed_graph(encoder_for(graph, "mean"), graph, device=CPU, out=path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_scaled_features(graph):
     encoder = encoder_for(graph, "mean")
     expected = embed(encoder, *graph_tensors(graph, device=CPU, feature_scaling="row"))

@@ -1,4 +1,4 @@
-"""Free memory: the least of the machine, the control group and the process's limits."""
+"""Free memory: the minimum over the machine, the control group and the process's limits."""
 
 import resource
 
@@ -7,7 +7,7 @@ from graphcl import memory
 
 def test_a_limit_of_the_process_counts():
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    used = memory._kilobytes(memory.Path("/proc/self/status"), "VmData")
+    used = memory._proc_bytes(memory.Path("/proc/self/status"), "VmData")
     resource.setrlimit(resource.RLIMIT_DATA, (used + 2**28, before[1]))
     try:
         assert 0 < memory.free_memory_bytes() <= 2**28
@@ -15,7 +15,7 @@ def test_a_limit_of_the_process_counts():
         resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
-def testcontrol_groups(tmp_path):
+def test_control_groups(tmp_path):
     own = tmp_path / "slice" / "job"
     own.mkdir(parents=True)
     (tmp_path / "me").write_text("0::/slice/job\n")

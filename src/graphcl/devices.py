@@ -7,10 +7,10 @@ from graphcl.memory import free_memory_bytes, peak_resident_bytes
 
 
 def resolve_device(name: str | torch.device) -> torch.device:
-    """Returns the device that `name` means here; `auto` is CUDA where there is one.
+    """Returns the device of that name; `auto` is CUDA if there is a GPU, else the CPU.
 
     Raises:
-        ParameterError: the name is none of the above, or that device is not present.
+        ParameterError: the name is not a device, or the device is not present.
     """
     text = str(name)
     if text == "auto":
@@ -35,13 +35,13 @@ def device_name(device: torch.device) -> str:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Starts a new measurement of `peak_memory_bytes` on a GPU; a CPU process has only one."""
+    """Starts a new measurement of `peak_memory_bytes` on a GPU; a CPU has one per process."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def available_memory_bytes(device: torch.device) -> int:
-    """Returns the memory that is free on a GPU, or that this process can still be given."""
+    """Returns the free memory of a GPU, or what this process can still allocate."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return free_memory_bytes()

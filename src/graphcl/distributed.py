@@ -1,8 +1,8 @@
-"""Several processes, one training: who has which rows, and what they tell each other.
+"""Several processes that train together: which rows each one has, and how they communicate.
 
-A group is what ``torchrun`` starts: it tells every process its rank and where to meet. Gloo carries
-what lies on CPUs and NCCL what lies on GPUs, unless processes share one. Without a group everything
-here is what one process does alone.
+``torchrun`` starts a group and tells every process its rank and where to meet the others. Gloo
+transfers tensors on CPUs and NCCL those on GPUs, unless processes share a GPU. Without a group, the
+functions here do what a single process needs.
 """
 
 import os
@@ -24,18 +24,20 @@ from graphcl.errors import require
 
 @dataclass(frozen=True)
 class Share:
-    """One process's part of anything that is split by rows: equal to within a row, in order.
+    """One process's part of a table that is split by rows, in the order of the ranks.
+
+    The parts differ in size by at most one row.
 
     Attributes:
         rank: this process's number, from 0.
-        world: how many processes there are.
+        world: the number of processes.
     """
 
     rank: int = 0
     world: int = 1
 
     def rows(self, count: int, rank: int | None = None) -> slice:
-        """Returns the rows of `count` that belong to `rank`, this process's own by default."""
+        """Returns which of `count` rows belong to `rank`, by default this process."""
         rank = self.rank if rank is None else rank
         each, more = divmod(count, self.world)
         start = rank * each + min(rank, more)
@@ -43,7 +45,7 @@ class Share:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes and speaks."""
+        """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
 
@@ -52,7 +54,7 @@ _apart: ContextVar[bool] = ContextVar("apart", default=False)
 
 
 def current_share() -> Share:
-    """Returns this process's place in the group it belongs to, if any."""
+    """Returns this process's share in its group; `ALONE` without a group."""
     if dist.is_available() and dist.is_initialized() and not _apart.get():
         return Share(dist.get_rank(), dist.get_world_size())
     return ALONE
@@ -60,7 +62,7 @@ def current_share() -> Share:
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """Lets each process of a group work by itself for a while, as on trainings of its own."""
+    """Lets each process of a group work alone for a while, for example on its own trainings."""
     token = _apart.set(True)
     try:
         yield
@@ -69,22 +71,22 @@ def apart() -> Iterator[None]:
 
 
 def launched() -> bool:
-    """Says whether ``torchrun`` started this process."""
+    """Returns whether ``torchrun`` started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def first_process() -> bool:
-    """Says whether this process writes and speaks; the others of a group are silent."""
+    """Returns whether this process writes files and prints; the others of a group do not."""
     return not launched() or os.environ.get("RANK", "0") == "0"
 
 
 def restarted() -> bool:
-    """Says whether ``torchrun`` started this process in place of one that died."""
+    """Returns whether ``torchrun`` started this process to replace one that died."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def local_device(device: torch.device) -> torch.device:
-    """Returns this process's own GPU where ``cuda`` is asked for without a number."""
+    """Returns this process's own GPU if `device` is ``cuda`` without a number, else `device`."""
     named: int | None = device.index
     if device.type == "cuda" and named is None and launched():
         return torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
@@ -93,11 +95,11 @@ def local_device(device: torch.device) -> torch.device:
 
 @contextmanager
 def group(device: torch.device, *, patience: timedelta | None = None) -> Iterator[Share]:
-    """Joins the group that ``torchrun`` made, if it did, and leaves it at the end.
+    """Joins the group that ``torchrun`` started, if any, and leaves it at the end.
 
     Args:
         device: where this process computes.
-        patience: how long to wait for each other; PyTorch's own by default.
+        patience: how long processes wait for each other; PyTorch's default if None.
     """
     if not launched() or int(os.environ["WORLD_SIZE"]) == 1 or dist.is_initialized():
         yield current_share()
@@ -106,11 +108,12 @@ def group(device: torch.device, *, patience: timedelta | None = None) -> Iterato
         torch.cuda.set_device(device)
     store, rank, world = next(rendezvous("env://"))
     if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
-        # torchrun's store outlives a restart: without a name of its own, an attempt would read the
-        # addresses of dead processes. Of several hosts each counts its own restarts; there
-        # TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives every attempt its own store.
+        # torchrun's store survives a restart: without its own prefix, an attempt would read the
+        # addresses of dead processes. Several hosts would not agree on the prefix, as each counts
+        # its own restarts; there, set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 to get a store for
+        # every attempt.
         store = PrefixStore(f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
-    backends = carriers(_place(device), store, rank, world)
+    backends = choose_backends(_place(device), store, rank, world)
     dist.init_process_group(backends, store=store, rank=rank, world_size=world, timeout=patience)
     try:
         yield current_share()
@@ -119,34 +122,35 @@ def group(device: torch.device, *, patience: timedelta | None = None) -> Iterato
 
 
 def _place(device: torch.device) -> str:
-    """Returns a name that no other device has, on any host."""
+    """Returns ``cpu``, or a name of a GPU that is unique across hosts."""
     if device.type != "cuda":
         return "cpu"
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
-def carriers(place: str, store: Any, rank: int, world: int) -> str:
-    """Returns the backends that carry what lies where, the same for every process of a group.
+def choose_backends(place: str, store: Any, rank: int, world: int) -> str:
+    """Returns the backends of a group for CPUs and GPUs; every process gets the same answer.
 
-    Gloo even beside NCCL: what hosts agree on must not make a GPU wait. NCCL refuses two processes
-    on one GPU, and has nothing to offer to CPUs; then gloo carries everything, by way of the hosts'
-    memory.
+    NCCL refuses two processes on one GPU and does not support CPUs; then gloo transfers everything,
+    through the hosts' memory. With NCCL, gloo still transfers tensors on CPUs, so that a GPU does
+    not wait for what the hosts agree on.
 
     Args:
         place: ``cpu``, or the name of this process's GPU.
         store: where the processes meet.
         rank: this process's number.
-        world: how many there are.
+        world: the number of processes.
     """
     store.set(f"place-{rank}", place)
-    places = {store.get(f"place-{each}").decode() for each in range(world)}  # waits for each
+    places = {store.get(f"place-{each}").decode() for each in range(world)}  # waits for it
     return "gloo" if "cpu" in places or len(places) < world else "cpu:gloo,cuda:nccl"
 
 
 def gather_rows(rows: Tensor, share: Share, count: int) -> Tensor:
-    """Returns all `count` rows, of which each process has its share.
+    """Returns all `count` rows; each process passes its share as `rows`.
 
-    Every process receives (world − 1) / world of the result; shares are padded to one size.
+    Every process receives (world − 1) / world of the result. Shares are padded to one size, which
+    `all_gather` requires.
     """
     if share.world == 1:
         return rows
@@ -164,7 +168,7 @@ def gather_rows(rows: Tensor, share: Share, count: int) -> Tensor:
 
 
 def fill_rows(table: Tensor, share: Share) -> None:
-    """Completes `table` in place: each process has written its share of the rows."""
+    """Completes `table` in place after each process has written its share of the rows."""
     for rank in range(share.world if share.world > 1 else 0):
         rows = share.rows(len(table), rank)
         if rows.stop > rows.start:
@@ -172,14 +176,14 @@ def fill_rows(table: Tensor, share: Share) -> None:
 
 
 def sum_over(value: Tensor, share: Share) -> Tensor:
-    """Returns the sum of a tensor over all processes, in place."""
+    """Returns the sum of a tensor over all processes; it overwrites `value`."""
     if share.world > 1:
         dist.all_reduce(value)
     return value
 
 
 def any_of(asked: bool, share: Share) -> bool:
-    """Says whether any process says so; all hear the same answer."""
+    """Returns whether any process asked; all processes get the same answer."""
     if share.world == 1:
         return asked
     flag = torch.tensor([int(asked)])
@@ -188,7 +192,7 @@ def any_of(asked: bool, share: Share) -> bool:
 
 
 def from_rank(data: bytes, share: Share, *, rank: int = 0) -> bytes:
-    """Returns the bytes that `rank` passed, on every rank; what others pass is not looked at."""
+    """Returns the bytes that `rank` passed, on every rank; what others pass is ignored."""
     if share.world == 1:
         return data
     size = torch.tensor([len(data)])
@@ -203,10 +207,10 @@ def from_rank(data: bytes, share: Share, *, rank: int = 0) -> bytes:
 
 
 def data_parallel(module: nn.Module, share: Share) -> nn.Module:
-    """Returns `module` with gradients **summed** over the processes; itself where there is one.
+    """Returns `module` with gradients **summed** over the processes; unchanged for one process.
 
     `DistributedDataParallel` would average them. Our loss is a mean over the global batch, and each
-    process computes the gradient that flows through its own rows: their sum is the gradient.
+    process computes the gradient through its own rows, so the gradient of the loss is the sum.
     """
     if share.world == 1:
         return module
@@ -217,7 +221,7 @@ def data_parallel(module: nn.Module, share: Share) -> nn.Module:
 
 def _sum_gradients(
     _state: object,
-    bucket: dist.GradBucket,  # type: ignore[name-defined]  # the hook must say so
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP checks this annotation
 ) -> torch.futures.Future[torch.Tensor]:
     work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
     summed: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda f: f.value()[0])

@@ -1,9 +1,9 @@
-"""Inference: embeddings of the nodes of a graph, exact, without perturbation.
+"""Inference: the exact embeddings of the nodes of a graph, without perturbation.
 
-A small graph is encoded at once. A large one goes layer by layer: layer l is computed for all the
-nodes it is needed on, block of rows by block of rows, before layer l + 1 begins. A block needs the
-rows of its nodes' neighbours in the layer below, and nothing else, so two layers are held at a
-time and the result is the same as that of the whole encoder.
+A small graph is encoded at once. A large graph is encoded layer by layer: layer l is computed on
+all nodes where it is needed, in blocks of rows, before layer l + 1 begins. A block only needs the
+rows of its nodes' neighbours in the layer below. So two layers are held at a time, and the result
+is the same as that of the whole encoder.
 """
 
 import os
@@ -22,6 +22,7 @@ from graphcl.devices import available_memory_bytes
 from graphcl.distributed import current_share, fill_rows
 from graphcl.encoders import stated_layers
 from graphcl.errors import require
+from graphcl.files.atomic import reserve, whole_file
 from graphcl.files.npy import advise_random_reads
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import feature_tensor, stored_features
@@ -31,21 +32,21 @@ from graphcl.kernels.buffers import borrow
 from graphcl.kernels.features import Features, SparseFeatures
 from graphcl.kernels.stored import StoredFeatures, mean_of_neighbourhoods
 
-BLOCK_ROWS = 4096  # 2 MB a block at dim 128: nothing beside two layers of 10^6 rows
-IN_MEMORY = 0.5  # of the free memory: layers that take more go to a scratch file
+BLOCK_ROWS = 4096  # a block takes 2 MB at dim 128, little beside two layers of 10^6 rows
+IN_MEMORY = 0.5  # fraction of the free memory; larger layers are kept in scratch files
 Table = Features | StoredFeatures
 
 
 class Csr(NamedTuple):
     """A graph's structure as tensors.
 
-    `weight` is None where every edge has weight 1, `own` where every node's self-weight is 1.
+    `weight` is None if every edge has weight 1, and `self_weight` if every node's self-weight is 1.
     """
 
     indptr: Tensor
     indices: Tensor
     weight: Tensor | None = None
-    own: Tensor | None = None
+    self_weight: Tensor | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -63,13 +64,13 @@ def embed(
         encoder: any encoder.
         x: features.
         adjacency: the graph, on the device of `x`.
-        block_rows: layer by layer in blocks of so many rows, for encoders that state their layers;
-            0 calls the encoder.
+        block_rows: 0 calls the encoder. Otherwise the layers are computed one by one, in blocks of
+            this many rows; the encoder must state its layers.
     """
     encoder.eval()
     if block_rows == 0:
         return encoder(x, adjacency).float().cpu().numpy()  # type: ignore[no-any-return]
-    csr = Csr(adjacency.indptr, adjacency.indices, adjacency.weight, adjacency.own)
+    csr = Csr(adjacency.indptr, adjacency.indices, adjacency.weight, adjacency.self_weight)
     return _layer_by_layer(encoder, x, csr, block_rows=block_rows).float().cpu().numpy()
 
 
@@ -88,36 +89,36 @@ def embed_graph(
 ) -> npt.NDArray[np.float32]:
     r"""Returns the exact embeddings of a graph that may be large, ``[num_nodes, dim]``.
 
-    Layer by layer, each in blocks of rows: on a CPU the graph is used where it lies, in memory or
-    in a store, and beyond it two layers' activations are held. Where `scratch` is given and they
-    would take more than half of the free memory, they lie in nameless temporary files there, and
-    so does the result.
+    The layers are computed one by one, in blocks of rows. On a CPU the graph is read where it is,
+    in memory or in a store, and two layers of activations are held beside it. If `scratch` is given
+    and these would take more than half of the free memory, they and the result are kept in unnamed
+    temporary files there.
 
-    Of some `nodes` alone, layer l is computed on the nodes that are L − l hops away or less. That
-    saves much in one or two layers, and little in three: with 20 neighbours each, 10^6 of 10^7
-    nodes touch nine tenths of the graph in one hop and all of it in two, so that all layers but
-    the last cost what they cost for every node. Ask for one large range, not for many small ones:
-    each walks its own neighbourhood again.
+    With `nodes`, layer l is only computed on the nodes that are at most L − l hops away. This saves
+    much with one or two layers and little with three: if each node has 20 neighbours, 10^6 of 10^7
+    nodes reach nine tenths of the graph in one hop and all of it in two, so all layers but the last
+    cost as much as for every node. One large range is cheaper than many small ones, because each
+    range computes its own neighbourhood again.
 
-    In a group of processes each computes its share of every layer's rows and sends them to the
-    others, N · dim numbers a layer; rank 0 writes `out`.
+    In a group of processes, each process computes its share of every layer's rows and sends them to
+    the others, N · dim numbers per layer. Rank 0 writes `out`.
 
     Args:
-        encoder: one that states its layers, on `device`.
+        encoder: an encoder that states its layers, on `device`.
         graph: any graph.
         device: where to compute.
         feature_scaling: as in training.
-        nodes: a range of nodes; None is all of them.
-        block_rows: rows that are computed at a time.
-        out: an `.npy` file to write the result into; the array returned is its memory map. The
-            file appears whole, by rename.
-        scratch: a folder for temporary files: 4 · dim bytes per node and layer, two at a time.
-        on_rows: called after each block with the rows done and the rows to do, of all layers.
+        nodes: a range of nodes; None means all nodes.
+        block_rows: how many rows are computed at a time.
+        out: an `.npy` file for the result, which appears whole or not at all. The returned array is
+            its memory map.
+        scratch: a folder for temporary files: 4 · dim bytes per node and layer, for two layers.
+        on_rows: called after each block with the number of rows done and the total of all layers.
     """
     encoder.eval()
     graph.check()
     csr = Csr(borrow(graph.indptr).to(device), borrow(graph.indices).to(device))
-    # Weights of one are no weights: the plain loop gives those bits.
+    # If every weight is 1, the result must have the bits of an unweighted graph: same loop.
     if graph.edge_weight is not None and not bool((graph.edge_weight == 1).all()):
         weight = borrow(graph.edge_weight).to(device)
         csr = Csr(csr.indptr, csr.indices, weight, self_weights(csr.indptr, weight))
@@ -141,18 +142,14 @@ def embed_graph(
     if out is None or not current_share().first:
         rows = retry_smaller(lambda: _layer_by_layer(encoder, x, csr, **options))
         return rows.float().cpu().numpy()
-    partial = out.with_name(f".{out.name}.partial")
-    try:
+    with whole_file(out) as staging:
         table = np.lib.format.open_memmap(
-            partial, mode="w+", dtype=np.float32, shape=(stop - start, widths[-1])
+            staging, mode="w+", dtype=np.float32, shape=(stop - start, widths[-1])
         )
-        _reserve(partial)
+        reserve(staging)
         options["result"] = torch.from_numpy(table)
         retry_smaller(lambda: _layer_by_layer(encoder, x, csr, **options))
         table.flush()
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
     return np.load(out, mmap_mode="r")  # type: ignore[no-any-return]
 
 
@@ -167,7 +164,11 @@ def _layer_by_layer(
     scratch: Path | None = None,
     on_rows: Callable[[int, int], None] = lambda *_: None,
 ) -> Tensor:
-    """Returns the encoder's output; the last layer's rows go into `result` where it is given."""
+    """Returns the encoder's output, written into `result` if that is given.
+
+    The table of a layer only has the rows of the nodes on which the layer is needed. `place` gives
+    the row of each node in it; None means that all nodes are there, in order.
+    """
     require(block_rows >= 1, "embed", "block_rows", "at least 1", block_rows)
     layers = stated_layers(encoder, "embed")
     last, block_rows = len(layers) - 1, block_height(block_rows)
@@ -180,12 +181,12 @@ def _layer_by_layer(
         below, below_place, weight = h, place, layer.pooled
         shape = (sizes[number], layer.outputs)
         h = result if number == last and result is not None else _table(shape, weight, scratch)
-        # Sparse rows have no mean that is worth making: there the product goes first.
-        first = _product(below, weight, block_rows) if isinstance(below, SparseFeatures) else below
+        # The mean of sparse rows would be dense and as wide as the input: multiply them first.
+        source = _product(below, weight, block_rows) if isinstance(below, SparseFeatures) else below
         for rows in _blocks(share.rows(sizes[number]), block_rows):
             nodes = _nodes(needed[number], rows, csr)
-            block = _mean(first, csr, nodes, below_place)
-            if first is below:
+            block = _mean(source, csr, nodes, below_place)
+            if source is below:
                 block = block @ weight
             if layer.own is not None:
                 block += _rows(below, nodes, below_place, layer.own)
@@ -194,13 +195,13 @@ def _layer_by_layer(
             on_rows(done, to_do)
         fill_rows(h, share)
         place = _places(needed[number], csr.num_nodes)
-        del first  # and with `below`, the layer before: two are held at a time
+        del source  # it would keep the layer below alive while the next table is made
     assert isinstance(h, Tensor)
     return h
 
 
 def _needed(csr: Csr, wanted: Tensor | None, layers: int, block_rows: int) -> list[Tensor | None]:
-    """Returns the nodes that each layer is needed on, None for all: those the next one pools."""
+    """Returns the nodes on which each layer is needed (None: all): those the next one pools."""
     needed = [wanted]
     while len(needed) < layers:
         above = needed[0]
@@ -221,7 +222,7 @@ def _nodes(needed: Tensor | None, rows: slice, csr: Csr) -> Tensor:
 
 
 def _places(needed: Tensor | None, num_nodes: int) -> Tensor | None:
-    """Returns the row of each node in a table of some of them."""
+    """Returns the row of each node in a table of the `needed` nodes."""
     if needed is None:
         return None
     kind = torch.int32 if num_nodes < 1 << 31 else torch.int64
@@ -231,19 +232,14 @@ def _places(needed: Tensor | None, num_nodes: int) -> Tensor | None:
 
 
 def _table(shape: tuple[int, int], like: Tensor, scratch: Path | None) -> Tensor:
-    """Returns room for a layer, in memory or in a nameless file that goes when the table goes."""
+    """Returns an empty table, in memory or in an unnamed file that is deleted with the table."""
     if scratch is None:
         return like.new_empty(shape)
     with tempfile.TemporaryFile(dir=scratch) as file:
-        os.posix_fallocate(file.fileno(), 0, 4 * shape[0] * shape[1])  # or a full disk is a crash
+        os.posix_fallocate(file.fileno(), 0, 4 * shape[0] * shape[1])  # a full disk would crash it
         table = np.memmap(file, dtype=np.float32, mode="r+", shape=shape)
-    advise_random_reads(table)  # neighbours' rows lie anywhere
+    advise_random_reads(table)  # rows of neighbours are scattered
     return torch.from_numpy(table)
-
-
-def _reserve(path: Path) -> None:
-    with path.open("r+b") as file:
-        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _product(x: SparseFeatures, weight: Tensor, block_rows: int) -> Tensor:
@@ -267,16 +263,16 @@ def _mean(h: Table, csr: Csr, nodes: Tensor, place: Tensor | None) -> Tensor:
     columns = indices.long() if place is None else place[indices.long()].long()
     degree = torch.segment_reduce(weight, "sum", offsets=indptr, axis=0)
     around = csr_matmul(indptr, columns, weight, h)
-    if csr.own is None:
+    if csr.self_weight is None:
         return around.add_(h[own]).div_((degree + 1)[:, None])
-    of_self = csr.own[nodes]
+    of_self = csr.self_weight[nodes]
     return around.addcmul_(h[own], of_self[:, None]).div_((degree + of_self)[:, None])
 
 
 def _entries(csr: Csr, nodes: Tensor) -> Csr:
-    """Returns the rows of some nodes, which ascend; those of a range are a slice."""
+    """Returns the CSR rows of some nodes, which must be in ascending order."""
     first, last = int(nodes[0]), int(nodes[-1])
-    if last - first + 1 == len(nodes):
+    if last - first + 1 == len(nodes):  # a range of nodes: slices, without a copy of the entries
         indptr = csr.indptr[first : last + 2]
         entries = slice(int(indptr[0]), int(indptr[-1]))
         weight = None if csr.weight is None else csr.weight[entries]
@@ -284,6 +280,7 @@ def _entries(csr: Csr, nodes: Tensor) -> Csr:
     start = csr.indptr[nodes]
     counts = csr.indptr[nodes + 1] - start
     indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    # Entry k of the result is entry places[k] of `csr`: its place in its row, plus the row's start.
     places = torch.arange(int(indptr[-1]), device=nodes.device)
     places += torch.repeat_interleave(start - indptr[:-1], counts, output_size=len(places))
     weight = None if csr.weight is None else csr.weight[places]

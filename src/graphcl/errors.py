@@ -3,16 +3,16 @@
     GraphCLError
     ├── InvalidInputError (ValueError)   the caller's input is at fault
     │   ├── ParameterError               one parameter: who, which, the constraint, the value
-    │   ├── GraphError                   edges, features, labels or masks that make no graph
+    │   ├── GraphError                   edges, features, labels or masks that do not form a graph
     │   ├── DatasetError                 a dataset that is unknown, absent or damaged
     │   ├── RecipeError                  a recipe that is unknown or does not parse
-    │   ├── StoreError                   a store that is missing, damaged or in the way
-    │   └── RunError                     a run directory that is missing, damaged or in the way
+    │   ├── StoreError                   a store that is missing or damaged, or exists already
+    │   └── RunError                     a run that is missing or damaged, or exists already
     ├── MissingExtraError (ImportError)  an optional dependency is not installed
-    └── TrainingError                    training cannot go on, or would not fit
+    └── TrainingError                    training cannot continue, or would not fit into memory
     TrainingEndedError  training was interrupted, or a process of its group died
 
-The command line answers each with one line and exit code 2; anything else is a bug.
+The command line reports each of them in one line, with exit code 2. Any other error is a bug.
 """
 
 import difflib
@@ -35,7 +35,7 @@ class ParameterError(InvalidInputError):
 
 
 class GraphError(InvalidInputError):
-    """Edges, features, labels or masks do not make a graph."""
+    """Edges, features, labels or masks do not form a graph."""
 
 
 class DatasetError(InvalidInputError):
@@ -47,11 +47,11 @@ class RecipeError(InvalidInputError):
 
 
 class StoreError(InvalidInputError):
-    """A store is missing, damaged or in the way."""
+    """A store is missing or damaged, or exists already."""
 
 
 class RunError(InvalidInputError):
-    """A run directory is missing, damaged or in the way."""
+    """A run directory is missing or damaged, or exists already."""
 
 
 class MissingExtraError(GraphCLError, ImportError):
@@ -62,7 +62,7 @@ class MissingExtraError(GraphCLError, ImportError):
 
 
 class TrainingError(GraphCLError):
-    """Training cannot go on."""
+    """Training cannot continue, or would not fit into memory."""
 
 
 class TrainingEndedError(Exception):
@@ -78,16 +78,16 @@ class TrainingEndedError(Exception):
 
 
 def require(condition: bool, owner: str, parameter: str, constraint: str, value: object) -> None:
-    """Raises a `ParameterError` in the house's one template unless `condition` holds."""
+    """Raises a `ParameterError` unless `condition` holds; all its messages have the same form."""
     if not condition:
         raise ParameterError(f"{owner}: {parameter} must be {constraint}; got {value!r}")
 
 
 def typed(value: Any, kind: Any, *, owner: str, key: str) -> Any:
-    """Returns `value` as `kind` (int, float, str or bool), from text or an exact number.
+    """Converts `value`, a text or a number, to `kind`: int, float, str or bool.
 
     Raises:
-        ParameterError: it cannot be read so; `owner` and `key` say whose value it is.
+        ParameterError: the value cannot be converted exactly; `owner` and `key` name it.
     """
     try:
         if kind is bool:
@@ -105,6 +105,6 @@ def typed(value: Any, kind: Any, *, owner: str, key: str) -> Any:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Returns ``; did you mean 'x'?`` for the nearest known name, or nothing."""
+    """Returns ``; did you mean 'x'?`` for the nearest known name, or an empty text."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,4 +1,4 @@
-"""What memory this process may still take, and what it took; without torch."""
+"""How much memory this process can still allocate, and its peak; without importing torch."""
 
 import os
 import resource
@@ -8,20 +8,20 @@ from pathlib import Path
 
 
 def free_memory_bytes() -> int:
-    """Returns the memory that this process can still be given.
+    """Returns the memory that this process can still allocate.
 
-    That is the least of what the machine has free, what its control group leaves (a container's or
-    a scheduler's limit) and what its own limits leave (``ulimit -d`` and ``-v``).
+    This is the minimum of the machine's free memory, what its control group leaves (the limit of a
+    container or a scheduler), and what its own limits leave (``ulimit -d`` and ``-v``).
     """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    free = _kilobytes(Path("/proc/meminfo"), "MemAvailable")
+    free = _proc_bytes(Path("/proc/meminfo"), "MemAvailable")
     return max(0, min([total if free is None else free, *_limits_left()]))
 
 
 def peak_resident_bytes() -> int:
     """Returns the peak of this process's resident memory."""
-    # getrusage would count the parent's memory before exec, too.
-    highest = _kilobytes(Path("/proc/self/status"), "VmHWM")
+    # getrusage would also count the parent's memory before exec.
+    highest = _proc_bytes(Path("/proc/self/status"), "VmHWM")
     if highest is not None:
         return highest
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -32,7 +32,7 @@ def _limits_left() -> Iterator[int]:
     for limit, used in ((resource.RLIMIT_DATA, "VmData"), (resource.RLIMIT_AS, "VmSize")):
         allowed = resource.getrlimit(limit)[0]
         if allowed != resource.RLIM_INFINITY:
-            yield allowed - (_kilobytes(Path("/proc/self/status"), used) or 0)
+            yield allowed - (_proc_bytes(Path("/proc/self/status"), used) or 0)
     for folder in control_groups():
         left = _control_group_left(folder)
         if left is not None:
@@ -53,7 +53,7 @@ def control_groups(
 
 
 def _control_group_left(folder: Path) -> int | None:
-    """Returns a group's limit less what it uses and cannot drop; None without a limit."""
+    """Returns a group's limit minus its memory other than caches; None without a limit."""
     for limit, cache in (("memory.max", "file"), ("memory.limit_in_bytes", "total_cache")):
         try:
             allowed = int((folder / limit).read_text())
@@ -67,7 +67,7 @@ def _control_group_left(folder: Path) -> int | None:
     return None
 
 
-def _kilobytes(path: Path, key: str) -> int | None:
-    """Returns a line of /proc in bytes, or None where there is none."""
+def _proc_bytes(path: Path, key: str) -> int | None:
+    """Returns the value of a line in kB of a file in /proc, in bytes; None without such a line."""
     lines = path.read_text().splitlines() if path.exists() else []
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), None)

@@ -1,11 +1,11 @@
-"""Named parts of the method: shipped, registered by a caller, or brought by an installed package.
+"""Parts of the method by name: encoders, perturbations and losses.
 
-A recipe names its encoder, perturbation and loss. A name is one of ours, one that the caller has
-registered, or an entry point of an installed package. Any other part is passed as an object; a run
-then keeps where its class lives (``package.module:Class``), which nobody imports: whoever loads the
-run passes the class again or registers it.
+A recipe names its encoder, perturbation and loss. A name is shipped with this package, registered
+by the caller, or an entry point of an installed package. Any other part is passed as an object.
+A run then stores the location of its class (``package.module:Class``), but never imports it: to
+load the run, pass the class again or register it.
 
-Nothing here imports torch: a recipe is read, and its names are checked, without it.
+Nothing here imports torch, so recipes are read, and their names checked, without it.
 """
 
 from collections.abc import Collection, Iterator
@@ -21,9 +21,9 @@ class Registry(Collection[str]):
     """The known parts of one kind.
 
     Args:
-        kind: what messages call it: ``encoder``.
-        group: the entry points of installed packages that are of this kind.
-        shipped: our own parts, as ``module:attribute`` by name; imported on first use.
+        kind: its name in messages, such as ``encoder``.
+        group: the group of entry points by which installed packages offer such parts.
+        shipped: the parts of this package, as ``module:attribute`` by name; imported on first use.
     """
 
     def __init__(self, kind: str, group: str, shipped: dict[str, str]) -> None:
@@ -34,7 +34,7 @@ class Registry(Collection[str]):
         """Makes `part` known as `name` in this process.
 
         Raises:
-            ParameterError: the name is taken, or looks like the place of a class.
+            ParameterError: the name is taken, or contains a colon like the location of a class.
         """
         plain = bool(name) and ":" not in name and name.isprintable()
         require(plain, f"register {self.kind}", "name", "plain text without a colon", name)
@@ -47,7 +47,7 @@ class Registry(Collection[str]):
         return list(dict.fromkeys([*self._places, *self._parts, *installed]))
 
     def __iter__(self) -> Iterator[str]:
-        """Yields every known name: ours, registered ones, then those of installed packages."""
+        """Yields every known name: shipped, registered, then those of installed packages."""
         return iter(self._names())
 
     def __contains__(self, name: object) -> bool:
@@ -57,7 +57,7 @@ class Registry(Collection[str]):
         return len(self._names())
 
     def get(self, name: str) -> Any:
-        """Returns the part of that name.
+        """Returns the part called `name`.
 
         Raises:
             ParameterError: the name is unknown.
@@ -77,10 +77,10 @@ class Registry(Collection[str]):
         )
 
     def check(self, name: str) -> None:
-        """Refuses a name that is neither known nor the place of a class.
+        """Checks that a name is known, or is the location of a class.
 
         Raises:
-            ParameterError: lists the known names, and the nearest.
+            ParameterError: the name is unknown; the message lists the known names.
         """
         if ":" not in name and name not in self:
             known = ", ".join(self)
@@ -89,10 +89,10 @@ class Registry(Collection[str]):
             )
 
     def name_of(self, part: Any) -> str:
-        """Returns what a recipe calls a part: its name, or its place and its fields.
+        """Returns the name of a part in a recipe: as registered, or the location of its class.
 
-        An object of a dataclass is ``package.module:Class(field=value, …)``: a recipe with other
-        values is another recipe.
+        For an object of a dataclass, its fields follow: ``package.module:Class(field=value, …)``.
+        So recipes with different values are different recipes.
         """
         if isinstance(part, str):
             return part
@@ -107,12 +107,12 @@ class Registry(Collection[str]):
         return f"{place}({values})"
 
     def resolve(self, name: str, part: Any) -> Any:
-        """Returns `part` where one is given, else the part that `name` names.
+        """Returns `part` if one is given, else the part called `name`.
 
         Modules are not compared: a class of a script is in ``__main__`` when the script runs.
 
         Raises:
-            ParameterError: the name is unknown, or `part` is of another class than it says.
+            ParameterError: the name is unknown, or `part` is not of the class that it names.
         """
         if part is None or isinstance(part, str):
             return self.get(name)

@@ -1,9 +1,9 @@
 r"""Sampled L-hop subgraphs of a minibatch: regular trees, their two views, the encoder on them.
 
-Every node of a level has the same number of sampled children, so level l of M seed nodes holds
-:math:`M f_1 \cdots f_l` tree nodes (1 + 10 + 100 + 1,000 per seed node at the paper's fan-outs),
-the children of a tree node lie side by side, and a mean over them is a reshape. Layer l of the
-encoder is needed on levels 0 to L − l alone.
+Every node of a level has the same number of sampled children, so level l of M seed nodes has
+:math:`M f_1 \cdots f_l` tree nodes (1 + 10 + 100 + 1,000 per seed node at the paper's fan-outs).
+The children of a tree node are stored side by side, so a mean over them is a reshape. Layer l of
+the encoder is only needed on levels 0 to L − l.
 """
 
 import math
@@ -32,12 +32,12 @@ class Tree:
     """The sampled subgraphs of M seed nodes.
 
     Attributes:
-        levels: node numbers; level 0 is the seed nodes, and level l + 1 holds the children of
-            level l, those of one parent side by side.
-        weights: for each level but the first, the weight of each child in its parent's mean, where
-            the parent itself has weight 1; 0 is an empty slot.
+        levels: node numbers; level 0 holds the seed nodes, and level l + 1 the children of level l,
+            those of one parent side by side.
+        weights: for each level but the first, the weight of each child in its parent's mean, in
+            which the parent itself has weight 1; 0 marks an empty slot.
         fan_outs: children per tree node, level by level.
-        first: the place of the first seed node in its batch; draws go by place in the batch.
+        first: the position of the first seed node in its batch; draws depend on this position.
     """
 
     levels: tuple[Tensor, ...]
@@ -46,7 +46,7 @@ class Tree:
     first: int = 0
 
     def place(self, level: int) -> int:
-        """Returns the place, in the whole batch's level, of this tree's first node there."""
+        """Returns the position of this tree's first node of a level in the whole batch's level."""
         return self.first * math.prod(self.fan_outs[:level])
 
 
@@ -56,10 +56,10 @@ class TreeView:
 
     Attributes:
         inputs: for levels 0 to L − 1, the means of the perturbed features over each tree node and
-            its kept children, ``[size, P]``; where a layer keeps the node itself, followed by the
-            tree nodes' own perturbed features, ``[size, 2P]``.
-        self_weights: of each tree node in its own mean, ``[size, 1]`` for levels 0 to L − 2.
-        child_weights: of its children, ``[size, 1, fan_out]``; 0 where the edge was dropped.
+            its kept children, ``[size, P]``. If a layer also uses the node's own row (`Layer.own`),
+            the tree nodes' own perturbed features follow, ``[size, 2P]``.
+        self_weights: weight of each tree node in its own mean, ``[size, 1]`` for levels 0 to L − 2.
+        child_weights: weights of its children, ``[size, 1, fan_out]``; 0 if the edge was dropped.
     """
 
     inputs: tuple[Tensor, ...]
@@ -79,16 +79,16 @@ def sample_tree(
     seed: int,
     first: int = 0,
 ) -> Tree:
-    r"""Samples the L-hop subgraphs of `nodes`; the same for the same seed on any device.
+    r"""Samples the L-hop subgraphs of `nodes`; a seed gives the same trees on any device.
 
-    A sampled child stands for :math:`d / f` of its parent's d neighbours and is weighed so: without
-    perturbation, the tree's mean then has the exact mean over :math:`\{u\} \cup N(u)` as its
-    expectation, and training agrees with exact inference. Without replacement, a node of
-    :math:`d \le f` neighbours has each of them once, with weight 1; its other slots hold the node
-    itself with weight 0. A node without neighbours falls back to itself.
+    A sampled child represents :math:`d / f` of its parent's d neighbours, and this is its weight.
+    Without perturbation, the expectation of the tree's mean is then the exact mean over
+    :math:`\{u\} \cup N(u)`, and training agrees with exact inference. Without replacement, a node
+    with :math:`d \le f` neighbours has each of them once, with weight 1; its other slots hold the
+    node itself with weight 0. All slots of a node without neighbours hold the node itself.
 
-    Differs from the paper: there (as in GraphSAGE) a child counts as much as its parent, so that
-    u itself makes up 1/11 of its mean whatever its degree; `unbiased` = False does so.
+    Differs from the paper: there (as in GraphSAGE) a child has the weight of its parent, so u
+    itself makes up 1/11 of its mean whatever its degree. `unbiased` = False does the same.
 
     Args:
         indptr: CSR row pointers, int64.
@@ -96,13 +96,13 @@ def sample_tree(
         nodes: the M seed nodes.
         fan_outs: children per tree node, one number per layer of the encoder.
         replace: draw with replacement, as GraphSAGE does.
-        unbiased: weigh children by their parent's degree.
+        unbiased: weight children by their parent's degree.
         edge_weights: of a weighted graph. With replacement, the expectation is the exact weighted
-            mean; without, that holds where all neighbours are taken, and else in the limit of
-            many, as the sum of the weights that are drawn varies.
+            mean. Without replacement, this holds if all neighbours are taken, and otherwise in the
+            limit of many draws, because the sum of the drawn weights varies.
         seed: decides every draw.
-        first: where `nodes` are some of a batch's, the place of the first of them: they get the
-            subgraphs, and in `tree_views` the views, that they have in the whole batch.
+        first: if `nodes` are a part of a batch, the position of the first of them. They get the
+            same subgraphs, and in `tree_views` the same views, as in the whole batch.
     """
     valid = len(fan_outs) > 0 and all(fan_out >= 1 for fan_out in fan_outs)
     require(valid, "sample_tree", "fan_outs", "one number of at least 1 per layer", fan_outs)
@@ -147,20 +147,20 @@ def tree_views(
 ) -> tuple[TreeView, TreeView]:
     """Draws two views of a tree, independent of each other.
 
-    Each tree edge is absent with probability `edge_drop`, each feature of each tree node zero with
-    probability `feature_drop` and else scaled by ``1 / (1 - feature_drop)``.
+    Each tree edge is absent with probability `edge_drop`. Each feature of each tree node is zero
+    with probability `feature_drop`, and otherwise scaled by ``1 / (1 - feature_drop)``.
 
     Args:
-        x: features of the graph, ``[num_nodes, P]``, on the tree's device; or as they lie in a
-            store, on a CPU.
+        x: features of the graph, ``[num_nodes, P]``, on the tree's device; on a CPU also a table in
+            the type of a store.
         tree: what to perturb.
-        perturbation: its two probabilities.
-        own: also keep the tree nodes' own features, for layers that keep the node itself.
+        perturbation: gives the two probabilities.
+        own: also return the tree nodes' own features, for layers that use the node's own row.
         seed: decides every draw.
     """
     edge_drop, feature_drop = perturbation.edge_drop, perturbation.feature_drop
     width = x.shape[1] * (2 if own else 1)
-    like = x if isinstance(x, Tensor) else torch.empty(0)  # means and weights are float32 there
+    like = x if isinstance(x, Tensor) else torch.empty(0)  # stored features: float32
     features = [
         shifted(stream_key(seed, "features", level), tree.place(level))
         for level in range(len(tree.levels))
@@ -175,7 +175,7 @@ def tree_views(
         for view in (0, 1):
             parts[view][0].append(out[view])
         if level + 1 == len(tree.weights):
-            break  # no layer but the first sees the deepest edges, and its means hold them
+            break  # only the first layer uses the deepest edges, and its means are in `inputs`
         bits = draw(positions(len(weight), weight.device), edges)
         for view, (_, self_weights, child_weights) in enumerate(parts):
             kept_weight = torch.where(kept(bits, view, threshold(edge_drop)), weight, 0.0)
@@ -190,14 +190,14 @@ def tree_views(
 def encode_tree(view: TreeView, layers: Sequence[Layer]) -> Tensor:
     r"""Returns the embeddings of the seed nodes, ``[M, dim]`` in float32.
 
-    Layer l turns what levels 0 to L − l + 1 hold into what levels 0 to L − l hold, so each layer
-    leaves one level fewer, and after the last one the seed nodes are left. The first layer's means
-    come ready made in `view`; of the deepest level, which is by far the largest, only the sums over
-    each parent's children are kept (`pooled_elu`).
+    Layer l computes the rows of levels 0 to L − l from those of levels 0 to L − l + 1. So each
+    layer leaves one level fewer, and after the last one only the seed nodes are left. The first
+    layer's means are already in `view`. The deepest level is by far the largest: of its rows, only
+    the sums over each parent's children are kept (`pooled_elu`).
 
     Args:
         view: from `tree_views`; bfloat16 inputs are multiplied in bfloat16.
-        layers: what the encoder states, as many as the tree has hops.
+        layers: the layers that the encoder states, as many as the tree has hops.
     """
     hops, dtype = len(view.inputs), view.inputs[0].dtype
     require(len(layers) == hops, "encode_tree", "layers", f"{hops}, the hops", len(layers))
@@ -210,7 +210,7 @@ def encode_tree(view: TreeView, layers: Sequence[Layer]) -> Tensor:
     *upper, deepest = view.inputs
     if not others:
         return first.finish(deepest @ weights[0]).float()
-    # A tensor per level: cut from one table, each level's gradient would be a table of zeros.
+    # One tensor per level: the gradient of a slice of one table would be a whole table of zeros.
     if first.ends_in_elu:
         h = [first.finish(inputs @ weights[0], inplace=True) for inputs in upper]
         around = [_around(*pair) for pair in zip(h[1:], view.child_weights, strict=False)]
@@ -219,6 +219,8 @@ def encode_tree(view: TreeView, layers: Sequence[Layer]) -> Tensor:
         levels = _finish(first, [inputs @ weights[0] for inputs in view.inputs])
         h = levels[:-1]
         around = [_around(*pair) for pair in zip(levels[1:], view.child_weights, strict=True)]
+    # `around` holds the sums over the children of each level in `h` but the deepest. It is the
+    # shortest argument of each zip (strict=False), which so leaves one level fewer.
     for layer, weight in zip(others, weights[1:], strict=True):
         terms = zip(around, h, view.self_weights, strict=False)
         means = [torch.addcmul(children, own, share) for children, own, share in terms]
@@ -230,7 +232,7 @@ def encode_tree(view: TreeView, layers: Sequence[Layer]) -> Tensor:
 
 
 def _finish(layer: Layer, levels: list[Tensor]) -> list[Tensor]:
-    """Returns each level after bias, normalisation and activation; all are normalised as one."""
+    """Applies bias, normalisation and activation; all levels are normalised together."""
     dtype = levels[0].dtype  # a bias or a normalisation in float32 must not widen bfloat16
     if layer.normalisation is None:
         return [layer.finish(level).to(dtype) for level in levels]

@@ -1,8 +1,8 @@
 """Randomness as an argument.
 
 Every stochastic function of this package takes a `torch.Generator`. The training loop re-seeds
-its generator before each step with `derive(seed, stream, step)`, so the draws of a step depend on
-its number alone: a resumed training needs no saved random state to repeat them.
+its generator before each step with `derive(seed, stream, step)`. The draws of a step then only
+depend on its number, so a resumed training repeats them without a saved random state.
 """
 
 import hashlib
@@ -11,10 +11,10 @@ import torch
 
 
 def derive(seed: int, *path: str | int) -> int:
-    """Returns a 63-bit seed for one named place below `seed`.
+    """Returns a 63-bit seed, derived from `seed` and a path of names and numbers.
 
-    Distinct paths give independent streams: ``derive(0, "views", 7)`` and
-    ``derive(0, "weights")`` share nothing.
+    Different paths give independent streams, such as ``derive(0, "views", 7)`` and
+    ``derive(0, "weights")``.
     """
     text = "/".join(str(part) for part in (seed, *path))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()

@@ -1,4 +1,4 @@
-"""The bounds of every setting, written once: a recipe and the part that uses it check the same."""
+"""The bounds of every setting, defined once for recipes and for the parts that use them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,15 +26,15 @@ _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_setting(owner: str, name: str, value: Any) -> None:
-    """Refuses a value out of bounds; a setting without bounds is always right.
+    """Checks that a value is within its bounds; a setting without bounds accepts any value.
 
     Args:
-        owner: who asks, for the message: ``recipe``, or the part that uses the setting.
-        name: the setting, as recipes call it.
+        owner: named in the message: ``recipe``, or the part that uses the setting.
+        name: the setting's name in recipes.
         value: of the setting's type.
 
     Raises:
-        ParameterError: in the house's template.
+        ParameterError: the value is out of bounds.
     """
     if name in _BOUNDS:
         holds, constraint = _BOUNDS[name]

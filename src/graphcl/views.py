@@ -1,8 +1,8 @@
 r"""Views: randomly perturbed versions of a graph, :math:`(\tilde X, \tilde A) \sim t(X, A)`.
 
 A perturbation never changes its input. Two calls with one generator give two independent draws.
-One of your own is any object that is called as ``perturbation(x, adjacency, generator)`` and
-returns a view ``(x, adjacency)``; `View` is its type. It trains on whole graphs.
+A perturbation of your own is any object that is called as ``perturbation(x, adjacency, generator)``
+and returns a view ``(x, adjacency)``; `View` is its type. It can train on whole graphs only.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from graphcl.settings import check_setting
 
 
 class View(Protocol):
-    """What draws one view of a graph."""
+    """The type of a perturbation: a function that draws one view of a graph."""
 
     def __call__(
         self, x: Features, adjacency: Adjacency, generator: torch.Generator, /
@@ -35,10 +35,10 @@ class View(Protocol):
 
 
 def register_perturbation(name: str, factory: Callable[..., View]) -> None:
-    """Makes a perturbation of one's own known by name, for recipes and saved runs.
+    """Registers a perturbation of your own under a name, for recipes and saved runs.
 
     Args:
-        name: what recipes call it.
+        name: its name in recipes.
         factory: called with ``edge_drop=`` and ``feature_drop=`` of the recipe.
     """
     PERTURBATIONS.register(name, factory)
@@ -47,7 +47,7 @@ def register_perturbation(name: str, factory: Callable[..., View]) -> None:
 def drop_edges(adjacency: Adjacency, edge_drop: float, generator: torch.Generator) -> Adjacency:
     """Returns a copy in which each undirected edge is absent with probability `edge_drop`.
 
-    Both directions of an edge go or stay together, as the paper's graphs are undirected.
+    Both directions of an edge are kept or dropped together: the paper's graphs are undirected.
     """
     if edge_drop == 0:
         return adjacency
@@ -58,8 +58,8 @@ def drop_edges(adjacency: Adjacency, edge_drop: float, generator: torch.Generato
 def drop_features(x: Features, feature_drop: float, generator: torch.Generator) -> Features:
     """Returns a copy in which each feature of each node is zero with probability `feature_drop`.
 
-    The rest is scaled by ``1 / (1 - feature_drop)``, as dropout does. Of sparse features only the
-    non-zeros are drawn for: dropping a zero changes nothing.
+    The others are scaled by ``1 / (1 - feature_drop)``, as in dropout. Sparse features only need
+    draws for their non-zeros, because dropping a zero changes nothing.
     """
     if feature_drop == 0:
         return x
@@ -101,14 +101,14 @@ class DropFeatures:
 class Perturbation:
     """The paper's t: edges and features dropped together, independently of each other.
 
-    Its two probabilities are all that sampled training needs to draw the same on trees.
+    Sampled training takes its two probabilities and draws the same perturbation on trees.
     """
 
     drop_edges: DropEdges
     drop_features: DropFeatures
-    # Every entry is drawn by itself: two copies of a graph side by side become two views at once.
+    # Entries are drawn independently, so one call on two copies of a graph draws two views.
     entrywise: ClassVar[bool] = True
-    recordable: ClassVar[bool] = True  # shapes depend on no draw
+    recordable: ClassVar[bool] = True  # no shape depends on a draw
 
     @property
     def edge_drop(self) -> float:
@@ -136,6 +136,6 @@ def _bernoulli(
     size: int | torch.Size, probability: float, like: Tensor, generator: torch.Generator
 ) -> Tensor:
     drawn = torch.empty(size, dtype=like.dtype, device=like.device)
-    if drawn.device.type == "cpu":  # in half the time, to a resolution of 2⁻²⁴
+    if drawn.device.type == "cpu":  # takes half the time; the resolution is 2⁻²⁴
         return drawn.uniform_(generator=generator).lt_(probability)
     return drawn.bernoulli_(probability, generator=generator)

@@ -31,7 +31,7 @@ def test_a_drawn_split_and_gaps_in_the_classes():
     assert found.counts.sum() == linear_probe(free.x, free).nodes[2]
 
 
-def test_what_has_no_matrix():
+def test_errors():
     graph = random_graph()
     bare = Graph.from_edge_index(graph.edge_index(), graph.x)
     with pytest.raises(GraphError, match="one class per node"):

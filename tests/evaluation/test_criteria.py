@@ -20,7 +20,7 @@ def test_one_split_is_the_probes_own(graph):
     assert validation_accuracy(z, y, train) == validation_accuracy(z, y, train)
 
 
-def test_what_cannot_be_learned_is_said(graph):
+def test_errors_name_what_is_missing(graph):
     with pytest.raises(GraphError, match="fewer than two"):
         validation_accuracy(graph.x, np.zeros(graph.num_nodes), graph.train_mask)
     with pytest.raises(GraphError, match="no labelled validation"):
@@ -43,7 +43,7 @@ def test_stability_is_the_agreement_of_scikit_learns_clusters():
     assert cluster_stability(z_1, z_2, clusters=4) == found
 
 
-def test_what_has_no_clusters_has_no_stable_ones():
+def test_embeddings_without_clusters_are_not_stable():
     random = np.random.default_rng(0)
     noise, other = (random.normal(size=(500, 40)) for _ in range(2))
     assert abs(cluster_stability(noise, other)) < 0.05

@@ -15,7 +15,7 @@ from tests.conftest import random_graph
 
 
 def problem(seed=0, *, nodes=(300, 120, 150), dim=6, labels=4):
-    """Labels that the embeddings tell in part; columns of unlike scale."""
+    """Labels that the embeddings predict in part; columns of different scales."""
     random = np.random.default_rng(seed)
     rule, scale = random.normal(size=(dim, labels)), 10.0 ** random.integers(-2, 3, dim)
     z, y = [], []
@@ -68,7 +68,7 @@ def test_scores_are_those_of_one_scikit_learn_regression_per_label():
     assert found == pytest.approx(test_scores[best], abs=0.01)
 
 
-def test_the_result_says_the_budget():
+def test_the_result_contains_the_budget():
     result = multilabel_probe(*problem(), steps=7, device="cpu")
     assert (result.steps, result.strengths, result.nodes) == (7, STRENGTHS, (300, 120, 150))
     assert result.optimiser == "full-batch Adam, learning rate 0.05 with cosine decay"
@@ -117,7 +117,7 @@ def test_tensors_go_in_and_nothing_is_changed():
     assert all(np.array_equal(part, copy) for part, copy in zip(z, copies, strict=True))
 
 
-def test_constant_columns_and_labels_nobody_has():
+def test_constant_columns_and_labels_that_no_node_has():
     z, y = problem()
     z = tuple(np.hstack([part, np.full((len(part), 1), 3.0)]) for part in z)
     y = tuple(np.hstack([part, np.zeros((len(part), 1), int)]) for part in y)

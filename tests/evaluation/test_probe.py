@@ -149,7 +149,7 @@ def test_half_a_split_is_refused_not_replaced(graph, given, message, empty):
         linear_probe(graph.x, with_labels(graph, graph.y, **masks))
 
 
-def test_masks_without_a_node_are_no_split(graph):
+def test_empty_masks_are_not_a_split(graph):
     nobody = dict.fromkeys(masks_of(graph), np.zeros(graph.num_nodes, dtype=bool))
     assert linear_probe(graph.x, with_labels(graph, graph.y, **nobody)).split == "random"
 
@@ -179,7 +179,7 @@ def test_embeddings_may_be_tensors_tables_or_rows(graph):
         ([1.0, 2.0], "probe: entry 0 of the list of embeddings has shape ()"),
     ],
 )
-def test_what_is_no_table_is_refused_in_one_line(graph, z, message):
+def test_what_is_not_a_table_is_refused_in_one_line(graph, z, message):
     with pytest.raises(GraphError) as caught:
         linear_probe(z, graph)
     assert str(caught.value).startswith(message)

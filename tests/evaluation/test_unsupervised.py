@@ -44,7 +44,7 @@ def test_alignment_and_uniformity_are_their_definitions():
     assert uniformity(h_1) == pytest.approx(math.log(total / (12 * 11)), rel=1e-5)
 
 
-def test_their_ends():
+def test_extreme_alignment_and_uniformity():
     z, _ = blobs()
     assert alignment(z, z) == 0
     assert uniformity(np.ones((5, 3))) == pytest.approx(0, abs=1e-5)
@@ -57,7 +57,7 @@ def test_their_ends():
         uniformity(z[:1])
 
 
-def test_a_sample_speaks_for_all():
+def test_a_sample_approximates_all_rows():
     z = np.random.default_rng(0).normal(size=(3000, 6))
     assert uniformity(z, sample=1000) == pytest.approx(uniformity(z), abs=0.05)
     assert uniformity(z, sample=1000, seed=1) != uniformity(z, sample=1000)

@@ -1,4 +1,4 @@
-"""After a CUDA out-of-memory error: once more, smaller, aloud."""
+"""A CUDA out-of-memory error is followed by one more try in smaller blocks, with a message."""
 
 from importlib import import_module
 
@@ -35,11 +35,11 @@ def test_a_step_is_repeated_once_in_smaller_blocks(capsys):
     work = Failing(1)
     assert blocks.retry_smaller(work) == "done"
     assert work.heights == [64, 8]
-    assert "out of GPU memory: again in blocks 8 times smaller" in capsys.readouterr().err
+    assert "out of GPU memory; using blocks 8 times smaller from now on" in capsys.readouterr().err
     assert blocks.block_height(3) == 1
 
 
-def test_a_second_failure_is_heard():
+def test_a_second_failure_is_raised():
     with pytest.raises(torch.cuda.OutOfMemoryError):
         blocks.retry_smaller(Failing(2))
     with pytest.raises(torch.cuda.OutOfMemoryError):  # and never a third try

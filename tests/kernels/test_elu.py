@@ -8,7 +8,7 @@ from graphcl.kernels.elu import elu_, pooled_elu, pooled_elu_reference
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(0, 3), (1, 1), (7, 5), (300, 33)])
-def test_it_is_torchs(shape, dtype, monkeypatch):
+def test_elu_equals_torchs(shape, dtype, monkeypatch):
     monkeypatch.setattr(module, "BLOCK_ELEMENTS", 1000)
     generator = torch.Generator().manual_seed(0)
     h = torch.randn(shape, dtype=dtype, generator=generator) * 10
@@ -18,7 +18,7 @@ def test_it_is_torchs(shape, dtype, monkeypatch):
     torch.testing.assert_close(found, expected, rtol=0, atol=torch.finfo(dtype).eps)
 
 
-def test_the_ends_of_the_line():
+def test_extreme_values():
     h = torch.tensor([-torch.inf, -1e30, -1e-12, -0.0, 0.0, 1e-12, 1e30, torch.inf, torch.nan])
     torch.testing.assert_close(elu_(h.clone()), elu(h), rtol=0, atol=1e-7, equal_nan=True)
 

@@ -5,7 +5,7 @@ import torch
 
 from graphcl.kernels import features, transposed
 from graphcl.kernels.features import SparseFeatures, linear
-from graphcl.kernels.transposed import pays, transposed_product
+from graphcl.kernels.transposed import is_faster, transposed_product
 
 CPU = torch.device("cpu")
 
@@ -65,7 +65,7 @@ def test_the_gradient_is_the_same_both_ways(monkeypatch):
     outer = torch.randn(30, 8)
     gradients = []
     for answer in (True, False):
-        monkeypatch.setattr(features, "pays", lambda *_, answer=answer: answer)
+        monkeypatch.setattr(features, "is_faster", lambda *_, answer=answer: answer)
         weight = torch.ones(20, 8, requires_grad=True)
         (linear(x, weight) * outer).sum().backward()
         gradients.append(weight.grad)
@@ -75,17 +75,17 @@ def test_the_gradient_is_the_same_both_ways(monkeypatch):
 def test_it_is_for_few_cores_and_tables_that_fit(monkeypatch):
     cora = (98_432, 1_433, 512, torch.float32)
     monkeypatch.setattr(transposed, "_slabs", lambda: 2)
-    assert pays(*cora)
-    assert not pays(100, *cora[1:])  # too little to do
-    assert not pays(98_432, 50_000, 512, torch.float32)  # 51 MB a core
+    assert is_faster(*cora)
+    assert not is_faster(100, *cora[1:])  # too little to do
+    assert not is_faster(98_432, 50_000, 512, torch.float32)  # 51 MB a core
     monkeypatch.setattr(transposed, "_slabs", lambda: 64)
-    assert not pays(*cora)  # slabs of 8 columns
+    assert not is_faster(*cora)  # slabs of 8 columns
 
 
 def test_who_asks_for_one_thread_gets_no_others():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        assert not pays(98_432, 1_433, 512, torch.float32)
+        assert not is_faster(98_432, 1_433, 512, torch.float32)
     finally:
         torch.set_num_threads(before)

@@ -34,7 +34,7 @@ def test_equal_weights_draw_what_no_weights_draw(graph):
         limits = thresholds(graph.indptr, np.full(len(graph.indices), weight, np.float32))
         drawn = sample_by_weight(*csr(graph), limits, nodes, fan_out=4, key=key)
         differing = int((drawn != plain).sum())
-        assert differing == 0 if weight == 1 else differing < 3  # 0.3 · 7 is no float
+        assert differing == 0 if weight == 1 else differing < 3  # 0.3 · 7 is not exact
 
 
 def test_kernel_and_reference_agree(graph):

@@ -1,8 +1,8 @@
 r"""Encoders: :math:`f(X, A) = H`, one embedding per node.
 
-An encoder is a module that is called as ``encoder(x, adjacency) -> h``. One that states its layers
-(`LayeredEncoder`) can do everything; any other module trains on whole graphs. Both are built as
-``factory(num_features, dim=, layers=, generator=)``, and `ENCODERS` knows the factories by name.
+An encoder is a module that is called as ``encoder(x, adjacency) -> h``. An encoder that states its
+layers (`LayeredEncoder`) works everywhere; any other module only works on whole graphs. Both are
+built by ``factory(num_features, dim=, layers=, generator=)``; `ENCODERS` has the factories by name.
 """
 
 from typing import Any, Protocol
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class EncoderFactory(Protocol):
-    """Whatever builds an encoder: a class of modules, or a function."""
+    """Builds an encoder: a subclass of `nn.Module`, or a function."""
 
     def __call__(
         self, num_features: int, *, dim: int, layers: int, generator: torch.Generator
@@ -38,12 +38,12 @@ class EncoderFactory(Protocol):
             num_features: P, the width of the input.
             dim: P', the width of the embedding.
             layers: L.
-            generator: a CPU generator; it alone decides the weights.
+            generator: a CPU generator; the weights depend on nothing else.
         """
 
 
 def register_encoder(name: str, factory: EncoderFactory) -> None:
-    """Makes an encoder of one's own known by name, for recipes and saved runs."""
+    """Registers an encoder of your own under a name, for recipes and saved runs."""
     ENCODERS.register(name, factory)
 
 
@@ -58,11 +58,11 @@ def build_encoder(
     """Returns a freshly initialised encoder on the CPU.
 
     Args:
-        encoder: a name that `ENCODERS` knows, or a factory.
+        encoder: a name in `ENCODERS`, or a factory.
         num_features: P, the width of the input.
         dim: P', the width of every layer and of the embedding.
         layers: L.
-        generator: a CPU generator; it alone decides the weights.
+        generator: a CPU generator; the weights depend on nothing else.
     """
     require(dim >= 1, "build_encoder", "dim", "at least 1", dim)
     require(layers >= 1, "build_encoder", "layers", "at least 1", layers)

@@ -2,12 +2,11 @@ r"""A layer of an encoder, stated once; every way to compute it follows from the
 
 .. math:: H' = \sigma\bigl(\nu(\hat A H W_1 + H W_2 + b)\bigr)
 
-:math:`\hat A H` is each node's mean over itself and its neighbours. Edge weights enter there and
-nowhere else (`graphcl.kernels.adjacency`). :math:`W_2` is what a layer keeps of the node itself,
-:math:`\nu` its normalisation and :math:`\sigma` its activation; each of them, and the bias b, may
-be absent.
+:math:`\hat A H` is each node's mean over itself and its neighbours; only this term depends on edge
+weights (`graphcl.kernels.adjacency`). :math:`W_2` multiplies the node's own row, :math:`\nu` is a
+normalisation and :math:`\sigma` an activation. Each of these, and the bias b, may be absent.
 
-Where the statement is used:
+The statement is used in four places:
 
 - `Layer.on_graph` computes a layer on all nodes: whole-graph training, and small graphs;
 - `graphcl.sampling.encode_tree` computes it on sampled trees;
@@ -32,14 +31,14 @@ class Layer:
     """The statement of one layer.
 
     Attributes:
-        pooled: W_1, ``[inputs, outputs]``: what the mean over the neighbourhood is multiplied by.
-        own: W_2, ``[inputs, outputs]``: what the node's own row is multiplied by; None keeps
-            nothing of it beside its part in the mean.
+        pooled: W_1, ``[inputs, outputs]``; multiplies the mean over the neighbourhood.
+        own: W_2, ``[inputs, outputs]``; multiplies the node's own row. With None, the node only
+            contributes to its mean.
         bias: b, ``[outputs]``, or None.
         normalisation: a module or function of ``[rows, outputs]``, before the activation. In
-            inference it must treat each row by itself, as batch normalisation does with its
-            running statistics. While a sampled batch trains it sees the rows of all levels.
-        activation: a function of each number by itself, or None.
+            inference it must treat each row independently, as batch normalisation does with its
+            running statistics. In sampled training it gets the rows of all levels together.
+        activation: an elementwise function, or None.
     """
 
     pooled: Tensor
@@ -55,14 +54,14 @@ class Layer:
 
     @property
     def ends_in_elu(self) -> bool:
-        """Whether ELU alone follows the products; fused kernels compute both at once."""
+        """Whether only ELU follows the products; fused kernels then compute both at once."""
         return self.bias is None and self.normalisation is None and self.activation is elu
 
     def finish(self, h: Tensor, *, inplace: bool = False) -> Tensor:
-        """Returns what follows the products: bias, normalisation, activation.
+        """Applies what follows the products: bias, normalisation, activation.
 
         Args:
-            h: the products' result, ``[rows, outputs]``.
+            h: the sum of the products, ``[rows, outputs]``.
             inplace: `h` may be overwritten.
         """
         if self.bias is not None:
@@ -76,14 +75,15 @@ class Layer:
     def on_graph(self, h: Features, adjacency: Adjacency) -> Tensor:
         """Returns the layer's result on every node, ``[num_nodes, outputs]``; differentiable.
 
-        It pools on the narrower side of W_1. On equal widths it pools first, except where the
-        node's own row is kept: there the mean would be one more activation to hold.
+        It pools before or after the product with W_1, where the rows are narrower. If both widths
+        are equal it pools first, except with `own`: then the mean would be one more activation
+        to keep for the backward pass.
         """
         inputs, outputs = self.pooled.shape
-        first = isinstance(h, Tensor) and (
+        pool_first = isinstance(h, Tensor) and (
             inputs < outputs or (inputs == outputs and self.own is None)
         )
-        if isinstance(h, Tensor) and first:
+        if isinstance(h, Tensor) and pool_first:
             mean = mean_pool(h, adjacency)
             if self.own is None:
                 return self.finish(product(mean, self.pooled))
@@ -99,11 +99,11 @@ class Layer:
 class LayeredEncoder(nn.Module):
     """An encoder that states its layers; subclasses define `statement` and their parameters.
 
-    Such an encoder trains on whole graphs and on sampled trees, embeds graphs of any size layer by
-    layer, and its step can be recorded on a GPU.
+    It can train on whole graphs and on sampled trees and embed graphs of any size layer by layer,
+    and its training step can be recorded on a GPU.
     """
 
-    recordable = True  # shapes depend on no draw: a CUDA graph can hold a training step
+    recordable = True  # no shape depends on a draw: a CUDA graph can replay a step
 
     def statement(self) -> tuple[Layer, ...]:
         """Returns the layers, from the input to the embedding."""
@@ -122,7 +122,7 @@ def stated_layers(encoder: nn.Module, who: str = "this") -> tuple[Layer, ...]:
     """Returns the layers that an encoder states.
 
     Raises:
-        ParameterError: it states none and only sees whole graphs; `who` needs more.
+        ParameterError: the encoder does not, and only works on whole graphs; `who` needs more.
     """
     if isinstance(encoder, LayeredEncoder):
         return encoder.statement()
@@ -133,7 +133,7 @@ def stated_layers(encoder: nn.Module, who: str = "this") -> tuple[Layer, ...]:
 
 
 def glorot(module: nn.Module, generator: torch.Generator) -> None:
-    """Draws every weight matrix of `module` by Glorot's rule; vectors that are biases become 0."""
+    """Draws every weight matrix of `module` by Glorot's rule and sets the biases to 0."""
     for name, parameter in module.named_parameters():
         if parameter.ndim >= 2:
             nn.init.xavier_uniform_(parameter, generator=generator)

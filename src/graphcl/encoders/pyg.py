@@ -1,7 +1,7 @@
-"""Encoders of PyTorch Geometric's layers, to be compared with the paper's under one protocol.
+"""Encoders of PyTorch Geometric's layers, to compare with the paper's under the same protocol.
 
-What they cannot do: they do not state their layers, so they only see whole graphs. There is no
-sampled training and no inference in blocks with them, and their steps are not recorded on a GPU.
+They do not state their layers, so they only work on whole graphs: they support neither sampled
+training nor inference in blocks, and their steps are not recorded on a GPU.
 """
 
 from collections.abc import Callable
@@ -22,9 +22,9 @@ from graphcl.kernels.features import Features
 class PygEncoder(nn.Module):
     """Layers of PyTorch Geometric, called as ``encoder(x, adjacency) -> h``.
 
-    ELU stands where the paper's encoders have it: between layers, and after a single one.
-    Sparse features are made dense, because few of PyG's layers take sparse ones. Only GCN takes
-    edge weights, in its own way: its self-weights are 1.
+    ELU is applied where the paper's encoders apply it: between layers, and after a single layer.
+    Sparse features are made dense, because few of PyG's layers accept sparse ones. Only GCN uses
+    edge weights, and its self-weights are always 1.
 
     Args:
         layer: makes one layer from its numbers of inputs and outputs.
@@ -48,7 +48,8 @@ class PygEncoder(nn.Module):
         super().__init__()
         self.takes_weights = takes_weights
         widths = [num_features] + [dim] * layers
-        # PyG's constructors draw from the global stream; it is put back, and the draws replaced.
+        # PyG's constructors draw from the global generator: its state is restored, and `glorot`
+        # replaces the draws.
         with torch.random.fork_rng(devices=[]):
             self.layers = nn.ModuleList(
                 layer(inputs, outputs) for inputs, outputs in pairwise(widths)
@@ -59,7 +60,7 @@ class PygEncoder(nn.Module):
         """Returns the embeddings, ``[num_nodes, dim]``."""
         h = x if isinstance(x, Tensor) else x.to_dense()
         edges: tuple[Tensor, ...] = (adjacency.edge_index(),)
-        if adjacency.own is not None:
+        if adjacency.self_weight is not None:
             if not self.takes_weights:
                 raise ParameterError(
                     "this encoder takes no edge weights; use mean, residual or gcn, "

@@ -1,4 +1,4 @@
-"""Evaluation: arrays in, scores out. Nothing here sees a model."""
+"""Evaluation: scores of arrays. Nothing here gets a model, so no label can reach training."""
 
 from graphcl.evaluation.multilabel import MultilabelResult, multilabel_probe
 from graphcl.evaluation.probe import ProbeResult, linear_probe

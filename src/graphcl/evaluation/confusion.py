@@ -1,4 +1,4 @@
-"""Which class the probe takes for which."""
+"""The confusion matrix of the probe."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +14,11 @@ from graphcl.graphs.graph import Graph
 
 @dataclass(frozen=True, eq=False)
 class Confusion:
-    """Counts of test nodes by their class and the class the probe gave them.
+    """Counts of test nodes by their true class and the class that the probe predicts.
 
     Attributes:
         classes: the class numbers, ascending.
-        counts: ``[classes, classes]``: row is the true class, column the predicted one.
+        counts: ``[classes, classes]``; rows are true classes, columns predicted ones.
     """
 
     classes: npt.NDArray[np.int64]
@@ -26,19 +26,19 @@ class Confusion:
 
     @property
     def accuracy(self) -> float:
-        """Share of test nodes on the diagonal."""
+        """Fraction of test nodes on the diagonal."""
         return float(np.trace(self.counts) / self.counts.sum())
 
 
 def probe_confusion(
     z: Any, graph: Graph | GraphCollection, *, strength: float, seed: int = 0
 ) -> Confusion:
-    """Trains the probe again at the strength that was chosen and counts its answers on test nodes.
+    """Trains the probe again at a given strength and counts its predictions on test nodes.
 
     Args:
         z: embeddings ``[num_nodes, dim]``.
-        graph: what they belong to; its labels and split are used, as by `linear_probe`.
-        strength: C, as `ProbeResult.strength` says.
+        graph: their graph, or collection of graphs; gives labels and split, as in `linear_probe`.
+        strength: C, from `ProbeResult.strength`.
         seed: decides the split of a graph without masks.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Scores to choose by: validation nodes alone, or no labels at all."""
+"""Scores for choosing settings: on validation nodes, or without labels."""
 
 import warnings
 from typing import Any
@@ -18,20 +18,20 @@ from graphcl.evaluation.unsupervised import sampled_rows
 Array = npt.NDArray[Any]
 SPLITS = 3
 CLUSTERS, STARTS = 8, 3  # of k-means
-SAMPLE = 10_000  # nodes that are clustered
-LEAST_FRACTION = 0.02  # of nodes outside the largest cluster, for there to be clusters at all
+SAMPLE = 10_000  # at most so many nodes are clustered
+LEAST_FRACTION = 0.02  # of nodes outside the largest cluster; with fewer, there is one cluster
 
 
 def validation_accuracy(z: Any, y: Any, train: Any, *, splits: int = SPLITS) -> float:
     """Returns the probe's best validation accuracy, averaged over several splits.
 
-    The first split is the one given. The others are drawn from the same nodes, as many training
-    nodes of each class: one split of a few hundred nodes ranks settings by its own accidents.
-    The draws are the same for every call.
+    The first split is the given one. The others are drawn from the same nodes, with as many
+    training nodes of each class; with a few hundred nodes, the ranking by one split depends on
+    chance. Every call makes the same draws.
 
     Args:
         z: embeddings of the training and validation nodes, ``[nodes, dim]``.
-        y: their classes, ``[nodes]``; no other label is needed, so none can be read.
+        y: their classes, ``[nodes]``; test labels are not passed, so they cannot be used.
         train: which of them are training nodes, ``[nodes]`` booleans.
         splits: how many splits.
 
@@ -46,14 +46,14 @@ def validation_accuracy(z: Any, y: Any, train: Any, *, splits: int = SPLITS) -> 
     z = standardiser(z)(z)
     random = np.random.default_rng(0)
     masks = [train, *(redraw(y, train, random) for _ in range(splits - 1))]
-    with threadpool_limits(1):  # small products: threads cost more than they give
-        return float(np.mean([_best(z, y, mask) for mask in masks]))
+    with threadpool_limits(1):  # the products are too small for threads
+        return float(np.mean([_best_accuracy(z, y, mask) for mask in masks]))
 
 
-def _best(z: Array, y: Array, train: Array) -> float:
+def _best_accuracy(z: Array, y: Array, train: Array) -> float:
     best, classifier = 0.0, None
     for strength in STRENGTHS:
-        # Beyond C = 1 the penalty is too weak for some 20 nodes of a class ever to choose it.
+        # With some 20 training nodes per class, a weaker penalty than C = 1 is never the best.
         if strength <= 1:
             classifier = fit_logistic(z[train], y[train], strength, classifier)
             best = max(best, float((classifier.predict(z[~train]) == y[~train]).mean()))
@@ -61,21 +61,20 @@ def _best(z: Array, y: Array, train: Array) -> float:
 
 
 def cluster_stability(z_1: Any, z_2: Any, *, clusters: int = CLUSTERS) -> float:
-    """Returns how far the clusters of two sets of embeddings of the same nodes agree.
+    """Returns how well the clusters of two sets of embeddings of the same nodes agree.
 
-    Each is clustered by k-means on standardised rows of unit length, and the agreement is the
-    adjusted Rand index: 1 where the clusters are the same, 0 where they agree as chance would, and
-    0 where either has all but a few nodes in one cluster: a collapsed encoder is not a stable one.
-    Of a large graph, `SAMPLE` nodes take part. The same embeddings give the same result, bit for
-    bit.
+    Each set is clustered by k-means on standardised rows of unit length. The result is the adjusted
+    Rand index: 1 if the clusters are the same, 0 if they agree as much as by chance. It is also 0
+    if either set has nearly all nodes in one cluster, because a collapsed encoder is not stable.
+    On a large graph, `SAMPLE` nodes are clustered. The same embeddings give the same bits.
 
     Args:
         z_1: embeddings, ``[num_nodes, dim]``.
-        z_2: others of the same nodes, ``[num_nodes, dim]``.
-        clusters: how many each is parted into, at most.
+        z_2: other embeddings of the same nodes, ``[num_nodes, dim]``.
+        clusters: the number of clusters, at most.
     """
     nodes = sampled_rows(len(z_1), 0, SAMPLE)
-    with threadpool_limits(1):  # the order of sums, and so the last bits, would be the threads'
+    with threadpool_limits(1):  # threads would change the order of sums, and so the last bits
         parts = [
             _clusters(np.asarray(z)[nodes], clusters, seed) for seed, z in enumerate((z_1, z_2))
         ]
@@ -92,7 +91,7 @@ def _clusters(z: Array, clusters: int, seed: int) -> Array:
     z = unit_rows(standardiser(z)(z))
     means = KMeans(min(clusters, len(z)), n_init=STARTS, max_iter=100, random_state=seed)
     with warnings.catch_warnings():
-        # Fewer distinct rows than clusters, as of a collapsed encoder.
+        # A collapsed encoder gives fewer distinct rows than clusters.
         warnings.simplefilter("ignore", ConvergenceWarning)
         labels: Array = means.fit_predict(z)
     return labels

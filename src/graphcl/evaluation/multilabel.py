@@ -1,7 +1,7 @@
-r"""The probe where a node has several labels: one logistic regression per label.
+r"""The probe for nodes with several labels: one logistic regression per label.
 
 All labels and all strengths of the penalty are columns of one weight matrix, so the whole grid is
-one training on a CPU or a GPU.
+trained at once, on a CPU or a GPU.
 """
 
 import math
@@ -25,20 +25,20 @@ Splits = tuple[Any, Any, Any]
 
 @dataclass(frozen=True)
 class MultilabelResult:
-    """What the probe found on the test nodes, and the budget it had: that moves PPI by points.
+    """Scores of the probe on the test nodes, and its budget, which changes PPI's score by points.
 
     Attributes:
-        micro_f1: F1 over all pairs of node and label together; a label is given above
+        micro_f1: F1 over all pairs of node and label together; a label is predicted above
             probability 0.5.
         macro_f1: mean of the F1 scores of the labels.
         accuracy: fraction of pairs of node and label that are right.
         val_micro_f1: micro-F1 on the validation nodes at the chosen strength.
-        strength: λ of the penalty λ/2 ‖w‖² beside the mean loss, chosen on validation alone; in
-            scikit-learn's terms 1 / (C · training nodes).
-        strengths: those that were tried.
-        steps: updates, each over all training nodes.
-        optimiser: how they were made.
-        split: ``given``, or ``random`` where the graph came without one.
+        strength: λ of the penalty λ/2 ‖w‖² added to the mean loss, chosen on validation nodes only;
+            in scikit-learn's terms 1 / (C · training nodes).
+        strengths: the values of λ that were tried.
+        steps: number of updates, each over all training nodes.
+        optimiser: the optimiser of these updates.
+        split: ``given``, or ``random`` if the graph has none.
         nodes: numbers of train, validation and test nodes used.
     """
 
@@ -66,22 +66,22 @@ def multilabel_probe(
 ) -> MultilabelResult:
     """Trains one logistic regression per label on train nodes and scores them on test nodes.
 
-    Embeddings are standardised with the mean and deviation of the training rows. The strength of
-    the L2 penalty is one for all labels: the one with the highest validation micro-F1 (the
-    strongest on a tie). Test labels are read once, after that. Nothing here is random.
+    Embeddings are standardised with the mean and deviation of the training rows. All labels have
+    the same strength of the L2 penalty: the one with the highest validation micro-F1 (the strongest
+    on a tie). Test labels are only read after this choice. Nothing here is random.
 
     Args:
         z: embeddings of the train, validation and test nodes, each ``[nodes, dim]``; arrays, or
             tensors on any device.
         y: their labels, each ``[nodes, labels]``, 0 or 1.
         strengths: λ of the penalty λ/2 ‖w‖².
-        steps: updates; fewer than it takes to converge give a lower score.
+        steps: number of updates; too few to converge give a lower score.
         device: where to train: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        split: where the three parts come from, for the result.
+        split: where the three parts come from; copied to the result.
         on_step: called after each step with its number, from 1.
 
     Raises:
-        GraphError: the arrays do not fit each other, a part is empty, or a value is no number.
+        GraphError: the arrays do not fit each other, a part is empty, or a value is not finite.
         ParameterError: no strength, a negative one, or no step.
     """
     require(steps >= 1, "multilabel_probe", "steps", "at least 1", steps)
@@ -120,16 +120,16 @@ def fit_multilabel(
     steps: int = STEPS,
     on_step: Callable[[int], None] = lambda _: None,
 ) -> tuple[Tensor, Tensor]:
-    r"""Minimises the mean loss of every label plus λ/2 ‖w‖², for every λ, from zero.
+    r"""Minimises the mean loss of every label plus λ/2 ‖w‖², for every λ, starting from zero.
 
     With :math:`P = \mathrm{sigmoid}(ZW + b)` the gradient is :math:`Z^\top (P - Y) / N + \lambda
-    W`: two products a step, and no graph of operations to keep.
+    W`. It is computed directly, by two products per step and without autograd.
 
     Args:
         z: ``[nodes, dim]``.
         y: ``[nodes, labels]``, 0 or 1, of the type of `z`.
-        strengths: λ, S of them; the bias is not penalised.
-        steps: updates of Adam, the learning rate falling to 0 along a cosine.
+        strengths: S values of λ; the bias is not penalised.
+        steps: updates of Adam; the learning rate falls to 0 along a cosine.
         on_step: called after each step with its number, from 1.
 
     Returns:
@@ -141,7 +141,7 @@ def fit_multilabel(
     weight.grad, bias.grad = torch.empty_like(weight), torch.empty_like(bias)
     decay = z.new_tensor(strengths).repeat_interleave(num_labels)
     adam = torch.optim.Adam([weight, bias], lr=LEARNING_RATE, fused=True)
-    error = z.new_empty(num_nodes, columns)  # P, then P − Y, in one place
+    error = z.new_empty(num_nodes, columns)  # P, then P − Y, in the same memory
     by_strength = error.view(num_nodes, len(strengths), num_labels)
     for step in range(steps):
         torch.addmm(bias, z, weight, out=error)
@@ -165,7 +165,7 @@ def _tensor(part: Any, device: torch.device) -> Tensor:
 
 
 def _f1(predicted: Tensor, truth: Tensor) -> tuple[float, float]:
-    """Returns micro- and macro-F1; a label that neither has nor is given a node scores 0."""
+    """Returns micro- and macro-F1; a label that no node has and none is predicted scores 0."""
     hits = (predicted & (truth > 0)).sum(0).double()
     given_and_true = (predicted.sum(0) + (truth > 0).sum(0)).double()
     micro = 2 * hits.sum() / given_and_true.sum().clamp(min=1)

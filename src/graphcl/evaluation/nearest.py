@@ -1,7 +1,7 @@
 """Nearest neighbours among embeddings, by cosine similarity: exact, or by an index.
 
-Up to `EXACT_ROWS` rows all pairs are compared in blocks. Above, usearch's graph index (HNSW) is
-asked: it finds nearly all of the true neighbours in a small part of the time.
+Up to `EXACT_ROWS` rows, all pairs are compared in blocks. Above, usearch's graph index (HNSW) is
+used: it finds nearly all of the true neighbours in a small part of the time.
 """
 
 from typing import Any
@@ -28,14 +28,14 @@ def unit_rows(z: Any) -> Floats:
 
 
 def nearest(z: Any, k: int, *, exact_rows: int = EXACT_ROWS) -> tuple[Integers, Floats]:
-    """Returns the `k` nearest rows of every row, itself left out, and their cosines.
+    """Returns the `k` nearest rows of every row, without itself, and their cosines.
 
-    The same input gives the same answer: the index is built by one thread.
+    The same input gives the same result, because one thread builds the index.
 
     Args:
         z: embeddings ``[N, dim]``.
-        k: how many; at most N − 1 are returned.
-        exact_rows: up to so many rows, all pairs are compared.
+        k: number of neighbours; at most N − 1 are returned.
+        exact_rows: up to this many rows, all pairs are compared.
 
     Returns:
         Row numbers and cosine similarities, each ``[N, min(k, N - 1)]``, most similar first.
@@ -57,8 +57,8 @@ def build_index(z: Floats, *, threads: int = 0) -> Any:
 
     Args:
         z: embeddings ``[N, dim]``; the index keeps them in half precision.
-        threads: 0 uses all cores, and the order of insertion, so now and then a neighbour, then
-            depends on their race; 1 gives the same index every time.
+        threads: 1 gives the same index every time. 0 uses all cores; their race then decides the
+            order of insertion, and so now and then a neighbour.
     """
     index = empty_index(z.shape[1])
     index.add(np.arange(len(z)), z, threads=threads)
@@ -66,7 +66,7 @@ def build_index(z: Floats, *, threads: int = 0) -> Any:
 
 
 def empty_index(dim: int) -> Any:
-    """Returns an empty usearch index by cosine, to be filled or restored from a file."""
+    """Returns an empty usearch index for cosines, to be filled or restored from a file."""
     try:
         from usearch.index import Index
     except ImportError as error:
@@ -75,9 +75,9 @@ def empty_index(dim: int) -> Any:
 
 
 def drop_self(keys: Integers, cosines: Floats) -> tuple[Integers, Floats]:
-    """Returns ``[N, k]`` of ``[N, k + 1]``: each row without itself, or without its last entry."""
+    """Returns ``[N, k]`` from ``[N, k + 1]``: each row without itself, or else without its last."""
     own = keys == np.arange(len(keys))[:, None]
-    own[~own.any(axis=1), -1] = True  # among duplicates a row need not find itself
+    own[~own.any(axis=1), -1] = True  # among duplicates, a row may not find itself
     keep = ~own
     shape = (len(keys), keys.shape[1] - 1)
     return keys[keep].reshape(shape), cosines[keep].reshape(shape)

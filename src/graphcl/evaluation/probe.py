@@ -18,23 +18,23 @@ from graphcl.seeding import derive
 
 _BLOCK_ROWS = 1 << 18
 REDRAWN = 5
-REDRAWN_NODES = 4000  # train and validation nodes; with more, one split is sure enough
-STRENGTHS = tuple(10.0 ** (k / 2) for k in range(-8, 5))  # C from 1e-4 to 1e2, half decades
+REDRAWN_NODES = 4000  # train and validation nodes; with more, one split is reliable enough
+STRENGTHS = tuple(10.0 ** (k / 2) for k in range(-8, 5))  # C from 1e-4 to 1e2, in half decades
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What the probe found on the test nodes.
+    """Scores of the probe on the test nodes.
 
     Attributes:
         accuracy: fraction of test nodes classified correctly.
-        micro_f1: equals the accuracy where each node has one class.
+        micro_f1: equals the accuracy, as each node has one class.
         macro_f1: mean of the F1 scores of the classes.
         val_accuracy: accuracy on the validation nodes at the chosen strength.
         strength: C of scikit-learn's `LogisticRegression`, chosen without the test nodes.
-        split: ``given``, or ``random`` where the graph came without one.
+        split: ``given``, or ``random`` if the graph has none.
         nodes: numbers of train, validation and test nodes used.
     """
 
@@ -58,26 +58,28 @@ def linear_probe(
 ) -> ProbeResult | MultilabelResult:
     """Trains logistic regression on train nodes and scores it on test nodes.
 
-    Where each node has one class, it is multinomial: embeddings are standardised column by column
-    (see `standardiser`); the strength of the L2 penalty is the one with the highest validation
-    accuracy among `STRENGTHS` (the strongest penalty on a tie), the mean over the given split and
-    `REDRAWN` others: on a few hundred nodes one split chooses by its accidents. Those train on as
-    many train and validation nodes of each class and validate on the rest; the regression that is
-    scored is trained on the train nodes alone. Test labels are read once, after that. Where a node
-    has several labels, it is one regression per label: see `multilabel_probe`.
+    If each node has one class, the regression is multinomial, on embeddings that are standardised
+    by column (see `standardiser`). The strength of the L2 penalty is the one of `STRENGTHS` with
+    the highest validation accuracy (the strongest penalty on a tie). This accuracy is the mean over
+    the given split and `REDRAWN` others, because with a few hundred nodes one split chooses by
+    chance. The others are drawn from the train and validation nodes, with as many train nodes of
+    each class. The regression that is scored is trained on the given train nodes only. Test labels
+    are only read after this choice.
+
+    If a node has several labels, there is one regression per label: see `multilabel_probe`.
 
     Args:
-        z: embeddings, ``[num_nodes, dim]``; of a collection, a list of such arrays or their rows
-            one below the other, in the order of its graphs.
-        graph: what they belong to; its labels are used, and a graph's masks. Without masks, the
-            labelled nodes are split at random, 10 % / 10 % / 80 %, each class in proportion.
+        z: embeddings, ``[num_nodes, dim]``; for a collection, a list of such arrays or one array of
+            all their rows, in the order of its graphs.
+        graph: their graph, or collection of graphs; gives the labels and the split. The labelled
+            nodes of a graph without masks are split at random, 10 % / 10 % / 80 % of each class.
         seed: decides the random split; nothing else here is random.
-        steps: with several labels per node: updates; see `multilabel_probe`.
-        device: likewise: where to train.
-        on_step: likewise: called after each step with its number.
+        steps: number of updates with several labels per node; see `multilabel_probe`.
+        device: where to train with several labels per node.
+        on_step: called after each of these steps with its number.
 
     Raises:
-        GraphError: no labels, fewer than two classes, or embeddings of another graph.
+        GraphError: there are no labels, fewer than two classes, or the embeddings do not fit.
     """
     z = _table(z)
     if z.ndim != 2 or len(z) != graph.num_nodes:
@@ -122,18 +124,18 @@ def linear_probe(
 def transfer_probe(z: Any, graph: Graph, others: Sequence[Any], seed: int = 0) -> list[float]:
     """Trains the probe on `z` and returns its accuracy on the test rows of `z`, then on `others`.
 
-    The strength is chosen on the validation rows of `z`. Columns are scaled by the mean and
-    deviation of `z` everywhere: the probe knows nothing of the other embeddings.
+    The strength is chosen on the validation rows of `z`. All embeddings are standardised by the
+    mean and deviation of `z`, so the probe does not depend on the other embeddings.
 
     Args:
-        z: embeddings of the graph as it was, ``[num_nodes, dim]``.
-        graph: whose labels and split are used.
+        z: embeddings of the original graph, ``[num_nodes, dim]``.
+        graph: gives the labels and the split.
         others: embeddings of the test nodes in other versions of the graph, in the order of their
             numbers, each ``[test nodes, dim]``.
-        seed: of the split, where the graph has none.
+        seed: decides the split of a graph without masks.
 
     Raises:
-        GraphError: no labels, several per node, or embeddings of another shape.
+        GraphError: there is not one class per node, or the shapes do not fit.
     """
     if graph.y is None or graph.y.ndim != 1:
         raise GraphError(f"probe: {graph.name} has no single class per node")
@@ -155,7 +157,7 @@ def transfer_probe(z: Any, graph: Graph, others: Sequence[Any], seed: int = 0) -
 
 
 def _table(z: Any) -> Array:
-    """Returns embeddings as one array; a list holds tables, or the rows of a single one."""
+    """Returns embeddings as one array, from an array, a list of tables or a list of rows."""
     if not isinstance(z, list | tuple):
         return to_numpy(z, "probe: embeddings")
     parts = [to_numpy(part, "probe: embeddings") for part in z]
@@ -172,14 +174,14 @@ def _table(z: Any) -> Array:
 
 
 def fit_logistic(z: Array, y: Array, strength: float, start: Any = None) -> Any:
-    """Returns multinomial logistic regression, from where `start` ended if that is given."""
+    """Fits multinomial logistic regression; it continues from `start` if that is given."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     if start is None:
         start = LogisticRegression(max_iter=300, warm_start=True)
     with warnings.catch_warnings():
-        # The weakest penalties need not converge: they overfit, and validation rejects them.
+        # The weakest penalties may not converge, but they overfit and validation rejects them.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return start.set_params(C=strength).fit(z, y)
 
@@ -189,8 +191,8 @@ def best_strength(z: Array, y_train: Array, y_val: Array) -> float:
 
     Args:
         z: standardised embeddings of the train nodes, then of the validation nodes.
-        y_train: classes of the former.
-        y_val: classes of the latter.
+        y_train: classes of the train nodes.
+        y_val: classes of the validation nodes.
     """
     y = np.concatenate([y_train, y_val])
     given = np.arange(len(y)) < len(y_train)
@@ -199,22 +201,22 @@ def best_strength(z: Array, y_train: Array, y_val: Array) -> float:
         random = np.random.default_rng(0)
         splits += [redraw(y, given, random) for _ in range(REDRAWN)]
     accuracy = np.zeros(len(STRENGTHS))
-    with threadpool_limits(1):  # small products: threads cost more than they give
+    with threadpool_limits(1):  # the products are too small for threads
         for train in splits:
             rows = _within_span(z, train)
             classifier = None
             for number, strength in enumerate(STRENGTHS):
                 classifier = fit_logistic(rows[train], y[train], strength, classifier)
                 accuracy[number] += (classifier.predict(rows[~train]) == y[~train]).mean()
-    best: float = STRENGTHS[int(accuracy.argmax())]  # of equal ones the strongest penalty
+    best: float = STRENGTHS[int(accuracy.argmax())]  # on a tie the strongest penalty
     return best
 
 
 def _within_span(z: Array, train: Array) -> Array:
-    """Returns rows in an orthonormal basis of the span of the train rows, where that is narrower.
+    """Returns rows in an orthonormal basis of the span of the train rows, if that is narrower.
 
-    The penalty keeps the weights of a logistic regression in that span: it is the same problem in
-    fewer numbers, 140 in place of 512 on Cora.
+    The penalty keeps the weights of a logistic regression in this span, so the problem is the same
+    with fewer columns: 140 instead of 512 on Cora.
     """
     if train.sum() >= z.shape[1]:
         return z
@@ -223,7 +225,7 @@ def _within_span(z: Array, train: Array) -> Array:
 
 
 def redraw(y: Array, given: Array, random: np.random.Generator) -> Array:
-    """Draws other nodes to train on, as many of each class."""
+    """Draws other nodes to train on, as many of each class as in `given`."""
     drawn = np.zeros_like(given)
     for label, count in zip(*np.unique(y[given], return_counts=True), strict=True):
         drawn[random.choice(np.flatnonzero(y == label), count, replace=False)] = True
@@ -237,13 +239,14 @@ def _macro_f1(y: Array, predicted: Array) -> float:
 
 
 def standardiser(z: Array) -> Callable[[Array], Array]:
-    """Returns what standardises rows of `z` by its columns' means and deviations.
+    """Returns a function that standardises rows by the means and deviations of the columns of `z`.
 
     Columns that are 0 in more than half of the rows, such as words, keep their zeros and share one
-    scale, the root mean square of all that is not 0: by its own deviation each would count the more
-    the rarer it is, and a word that one training node has alone would drown the rest.
+    scale, the root mean square of all their non-zero values. If each were divided by its own
+    deviation, rare columns would have the largest values, and a word of a single training node
+    would dominate the others.
 
-    A large table, which may be mapped from a file, is read in blocks and never held.
+    A large table, which may be mapped from a file, is read in blocks and never held as a whole.
 
     Raises:
         GraphError: a value is not finite, or too large to be squared.
@@ -265,7 +268,7 @@ def standardiser(z: Array) -> Callable[[Array], Array]:
 
 
 def _check_finite(summed: Array, blocks: list[Array]) -> None:
-    """Refuses columns whose sum is not finite, and names the first value that is to blame."""
+    """Raises an error if a column's sum is not finite; it names the first such value."""
     if np.isfinite(summed).all():
         return
     before = 0
@@ -283,10 +286,10 @@ def _check_finite(summed: Array, blocks: list[Array]) -> None:
 def scored_split(
     graph: Graph | GraphCollection, y: Array, seed: int, *, owner: str = "probe"
 ) -> tuple[Array, Array, Array]:
-    """Returns what `node_split` does, where there are labelled test nodes to score.
+    """Returns `node_split`, and requires labelled test nodes.
 
     Raises:
-        GraphError: a part of the split is not given, or holds no labelled node.
+        GraphError: a part of the split is not given, or has no labelled node.
     """
     train, val, test = node_split(graph, y, seed, owner=owner)
     if not len(test):
@@ -297,14 +300,14 @@ def scored_split(
 def node_split(
     graph: Graph | GraphCollection, y: Array, seed: int, *, owner: str = "probe"
 ) -> tuple[Array, Array, Array]:
-    """Returns node numbers of the three splits, unlabelled nodes left out.
+    """Returns the numbers of the labelled nodes for train, validation and test.
 
-    Test nodes of a split that is given may be none: who only chooses by validation needs none.
+    A given split may have no labelled test nodes: choosing by validation does not need any.
 
     Raises:
         GraphError: a part of the split is not given, or train or validation nodes have no label.
     """
-    # A node with several labels may have none of them: that is an answer, not a gap.
+    # In a graph with several labels per node, a node may have none of them and still be labelled.
     labelled = y >= 0 if y.ndim == 1 else np.ones(len(y), dtype=np.bool_)
     if isinstance(graph, GraphCollection):
         ends = np.cumsum(graph.split_nodes)[:2]
@@ -327,7 +330,7 @@ def node_split(
         return train, val, test
     parts: tuple[list[Array], list[Array], list[Array]] = ([], [], [])
     random = np.random.default_rng(seed if seed >= 0 else derive(seed, "split"))
-    # Each class is split in proportion; several labels per node cannot be, and count as one class.
+    # Each class is split in proportion. With several labels per node, all nodes are one class.
     classes = y if y.ndim == 1 else np.zeros(len(y))
     for label in np.unique(classes[labelled]):
         members = random.permutation(np.flatnonzero(classes == label))

@@ -1,4 +1,4 @@
-"""Scores of predictions: what a supervised system's answers are worth on the test nodes."""
+"""Scores of the predictions of a supervised system on the test nodes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +14,14 @@ from graphcl.graphs.graph import Graph
 
 @dataclass(frozen=True)
 class PredictionResult:
-    """How often predicted classes are right; the names are those of `ProbeResult`.
+    """Scores of predicted classes, with the names of `ProbeResult`.
 
     Attributes:
         accuracy: fraction of test nodes classified correctly.
-        micro_f1: equals the accuracy where each node has one class.
+        micro_f1: equals the accuracy, as each node has one class.
         macro_f1: mean of the F1 scores of the classes.
         val_accuracy: accuracy on the validation nodes.
-        split: ``given``, or ``random`` where the graph came without one.
+        split: ``given``, or ``random`` if the graph has none.
         nodes: numbers of train, validation and test nodes.
     """
 
@@ -35,14 +35,14 @@ class PredictionResult:
 
 @dataclass(frozen=True)
 class MultilabelPredictionResult:
-    """The same where a node has several labels; the names are those of `MultilabelResult`.
+    """Scores of predictions of several labels per node, with the names of `MultilabelResult`.
 
     Attributes:
         micro_f1: F1 over all pairs of test node and label together.
         macro_f1: mean of the F1 scores of the labels.
         accuracy: fraction of pairs of node and label that are right.
         val_micro_f1: micro-F1 on the validation nodes.
-        split: ``given``, or ``random`` where the graph came without one.
+        split: ``given``, or ``random`` if the graph has none.
         nodes: numbers of train, validation and test nodes.
     """
 
@@ -60,13 +60,13 @@ def score_predictions(
     """Compares predictions with the labels of the test nodes, and of the validation nodes.
 
     Args:
-        predicted: classes ``[num_nodes]``, or 0/1 ``[num_nodes, labels]``; of a collection, in the
+        predicted: classes ``[num_nodes]``, or 0/1 ``[num_nodes, labels]``; for a collection, in the
             order of its graphs.
-        graph: what they belong to; its labels and its split are used, as by `linear_probe`.
+        graph: their graph, or collection of graphs; gives labels and split, as in `linear_probe`.
         seed: decides the random split of a graph without masks.
 
     Raises:
-        GraphError: no labels, none in a part of the split, or predictions of another shape.
+        GraphError: there are no labels, a part of the split has none, or the shape is wrong.
     """
     y, given = graph.y, np.asarray(predicted)
     if y is None:

@@ -1,4 +1,4 @@
-r"""What can be said of embeddings without labels: arrays in, numbers out.
+r"""Scores of embeddings that need no labels, and clusters.
 
 Alignment and uniformity are those of Wang and Isola (2020): the two properties that a contrastive
 loss trades against each other, on the unit sphere.
@@ -14,16 +14,16 @@ from graphcl.errors import GraphError, require
 from graphcl.evaluation.nearest import unit_rows
 from graphcl.seeding import derive
 
-SAMPLE = 5_000  # rows that sampled figures are taken over: all of their pairs are looked at
+SAMPLE = 5_000  # rows of a sample, of which all pairs are compared
 CLUSTER_COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
 
 Array = npt.NDArray[Any]
 
 
 def alignment(h_1: Any, h_2: Any) -> float:
-    r"""Returns how far apart the two views of a node lie: :math:`\frac1N\sum_u\|h_u^1-h_u^2\|^2`.
+    r"""Returns how far apart the two views of a node are: :math:`\frac1N\sum_u\|h_u^1-h_u^2\|^2`.
 
-    Rows are first scaled to length 1, so 0 is perfect and 2 is what unrelated rows have.
+    Rows are first scaled to length 1, so 0 is perfect and 2 is typical of unrelated rows.
 
     Args:
         h_1: embeddings in view 1, ``[N, dim]``.
@@ -36,16 +36,16 @@ def alignment(h_1: Any, h_2: Any) -> float:
 
 
 def uniformity(z: Any, *, seed: int = 0, sample: int = SAMPLE) -> float:
-    r"""Returns how evenly embeddings fill the sphere.
+    r"""Returns how evenly embeddings are spread over the sphere.
 
     It is :math:`\log\,\mathrm{mean}_{u\neq v}\,e^{-2\|z_u-z_v\|^2}` over rows of length 1.
-    Lower is more even: 0 means that all rows coincide; rows spread evenly over a sphere of many
-    dimensions come near −4.
+    Lower is more even. It is 0 if all rows coincide, and close to −4 if rows are spread evenly over
+    a sphere of many dimensions.
 
     Args:
         z: embeddings ``[N, dim]``.
         seed: decides the sample.
-        sample: above so many rows, that many are drawn.
+        sample: of more rows than this, so many are drawn at random.
     """
     unit = unit_rows(_sampled(np.asarray(z), seed, sample)).astype(np.float64)
     n = len(unit)
@@ -59,14 +59,14 @@ def uniformity(z: Any, *, seed: int = 0, sample: int = SAMPLE) -> float:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How much of the graph the nearest embeddings give back.
+    """How many of the graph's edges are also found among nearest embeddings.
 
     Attributes:
-        share: of a node's neighbours in the graph, how many are among its k nearest embeddings,
-            mean over nodes that have an edge; where a node has more than k, k count as all.
+        share: fraction of a node's neighbours in the graph that are among its k nearest embeddings,
+            averaged over the nodes with an edge. If a node has more than k, it is a fraction of k.
         chance: the same for neighbours drawn at random.
-        k: how many nearest embeddings were looked at.
-        nodes: how many nodes have an edge.
+        k: number of nearest embeddings per node.
+        nodes: number of nodes with an edge.
     """
 
     share: float
@@ -79,7 +79,7 @@ def neighbour_agreement(nearest: Any, indptr: Any, indices: Any) -> Agreement:
     """Compares nearest embeddings with the graph's edges.
 
     Args:
-        nearest: the k nearest rows of every row, itself left out, ``[N, k]``.
+        nearest: the k nearest rows of every row, without itself, ``[N, k]``.
         indptr: CSR row pointers of the graph, ``[N + 1]``.
         indices: CSR column indices, sorted in each row.
 
@@ -93,7 +93,8 @@ def neighbour_agreement(nearest: Any, indptr: Any, indices: Any) -> Agreement:
     degree = np.diff(indptr)
     if not degree.any() or k == 0:
         raise GraphError("neighbour agreement: the graph has no edge")
-    edges = np.repeat(np.arange(n, dtype=np.int64), degree) * n + indices  # sorted: CSR is
+    # A pair (u, v) is coded as the number u · n + v, so that pairs can be searched.
+    edges = np.repeat(np.arange(n, dtype=np.int64), degree) * n + indices  # sorted, as CSR is
     pairs = np.arange(n, dtype=np.int64)[:, None] * n + nearest
     place = np.minimum(np.searchsorted(edges, pairs), len(edges) - 1)
     hits = (edges[place] == pairs).sum(axis=1)
@@ -116,9 +117,9 @@ class Clusters:
         assigned: the cluster of each node, ``[N]``; 0 is the largest.
         sizes: nodes per cluster, largest first.
         silhouette: mean of (b − a) / max(a, b) over (sampled) nodes, where a is the mean distance
-            to the own cluster and b that to the next nearest; 1 is clear-cut, 0 is none. None
-            where all rows coincide.
-        tried: the silhouette of every number of clusters that was tried.
+            to the node's own cluster and b that to the nearest other one. 1 means clearly separate
+            clusters, 0 overlapping ones. None if all rows coincide.
+        tried: the silhouette of each number of clusters that was tried.
     """
 
     assigned: Array
@@ -136,14 +137,14 @@ def cluster(
 ) -> Clusters:
     """Partitions embeddings, scaled to length 1, by k-means.
 
-    The number of clusters is the one of `counts` with the highest silhouette on a sample; centres
-    are fitted on that sample, and every row goes to the nearest of them.
+    The number of clusters is the one of `counts` with the highest silhouette on a sample. The
+    centres are fitted on this sample, and every row is assigned to the nearest centre.
 
     Args:
         z: embeddings ``[N, dim]``.
         counts: numbers of clusters to try.
         seed: decides the sample and the first centres.
-        sample: above so many rows, that many are drawn.
+        sample: of more rows than this, so many are drawn at random.
     """
     from sklearn.cluster import KMeans
 

@@ -1,1 +1,1 @@
-"""The hot loops on plain tensors."""
+"""The performance-critical loops, on plain tensors."""

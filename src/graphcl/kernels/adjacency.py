@@ -1,21 +1,22 @@
 r"""The adjacency of a graph on a device, and mean pooling over neighbours.
 
-The adjacency of an undirected graph is symmetric and stays so when an edge is dropped as a unit.
-So the backward pass of mean pooling needs no transposed copy, only other values:
+The adjacency of an undirected graph is symmetric, and stays symmetric if both directions of an edge
+are dropped together. So the backward pass of mean pooling needs no transposed copy of the pattern,
+only other values:
 
 .. math:: \hat A = \check D^{-1} (A + I), \qquad \hat A^\top = (A + I)\, \check D^{-1} .
 
-Weighted edges: I is replaced by a diagonal of self-weights, each the mean weight of its node's
-edges,
+For weighted edges, I is replaced by a diagonal of self-weights: the self-weight of a node is the
+mean weight of its edges,
 
 .. math:: \hat A_{uv} = \frac{w_{uv}}{s_u + \sum_v w_{uv}}, \qquad
           \hat A_{uu} = \frac{s_u}{s_u + \sum_v w_{uv}}, \qquad
           s_u = \frac{1}{d_u} \sum_v w_{uv} .
 
-A node's own share of its mean is 1 / (d + 1) as without weights, its neighbours divide the rest in
-proportion to their weights, and only ratios matter: weights in other units give the same result.
-Dropping an edge leaves the self-weights as they are. If every weight is 1, the result is
-bit-identical to that of an unweighted graph.
+A node makes up 1 / (d + 1) of its mean, as without weights, and its neighbours the rest, in
+proportion to their weights. Only ratios matter: weights in other units give the same result.
+Dropping an edge does not change the self-weights. If every weight is 1, the result is bit-identical
+to that of an unweighted graph.
 
 Differs from the paper: its graphs are unweighted.
 """
@@ -34,7 +35,8 @@ from graphcl.kernels.buffers import empty
 from graphcl.kernels.elu import elu_
 
 with warnings.catch_warnings():
-    # The first CSR tensor of a process warns that the format is in beta; users can do nothing.
+    # The first CSR tensor of a process warns that the format is in beta. Users cannot change that,
+    # so the warning is triggered and hidden here.
     warnings.simplefilter("ignore", UserWarning)
     torch.sparse_csr_tensor([0], [], [], size=(0, 0))
 
@@ -49,17 +51,17 @@ def csr_matmul(indptr: Tensor, indices: Tensor, values: Tensor, dense: Tensor) -
     watched = torch.is_grad_enabled() and dense.requires_grad
     if watched or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return cast("Tensor", torch.sparse.mm(csr, dense.contiguous(), "sum"))
-    # A product that allocates its own result fills it first, in pages of 4 kB: on Cora that takes
-    # three times as long as MKL's product itself, which overwrites whatever `out` holds.
+    # A product that allocates its result also fills it, in pages of 4 kB. On Cora this takes three
+    # times as long as MKL's product itself, which overwrites whatever `out` contains.
     out = empty((len(indptr) - 1, dense.shape[1]), dense)
     return torch.addmm(out, csr, dense.contiguous(), beta=0, out=out)
 
 
 class _LoopedPattern(NamedTuple):
-    """CSR pattern of A + I; `entries` points into A's weights, and past them for the diagonal.
+    """CSR pattern of A + I; `entries` gives the position of its values in [weights, self-weights].
 
-    Without self-weights, the whole diagonal points at the one place just past the weights; with
-    them, that of node u at the place u behind it.
+    Without self-weights, the whole diagonal has the position of a single 1 just after the weights.
+    With self-weights, the diagonal entry of node u has the position u places further on.
     """
 
     indptr: Tensor
@@ -72,8 +74,8 @@ class _LoopedPattern(NamedTuple):
 class Adjacency:
     """A symmetric adjacency on one device, as CSR with a weight per entry.
 
-    An entry of weight 0 is an absent edge: a view keeps the pattern of its graph and changes
-    weights alone, so shapes never change and nothing is rebuilt.
+    An entry of weight 0 is an absent edge. A view keeps the pattern of its graph and only changes
+    the weights, so shapes never change and nothing is rebuilt.
 
     Attributes:
         indptr: row pointers, ``[num_nodes + 1]``.
@@ -81,7 +83,7 @@ class Adjacency:
         edge_ids: number of the undirected edge behind each entry, ``[entries]``.
         weight: weight of each entry, equal in both directions, ``[entries]``.
         looped: the pattern of A + I, which never changes.
-        own: self-weight of each node, ``[num_nodes]``; None where every one is 1.
+        self_weight: self-weight of each node, ``[num_nodes]``; None if all are 1.
     """
 
     indptr: Tensor
@@ -89,7 +91,7 @@ class Adjacency:
     edge_ids: Tensor
     weight: Tensor
     looped: "_LoopedPattern"
-    own: Tensor | None = None
+    self_weight: Tensor | None = None
 
     @classmethod
     def from_csr(
@@ -105,11 +107,12 @@ class Adjacency:
         entries = np.arange(len(indices))
         num_nodes = len(indptr) - 1
         pattern = scipy.sparse.csr_array((entries, indices, indptr), shape=(num_nodes, num_nodes))
-        # In a symmetric pattern, the entries in column order are the mirrors of those in row order.
+        # In a symmetric pattern, the k-th entry in column order mirrors the k-th in row order. The
+        # entry of a pair that comes first in row order gets the edge's number, and both share it.
         mirror = pattern.tocsc().data
         edge_ids = (np.cumsum(entries <= mirror) - 1)[np.minimum(entries, mirror)]
         nodes = np.arange(num_nodes)
-        # Each row's own node goes before its first larger neighbour: rows stay sorted.
+        # Each row's own node is inserted before its first larger neighbour, so rows stay sorted.
         rows = np.repeat(nodes, np.diff(indptr))
         smaller = np.bincount(rows[np.asarray(indices) < rows], minlength=num_nodes)
         places = np.asarray(indptr)[:-1] + smaller
@@ -122,17 +125,17 @@ class Adjacency:
                 device=device,
             ),
         )
-        weight, own = torch.ones(len(indices), dtype=dtype), None
+        weight, self_weight = torch.ones(len(indices), dtype=dtype), None
         if edge_weight is not None:
             weight = torch.tensor(edge_weight, dtype=dtype)
-            own = self_weights(torch.tensor(indptr), weight).to(device)
+            self_weight = self_weights(torch.tensor(indptr), weight).to(device)
         return cls(
             indptr=torch.tensor(indptr, device=device),
             indices=torch.tensor(indices, device=device),
             edge_ids=torch.tensor(edge_ids, device=device, dtype=torch.int64),
             weight=weight.to(device),
             looped=looped,
-            own=own,
+            self_weight=self_weight,
         )
 
     @property
@@ -148,8 +151,11 @@ class Adjacency:
     def twice(self) -> "Adjacency":
         """Returns two copies of the graph side by side, with no edge between them."""
         nodes, entries, looped = self.num_nodes, len(self.indices), self.looped
+        # The weights of both copies come first, then the self-weights of both. So a diagonal
+        # position moves past the second copy's weights; in the second copy, also past the first
+        # copy's self-weights.
         diagonal = looped.entries >= entries
-        nodes_before = 0 if self.own is None else nodes
+        nodes_before = 0 if self.self_weight is None else nodes
         return Adjacency(
             indptr=torch.cat([self.indptr, self.indptr[1:] + entries]),
             indices=torch.cat([self.indices, self.indices + nodes]),
@@ -167,7 +173,7 @@ class Adjacency:
                     ]
                 ),
             ),
-            own=None if self.own is None else self.own.repeat(2),
+            self_weight=None if self.self_weight is None else self.self_weight.repeat(2),
         )
 
     def with_weight(self, weight: Tensor) -> "Adjacency":
@@ -192,17 +198,17 @@ class Adjacency:
     def inverse_degree(self) -> Tensor:
         """Diagonal of the inverse degree matrix of A + I, ``[num_nodes, 1]``."""
         ones = self.weight.new_ones(self.num_nodes, 1)
-        own = 1 if self.own is None else self.own[:, None]
+        own = 1 if self.self_weight is None else self.self_weight[:, None]
         return 1 / (csr_matmul(self.indptr, self.indices, self.weight, ones) + own)
 
     @cached_property
     def looped_weight(self) -> Tensor:
         """Weights of the entries of A + I, in the order of `looped`."""
-        own = self.weight.new_ones(1) if self.own is None else self.own
+        own = self.weight.new_ones(1) if self.self_weight is None else self.self_weight
         return torch.cat([self.weight, own])[self.looped.entries]
 
     def pool(self, h: Tensor) -> Tensor:
-        """Returns Â h: one sparse product, the degrees folded into its values."""
+        """Returns Â h as one sparse product, whose values include the degrees."""
         return csr_matmul(self.looped.indptr, self.looped.indices, self._mean_weight, h)
 
     def pool_transposed(self, h: Tensor) -> Tensor:
@@ -219,7 +225,7 @@ class Adjacency:
 
 
 def self_weights(indptr: Tensor, weight: Tensor) -> Tensor:
-    """Returns the mean weight of each node's edges, ``[num_nodes]``; 1 for a node without."""
+    """Returns the mean weight of each node's edges, ``[num_nodes]``; 1 for a node without edges."""
     sums = torch.segment_reduce(weight, "sum", offsets=indptr, axis=0)
     degree = indptr.diff()
     return torch.where(degree > 0, sums / degree.clamp(min=1), 1)
@@ -252,7 +258,7 @@ class _MeanPoolElu(torch.autograd.Function):
         adjacency: Adjacency = ctx.adjacency
         (pooled,) = ctx.saved_tensors
         inner = empty(grad.shape, grad)
-        # From the result: σ' = σ + 1 below zero.
+        # The derivative follows from the result: σ' = σ + 1 below zero.
         torch.ops.aten.elu_backward.grad_input(grad, 1.0, 1.0, 1.0, True, pooled, grad_input=inner)
         return adjacency.pool_transposed(inner), None
 
@@ -262,11 +268,11 @@ def mean_pool(h: Tensor, adjacency: Adjacency) -> Tensor:
 
     Args:
         h: ``[num_nodes, d]``.
-        adjacency: symmetric; the weights are not differentiated.
+        adjacency: symmetric; no gradient flows into its weights.
     """
     return cast("Tensor", _MeanPool.apply(h, adjacency))  # type: ignore[no-untyped-call]
 
 
 def mean_pool_elu(h: Tensor, adjacency: Adjacency) -> Tensor:
-    r"""Returns :math:`\mathrm{ELU}(\hat A H)`, the arguments as in `mean_pool`."""
+    r"""Returns :math:`\mathrm{ELU}(\hat A H)`, with the arguments of `mean_pool`."""
     return cast("Tensor", _MeanPoolElu.apply(h, adjacency))  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
 """Blocks that get smaller when a GPU runs out of memory.
 
-Every result here is exact whatever the height of its blocks, so a step that did not fit can be
-done again in smaller ones. That happens once, aloud, and the blocks stay small for the rest of the
-process; a second failure is the caller's to hear of.
+Results do not depend on the height of the blocks, so a step that did not fit can be repeated in
+smaller ones. This happens once, with a message, and the blocks stay small for the rest of the
+process. A second failure is raised.
 """
 
 import sys
@@ -18,30 +18,30 @@ _divisor = 1
 
 
 def block_height(height: int) -> int:
-    """Returns the height of a block where `height` is the usual one."""
+    """Returns the height of a block: `height`, or less after an out-of-memory error."""
     return max(1, height // _divisor)
 
 
 def retry_smaller(work: Callable[[], T]) -> T:
-    """Returns what `work` returns; after a CUDA out-of-memory error it runs again, once.
+    """Returns the result of `work`; after a CUDA out-of-memory error it is called again, once.
 
     Args:
-        work: leaves nothing behind that its second run would not overwrite, and draws the same.
+        work: the second call must overwrite all that the first one left, and make the same draws.
 
     Raises:
-        torch.OutOfMemoryError: with small blocks, too; or in one of several processes that train
-            together, since the others would wait for a step that this one does twice.
+        torch.OutOfMemoryError: smaller blocks did not fit either; or this is one of several
+            processes that train together, and the others would wait for the repeated step.
     """
     global _divisor
     try:
         return work()
     except torch.OutOfMemoryError:
-        if _divisor > 1 or _among_others():
+        if _divisor > 1 or _in_a_group():
             raise
-    # Outside the handler: the exception's traceback would keep the failed step's tensors alive.
+    # Outside the handler, where the exception's traceback would keep the step's tensors alive.
     _divisor = SMALLER
     print(
-        f"out of GPU memory: again in blocks {SMALLER} times smaller, from here on",
+        f"out of GPU memory; using blocks {SMALLER} times smaller from now on",
         file=sys.stderr,
         flush=True,
     )
@@ -50,5 +50,5 @@ def retry_smaller(work: Callable[[], T]) -> T:
     return work()
 
 
-def _among_others() -> bool:
+def _in_a_group() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()

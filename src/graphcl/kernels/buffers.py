@@ -1,4 +1,4 @@
-"""Memory: room for large results, and NumPy arrays as tensors without a copy."""
+"""Memory: buffers for large results, and NumPy arrays as tensors without a copy."""
 
 import warnings
 from typing import Any
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Returns uninitialised memory of the type and the device of `like`.
+    """Returns an uninitialised tensor of the type and the device of `like`.
 
-    On a CPU it is NumPy's, which asks for huge pages: a batch of 512 seed nodes takes 547 MB of
-    inputs, and in pages of 4 kB touching them for the first time costs as much as filling them.
+    On a CPU NumPy allocates it, because NumPy asks for huge pages. A batch of 512 seed nodes has
+    547 MB of inputs; with pages of 4 kB, the first access costs as much as filling them.
     """
     if like.device.type != "cpu" or like.dtype not in _NUMPY:
         return like.new_empty(shape)
@@ -23,10 +23,10 @@ _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 def borrow(array: Any) -> Tensor:
-    """Returns a tensor on the array's own memory; nobody may write to it.
+    """Returns a tensor that shares the array's memory; the caller must not write to it.
 
-    A graph's arrays are read-only and can be most of the memory there is. PyTorch knows no
-    read-only tensors and warns about each: here the rule is ours to keep.
+    A graph's arrays are read-only and can take most of the memory, so they are not copied. PyTorch
+    has no read-only tensors and warns about each such array; the warning is hidden.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

@@ -1,12 +1,12 @@
-"""Draws as a function of a counter: any order, any thread, any device, the same bits.
+"""Random draws as a function of a counter: the same bits in any order, thread and device.
 
-A stream is named by a key of two 32-bit words; its draw number ``c`` is a hash of ``c`` and the
-key (the finaliser `lowbias32` of C. Wellons with the words' difference mixed in half-way). No state
-is kept, so a draw can be repeated where it is needed again, and nothing has to be stored; and a
-stream can be entered anywhere: a key with both words moved alike is the same stream further on.
+A key of two 32-bit words names a stream. Draw number ``c`` of the stream is a hash of ``c`` and the
+key (the finaliser `lowbias32` of C. Wellons with the difference of the words mixed in half-way).
+There is no state, so a draw is repeated where it is needed again and never stored. A stream can
+start anywhere: adding the same number to both words of a key moves along the stream (`shifted`).
 
-A probability is compared with 16 bits: one draw decides for both views of a pair, the low half
-for the first and the high half for the second.
+A probability is compared with 16 bits, so one draw of 32 bits decides for both views: the low half
+for the first view and the high half for the second.
 """
 
 from typing import NamedTuple
@@ -19,10 +19,10 @@ from torch import Tensor
 from graphcl.seeding import derive
 
 WORD = 0xFFFFFFFF
-STRIDE = 0x9E3779B9  # odd: c · STRIDE visits every word once
-FIRST = 0x7FEB352D
+STRIDE = 0x9E3779B9  # odd, so c · STRIDE takes every 32-bit value once
+FIRST = 0x7FEB352D  # the two multipliers of lowbias32
 SECOND = 0x846CA68B
-HALVES = 1 << 16  # values of half a draw
+HALVES = 1 << 16  # number of values of half a draw
 
 Key = tuple[int, int]
 
@@ -30,7 +30,7 @@ _STRIDE, _FIRST, _SECOND = np.uint32(STRIDE), np.uint32(FIRST), np.uint32(SECOND
 
 
 class Draws(NamedTuple):
-    """What decides a level's perturbation: two probabilities, and the streams that meet them.
+    """What decides a level's perturbation: two probabilities and three streams.
 
     Attributes:
         edge_drop: probability that a child is absent from its parent's mean.
@@ -48,7 +48,7 @@ class Draws(NamedTuple):
 
 
 def stream_key(seed: int, *path: str | int) -> Key:
-    """Returns the key of one named stream below `seed`."""
+    """Returns the key of the stream with this seed and path."""
     bits = derive(seed, *path)
     return bits & WORD, bits >> 32
 
@@ -60,9 +60,9 @@ def shifted(key: Key, places: int) -> Key:
 
 
 def threshold(probability: float) -> int:
-    """Returns how many of the 65,536 values of half a draw mean `drop`.
+    """Returns how many of the 65,536 values of half a draw mean that something is dropped.
 
-    A probability is met to within 1/131,072; one below 1 never drops everything.
+    It is exact to within 1/131,072. At least one value keeps, so not everything is dropped.
     """
     return min(round(probability * HALVES), HALVES - 1)
 
@@ -83,7 +83,7 @@ def kept(draws: Tensor, view: int, dropped: int) -> Tensor:
 
 
 def row_keys(position: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-    """Returns a key per row of a table: column ``c`` of a row is draw ``c`` of the row's key."""
+    """Returns one key per row of a table; draw ``c`` of a row's key belongs to column ``c``."""
     return draw(position, key), draw(position, (key[1], key[0]))
 
 
@@ -94,7 +94,7 @@ def positions(count: int, device: torch.device) -> Tensor:
 
 @numba.njit(inline="always")
 def draw_word(counter, word_0, word_1):  # type: ignore[no-untyped-def]
-    """`draw` for numba. Each step is cast back: numba widens 32-bit sums and products to 64."""
+    """`draw` for numba, which widens 32-bit sums and products to 64: each step is cast back."""
     x = np.uint32(np.uint32(counter * _STRIDE) + word_0)
     x = np.uint32(np.uint32(x ^ np.uint32(x >> np.uint32(16))) * _FIRST)
     x = np.uint32(x ^ np.uint32(word_1 - word_0))

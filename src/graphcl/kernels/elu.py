@@ -1,14 +1,15 @@
 r"""ELU in place, and ELU with the sum over children that follows it on a sampled tree.
 
-`elu_` avoids `expm1`, which on a CPU takes longer than all else of an ELU.
+`elu_` avoids `expm1`, which on a CPU takes longer than the rest of an ELU.
 
-`pooled_elu` is the first layer of a tree's deepest level, which only its parents' means ever see.
+`pooled_elu` is the first layer on a tree's deepest level, whose rows are only used in the means of
+their parents.
 
 .. math:: p_u = \sum_{c \in \mathrm{children}(u)} w_c\, \sigma(z_c W), \qquad \sigma = \mathrm{ELU}
 
-That level holds nine tenths of a tree's rows. On a CPU it is worked through in blocks: product,
-ELU and sum meet a block in cache, and so do the three steps of the backward pass, which keeps no
-gradient of the whole level.
+This level has nine tenths of a tree's rows. On a CPU it is computed in blocks that stay in cache
+between product, ELU and sum. The backward pass does its three steps in blocks too, so the gradient
+of the whole level is never stored.
 """
 
 from collections.abc import Iterator
@@ -21,14 +22,14 @@ from torch.nn.functional import elu
 from graphcl.kernels.blocks import block_height
 from graphcl.kernels.buffers import empty
 
-BLOCK_ELEMENTS = 1 << 17  # half a megabyte: a block and its exponentials stay in a core's cache
+BLOCK_ELEMENTS = 1 << 17  # half a megabyte: a block and its exponentials fit into a core's cache
 BLOCK_ROWS = 4096  # 8 MB of activations at dim 512
 
 
 def elu_(h: Tensor) -> Tensor:
-    """Replaces the values of `h` by their ELU and returns it; not differentiable.
+    """Replaces the values of `h` by their ELU and returns `h`; not differentiable.
 
-    On a CPU it is max(h, exp(min(h, 0)) − 1), off by at most one rounding of 1.
+    On a CPU it computes max(h, exp(min(h, 0)) − 1), whose error is at most one rounding of 1.
     """
     if h.device.type != "cpu":
         return elu(h, inplace=True)
@@ -41,7 +42,7 @@ def elu_(h: Tensor) -> Tensor:
 
 
 def pooled_elu(inputs: Tensor, weight: Tensor, child_weights: Tensor) -> Tensor:
-    """Returns the module's p, ``[parents, dim]``; differentiable in `weight` alone.
+    """Returns the module's p, ``[parents, dim]``; differentiable with respect to `weight` only.
 
     Args:
         inputs: z, ``[parents · fan_out, width]``, the children of a parent side by side.
@@ -78,7 +79,7 @@ class _PooledElu(torch.autograd.Function):
         of_weight = inputs.new_zeros(inputs.shape[1], h.shape[1])
         for parents, rows in _blocks(child_weights):
             slope = torch.bmm(child_weights[parents].mT, grad[parents, None]).view(-1, h.shape[1])
-            # In place, from the result: σ' = σ + 1 below zero.
+            # In place, and from the result: σ' = σ + 1 below zero.
             torch.ops.aten.elu_backward.grad_input(
                 slope, 1.0, 1.0, 1.0, True, h[rows], grad_input=slope
             )
@@ -87,7 +88,7 @@ class _PooledElu(torch.autograd.Function):
 
 
 def _blocks(child_weights: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Yields slices of parents and of their children; all at once on a GPU that has room."""
+    """Yields slices of parents and of their children; one block on a GPU with enough memory."""
     parents, _, fan_out = child_weights.shape
     height = block_height(parents) if child_weights.is_cuda else max(1, BLOCK_ROWS // fan_out)
     for start in range(0, parents, height):

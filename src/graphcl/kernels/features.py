@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphcl.kernels.adjacency import csr_matmul
 from graphcl.kernels.buffers import empty
-from graphcl.kernels.transposed import pays, transposed_product
+from graphcl.kernels.transposed import is_faster, transposed_product
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class SparseFeatures:
         )
 
     def twice(self) -> "SparseFeatures":
-        """Returns the table with a copy of itself below."""
+        """Returns two copies of the table, one below the other."""
         rows, columns = self.shape
         indices = self.indices.repeat(2)
         lengths = self.indptr.diff().repeat(2)
@@ -94,7 +94,7 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor]:
         h, weight = ctx.saved_tensors
         below = None
-        if ctx.needs_input_grad[0]:  # the first layer's input needs none
+        if ctx.needs_input_grad[0]:  # the features, input of the first layer, do not
             below = torch.mm(grad, weight.T, out=empty(h.shape, h))
         return below, h.T @ grad
 
@@ -109,7 +109,9 @@ class _SparseLinear(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
         x: SparseFeatures = ctx.x
-        if grad.device.type == "cpu" and pays(len(x.values), x.shape[1], grad.shape[1], grad.dtype):
+        if grad.device.type == "cpu" and is_faster(
+            len(x.values), x.shape[1], grad.shape[1], grad.dtype
+        ):
             rows = (x.indptr, x.indices, x.values)
             return None, transposed_product(*rows, grad, x.shape[1])
         values = x.values[x.transposed_order]
@@ -117,12 +119,12 @@ class _SparseLinear(torch.autograd.Function):
 
 
 def product(h: Tensor, weight: Tensor) -> Tensor:
-    """Returns ``h @ weight``; large results, gradients too, lie in memory from `empty`."""
+    """Returns ``h @ weight``; the result and the gradient of `h` are allocated by `empty`."""
     return cast("Tensor", _Product.apply(h, weight))  # type: ignore[no-untyped-call]
 
 
 def linear(x: Features, weight: Tensor) -> Tensor:
-    """Returns ``x @ weight`` for dense or sparse `x`; sparse `x` is not differentiated."""
+    """Returns ``x @ weight`` for dense or sparse `x`; no gradient flows into a sparse `x`."""
     if isinstance(x, Tensor):
         return x @ weight
     return cast("Tensor", _SparseLinear.apply(x, weight))  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
 r"""The first layer's means on a sampled tree, for both views, without storing the tree's features.
 
-For a parent :math:`u` with children :math:`c` of weight :math:`w_c`, in each view,
+In each view, the mean of a parent :math:`u` with children :math:`c` of weight :math:`w_c` is
 
 .. math::
     m_u = \frac{\tilde x_u + \sum_{c\ \mathrm{kept}} w_c\, \tilde x_c}
@@ -8,7 +8,7 @@ For a parent :math:`u` with children :math:`c` of weight :math:`w_c`, in each vi
 
 where an edge is kept with probability 1 − `edge_drop` and :math:`\tilde x` is :math:`x` after
 dropout. At fan-outs (10, 10, 10) a batch has 1,111 feature rows per seed node and 111 means per
-view: each row is read once, perturbed twice on the way, and only the means are written.
+view. Each row is read once and perturbed for both views, and only the means are written.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ from graphcl.kernels.counter import HALVES, Draws, Key, draw, draw_word, kept, r
 from graphcl.kernels.parallel import parallel, prange
 from graphcl.kernels.stored import StoredFeatures, as_float
 
-CHUNK_ELEMENTS = 1 << 25  # of the reference on a GPU: 256 MB for each of its int64 temporaries
+CHUNK_ELEMENTS = 1 << 25  # of the reference on a GPU: each int64 temporary takes 256 MB
 
 
 def gather_mean(
@@ -35,12 +35,12 @@ def gather_mean(
     """Writes the module's means for both views into `out`.
 
     Args:
-        x: features ``[num_nodes, P]``; on a CPU a float32 tensor, or as they lie in a store.
+        x: features ``[num_nodes, P]``; on a CPU a float32 tensor, or a table in a store's type.
         parents: node numbers of one level, ``[n]``.
-        children: node numbers of the next, ``[n · fan_out]``, those of a parent side by side.
-        weight: of each child, ``[n · fan_out]`` float32; 0 is an empty slot.
+        children: node numbers of the next level, ``[n · fan_out]``, those of a parent side by side.
+        weight: weight of each child, ``[n · fan_out]`` float32; 0 marks an empty slot.
         draws: the perturbation.
-        out: ``[2, n, P]``, or ``[2, n, 2P]`` for the parents' own perturbed features after the
+        out: ``[2, n, P]``; or ``[2, n, 2P]``, where the parents' own perturbed features follow the
             means.
     """
     if isinstance(x, Tensor) and x.is_cuda:
@@ -85,7 +85,7 @@ def gather_mean_reference(
 
 
 def dropped(rows: Tensor, first: int, key: Key, feature_drop: float) -> tuple[Tensor, Tensor]:
-    """Returns two views of feature rows after dropout, in float32; they start at row `first`."""
+    """Returns two views of feature rows after dropout, in float32; `first` is their first draw."""
     position = torch.arange(first, first + len(rows), device=rows.device)
     word_0, word_1 = row_keys(position, key)
     columns = torch.arange(rows.shape[1], device=rows.device)
@@ -116,13 +116,14 @@ def _gather_mean(  # type: ignore[no-untyped-def]
     width = x.shape[1]
     fan_out = children.shape[0] // parents.shape[0]
     low, half = np.uint32(0xFFFF), np.uint32(16)
-    nothing = np.uint32(0x10000)  # a limit that no half of a draw reaches
+    nothing = np.uint32(0x10000)  # a limit above every half of a draw: all features are dropped
     zero = np.float32(0)
     scaled = row_scale.shape[0] > 0
     scale = np.float32(65536 / (65536 - np.int64(feature_limit)))
     for row in prange(parents.shape[0]):
-        # Not summed in place: there the two views often lie a multiple of 4,096 bytes apart, and
-        # each store stalls the other's load (measured: four times slower).
+        # Not summed in `out_0` and `out_1`: they are often a multiple of 4,096 bytes apart, and
+        # then each store stalls the other's load (measured: four times slower). The 16 extra
+        # columns keep these two rows from such a distance at common widths.
         sums = np.zeros((2, width + 16), np.float32)
         sum_0, sum_1 = sums[0], sums[1]
         weight_0, weight_1 = np.float32(1), np.float32(1)
@@ -135,6 +136,7 @@ def _gather_mean(  # type: ignore[no-untyped-def]
                 continue
             weight_0 += w if in_0 else zero
             weight_1 += w if in_1 else zero
+            # One loop over the columns serves both views, also if only one of them has the edge.
             limit_0 = feature_limit if in_0 else nothing
             limit_1 = feature_limit if in_1 else nothing
             word_0 = draw_word(np.uint32(child), child_0, child_1)

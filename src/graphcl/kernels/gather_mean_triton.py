@@ -1,6 +1,6 @@
-"""`gather_mean` on a GPU: one pass over the feature rows, both views, nothing stored but means.
+"""`gather_mean` on a GPU: one pass over the feature rows for both views, and only means are stored.
 
-One program makes one parent's means for a block of features. It draws the same bits as the CPU.
+One program computes one parent's means for a block of features. It draws the same bits as the CPU.
 """
 
 import triton
@@ -10,7 +10,7 @@ from torch import Tensor
 from graphcl.kernels.counter import FIRST, HALVES, SECOND, STRIDE, Draws, threshold
 
 _STRIDE, _FIRST, _SECOND = tl.constexpr(STRIDE), tl.constexpr(FIRST), tl.constexpr(SECOND)
-_BLOCK = 256  # features of a program: 602 of them waste a fifth of the lanes
+_BLOCK = 256  # features of a program; 602 features waste a fifth of the lanes
 _WORDS = ["edge_0", "edge_1", "own_0", "own_1", "child_0", "child_1"]  # any value, one compilation
 _SIZES = ["fan_out", "width", "edge_limit", "feature_limit"]
 
@@ -44,7 +44,7 @@ def _gather_mean_kernel(  # type: ignore[no-untyped-def]
         child = row * fan_out + slot
         w = tl.load(weight + child)
         edge = _draw(child, edge_0, edge_1)
-        # A view without this edge sees the child with weight 0; without both it is not read.
+        # In a view without this edge the child has weight 0; absent from both, it is not read.
         w_0 = tl.where((edge & 0xFFFF).to(tl.int32) >= edge_limit, w, 0.0)
         w_1 = tl.where((edge >> 16).to(tl.int32) >= edge_limit, w, 0.0)
         weight_0 += w_0
@@ -75,7 +75,7 @@ def gather_mean(
     width = x.shape[1]
     limit = threshold(draws.feature_drop)
     block = min(_BLOCK, triton.next_power_of_2(width))
-    # As signed words: Triton would take one above 2^31 for an int64 and compile the kernel again.
+    # As signed words: Triton would treat a word above 2^31 as int64 and compile the kernel again.
     words = [word - (1 << 32) * (word >> 31) for key in draws[2:] for word in key]
     _gather_mean_kernel[(len(parents), triton.cdiv(width, block))](
         x, parents, children, weight, out[0], out[1],

@@ -1,11 +1,12 @@
 r"""Neighbours drawn at random, the same number for every node.
 
-With replacement, slot :math:`s` of a node of degree :math:`d` holds its neighbour number
-:math:`\lfloor r d / 2^{32} \rfloor` for a 32-bit draw :math:`r`. Without, :math:`d \le f`
-neighbours are taken once each, and of more a uniform set of :math:`f` by Floyd's method. A slot
-that nothing fills holds the node itself.
+With replacement, each slot of a node of degree :math:`d` holds its neighbour number
+:math:`\lfloor r d / 2^{32} \rfloor` for a 32-bit draw :math:`r`. Without replacement, the slots
+hold every neighbour once if :math:`d \le f`, and otherwise a uniform set of :math:`f` neighbours,
+drawn by Floyd's method. An empty slot holds the node itself.
 
-The draw of a slot is a function of its place, so CPU and GPU, one thread and many agree.
+The draw of a slot is a function of its position, so the result does not depend on the device or the
+number of threads.
 """
 
 import numpy as np
@@ -22,9 +23,9 @@ def sample_neighbours(
     """Returns `fan_out` neighbours of each of `nodes`, ``[len(nodes) · fan_out]``.
 
     Args:
-        indptr: CSR row pointers, int64, on the device of the rest.
-        indices: CSR column indices, int64; on a CPU int32 too.
-        nodes: node numbers; any may repeat.
+        indptr: CSR row pointers, int64, on the same device as the other tensors.
+        indices: CSR column indices, int64; on a CPU also int32.
+        nodes: node numbers, which may repeat.
         fan_out: slots per node.
         replace: whether a neighbour can be drawn twice.
         key: the stream of draws.
@@ -60,14 +61,14 @@ def sample_neighbours_reference(
     else:
         offsets = _floyd(draws, degree)
         filled = torch.arange(fan_out, device=nodes.device) < degree
-    # An empty slot looks at entry 0 of the graph, if there is one, and discards it.
+    # An empty slot reads entry 0 of the graph, if there is one, and discards it.
     place = torch.where(filled, start + offsets, 0)
     found = indices[place] if len(indices) else torch.zeros_like(place)
     return torch.where(filled, found, nodes[:, None]).view(-1)
 
 
 def _floyd(draws: Tensor, degree: Tensor) -> Tensor:
-    """Floyd: of the first j + 1 numbers take a random one, or j where it is taken already."""
+    """Floyd's method: for j = d − f … d − 1, take a random number up to j, or j if it is taken."""
     fan_out = draws.shape[1]
     offsets = torch.arange(fan_out, device=draws.device).repeat(len(draws), 1)
     many = degree[:, 0] > fan_out

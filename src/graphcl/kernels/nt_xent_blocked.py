@@ -6,10 +6,10 @@ For unit rows :math:`z_i` and :math:`s_{ij} = z_i^\top z_j`,
     \ell_i = \log \sum_{j \ne i} e^{s_{ij}/\tau}, \qquad
     g_i = \sum_{j \ne i} (P_{ij} + P_{ji})\, z_j, \quad P_{ij} = e^{s_{ij}/\tau - \ell_i} .
 
-:math:`s` is symmetric, so a strip holds some rows and only the columns from its first row on: it
-serves its rows and, transposed, the columns beyond them. Cosines are bounded, so
-:math:`E_{ij} = e^{s_{ij}/\tau}` stays within the exponent's range for all but tiny temperatures,
-and with :math:`r_i = 1/\sum_j E_{ij}` the backward pass needs one exponential per pair:
+:math:`s` is symmetric. So a strip has some rows, and only the columns from its first row on: it
+contributes to its own rows and, transposed, to the rows after them. Cosines are bounded, so
+:math:`E_{ij} = e^{s_{ij}/\tau}` stays within the range of floats for all but tiny temperatures.
+With :math:`r_i = 1/\sum_j E_{ij}` the backward pass then needs one exponential per pair:
 :math:`P_{ij} + P_{ji} = E_{ij}(r_i + r_j)`.
 """
 
@@ -20,20 +20,20 @@ from torch import Tensor
 
 from graphcl.kernels.blocks import block_height
 
-STRIP_ROWS = 512  # tall enough for fast products, low enough to stay in cache between passes
-CUDA_STRIP_ROWS = 4096  # on a GPU without triton: enough work to hide the launches
-KEPT_BYTES = 256 * 2**20  # strips up to this size are kept for the backward pass, else recomputed
+STRIP_ROWS = 512  # large enough for fast products, small enough to stay in cache between passes
+CUDA_STRIP_ROWS = 4096  # on a GPU without Triton: enough work to hide the launches
+KEPT_BYTES = 256 * 2**20  # strips up to this total are kept for the backward pass, else recomputed
 
 
 def exponent_fits(dtype: torch.dtype, temperature: float) -> bool:
-    """Says whether ``exp(±1 / temperature)`` and sums of many are normal numbers of `dtype`."""
+    """Returns whether ``exp(±1 / temperature)`` and sums of many are normal numbers of `dtype`."""
     return 1 / temperature < math.log(torch.finfo(dtype).max) - 40
 
 
 def log_denominators(
     z: Tensor, temperature: float, *, keep: bool = False
 ) -> tuple[Tensor, list[Tensor]]:
-    """Returns the ℓ of the module's equation and, where they are small, the strips of E.
+    """Returns the ℓ of the module's equation and, if they fit into `KEPT_BYTES`, the strips of E.
 
     Args:
         z: unit (or zero) rows, ``[n, d]``.
@@ -41,7 +41,7 @@ def log_denominators(
         keep: whether a backward pass will follow.
 
     Returns:
-        ``[n]`` log-denominators, and strips for `pull` (none: it recomputes them).
+        ``[n]`` log-denominators, and strips for `pull`; if none, it computes them again.
     """
     slices = _slices(z)
     if not exponent_fits(z.dtype, temperature):
@@ -60,7 +60,7 @@ def log_denominators(
 
 
 def pull(z: Tensor, log_denominators: Tensor, temperature: float, strips: list[Tensor]) -> Tensor:
-    """Returns the g of the module's equation, ``[n, d]``; uses up `strips`."""
+    """Returns the g of the module's equation, ``[n, d]``; it empties `strips`."""
     pulled = torch.zeros_like(z)
     slices = _slices(z)
     if not exponent_fits(z.dtype, temperature):
@@ -74,7 +74,7 @@ def pull(z: Tensor, log_denominators: Tensor, temperature: float, strips: list[T
     buffer = z.new_empty(0 if strips else _area(z, slices[0]))
     for rows in slices:
         strip = strips.pop(0) if strips else _exponentials(z, rows, temperature, buffer)
-        strip *= r[rows, None] + r[rows.start :]
+        strip *= r[rows, None] + r[rows.start :]  # P + Pᵀ
         pulled[rows].addmm_(strip, z[rows.start :])
         beyond = strip[:, rows.stop - rows.start :]
         pulled[rows.stop :].addmm_(beyond.t(), z[rows])
@@ -92,7 +92,7 @@ def _area(z: Tensor, rows: slice) -> int:
 
 
 def _exponentials(z: Tensor, rows: slice, temperature: float, buffer: Tensor) -> Tensor:
-    """A strip of E from its first row's column on, the diagonal at 0; in `buffer` if it fits."""
+    """Returns a strip of E with its diagonal set to 0; in `buffer` if it fits there."""
     shape = (rows.stop - rows.start, len(z) - rows.start)
     size = _area(z, rows)
     out = buffer[:size].view(shape) if buffer.numel() >= size else z.new_empty(shape)
@@ -102,7 +102,7 @@ def _exponentials(z: Tensor, rows: slice, temperature: float, buffer: Tensor) ->
 
 
 def _logits(z: Tensor, rows: slice, temperature: float) -> Tensor:
-    """Rows of s/τ with the diagonal at −∞; for temperatures too small for bounded exponents."""
+    """Returns rows of s/τ with the diagonal at −∞, for temperatures at which E would overflow."""
     logits = (z[rows] @ z.t()).div_(temperature)
     index = torch.arange(rows.start, rows.stop, device=z.device)
     logits[index - rows.start, index] = -torch.inf

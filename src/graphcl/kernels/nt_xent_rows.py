@@ -1,9 +1,9 @@
 r"""The two sums of NT-Xent for some of the rows against all of them, in strips, on any device.
 
-The equations are those of `nt_xent_blocked`; here i runs over the rows of one process and j over
-the rows of all. :math:`P_{ij} + P_{ji} = E_{ij}(r_i + r_j)` holds the whole gradient of the loss
-with respect to :math:`z_i`, as the denominator's own row and as a column of every other: given
-the sums of all rows, no process needs another's strips.
+The equations are those of `nt_xent_blocked`, where i runs over the rows of one process and j over
+the rows of all. :math:`P_{ij} + P_{ji} = E_{ij}(r_i + r_j)` gives the whole gradient of the loss
+with respect to :math:`z_i`: through its own denominator and through those of all other rows. So a
+process only needs the sums of all rows, and not the strips of other processes.
 """
 
 import torch
@@ -17,11 +17,11 @@ STRIP_ELEMENTS = 1 << 26  # a strip of 10^6 columns is 64 rows high: 256 MB in f
 def row_log_denominators(
     z: Tensor, own: slice, temperature: float, *, keep: bool = False
 ) -> tuple[Tensor, list[Tensor]]:
-    """Returns ℓ of the rows `own` of `z` and, where they are small, the strips of E.
+    """Returns ℓ of the rows `own` of `z` and, if they fit into `KEPT_BYTES`, the strips of E.
 
     Args:
         z: unit (or zero) rows of all processes, ``[n, d]``.
-        own: the rows to do.
+        own: the rows of this process.
         temperature: τ.
         keep: whether a backward pass will follow.
     """
@@ -40,14 +40,14 @@ def row_log_denominators(
 def row_pull(
     z: Tensor, own: slice, log_denominators: Tensor, temperature: float, strips: list[Tensor]
 ) -> Tensor:
-    """Returns g of the rows `own`, ``[own, d]``; uses up `strips`.
+    """Returns g of the rows `own`, ``[own, d]``; it empties `strips`.
 
     Args:
-        z: as above.
-        own: as above.
+        z: unit (or zero) rows of all processes, ``[n, d]``.
+        own: the rows of this process.
         log_denominators: ℓ of all rows, ``[n]``.
         temperature: τ.
-        strips: from `row_log_denominators`; none: they are computed again.
+        strips: from `row_log_denominators`; if empty, they are computed again.
     """
     pulled = z.new_empty(own.stop - own.start, z.shape[1])
     fits = exponent_fits(z.dtype, temperature)
@@ -72,7 +72,7 @@ def _slices(z: Tensor, own: slice) -> list[slice]:
 
 
 def _logits(z: Tensor, rows: slice, temperature: float) -> Tensor:
-    """Rows of s/τ with the diagonal at −∞."""
+    """Returns rows of s/τ with the diagonal at −∞."""
     logits = (z[rows] / temperature) @ z.t()
     index = torch.arange(rows.start, rows.stop, device=z.device)
     logits[index - rows.start, index] = -torch.inf

@@ -1,4 +1,4 @@
-r"""NT-Xent's two quadratic sums on a GPU: half the products and no n x n matrix.
+r"""The two sums of NT-Xent over all pairs on a GPU: half the products and no n x n matrix.
 
 For unit (or zero) rows :math:`z_i`, temperature :math:`\tau` and :math:`s_{ij} = z_i \cdot z_j`:
 
@@ -7,14 +7,15 @@ For unit (or zero) rows :math:`z_i`, temperature :math:`\tau` and :math:`s_{ij} 
     \mathrm{pull}_i = \sum_{j \ne i} (P_{ij} + P_{ji}) \, z_j, \qquad
     P_{ij} = e^{s_{ij} / \tau - \ell_i}.
 
-A cosine is bounded, so :math:`E_{ij} = e^{(s_{ij} - 1) / \tau}` needs no running maximum, and with
+A cosine is bounded, so :math:`E_{ij} = e^{(s_{ij} - 1) / \tau}` needs no running maximum. With
 :math:`r_i = e^{1 / \tau - \ell_i}` a pair's weight :math:`P_{ij} + P_{ji} = E_{ij} (r_i + r_j)`
-is one exponential. Both are symmetric: a pair is scored once for its two rows. Below `_COLD`, where
-:math:`r_i` can leave float32, the kernels take maxima and two exponentials instead.
+needs one exponential. Both are symmetric, so a pair is computed once for its two rows. Below the
+temperature `_COLD`, :math:`r_i` can overflow float32; there the kernels use maxima and two
+exponentials.
 
-z is copied in the operands' type, with zeros up to whole tiles, and its rows are cut into blocks.
-Each partial sum has one writer and a fixed place: same bits every run. Nothing waits for the host,
-so both functions can be captured in a CUDA graph.
+z is copied in the operands' type, padded with zeros to whole tiles, and its rows are split into
+blocks. Each partial sum has one writer and a fixed position, so every run gives the same bits.
+Nothing waits for the host, so both functions can be captured in a CUDA graph.
 """
 
 import math
@@ -36,40 +37,45 @@ Precision = Literal["bf16", "tf32", "float32"]
 
 
 class _Tile(NamedTuple):
-    """`side` x `side` scores; each kernel's depth (coordinates at a time) and pipeline stages."""
+    """How the kernels compute a tile of `side` x `side` scores."""
 
     dtype: torch.dtype
     dot: str  # Triton's input_precision
     side: int
     programs: int  # on one multiprocessor
     num_warps: int
-    sums: tuple[int, int]
-    weights: tuple[int, int]
+    sums: tuple[int, int]  # of `_sums_kernel`: coordinates at a time, and pipeline stages
+    weights: tuple[int, int]  # of `_weights_kernel`
 
 
 # TFLOP/s of the two kernels on an H200 at d = 512: bf16 624 and 476 (cuBLAS: 655 for the same
-# scores), tf32 318 and 184, float32 77 and 76. A 128 x 256 tile leaves room for one program, and
-# nobody multiplies while it takes exponentials: 470 and 456. So does a (64, 3) pipeline of the
-# second kernel, which stages its result in shared memory: 362. float32 as three tf32 products is
-# as exact as float32 arithmetic (both 4e-8 and 6e-7 off float64), at n = 5,416 in 1.5 ms for 3.5.
+# scores), tf32 318 and 184, float32 77 and 76. A 128 x 256 tile leaves room for only one program
+# per multiprocessor, so nothing is multiplied while it takes exponentials: 470 and 456. So does a
+# (64, 3) pipeline of the second kernel, which stages its result in shared memory: 362. float32 as
+# three tf32 products is as exact as float32 arithmetic (errors of 4e-8 and 6e-7 against float64 for
+# both) and takes 1.5 ms instead of 3.5 ms at n = 5,416.
 _TILES = {
     "bf16": _Tile(torch.bfloat16, "tf32", 128, 2, num_warps=4, sums=(64, 3), weights=(32, 5)),
     "tf32": _Tile(torch.float32, "tf32", 128, 2, num_warps=4, sums=(32, 3), weights=(32, 3)),
     "float32": _Tile(torch.float32, "tf32x3", 128, 1, num_warps=8, sums=(32, 3), weights=(32, 3)),
 }
-# Rows of a bf16 block, 143 MB: cuBLAS then has one 128 x 256 tile at d = 512 for each of an H200's
-# 132 multiprocessors. Twice as many above 131,072 rows, 571 MB: 677 -> 795 TFLOP/s. Fewer up to
-# 65,536, where the block would outweigh the embeddings: 89 MB.
+# Rows of a bf16 block, which takes 143 MB: at d = 512, cuBLAS then has one 128 x 256 tile for each
+# of an H200's 132 multiprocessors. Above 131,072 rows, blocks of twice as many rows (571 MB) raise
+# the speed from 677 to 795 TFLOP/s. Up to 65,536 rows, where such a block would be larger than the
+# embeddings, blocks are smaller (89 MB).
 _BLOCK = 8448
 _SMALL_BLOCK = 6656
-_COLD = 0.025  # e^(2 / 0.025) = 5e34 is the largest r_i
+_COLD = 0.025  # temperature: the largest r_i is e^(2 / 0.025) = 5e34
 _SIZES = ["top", "left", "n", "height", "width", "tiles", "depth"]  # any value, one compilation
 _LOG2E = tl.constexpr(math.log2(math.e))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _place(tile, height, TRIANGLE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Row and column of a tile, counting down the columns; TRIANGLE: only to the diagonal."""
+    """Returns row and column of a tile, counted column by column; TRIANGLE: down to the diagonal.
+
+    Tiles of the triangle come first: column c has c + 1 of them and begins at tile c (c + 1) / 2.
+    """
     if TRIANGLE:
         corner = height * (height + 1) // 2
         column = ((tl.sqrt(8.0 * tile + 1.0) - 1.0) / 2.0).to(tl.int32)
@@ -85,7 +91,7 @@ def _place(tile, height, TRIANGLE: tl.constexpr):  # type: ignore[no-untyped-def
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _log_sum_exp2(scores, axis: tl.constexpr):  # type: ignore[no-untyped-def]
-    highest = tl.maximum(tl.max(scores, axis), -1e30)  # finite where every pair is masked
+    highest = tl.maximum(tl.max(scores, axis), -1e30)  # finite if every pair is masked
     sums = tl.sum(tl.exp2(scores - tl.expand_dims(highest, axis)), axis)
     return (highest + tl.log2(sums)) / _LOG2E
 
@@ -95,10 +101,10 @@ def _sums_kernel(  # type: ignore[no-untyped-def]
     z, partials, top, n, height, width, depth, scale,
     COLD: tl.constexpr, DOT: tl.constexpr, SIDE: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Sums of E over each tile of a strip of rows: by row and, E being symmetric, by column.
+    """Sums E over each tile of a strip of rows: by row and, as E is symmetric, by column.
 
-    `height` and `width` count tiles. partials: [width, height * SIDE] for the rows of the strip,
-    then [height, (width - height) * SIDE] for those below it.
+    `height` and `width` are in tiles. `partials` has [width, height * SIDE] sums for the rows of
+    the strip, then [height, (width - height) * SIDE] for the rows below it.
     """
     tiles = height * width - height * (height - 1) // 2
     lanes = tl.arange(0, SIDE)
@@ -120,7 +126,8 @@ def _sums_kernel(  # type: ignore[no-untyped-def]
         tl.store(partials + (column * height + row) * SIDE + lanes, row_sums)
         below = width * height + row * (width - height) + column - height
         place = tl.where(column < height, row * height + column, below)
-        # A mask that a diagonal tile empties: Triton 3.6 cannot flatten a loop that ends in an if.
+        # A tile on the diagonal stores no column sums. The mask, empty there, replaces an `if`:
+        # Triton 3.6 cannot flatten a loop that ends in one.
         tl.store(partials + place * SIDE + lanes, column_sums, mask=lanes < (column - row) * SIDE)
 
 
@@ -130,7 +137,7 @@ def _weights_kernel(  # type: ignore[no-untyped-def]
     DIAGONAL: tl.constexpr, COLD: tl.constexpr,
     DOT: tl.constexpr, SIDE: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """P_ij + P_ji for each tile of a block; in a diagonal block also for its mirror image."""
+    """Stores P_ij + P_ji for each tile of a block; in a diagonal block also its mirror image."""
     lanes = tl.arange(0, SIDE)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
         row, column = _place(tile, height, DIAGONAL)
@@ -143,7 +150,7 @@ def _weights_kernel(  # type: ignore[no-untyped-def]
         i, j = top + row + lanes, left + column + lanes
         of_row = _LOG2E * tl.load(log_denominators + i, mask=i < n, other=float("inf"))
         of_column = _LOG2E * tl.load(log_denominators + j, mask=j < n, other=float("inf"))
-        if COLD:  # P <= 1; the minimum keeps padding, whose z is 0, from overflowing
+        if COLD:  # P <= 1; the minimum keeps padding, where z is 0, from overflowing
             sums = tl.exp2(tl.minimum(scores - of_row[:, None], 0.0))
             sums += tl.exp2(tl.minimum(scores - of_column[None, :], 0.0))
         else:
@@ -153,17 +160,17 @@ def _weights_kernel(  # type: ignore[no-untyped-def]
             sums = tl.where(i[:, None] != j[None, :], sums, 0.0)
         sums = sums.to(weights.dtype)
         weights.store([row, column], sums)
-        if DIAGONAL:  # a tile on the diagonal has no mirror image: outside, nothing is written
+        if DIAGONAL:  # a tile on the diagonal has no mirror image: a row outside stores nothing
             weights.store([tl.where(row < column, column, 2**30), row], sums.T)
 
 
 def log_denominators(z: Tensor, temperature: float, *, precision: Precision) -> Tensor:
-    """Logarithm of NT-Xent's denominator for every row.
+    """Returns the logarithm of NT-Xent's denominator for every row.
 
     Args:
-        z: Unit or zero rows, [n, d], n >= 2.
+        z: unit or zero rows, [n, d], n >= 2.
         temperature: tau > 0.
-        precision: Type of the operands of the products; sums are float32.
+        precision: type of the operands of the products; sums are float32.
 
     Returns:
         float32 [n].
@@ -196,13 +203,13 @@ def log_denominators(z: Tensor, temperature: float, *, precision: Precision) -> 
 def pull(
     z: Tensor, log_denominators: Tensor, temperature: float, *, precision: Precision
 ) -> Tensor:
-    """Sum of the other rows, each weighted by the two probabilities of its pair.
+    """Returns the sum of the other rows, each weighted by the two probabilities of its pair.
 
     Args:
-        z: Unit or zero rows, [n, d], n >= 2.
-        log_denominators: Of the same `z`, temperature and precision, [n].
+        z: unit or zero rows, [n, d], n >= 2.
+        log_denominators: for the same `z`, temperature and precision, [n].
         temperature: tau > 0.
-        precision: Type of the operands of the products; sums are float32.
+        precision: type of the operands of the products; sums are float32.
 
     Returns:
         float32 [n, d].
@@ -234,13 +241,15 @@ def pull(
 
 
 def _prepare(z: Tensor, precision: Precision) -> tuple[_Tile, Tensor, list[tuple[int, int]]]:
-    """The tile; z in its type, padded with zeros; equal blocks of its rows."""
+    """Returns the tile, z in its type and padded with zeros, and the limits of equal blocks."""
     (n, d), tile = z.shape, _TILES[precision]
     count, depth = math.ceil(n / tile.side), max(tile.sums[0], tile.weights[0])
     padded = z.new_zeros(count * tile.side, math.ceil(d / depth) * depth, dtype=tile.dtype)
     padded[:n, :d] = z
-    if precision == "tf32":  # tensor cores drop 13 bits: rounded first, log_denominators are
-        padded.view(torch.int32).add_(0x1000).bitwise_and_(-0x2000)  # 18 times as exact
+    if precision == "tf32":
+        # Tensor cores cut off the last 13 bits. Rounding them first makes log_denominators 18 times
+        # as exact.
+        padded.view(torch.int32).add_(0x1000).bitwise_and_(-0x2000)
     if not z.is_cuda:
         padded = padded.float()  # Triton's interpreter cannot multiply bf16
     rows = _SMALL_BLOCK if n <= 2**16 else _BLOCK * (2 if n > 2**17 else 1)
@@ -251,7 +260,7 @@ def _prepare(z: Tensor, precision: Precision) -> tuple[_Tile, Tensor, list[tuple
 
 
 def _grid(tiles: int, tile: _Tile, device: torch.device) -> tuple[int]:
-    """Programs that stay and load their next tile while they sum up the last."""
+    """Returns the number of programs; each loads its next tile while it sums the last."""
     return (min(tiles, tile.programs * _multiprocessors(device)),)
 
 
@@ -263,7 +272,7 @@ def _multiprocessors(device: torch.device) -> int:
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, *, fresh: bool) -> None:
-    """Add left @ right to total in float32; a `fresh` total holds nothing yet."""
+    """Adds left @ right to total in float32; a `fresh` total is uninitialised."""
     if left.dtype == torch.bfloat16:
         torch.addmm(total, left, right, out_dtype=torch.float32, beta=1 - fresh, out=total)
     else:
@@ -272,7 +281,7 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor, *, fresh: bool) -> 
 
 @contextmanager
 def _float32_products(precision: Precision) -> Iterator[None]:
-    """Let torch multiply float32 as `precision` says, whatever the process chose."""
+    """Sets torch's precision of float32 products for a while, whatever the process has set."""
     if precision == "bf16":
         yield
         return

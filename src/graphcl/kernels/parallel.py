@@ -1,4 +1,4 @@
-"""Loops compiled for every core of the CPU."""
+"""Loops that numba compiles, for all cores or for one."""
 
 import threading
 from collections.abc import Callable
@@ -7,20 +7,21 @@ from typing import Any, cast
 import numba
 
 prange = cast("Any", numba.prange)
-_ONE_AT_A_TIME = threading.Lock()  # numba's own thread pool ends the process when two threads enter
+# Numba's thread pool ends the process if two threads start a parallel loop at the same time.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 def parallel(function: Callable[..., None]) -> Callable[..., None]:
     """Compiles `function` on its first call; ``prange`` runs on all cores, without the GIL.
 
-    The machine code is kept on disk beside the source, or where numba finds a place to write;
-    where there is none, each process compiles again.
+    The machine code is cached on disk, beside the source or in numba's cache folder. If neither
+    can be written, each process compiles it again.
     """
     return _compiled(function, parallel=True)
 
 
 def serial(function: Callable[..., None]) -> Callable[..., None]:
-    """Compiles a loop that goes one step after the other; as `parallel` else."""
+    """Compiles a loop that runs on one core; otherwise like `parallel`."""
     return _compiled(function, parallel=False)
 
 
@@ -28,7 +29,7 @@ def _compiled(function: Callable[..., None], *, parallel: bool) -> Callable[...,
     options: dict[str, Any] = {"parallel": parallel, "nogil": True, "error_model": "numpy"}
     try:
         compiled = numba.njit(function, cache=True, **options)
-    except RuntimeError:
+    except RuntimeError:  # no folder for the cache
         compiled = numba.njit(function, **options)
 
     def call(*arguments: Any) -> None:

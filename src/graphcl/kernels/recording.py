@@ -1,9 +1,9 @@
-"""CUDA graphs: work that is recorded once and replayed, one launch in place of a hundred.
+"""CUDA graphs: work that is recorded once and replayed with one launch instead of a hundred.
 
 `CudaGraphStep` records a whole training step. `replay` records a small function of one tensor:
-NT-Xent of a few thousand rows takes a GPU a quarter of a millisecond and Python eight times that to
-launch. A training step makes one eager call fewer than `replay` allows, so that a loss inside a
-recorded step is never recorded by itself.
+NT-Xent of a few thousand rows takes a GPU a quarter of a millisecond, and Python eight times as
+long to launch. A training step is recorded one call earlier than `replay` would record its loss,
+so a loss inside a recorded step is never recorded separately.
 """
 
 import threading
@@ -14,31 +14,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ROWS = (
-    16_384  # above, launches hide behind the arithmetic, and the recording would hold much memory
-)
+# Above, the arithmetic hides the launches, and a recording would hold much memory.
+ROWS = 16_384
 EAGER_STEPS = 3  # real steps that let libraries allocate and kernels compile before the recording
 EAGER_CALLS = EAGER_STEPS + 1
-KEPT = 2  # recordings; each holds its input, its results and the loss's block of weights
+KEPT = 2  # recordings; each holds its input, its results and a block of pair weights
 
 Function = Callable[..., tuple[Tensor, Tensor]]
 
 
 class _Recording:
-    """One shape of one function, on one stream: two streams would write the same buffers.
+    """A recording of one function for one shape and one calling stream.
 
-    It is recorded on a stream of its own: what a library keeps for a stream goes with the first
-    recording on it that is given up.
+    It is not shared between streams, which would write to the same buffers at once. It is recorded
+    on a stream that no other recording uses: when a recording is dropped, so are the buffers that
+    libraries keep for its stream.
     """
 
     def __init__(self, stream: Any, function: Function, h: Tensor, *args: Any) -> None:
         self.stream = stream
         self._input = torch.empty_like(h)
         self._graph = torch.cuda.CUDAGraph()
-        # Libraries set themselves up on a thread's first call, and the backward calls before this
-        # one ran on another thread: a set-up inside the recording would spoil it.
+        # Libraries initialise on a thread's first call, which must not happen inside the recording.
+        # The eager backward passes do not count, because they ran on another thread.
         function(h, *args)
-        # Other threads go on allocating: the next minibatch is prepared in one.
+        # Other threads may allocate meanwhile: one of them prepares the next minibatch.
         with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
             self._results = function(self._input, *args)
 
@@ -55,19 +55,21 @@ _lock = threading.Lock()
 
 
 def replay(function: Function, h: Tensor, *args: Any) -> tuple[Tensor, Tensor] | None:
-    """Returns what ``function(h, *args)`` gives, replayed; None where it is to be called as usual.
+    """Returns ``function(h, *args)`` from a recording; None if the caller must call it itself.
+
+    The first calls return None; then the function is recorded, and replayed from there on.
 
     Args:
         function: computes two tensors from `h` on its device without waiting for the host.
         h: a CUDA tensor; large ones are not recorded.
-        args: hashable; part of what is recorded.
+        args: hashable; each value has its own recording.
     """
     if len(h) > ROWS or not h.is_cuda:
         return None
     stream = torch.cuda.current_stream(h.device)
     key = (function, h.shape, h.dtype, h.device, stream.cuda_stream, args)
     if torch.cuda.is_current_stream_capturing():
-        _calls.pop(key, None)  # a training step that is recorded whole
+        _calls.pop(key, None)  # a whole training step is being recorded
         return None
     with _lock:
         recording = _recordings.get(key)
@@ -81,8 +83,8 @@ def replay(function: Function, h: Tensor, *args: Any) -> tuple[Tensor, Tensor] |
             _recordings[key] = recording
             _calls.clear()
             while len(_recordings) > KEPT:
-                (_, _, _, device, *_), given_up = _recordings.popitem(last=False)
-                _spare_streams[device].append(given_up.stream)
+                (_, _, _, device, *_), dropped = _recordings.popitem(last=False)
+                _spare_streams[device].append(dropped.stream)
         _recordings.move_to_end(key)
         return recording(h)
 
@@ -91,10 +93,10 @@ _own = threading.local()
 
 
 def _stream(device: torch.device) -> Any:
-    """Returns the stream that this thread records on.
+    """Returns the stream on which this thread records.
 
-    Libraries keep tens of megabytes for each stream they have seen, so a training must not bring
-    its own; and memory of a pool is shared only by recordings on one stream.
+    All trainings share it, because libraries keep tens of megabytes for each stream they have seen,
+    and because recordings can only share a memory pool on one stream.
     """
     streams = _own.__dict__.setdefault("streams", {})
     if device not in streams:
@@ -103,19 +105,19 @@ def _stream(device: torch.device) -> Any:
 
 
 class CudaGraphStep:
-    """Calls `step` eagerly a few times, then records it in a CUDA graph and replays that.
+    """Calls `step` eagerly a few times, then records it in a CUDA graph and replays the graph.
 
-    On small graphs a step is bound by launches, not by arithmetic. The recorded step must use the
-    same tensors every time, draw from `generator` alone and never wait for the device. Seed the
-    generator before each call: a replay draws what an eager call would.
+    On small graphs the time of a step is that of its launches, not of its arithmetic. The recorded
+    step must use the same tensors every time, only draw from `generator`, and never wait for the
+    device. Seed the generator before each call: a replay makes the draws of an eager call.
 
     Args:
         step: does one training step on a batch and returns a tensor; the batch must be the same
             at every call.
         generator: the CUDA generator that `step` draws from.
-        pool: memory that several recordings share, none of them replayed beside another; see
-            `torch.cuda.graph_pool_handle`. Without one the recording has its own. Close all that
-            share one together.
+        pool: memory shared by recordings that are never replayed at the same time; see
+            `torch.cuda.graph_pool_handle`. By default the recording has its own. Close all
+            recordings of a pool together.
     """
 
     def __init__(
@@ -141,12 +143,12 @@ class CudaGraphStep:
             graph.register_generator_state(self._generator)
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 self._result = self._step(batch)
-            self._graph = graph  # only now: a recording that failed is made anew
+            self._graph = graph  # set last, so that a failed recording is made again
         self._graph.replay()
         return self._result.clone()
 
     def close(self) -> None:
-        """Gives the recording's memory back; a cycle of references would hold it for long."""
+        """Frees the recording's memory, which a cycle of references would hold for long."""
         if self._graph is not None:
             self._graph.reset()
         self._graph, self._result = None, torch.empty(0)

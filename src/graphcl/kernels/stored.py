@@ -1,8 +1,8 @@
-r"""Feature tables in the type they have on disk, read by the loops that use them.
+r"""Feature tables in the type they have on disk, read directly by the loops that use them.
 
 Row u of the features is :math:`x_u = r_u\, (v_u \odot c)` for stored values v (float32, float16 or
-int8), an optional scale r per row and c per column. Nothing is converted ahead of use: a compiled
-loop that gathers rows reads two bytes or one per value where it would read four.
+int8), an optional scale r per row and an optional scale c per column. Nothing is converted in
+advance, so a compiled loop that gathers rows reads one or two bytes per value instead of four.
 """
 
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ from torch import Tensor
 
 from graphcl.kernels.parallel import parallel, prange
 
-_BLOCK_ELEMENTS = 1 << 23  # that are converted at a time: 32 MB
+_BLOCK_ELEMENTS = 1 << 23  # converted at a time: 32 MB
 
 
 @dataclass(frozen=True)
 class StoredFeatures:
-    """A feature table on a CPU that compiled loops read as it lies.
+    """A feature table on a CPU, which compiled loops read without conversion.
 
     Attributes:
         values: v, ``[num_nodes, P]``: float32, float16 or int8.
-        column_scale: c, ``[P]`` float32; None is 1.
-        row_scale: r, ``[num_nodes]`` float32; None is 1.
+        column_scale: c, ``[P]`` float32; None means 1.
+        row_scale: r, ``[num_nodes]`` float32; None means 1.
     """
 
     values: Tensor
@@ -71,8 +71,8 @@ class StoredFeatures:
     def arrays(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
         """Returns values, column scale and row scale for a compiled loop.
 
-        Half-precision values come as the 16 bits that `as_float` reads; without a scale per row,
-        that array is empty.
+        Half-precision values are returned as 16-bit integers, which `as_float` reads. Without a
+        scale per row, its array is empty.
         """
         values = self.values.numpy()
         columns = torch.ones(self.shape[1]) if self.column_scale is None else self.column_scale
@@ -99,8 +99,8 @@ def _single(value: Any) -> Any:
 
 @njit(inline="always")
 def _half_bits(value):  # type: ignore[no-untyped-def]
-    # Exponent and fraction moved to float32's places read as 2^-112 times the number, subnormals
-    # included; unlike a conversion by the CPU's own instruction, this vectorises everywhere.
+    # With exponent and fraction at their positions in float32, the bits stand for 2^-112 times the
+    # number, also for subnormals. Unlike the CPU's own conversion, this vectorises everywhere.
     bits = np.uint32(value)
     sign = np.uint32((bits & np.uint32(0x8000)) << np.uint32(16))
     rest = np.uint32((bits & np.uint32(0x7FFF)) << np.uint32(13))
@@ -122,11 +122,11 @@ def mean_of_neighbourhoods(
     r"""Returns some rows of :math:`\hat A X`, ``[len(nodes), P]`` in float32, on a CPU.
 
     Args:
-        x: a table, of every node or of some.
+        x: a table with the rows of all nodes, or of some.
         indptr: CSR row pointers of the graph.
         indices: CSR column indices.
         nodes: the nodes whose means are wanted.
-        place: the row of `x` that belongs to each node of the graph; None where it has them all.
+        place: the row of each node of the graph in `x`; None if `x` has all nodes, in order.
     """
     out = torch.empty(len(nodes), x.shape[1])
     places = torch.empty(0, dtype=torch.int64) if place is None else place
@@ -143,8 +143,9 @@ def _mean(  # type: ignore[no-untyped-def]
     for row in prange(nodes.shape[0]):
         node = nodes[row]
         total = np.zeros(width, np.float32)
+        # The first round, one before the row's entries, is for the node itself.
         for entry in range(indptr[node] - 1, indptr[node + 1]):
-            other = node if entry < indptr[node] else indices[entry]  # the node itself, then others
+            other = node if entry < indptr[node] else indices[entry]
             where = places[other] if moved else other
             share = row_scale[where] if scaled else np.float32(1)
             features = values[where]

@@ -1,8 +1,9 @@
 r"""The backward product of sparse features, :math:`X^\top G`, on a CPU with few cores.
 
-Column by column of X, it gathers rows of G from all over memory. Row by row, it reads G once and
-adds multiples of its rows to the rows of the result; a core that owns a slab of columns keeps the
-sums of all of them in its cache. Values that dropout made zero cost nothing.
+A loop over the columns of X gathers rows of G from all over memory. The loop here goes over the
+rows of X: it reads G once and adds multiples of its rows to rows of the result. Each core computes
+a slab of the result's columns and keeps their sums in its cache. Values that dropout set to zero
+are skipped.
 """
 
 import numba
@@ -12,19 +13,19 @@ from torch import Tensor
 
 from graphcl.kernels.parallel import parallel, prange
 
-LEAST_WORK = 1 << 22  # entries times columns: with less, compiling takes longer than it saves
-LEAST_WIDTH = 64  # columns of a slab: each core goes through all entries
+LEAST_WORK = 1 << 22  # entries times columns; with less, compilation takes longer than it saves
+LEAST_WIDTH = 64  # columns of a slab; narrower ones do not pay, as each core reads all entries
 SLAB_BYTES = 1 << 22  # about what a core's own cache holds
 
 
-def pays(entries: int, rows: int, width: int, dtype: torch.dtype) -> bool:
-    """Says whether `transposed_product` beats a gathering product on this machine.
+def is_faster(entries: int, rows: int, width: int, dtype: torch.dtype) -> bool:
+    """Returns whether `transposed_product` is faster than a gathering product on this machine.
 
     Args:
-        entries: stored values of X.
-        rows: of the result, X's columns.
-        width: of the result.
-        dtype: of the result.
+        entries: number of stored values of X.
+        rows: rows of the result, which are the columns of X.
+        width: columns of the result.
+        dtype: type of the result.
     """
     slab = width // _slabs()
     fits = rows * slab * dtype.itemsize <= SLAB_BYTES
@@ -36,7 +37,7 @@ def transposed_product(
 ) -> Tensor:
     """Returns Xᵀ G, ``[rows, width]``, for X in CSR and a dense G; all on a CPU.
 
-    The sums of an element come in the order of X's rows, however many cores there are.
+    Each element is summed in the order of X's rows, whatever the number of cores.
     """
     out = torch.empty(rows, dense.shape[1], dtype=dense.dtype)
     arrays = (part.numpy() for part in (indptr, indices, values, dense.contiguous(), out))
@@ -45,7 +46,7 @@ def transposed_product(
 
 
 def _slabs() -> int:
-    """As many as torch has threads: who gave it one wants no other to start any."""
+    """Returns at most torch's number of threads: a user who sets it limits these loops, too."""
     return min(numba.get_num_threads(), torch.get_num_threads())
 
 
@@ -56,7 +57,7 @@ def _add_rows(  # type: ignore[no-untyped-def]
     width = dense.shape[1]
     flat = dense.ravel()
     for part in prange(parts):
-        # Unsigned throughout: an index that may count from the end is not vectorised.
+        # Unsigned indices: signed ones may count from the end, and are then not vectorised.
         left = np.uint64(part * width // parts)
         columns = np.uint64((part + 1) * width // parts) - left
         sums = np.zeros(out.shape[0] * int(columns), dense.dtype)

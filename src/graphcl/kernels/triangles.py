@@ -1,4 +1,4 @@
-"""Triangles of a graph, counted along sorted rows."""
+"""Triangles and core numbers of a graph."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from graphcl.kernels.parallel import parallel, prange, serial
 def triangles(indptr: Any, indices: Any, weight: Any) -> npt.NDArray[np.float64]:
     """Returns for each node the sum of ``weight[v] * weight[w]`` over its triangles (u, v, w).
 
-    With weights of one that is the number of triangles. Two neighbours' rows are merged as in
-    merge sort: the time is the sum of both degrees over all edges.
+    If every weight is 1, this is the number of triangles. The sorted rows of two neighbours are
+    merged as in merge sort, so the time is the sum of both degrees over all edges.
 
     Args:
         indptr: CSR row pointers of an undirected graph without self-loops.
@@ -33,6 +33,7 @@ def _triangles(indptr, indices, weight, sums):  # type: ignore[no-untyped-def]
             neighbour = indices[entry]
             here, there = entry + 1, indptr[neighbour]
             end = indptr[neighbour + 1]
+            # Common neighbours that come after `neighbour`, so each triangle counts once.
             common = 0.0
             while here < stop and there < end:
                 if indices[here] < indices[there]:
@@ -48,10 +49,10 @@ def _triangles(indptr, indices, weight, sums):  # type: ignore[no-untyped-def]
 
 
 def core_numbers(indptr: Any, indices: Any) -> npt.NDArray[np.int64]:
-    """Returns the core number of each node: the largest k whose k-core holds it.
+    """Returns the core number of each node: the largest k whose k-core contains it.
 
-    Batagelj and Zaversnik's algorithm: nodes are peeled in order of their degree, kept in buckets;
-    the time is the number of edges.
+    Batagelj and Zaversnik's algorithm removes nodes in the order of their remaining degree, which
+    is kept in buckets. The time is proportional to the number of edges.
     """
     cores: npt.NDArray[np.int64] = np.diff(indptr).astype(np.int64)
     _peel(np.asarray(indptr), np.asarray(indices), cores)
@@ -60,6 +61,8 @@ def core_numbers(indptr: Any, indices: Any) -> npt.NDArray[np.int64]:
 
 @serial
 def _peel(indptr, indices, degree):  # type: ignore[no-untyped-def]
+    # `order` has the nodes sorted by degree, `place` each node's position there, and `first` the
+    # position at which the bucket of each degree begins.
     size = degree.shape[0]
     first = np.zeros(degree.max() + 2, np.int64)
     for node in range(size):
@@ -76,7 +79,8 @@ def _peel(indptr, indices, degree):  # type: ignore[no-untyped-def]
         for entry in range(indptr[node], indptr[node + 1]):
             other = indices[entry]
             if degree[other] > degree[node]:
-                # Swap it with the first of its bucket, then let the bucket begin after it.
+                # Move it to the bucket below: swap it with the first node of its bucket, then let
+                # the bucket begin after it.
                 swap = first[degree[other]]
                 node_there = order[swap]
                 order[place[other]], order[swap] = node_there, other

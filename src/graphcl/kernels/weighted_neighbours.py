@@ -1,8 +1,8 @@
 r"""Neighbours drawn in proportion to the weights of their edges, with replacement.
 
-Entry e of a row has the threshold :math:`\lceil 2^{32} (w_1 + \dots + w_e) / \sum w \rceil`; a
-32-bit draw r takes the first entry whose threshold is above r. Thresholds are whole numbers, so
-CPU and GPU agree, and equal weights give the draws of `sample_neighbours`.
+Entry e of a row has the threshold :math:`\lceil 2^{32} (w_1 + \dots + w_e) / \sum w \rceil`. A
+32-bit draw r selects the first entry whose threshold is above r. Thresholds are integers, so CPU
+and GPU agree, and equal weights give the draws of `sample_neighbours`.
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ from graphcl.kernels.parallel import parallel, prange
 
 @dataclass(frozen=True)
 class EdgeWeights:
-    """What sampling needs of a graph's edge weights.
+    """A graph's edge weights, prepared for sampling.
 
-    With replacement, neighbours are drawn in proportion to their weights and count alike. Without,
-    they are drawn uniformly and count by their relative weight.
+    With replacement, neighbours are drawn in proportion to their weights and count equally. Without
+    replacement, they are drawn uniformly and count by their relative weights.
 
     Attributes:
         limits: with replacement, the module's thresholds, ``[entries]``; else None.
-        relative: without, each entry's weight over the mean weight of its row; else None.
+        relative: without, the ratio of each weight to the mean weight of its row; else None.
         entries: without, the numbers 0 … entries − 1; else None.
     """
 
@@ -49,12 +49,13 @@ class EdgeWeights:
     def sample(
         self, indptr: Tensor, indices: Tensor, nodes: Tensor, *, fan_out: int, key: Key
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns `fan_out` neighbours of each of `nodes`, and what each counts; None is 1."""
+        """Returns `fan_out` neighbours of each of `nodes`, and the weight of each; None means 1."""
         if self.limits is not None:
             drawn = sample_by_weight(indptr, indices, self.limits, nodes, fan_out=fan_out, key=key)
             return drawn, None
         assert self.entries is not None
         assert self.relative is not None
+        # Entry numbers are drawn in place of neighbours: they lead to the neighbour and its weight.
         places = sample_neighbours(
             indptr, self.entries, nodes, fan_out=fan_out, replace=False, key=key
         )
@@ -72,7 +73,7 @@ def thresholds(indptr: Any, weight: Any) -> Tensor:
 
     Args:
         indptr: CSR row pointers.
-        weight: of each entry, positive.
+        weight: weight of each entry, positive.
     """
     limits = np.empty(len(weight), dtype=np.int64)
     _thresholds(np.asarray(indptr), np.asarray(weight), limits)
@@ -85,10 +86,10 @@ def sample_by_weight(
     """Returns `fan_out` neighbours of each of `nodes`, ``[len(nodes) · fan_out]``.
 
     Args:
-        indptr: CSR row pointers, int64, on the device of the rest.
-        indices: CSR column indices, int64; on a CPU int32 too.
+        indptr: CSR row pointers, int64, on the same device as the other tensors.
+        indices: CSR column indices, int64; on a CPU also int32.
         limits: from `thresholds`.
-        nodes: node numbers; any may repeat.
+        nodes: node numbers, which may repeat.
         fan_out: slots per node; those of a node without neighbours hold the node itself.
         key: the stream of draws.
     """
@@ -131,7 +132,7 @@ def _thresholds(indptr, weight, limits):  # type: ignore[no-untyped-def]
         for entry in range(start, stop):
             before += weight[entry]
             limits[entry] = np.int64(np.ceil(before * 4294967296.0 / total))
-        if stop > start:
+        if stop > start:  # exactly 2^32, whatever the rounding: every draw finds an entry
             limits[stop - 1] = 4294967296
 
 

@@ -1,9 +1,9 @@
-"""The contrastive loss, and what a loss of one's own must be.
+"""The contrastive loss, and how to use a loss of your own.
 
 A loss is called as ``loss(h_1, h_2)`` with the embeddings of a batch in both views and returns a
-scalar. What else it can do, it says by attributes: ``across(h_1, h_2, num_nodes=, share=)`` trains
+scalar. Three attributes are optional: ``across(h_1, h_2, num_nodes=, share=)`` is needed to train
 in several processes, ``bound(value, num_nodes)`` is logged as `mi_bound`, and ``recordable = True``
-lets a GPU record the training step.
+allows a GPU to record the training step.
 """
 
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ __all__ = ["LOSSES", "Loss", "NTXent", "nt_xent", "register_loss"]
 
 
 class Loss(Protocol):
-    """What training minimises."""
+    """The function that training minimises."""
 
     def __call__(self, h_1: Tensor, h_2: Tensor, /) -> Tensor:
         """Returns the loss between two views of a batch, a scalar.
@@ -29,10 +29,10 @@ class Loss(Protocol):
 
 
 def register_loss(name: str, factory: Any) -> None:
-    """Makes a loss of one's own known by name, for recipes and saved runs.
+    """Registers a loss of your own under a name, for recipes and saved runs.
 
     Args:
-        name: what recipes call it.
+        name: its name in recipes.
         factory: called with ``temperature=`` and ``precision=`` of the recipe; returns the loss.
     """
     LOSSES.register(name, factory)

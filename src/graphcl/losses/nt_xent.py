@@ -21,11 +21,11 @@ _DENSE = "dense tensors of float16, bfloat16, float32 or float64"
 
 @dataclass(frozen=True)
 class NTXent:
-    """NT-Xent with its settings: what the training loop calls.
+    """NT-Xent with its settings, as the training loop calls it.
 
     Attributes:
         temperature: τ > 0.
-        precision: of the products on a GPU; see `nt_xent`.
+        precision: precision of the products on a GPU; see `nt_xent`.
     """
 
     temperature: float = 0.5
@@ -40,7 +40,7 @@ class NTXent:
         return nt_xent(h_1, h_2, self.temperature, precision=self.precision)
 
     def across(self, h_1: Tensor, h_2: Tensor, *, num_nodes: int, share: Share) -> Tensor:
-        """Returns the loss of a batch whose rows lie in several processes."""
+        """Returns the loss of a batch whose rows are distributed over several processes."""
         return nt_xent_across(
             h_1,
             h_2,
@@ -56,7 +56,7 @@ class NTXent:
 
 
 def check_settings(temperature: Any, precision: str) -> None:
-    """Refuses a temperature or a precision that NT-Xent cannot use."""
+    """Checks that NT-Xent can use a temperature and a precision."""
     if not _is_number(temperature):
         require(False, "nt_xent", "temperature", "a positive number", _kind(temperature))
     check_setting("nt_xent", "temperature", temperature)
@@ -75,21 +75,21 @@ def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str 
             {\sum_{v \in B} 1_{[v \ne u]} e^{s(h_{u,i}, h_{v,i})/\tau}
              + \sum_{v \in B} e^{s(h_{u,i}, h_{v,j})/\tau}}
 
-    Each view of a node meets its other view as the only positive and the remaining 2M − 2 views
-    as negatives. No M × M matrix is held, except in tiles and where it is small.
+    For each view of a node, its other view is the only positive and the remaining 2M − 2 views are
+    negatives. The M × M matrix is computed in tiles, and only kept if it is small.
 
     Args:
         h1: embeddings of the first view, ``[M, d]``; row u of `h1` and of `h2` are one node.
         h2: embeddings of the second view, ``[M, d]``.
         temperature: τ > 0.
-        precision: of the operands of the products on a CUDA GPU: ``bf16`` (what ``auto`` takes
-            there), ``tf32`` or ``float32``; sums are float32 always. A CPU, or float64 inputs,
-            compute in the inputs' own precision.
+        precision: precision of the operands of the products on a CUDA GPU: ``bf16`` (the choice of
+            ``auto`` there), ``tf32`` or ``float32``; sums are always float32. On a CPU, and for
+            float64 inputs, the inputs' own precision is used.
 
     Returns:
         The loss, a scalar; differentiable once.
 
-    Differs from the paper: the cosine with an all-zero row, which the paper leaves undefined, is
+    Differs from the paper: the paper does not define the cosine with an all-zero row. Here it is
     0, and no gradient flows into such a row.
     """
     if not (_dense_floats(h1) and _dense_floats(h2)):
@@ -109,8 +109,8 @@ def mutual_information_bound(loss: float, num_nodes: int) -> float | None:
 
     .. math:: I(h_{u,1}, h_{u,2}) \ge \log k - \mathcal L, \qquad k = 2M - 2
 
-    :math:`\mathcal L` is taken as the paper defines it, the sum of both directions; van den Oord's
-    bound holds for one of them, so this one holds too and is looser. None for M = 1: no negatives.
+    :math:`\mathcal L` is the paper's loss, the sum of both directions. Van den Oord's bound holds
+    for one direction, so this one holds too and is looser. Returns None for M = 1: no negatives.
     """
     return math.log(2 * num_nodes - 2) - loss if num_nodes > 1 else None
 
@@ -126,7 +126,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    """Returns what kind of thing `value` is, in a few words; a text as it is."""
+    """Describes the type of `value` in a few words; a text is returned unchanged."""
     if isinstance(value, str):
         return value
     if not isinstance(value, Tensor):
@@ -136,7 +136,7 @@ def _kind(value: Any) -> str:
 
 
 def _tile_precision(h: Tensor, precision: str) -> Any:
-    """Returns the precision of the fused kernel's tiles, or None where the plain tiles serve."""
+    """Returns the precision of the fused kernel's tiles; None if the plain tiles are used."""
     if h.is_cuda and h.dtype != torch.float64 and _has_triton():
         return "bf16" if precision == "auto" else precision
     if precision in ("bf16", "tf32"):
@@ -154,7 +154,7 @@ def _has_triton() -> bool:
 
 
 def _stacked(h1: Tensor, h2: Tensor) -> Tensor:
-    """Returns both views as one tensor; without a copy where they are its halves already."""
+    """Returns both views as one tensor; without a copy if they are the halves of one already."""
     whole = h1._base
     halves = (
         whole is not None
@@ -169,7 +169,7 @@ def _stacked(h1: Tensor, h2: Tensor) -> Tensor:
 
 def inverse_norms(h: Tensor) -> Tensor:
     """Returns 1 / ‖h‖ by row, ``[n, 1]`` in float64; 0 for a zero row."""
-    # Summed in float64: squares of float32 overflow at 2e19 and vanish at 1e-23.
+    # Summed in float64, because squares of float32 overflow from 2e19 on and vanish below 1e-23.
     norm: Tensor = torch.linalg.vector_norm(h, dim=1, keepdim=True, dtype=torch.float64)
     return norm.reciprocal().masked_fill_(norm < torch.finfo(h.dtype).tiny, 0)
 
@@ -216,7 +216,7 @@ class _NTXent(torch.autograd.Function):
 def _forward(
     h: Tensor, temperature: float, precision: Any, *, keep: bool
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], list[Any]]:
-    """Returns the loss, and what `_backward` needs."""
+    """Returns the loss, and what `_backward` needs: tensors, and strips if `keep`."""
     inverse_norm = inverse_norms(h)
     z = h * inverse_norm.to(h.dtype)
     strips: list[Any] = []
@@ -239,7 +239,7 @@ def _backward(
     precision: Any,
     strips: list[Any],
 ) -> Tensor:
-    """Returns the gradient in h, times `grad`."""
+    """Returns the gradient with respect to h, times `grad`."""
     z, inverse_norm, logs = saved
     num_nodes = len(z) // 2
     if precision:
@@ -255,9 +255,12 @@ def _backward(
 
 
 def _through_norms(pulled: Tensor, z: Tensor, factor: Tensor) -> Tensor:
-    """Returns the gradient in h from that in z = h / ‖h‖, in place; `factor` holds 1 / ‖h‖."""
+    """Turns the gradient with respect to z = h / ‖h‖ into that with respect to h, in place.
+
+    `factor` includes 1 / ‖h‖.
+    """
     radial = torch.linalg.vecdot(z, pulled)[:, None]
-    pulled.addcmul_(z, radial, value=-1)  # what only changes the length has no effect
+    pulled.addcmul_(z, radial, value=-1)  # the length of h does not change z
     pulled *= factor.to(z.dtype)
     return pulled
 
@@ -276,33 +279,34 @@ def nt_xent_across(
     share: Share,
     precision: str = "auto",
 ) -> Tensor:
-    r"""`nt_xent` of the global batch, exact, from each process's share of its rows.
+    r"""Returns the exact `nt_xent` of the global batch, computed from each process's share of rows.
 
     With m = M / R rows on each of R processes and d numbers per row, a process
 
-    - gathers the unit rows of all: 2M·d numbers held, (R − 1)/R of them received;
+    - gathers the unit rows of all processes: it holds 2M·d numbers and receives (R − 1)/R of them;
     - computes its 2m rows of E = exp(s/τ) against all 2M columns, in strips, and their sums;
     - gathers the 2M sums of all rows, 4 bytes each, and adds its part of the loss;
-    - backward, multiplies its strips once more: :math:`\partial L / \partial z_i` is
-      :math:`\sum_j E_{ij}(r_i + r_j) z_j` less the positive, which holds what row i does in the
-      denominators of others too. Nothing is sent.
+    - in the backward pass, multiplies its strips once more: :math:`\partial L / \partial z_i` is
+      :math:`\sum_j E_{ij}(r_i + r_j) z_j` minus the positive. This includes the effect of row i on
+      the denominators of other rows, so nothing is sent.
 
-    Nothing larger than 2m × 2M is held, and that in strips. Work is 3 products of 2m × 2M × d a
-    process (2 where its strips are kept), which is R times less than one process would do without
-    symmetry: `nt_xent` alone saves a third by it.
+    A process holds at most its 2m × 2M matrix, in strips. It computes 3 products of 2m × 2M × d (2
+    if its strips are kept), R times less than one process would without the symmetry of E, which
+    saves `nt_xent` a third of the work.
 
     Args:
         h1: embeddings of this process's rows in the first view, ``[m, d]``.
-        h2: likewise in the second view.
+        h2: embeddings of the same rows in the second view.
         temperature: τ > 0.
         num_nodes: M, the size of the global batch; its rows are split as `Share.rows` does.
-        share: this process's place. One process alone computes `nt_xent`.
-        precision: of `nt_xent`. Several processes compute in the inputs' own precision: `auto` and
-            ``float32`` only.
+        share: this process's share. A single process computes `nt_xent`.
+        precision: as for `nt_xent`. Several processes compute in the inputs' own precision and
+            accept only ``auto`` and ``float32``.
 
     Returns:
         The loss of the global batch, the same on every process. Its gradient is that of the global
-        loss with respect to this process's rows; gradients of shared weights must be summed.
+        loss with respect to this process's rows; sum the gradients of shared weights over the
+        processes.
     """
     if share.world == 1:
         return nt_xent(h1, h2, temperature, precision=precision)
@@ -327,7 +331,7 @@ def nt_xent_across(
 
 
 class _NTXentRows(torch.autograd.Function):
-    """The loss over all 2M rows, of which 2m are here; the two views of a node are neighbours."""
+    """The loss over all 2M rows, of which this process has 2m; a node's two views are adjacent."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, temperature: float, num_nodes: int, share: Share) -> Tensor:
