@@ -14,7 +14,12 @@ import typer
 
 from graphcl.cli._shared.interrupts import interrupts
 from graphcl.cli._shared.lazy import InterruptedCommandError, LazyGroup, register
-from graphcl.cli._shared.verbosity import QuietOption, VerboseOption, is_verbose, volume
+from graphcl.cli._shared.verbosity import (
+    QuietOption,
+    VerboseOption,
+    is_verbose,
+    restored_verbosity,
+)
 from graphcl.errors import GraphCLError, TrainingEndedError
 
 # typer carries its own copy of click in some versions; this is ClickException in either.
@@ -70,7 +75,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Runs one command and returns its exit code."""
     stderr = sys.stderr
-    with volume(), interrupts():  # SIGTERM ends any command as Ctrl-C does
+    with restored_verbosity(), interrupts():  # SIGTERM ends any command as Ctrl-C does
         code, message = _run(arguments)
     if message:
         print(message, file=stderr)

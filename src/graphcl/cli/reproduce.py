@@ -11,7 +11,7 @@ import typer
 
 from graphcl.cli._shared.options import DeviceOption, JsonOption, parse_settings, print_json
 from graphcl.cli._shared.probing import ProbeStepsOption
-from graphcl.cli._shared.running import run_progress
+from graphcl.cli._shared.progress import run_progress
 from graphcl.datasets import CATALOGUE
 from graphcl.devices import resolve_device
 from graphcl.errors import ParameterError, RunError, require, suggestion

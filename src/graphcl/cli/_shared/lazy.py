@@ -6,7 +6,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from graphcl.cli._shared.verbosity import volume_options
+from graphcl.cli._shared.verbosity import verbosity_options
 
 # Each command: the module of `graphcl.cli` that holds the function of the same name, and the
 # summary that `graphcl --help` lists (a test holds it equal to the function's first line).
@@ -53,7 +53,7 @@ def load_command(name: str) -> Any:
     help_last = [option for option in command.params if option.name == "help"]
     command.params = [
         *(option for option in command.params if option not in help_last),
-        *volume_options(),
+        *verbosity_options(),
         *help_last,
     ]
     return command

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from graphcl.cli._shared.counting import count_progress
+from graphcl.cli._shared.progress import count_progress
 from graphcl.evaluation import MultilabelResult, ProbeResult, linear_probe
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graphs.collection import GraphCollection
