@@ -31,11 +31,15 @@ _OPTIONS: dict[str, Any] = {
     "split": _option(_COLUMN, "Column that says train, val or test."),
     "one_hot": _option(_COLUMNS, "Encode a text column; repeatable.", metavar="COLUMN"),
     "ignore": _option(_COLUMNS, "Leave a column out; repeatable.", metavar="COLUMN"),
-    "missing": _option(str, f"Missing values: {', '.join(MISSING)} (filled in)."),
+    "missing": _option(
+        str, f"Missing values: {MISSING[0]} them, or fill in {' or '.join(MISSING[1:])}."
+    ),
     "add_missing_nodes": _option(
         bool, "Give zero features to nodes that appear only in edges.", "--add-missing-nodes"
     ),
-    "features": _option(str, f"{', '.join(FEATURES)}; structural: computed from the edges."),
+    "features": _option(
+        str, f"Features: {', '.join(FEATURES)}; structural ones are computed from the edges."
+    ),
     "header": _option(bool | None, "Whether the first line holds column names. (default: guessed)"),
 }
 
