@@ -1,4 +1,4 @@
-"""Graphs on the command line: loading them by name, and what runs and results store of them."""
+"""Graphs on the command line: loads them by name, or as the graph that a run was trained on."""
 
 import json
 from pathlib import Path
