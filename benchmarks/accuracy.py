@@ -3,8 +3,8 @@
 usage: python -m benchmarks.accuracy --out ROWS.jsonl [--recipes cora citeseer pubmed] [--runs 50]
            [--set KEY=VALUE ...] [--device cuda] [--jobs 8]
 
-One row per seed; a training that fails leaves a row that says so. The summary printed at the end
-is `graphcl.trials.methods.summarise` over the rows.
+Each seed gives one row; a training that fails gives a row with the reason. The summary printed at
+the end is `graphcl.trials.methods.summarise` over the rows.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from graphcl.trials.methods import score_method, summarise, train_method
 from graphcl.trials.runner import scoring_pool
 
 FIRST = ("graph", "recipe_hash", "seed")
-LEFT_OUT = ("method", "title", "settings")  # the same in every row; the recipe stands beside it
+LEFT_OUT = ("method", "title", "settings")  # the same in every row; the recipe is added instead
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
         began = time.perf_counter()
         graph, settings = load_dataset(name), parse_settings(options.settings)
         recipe = load_recipe(name).with_values(**settings)
-        # Worker processes probe while the next training runs, which may take less time.
+        # Worker processes probe while the next training runs: a probe can take longer than it.
         with scoring_pool(options.jobs) as pool:
             probes = []
             for seed in range(options.runs):

@@ -4,11 +4,11 @@ usage: python -m benchmarks.baselines --out ROWS.jsonl [--methods raw gcn ...]
            [--datasets cora citeseer pubmed] [--runs 20] [--device cuda] [--jobs 12]
            [--budget SECONDS]
 
-One row per method, dataset and seed, appended as it finishes; rows that ROWS.jsonl already holds
-are not computed again, so a run that was cut off goes on where it stopped. Systems without anything
-random run once, and their row says `runs_identical`. Probes run in `--jobs` processes while the
-device trains on. No training starts after `--budget` seconds. DeepWalk needs gensim (the extra
-`baselines`) and trains on the CPU; it is left out unless it is named.
+There is one row per method, dataset and seed, appended as it finishes. Rows that are already in
+ROWS.jsonl are not computed again, so an interrupted run continues where it stopped. A deterministic
+system runs once, and its row has `runs_identical`. Probes run in `--jobs` processes while the
+device trains the next system. No training starts after `--budget` seconds. DeepWalk needs gensim
+(the extra `baselines`) and trains on the CPU; it runs only if `--methods` names it.
 """
 
 import argparse
@@ -32,7 +32,7 @@ Key = tuple[str, str, int]
 
 
 def tasks(methods: list[str], datasets: list[str], runs: int, done: set[Key]) -> list[Key]:
-    """Returns what is still to do, seed by seed, so that a run cut off has a bit of everything."""
+    """Returns the runs still to do, seed by seed, so that an interrupted run covers all systems."""
     wanted = [
         (method, dataset, seed)
         for seed in range(runs)
@@ -74,11 +74,11 @@ def main() -> None:
     with scoring_pool(options.jobs) as pool:
         for number, (method, dataset, seed) in enumerate(todo):
             if time.perf_counter() - began > options.budget:
-                print(f"stopped by the budget: {len(todo) - number} runs are left", flush=True)
+                print(f"stopped by the budget; {len(todo) - number} runs are left", flush=True)
                 break
             graph = graphs[dataset]
             trained = train_method(method, graph, dataset, seed=seed, device=device)
-            # The probe of one class per node is scikit-learn's: no worker needs the GPU.
+            # With one class per node the probe is scikit-learn's, so no worker needs the GPU.
             pending.append(pool.submit(score_method, trained, graph, device="cpu"))
             write_finished(wait=False)
         write_finished(wait=True)

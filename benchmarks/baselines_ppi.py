@@ -4,12 +4,12 @@ usage: python -m benchmarks.baselines_ppi --out ROWS.jsonl [--methods gaan ...] 
            [--budget SECONDS] [--probe-steps 4000] [--set gaan.epochs=100 ...] [--device cuda]
            [--float32]
 
-A row per system and seed: systems without labels under the same probe as ours, supervised ones by
-their own predictions. Rows are appended as runs end; those that are there already, with the same
-settings, are skipped, so the command can be repeated until all is done. Seeds come in turn, every
-system once: whatever the budget cuts off, the systems have as many rows as each other. A system
-without anything random runs with seed 0 alone, and its row says `runs_identical`. Products are TF32
-on a GPU unless `--float32` is given.
+There is one row per system and seed. Unsupervised systems are scored by the same probe as ours,
+supervised ones by their own predictions. Rows are appended as runs end. Runs that already have a
+row with the same settings are skipped, so the command can be repeated until all is done. Every
+system runs with one seed before the next seed starts; so if the budget ends the run, the systems
+have about equally many rows. A deterministic system runs only with seed 0, and its row has
+`runs_identical`. On a GPU, matrix products use TF32 unless `--float32` is given.
 """
 
 import argparse
@@ -48,7 +48,7 @@ METHODS = (
 def run(
     method: Method, collection: GraphCollection, *, seed: int, device: torch.device, steps: int
 ) -> dict[str, Any]:
-    """Trains once and returns scores and cost, or why it failed."""
+    """Trains once and returns scores and cost, or the reason why it failed."""
     reset_peak_memory(device)
     began = time.perf_counter()
     try:
@@ -94,7 +94,7 @@ def scores(predicted: np.ndarray, collection: GraphCollection) -> dict[str, Any]
 
 
 def identity(row: dict[str, Any]) -> str:
-    """Returns what makes a row another run: system, seed, settings, the probe's budget."""
+    """Returns what identifies a run: system, seed, settings and the probe's budget."""
     keys = ("method", "seed", "settings", "probe_steps", "tf32", "graph")
     return json.dumps([row[key] for key in keys], sort_keys=True)
 
@@ -105,7 +105,7 @@ def settings_of(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     for text in texts:
         name, dot, setting = text.partition(".")
         if not dot or name not in BASELINES:
-            raise ParameterError(f"--set {text}: write METHOD.KEY=VALUE, as gaan.epochs=100")
+            raise ParameterError(f"--set {text}: write METHOD.KEY=VALUE, such as gaan.epochs=100")
         for key, value in parse_settings([setting]).items():
             found.setdefault(name, {})[key] = _value(value)
     return found
@@ -120,7 +120,7 @@ def _value(text: str) -> Any:
 
 
 def within(budget: float) -> Callable[[float], bool]:
-    """Returns a function that says whether a run of so many seconds still fits."""
+    """Returns a function that tells whether a run of some seconds still fits into the budget."""
     began = time.monotonic()
     return lambda seconds: time.monotonic() - began + seconds <= budget
 
@@ -131,11 +131,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=sorted(BASELINES))
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--budget", type=float, default=float("inf"), help="seconds in all")
+    parser.add_argument("--budget", type=float, default=float("inf"), help="total seconds")
     parser.add_argument("--probe-steps", type=int, default=STEPS)
     parser.add_argument("--set", nargs="*", default=[], dest="settings")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--float32", action="store_true", help="no TF32 in products on a GPU")
+    parser.add_argument(
+        "--float32", action="store_true", help="no TF32 in matrix products on a GPU"
+    )
     options = parser.parse_args(arguments)
     fits = within(options.budget)
     device = resolve_device(options.device)

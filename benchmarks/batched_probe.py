@@ -1,13 +1,13 @@
 r"""Many small logistic regressions at once: the probe of every split and strength in one batch.
 
-A search probes thousands of embeddings, each with several splits and strengths; one scikit-learn
-fit after the other would take longer than the trainings. Here they are columns of one product, on
-the device. It minimises what the probe minimises,
+A search probes thousands of embeddings, each with several splits and strengths. Fitting them one
+after another with scikit-learn would take longer than the trainings. Here they are columns of one
+product on the device. The objective is the probe's,
 
 .. math:: \tfrac12 \lVert W \rVert^2 + C \sum_i \mathrm{CE}(W^\top z_i + b, \; y_i),
 
-by Nesterov's method for strongly convex functions, with the step that each problem's curvature
-allows; a test holds it against scikit-learn.
+minimised by Nesterov's method for strongly convex functions, with the step size that each problem's
+curvature allows. A test compares it with scikit-learn.
 """
 
 import torch
@@ -48,11 +48,11 @@ def fit(inputs: Tensor, targets: Tensor, strengths: Tensor) -> tuple[Tensor, Ten
     problems, count, dim = inputs.shape
     classes = targets.shape[2]
     wide = (len(strengths), classes)
-    # The bias is the weight of a constant column, as long as the rest together: it has no
-    # penalty, and a column of ones would let it creep where C is small.
+    # The bias is the weight of a constant column without a penalty. The column's norm is that of
+    # the other columns together; with a column of ones the bias would converge slowly for small C.
     kernel = inputs @ inputs.mT
     constant = torch.linalg.matrix_norm(kernel) / count  # its square, [problems]
-    # Cross entropy's curvature is at most 1/2; Frobenius' norm bounds the kernel's, without an SVD.
+    # Cross entropy's curvature is at most 1/2. The Frobenius norm bounds the kernel without an SVD.
     top = torch.linalg.matrix_norm(kernel + constant[:, None, None])
     curvature = 1 + 0.5 * strengths * top[:, None]  # [problems, strengths]
     root = curvature.sqrt()

@@ -1,8 +1,8 @@
-"""Speed and memory on this machine's CPU: each row has its rival, its floor and the ratio.
+"""Speed and memory on this machine's CPU, with rivals, lower bounds (floors) and ratios.
 
 usage: python -m benchmarks.cpu --out ROWS.jsonl      (what `make bench` runs; under 3 minutes)
 
-Times are medians within this run; compare ratios, not times, across machines.
+Times are medians within this run. Compare ratios, not times, between machines.
 """
 
 import argparse
@@ -39,13 +39,13 @@ TEMPERATURE = 0.5
 
 
 def median_seconds(works: dict[str, Callable[[], Any]], rounds: int = 9) -> dict[str, float]:
-    """Times the contestants in turns, so that a machine that slows down slows all of them."""
+    """Times the contestants in turn, so that a machine that slows down slows all of them."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for round_number in range(rounds + 1):
         for name, work in works.items():
             began = time.perf_counter()
             work()
-            if round_number:  # the first warms up
+            if round_number:  # the first round warms up
                 times[name].append(time.perf_counter() - began)
     return {name: statistics.median(values) for name, values in times.items()}
 
@@ -56,7 +56,7 @@ def views(num_nodes: int, dim: int = 512) -> list[torch.Tensor]:
 
 
 def loss_row() -> dict[str, Any]:
-    """NT-Xent on Cora's size against two plain GEMMs, a dense and a chunked autograd version."""
+    """NT-Xent at Cora's size against two plain GEMMs, dense autograd and chunked autograd."""
     h1, h2 = views(2708)
     z, square = torch.randn(5416, 512), torch.randn(5416, 5416)
     pygcl = pygcl_loss(TEMPERATURE)
@@ -123,7 +123,7 @@ def encoder_row() -> dict[str, Any]:
 
 
 def epoch_row() -> dict[str, Any]:
-    """A Cora epoch against its NT-Xent, and a training against a dense one with PyG."""
+    """An epoch on Cora against its NT-Xent, and a training against a dense one with PyG."""
     graph = load_dataset("cora")
     recipe = load_recipe("cora").with_values(epochs=24)
     h1, h2 = views(graph.num_nodes)
@@ -184,7 +184,7 @@ def _dense_pubmed_epoch(results: Any) -> None:
 
 
 def in_new_process(work: Callable[[Any], None]) -> tuple[float, int]:
-    """Runs `work` where no other work has raised the high-water mark of memory."""
+    """Runs `work` in a process whose peak memory no other work has raised."""
     spawn = multiprocessing.get_context("spawn")
     results = spawn.Queue()
     process = spawn.Process(target=work, args=(results,))
@@ -195,9 +195,9 @@ def in_new_process(work: Callable[[Any], None]) -> tuple[float, int]:
 
 
 def large_loss_row() -> dict[str, Any]:
-    """NT-Xent on all of Pubmed: what it needs beyond its inputs, and its time.
+    """NT-Xent on all of Pubmed: its memory beyond the inputs, and its time.
 
-    The two GEMMs are measured on 1,024 rows: all of them would be a matrix of 6 GB.
+    The two GEMMs are measured on 1,024 rows, because all rows would need a matrix of 6 GB.
     """
     seconds, extra = in_new_process(_large_loss)
     z, strip = torch.randn(2 * 19717, 512), torch.randn(1024, 2 * 19717)

@@ -1,10 +1,10 @@
-"""2 processes against 1 on one machine: throughput of sampled training.
+"""Throughput of sampled training with two processes against one, on one machine.
 
 usage: python -m benchmarks.distributed [--out ROWS.jsonl]
 
-The same training three times, through the command line: one process of one thread, one process of
-two threads, two processes of one thread each. Seeds per second are of the fastest epoch but the
-first. On a machine with two cores the second and the third have the same hardware.
+The same training runs three times on the command line: one process with one thread, one process
+with two threads, and two processes with one thread each. The rate, in seed nodes per second, is
+that of the fastest epoch after the first. On two cores, the last two cases use the same hardware.
 """
 
 import argparse
@@ -35,7 +35,7 @@ SETTINGS = {
 
 
 def seeds_per_second(folder: Path, *, processes: int, threads: int) -> float:
-    """Trains once and returns the rate of its fastest epoch but the first."""
+    """Trains once and returns the rate of the fastest epoch after the first."""
     out = folder / f"{processes}-{threads}"
     changes = [part for key, value in SETTINGS.items() for part in ("--set", f"{key}={value}")]
     command = [sys.executable, "-m", "graphcl", "train", str(folder / "graph.npz")]

@@ -1,9 +1,9 @@
-"""What a graph of 10^9 nodes takes, worked out from rows; writes the tables of docs/scaling.md.
+"""Estimates the cost of a graph of 10^9 nodes from rows; writes the tables of docs/scaling.md.
 
 usage: python -m benchmarks.estimate [--write | --check]
 
-Sizes are arithmetic. Hours are a measured rate divided into the work: an extrapolation, and each
-line says from which row. Where a row is missing, the line says so instead of a number.
+Sizes are arithmetic. Hours are extrapolated: the work divided by a measured rate, and each line
+names the row of that rate. If a row is missing, the line says so instead of giving a number.
 """
 
 import argparse
@@ -21,7 +21,7 @@ HOURS_WANTED = 24
 
 
 def newest(file: str, what: str) -> dict[str, Any] | None:
-    """Returns the last row of a file whose `what` begins so."""
+    """Returns the last row of a file whose `what` starts with `what`, or None."""
     path = RESULTS / file
     found = (
         [row for row in rows.read(path) if row["what"].startswith(what)] if path.exists() else []
@@ -43,7 +43,7 @@ def sizes() -> list[str]:
 
 
 def hours() -> list[str]:
-    """One line per measured rate: hours of an epoch on one machine, machines for a day."""
+    """One line per measured rate: hours per epoch on one machine, and machines for one day."""
     lines = []
     for file, what, device in (
         ("sampled_cpu.jsonl", "sampled epoch on a CPU", "2 CPU threads"),
@@ -96,7 +96,7 @@ def efficiency() -> str:
 
 
 def loss_traffic() -> list[str]:
-    """Memory and traffic of the loss for a few groups, by the page's formulas."""
+    """Memory and traffic of the loss for some numbers of processes, by the page's formulas."""
     lines = []
     for world, batch in ((2, 1024), (8, 8192), (64, 65_536), (256, 262_144)):
         held = 2 * batch * DIM * 4

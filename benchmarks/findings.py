@@ -1,4 +1,4 @@
-"""What each study found, as sentences whose numbers come from its summary alone."""
+"""The finding of each study as sentences; all numbers come from the study's summary."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,7 +23,7 @@ def _mean(lines: Sequence[Row]) -> float:
 
 
 def perturbation(lines: Sequence[Row]) -> str:
-    """The spread over the grid, and the paper's advice against the rest."""
+    """The range over the grid, and the mean within the paper's advice and outside it."""
     sentences = []
     for graph, cells in _by_graph(lines).items():
         worst, best = (pick(cells, key=lambda c: c["mean"]) for pick in (min, max))
@@ -45,7 +45,7 @@ def perturbation(lines: Sequence[Row]) -> str:
 
 
 def corruption(lines: Sequence[Row]) -> str:
-    """Points that each system loses at half and at the most."""
+    """Points that each system loses at the level nearest to one half."""
     sentences = []
     for graph, cells in _by_graph(lines).items():
         by = {(c["method"], c["kind"], c["level"]): c["mean"] for c in cells}

@@ -2,9 +2,9 @@
 
 usage: python -m benchmarks.kill [--kills 50] [--out ROWS.jsonl]
 
-After each kill the training is resumed and left to finish. Its weights must be those of the
-training that nobody disturbed, bit for bit, and nothing may lie about. Trains Cora for a few epochs
-on a CPU, a checkpoint after every epoch.
+After each kill the training is resumed and runs to its end. Its weights must be bit-identical to
+those of an uninterrupted training, and no other files may remain. It trains on Cora for a few
+epochs on a CPU, with a checkpoint after every epoch.
 """
 
 import argparse
@@ -28,7 +28,7 @@ SETTINGS = {"epochs": 12, "dim": 64}
 
 
 def train(graph: str, settings: dict[str, Any], folder: Path) -> subprocess.Popen[str]:
-    """Starts a training that goes on from the last checkpoint, if there is one."""
+    """Starts a training that continues from the last checkpoint, if there is one."""
     changes = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     command = [sys.executable, "-m", "graphcl", "train", graph, "--out", str(folder / RUN)]
     return subprocess.Popen(
@@ -36,31 +36,31 @@ def train(graph: str, settings: dict[str, Any], folder: Path) -> subprocess.Pope
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        # One number of threads throughout: it decides the order of sums.
+        # The number of threads decides the order of sums, so it is fixed.
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
 
 
 def finished(process: subprocess.Popen[str]) -> None:
-    """Waits for a training that must end well."""
+    """Waits for a training that must succeed."""
     _, err = process.communicate(timeout=600)
     if process.returncode:
-        raise SystemExit(f"a training that nobody killed ended with {process.returncode}: {err}")
+        raise SystemExit(f"a training that was not killed ended with {process.returncode}: {err}")
 
 
 def outputs(folder: Path) -> list[bytes]:
-    """Returns weights and embeddings of the run."""
+    """Returns the weights and embeddings of the run, as bytes."""
     return [(folder / RUN / name).read_bytes() for name in ("model.safetensors", "embeddings.npy")]
 
 
 def reached(folder: Path) -> int:
-    """Returns the epoch of the newest checkpoint; −1 where there is none."""
+    """Returns the epoch of the newest checkpoint, or −1 if there is none."""
     saved = sorted(folder.glob("run.partial/checkpoint-*"))
     return int(saved[-1].name.split("-")[1]) if saved else -1
 
 
 def wait_until(epoch: int, process: subprocess.Popen[str], folder: Path) -> None:
-    """Waits for a checkpoint of that epoch, or for the end."""
+    """Waits for a checkpoint of `epoch`, or for the end of the training."""
     while process.poll() is None and reached(folder) < epoch:
         time.sleep(0.001)
 
@@ -68,10 +68,10 @@ def wait_until(epoch: int, process: subprocess.Popen[str], folder: Path) -> None
 def killed_and_resumed(
     graph: str, settings: dict[str, Any], *, kills: int, seed: int, folder: Path
 ) -> dict[str, Any]:
-    """Returns a row: how many killed trainings ended as the undisturbed one did.
+    """Returns a row: how many killed and resumed trainings gave the uninterrupted result.
 
-    A kill comes a random time after a random epoch's checkpoint: from before the first one to the
-    writing of the run after the last. One that came too late to kill anything is not counted.
+    A kill comes a random time after the checkpoint of a random epoch, between the start of the
+    process and the writing of the run. A kill that comes after the end is not counted.
     """
     draw, epochs = random.Random(seed), settings["epochs"]
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def killed_and_resumed(
         marks.append(time.monotonic())
     finished(first)
     tail = time.monotonic() - marks[-1]
-    pause = (marks[-1] - marks[-2]) / max(1, epochs - 1)  # an epoch
+    epoch_seconds = (marks[-1] - marks[-2]) / max(1, epochs - 1)
     whole, files = outputs(folder), sorted(path.name for path in (folder / RUN).iterdir())
     equal, stray, landed, attempts = 0, [], [], 0
     while len(landed) < kills and attempts < 3 * kills:
@@ -92,7 +92,7 @@ def killed_and_resumed(
         process = train(graph, settings, folder)
         target = draw.randrange(-1, epochs + 1)
         wait_until(target, process, folder)
-        longest = {-1: marks[1] - began, epochs: tail}.get(target, pause)
+        longest = {-1: marks[1] - began, epochs: tail}.get(target, epoch_seconds)
         time.sleep(draw.uniform(0, longest))
         alive = process.poll() is None
         process.kill()
@@ -132,7 +132,7 @@ def main() -> None:
     if options.out:
         rows.append(options.out, row | rows.provenance(torch.device("cpu")))
     if not row["bitwise_equal"] or row["stray"]:
-        raise SystemExit("a killed training did not end as the undisturbed one did")
+        raise SystemExit("a killed training did not give the uninterrupted result")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""Exact NT-Xent, forward and backward, on a GPU: ours, what others do, and what the chip allows.
+"""Exact NT-Xent, forward and backward, on a GPU: ours, its rivals, and what the GPU allows.
 
 usage: python -m benchmarks.nt_xent_gpu --out ROWS.jsonl [--nodes N ...] [--dim 512]
 
-`dense` is the 2N × 2N similarity matrix under autograd, as public implementations of contrastive
-learning on graphs write it; `chunked` computes it 4,096 rows at a time; PyGCL's own loss is there
-where `GCL` is found (see `benchmarks.rivals.pygcl_loss`). Floors: the faster of the loss's two
-product shapes through cuBLAS in bf16, and a copy. `vs_ours` is a row's time over ours in bf16;
-`share_of_gemm` counts three full products, 6 (2N)² d, over the measured rate: symmetry saves one of
-them, so it can pass 1. About three minutes on an H200.
+`dense` computes the 2N × 2N similarity matrix under autograd, as public implementations of
+contrastive learning on graphs do. `chunked` computes it 4,096 rows at a time. PyGCL's own loss is
+measured if `GCL` is installed (see `benchmarks.rivals.pygcl_loss`). The floors are the faster of
+the loss's two product shapes in cuBLAS in bf16, and a copy. `vs_ours` is a row's time divided by
+ours in bf16. `share_of_gemm` is the rate of three full products, 6 (2N)² d, divided by the measured
+GEMM rate; symmetry saves one of the products, so it can exceed 1. Takes about three minutes on an
+H200.
 """
 
 import argparse
@@ -29,7 +30,7 @@ NODES = (2_708, 19_717, 116_000, 232_965)  # Cora, Pubmed, half of Reddit, Reddi
 
 
 def measure(work: Callable[[], Any]) -> dict[str, Any]:
-    """Times by CUDA events after two runs that warm up: 10 to 50 runs, 3 where each takes 2 s."""
+    """Times 10 to 50 runs (3 if one takes over 2 s) by CUDA events, after two that warm up."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
@@ -90,7 +91,7 @@ def contestants(h1: Tensor, h2: Tensor) -> Iterator[tuple[str, str, Callable[[],
 
 
 def recorded(work: Callable[[], Any]) -> Callable[[], Any]:
-    """Returns the replay of `work`, recorded in a CUDA graph as the training loop does."""
+    """Records `work` in a CUDA graph, as the training loop does, and returns its replay."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         work()
@@ -107,7 +108,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=list(NODES))
     parser.add_argument("--dim", type=int, default=512)
     options = parser.parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = True  # the rivals'; ours says what it uses
+    torch.backends.cuda.matmul.allow_tf32 = True  # for the rivals; ours sets its own precision
     gemm, copy = floors(options.dim)
     about = {
         "gemm_tflops_measured": round(gemm, 1),

@@ -1,4 +1,4 @@
-"""Draws pictures of the documentation: Cora's embeddings, NT-Xent's scaling, growth with nodes.
+"""Draws pictures for the documentation: Cora's embeddings, the cost of NT-Xent and of epochs.
 
 usage: python -m benchmarks.pictures map RUN | scaling | growth
 
@@ -63,7 +63,7 @@ def draw_map(run: Path) -> None:
 
 
 def draw_scaling() -> None:
-    """Time and memory of NT-Xent against N, ours and the rivals', and where each dies."""
+    """Time and memory of NT-Xent against N, ours and the rivals', and where memory ends."""
     found = rows.read(ROOT / "benchmarks/results/nt_xent_gpu.jsonl")
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), facecolor="white")
     for what, precision, label, colour, marker in (

@@ -3,10 +3,10 @@
 usage: python -m benchmarks.ppi --out ROWS.jsonl [--recipe ppi] [--seeds 10] [--epochs N]
            [--probe-steps 4000] [--set KEY=VALUE ...] [--device cuda] [--float32]
 
-For every seed one row of the trained encoder and one of the same encoder at its initial weights,
-and once a row of the raw features, all under the same probe. Training, embedding and probe stay on
-the device. Products are TF32 on a GPU unless `--float32` is given; the rows say which. A training
-that fails leaves a row that says so.
+Each seed gives a row for the trained encoder and one for the same encoder at its initial weights.
+One more row is for the raw features. All are scored by the same probe. Training, embedding and
+probe stay on the device. On a GPU, matrix products use TF32 unless `--float32` is given; the rows
+record it. A training that fails gives a row with the reason.
 """
 
 import argparse
@@ -61,7 +61,7 @@ class Probe:
 
     @torch.no_grad()
     def __call__(self, embed: Embed) -> dict[str, Any]:
-        """Returns the probe's result on what `embed` makes of each graph, and its cost."""
+        """Embeds each graph with `embed` and returns the probe's result and cost."""
         reset_peak_memory(self._device)
         began = time.perf_counter()
         z = tuple(torch.cat([embed(*graph) for graph in graphs]) for graphs in self._graphs)
@@ -75,7 +75,7 @@ class Probe:
 def trained(
     collection: GraphCollection, recipe: Recipe, seed: int, device: torch.device, probe: Probe
 ) -> dict[str, Any]:
-    """Trains once and returns score and cost, or why it failed."""
+    """Trains once and returns score and cost, or the reason why it failed."""
     reset_peak_memory(device)
     model = GraphCL(recipe, seed=seed, device=str(device))
     try:
@@ -102,8 +102,8 @@ def untrained(recipe: Recipe, num_features: int, seed: int, device: torch.device
     return encoder.to(device).eval()
 
 
-def as_they_are(x: Features, _adjacency: Adjacency) -> Tensor:
-    """Embeds a node by its features."""
+def raw_features(x: Features, _adjacency: Adjacency) -> Tensor:
+    """Returns the features, dense, as the embeddings."""
     return x if isinstance(x, Tensor) else x.to_dense()
 
 
@@ -117,7 +117,9 @@ def main() -> None:
     parser.add_argument("--probe-steps", type=int, default=STEPS)
     parser.add_argument("--set", nargs="*", default=[], dest="settings")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--float32", action="store_true", help="no TF32 in products on a GPU")
+    parser.add_argument(
+        "--float32", action="store_true", help="no TF32 in matrix products on a GPU"
+    )
     options = parser.parse_args()
     device = resolve_device(options.device)
     tf32 = device.type == "cuda" and not options.float32
@@ -152,7 +154,7 @@ def main() -> None:
             flush=True,
         )
 
-    report("raw features", None, probe(as_they_are))
+    report("raw features", None, probe(raw_features))
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         report("trained", seed, trained(collection, recipe, seed, device, probe))
         report(

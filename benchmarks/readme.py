@@ -2,8 +2,8 @@
 
 usage: python -m benchmarks.readme [--check]
 
-Text between ``<!-- rows: NAME -->`` and ``<!-- end -->`` is replaced; ``--check`` only compares and
-exits 1 where the README says something else than the rows.
+The text between ``<!-- rows: NAME -->`` and ``<!-- end -->`` is replaced. ``--check`` only compares
+it, and exits with 1 if the README does not match the rows.
 """
 
 import argparse
@@ -150,7 +150,7 @@ def loss_table() -> str:
 
 
 def training_table() -> str:
-    """Whole trainings on a GPU, beside as many losses of their size alone where one is measured."""
+    """Whole trainings on a GPU; where measured, also the time of their NT-Xent steps alone."""
     lines = [
         "| graph | epochs | ours | its NT-Xent alone | dense autograd with PyG | ratio |",
         "|---|---|---|---|---|---|",
@@ -179,7 +179,7 @@ def training_table() -> str:
 
 
 def cpu_table() -> str:
-    """Ratios on a CPU from the last `make bench` that was committed."""
+    """Ratios on a CPU, from the last committed `make bench`."""
     found = {row["what"]: row for row in rows.read(RESULTS / "cpu.jsonl")}
     lines = ["| on a CPU | ratio or memory |", "|---|---|"]
     for what, row in found.items():
@@ -210,7 +210,7 @@ TABLES = {
 
 
 def rendered(text: str) -> str:
-    """Returns `text` with every marked table made anew."""
+    """Returns `text` with every marked table replaced."""
 
     def table(match: re.Match[str]) -> str:
         return f"{match[1]}\n{TABLES[match[2]]()}\n{match[3]}"
@@ -225,7 +225,7 @@ def main() -> None:
     path = ROOT / "README.md"
     text = path.read_text()
     if check:
-        sys.exit(0 if rendered(text) == text else "README.md: its tables are not those of the rows")
+        sys.exit(0 if rendered(text) == text else "README.md: the tables do not match the rows")
     write_whole(path, rendered(text))
 
 

@@ -1,9 +1,9 @@
-"""How long the map of a report takes on N nodes.
+"""Measures how long the map of a report takes for N nodes.
 
 usage: python -m benchmarks.report [--nodes 200000] [--out ROWS.jsonl]
 
-Embeddings are made up: 40 clusters in 512 dimensions. The row holds the CPU seconds of each step;
-it is printed, and appended to the file that `--out` names.
+The embeddings are generated: 40 clusters in 512 dimensions. The row contains the CPU seconds of
+each step. It is printed, and appended to the file that `--out` names.
 """
 
 import argparse

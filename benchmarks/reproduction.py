@@ -2,10 +2,10 @@
 
 usage: python -m benchmarks.reproduction [--check | --statistics]
 
-Tables, pictures and every number of the page come from rows in benchmarks/results; explanations,
-which hold no number, from benchmarks/explanations.toml. `--check` only compares the page and exits
-1 where it says something else than the rows. `--statistics` notes the figures of Table 1 for the
-datasets on this machine that are not part of the package.
+Tables, pictures and every number on the page come from rows in benchmarks/results. Explanations,
+which contain no numbers, come from benchmarks/explanations.toml. `--check` only compares the page,
+and exits with 1 if it does not match the rows. `--statistics` appends the figures of Table 1 for
+the datasets on this machine that are not part of the package.
 """
 
 import argparse
@@ -35,11 +35,11 @@ RESULTS = ROOT / "benchmarks/results"
 PAGE = ROOT / "docs/reproduction.md"
 IMAGES = ROOT / "docs/images/reproduction"
 EXPLANATIONS = ROOT / "benchmarks/explanations.toml"
-SOURCES = ("accuracy", "baselines", "ppi", "table2")  # how names of files with scores begin
+SOURCES = ("accuracy", "baselines", "ppi", "table2")  # how the names of files with scores start
 TOLERANCE = {**dict.fromkeys(TRANSDUCTIVE, 1.5), **dict.fromkeys(INDUCTIVE, 0.015)}
-# How benchmarks.ppi names what it measures.
+# Names of systems in the rows of benchmarks.ppi.
 WHAT = {"trained": "graphcl", "random encoder": "random-encoder", "raw features": "raw"}
-LONG = 40  # lines of a study's table that a page can bear
+MOST_LINES = 40  # of a study's table; a longer one is left out of the page
 
 
 def score_rows(results: Path = RESULTS) -> list[Row]:
@@ -50,16 +50,16 @@ def score_rows(results: Path = RESULTS) -> list[Row]:
 
 
 def normalised(row: Row) -> Row | None:
-    """Returns a row with the columns that Table 2 is made from; None: it does not belong there.
+    """Returns a row with the columns that Table 2 needs, or None if it does not belong there.
 
-    Rows of `benchmarks.ppi` say ``what`` was measured and by which recipe; the recipe of a row of
-    a control is that of the encoder beside it.
+    Rows of `benchmarks.ppi` contain ``what`` was measured and the recipe. For a control, that is
+    the recipe of the trained encoder that it is compared with.
     """
     if "what" not in row or "method" in row:
         return row
     method, named = WHAT.get(row["what"]), row["recipe_name"]
     if method is None or (method == "random-encoder" and named != row["graph"]):
-        return None  # the encoder of a recipe that is not the paper's
+        return None  # this recipe is not the paper's
     if method != "graphcl":
         seedless = {"seed": 0, "runs_identical": True} if row["seed"] is None else {}
         return row | {"method": method, "settings": {}} | seedless
@@ -67,7 +67,7 @@ def normalised(row: Row) -> Row | None:
 
 
 def study_rows(study: Study, results: Path = RESULTS) -> list[Row]:
-    """Returns a study's rows, the last of each run."""
+    """Returns the rows of a study, the last one of each run."""
     found = result_rows.read(results / f"studies/{study.name}.jsonl")
     return list(result_rows.latest(found, lambda row: tuple(map(row.get, study.columns))).values())
 
@@ -75,7 +75,7 @@ def study_rows(study: Study, results: Path = RESULTS) -> list[Row]:
 def page(results: Path = RESULTS) -> str:
     """Returns the whole page."""
     cells = assemble(score_rows(results), datasets=list(CATALOGUE), absent=["reddit"])
-    said = tomllib.loads(EXPLANATIONS.read_text())
+    explanations = tomllib.loads(EXPLANATIONS.read_text())
     parts = [
         "# Reproduction",
         "<!-- Made by `python -m benchmarks.reproduction` from rows; not written by hand. -->",
@@ -90,19 +90,19 @@ def page(results: Path = RESULTS) -> str:
         rendering.table_2_markdown(cells).rstrip(),
         _devices(cells, results),
         "### What reproduces, and what does not",
-        _verdicts(cells, said),
+        _verdicts(cells, explanations),
         "### GraphCL among the systems without labels",
         _standing(cells),
         "## Studies",
         "Test scores of recipes that were chosen on validation; nothing was chosen by what "
         "follows.",
-        *(_section(study, results, said) for study in STUDIES.values()),
+        *(_section(study, results, explanations) for study in STUDIES.values()),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _table_1(results: Path) -> list[Row]:
-    """Bundled datasets are counted here; the others where they are, into a file of rows."""
+    """Counts the bundled datasets; the figures of the others come from a file of rows."""
     noted = {row["dataset"]: row for row in result_rows.read(results / "table1.jsonl")}
     bundled = [name for name, card in CATALOGUE.items() if card.source == "bundled"]
     counted = {row["dataset"]: row for row in reproduce.table_1(bundled)}
@@ -147,7 +147,7 @@ def _runs(cells: list[Cell]) -> str:
     return "\n".join(lines)
 
 
-def _verdicts(cells: list[Cell], said: dict[str, Any]) -> str:
+def _verdicts(cells: list[Cell], explanations: dict[str, Any]) -> str:
     judged = [cell for cell in cells if cell.difference is not None]
     if not judged:
         return "Not measured yet."
@@ -165,7 +165,7 @@ def _verdicts(cells: list[Cell], said: dict[str, Any]) -> str:
         places = rendering.decimals(cell.dataset)
         gap = rendering.signed(cell.difference or 0.0, places)
         name = f"{cell.title} on {CATALOGUE[cell.dataset].title}"
-        found = said.get(cell.method, {})
+        found = explanations.get(cell.method, {})
         why = found.get(cell.dataset) or found.get("all") or "No explanation yet."
         explained.append(f"- {name} ({gap}): {' '.join(why.split())}")
     missing = sum(cell.paper is not None and cell.mean is None for cell in cells)
@@ -211,8 +211,8 @@ def _standing(cells: list[Cell]) -> str:
 def rank_of(method: str, cells: Sequence[Cell], dataset: str) -> tuple[int, list[str]] | None:
     """Returns a system's place among the paper's unsupervised ones, and those it is tied with.
 
-    Two systems are tied where their means differ by no more than two standard errors of the
-    difference. None where the system was not measured.
+    Two systems are tied if their means differ by at most two standard errors of the difference.
+    Returns None if the system was not measured.
     """
     rivals = [
         cell
@@ -234,7 +234,7 @@ def _tied(one: Cell, other: Cell) -> bool:
     return abs(one.mean - other.mean) <= 2 * error
 
 
-def _section(study: Study, results: Path, said: dict[str, Any]) -> str:
+def _section(study: Study, results: Path, explanations: dict[str, Any]) -> str:
     rows = study_rows(study, results)
     scored = [row for row in rows if "failed" not in row]
     parts = [f"### {study.title}", study.claim]
@@ -244,31 +244,31 @@ def _section(study: Study, results: Path, said: dict[str, Any]) -> str:
     parts.append(_picture(study.name, study.title, results, measured=True))
     parts.append(FINDINGS[study.name](study.summary(rows)))
     columns, lines = study_lines(study, rows)
-    if len(lines) <= LONG:
+    if len(lines) <= MOST_LINES:
         parts.append(rendering.markdown_table(columns, lines))
     parts.append(" ".join([provenance_text(rows), *_around(study, scored)]))
-    comment = said.get("study", {}).get(study.name, "")
+    comment = explanations.get("study", {}).get(study.name, "")
     parts.append(" ".join(comment.split()))
     return "\n\n".join(part for part in parts if part)
 
 
 def _around(study: Study, rows: list[Row]) -> list[str]:
-    """Says where a study's runs share a setting that the shipped recipe has no more."""
+    """Returns a sentence for each dataset whose shipped recipe has changed since a study's runs."""
     sentences = []
     for name in sorted({row["graph"] for row in rows} & set(recipe_names())):
         recipe = vars(load_recipe(name))
         ran = [r["settings"] for r in rows if (r["graph"], r["method"]) == (name, "graphcl")]
         varied = [key for key in study.variables if key in recipe]
-        # What varies along with the study's variable is the recipe's own where that one is.
+        # Some settings vary with the study's variable; compare where it has the recipe's value.
         own = [settings for settings in ran if all(settings[k] == recipe[k] for k in varied)]
         ran = own or ran
         earlier = [
             f"{key} {ran[0].get(key)} (now {recipe[key]})"
             for key in recipe
-            if key not in (*varied, "mode")  # that one a study may set by itself
+            if key not in (*varied, "mode")  # a study may set this one itself
             and key in ran[0]  # a key that was added later is not compared
             and len({settings.get(key) for settings in ran}) == 1
-            and ran[0].get(key) != recipe[key]
+            and ran[0][key] != recipe[key]
         ]
         if earlier:
             title = CATALOGUE[name].title
@@ -277,7 +277,7 @@ def _around(study: Study, rows: list[Row]) -> list[str]:
 
 
 def draw() -> None:
-    """Draws the pictures of everything that has rows."""
+    """Draws a picture for every table and study that has rows."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     cells = assemble(score_rows(), datasets=list(CATALOGUE), absent=["reddit"])
     if _any(cells):
@@ -289,7 +289,7 @@ def draw() -> None:
 
 
 def note_statistics() -> None:
-    """Notes Table 1's figures of datasets that are here and not part of the package."""
+    """Appends the figures of Table 1 for present datasets that are not part of the package."""
     here, _ = reproduce.present([n for n, c in CATALOGUE.items() if c.source != "bundled"])
     for row in reproduce.table_1(here):
         result_rows.append(RESULTS / "table1.jsonl", row)
@@ -308,7 +308,7 @@ def main() -> None:
     text = page()
     if options.check:
         same = PAGE.exists() and PAGE.read_text() == text
-        sys.exit(0 if same else f"{PAGE.relative_to(ROOT)}: not what the rows say")
+        sys.exit(0 if same else f"{PAGE.relative_to(ROOT)}: does not match the rows")
     draw()
     write_whole(PAGE, text)
 

@@ -1,8 +1,8 @@
-"""What others do, written plainly: the rivals of the speed tables.
+"""The rivals of the speed tables, in plain code.
 
-Public implementations of node-level contrastive learning (GRACE and its successors, PyGCL) hold
-the whole similarity matrix under autograd. These are the same computations for this method's loss,
-with PyTorch Geometric's message passing for the encoder.
+Public implementations of node-level contrastive learning (GRACE and its successors, PyGCL) keep
+the whole similarity matrix under autograd. These functions do the same for this method's loss, with
+PyTorch Geometric's message passing for the encoder.
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, dropout, elu, normalize
 from torch_geometric.nn import SimpleConv
 from torch_geometric.utils import dropout_edge
 
-from graphcl.encoders import MeanPoolingEncoder
+from graphcl.encoders.paper import MeanPoolingEncoder
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe
 
@@ -30,7 +30,7 @@ def dense_loss(h1: Tensor, h2: Tensor, temperature: float) -> Tensor:
 
 
 def chunked_gradient(h1: Tensor, h2: Tensor, temperature: float, *, chunk: int = 4096) -> None:
-    """Backpropagates NT-Xent `chunk` rows at a time: one chunk's matrix is alive at once."""
+    """Backpropagates NT-Xent `chunk` rows at a time, so that only one chunk's matrix is kept."""
     z = normalize(torch.cat([h1, h2]))
     leaf = z.detach().requires_grad_()
     targets = torch.arange(len(z), device=z.device).roll(len(h1))
@@ -44,10 +44,10 @@ def chunked_gradient(h1: Tensor, h2: Tensor, temperature: float, *, chunk: int =
 
 
 def pygcl_loss(temperature: float) -> Callable[[Tensor, Tensor], Tensor] | None:
-    """Returns PyGCL's own loss with negatives of both views, half of ours; None without PyGCL.
+    """Returns PyGCL's own loss with negatives of both views (half of ours), or None without PyGCL.
 
-    PyGCL (``pip install --no-deps PyGCL``) imports DGL, torch_sparse and torch_scatter, none of
-    which its loss calls: empty modules stand in for those that are missing, so that it imports.
+    PyGCL (``pip install --no-deps PyGCL``) imports DGL, torch_sparse and torch_scatter, but its
+    loss uses none of them. Empty modules replace those that are missing.
     """
     if importlib.util.find_spec("GCL") is None:
         return None
@@ -69,9 +69,9 @@ def pygcl_loss(temperature: float) -> Callable[[Tensor, Tensor], Tensor] | None:
 def pyg_encoder(
     graph: Graph, recipe: Recipe, device: str
 ) -> tuple[MeanPoolingEncoder, Callable[[], Tensor]]:
-    """Returns our encoder's weights, and a function that encodes a new view with them by PyG.
+    """Returns our encoder, and a function that encodes a new view with its weights through PyG.
 
-    Edges are dropped by its `dropout_edge` and pooled by its message passing; features are dense.
+    PyG's `dropout_edge` drops edges, and its message passing pools them. Features are dense.
     """
     data = graph.to_pyg().to(device)
     encoder = MeanPoolingEncoder(

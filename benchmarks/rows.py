@@ -1,4 +1,4 @@
-"""Result rows: one JSON object per line, each with what is needed to judge it."""
+"""Result rows: one JSON object per line, with the versions, device and commit of the result."""
 
 import subprocess
 from pathlib import Path
@@ -12,7 +12,7 @@ __all__ = ["append", "provenance", "read"]
 
 
 def provenance(device: torch.device) -> Row:
-    """Returns versions, commit and device of this process; the commit is this checkout's."""
+    """Returns the versions, the device and the commit of this checkout."""
     found = rows.provenance(device)
     return found | {"commit": found["commit"] or _commit()}
 

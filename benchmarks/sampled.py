@@ -1,11 +1,12 @@
-"""Sampled training and exact inference: speed, its parts, growth and memory.
+"""Sampled training and exact inference: speed, parts of a step, growth and memory.
 
 usage: python -m benchmarks.sampled WHAT --out ROWS.jsonl [--large]
 
-WHAT: `cpu`     seeds per second at 10-10-10 on this CPU, and the share that is not matrix products
+WHAT: `cpu`     seed nodes per second at 10-10-10 on this CPU, and the share of time that is not
+                spent in matrix products
       `growth`  seconds per epoch and peak memory at 10^4 and 10^5 nodes (--large: 10^6 too)
       `embed`   exact embeddings of 10^6 nodes: peak memory against output and graph
-      `gpu`     an epoch on a graph of Reddit's size: sampled, split into its parts, and with all
+      `gpu`     an epoch on a graph of Reddit's size: sampled (also timed in parts), and with all
                 nodes as one batch; needs a CUDA GPU
 """
 
@@ -62,7 +63,7 @@ def seconds(work: Callable[[], Any], *, device: torch.device = CPU, repeats: int
 
 
 def step_products(batch: SampledBatch, dim: int) -> Callable[[], None]:
-    """Returns the matrix products of one step alone: forward, backward, both views, the loss."""
+    """Returns only the matrix products of a step: forward, backward, both views, the loss."""
     view = batch.trees[0]
     inputs = torch.cat(view.inputs)
     hidden, sizes = inputs.new_empty, [len(level) for level in view.inputs]
@@ -97,7 +98,7 @@ def one_step(encoder: torch.nn.Module, adam: torch.optim.Adam, batch: SampledBat
 
 
 def epoch_seconds(graph: Graph, *, dim: int, batch_nodes: int, epochs: int = 2) -> list[float]:
-    """Trains through the public loop; the first epoch compiles and warms up."""
+    """Trains with the public loop; the first epoch compiles and warms up."""
     source = SampledGraph.of(graph, device=CPU, batch_nodes=batch_nodes)
     marks: list[float] = [0.0]
     train(
@@ -112,7 +113,7 @@ def epoch_seconds(graph: Graph, *, dim: int, batch_nodes: int, epochs: int = 2) 
 
 
 def cpu_rows(*, large: bool) -> list[dict[str, Any]]:
-    """Steps of the real size on a graph of 50,000 nodes, through the loop and in parts."""
+    """Steps of realistic size on a graph of 50,000 nodes, as a whole and in parts."""
     num_nodes, batch_nodes, dim, steps = 50_000, 512, 512, 20 if large else 8
     graph = synthetic_graph(num_nodes, 1_000_000, 602, 41)
     source = SampledGraph.of(graph, device=CPU, batch_nodes=batch_nodes)
@@ -166,8 +167,10 @@ def _embed(num_nodes: int, results: Any) -> None:
     graph_bytes = graph.x.nbytes + graph.indices.nbytes + graph.indptr.nbytes
     encoder = residual(64, 128, CPU)
     small = synthetic_graph(1000, 5000, 64, 10)
-    embed_graph(encoder, small, device=CPU)  # what the libraries take on their first use
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    embed_graph(
+        encoder, small, device=CPU
+    )  # so that the libraries allocate what they need at first use
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     idle = peak_memory_bytes(CPU) - graph_bytes
     began = time.perf_counter()
     h = embed_graph(encoder, graph, device=CPU)
@@ -175,7 +178,7 @@ def _embed(num_nodes: int, results: Any) -> None:
 
 
 def in_new_process(work: Callable[..., None], *arguments: Any) -> tuple[Any, ...]:
-    """Runs `work` where no other work has raised the high-water mark of memory."""
+    """Runs `work` in a process whose peak memory no other work has raised."""
     spawn = multiprocessing.get_context("spawn")
     results = spawn.Queue()
     process = spawn.Process(target=work, args=(*arguments, results))
@@ -188,7 +191,8 @@ def in_new_process(work: Callable[..., None], *arguments: Any) -> tuple[Any, ...
 def growth_rows(*, large: bool) -> list[dict[str, Any]]:
     """Seconds per epoch and memory beyond the graph, at a fixed batch.
 
-    `slope` is that from the size before, `slope_fitted` the least-squares line's over all sizes.
+    `slope` is the slope from the previous size on log scales; `slope_fitted` is the slope of the
+    least-squares line over all sizes.
     """
     sizes = [10**4, 10**5] + ([10**6] if large else [])
     found = [in_new_process(_growth, size) for size in sizes]

@@ -1,21 +1,21 @@
-"""Hyperparameter search on the citation graphs, by validation accuracy alone.
+"""Hyperparameter search on the citation graphs, by validation accuracy only.
 
 usage: python -m benchmarks.search DATASET --out ROWS.jsonl --layers L [--device cuda]
            [--configs 100] [--narrow 0] [--each 2] [--seeds 8] [--last 4] [--more 20]
            [--recipe BEST.toml]
 
 Stage 1 trains random configurations from the paper's ranges once each and probes them at the
-paper's epoch counts on the way, then `--narrow` others between good ones; those whose rows
-ROWS.jsonl already holds are not computed again. Stage 2 repeats the `--each` best of every
-temperature and scaling, and the shipped recipe, with several seeds, stage 3 the `--last` best of
-those with more. The recipe with the best mean is written where `--recipe` says. Test nodes are
-never touched here.
+paper's epoch counts. Then it trains `--narrow` more configurations between good ones. Those with
+rows in ROWS.jsonl are not computed again. Stage 2 repeats the `--each` best of every temperature
+and scaling, and the shipped recipe, with several seeds. Stage 3 repeats the `--last` best of those
+with more seeds. The recipe with the best mean is written to the file that `--recipe` names. Test
+nodes are never used here.
 
-Configurations are ranked by the mean of two accuracies, `score`. `val_accuracy` is that of the
-public split: its training nodes are those that the probe will have. `cv_accuracy` pools train and
-validation nodes and splits them anew `SPLITS` times, as many training nodes per class, averaged at
-the strength that does best over all of them: one split of 500 nodes has its own accidents. Rows
-without `cv_strength` are from an earlier search that knew the public split alone; they are kept.
+Configurations are ranked by `score`, the mean of two accuracies. `val_accuracy` is that of the
+public split, whose training nodes the final probe will use. `cv_accuracy` pools train and
+validation nodes and splits them again `SPLITS` times, with as many training nodes per class. It is
+the mean over these splits at the best common strength; a single split of 500 nodes is noisy. Rows
+without `cv_strength` are from an earlier search that used only the public split; they are kept.
 
 The shipped recipes come from three searches. The first ranked configurations by the public
 validation nodes; Citeseer's recipe is its best. The second ranked by the redrawn splits; Pubmed's
@@ -54,12 +54,12 @@ SPLITS = 20
 
 
 def score(row: dict[str, Any]) -> float:
-    """What configurations are ranked by: the mean of the public split and the redrawn ones."""
+    """Returns the ranking criterion: the mean of the public split and the redrawn ones."""
     return float((row["val_accuracy"] + row["cv_accuracy"]) / 2)
 
 
 def random_recipe(dataset: str, layers: int, draw: random.Random) -> Recipe:
-    """Draws from the paper's ranges; weight decay also from below them, where it does better."""
+    """Draws from the paper's ranges; weight decay also from below, where it works better."""
     return load_recipe(dataset).with_values(
         layers=layers,
         temperature=draw.choice((0.1, 0.5, 0.5, 0.8, 0.8, 1.0, 1.0)),
@@ -72,7 +72,7 @@ def random_recipe(dataset: str, layers: int, draw: random.Random) -> Recipe:
 
 
 def resplit(y: Any, train: Any, random: np.random.Generator) -> Any:
-    """Draws other training nodes, as many of each class."""
+    """Draws other training nodes, with the same number per class."""
     drawn = np.zeros_like(train)
     for label, count in zip(*np.unique(y[train], return_counts=True), strict=True):
         drawn[random.choice(np.flatnonzero(y == label), count, replace=False)] = True
@@ -80,7 +80,7 @@ def resplit(y: Any, train: Any, random: np.random.Generator) -> Any:
 
 
 class Search:
-    """Trains and probes on one device, appends rows as they finish."""
+    """Trains and probes on one device, and appends rows as they finish."""
 
     def __init__(self, dataset: str, device: torch.device, out: Path) -> None:
         self.graph: Graph = load_dataset(dataset)
@@ -90,7 +90,7 @@ class Search:
             for scaling in ("row", "none")
         }
         fit = self.graph.train_mask
-        self.known = fit | self.graph.val_mask  # all that the search ever sees of the labels
+        self.known = fit | self.graph.val_mask  # the only labels that the search uses
         y, fit = self.graph.y[self.known], fit[self.known]
         draws = np.random.default_rng(0)  # the same splits for every configuration
         splits = [fit, *(resplit(y, fit, draws) for _ in range(SPLITS))]
@@ -148,8 +148,8 @@ class Search:
 def configurations(found: list[dict[str, Any]]) -> list[tuple[float, Recipe]]:
     """Returns each configuration at its best epoch count, best first.
 
-    It is ranked by its mean over epoch counts from 100, or from its best where that comes earlier:
-    neighbours in time have noise of their own, and the best of many noisy scores flatters itself.
+    A configuration is ranked by its mean over epoch counts from 100, or from its best count if that
+    is smaller. The maximum would be too optimistic, because it is the best of many noisy scores.
     """
     points = defaultdict(list)
     for row in found:
@@ -166,7 +166,7 @@ def configurations(found: list[dict[str, Any]]) -> list[tuple[float, Recipe]]:
 def best_of_each(ranked: list[tuple[float, Recipe]], count: int) -> list[Recipe]:
     """Returns the best `count` of every temperature and scaling, to be trained in full.
 
-    One seed ranks poorly: whole regions would be missed by a lucky draw in another.
+    A ranking by one seed is unreliable: a lucky draw in one region would hide all others.
     """
     groups = defaultdict(list)
     for _, recipe in ranked:
@@ -176,7 +176,7 @@ def best_of_each(ranked: list[tuple[float, Recipe]], count: int) -> list[Recipe]
 
 
 def near(good: list[Recipe], draw: random.Random) -> Recipe:
-    """Draws between two good configurations: each value from one or, if a number, between them."""
+    """Mixes two good configurations: drop rates between theirs, other values from either one."""
     one, other = draw.sample(good, 2)
     share = draw.random()
     mixed = {
@@ -197,12 +197,14 @@ def main() -> None:
     parser.add_argument("--layers", type=int, required=True)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--configs", type=int, default=100)
-    parser.add_argument("--each", type=int, default=2, help="finalists per temperature, scaling")
-    parser.add_argument("--seeds", type=int, default=8, help="of stage 2")
-    parser.add_argument("--last", type=int, default=4, help="how many enter stage 3")
+    parser.add_argument("--each", type=int, default=2, help="finalists per temperature and scaling")
+    parser.add_argument("--seeds", type=int, default=8, help="seeds of stage 2")
+    parser.add_argument("--last", type=int, default=4, help="configurations of stage 3")
     parser.add_argument("--more", type=int, default=20, help="seeds that stage 3 adds")
     parser.add_argument("--budget", type=float, default=240.0, help="seconds for stage 1")
-    parser.add_argument("--narrow", type=int, default=0, help="further draws, between good ones")
+    parser.add_argument(
+        "--narrow", type=int, default=0, help="further configurations between good ones"
+    )
     parser.add_argument("--recipe", type=Path)
     options = parser.parse_args()
     search = Search(options.dataset, resolve_device(options.device), options.out)

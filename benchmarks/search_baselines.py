@@ -1,12 +1,12 @@
-"""Settings of a baseline by validation scores alone: every point of a grid, several seeds.
+"""Grid search of a baseline's settings by validation scores only, with several seeds per point.
 
 usage: python -m benchmarks.search_baselines METHOD --out ROWS.jsonl --grid KEY=A,B,... [KEY=C ...]
            [--datasets cora citeseer pubmed] [--seeds 3] [--first-seed 1000] [--device cuda]
            [--jobs 12]
 
-A row per point, dataset and seed, appended as it finishes; rows that ROWS.jsonl already holds are
-not computed again. No row has a test score, and the seeds are others than those of the tables. The
-points are printed best first, per dataset.
+There is one row per point, dataset and seed, appended as it finishes. Rows that are already in
+ROWS.jsonl are not computed again. No row has a test score, and the seeds are not those of the
+tables. The points of each dataset are printed with the best one first.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def points(grid: Sequence[str]) -> list[dict[str, str]]:
 
 
 def without_test(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns what a search may know of a run."""
+    """Returns the part of a row that a search may use: everything but test scores."""
     return {key: row[key] for key in (*KEPT, *VALIDATION) if key in row}
 
 

@@ -1,11 +1,11 @@
-"""Variants of PPI's recipes, compared by validation micro-F1 alone.
+"""Compares variants of PPI's recipes by validation micro-F1 only.
 
 usage: python -m benchmarks.search_ppi --out ROWS.jsonl [--recipe ppi] [--seed 100]
            [--probe-steps 1500] [--device cuda] VARIANT ...
 
-A VARIANT is recipe keys joined by commas: `edge_drop=0.05,feature_drop=0.05`; `-` is the recipe as
-it is. The rows hold no test score. The probe's budget is smaller than the one that scores are
-reported with: it ranks variants, it does not measure them.
+A VARIANT is a list of recipe keys: `edge_drop=0.05,feature_drop=0.05`; `-` is the recipe itself.
+The rows contain no test score. The probe takes fewer steps than for reported scores, which is
+enough to rank variants.
 """
 
 import argparse

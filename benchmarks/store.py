@@ -1,18 +1,19 @@
-"""A store larger than memory: build it, train from it, embed from it, each under a limit.
+"""Builds a store larger than memory, trains from it and embeds from it, each under a memory limit.
 
 usage: python -m benchmarks.store [--nodes 10000000] [--limit-gb 4] [--folder DIR] [--out FILE]
            [--stage build | open | train | embed]
 
-Each stage is a process of its own whose private memory is limited by the kernel (RLIMIT_DATA: what
-cannot be dropped; mapped files can). For a limit on everything, mapped pages included, run the
-whole under a control group: `systemd-run --scope -p MemoryMax=4G python -m benchmarks.store`; the
-rows then say the group's limit and how much it used at most. With 10 million nodes the stages take
-12 GB of disk. `--stage` runs one stage alone on DIR/store, and prints its row instead of appending
-it. After `--stage build`, `--stage train --limit-gb 2` in a control group of 2 GB trains from a
-store that is larger than the group's memory.
+Each stage runs in its own process. The kernel limits the private memory of that process
+(RLIMIT_DATA), which does not include mapped files. To limit all memory, mapped pages included, use
+a control group: `systemd-run --scope -p MemoryMax=4G python -m benchmarks.store`. The rows then
+contain the group's limit and its peak. With 10 million nodes the stages take 12 GB of disk.
+`--stage` runs only one stage on DIR/store, and prints its row instead of appending it. After
+`--stage build`, `--stage train --limit-gb 2` in a control group of 2 GB trains from a store that is
+larger than the group's memory.
 
-The graph: nodes on a shuffled ring, ten neighbours on each side of a node: half of them near, half
-at random distances. Classes are stretches of the ring; features are a class's centre plus noise.
+The nodes of the graph lie on a shuffled ring. A node has ten neighbours on each side: half of them
+near, half at random distances. Classes are segments of the ring. The features of a node are the
+centre of its class plus noise.
 """
 
 import argparse
@@ -52,7 +53,7 @@ BLOCK = 1 << 18
 
 
 class PeakMemory:
-    """This process's largest resident memory, private and mapped, looked at 20 times a second."""
+    """Samples the peak of this process's resident memory, private and mapped, 20 times a second."""
 
     def __init__(self) -> None:
         self.peak = {"RssAnon": 0, "RssFile": 0, "VmRSS": 0}
@@ -88,7 +89,7 @@ def group_memory() -> dict[str, int]:
 
 
 def build(path: Path, num_nodes: int) -> dict[str, Any]:
-    """Writes the store block by block; holds the ring's order and one block."""
+    """Writes the store block by block; keeps only the ring's order and one block in memory."""
     random = np.random.default_rng(0)
     node_at = random.permutation(num_nodes).astype(np.int32)
     place_of = np.empty_like(node_at)
@@ -136,7 +137,7 @@ def open_and_check(path: Path, _: int) -> dict[str, Any]:
 
 
 class FirstSteps:
-    """A source that ends its epoch after so many steps."""
+    """A source whose epoch ends after `steps` steps."""
 
     constant = False
 
@@ -158,7 +159,7 @@ def encoder(num_features: int) -> torch.nn.Module:
 
 
 def train_steps(path: Path, _: int) -> dict[str, Any]:
-    """Trains some steps; the first ones, which compile and fault pages in, are part of it."""
+    """Trains some steps. The time includes the first ones, which compile and read pages in."""
     graph = Graph.open(path)
     model = encoder(graph.num_features)
     source = SampledGraph.of(
@@ -186,7 +187,7 @@ def train_steps(path: Path, _: int) -> dict[str, Any]:
 
 
 def embed_some(path: Path, _: int) -> dict[str, Any]:
-    """Embeds a tenth of the nodes, exactly; hidden layers lie in a temporary file."""
+    """Embeds a tenth of the nodes exactly; hidden layers are stored in a temporary file."""
     graph = Graph.open(path)
     model = encoder(graph.num_features)
     model.load_state_dict(torch.load(path.parent / "weights.pt", weights_only=True))
@@ -221,7 +222,7 @@ STAGES: dict[str, Callable[[Path, int], dict[str, Any]]] = {
 
 
 def stage(name: str, path: Path, num_nodes: int, limit: int) -> dict[str, Any]:
-    """Runs one stage in this process, under the limit."""
+    """Runs one stage in this process under the memory limit."""
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     began = time.perf_counter()
     with PeakMemory() as peak:

@@ -1,10 +1,10 @@
-"""Tables to a store: seconds and peak memory of `graphcl build` on a generated list of edges.
+"""Seconds and peak memory of `graphcl build` on a generated list of edges.
 
 usage: python -m benchmarks.tables [--edges 10000000] [--results ROWS.jsonl]
 
-Each case is a process of its own on two cores; its peak is what the operating system saw, mapped
-pages of the store included. `cpu_seconds` tells how much of `seconds` was waiting for a busy
-machine: it cannot be more than twice `seconds`, and is near that on an idle one. Needs psutil.
+Each case runs in its own process on two cores. Its peak is the resident memory that the operating
+system reports, which includes mapped pages of the store. `cpu_seconds` shows whether the machine
+was busy: it is at most twice `seconds`, and close to that on an idle machine. Needs psutil.
 """
 
 import argparse
@@ -24,13 +24,13 @@ from benchmarks.rows import append, provenance
 
 RESULTS = Path(__file__).parent / "results" / "tables.jsonl"
 CORES = 2
-NODE_SHARE = 10  # edges per node
+EDGES_PER_NODE = 10
 CASES = ("integer ids, parquet", "text ids, csv", "text ids and weights, csv.gz")
 
 
 def generate(folder: Path, edges: int, case: str) -> list[str]:
     """Writes a random graph and returns the arguments of `graphcl build`."""
-    nodes = edges // NODE_SHARE
+    nodes = edges // EDGES_PER_NODE
     text = "text" in case
     shown = "'user ' || lpad({}::VARCHAR, 9, '0')" if text else "{}"
     suffix = case.rsplit(", ", 1)[-1]
@@ -53,7 +53,7 @@ def generate(folder: Path, edges: int, case: str) -> list[str]:
 
 
 def measure(arguments: list[str], folder: Path) -> dict[str, object]:
-    """Runs `graphcl build`; returns its seconds, its peak resident memory and what it found."""
+    """Runs `graphcl build`; returns its seconds, its peak memory and the size of the graph."""
     command = [sys.executable, "-m", "graphcl", "build", *arguments, "--json"]
     bound = ["taskset", "-c", "0,1"] if (os.cpu_count() or 1) > CORES else []
     began, peak, busy = time.perf_counter(), 0, 0.0

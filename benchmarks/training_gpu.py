@@ -1,11 +1,11 @@
-"""Whole trainings on a GPU: ours against a GRACE-style step, dense loss under autograd, with PyG.
+"""Whole trainings on a GPU: ours against GRACE-style training with PyG and a dense loss.
 
 usage: python -m benchmarks.training_gpu --out ROWS.jsonl
 
-Each row: dataset, epochs, median seconds over repeats, peak GPU memory. The rival uses the same
-encoder width, perturbation and optimiser: PyG's message passing and dropout_edge, and the 2N × 2N
-similarity matrix under autograd in TF32, as public implementations of node-level contrastive
-learning do.
+A row contains the dataset, the epochs, the median seconds over repeats and the peak GPU memory. The
+rival has the same encoder width, perturbation and optimiser. It uses PyG's message passing and
+`dropout_edge`, and the 2N × 2N similarity matrix under autograd in TF32, as public implementations
+of node-level contrastive learning do.
 """
 
 import argparse

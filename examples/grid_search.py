@@ -1,4 +1,4 @@
-"""Choose a temperature with scikit-learn, on validation nodes alone."""
+"""Choose a temperature with scikit-learn, by validation nodes only."""
 
 from sklearn.model_selection import GridSearchCV
 

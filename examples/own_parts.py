@@ -1,6 +1,6 @@
-"""An encoder, a perturbation and a loss of one's own: train, save, load, embed, report.
+"""Train with your own encoder, perturbation and loss; then save, load, embed and report.
 
-Nothing of the package is changed. Each part is a small class that follows a documented protocol:
+The package itself is not changed. Each part is a small class that follows a documented protocol:
 `graphcl.encoders`, `graphcl.views.View` and `graphcl.losses.Loss`.
 """
 
@@ -17,10 +17,10 @@ from graphcl.encoders import Layer, LayeredEncoder, glorot
 
 
 class NormedEncoder(LayeredEncoder):
-    """Mean pooling beside the node's own row, with layer normalisation and ReLU.
+    """Mean pooling plus the node's own row, with layer normalisation and ReLU.
 
-    Because it states its layers, it can do what our own encoders can: sampled training, inference
-    in blocks, recorded steps on a GPU.
+    It states its layers, so it supports everything that the built-in encoders do: sampled training,
+    inference in blocks, and recorded steps on a GPU.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class NormedEncoder(LayeredEncoder):
         glorot(self, generator)
 
     def statement(self) -> tuple[Layer, ...]:
-        """Returns what each layer is; the last one is linear."""
+        """Returns the layers; the last one is linear."""
         last = len(self.norms) - 1
         parts = zip(self.pooled, self.own, self.norms, strict=True)
         return tuple(
@@ -50,7 +50,7 @@ class NormedEncoder(LayeredEncoder):
 
 @dataclass(frozen=True)
 class DropColumns:
-    """A view that lacks whole columns of features: no node has them."""
+    """A view that drops whole columns of features, for all nodes."""
 
     column_drop: float = 0.3
 
@@ -80,13 +80,13 @@ class Redundancy:
 
 
 def main() -> None:
-    """Trains all three on Cora and looks at the result."""
+    """Trains on Cora with all three parts and evaluates the result."""
     graph = graphcl.load_dataset("cora")
     own = {"encoder": NormedEncoder, "perturbation": DropColumns(0.4), "loss": Redundancy()}
     model = graphcl.GraphCL(recipe="cora", epochs=30, dim=64, **own).fit(graph)
     model.save("runs/own-parts", graph=graph, overwrite=True)
 
-    # A run says which class its encoder is and never executes it: the class is passed again.
+    # A run stores the name of its encoder's class and never imports it, so it is passed again.
     again = graphcl.GraphCL.load("runs/own-parts", encoder=NormedEncoder)
     print(f"{graphcl.linear_probe(again.transform(graph), graph).accuracy:.3f}")
     run(["report", "runs/own-parts", "--overwrite"])

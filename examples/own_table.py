@@ -1,4 +1,4 @@
-"""From two tables to embeddings under the ids that came in, and the nearest of one of them."""
+"""Embed a graph from two tables, and find the nodes most similar to one of them by its id."""
 
 from pathlib import Path
 

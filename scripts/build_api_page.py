@@ -2,7 +2,7 @@
 
 usage: python scripts/build_api_page.py [--check]
 
-``--check`` writes nothing and exits 1 where the page says something else than the docstrings.
+``--check`` writes nothing, and exits with 1 if the page does not match the docstrings.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from graphcl.files.atomic import write_whole
 PAGE = Path(__file__).parents[1] / "docs/api.md"
 PUBLIC = ("GraphCL", "Graph", "GraphCollection", "load_dataset", "read_tables", "linear_probe")
 PUBLIC += ("nt_xent", "probe_scorer", "GraphCLError")
-# Not names of the package, but what its functions take and return.
+# Not public names, but the types that public functions take and return.
 OTHERS = (
     ("graphcl.recipes", "Recipe"),
     ("graphcl.tabular.options", "TableOptions"),
@@ -55,7 +55,7 @@ def page() -> str:
 
 
 def entry(path: str, thing: Any, *, methods: bool = True) -> list[str]:
-    """Returns the lines of one class or function, and of a class's public methods."""
+    """Returns the lines for a class or function, including the public methods of a class."""
     lines = [f"{'##' if methods else '###'} `{path}`\n", *signature(path, thing)]
     lines.append(markdown(inspect.getdoc(thing) or ""))
     if not (inspect.isclass(thing) and methods) or issubclass(thing, Exception):
@@ -75,7 +75,7 @@ def entry(path: str, thing: Any, *, methods: bool = True) -> list[str]:
 
 
 def signature(name: str, thing: Any) -> list[str]:
-    """Returns the signature as a block of code, one parameter per line where it is long."""
+    """Returns the signature as a block of code, with one parameter per line if it is long."""
     if inspect.isclass(thing) and issubclass(thing, Exception):
         return []
     found = inspect.signature(thing)
@@ -131,11 +131,9 @@ def _code(match: re.Match[str]) -> str:
 
 
 def main() -> None:
-    """Writes the page, or compares it."""
+    """Writes the page, or only compares it with ``--check``."""
     if "--check" in sys.argv[1:]:
-        sys.exit(
-            0 if PAGE.read_text() == page() else f"{PAGE}: python {sys.argv[0]} writes it anew"
-        )
+        sys.exit(0 if PAGE.read_text() == page() else f"{PAGE} is stale: python {sys.argv[0]}")
     write_whole(PAGE, page())
 
 

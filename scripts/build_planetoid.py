@@ -5,8 +5,8 @@ usage: python scripts/build_planetoid.py RAW_FOLDER
 RAW_FOLDER holds `cora/` (cora.content, cora.cites, public_split.csv), `citeseer/` and `pubmed/`
 (ind.NAME.* of the Planetoid distribution). The output is byte-for-byte reproducible.
 
-Planetoid's raw files are Python 2 pickles of NumPy and SciPy arrays. A pickle is a program, so
-they are read by an unpickler that knows the six names such files use and refuses every other.
+Planetoid's raw files are Python 2 pickles of NumPy and SciPy arrays. A pickle can run any
+code, so they are read by an unpickler that admits only the names that such files use.
 """
 
 import collections
@@ -71,9 +71,9 @@ def build(name: str, raw: Path) -> Path:
 def read_planetoid(folder: Path, name: str) -> dict[str, Any]:
     """Reads the eight ``ind.NAME.*`` files of Yang et al.
 
-    Rows are ``allx``, then the test rows, put in place by ``test.index``. Numbers missing from
-    that index (15 in Citeseer) are nodes without features or labels: they stay, with an all-zero
-    row and the label −1.
+    The rows of ``allx`` come first. ``test.index`` gives the row number of each test node. Numbers
+    missing from that index (15 in Citeseer) are nodes without features or labels. They are kept,
+    with an all-zero row and the label −1.
     """
     part = {
         suffix: load_arrays(folder / f"ind.{name}.{suffix}")
@@ -131,19 +131,19 @@ def read_cora(folder: Path) -> dict[str, Any]:
 
 def _class_numbers(one_hot: Any) -> npt.NDArray[np.int64]:
     if not (one_hot.sum(axis=1) == 1).all():
-        # Citeseer's gaps are absent from `test.index`, so every row that is present has a class.
+        # Citeseer's missing nodes are not in `test.index`, so every row here has a class.
         raise DatasetError("a labelled row does not have exactly one class")
     classes: npt.NDArray[np.int64] = np.argmax(one_hot, axis=1).astype(np.int64)
     return classes
 
 
-_numpy_reconstruct: Any = np.empty(0).__reduce__()[0]  # wherever this version keeps it
+_numpy_reconstruct: Any = np.empty(0).__reduce__()[0]  # its module depends on the NumPy version
 
 
 def _reconstruct(kind: Any, shape: Any, dtype: Any) -> Any:
-    """NumPy's own function, for the empty arrays it is always called for: no memory on demand."""
+    """Calls NumPy's function, only for empty arrays: a real pickle needs no others."""
     if kind is not np.ndarray or shape != (0,):
-        raise pickle.UnpicklingError(f"an array of shape {str(shape)[:40]} out of nothing")
+        raise pickle.UnpicklingError(f"an array of shape {str(shape)[:40]} without data")
     return _numpy_reconstruct(kind, shape, dtype)
 
 
@@ -169,7 +169,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def _check_numbers(data: bytes) -> None:
-    """Refuses memo numbers beyond the file's size, for each of which Python would make room."""
+    """Refuses memo numbers above the file's size: Python would allocate memory up to them."""
     for opcode, number, _ in pickletools.genops(data):
         if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(number or 0) > len(data):
             raise pickle.UnpicklingError(f"memo number {number} in {len(data)} bytes")
@@ -186,7 +186,7 @@ def load_arrays(path: Path) -> Any:
         _check_numbers(data)
         found = _ArrayUnpickler(io.BytesIO(data), encoding="latin1").load()
         if scipy.sparse.issparse(found):
-            found.check_format(full_check=True)  # SciPy's loops trust what a pickle says
+            found.check_format(full_check=True)  # SciPy's loops do not check indices
         return found
     except FileNotFoundError:
         raise DatasetError(f"{path}: no such file") from None

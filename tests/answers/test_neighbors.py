@@ -17,7 +17,7 @@ def home(tmp_path_factory, monkeypatch):
 def test_it_is_built_once_and_again_when_embeddings_change(tmp_path):
     z = np.random.default_rng(0).normal(size=(200, 8)).astype(np.float32)
     index, why = stored_index(tmp_path, z)
-    assert why == "there was none"
+    assert why == "none was stored"
     first = index.search(z[3], 5).keys.tolist()
     assert first[0] == 3
     before = (tmp_path / INDEX).stat().st_mtime_ns
@@ -39,17 +39,17 @@ def test_a_damaged_index_is_built_anew(tmp_path):
     for damage in (b"", whole[: len(whole) // 2], b"x" * 100):
         (tmp_path / INDEX).write_bytes(damage)
         index, why = stored_index(tmp_path, z)
-        assert why.startswith("the old one is damaged")
+        assert why.startswith("the stored one is damaged")
         assert len(index) == 20
     (tmp_path / ABOUT).write_text("{")
-    assert stored_index(tmp_path, z)[1] == "there was none"
+    assert stored_index(tmp_path, z)[1] == "none was stored"
     assert json.loads((tmp_path / ABOUT).read_text())["rows"] == 20
 
 
 def test_a_run_that_cannot_be_written_is_served_from_memory(tmp_path):
     z = np.eye(5, dtype=np.float32)
     index, why = stored_index(tmp_path / "absent", z)
-    assert "could not be kept" in why
+    assert "could not be stored" in why
     assert len(index) == 5
 
 
@@ -60,7 +60,7 @@ def test_an_index_that_another_user_sealed_is_not_read(tmp_path, home, monkeypat
     assert stored_index(tmp_path, z)[1] == ""
     (home / "graphcl" / KEY).unlink()  # now somebody else's, as far as we can tell
     monkeypatch.setattr("graphcl.answers.neighbors.empty_index", lambda dim: _Untouchable())
-    assert "not of this user's making" in stored_index(tmp_path, z)[1]
+    assert "another user built it" in stored_index(tmp_path, z)[1]
 
 
 class _Untouchable:

@@ -87,7 +87,7 @@ def start(folder, *arguments):
     )
 
 
-def test_a_reader_that_leaves_is_no_error(folder):
+def test_a_reader_that_closes_the_pipe_is_not_an_error(folder):
     with start(folder, "datasets") as process:
         process.stdout.close()
         err = process.stderr.read()

@@ -14,7 +14,7 @@ def test_neighbors_are_those_of_brute_force_under_the_ids_that_came_in(trained, 
     cosines[17] = -2
     assert run(["neighbors", "runs/mine", "node 17", "-k", "5", "--json"]) == 0
     captured = capsys.readouterr()
-    assert "built an index of 60 nodes (there was none)" in captured.err
+    assert "built an index of 60 nodes (none was stored)" in captured.err
     told = json.loads(captured.out)
     assert told["id"] == "node 17"
     best = np.sort(cosines)[::-1][:5]

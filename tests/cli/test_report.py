@@ -30,13 +30,13 @@ def test_report_writes_one_page(trained, capsys):
 def test_a_report_without_its_graph_says_so(trained, folder, capsys):
     (folder / "mine.npz").unlink()
     assert run(["report", "runs/mine", *QUICK_MAP, "--out", "x.html"]) == 0
-    assert "going on without the graph" in capsys.readouterr().err
+    assert "continuing without the graph" in capsys.readouterr().err
     page = (folder / "x.html").read_text()
     assert "could not be read again: mine.npz: no such file" in page
     assert "Neighbour agreement" not in page
     assert "Confusion matrix" in page
     (trained / "nodes.npz").unlink()
-    assert "keeps no node ids, and its graph is gone" in fails(
+    assert "has no node ids, and its graph cannot be read" in fails(
         capsys, "report", "runs/mine", *QUICK_MAP
     )
 

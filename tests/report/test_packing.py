@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcl.report.packing import (
-    along_a_curve,
+    morton_order,
     pack,
     pack_texts,
     quantised,
@@ -55,7 +55,7 @@ def test_the_map_keeps_its_shape():
 def test_the_curve_keeps_neighbours_near():
     random = np.random.default_rng(0)
     grid = random.integers(0, 65536, (2000, 2)).astype(np.uint16)
-    order = along_a_curve(grid)
+    order = morton_order(grid)
     assert sorted(order) == list(range(2000))
     step = np.abs(np.diff(grid[order].astype(int), axis=0)).sum(axis=1)
     shuffled = np.abs(np.diff(grid.astype(int), axis=0)).sum(axis=1)

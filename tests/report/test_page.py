@@ -62,7 +62,7 @@ def embedded(page):
     return json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
 
 
-def test_the_page_is_whole_and_points_nowhere(contents):
+def test_the_page_is_well_formed_and_loads_nothing(contents):
     page = render(contents)
     parser = parsed(page)
     assert parser.tags.count("script") == 2
@@ -86,7 +86,7 @@ def test_the_policy_admits_this_script_alone(contents):
     assert "default-src 'none'" in page
 
 
-def test_users_words_are_no_markup():
+def test_text_from_the_user_is_not_markup():
     ids = np.empty(64, dtype=object)
     ids[:] = NASTY * 8
     nasty = made_up(64, ids=ids, name=NASTY[0])
@@ -126,7 +126,7 @@ def test_what_the_script_reads_is_what_was_measured(contents):
     assert unpack(data["places"]).size == 600
 
 
-def test_without_labels_it_says_what_can_be_said():
+def test_a_page_without_labels():
     page = render(made_up(labelled=False))
     assert "There is no probe score: the graph has no labels." in page
     assert "could not be read again" in page

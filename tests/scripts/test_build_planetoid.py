@@ -28,7 +28,7 @@ PICKLES = {
     "a call in a list": pickle.dumps([1, {"x": Hostile()}]),
     "a lambda's name": b'cbuiltins\neval\n(S\'__import__("os").mkdir("was-run")\'\ntR.',
     "room for 8 GB of memos": b"\x80\x02Kr" + b"r\x00\x00\x00\x20" + b".",
-    "an array out of nothing": (
+    "an array without data": (
         b"\x80\x02cnumpy._core.multiarray\n_reconstruct\n"
         b"(cnumpy\nndarray\n(\x8a\x06\x00\x00\x00\x00\x00\x01tU\x01ftR."
     ),

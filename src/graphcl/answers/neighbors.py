@@ -1,7 +1,7 @@
-"""An index of a run's embeddings, kept beside them and built anew when they change.
+"""An index of a run's embeddings, stored in the run and rebuilt when they change.
 
-usearch's reader believes what an index says, so one that somebody else made could crash it. Only an
-index that this user's own key has sealed is read; any other is built again.
+usearch does not validate the files that it reads, so a forged index could crash the process. An
+index is therefore read only if this user's key has sealed it. Otherwise it is rebuilt.
 """
 
 import hashlib
@@ -23,11 +23,11 @@ INDEX, ABOUT = "neighbors.usearch", "neighbors.json"
 
 
 def stored_index(run: Path, z: npt.NDArray[np.float32]) -> tuple[Any, str]:
-    """Returns an index over the rows of `z`, and why it was built (empty where it was read).
+    """Returns an index over the rows of `z`, and why it was built (empty if it was read).
 
-    A run that cannot be written to is served from memory.
+    If the run cannot be written to, the index is kept in memory only.
     """
-    about = {"embeddings": fingerprint(z), "rows": len(z), "dim": int(z.shape[1])}
+    about = {"embeddings": array_hash(z), "rows": len(z), "dim": int(z.shape[1])}
     key = user_key()
     index, why = _read(run, about, key)
     if index is not None:
@@ -37,15 +37,16 @@ def stored_index(run: Path, z: npt.NDArray[np.float32]) -> tuple[Any, str]:
         with whole_file(run / INDEX) as staging:
             index.save(str(staging))
             about["seal"] = seal(staging, key)
-            (run / ABOUT).unlink(missing_ok=True)  # never an old description beside a new index
+            # A crash before the next write must not leave the old description with the new index.
+            (run / ABOUT).unlink(missing_ok=True)
         write_whole(run / ABOUT, json.dumps(about) + "\n")
     except (OSError, RuntimeError):
-        why = f"{why}; it could not be kept in {run}"
+        why = f"{why}; it could not be stored in {run}"
     return index, why
 
 
-def fingerprint(z: npt.NDArray[np.float32]) -> str:
-    """Returns a name for the very bits of an array."""
+def array_hash(z: npt.NDArray[np.float32]) -> str:
+    """Returns a hash of the bytes of an array."""
     rows = np.ascontiguousarray(z)
     return hashlib.blake2b(rows.data, digest_size=16).hexdigest()
 
@@ -54,14 +55,14 @@ def _read(run: Path, about: dict[str, Any], key: bytes) -> tuple[Any, str]:
     try:
         known = json.loads(read_text(run / ABOUT, RunError))
     except (OSError, ValueError, RecursionError, RunError):
-        return None, "there was none"
+        return None, "none was stored"
     if not isinstance(known, dict) or {**known, "seal": None} != {**about, "seal": None}:
         return None, "the embeddings have changed"
     index = empty_index(about["dim"])
     try:
         if not secrets.compare_digest(str(known.get("seal")), seal(run / INDEX, key)):
-            return None, "the old one is damaged, or not of this user's making"
+            return None, "the stored one is damaged, or another user built it"
         index.load(str(run / INDEX))
     except (OSError, RuntimeError, ValueError):
-        return None, "the old one is damaged"
-    return (index, "") if len(index) == about["rows"] else (None, "the old one is damaged")
+        return None, "the stored one is damaged"
+    return (index, "") if len(index) == about["rows"] else (None, "the stored one is damaged")

@@ -24,16 +24,17 @@ def build(
             ".gml, a SciPy .npz, FILE:TABLE of a DuckDB or SQLite file, or an SQL query."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The store, a folder.")],
+    out: Annotated[Path, typer.Option(help="The store to write, a folder.")],
     tables: TableOptions,
-    overwrite: Annotated[bool, typer.Option(help="Replace a store that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing store.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Turn tables into a store: a graph on disk that every command takes.
 
-    Ids are integers or texts and come back as they were. Numbers become features; text is refused,
-    or encoded with --one-hot. Edges are undirected: repeated rows are merged, self-loops left out,
-    and both are counted. Memory stays bounded; what does not fit is worked through in files.
+    Ids are integers or text and are kept as they are. Columns of numbers become features. A column
+    of text is refused unless --one-hot encodes it. Edges are undirected: repeated rows are merged,
+    self-loops are removed, and both are counted. Memory use is bounded; larger tables are processed
+    in temporary files.
 
     Examples:
 
@@ -45,10 +46,10 @@ def build(
     """
     began = time.perf_counter()
 
-    def say(step: str) -> None:
+    def show(step: str) -> None:
         print(f"{time.perf_counter() - began:6.1f} s  {step}", file=sys.stderr, flush=True)
 
-    report = build_store(edges, tables, out=out, overwrite=overwrite, on_step=say)
+    report = build_store(edges, tables, out=out, overwrite=overwrite, on_step=show)
     print_notes(report)
     graph = Graph.open(out)
     if as_json:

@@ -1,4 +1,4 @@
-"""`graphcl check`: is this store what was written?"""
+"""`graphcl check`: compares a store with its checksums."""
 
 import sys
 from pathlib import Path
@@ -17,8 +17,8 @@ def check(
 ) -> None:
     """Compare every byte of a store with its checksums, and scan its structure.
 
-    Other commands scan the structure alone, which takes a second per 10⁹ bytes or less: enough for
-    safety, since it is what their loops rely on, but blind to a changed feature.
+    Other commands only scan the structure, which takes at most a second per 10⁹ bytes. That is
+    enough for safety, because their loops rely on the structure, but it misses a changed feature.
 
     Examples:
 
@@ -28,15 +28,15 @@ def check(
     """
     graph = Graph.open(store)
     graph.check()
-    read = {}
+    sizes = {}
 
-    def note(name: str, size: int) -> None:
-        read[name] = size
-        print(f"{name}: {size:,} bytes, as written", file=sys.stderr, flush=True)
+    def show(name: str, size: int) -> None:
+        sizes[name] = size
+        print(f"{name}: {size:,} bytes, unchanged", file=sys.stderr, flush=True)
 
-    verify_store(store, on_array=note)
+    verify_store(store, on_array=show)
     if as_json:
         about = {"store": str(store), "nodes": graph.num_nodes, "edges": graph.num_edges}
-        print_json(about | {"features": graph.num_features, "bytes": read})
+        print_json(about | {"features": graph.num_features, "bytes": sizes})
     else:
-        print(f"{graph!r}: as written, {sum(read.values()):,} bytes")
+        print(f"{graph!r}: unchanged, {sum(sizes.values()):,} bytes")

@@ -11,10 +11,10 @@ from graphcl.graphs.graph import Graph
 
 
 def datasets(as_json: JsonOption = False) -> None:
-    """List the paper's five datasets, their figures in Table 1, and which are here.
+    """List the paper's five datasets, their figures in Table 1, and which are present.
 
-    Figures are the paper's; where a graph that is here differs (the paper counts raw links, we
-    count undirected edges once), ours follow in parentheses.
+    The figures are the paper's. If a dataset is present and its own figure differs, that figure
+    follows in parentheses: the paper counts raw links, and we count each undirected edge once.
 
     Examples:
 
@@ -71,7 +71,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         present = "bundled" if row["source"] == "bundled" else "yes" if row["present"] else "no"
         present = "damaged" if "damaged" in row else present
         table.add_row(row["title"], row["task"], *figures, _split(row), present)
-    # Piped into a file or a pager there is no width to fit: keep rows whole.
+    # A file or a pager has no width to fit, so rows are not wrapped.
     console = Console(width=None if Console().is_terminal else 140)
     with console.capture() as captured:
         console.print(table)

@@ -1,4 +1,4 @@
-"""`graphcl embed`: from a run and a graph, seen or unseen, to a file of embeddings."""
+"""`graphcl embed`: writes the embeddings of a graph, seen or unseen in training, to a file."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,7 +35,7 @@ def embed(
     graph: Annotated[
         str | None,
         typer.Argument(
-            help="A dataset, a store, an .npz or a list of edges. (default: the run's own)"
+            help="A dataset, a store, an .npz or a list of edges. (default: the run's graph)"
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The file: .npy, .parquet or .csv.")] = ...,  # type: ignore[assignment]
@@ -44,18 +44,18 @@ def embed(
         str, typer.Option(metavar="START:STOP", help="A range of nodes. (default: all)")
     ] = "",
     device: DeviceOption = "auto",
-    overwrite: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
     processes: ProcessesOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Embed every node of a graph with a trained model; the graph may be one it never saw.
 
-    Of a dataset of several graphs (ppi), rows are those of the training, validation and test
-    graphs, one graph below the other. A large graph is worked through layer by layer, in blocks;
-    what does not fit in memory lies in temporary files beside the output. --rows saves time in
-    one or two layers; in three, a range's neighbourhood is soon the whole graph. Several processes
-    share the rows of a graph of more than 50,000 nodes. Of a baseline's run they are the embeddings
-    that it holds.
+    For a dataset with several graphs (ppi), the file contains the rows of the training, then the
+    validation, then the test graphs. A large graph is embedded layer by layer, in blocks; what does
+    not fit in memory is stored in temporary files beside the output. --rows saves time with one or
+    two layers; with three, the neighbourhood of a range is soon the whole graph. Several processes
+    share the rows of a graph with more than 50,000 nodes. For a run of a baseline, the embeddings
+    stored in the run are written.
 
     Examples:
 
@@ -75,7 +75,7 @@ def embed(
     where = local_device(resolve_device(device))
     model = GraphCL.load(run, device=str(where))
     if graph is None:
-        require(not tables.given(), "embed", "GRAPH", "named with options of tables", graph)
+        require(not tables.given(), "embed", "GRAPH", "named when table options are given", graph)
         source, loaded = run_graph(run), load_run_graph(run)
     else:
         trained = run_tables(run) if names_tables(graph, tables) else None
@@ -93,15 +93,15 @@ def embed(
 
 
 def _embed_baseline(run: Path, graph: str | None, out: Path, *, rows: str, as_json: bool) -> None:
-    """Writes the embeddings that a baseline's run holds.
+    """Writes the embeddings that are stored in the run of a baseline.
 
     Raises:
-        RunError: another graph is asked for, or the baseline is supervised and has none.
+        RunError: another graph is requested, or the baseline is supervised and has no embeddings.
     """
     name = runs.read_config(run, baselines=True).method
     source = run_graph(run)
     if graph is not None and graph != source:
-        raise RunError(f"{run}: {name} keeps embeddings of {source} alone; train it on {graph}")
+        raise RunError(f"{run}: {name} has embeddings of {source} only; train it on {graph}")
     if (run / runs.PREDICTIONS).exists():
         raise RunError(f"{run}: {name} is supervised: it predicts classes and has no embeddings")
     z, loaded = runs.read_embeddings(run), load_run_graph(run)
@@ -119,7 +119,7 @@ def _report(about: dict[str, Any], z: npt.NDArray[np.float32], *, as_json: bool)
 
 
 def _range(text: str, graph: Graph | GraphCollection) -> slice | None:
-    """Returns the range that ``--rows`` names, refused where the graph has no such nodes."""
+    """Returns the range that ``--rows`` names, after checking that the graph has these nodes."""
     if not text:
         return None
     start, colon, stop = text.partition(":")

@@ -1,4 +1,4 @@
-"""`graphcl evaluate`: the probe on a run, or on N trainings like it."""
+"""`graphcl evaluate`: scores a run, or repeats its training with N seeds and scores each."""
 
 import json
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def evaluate(
     repeats: Annotated[int, typer.Option("--runs", help="Repeat the training with N seeds.")] = 1,
     settings: SetOption = [],  # noqa: B006 (typer copies it)
     seed: Annotated[
-        int | None, typer.Option(help="The first seed. (default: the run's own)")
+        int | None, typer.Option(help="The first seed. (default: the run's seed)")
     ] = None,
     probe_steps: ProbeStepsOption = STEPS,
     device: DeviceOption = "auto",
@@ -47,10 +47,10 @@ def evaluate(
 ) -> None:
     """Score a run by the probe: logistic regression on its frozen embeddings.
 
-    A supervised baseline's run is scored by its own predictions.
+    A run of a supervised baseline is scored by its own predictions.
 
-    With --runs N, the run's training is repeated with N consecutive seeds and the scores are
-    given as mean ± standard deviation. Several processes share the seeds.
+    With --runs N, the run's training is repeated with N consecutive seeds, and the mean ± standard
+    deviation of the scores is reported. Several processes share the seeds.
 
     Examples:
 
@@ -83,9 +83,9 @@ def evaluate(
                     on_probe_step=show,
                     verbose=True,
                 )
-            said = json.dumps(own).encode()
-            every = [from_rank(said, share, rank=rank) for rank in range(share.world)]
-        rows = [row for part in every for row in json.loads(part)]
+            encoded = json.dumps(own).encode()
+            parts = [from_rank(encoded, share, rank=rank) for rank in range(share.world)]
+        rows = [row for part in parts for row in json.loads(part)]
         report |= {"seeds": seeds, **summarise(rows)}
         if "runs_identical" in rows[0]:
             report["runs_identical"] = True
@@ -104,7 +104,7 @@ def evaluate(
 def _trainings(
     run: Path, graph: Graph | GraphCollection, changed: dict[str, str]
 ) -> tuple[Callable[..., list[dict[str, Any]]], int]:
-    """Returns what repeats the run's training with `changed` settings, and the run's own seed."""
+    """Returns a function that repeats the run's training with `changed` settings, and its seed."""
     config = runs.read_config(run, baselines=True)
     if not config.method:
         model = GraphCL.load(run)
@@ -113,6 +113,5 @@ def _trainings(
     if config.seed is None:
         raise RunError(f"{run / runs.CONFIG}: [run] lacks the seed")
     dataset, settings = dataset_of(run_graph(run)), {**config.settings, **changed}
-    # Refused here rather than in every process.
-    find_baseline(config.method).method(dataset, **settings)
+    find_baseline(config.method).method(dataset, **settings)  # refuses bad settings before training
     return partial(repeat_method, config.method, graph, dataset, settings=settings), config.seed

@@ -1,6 +1,6 @@
-"""The entry point: commands, and how each kind of failure ends.
+"""The entry point: runs a command and turns every failure into an exit code.
 
-Exit codes: 0 done; 2 the user's input is at fault, said in one line; 130 interrupted; 1 a bug.
+Exit codes: 0 done; 2 invalid input, reported in one line; 130 interrupted; 1 a bug.
 """
 
 import contextlib
@@ -14,7 +14,12 @@ import typer
 
 from graphcl.cli._shared.interrupts import interrupts
 from graphcl.cli._shared.lazy import InterruptedCommandError, LazyGroup, register
-from graphcl.cli._shared.verbosity import QuietOption, VerboseOption, is_verbose, volume
+from graphcl.cli._shared.verbosity import (
+    QuietOption,
+    VerboseOption,
+    is_verbose,
+    restored_verbosity,
+)
 from graphcl.errors import GraphCLError, TrainingEndedError
 
 # typer carries its own copy of click in some versions; this is ClickException in either.
@@ -46,21 +51,21 @@ def options(
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Takes the options that stand before a command."""
+    """Accepts the options that come before a command."""
 
 
 def main() -> None:
     """Runs the command line and exits with its code."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal without ± must not end a command
+        if isinstance(stream, io.TextIOWrapper):  # ± must not fail where it cannot be encoded
             stream.reconfigure(errors="backslashreplace")
     if not _under_torchrun():
         sys.exit(run(sys.argv[1:]))
     from graphcl.cli._shared import launch
 
     code = launch.leave(run(sys.argv[1:])) if launch.announce() else 0
-    # Here nothing is left to do. At an interpreter's end the threads of several libraries go down
-    # in an order that nobody decides, and torchrun would take an abort there for a lost training.
+    # Nothing is left to do, so the interpreter's shutdown is skipped. It ends the threads of some
+    # libraries in no fixed order, and torchrun would take an abort there for a failed training.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
@@ -70,7 +75,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Runs one command and returns its exit code."""
     stderr = sys.stderr
-    with volume(), interrupts():  # SIGTERM ends any command as Ctrl-C does
+    with restored_verbosity(), interrupts():  # SIGTERM ends a command as Ctrl-C does
         code, message = _run(arguments)
     if message:
         print(message, file=stderr)
@@ -78,7 +83,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> tuple[int, str]:
-    """Returns the exit code, and the line that says what went wrong."""
+    """Returns the exit code, and the message that describes the failure, if any."""
     try:
         code = app(args=arguments or ["--help"], prog_name="graphcl", standalone_mode=False)
         sys.stdout.flush()
@@ -93,7 +98,7 @@ def _run(arguments: list[str]) -> tuple[int, str]:
     except (InterruptedCommandError, KeyboardInterrupt, typer.Abort):
         return _failure("interrupted", code=130)
     except SystemExit as error:
-        # The reader of our output has gone (`graphcl datasets | head -1`); nothing is wrong.
+        # The reader closed our output (`graphcl datasets | head -1`); that is not an error.
         if isinstance(error.__context__, BrokenPipeError):
             return 0, ""
         raise
@@ -113,10 +118,11 @@ def _run(arguments: list[str]) -> tuple[int, str]:
 
 def _failure(message: str, *, command: str = "", code: int = 2) -> tuple[int, str]:
     others = _under_torchrun() and os.environ.get("RANK", "0") != "0"
-    if others and code != 1:  # what the first process says is enough
+    if others and code != 1:  # the first process reports it
         return code, ""
     return code, f"{command or 'graphcl'}: {' '.join(message.split())}"
 
 
 def _under_torchrun() -> bool:
-    return "TORCHELASTIC_RUN_ID" in os.environ  # `distributed` knows better, but imports torch
+    # A copy of `graphcl.distributed.launched`, whose module imports torch.
+    return "TORCHELASTIC_RUN_ID" in os.environ

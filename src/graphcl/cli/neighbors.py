@@ -1,4 +1,4 @@
-"""`graphcl neighbors`: the nodes most similar to one."""
+"""`graphcl neighbors`: lists the nodes most similar to a node."""
 
 import sys
 from pathlib import Path
@@ -14,19 +14,19 @@ from graphcl.errors import RunError, require, suggestion
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
 
-MOST_COMPARED = 100_000  # ids that a suggestion is looked for among
+MOST_COMPARED = 100_000  # ids that are searched for a suggestion
 
 
 def neighbors(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
-    node: Annotated[str, typer.Argument(metavar="ID", help="A node's id, as it came in.")],
-    k: Annotated[int, typer.Option("-k", help="How many.")] = 10,
+    node: Annotated[str, typer.Argument(metavar="ID", help="A node's id, as in the input.")],
+    k: Annotated[int, typer.Option("-k", help="Number of nodes to list.")] = 10,
     as_json: JsonOption = False,
 ) -> None:
     """List the nodes whose embeddings are most similar to a node's, by cosine.
 
-    The first call builds an index beside the run (neighbors.usearch); it is built anew when the
-    embeddings have changed. An id that begins with a dash follows after --.
+    The first call builds an index in the run (neighbors.usearch); it is rebuilt if the embeddings
+    have changed. Write -- before an id that begins with a dash.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`graphcl report`: from a run to one HTML file."""
+"""`graphcl report`: writes an HTML file about a run."""
 
 import sys
 from pathlib import Path
@@ -23,17 +23,17 @@ def report(
         Path | None, typer.Option(help="The file, .html. (default: report.html in the run)")
     ] = None,
     layout: Annotated[
-        str, typer.Option("--map", help="umap, or pca (quick, needs no extra).")
+        str, typer.Option("--map", help="umap, or pca (fast, needs no extra).")
     ] = "umap",
     seed: Annotated[int, typer.Option(help="Decides the map, clusters and samples.")] = 0,
-    overwrite: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write one HTML file that shows a run: graph, training, map of embeddings, scores.
 
-    The page needs no network and stays under 10 MB. Labels, where there are any, colour the map
-    and give the probe's confusion matrix; without them it says what can be said. The default file,
-    report.html in the run, is the command's own and is replaced.
+    The page needs no network and is smaller than 10 MB. If there are labels, they colour the map,
+    and the page shows the probe's confusion matrix; the other measures need no labels. The default
+    file, report.html in the run, is replaced without --overwrite.
 
     Examples:
 
@@ -57,9 +57,9 @@ def report(
 
 
 def _graph(run: Path) -> tuple[Graph | GraphCollection | None, str]:
-    """Returns the run's graph, or None and the reason: a report can do without."""
+    """Returns the run's graph, or None and the reason why it cannot be read."""
     try:
         return load_run_graph(run), ""
     except GraphCLError as error:
-        print(f"report: {error}; going on without the graph", file=sys.stderr)
+        print(f"report: {error}; continuing without the graph", file=sys.stderr)
         return None, str(error)

@@ -1,4 +1,4 @@
-"""`graphcl reproduce`: the paper's tables and claims, ours beside theirs."""
+"""`graphcl reproduce`: the paper's tables and claims, with our results beside the paper's."""
 
 import shutil
 import sys
@@ -11,7 +11,7 @@ import typer
 
 from graphcl.cli._shared.options import DeviceOption, JsonOption, parse_settings, print_json
 from graphcl.cli._shared.probing import ProbeStepsOption
-from graphcl.cli._shared.running import run_progress
+from graphcl.cli._shared.progress import run_progress
 from graphcl.datasets import CATALOGUE
 from graphcl.devices import resolve_device
 from graphcl.errors import ParameterError, RunError, require, suggestion
@@ -29,21 +29,22 @@ from graphcl.trials.rows import Row
 from graphcl.trials.runner import execute
 
 TARGETS = ("table1", "table2", *STUDIES)
-RUNS = 5  # of Table 2, unless told otherwise
+RUNS = 5  # default number of seeds of Table 2
 
 
 def reproduce(
     targets: Annotated[
-        list[str], typer.Argument(help=f"{', '.join(TARGETS)}; or studies, for all of those.")
+        list[str], typer.Argument(help=f"{', '.join(TARGETS)}; or studies, for every study.")
     ],
     datasets: Annotated[
-        list[str], typer.Option(help="Datasets, comma-separated. (default: all of the target's)")
+        list[str], typer.Option(help="Datasets, comma-separated. (default: all)")
     ] = [],  # noqa: B006 (typer copies it)
     methods: Annotated[
         list[str], typer.Option(help="Systems of table2, comma-separated. (default: all)")
     ] = [],  # noqa: B006
     repeats: Annotated[
-        int | None, typer.Option("--runs", help=f"Seeds. (default: {RUNS}, or the study's own)")
+        int | None,
+        typer.Option("--runs", help=f"Number of seeds. (default: {RUNS}, or the study's)"),
     ] = None,
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     device: DeviceOption = "auto",
@@ -57,19 +58,19 @@ def reproduce(
         ),
     ] = [],  # noqa: B006
     rows: Annotated[
-        list[Path], typer.Option(help="Run nothing: show the rows of this file; repeatable.")
+        list[Path], typer.Option(help="Only show the rows of this file; repeatable.")
     ] = [],  # noqa: B006
     probe_steps: ProbeStepsOption = STEPS,
-    out: Annotated[Path, typer.Option(help="The folder of results.")] = Path("reproduction"),
+    out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("reproduction"),
     as_json: JsonOption = False,
 ) -> None:
     """Reproduce the paper's tables and claims: ours, the paper's, and the difference.
 
-    Rows are appended to OUT/TARGET.jsonl as runs finish, and the table is written beside them as
-    Markdown, CSV and a PNG. The same command goes on where an earlier one stopped: what is finished
-    is not run again. A dataset that is not on this machine is shown as absent.
+    Rows are appended to OUT/TARGET.jsonl as runs finish, and the table is written to the same
+    folder as Markdown, CSV and a PNG. The same command continues where an earlier one stopped;
+    finished runs are not repeated. A dataset that is not on this machine is shown as absent.
 
-    Studies report test scores of the shipped recipes; nothing is chosen by them.
+    Studies report test scores of the shipped recipes. These scores are not used to choose anything.
 
     Examples:
 
@@ -87,7 +88,7 @@ def reproduce(
     require(repeats is None or repeats >= 1, "reproduce", "--runs", "at least 1", repeats)
     for path in rows:
         if not path.is_file():
-            raise RunError(f"{path}: no such file of rows")
+            raise RunError(f"{path}: no such file")
     given = _Given(
         datasets=tables.check_datasets(_listed(datasets)),
         methods=tables.check_methods(_listed(methods)) or None,
@@ -109,7 +110,7 @@ def reproduce(
             kept = Artefacts(out, name).rows
             print(
                 f"graphcl reproduce: interrupted; finished rows are in {kept}; "
-                "the same command goes on from there",
+                "the same command continues from there",
                 file=sys.stderr,
             )
             raise typer.Exit(130) from None
@@ -121,7 +122,7 @@ def reproduce(
 
 @dataclass(frozen=True, kw_only=True)
 class _Given:
-    """The command line, checked."""
+    """The options of the command, checked."""
 
     datasets: list[str]
     methods: list[str] | None

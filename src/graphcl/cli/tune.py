@@ -1,4 +1,4 @@
-"""`graphcl tune`: hyperparameters for a graph, and a recipe of them."""
+"""`graphcl tune`: searches hyperparameters for a graph and writes a recipe."""
 
 import sys
 import time
@@ -33,35 +33,35 @@ def tune(
         str,
         typer.Argument(help="A dataset (cora, …), a store (graphcl build makes one) or an .npz."),
     ],
-    trials: Annotated[int, typer.Option(min=1, help="Trials in all, earlier ones included.")] = 50,
+    trials: Annotated[int, typer.Option(min=1, help="Trials in total, with earlier ones.")] = 50,
     out: Annotated[
-        Path | None, typer.Option(help="The folder of trials. (default: tuning/NAME)")
+        Path | None, typer.Option(help="The folder for trials. (default: tuning/NAME)")
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(help="Where keys that are not searched come from. (default: as in train)"),
+        typer.Option(help="The recipe of the keys that are not searched. (default: as in train)"),
     ] = None,
     settings: SetOption = [],  # noqa: B006 (typer copies it)
     unsupervised: Annotated[
-        bool, typer.Option("--unsupervised", help="Use no label: go by the stability of clusters.")
+        bool, typer.Option("--unsupervised", help="Use no labels; score the stability of clusters.")
     ] = False,
-    prune: Annotated[bool, typer.Option(help="End trials early that fall behind.")] = True,
-    seed: Annotated[int, typer.Option(help="Decides trials and trainings.")] = 0,
+    prune: Annotated[bool, typer.Option(help="End trials that fall behind early.")] = True,
+    seed: Annotated[int, typer.Option(help="Seed of the trials and trainings.")] = 0,
     probe_steps: ProbeStepsOption = STEPS,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Search the paper's ranges for good hyperparameters and write a recipe.
 
-    Optuna proposes perturbation, temperature, weight decay and feature scaling; every training is
-    scored at the paper's epoch counts on the way. A key that --set changes is not searched.
+    Optuna proposes perturbation, temperature, weight decay and feature scaling. Each training is
+    scored at each of the paper's epoch counts. A key that --set changes is not searched.
 
     The score is the probe's validation accuracy, averaged over the given and redrawn splits of
     training and validation nodes. Without labels, or with --unsupervised, it is the agreement
     (adjusted Rand index) between clusters of the embeddings of two damaged versions of the graph.
     Test labels are never read.
 
-    Trials are kept in OUT/trials.jsonl, and the same command goes on from them.
+    Trials are stored in OUT/trials.jsonl, and the same command continues from them.
 
     Examples:
 
@@ -77,7 +77,7 @@ def tune(
     where = resolve_device(device)
     folder = out if out is not None else Path("tuning") / loaded.name
     if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder}: is a file; trials go into a folder")
+        raise RunError(f"{folder}: is a file; --out must name a folder")
     search = Search(
         objective=build_objective(
             loaded, unsupervised=unsupervised, seed=seed, device=where, probe_steps=probe_steps
@@ -94,7 +94,7 @@ def tune(
     try:
         best = run_search(search, trials, on_trial=_report(found, trials))
     except KeyboardInterrupt:
-        kept = f"{folder / TRIALS}; the same command goes on from there"
+        kept = f"{folder / TRIALS}; the same command continues from there"
         print(f"graphcl tune: interrupted; finished trials are in {kept}", file=sys.stderr)
         raise typer.Exit(130) from None
     path, result = folder / RECIPE, recipe_of(search, best)

@@ -1,1 +1,1 @@
-"""The report: from a run to one HTML file."""
+"""The report: one HTML file that shows a run."""

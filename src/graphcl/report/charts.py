@@ -1,6 +1,6 @@
 """Charts as markup: curves in SVG, bars and the confusion matrix in HTML that reflows.
 
-Colours are CSS classes and variables, so that one page serves light and dark.
+Colours are CSS classes and variables, so that the page supports light and dark mode.
 """
 
 import math
@@ -12,11 +12,11 @@ import numpy as np
 
 WIDTH, HEIGHT = 420, 230
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 30
-MOST_POINTS = 400  # of a curve; more than a chart has pixels for
+MOST_POINTS = 400  # drawn per curve; a chart is about as many units wide
 
 
 def line_chart(xs: Sequence[float], ys: Sequence[float], *, label: str, x_label: str) -> str:
-    """Returns a curve with axes; `label` says in words what is shown, for those who cannot see."""
+    """Returns a curve with axes; `label` describes it for screen readers."""
     if len(xs) > MOST_POINTS:
         kept = np.linspace(0, len(xs) - 1, MOST_POINTS).round().astype(int)
         xs, ys = [xs[i] for i in kept], [ys[i] for i in kept]
@@ -72,7 +72,7 @@ def ticks(low: float, high: float, about: int = 4) -> list[float]:
 
 
 def bars(rows: Sequence[tuple[str, int]], *, label: str, coloured: bool = False) -> str:
-    """Returns horizontal bars with their counts; `coloured` gives each the map's colour."""
+    """Returns horizontal bars with their counts; `coloured` gives them their colours on the map."""
     most = max((count for _, count in rows), default=1) or 1
     total = sum(count for _, count in rows) or 1
     items = []
@@ -88,7 +88,7 @@ def bars(rows: Sequence[tuple[str, int]], *, label: str, coloured: bool = False)
 
 
 def degree_rows(degree: Any) -> list[tuple[str, int]]:
-    """Returns counts of nodes by degree, in classes that double: 1, 2, 3–4, 5–8 and so on."""
+    """Returns counts of nodes by degree, in ranges that double: 1, 2, 3–4, 5–8 and so on."""
     degree = np.asarray(degree)
     rows = [("0", int((degree == 0).sum())), ("1", int((degree == 1).sum()))]
     low = 2
@@ -115,9 +115,9 @@ def confusion_table(classes: Sequence[str], counts: Any) -> str:
         body.append(f'<tr><th scope="row">{escape(name)}</th>{cells}{recall}</tr>')
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="Confusion matrix">'
-        "<table class='confusion'><caption>Rows: the true class. Columns: what the probe said. "
-        "Last column: share of the row that is right.</caption>"
-        f'<thead><tr><td></td>{head}<th scope="col">right</th></tr></thead>'
+        "<table class='confusion'><caption>Rows: the true class. Columns: the predicted class. "
+        "Last column: the share of the row that is correct.</caption>"
+        f'<thead><tr><td></td>{head}<th scope="col">correct</th></tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
 
@@ -129,4 +129,4 @@ def _cell(count: int, share: float, right: bool) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.0095 or share == 0 else "<1 %".replace("<", "&lt;")
+    return f"{100 * share:.0f} %" if share >= 0.0095 or share == 0 else "&lt;1 %"

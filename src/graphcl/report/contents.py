@@ -1,4 +1,4 @@
-"""What a report says, gathered from a run and, where it is at hand, its graph."""
+"""Gathers the contents of a report from a run and, if it can be read, its graph."""
 
 import logging
 from dataclasses import dataclass, field
@@ -36,8 +36,8 @@ from graphcl.runs.results import read_result
 from graphcl.seeding import derive, generator
 from graphcl.training.loop import BatchSource
 
-MAP_NODES = 200_000  # drawn at most; of more, so many are sampled
-INDEX_DIMENSIONS = 64  # principal components that the index of a large map is built on
+MAP_NODES = 200_000  # drawn at most; a larger graph is sampled
+INDEX_DIMENSIONS = 64  # principal components in which a large map searches neighbours
 
 Array = npt.NDArray[Any]
 AnyGraph = Graph | GraphCollection
@@ -52,8 +52,8 @@ class MapPoints:
     Attributes:
         rows: their row numbers in the embeddings, ascending, ``[n]``.
         places: their coordinates, ``[n, 2]``.
-        neighbours: the nearest of each among the nodes on the map, ``[n, k]``, as places in `rows`.
-        cosines: their similarities.
+        neighbours: the nearest nodes on the map of each node, as positions in `rows`, ``[n, k]``.
+        cosines: the cosine similarities to these neighbours, ``[n, k]``.
         method: ``umap`` or ``pca``.
     """
 
@@ -66,7 +66,7 @@ class MapPoints:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """Everything a page shows; nothing in it is markup."""
+    """Everything that the page shows, without markup."""
 
     name: str
     config: runs.RunConfig
@@ -91,20 +91,20 @@ def gather(
 
     Args:
         run: the run directory.
-        graph: what it was trained on, or None where that is gone; then what needs edges is left
-            out and the report says so.
+        graph: the graph that it was trained on, or None if it cannot be read; then the measures
+            that need edges are left out, and a note explains it.
         method: how the map is drawn; see `project`.
-        seed: decides samples, clusters and the map.
-        why: the reason that there is no graph.
+        seed: seed of the samples, the clusters and the map.
+        why: the reason if there is no graph.
 
     Raises:
-        RunError: the run is damaged, or holds embeddings of another number of nodes.
+        RunError: the run is damaged, or the numbers of embeddings and nodes differ.
     """
     config, z = runs.read_config(run), runs.read_embeddings(run)
     result = read_result(run)
     nodes = read_nodes(run) or (describe_nodes(graph) if graph is not None else None)
     if nodes is None:
-        raise RunError(f"{run}: keeps no node ids, and its graph is gone ({why})")
+        raise RunError(f"{run}: has no node ids, and its graph cannot be read ({why})")
     if len(nodes) != len(z) or (graph is not None and graph.num_nodes != len(z)):
         raise RunError(f"{run}: {len(z)} embeddings, but a graph of {len(nodes)} nodes")
     notes = [] if graph is not None else [f"The graph could not be read again: {why}"]
@@ -133,7 +133,7 @@ def gather(
 
 
 def adjacency(graph: AnyGraph) -> scipy.sparse.csr_array:
-    """Returns the edges as one sparse matrix, those of several graphs along its diagonal."""
+    """Returns the edges as one sparse matrix, block-diagonal for several graphs."""
     graphs = graph.graphs if isinstance(graph, GraphCollection) else (graph,)
     blocks = [
         scipy.sparse.csr_array(
@@ -184,23 +184,23 @@ def _agreement(points: MapPoints, edges: scipy.sparse.csr_array) -> Agreement | 
     try:
         return neighbour_agreement(points.neighbours[:, :10], edges.indptr, edges.indices)
     except GraphError:
-        return None  # no edge
+        return None  # the graph has no edges
 
 
 def _confusion(z: Array, nodes: RunNodes, result: dict[str, Any]) -> Confusion | None:
     if nodes.y is None:
         return None
-    labelled = _labels_alone(nodes)
+    labelled = _labels_only(nodes)
     try:
         probe = result.get("probe") or {}
         strength = probe.get("strength") or linear_probe(z, labelled).strength
         return probe_confusion(z, labelled, strength=float(strength))
     except GraphError:
-        return None  # too few labels for a probe; result.json says why
+        return None  # too few labels for a probe; result.json has the reason
 
 
-def _labels_alone(nodes: RunNodes) -> Graph:
-    """Returns a graph without edges or features: all that the probe looks at."""
+def _labels_only(nodes: RunNodes) -> Graph:
+    """Returns a graph of labels and splits, without edges or features, for the probe."""
     masks = {}
     if nodes.split is not None:
         names = ("train_mask", "val_mask", "test_mask")
@@ -210,7 +210,7 @@ def _labels_alone(nodes: RunNodes) -> Graph:
 
 
 def _homophily(edges: scipy.sparse.csr_array, y: Array | None) -> float | None:
-    """Returns the share of edges between nodes of one class, among those with both labelled."""
+    """Returns the share of edges within one class, among edges between labelled nodes."""
     if y is None:
         return None
     source = np.repeat(y, np.diff(edges.indptr))

@@ -1,7 +1,7 @@
-"""Arrays inside an HTML page: small, and safe whatever a user's ids say.
+"""Packs arrays into an HTML page: compactly, and safely whatever the node ids contain.
 
-An array is split into byte planes (the high bytes of neighbouring values are alike and shrink to
-little), deflated and written in base64, so nothing in it can end a script or open a tag.
+An array is split into byte planes, deflated and written in base64. Planes compress well because the
+high bytes of neighbouring values are alike. Base64 cannot end a script or open a tag.
 """
 
 import base64
@@ -23,7 +23,7 @@ def pack(values: Array) -> dict[str, Any]:
 
 
 def unpack(packed: dict[str, Any]) -> Array:
-    """Returns the array that `pack` was given; the page's script does the same."""
+    """Returns the array that `pack` was given; `data.js` does the same in the page."""
     width = int(packed["type"][1:])
     raw = zlib.decompress(base64.b64decode(packed["data"]))
     planes = np.frombuffer(raw, np.uint8).reshape(width, -1).T
@@ -37,13 +37,13 @@ def pack_texts(texts: list[str]) -> str:
 
 
 def script_json(value: Any) -> str:
-    """Returns JSON that may stand inside a script element: no ``<`` is left in it."""
+    """Returns JSON that is safe inside a script element: it contains no ``<``."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def quantised(coordinates: Array) -> Array:
-    """Returns ``[N, 2]`` uint16: the map in a square of 65,536 steps, its shape kept."""
+    """Returns coordinates ``[N, 2]`` as uint16, scaled to 65,536 steps with their shape kept."""
     low, high = coordinates.min(axis=0), coordinates.max(axis=0)
     side = float((high - low).max())
     centred = (coordinates - (low + high) / 2) / (side if side > 0 else 1) + 0.5
@@ -51,24 +51,26 @@ def quantised(coordinates: Array) -> Array:
     return grid
 
 
-def along_a_curve(grid: Array) -> Array:
-    """Returns an order in which points near on the map are near in the list (Morton's curve)."""
+def morton_order(grid: Array) -> Array:
+    """Returns the order of points along a Morton curve: near on the map, near in the list."""
+    # A point's key interleaves the bits of x and y, so that its high bits name its quadrant.
     key = np.zeros(len(grid), np.uint64)
     x, y = grid[:, 0].astype(np.uint64), grid[:, 1].astype(np.uint64)
     for bit in range(16):
-        at = np.uint64(bit)
-        key |= ((x >> at) & np.uint64(1)) << np.uint64(2 * bit)
-        key |= ((y >> at) & np.uint64(1)) << np.uint64(2 * bit + 1)
+        shift = np.uint64(bit)
+        key |= ((x >> shift) & np.uint64(1)) << np.uint64(2 * bit)
+        key |= ((y >> shift) & np.uint64(1)) << np.uint64(2 * bit + 1)
     return np.argsort(key, kind="stable")
 
 
 def relative(neighbours: Array) -> Array:
-    """Returns ``[N, k]`` row numbers as distances from their row, sign in the lowest bit (uint32).
+    """Returns row numbers ``[N, k]`` as offsets from their own row (uint32).
 
-    Along the curve most are small, so their high bytes deflate away.
+    The lowest bit holds the sign. In Morton order most offsets are small, so their high bytes are
+    zero and compress well.
     """
-    step = neighbours.astype(np.int64) - np.arange(len(neighbours))[:, None]
-    return np.where(step < 0, -2 * step - 1, 2 * step).astype(np.uint32)
+    offset = neighbours.astype(np.int64) - np.arange(len(neighbours))[:, None]
+    return np.where(offset < 0, -2 * offset - 1, 2 * offset).astype(np.uint32)
 
 
 def _deflated(raw: bytes) -> str:

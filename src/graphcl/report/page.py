@@ -1,11 +1,10 @@
-"""The page: one HTML file that needs nothing else and asks nothing of a network.
+"""Renders the report as one HTML file that needs no other file and no network.
 
-Whatever a user named (ids, classes, graph, path) is escaped, or lies in base64. The page forbids
-itself every connection, and every script but its own, by a Content-Security-Policy.
+Every text that comes from the user (ids, classes, graph, path) is escaped or encoded in base64. A
+Content-Security-Policy forbids all connections, and all scripts but the page's own.
 
-Differs from the design's choice of Plotly: its script alone weighs 4.5 MB, half the page's budget,
-before the first point; the scatter plot here is a few hundred lines and draws 200,000 points in one
-call.
+The scatter plot does not use Plotly, whose script alone takes 4.5 MB, half of the page's budget.
+Ours is a few hundred lines and draws 200,000 points in one call.
 """
 
 import base64
@@ -18,7 +17,7 @@ import numpy as np
 
 from graphcl.errors import RunError
 from graphcl.report.contents import Contents
-from graphcl.report.packing import along_a_curve, pack, pack_texts, quantised, relative, script_json
+from graphcl.report.packing import morton_order, pack, pack_texts, quantised, relative, script_json
 from graphcl.report.sections import (
     graph_section,
     lead,
@@ -30,16 +29,15 @@ from graphcl.report.sections import (
 from graphcl.runs.nodes import SPLITS
 
 MOST_BYTES = 10_000_000
-NEIGHBOURS_SHOWN = (10, 8, 6, 4, 3)  # as many as the page has room for
-CATEGORIES = 1 << 16
+NEIGHBOURS_SHOWN = (10, 8, 6, 4, 3)  # per node; tried in turn until the page is small enough
 
 
 def render(contents: Contents) -> str:
     """Returns the whole page.
 
     Raises:
-        RunError: it would be larger than `MOST_BYTES` even with few neighbours per node; ids of
-            hundreds of characters do that.
+        RunError: the page would exceed `MOST_BYTES` even with few neighbours per node. Ids of
+            hundreds of characters can cause this.
     """
     order = _order(contents)
     points = _points(contents, order)
@@ -49,22 +47,22 @@ def render(contents: Contents) -> str:
             return page
     raise RunError(
         f"{contents.name}: the report would exceed {MOST_BYTES // 10**6} MB; "
-        "are node ids very long? Shorter ones make a smaller page"
+        "node ids that are very long make it large: shorten them"
     )
 
 
 def map_data(contents: Contents, k: int) -> dict[str, Any]:
-    """Returns what the map's script reads: points along a curve, with `k` neighbours each."""
+    """Returns the data of the map's script: points in Morton order, with `k` neighbours each."""
     order = _order(contents)
     return _points(contents, order) | _neighbours(contents, order, k)
 
 
 def _order(contents: Contents) -> Any:
-    return along_a_curve(quantised(contents.points.places))
+    return morton_order(quantised(contents.points.places))
 
 
 def _view(grid: Any) -> list[float]:
-    """Returns the middle and the zoom that show nearly all points: a few far ones may wait."""
+    """Returns the centre and the zoom that show all points but a few outliers."""
     low, high = np.quantile(grid / 65535, (0.01, 0.99), axis=0)
     side = max(float((high - low).max()) * 1.1, 0.05)
     return [*((low + high) / 2).tolist(), max(1.0, 1 / side)]
@@ -94,7 +92,7 @@ def _neighbours(contents: Contents, order: Any, k: int) -> dict[str, Any]:
 
 
 def _channels(contents: Contents, rows: Any) -> list[dict[str, Any]]:
-    """Returns what points can be coloured by; the first is shown first."""
+    """Returns the properties that points can be coloured by; the first is the default."""
     nodes, found = contents.nodes, []
     if nodes.y is not None:
         classes = np.unique(nodes.y[nodes.y >= 0])
@@ -105,10 +103,10 @@ def _channels(contents: Contents, rows: Any) -> list[dict[str, Any]]:
     found.append(_category("Cluster", names, contents.clusters.assigned[rows]))
     degree = nodes.degree[rows]
     low, high = int(degree.min(initial=0)) if len(degree) else 0, int(degree.max(initial=0))
-    values = pack(degree.astype(np.uint16 if high < CATEGORIES else np.uint32))
+    values = pack(degree.astype(np.uint16 if high < 1 << 16 else np.uint32))
     found.append({"title": "Degree", "kind": "number", "min": low, "max": high, "values": values})
     if nodes.split is not None:
-        code = (nodes.split[rows].astype(np.int64) - 1) % 4  # none comes last
+        code = (nodes.split[rows].astype(np.int64) - 1) % 4  # 0 (no split) becomes 3, unnamed
         found.append(_category("Split", list(SPLITS[1:]), code))
     return found
 
@@ -149,21 +147,21 @@ def _page(contents: Contents, data: dict[str, Any]) -> str:
 
 
 def map_section(contents: Contents) -> str:
-    """Returns the map's frame; its script fills it."""
+    """Returns the markup of the map, which the script fills."""
     shown = len(contents.points.rows)
     method = {"umap": "UMAP", "pca": "their first two principal components"}[contents.points.method]
     return f"""<section class="card" aria-labelledby="map-title">
 <h2 id="map-title">Map of the embeddings</h2>
-<p class="hint">{shown:,} nodes placed by {method}: near on the map means alike in embedding; long
-distances mean little. Drag to move, scroll or pinch to zoom, click a node for its nearest
-neighbours.</p>
+<p class="hint">{shown:,} nodes placed by {method}: nodes near each other on the map have similar
+embeddings; long distances mean little. Drag to move, scroll or pinch to zoom, click a node for its
+nearest neighbours.</p>
 <div class="controls"><label>Colour by <select id="colour"></select></label>
 <form id="search" role="search"><label>Find id
 <input id="find" autocomplete="off" spellcheck="false"></label></form>
 <span id="missing" class="hint" role="status"></span></div>
 <div class="stage"><div><div id="map">
 <canvas id="points" tabindex="0" role="img" aria-label="Map of {shown:,} nodes. Arrow keys move,
-plus and minus zoom, 0 shows all, Enter chooses the node nearest to the middle."></canvas>
+plus and minus zoom, 0 shows all, Enter chooses the node nearest to the centre."></canvas>
 <canvas id="marks" aria-hidden="true"></canvas><div id="tip" hidden></div>
 <div id="zoomers"><button id="closer" type="button" aria-label="Zoom in">+</button>
 <button id="wider" type="button" aria-label="Zoom out">−</button>
@@ -171,7 +169,7 @@ plus and minus zoom, 0 shows all, Enter chooses the node nearest to the middle."
 <div id="legend" role="group" aria-label="Legend; press an entry to show it alone"></div></div>
 <div id="chosen" aria-live="polite"></div></div>
 <template id="invitation"><h3>No node chosen</h3><p class="hint">Click a point, or type an id.
-Keys on the map: arrows move, + and − zoom, 0 shows all, Enter chooses, Esc lets go.</p></template>
+Keys on the map: arrows move, + and − zoom, 0 shows all, Enter chooses, Esc clears.</p></template>
 <noscript><p>The map needs JavaScript; the rest of this page does not.</p></noscript></section>"""
 
 

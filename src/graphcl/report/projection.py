@@ -1,7 +1,7 @@
 """A map of the embeddings: two coordinates per node, by UMAP or by principal components.
 
-UMAP is asked for its two halves, the fuzzy graph and the layout, with neighbours that the report
-needs anyway: so they are searched once, and each step's randomness is the seed's.
+The two halves of UMAP, the fuzzy graph and the layout, are called separately. This way they use the
+neighbours that the report has searched already, and every random draw depends on the seed.
 """
 
 import logging
@@ -17,8 +17,8 @@ from graphcl.seeding import derive
 
 METHODS = ("umap", "pca")
 NEIGHBOURS = 15
-FEWEST = 8  # points that UMAP places
-MIN_DISTANCE = 0.25  # more than UMAP's 0.1: the inside of a cluster is to be seen, and clicked
+FEWEST = 8  # points that UMAP needs
+MIN_DISTANCE = 0.25  # UMAP's default is 0.1; more space lets users see and click inside clusters
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -27,9 +27,10 @@ _log = logging.getLogger(__name__)
 
 
 def principal(z: Any, components: int) -> Floats:
-    """Returns the first principal components of `z`, ``[N, components]``; signs are fixed.
+    """Returns the first principal components of `z`, ``[N, components]``.
 
-    The covariance is summed in float64, so that the answer does not hang on the order of rows.
+    The covariance is summed in float64, so that the result does not depend on the order of rows.
+    An eigenvector has no sign of its own, so its largest entry is made positive.
     """
     z = np.asarray(z, dtype=np.float32)
     mean = z.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -55,8 +56,8 @@ def project(
         z: embeddings ``[N, dim]``.
         neighbours: the nearest rows of each row, itself left out, ``[N, k]``.
         cosines: their similarities.
-        method: ``umap``, or ``pca``: the first two principal components of rows of length 1.
-        seed: decides UMAP's draws; the same seed gives the same map.
+        method: ``umap``, or ``pca``: the first two principal components of rows scaled to length 1.
+        seed: seed of UMAP; the same seed gives the same map.
     """
     start = principal(unit_rows(z), 2)
     if usable_method(method, len(start)) == "pca":
@@ -65,7 +66,7 @@ def project(
 
 
 def usable_method(method: str, num_points: int) -> str:
-    """Returns `method`, or ``pca`` where there are too few points for a layout by neighbours."""
+    """Returns `method`, or ``pca`` if there are too few points for UMAP."""
     require(method in METHODS, "report", "map", " or ".join(METHODS), method)
     return method if num_points >= FEWEST else "pca"
 
@@ -78,12 +79,13 @@ def _umap(start: Floats, neighbours: Integers, cosines: Floats, seed: int) -> Fl
     numbers = np.column_stack([np.arange(n), neighbours[:, :k]]).astype(np.int32)
     far = np.maximum(1 - cosines[:, :k], 0)
     distances = np.column_stack([np.zeros(n), far]).astype(np.float32)
-    epochs = 500 if n <= 10_000 else 200 if n <= 50_000 else 100  # UMAP's own up to 50,000
+    epochs = 500 if n <= 10_000 else 200 if n <= 50_000 else 100  # UMAP's own to 50,000
     _log.info("UMAP: %d nodes, %d neighbours, %d epochs", n, k + 1, epochs)
     random = np.random.RandomState(derive(seed, "umap") % 2**32)
     spread = np.abs(start).max()
     start = start * np.float32(10 / spread if spread > 0 else 1)
-    start = start + random.normal(scale=1e-4, size=start.shape).astype(np.float32)  # twins part
+    # The noise moves equal points apart.
+    start = start + random.normal(scale=1e-4, size=start.shape).astype(np.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         graph, _, _ = umap.fuzzy_simplicial_set(
@@ -115,7 +117,7 @@ def _umap(start: Floats, neighbours: Integers, cosines: Floats, seed: int) -> Fl
 def _import_umap() -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it misses TensorFlow aloud; nothing here needs it
+            warnings.simplefilter("ignore")  # it warns that TensorFlow is missing
             import umap.umap_ as umap
     except ImportError as error:
         raise MissingExtraError("a UMAP map (--map pca needs none)", "report") from error

@@ -1,4 +1,4 @@
-"""The page's sections as markup; every text of a user's is escaped here."""
+"""The sections of the page as markup; every text that comes from the user is escaped here."""
 
 from collections.abc import Iterable
 from html import escape
@@ -13,7 +13,7 @@ MOST_BARS = 24
 
 
 def lead(contents: Contents) -> str:
-    """Returns one sentence: what was trained on what."""
+    """Returns one sentence: the graph, the encoder, the seed and the device."""
     result, recipe = contents.result, contents.config.recipe
     source = str(result.get("graph", {}).get("source", contents.config.origin.graph))
     where = f" on <code>{escape(source)}</code>" if source else ""
@@ -28,7 +28,7 @@ def lead(contents: Contents) -> str:
 
 
 def tiles(contents: Contents) -> str:
-    """Returns the figures that come first."""
+    """Returns the key figures at the top of the page."""
     result, graph = contents.result, contents.result.get("graph", {})
     probe = result.get("probe") or {}
     shown: list[tuple[str, str]] = [("nodes", f"{len(contents.nodes):,}")]
@@ -90,7 +90,7 @@ def training_section(contents: Contents) -> str:
             _figure(
                 "Loss (NT-Xent)",
                 line_chart(epochs, losses, label=label, x_label="epoch"),
-                "Lower is better for one temperature and batch size; across them it says nothing.",
+                "Lower is better; compare only runs of the same temperature and batch size.",
             )
         )
         given = [line.get("mi_bound") for line in contents.metrics]
@@ -101,8 +101,8 @@ def training_section(contents: Contents) -> str:
                 _figure(
                     "Bound on mutual information",
                     line_chart(epochs, bounds, label=label, x_label="epoch"),
-                    "log k − loss, in nats: what one view tells of the other, at least; below 0 it "
-                    "promises nothing.",
+                    "log k − loss, in nats: one view tells at least this much about the other. "
+                    "A bound below 0 tells nothing.",
                 )
             )
     curves = (
@@ -114,13 +114,13 @@ def training_section(contents: Contents) -> str:
 
 
 def probe_section(contents: Contents) -> str:
-    """Returns the probe's scores and confusion matrix, or why there are none."""
+    """Returns the probe's scores and confusion matrix, or the reason why there are none."""
     probe = contents.result.get("probe")
     if not probe:
-        why = contents.result.get("probe_skipped") or "no score is kept in this run"
+        why = contents.result.get("probe_skipped") or "the run contains no score"
         return _card("Labels", f"<p>There is no probe score: {escape(str(why))}.</p>")
     note = contents.result.get("note")
-    said = f"<p><strong>Note:</strong> {escape(str(note))}</p>" if note else ""
+    notice = f"<p><strong>Note:</strong> {escape(str(note))}</p>" if note else ""
     train, val, test = probe["nodes"]
     first = (
         ("Micro-F1", f"{probe['micro_f1']:.4f}")
@@ -133,24 +133,24 @@ def probe_section(contents: Contents) -> str:
         ("Trained on", f"{train:,} nodes", f"strength chosen on {val:,}"),
     ]
     text = (
-        "<p class='hint'>Logistic regression on the frozen embeddings. Labels were read for this "
-        "alone, never in training.</p>"
+        "<p class='hint'>Logistic regression on the frozen embeddings. Labels were used only for "
+        "this, never in training.</p>"
     )
     table = ""
     if contents.confusion is not None:
         names = [f"class {number}" for number in contents.confusion.classes.tolist()]
         table = confusion_table(names, contents.confusion.counts)
     return _card(
-        "What the labels say",
-        f'{said}{text}<div class="uneven"><div>{_facts(facts)}</div>{table}</div>',
+        "With labels",
+        f'{notice}{text}<div class="uneven"><div>{_facts(facts)}</div>{table}</div>',
     )
 
 
 def unsupervised_section(contents: Contents) -> str:
-    """Returns what can be said without labels."""
+    """Returns the measures that need no labels."""
     facts: list[tuple[str, str, str]] = []
     if contents.alignment is not None:
-        about = "squared distance of a node's two views; 0 is equal, 2 unrelated"
+        about = "squared distance between two views of a node; 0 means equal, 2 unrelated"
         facts.append(("Alignment", f"{contents.alignment:.3f}", about))
     if contents.uniformity is not None:
         about = "lower is more evenly spread; 0 means all embeddings coincide"
@@ -161,14 +161,14 @@ def unsupervised_section(contents: Contents) -> str:
         about = f"of graph neighbours are among the {agreement.k} nearest; by chance {chance}"
         facts.append(("Neighbour agreement", _share(agreement.share), about))
     if contents.clusters.silhouette is not None:
-        about = f"of {len(contents.clusters.sizes)} clusters; 1 is clear-cut, 0 is no structure"
+        about = f"of {len(contents.clusters.sizes)} clusters; 1 means clear-cut, 0 no structure"
         facts.append(("Silhouette", f"{contents.clusters.silhouette:.3f}", about))
     sizes = contents.clusters.sizes
     rows = [(f"cluster {number}", size) for number, size in enumerate(sizes[:MOST_BARS], 1)]
     chosen = (
         "as many as there are classes"
         if contents.nodes.y is not None
-        else "their number chosen by the silhouette"
+        else "the number chosen by the silhouette"
     )
     drawn = bars(rows, label="Nodes by cluster", coloured=True)
     return _card(

@@ -53,7 +53,7 @@ def test_another_graph_of_the_same_name_is_noticed(folder, graph, capsys):
     assert run([*train, "--resume"]) == 2
     assert "already holds a run" in said(capsys)
     assert run(["embed", "run", "--out", "z.npy"]) == 2
-    assert said(capsys) == "graphcl: run: was trained on another graph than mine.npz is now"
+    assert said(capsys) == "graphcl: run: mine.npz is not the graph that the run was trained on"
     assert run(["embed", "run", "mine.npz", "--out", "z.npy"]) == 0  # by name: any graph
     (folder / "mine.npz").unlink()
     assert run(["evaluate", "run"]) == 2

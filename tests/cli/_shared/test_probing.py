@@ -5,7 +5,7 @@ from graphcl.cli._shared.probing import probe_progress
 
 def test_progress_is_a_line_now_and_then(capsys, monkeypatch):
     clock = iter([100.0, 102.0, 106.0, 107.0] * 2)
-    monkeypatch.setattr("graphcl.cli._shared.counting.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("graphcl.cli._shared.progress.time.perf_counter", lambda: next(clock))
     with probe_progress(100) as show:
         for step in (1, 21, 61, 71) * 2:
             show(step)

@@ -1,6 +1,6 @@
 from graphcl.cli.main import run
 
 
-def test_options_of_tables_are_refused_where_there_are_none(capsys):
+def test_table_options_are_refused_without_tables(capsys):
     assert run(["train", "cora", "--label", "y"]) == 2
-    assert "--label says what tables mean; 'cora' is none" in capsys.readouterr().err
+    assert "--label applies only to tables; 'cora' is not a table" in capsys.readouterr().err

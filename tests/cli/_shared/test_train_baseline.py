@@ -110,7 +110,7 @@ def test_embed_gives_what_the_run_holds(dgi, gcn, capsys):
     assert np.array_equal(np.load("z.npy"), np.load("same.npy"))
     capsys.readouterr()
     line = fails(capsys, "embed", str(dgi), "cora", "--out", "other.npy")
-    assert "dgi keeps embeddings of mine.npz alone; train it on cora" in line
+    assert "dgi has embeddings of mine.npz only; train it on cora" in line
     line = fails(capsys, "embed", str(gcn), "--out", "other.npy")
     assert "gcn is supervised: it predicts classes and has no embeddings" in line
 

@@ -1,4 +1,4 @@
-"""What commands share of graphs and results: how a graph is named, what a result says of it."""
+"""Graphs on the command line: loads them by name, or as the graph that a run was trained on."""
 
 import json
 from pathlib import Path
@@ -18,13 +18,13 @@ from graphcl.tabular.sources import EDGE_FILES, looks_like_tables
 
 
 def load_graph(name: str, tables: TableOptions | None = None) -> Graph | GraphCollection:
-    """Returns the graph that `name` means on a command line.
+    """Returns the graph that `name` refers to on a command line.
 
-    A store's structure is scanned, since everything that follows computes on it.
+    The structure of a store is scanned, because the loops that follow rely on it.
 
     Args:
         name: a dataset, a store, an `.npz`, or a list of edges (a file or an SQL query).
-        tables: what the caller says of tables.
+        tables: options for reading tables.
     """
     options = tables or TableOptions()
     if names_tables(name, options):
@@ -34,7 +34,7 @@ def load_graph(name: str, tables: TableOptions | None = None) -> Graph | GraphCo
     path, given = Path(name), options.given()
     if given:
         option = "--" + next(iter(given)).replace("_", "-")
-        raise DatasetError(f"{option} says what tables mean; {name!r} is none")
+        raise DatasetError(f"{option} applies only to tables; {name!r} is not a table")
     if name.lower() in CATALOGUE:
         return load_dataset(name)
     if is_store(path):
@@ -57,12 +57,12 @@ def load_graph(name: str, tables: TableOptions | None = None) -> Graph | GraphCo
 
 
 def names_tables(name: str, tables: TableOptions) -> bool:
-    """Says whether a graph argument is a list of edges; an `.npz` is one where options say so."""
+    """Returns whether `name` is a list of edges; an `.npz` is one if table options are given."""
     return looks_like_tables(name) or (Path(name).suffix == ".npz" and bool(tables.given()))
 
 
 def run_graph(run: Path) -> str:
-    """Returns what the run was trained on, as the command line names it."""
+    """Returns the graph argument that the run was trained with."""
     source = runs.read_config(run, baselines=True).origin.graph
     if not source:
         raise RunError(f"{run}: does not say which graph it was trained on; name one")
@@ -73,7 +73,7 @@ def load_run_graph(run: Path) -> Graph | GraphCollection:
     """Returns the graph that a run was trained on.
 
     Raises:
-        RunError: what has its name now is another graph, or none.
+        RunError: the graph cannot be read, or it has changed.
     """
     source = run_graph(run)
     try:
@@ -82,17 +82,17 @@ def load_run_graph(run: Path) -> Graph | GraphCollection:
         raise RunError(f"{error} (the graph that {run} was trained on)") from None
     expected = runs.read_config(run, baselines=True).origin.fingerprint
     if expected and graph_fingerprint(graph) != expected:
-        raise RunError(f"{run}: was trained on another graph than {source} is now")
+        raise RunError(f"{run}: {source} is not the graph that the run was trained on")
     return graph
 
 
 def graph_fingerprint(graph: Graph | GraphCollection) -> str:
-    """Returns a few digits by which a run knows the graph that it was trained on."""
+    """Returns a short hash by which a run recognises the graph that it was trained on."""
     return fingerprint(graph.graphs if isinstance(graph, GraphCollection) else (graph,))
 
 
 def run_tables(run: Path) -> TableOptions | None:
-    """Returns what was said of the tables that a run was trained on; None where it had none."""
+    """Returns the table options that a run was trained with, or None if it used no tables."""
     text = runs.read_config(run, baselines=True).origin.tables
     if not text:
         return None
@@ -105,5 +105,5 @@ def run_tables(run: Path) -> TableOptions | None:
 
 
 def note(graph: Graph | GraphCollection) -> str:
-    """Returns what must be said beside every score on `graph`; mostly nothing."""
+    """Returns the note that every score on `graph` needs, mostly none."""
     return graph.note if isinstance(graph, GraphCollection) else ""

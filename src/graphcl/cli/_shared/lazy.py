@@ -1,4 +1,4 @@
-"""Commands that are imported when they are called: `--help` must not wait for torch."""
+"""Imports a command only when it is called, so that `--help` does not wait for torch."""
 
 from importlib import import_module
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from graphcl.cli._shared.verbosity import volume_options
+from graphcl.cli._shared.verbosity import verbosity_options
 
-# Each command: the module of `graphcl.cli` that holds the function of the same name, and the
-# summary that `graphcl --help` lists (a test holds it equal to the function's first line).
+# The name of each command, which is also that of its module and its function, and the summary that
+# `graphcl --help` lists. A test compares the summary with the first line of the function.
 COMMANDS = {
-    "datasets": "List the paper's five datasets, their figures in Table 1, and which are here.",
+    "datasets": "List the paper's five datasets, their figures in Table 1, and which are present.",
     "build": "Turn tables into a store: a graph on disk that every command takes.",
     "train": "Train an encoder on a graph, or another system with --method, and write a run.",
     "embed": "Embed every node of a graph with a trained model; the graph may be one it never saw.",
@@ -25,27 +25,27 @@ COMMANDS = {
 
 
 class InterruptedCommandError(Exception):
-    """Ctrl-C or SIGTERM, where a command has nothing of its own to say about it."""
+    """Ctrl-C or SIGTERM during a command that does not handle it itself."""
 
 
 class LazyGroup(TyperGroup):
-    """Lists stand-ins with a summary; the command itself is imported when it is to run."""
+    """Lists a placeholder for each command; the command itself is imported when it runs."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs a command; typer itself would end without a word where it is interrupted."""
+        """Runs a command; an interrupt raises an error, because typer would exit silently."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise InterruptedCommandError from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Returns the name, the command and the arguments left."""
+        """Returns the name of the command, the command and the remaining arguments."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name else command, rest
 
 
 def load_command(name: str) -> Any:
-    """Imports a command and returns it with the options that all share."""
+    """Imports a command and returns it with `--quiet` and `--verbose` added."""
     function = getattr(import_module(f"graphcl.cli.{name}"), name)
     alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
     alone.command(name, context_settings={"help_option_names": ["-h", "--help"]})(function)
@@ -53,17 +53,17 @@ def load_command(name: str) -> Any:
     help_last = [option for option in command.params if option.name == "help"]
     command.params = [
         *(option for option in command.params if option not in help_last),
-        *volume_options(),
+        *verbosity_options(),
         *help_last,
     ]
     return command
 
 
 def register(app: typer.Typer) -> None:
-    """Gives `app` a stand-in for every command."""
+    """Adds a placeholder for every command to `app`."""
     for name, summary in COMMANDS.items():
-        app.command(name, help=summary)(_stand_in)
+        app.command(name, help=summary)(_placeholder)
 
 
-def _stand_in() -> None:
-    """Never runs: `resolve_command` puts the command itself in its place."""
+def _placeholder() -> None:
+    """Never runs: `resolve_command` replaces it with the command itself."""

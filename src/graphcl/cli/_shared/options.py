@@ -1,4 +1,4 @@
-"""Options that commands share, and how a result leaves; light, for commands that need no torch."""
+"""Options that commands share, and JSON output; imports no torch, so that `--help` is fast."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Options that say what tables mean, shared by every command that reads some."""
+"""Options for reading tables, shared by every command that reads some."""
 
 import inspect
 import sys
@@ -19,31 +19,35 @@ def _option(kind: Any, text: str, *names: str, metavar: str | None = None) -> An
 
 
 _COLUMN, _COLUMNS = str | None, list[str]
-_KINDS: dict[str, Any] = {
+_OPTIONS: dict[str, Any] = {
     "nodes": _option(
         str | None, "Nodes: .csv, .tsv, .parquet, .npy, .npz, FILE:TABLE or an SQL query."
     ),
-    "source_column": _option(_COLUMN, "Column of the edges' first ends. (default: guessed)"),
-    "target_column": _option(_COLUMN, "Column of their second ends. (default: guessed)"),
-    "weight": _option(_COLUMN, "Column of edge weights, positive. (default: unweighted)"),
+    "source_column": _option(_COLUMN, "Column of the edges' source nodes. (default: guessed)"),
+    "target_column": _option(_COLUMN, "Column of the edges' target nodes. (default: guessed)"),
+    "weight": _option(_COLUMN, "Column of positive edge weights. (default: unweighted)"),
     "id_column": _option(_COLUMN, "Column of the nodes' ids. (default: guessed)"),
-    "label": _option(_COLUMN, "Column of the nodes' classes; for the probe alone."),
-    "split": _option(_COLUMN, "Column of train, val or test."),
+    "label": _option(_COLUMN, "Column of the nodes' classes; only the probe uses it."),
+    "split": _option(_COLUMN, "Column that says train, val or test."),
     "one_hot": _option(_COLUMNS, "Encode a text column; repeatable.", metavar="COLUMN"),
     "ignore": _option(_COLUMNS, "Leave a column out; repeatable.", metavar="COLUMN"),
-    "missing": _option(str, f"Missing values: {', '.join(MISSING)} (fill in)."),
-    "add_missing_nodes": _option(
-        bool, "Nodes that only edges name get features of zero.", "--add-missing-nodes"
+    "missing": _option(
+        str, f"Missing values: {MISSING[0]} them, or fill in {' or '.join(MISSING[1:])}."
     ),
-    "features": _option(str, f"{', '.join(FEATURES)}; structural ones come from the edges alone."),
-    "header": _option(bool | None, "Whether the first line names the columns. (default: guessed)"),
+    "add_missing_nodes": _option(
+        bool, "Give zero features to nodes that appear only in edges.", "--add-missing-nodes"
+    ),
+    "features": _option(
+        str, f"Features: {', '.join(FEATURES)}; structural ones are computed from the edges."
+    ),
+    "header": _option(bool | None, "Whether the first line holds column names. (default: guessed)"),
 }
 
 
 def takes_tables(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options of `TableOptions`; it receives them as its argument `tables`.
+    """Adds the options of `TableOptions` to a command, which receives them as `tables`.
 
-    typer builds a command line from a signature, so the wrapper has the signature of both.
+    typer builds a command line from a signature, so the wrapper's signature contains both.
     """
     own = inspect.signature(command)
     mine = [parameter for name, parameter in own.parameters.items() if name != "tables"]
@@ -52,10 +56,10 @@ def takes_tables(command: Callable[..., None]) -> Callable[..., None]:
             one.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=list(one.default) if isinstance(one.default, tuple) else one.default,
-            annotation=_KINDS[one.name],
+            annotation=_OPTIONS[one.name],
         )
         for one in fields(TableOptions)
-        if one.name in _KINDS
+        if one.name in _OPTIONS
     ]
 
     @wraps(command)
@@ -76,6 +80,6 @@ def takes_tables(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def print_notes(report: TableReport) -> None:
-    """Says on stderr what was guessed, merged, left out and filled in."""
+    """Prints on stderr what was guessed, merged, removed and filled in."""
     for line in report.notes:
         print(line, file=sys.stderr)

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from graphcl.cli._shared.counting import count_progress
 from graphcl.cli._shared.graphs import note
 from graphcl.cli._shared.options import print_json
 from graphcl.cli._shared.probing import probe_text
+from graphcl.cli._shared.progress import count_progress
 from graphcl.datasets import CATALOGUE
 from graphcl.devices import device_name
 from graphcl.errors import GraphError, ParameterError, TrainingError

@@ -1,7 +1,8 @@
-"""`--quiet` and `--verbose`: how much a command says on stderr.
+"""`--quiet` and `--verbose`: how much a command prints on stderr.
 
-Results go to stdout, everything else to stderr. Quiet, stderr keeps errors alone. Verbose, it also
-gets the steps inside a command with their times, and where a bug happened.
+Results go to stdout and everything else goes to stderr. With `--quiet`, only errors are printed on
+stderr. With `--verbose`, the steps inside a command are printed too, with their times, and so is
+the traceback of a bug.
 """
 
 import contextlib
@@ -14,17 +15,17 @@ from typing import Annotated, Any
 
 import typer
 
-_chosen = {"quiet": False, "verbose": False}
+_given = {"quiet": False, "verbose": False}  # the options of the command that is running
 
 
 def _quiet(asked: bool) -> None:
-    _chosen["quiet"] |= asked
+    _given["quiet"] |= asked
     if asked:
         _silence()
 
 
 def _verbose(asked: bool) -> None:
-    _chosen["verbose"] |= asked
+    _given["verbose"] |= asked
     if asked:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(relativeCreated)6d ms  %(message)s"))
@@ -36,7 +37,7 @@ def _verbose(asked: bool) -> None:
 QuietOption = Annotated[
     bool,
     typer.Option(
-        "--quiet", "-q", callback=_quiet, expose_value=False, help="Errors alone on stderr."
+        "--quiet", "-q", callback=_quiet, expose_value=False, help="Only errors on stderr."
     ),
 ]
 VerboseOption = Annotated[
@@ -45,11 +46,11 @@ VerboseOption = Annotated[
 ]
 
 
-def volume_options() -> list[Any]:
-    """Returns both options, to be added to a command."""
+def verbosity_options() -> list[Any]:
+    """Returns `--quiet` and `--verbose` as parameters that can be added to a command."""
 
     def command(quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
-        """Carries the options."""
+        """Never runs: only its options are used."""
 
     alone = typer.Typer(add_completion=False)
     alone.command()(command)
@@ -61,11 +62,11 @@ def volume_options() -> list[Any]:
 
 
 @contextlib.contextmanager
-def volume() -> Iterator[None]:
-    """Keeps what the options change within one command: stderr, warnings and logging."""
+def restored_verbosity() -> Iterator[None]:
+    """Restores, at the end of a command, what the options change: stderr, warnings and logging."""
     stderr, logger = sys.stderr, logging.getLogger("graphcl")
     before = logger.handlers[:], logger.level
-    _chosen.update(quiet=False, verbose=False)
+    _given.update(quiet=False, verbose=False)
     with warnings.catch_warnings():
         try:
             yield
@@ -78,11 +79,11 @@ def volume() -> Iterator[None]:
 
 
 def is_verbose() -> bool:
-    """Says whether a bug is to be shown with its traceback."""
-    return _chosen["verbose"] or bool(os.environ.get("GRAPHCL_DEBUG"))
+    """Returns whether to print the traceback of a bug."""
+    return _given["verbose"] or bool(os.environ.get("GRAPHCL_DEBUG"))
 
 
 def _silence() -> None:
     if getattr(sys.stderr, "name", "") != os.devnull:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 (closed by `volume`)
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 (closed by `restored_verbosity`)
     warnings.simplefilter("ignore")

@@ -1,5 +1,5 @@
 "use strict";
-// What the page carries: byte planes, deflated, in base64. Mirrors graphcl/report/packing.py.
+// Unpacks the page's data: deflated byte planes in base64. Mirrors graphcl/report/packing.py.
 
 async function inflate(text) {
   const binary = atob(text);
@@ -21,7 +21,7 @@ async function unpack(packed) {
   return values;
 }
 
-// Ten hues that colour-blind readers can tell apart best, then turns of the golden angle.
+// Ten hues that colour-blind readers can tell apart; further ones are a golden angle apart.
 const HUES = ["#3b7dd8", "#e07b27", "#2f9e6e", "#d64562", "#8e63ce", "#b38600", "#1fa3b8", "#c65aa5",
   "#7d8a2e", "#8d6e5a"];
 const UNKNOWN = [140, 145, 150];

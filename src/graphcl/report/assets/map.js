@@ -1,6 +1,6 @@
 "use strict";
 // The map of embeddings: colours, hover, selection, neighbours, keyboard and touch. Every text that
-// came from a user enters the page through textContent, never as markup.
+// comes from the user enters the page through textContent, never as markup.
 
 const at = (id) => document.getElementById(id);
 
@@ -210,7 +210,7 @@ async function start() {
     scatter.zoomAt(Math.exp(-Math.max(-240, Math.min(240, event.deltaY * lines)) * 0.0022), ...local(event));
   }, { passive: false });
   const middle = () => [canvas.clientWidth / 2, canvas.clientHeight / 2];
-  const deeds = {
+  const actions = {
     "+": () => scatter.zoomAt(1.5, ...middle()), "=": () => scatter.zoomAt(1.5, ...middle()),
     "-": () => scatter.zoomAt(1 / 1.5, ...middle()), 0: () => scatter.home(), Escape: () => choose(-1),
     ArrowLeft: () => scatter.pan(50, 0), ArrowRight: () => scatter.pan(-50, 0),
@@ -218,12 +218,12 @@ async function start() {
     Enter: () => choose(scatter.nearest(...middle(), 400)),
   };
   canvas.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || !deeds[event.key]) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || !actions[event.key]) return;
     event.preventDefault();
-    deeds[event.key]();
+    actions[event.key]();
   });
   for (const [id, key] of [["closer", "+"], ["wider", "-"], ["whole", "0"]])
-    at(id).addEventListener("click", deeds[key]);
+    at(id).addEventListener("click", actions[key]);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawMarks);
 
   drawLegend();

@@ -1,6 +1,6 @@
 "use strict";
-// A scatter plot of many points: WebGL where there is one, else a plain canvas. It knows where
-// points are, which is under the pointer, and how the view moves; it knows nothing of graphs.
+// A scatter plot of many points, drawn by WebGL or, without it, on a plain canvas. It finds the
+// point under the pointer and moves the view; it does not know about graphs.
 
 const VERTEX = `
 attribute vec2 place; attribute vec4 colour;
@@ -17,12 +17,12 @@ void main() {
   gl_FragColor = vec4(shade.rgb, 1.0) * shade.a * cover;
 }`;
 const CELLS = 256;
-const FRAME = 25; // milliseconds that a moving view may take to draw; a slower device draws a part
+const FRAME = 25; // milliseconds per frame while the view moves; a slower device draws fewer points
 const REST = 180; // milliseconds without motion after which all points are drawn again
 
 class Scatter {
-  // places: Uint16Array of x, y pairs. view: the middle and the zoom to begin with. onDraw is
-  // called after every frame.
+  // places: Uint16Array of x, y pairs. view: the initial centre and zoom. onDraw is called after
+  // every frame.
   constructor(canvas, places, view, onDraw) {
     this.canvas = canvas;
     this.places = places;
@@ -41,8 +41,8 @@ class Scatter {
     this.share = 1;
   }
 
-  // How long all points take here. Where that is too long for motion, every second, fourth, …
-  // point is drawn while the view moves, larger, and all of them as soon as it rests.
+  // Measures how long drawing all points takes. If that is too slow for motion, only every second,
+  // fourth, … point is drawn, larger, while the view moves, and all of them once it rests.
   measure() {
     if (!this.gl) return;
     for (const _ of [1, 2]) { // the first draw also compiles
@@ -70,7 +70,7 @@ class Scatter {
       gl.bindBuffer(gl.ARRAY_BUFFER, buffer);
       gl.bufferData(gl.ARRAY_BUFFER, data, gl.DYNAMIC_DRAW);
       gl.enableVertexAttribArray(at);
-      const every = (share) => { // both kinds of value take four bytes a point
+      const every = (share) => { // places and colours both take four bytes per point
         gl.bindBuffer(gl.ARRAY_BUFFER, buffer);
         gl.vertexAttribPointer(at, width, type, true, 4 * share, 0);
       };
@@ -86,7 +86,7 @@ class Scatter {
     gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
   }
 
-  // Points by cell of a grid, so that the one under the pointer is found among few.
+  // Sorts points into the cells of a grid, so that a search under the pointer looks at few points.
   #index() {
     const cell = new Uint32Array(this.n), starts = new Uint32Array(CELLS * CELLS + 1);
     for (let i = 0; i < this.n; i++) {
@@ -132,7 +132,7 @@ class Scatter {
     return Math.min(16, base * Math.pow(this.zoom / this.view[2], 0.45));
   }
 
-  // Makes the canvas as fine as the screen; returns pixels per CSS pixel.
+  // Gives the canvas the resolution of the screen; returns pixels per CSS pixel.
   #fit() {
     const ratio = Math.min(window.devicePixelRatio || 1, 2), canvas = this.canvas;
     const width = Math.round(canvas.clientWidth * ratio), height = Math.round(canvas.clientHeight * ratio);
@@ -206,7 +206,7 @@ class Scatter {
     this.redraw(true);
   }
 
-  // The place under (x, y) stays under it.
+  // Zooms so that the place under (x, y) stays where it is.
   zoomAt(factor, x, y) {
     const [mapX, mapY] = this.toMap(x, y);
     this.zoom = Math.max(0.5, Math.min(2000, this.zoom * factor));
