@@ -1,11 +1,18 @@
-"""Progress on stderr: a bar with rate and ETA on a terminal, plain lines elsewhere."""
+"""What a training reports as it goes: progress on stderr, and curves for TensorBoard.
+
+Everything here is an `on_epoch` of the loop, or an `on_rows` of inference. On a terminal progress
+is a bar with rate and ETA, elsewhere it is plain lines.
+"""
 
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
 
+from graphcl.errors import MissingExtraError
 from graphcl.training.loop import EpochMetrics
 
 LINE_EVERY_SECONDS = 5.0
@@ -23,14 +30,10 @@ class PlainProgress:
         if metrics.epoch < self._epochs and metrics.seconds - self._last < LINE_EVERY_SECONDS:
             return
         self._last = metrics.seconds
-        rate = metrics.epoch / metrics.seconds
-        remaining = (self._epochs - metrics.epoch) / rate
-        print(
-            f"{self._label}: epoch {metrics.epoch}/{self._epochs}  loss {metrics.loss:.4f}  "
-            f"{rate:.2f} epochs/s  ETA {duration(remaining)}",
-            file=self._stream,
-            flush=True,
+        line = (
+            f"{self._label}: epoch {metrics.epoch}/{self._epochs}  {_status(metrics, self._epochs)}"
         )
+        print(line, file=self._stream, flush=True)
 
 
 class BarProgress:
@@ -40,28 +43,27 @@ class BarProgress:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"),
-            console=Console(file=stream),
-            transient=True,
-        )
+        texts = (TextColumn("{task.description}"), TextColumn("{task.fields[status]}"))
+        columns = (texts[0], BarColumn(), MofNCompleteColumn(), texts[1])
+        self._bar = Progress(*columns, console=Console(file=stream), transient=True)
         self._epochs = epochs
         self._task = self._bar.add_task(label, total=epochs, status="")
         self._bar.start()
 
     def __call__(self, metrics: EpochMetrics) -> None:
         """Reports an epoch."""
-        rate = metrics.epoch / metrics.seconds
-        remaining = (self._epochs - metrics.epoch) / rate
-        status = f"loss {metrics.loss:.4f}  {rate:.2f} epochs/s  ETA {duration(remaining)}"
+        status = _status(metrics, self._epochs)
         self._bar.update(self._task, completed=metrics.epoch, status=status)
 
     def close(self) -> None:
         """Takes the bar off the screen."""
         self._bar.stop()
+
+
+def _status(metrics: EpochMetrics, epochs: int) -> str:
+    rate = metrics.epoch / metrics.seconds
+    remaining = duration((epochs - metrics.epoch) / rate)
+    return f"loss {metrics.loss:.4f}  {rate:.2f} epochs/s  ETA {remaining}"
 
 
 class RowProgress:
@@ -110,3 +112,51 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+class TensorBoardLog:
+    """Writes loss, gradient norm and bound of every epoch as TensorBoard's scalars.
+
+    Use it as a context, and hand it to training::
+
+        with TensorBoardLog("logs/first") as log:
+            GraphCL().fit(graph, on_epoch=log)
+
+    Args:
+        folder: where event files are written; made where it is not there.
+
+    Raises:
+        MissingExtraError: TensorBoard is not installed.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingExtraError("a TensorBoard log", "tensorboard") from error
+        self._writer: Any = SummaryWriter(str(folder), flush_secs=10)
+        self._began = time.time()
+
+    def __call__(self, metrics: EpochMetrics) -> None:
+        """Writes one epoch."""
+        scalars = {"loss": metrics.loss, "gradient_norm": metrics.gradient_norm}
+        if metrics.mi_bound is not None:
+            scalars["mi_bound"] = metrics.mi_bound
+        for name, value in scalars.items():
+            when = self._began + metrics.seconds
+            self._writer.add_scalar(f"train/{name}", value, metrics.epoch, walltime=when)
+
+    def close(self) -> None:
+        """Writes what is still in memory and closes the files."""
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

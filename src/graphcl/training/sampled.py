@@ -107,18 +107,8 @@ class SampledGraph:
     ) -> Self:
         """Builds a source from a graph; on a CPU it shares the graph's memory, or its store.
 
-        Features go to a GPU in bfloat16, or as `precision` says. Sparse ones are made dense.
-
-        Args:
-            graph: any graph.
-            device: where training happens.
-            feature_scaling: see `feature_tensor`.
-            batch_nodes: as above, like what follows.
-            fan_outs: as above.
-            replace: as above.
-            own_features: as above.
-            precision: on a GPU ``float32`` and ``tf32`` keep features and the encoder's products
-                in float32.
+        Sparse features are made dense. On a GPU they are bfloat16, or float32 if `precision` is
+        ``float32`` or ``tf32``. For `feature_scaling` see `feature_tensor`.
         """
         graph.check()
         mapped = [array for array in (graph.x, graph.indices) if isinstance(array, np.memmap)]
@@ -138,9 +128,8 @@ class SampledGraph:
         )
 
     def __post_init__(self) -> None:
-        require(
-            self.batch_nodes >= 1, "SampledGraph", "batch_nodes", "at least 1", self.batch_nodes
-        )
+        count = self.batch_nodes
+        require(count >= 1, "SampledGraph", "batch_nodes", "at least 1", count)
 
     @property
     def num_nodes(self) -> int:

@@ -30,7 +30,7 @@ def epoch_log(kind: str | None, unfinished: Path) -> "Iterator[Callable[[EpochMe
     if kind is None:
         yield lambda _: None
         return
-    from graphcl.training.tensorboard import TensorBoardLog
+    from graphcl.training.progress import TensorBoardLog
 
     folder = unfinished / CURVES
     with TensorBoardLog(folder) as log:
