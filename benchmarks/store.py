@@ -43,12 +43,12 @@ from graphcl.store.reader import verify_store
 from graphcl.store.writer import StoreWriter
 from graphcl.training import SampledGraph, train
 from graphcl.training.loop import Batch
-from graphcl.views import DropEdges, DropFeatures, Perturbation, View
+from graphcl.views import DropBoth, DropEdges, DropFeatures, Perturbation
 
 CPU = torch.device("cpu")
 FEATURES, CLASSES, SIDE = 64, 40, 10
 DIM, LAYERS, BATCH_NODES, STEPS = 128, 2, 1024, 200
-PERTURBATION = Perturbation(DropEdges(0.2), DropFeatures(0.5))
+PERTURBATION = DropBoth(DropEdges(0.2), DropFeatures(0.5))
 BLOCK = 1 << 18
 
 
@@ -145,7 +145,13 @@ class FirstSteps:
         self._source, self.steps_per_epoch = source, steps
 
     def epoch(
-        self, number: int, seed: int, *, perturbation: View, first: int = 0, share: Share = ALONE
+        self,
+        number: int,
+        seed: int,
+        *,
+        perturbation: Perturbation,
+        first: int = 0,
+        share: Share = ALONE,
     ) -> Iterator[Batch]:
         """Yields the first batches of an epoch."""
         where = {"first": first, "share": share}

@@ -1,7 +1,7 @@
 """Train with your own encoder, perturbation and loss; then save, load, embed and report.
 
 The package itself is not changed. Each part is a small class that follows a documented protocol:
-`graphcl.encoders`, `graphcl.views.View` and `graphcl.losses.Loss`.
+`graphcl.encoders`, `graphcl.views.Perturbation` and `graphcl.losses.Loss`.
 """
 
 from dataclasses import dataclass

@@ -28,7 +28,7 @@ OTHERS = (
     ("graphcl.encoders", "EncoderFactory"),
     ("graphcl.encoders", "LayeredEncoder"),
     ("graphcl.encoders", "Layer"),
-    ("graphcl.views", "View"),
+    ("graphcl.views", "Perturbation"),
     ("graphcl.losses", "Loss"),
 )
 INTRODUCTION = """\

@@ -9,11 +9,11 @@ from graphcl.embedding import embed_graph
 from graphcl.encoders import build_encoder
 from graphcl.kernels.stored import StoredFeatures
 from graphcl.training import SampledGraph
-from graphcl.views import DropEdges, DropFeatures, Perturbation
+from graphcl.views import DropBoth, DropEdges, DropFeatures
 from tests.conftest import random_graph
 
 CPU = torch.device("cpu")
-PERTURBATION = Perturbation(DropEdges(0.2), DropFeatures(0.4))
+PERTURBATION = DropBoth(DropEdges(0.2), DropFeatures(0.4))
 
 
 def stored(tmp_path, features="float32"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from graphcl.errors import ParameterError
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import SparseFeatures
-from graphcl.views import DropEdges, DropFeatures, Perturbation, drop_edges, drop_features
+from graphcl.views import DropBoth, DropEdges, DropFeatures, drop_edges, drop_features
 from tests.conftest import random_graph
 
 CPU = torch.device("cpu")
@@ -81,7 +81,7 @@ def test_probability_zero_is_the_identity(graph, generator):
 def test_nothing_about_the_input_changes(graph, generator):
     adjacency, x, sparse = adjacency_of(graph), torch.tensor(graph.x), sparse_features()
     before = adjacency.weight.clone(), x.clone(), sparse.values.clone()
-    perturbation = Perturbation(DropEdges(0.5), DropFeatures(0.5))
+    perturbation = DropBoth(DropEdges(0.5), DropFeatures(0.5))
     perturbation(x, adjacency, generator)
     perturbation(sparse, adjacency, generator)
     for old, new in zip(before, (adjacency.weight, x, sparse.values), strict=True):
@@ -89,7 +89,7 @@ def test_nothing_about_the_input_changes(graph, generator):
 
 
 def test_two_draws_differ_and_a_seed_repeats_them(graph):
-    perturbation = Perturbation(DropEdges(0.5), DropFeatures(0.5))
+    perturbation = DropBoth(DropEdges(0.5), DropFeatures(0.5))
     x, adjacency = torch.tensor(graph.x), adjacency_of(graph)
 
     def two(seed):

@@ -22,7 +22,7 @@ from graphcl.kernels.gather_mean import gather_mean
 from graphcl.kernels.neighbours import sample_neighbours
 from graphcl.kernels.stored import StoredFeatures
 from graphcl.kernels.weighted_neighbours import EdgeWeights
-from graphcl.views import Perturbation
+from graphcl.views import DropBoth
 
 FAN_OUTS = (10, 10, 10)  # the paper's, from the seed node outwards
 
@@ -140,7 +140,7 @@ def _child_weights(degree: Tensor, fan_out: int, *, replace: bool, unbiased: boo
 def tree_views(
     x: Tensor | StoredFeatures,
     tree: Tree,
-    perturbation: Perturbation,
+    perturbation: DropBoth,
     *,
     own: bool,
     seed: int,

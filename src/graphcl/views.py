@@ -2,7 +2,7 @@ r"""Views: randomly perturbed versions of a graph, :math:`(\tilde X, \tilde A) \
 
 A perturbation never changes its input. Two calls with one generator give two independent draws.
 A perturbation of your own is any object that is called as ``perturbation(x, adjacency, generator)``
-and returns a view ``(x, adjacency)``; `View` is its type. It can train on whole graphs only.
+and returns a view ``(x, adjacency)``; `Perturbation` is its type. It trains on whole graphs only.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from graphcl.registry import PERTURBATIONS
 from graphcl.settings import check_setting
 
 
-class View(Protocol):
-    """The type of a perturbation: a function that draws one view of a graph."""
+class Perturbation(Protocol):
+    """The type of a perturbation: what draws one view of a graph."""
 
     def __call__(
         self, x: Features, adjacency: Adjacency, generator: torch.Generator, /
@@ -34,7 +34,7 @@ class View(Protocol):
         """
 
 
-def register_perturbation(name: str, factory: Callable[..., View]) -> None:
+def register_perturbation(name: str, factory: Callable[..., Perturbation]) -> None:
     """Registers a perturbation of your own under a name, for recipes and saved runs.
 
     Args:
@@ -98,7 +98,7 @@ class DropFeatures:
 
 
 @dataclass(frozen=True)
-class Perturbation:
+class DropBoth:
     """The paper's t: edges and features dropped together, independently of each other.
 
     Sampled training takes its two probabilities and draws the same perturbation on trees.
@@ -127,9 +127,9 @@ class Perturbation:
         return self.drop_features(x, generator), self.drop_edges(adjacency, generator)
 
 
-def drop(edge_drop: float, feature_drop: float) -> Perturbation:
+def drop(edge_drop: float, feature_drop: float) -> DropBoth:
     """Returns the paper's perturbation with its two probabilities."""
-    return Perturbation(DropEdges(edge_drop), DropFeatures(feature_drop))
+    return DropBoth(DropEdges(edge_drop), DropFeatures(feature_drop))
 
 
 def _bernoulli(

@@ -10,11 +10,11 @@ from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import NTXent, nt_xent
 from graphcl.seeding import derive, generator
 from graphcl.training import FullGraph, ManyGraphs, train
-from graphcl.views import DropEdges, DropFeatures, Perturbation
+from graphcl.views import DropBoth, DropEdges, DropFeatures
 from tests.conftest import random_collection
 
 CPU = torch.device("cpu")
-PERTURBATION = Perturbation(DropEdges(0.2), DropFeatures(0.5))
+PERTURBATION = DropBoth(DropEdges(0.2), DropFeatures(0.5))
 
 
 def test_a_batch_is_two_copies_side_by_side(graph):

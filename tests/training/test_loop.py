@@ -9,10 +9,10 @@ from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import NTXent, nt_xent
 from graphcl.seeding import derive, generator
 from graphcl.training import FullGraph, train
-from graphcl.views import DropEdges, DropFeatures, Perturbation
+from graphcl.views import DropBoth, DropEdges, DropFeatures
 
 CPU = torch.device("cpu")
-PERTURBATION = Perturbation(DropEdges(0.2), DropFeatures(0.5))
+PERTURBATION = DropBoth(DropEdges(0.2), DropFeatures(0.5))
 
 
 def trained(graph, *, seed=0, batch_nodes=0, epochs=4, **options):
@@ -72,7 +72,7 @@ def test_the_loop_is_the_papers_steps(graph, batch_nodes):
 
 
 def test_the_loss_falls(graph):
-    gentle = Perturbation(DropEdges(0.05), DropFeatures(0.1))
+    gentle = DropBoth(DropEdges(0.05), DropFeatures(0.1))
     _, history = trained(graph, epochs=60, learning_rate=0.01, perturbation=gentle)
     assert history[-1].loss < history[0].loss - 0.5
     assert [m.epoch for m in history] == list(range(1, 61))

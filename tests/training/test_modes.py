@@ -11,11 +11,11 @@ from graphcl.graphs.graph import Graph
 from graphcl.recipes import load_recipe
 from graphcl.training import SampledGraph, modes
 from graphcl.training.modes import choose_mode, full_graph_bytes
-from graphcl.views import DropEdges, DropFeatures, Perturbation
+from graphcl.views import DropBoth, DropEdges, DropFeatures
 from tests.conftest import random_graph
 
 CPU = torch.device("cpu")
-PERTURBATION = Perturbation(DropEdges(0.2), DropFeatures(0.5))
+PERTURBATION = DropBoth(DropEdges(0.2), DropFeatures(0.5))
 
 
 def footprint(graph, encoder="mean", **changes):

@@ -33,7 +33,7 @@ from graphcl.training import Checkpoints, EpochMetrics, train
 from graphcl.training.loop import TrainingState
 from graphcl.training.modes import Mode
 from graphcl.training.progress import RowProgress, progress
-from graphcl.views import View
+from graphcl.views import Perturbation
 
 Rows = npt.NDArray[np.float32]
 Several = GraphCollection | list[Any] | tuple[Any, ...]
@@ -51,7 +51,7 @@ class GraphCL(SklearnTransformer):
             module, a copy of which is trained from the weights it has.
         layers: as above.
         dim: as above.
-        perturbation: as above; or an object as `graphcl.views.View` describes.
+        perturbation: as above; or an object as `graphcl.views.Perturbation` describes.
         edge_drop: as above.
         feature_drop: as above.
         loss: as above; or an object as `graphcl.losses.Loss` describes.
@@ -96,7 +96,7 @@ class GraphCL(SklearnTransformer):
         encoder: str | EncoderFactory | torch.nn.Module | None = None,
         layers: int | None = None,
         dim: int | None = None,
-        perturbation: str | View | None = None,
+        perturbation: str | Perturbation | None = None,
         edge_drop: float | None = None,
         feature_drop: float | None = None,
         loss: str | Loss | None = None,
@@ -335,7 +335,7 @@ class GraphCL(SklearnTransformer):
         *,
         device: str = "auto",
         encoder: EncoderFactory | torch.nn.Module | None = None,
-        perturbation: View | None = None,
+        perturbation: Perturbation | None = None,
         loss: Loss | None = None,
     ) -> Self:
         """Returns the fitted estimator of a run directory.

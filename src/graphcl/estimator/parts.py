@@ -27,7 +27,7 @@ from graphcl.training.modes import (
     check_memory,
     choose_mode,
 )
-from graphcl.views import Perturbation, View
+from graphcl.views import DropBoth, Perturbation
 
 OneGraph = FullGraph | SampledGraph
 
@@ -45,7 +45,7 @@ class Parts:
 
     recipe: Recipe
     own_encoder: EncoderFactory | nn.Module | None = None
-    own_perturbation: View | None = None
+    own_perturbation: Perturbation | None = None
     own_loss: Loss | None = None
 
     @classmethod
@@ -75,7 +75,7 @@ class Parts:
             return self.new_encoder(num_features, seed=0)
 
     @property
-    def perturbation(self) -> View:
+    def perturbation(self) -> Perturbation:
         """The distribution that views are drawn from."""
         rates = {"edge_drop": self.recipe.edge_drop, "feature_drop": self.recipe.feature_drop}
         return _ready(PERTURBATIONS, self.recipe.perturbation, self.own_perturbation, **rates)  # type: ignore[no-any-return]
@@ -93,7 +93,7 @@ class Parts:
             self.recipe.encoder,
             dim=self.recipe.dim,
             layers=self.recipe.layers,
-            sampled=isinstance(self.perturbation, Perturbation),
+            sampled=isinstance(self.perturbation, DropBoth),
         )
 
     def source(

@@ -14,7 +14,7 @@ from graphcl.kernels.features import Features
 from graphcl.seeding import derive, generator
 from graphcl.settings import check_setting
 from graphcl.training.loop import Batch, BatchSource
-from graphcl.views import View
+from graphcl.views import Perturbation
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class WholeBatch:
     """
 
     graph: "FullGraph"
-    perturbation: View
+    perturbation: Perturbation
     nodes: Tensor | None = None
     share: Share = ALONE
 
@@ -107,7 +107,13 @@ class FullGraph:
         return x, self.adjacency.twice()
 
     def epoch(
-        self, number: int, seed: int, *, perturbation: View, first: int = 0, share: Share = ALONE
+        self,
+        number: int,
+        seed: int,
+        *,
+        perturbation: Perturbation,
+        first: int = 0,
+        share: Share = ALONE,
     ) -> Iterator[WholeBatch]:
         """Yields the batches of one epoch from the `first` on; the same for number and seed."""
         whole = WholeBatch(self, perturbation, share=share)
@@ -149,7 +155,13 @@ class ManyGraphs:
         return self.steps_per_epoch == 1
 
     def epoch(
-        self, number: int, seed: int, *, perturbation: View, first: int = 0, share: Share = ALONE
+        self,
+        number: int,
+        seed: int,
+        *,
+        perturbation: Perturbation,
+        first: int = 0,
+        share: Share = ALONE,
     ) -> Iterator[Batch]:
         """Yields the batches of one epoch from the `first` on; the same for number and seed."""
         order = torch.randperm(len(self.graphs), generator=generator(seed, "graphs", number))

@@ -17,7 +17,7 @@ from graphcl.kernels.recording import CudaGraphStep
 from graphcl.losses import Loss
 from graphcl.seeding import derive
 from graphcl.settings import check_setting
-from graphcl.views import View
+from graphcl.views import Perturbation
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,13 @@ class BatchSource(Protocol):
         """Whether every batch is the same tensors, so that a GPU can replay a recorded step."""
 
     def epoch(
-        self, number: int, seed: int, *, perturbation: View, first: int = 0, share: Share = ALONE
+        self,
+        number: int,
+        seed: int,
+        *,
+        perturbation: Perturbation,
+        first: int = 0,
+        share: Share = ALONE,
     ) -> Iterator[Batch]:
         """Yields the batches of one epoch; the same for the same number and seed.
 
@@ -120,7 +126,7 @@ def train(
     encoder: nn.Module,
     source: BatchSource,
     *,
-    perturbation: View,
+    perturbation: Perturbation,
     loss: Loss,
     epochs: int,
     learning_rate: float = 0.001,

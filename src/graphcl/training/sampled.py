@@ -25,7 +25,7 @@ from graphcl.memory import free_memory_bytes
 from graphcl.sampling import FAN_OUTS, TreeView, encode_tree, sample_tree, tree_views
 from graphcl.seeding import derive, generator
 from graphcl.training.modes import sampled_dtype
-from graphcl.views import Perturbation, View
+from graphcl.views import DropBoth, Perturbation
 
 T = TypeVar("T")
 
@@ -147,14 +147,20 @@ class SampledGraph:
         return False
 
     def epoch(
-        self, number: int, seed: int, *, perturbation: View, first: int = 0, share: Share = ALONE
+        self,
+        number: int,
+        seed: int,
+        *,
+        perturbation: Perturbation,
+        first: int = 0,
+        share: Share = ALONE,
     ) -> Iterator[SampledBatch]:
         """Yields the batches of one epoch from the `first` on; the same for number and seed.
 
         Raises:
             ParameterError: the perturbation is not the paper's, which alone is drawn on trees.
         """
-        if not isinstance(perturbation, Perturbation):
+        if not isinstance(perturbation, DropBoth):
             name = type(perturbation).__name__
             raise ParameterError(f"mode 'sampled' draws views by 'drop' alone; got {name}")
         order = torch.randperm(self.num_nodes, generator=generator(seed, "batches", number))
@@ -175,7 +181,7 @@ class SampledGraph:
         yield from map(retry_smaller, works) if on_gpu else one_ahead(works)
 
     def batch(
-        self, nodes: Tensor, perturbation: Perturbation, *, seed: int, share: Share = ALONE
+        self, nodes: Tensor, perturbation: DropBoth, *, seed: int, share: Share = ALONE
     ) -> SampledBatch:
         """Samples the subgraphs of a share of `nodes` and perturbs them twice."""
         own = share.rows(len(nodes))
