@@ -19,7 +19,6 @@ ELSEWHERE = {
     "__init__.py": "test_public.py",
     "__main__.py": "cli/test_main.py",
     "devices.py": "cli/test_main.py",
-    "baselines/raw.py": "baselines/test_propagation.py",
     "cli/_shared/options.py": "cli/test_main.py",
     "encoders/paper.py": "encoders/test_encoders.py",
     "encoders/pyg.py": "encoders/test_encoders.py",

@@ -13,6 +13,7 @@ from graphcl.baselines.dgi_inductive import (
     SkipEncoder,
     shuffled,
 )
+from graphcl.baselines.fitting import dense_csr
 from graphcl.errors import ParameterError
 from graphcl.evaluation import linear_probe
 from graphcl.graphs.collection import GraphCollection
@@ -59,7 +60,7 @@ def test_patches_agree_with_the_graph_where_sampling_has_no_choice():
     edges = np.arange(20).reshape(2, 10)
     graph = Graph.from_edge_index(edges, np.random.default_rng(0).normal(size=(20, 6)))
     encoder = SampledEncoder(6, 8, 3, fresh())
-    x, indptr, indices = small()._csr(graph, CPU)
+    x, indptr, indices = dense_csr(graph, CPU, "none")
     nodes = torch.arange(20)
     tree = sample_tree(indptr, indices, nodes, fan_outs=(1, 1, 1), seed=0)
     on_patches = encoder.on_patches(x, [level.view(20, -1) for level in tree.levels])

@@ -9,7 +9,7 @@ import torch
 
 from graphcl.baselines import BASELINES
 from graphcl.baselines.protocol import Baseline, is_unsupervised
-from graphcl.baselines.raw import RawFeatures
+from graphcl.baselines.untrained import RawFeatures
 from graphcl.errors import GraphError, ParameterError
 
 CPU = torch.device("cpu")

@@ -1,4 +1,4 @@
-"""The other systems of the paper's tables, one file each, behind one protocol.
+"""The other systems of the paper's tables, behind one protocol.
 
 `BASELINES` maps names to them. A file exports one `Baseline`, or several if its paper has variants.
 """
@@ -14,16 +14,14 @@ from graphcl.baselines import (
     gcn,
     graphsage,
     label_propagation,
-    propagation,
-    random_encoder,
-    raw,
+    untrained,
 )
 from graphcl.baselines.protocol import Baseline
 
 BASELINES: dict[str, Baseline] = {
     baseline.name: baseline
     for baseline in (
-        raw.BASELINE,
+        untrained.RAW,
         label_propagation.BASELINE,
         deepwalk.BASELINE,
         deepwalk.WITH_FEATURES,
@@ -31,8 +29,8 @@ BASELINES: dict[str, Baseline] = {
         dgi.BASELINE,
         gcn.BASELINE,
         gat.BASELINE,
-        random_encoder.BASELINE,
-        propagation.BASELINE,
+        untrained.RANDOM_ENCODER,
+        untrained.PROPAGATION,
         dgi_inductive.BASELINE,
         graphsage.GCN,
         graphsage.MEAN,

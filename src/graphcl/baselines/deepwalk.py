@@ -12,7 +12,7 @@ import torch
 from graphcl.baselines.fitting import check_fields
 from graphcl.baselines.inputs import require_one_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
-from graphcl.baselines.raw import RawFeatures
+from graphcl.baselines.untrained import RawFeatures
 from graphcl.errors import MissingExtraError
 from graphcl.kernels.counter import draw_word, stream_key
 from graphcl.kernels.parallel import parallel

@@ -6,7 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, prelu
 
-from graphcl.baselines.fitting import EarlyStopping, Symmetric, check_fields, require_finite
+from graphcl.baselines.fitting import (
+    EarlyStopping,
+    Symmetric,
+    check_fields,
+    descend,
+    require_finite,
+)
 from graphcl.baselines.inputs import graphs_of, only_training_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.graphs.graph import Graph
@@ -97,13 +103,11 @@ class DGI:
         lowest = torch.tensor(torch.inf, device=device)
         for epoch in range(1, self.epochs + 1):
             order = torch.randperm(graph.num_nodes, generator=shuffles, device=device)
-            optimiser.zero_grad()
             loss = infomax_loss(discriminator, *encoder.both(x, pool, order))
             # The loss belongs to the weights before the step, so keep those.
             stopping.update(keep=loss < lowest, improved=loss < lowest)
             lowest = torch.minimum(lowest, loss.detach())
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            descend(optimiser, loss)
             on_epoch(epoch, self.epochs)
             if stopping.stopped(epoch):
                 break

@@ -18,16 +18,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, softplus
 
-from graphcl.baselines.fitting import drop_values
+from graphcl.baselines.fitting import (
+    batches,
+    check_fields,
+    dense,
+    dense_csr,
+    descend,
+    drop_values,
+    require_finite,
+)
 from graphcl.baselines.inputs import training_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.encoders import glorot
-from graphcl.errors import TrainingError, require
+from graphcl.errors import require
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.tensors import feature_tensor, graph_tensors
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adjacency import Adjacency, csr_matmul, mean_pool
-from graphcl.kernels.buffers import borrow
 from graphcl.sampling import sample_tree
 from graphcl.seeding import derive, generator
 
@@ -174,10 +181,8 @@ class DgiInductive:
     def __post_init__(self) -> None:
         owner, even = "DgiInductive", self.dim >= 2 and self.dim % 2 == 0
         require(even, owner, "dim", "even and at least 2", self.dim)
-        require(self.epochs >= 1, owner, "epochs", "at least 1", self.epochs)
-        require(self.batch_nodes >= 1, owner, "batch_nodes", "at least 1", self.batch_nodes)
-        drop = self.feature_drop
-        require(0 <= drop < 1, owner, "feature_drop", "in [0, 1)", drop)
+        check_fields(owner, epochs=self.epochs, batch_nodes=self.batch_nodes)
+        require(0 <= self.feature_drop < 1, owner, "feature_drop", "in [0, 1)", self.feature_drop)
 
     def embed(
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
@@ -198,19 +203,18 @@ class DgiInductive:
         draws = generator(seed, "dropout", device=device)
         for epoch in range(self.epochs):
             choice = generator(seed, "graphs", epoch)
-            order = torch.randperm(len(graphs), generator=choice).tolist()
             total = torch.zeros((), device=device)
-            for index in order:
+            for index in torch.randperm(len(graphs), generator=choice).tolist():
                 x, adjacency = graphs[index]
-                other, structure = x, adjacency
                 if len(graphs) > 1:
                     away = 1 + int(torch.randint(len(graphs) - 1, (), generator=choice))
                     other, structure = graphs[(index + away) % len(graphs)]
                 else:
-                    other = x[torch.randperm(len(x), generator=draws, device=device)]
+                    order = torch.randperm(len(x), generator=draws, device=device)
+                    other, structure = x[order], adjacency
                 corrupted = encoder(drop_values(other, self.feature_drop, draws), structure)
-                total += self._step(adam, loss_of(encoder(x, adjacency), corrupted))
-            _finite(total, epoch)
+                total += descend(adam, loss_of(encoder(x, adjacency), corrupted))
+            require_finite(total, "DgiInductive", f"the loss is not finite in epoch {epoch + 1}")
             on_epoch(epoch + 1, self.epochs)
         with torch.no_grad():
             return torch.cat([encoder(*graph) for graph in everything]).cpu().numpy()
@@ -218,28 +222,29 @@ class DgiInductive:
     def _large_graph(
         self, graph: Graph, seed: int, device: torch.device, on_epoch: OnEpoch
     ) -> Rows:
-        x, indptr, indices = self._csr(training_graph(graph, inductive=self.inductive), device)
+        seen = training_graph(graph, inductive=self.inductive)
+        x, indptr, indices = dense_csr(seen, device, self.feature_scaling)
         fan_outs = (self.samples_1, self.samples_2, self.samples_3)
         encoder = SampledEncoder(x.shape[1], self.dim, len(fan_outs), generator(seed, "weights"))
         encoder = encoder.to(device)
         loss_of = InfomaxLoss(self.dim, generator(seed, "discriminator")).to(device)
         adam = self._adam(encoder, loss_of, device)
         draws = generator(seed, "shuffle", device=device)
-        steps = -(-len(x) // self.batch_nodes)
         for epoch in range(self.epochs):
-            order = torch.randperm(len(x), generator=generator(seed, "batches", epoch))
             total = torch.zeros((), device=device)
-            for step, nodes in enumerate(order.to(device).tensor_split(steps)):
+            parts = batches(len(x), self.batch_nodes, seed=seed, epoch=epoch, device=device)
+            for step, nodes in enumerate(parts):
                 step_seed = derive(seed, "step", epoch, step)
                 tree = sample_tree(indptr, indices, nodes, fan_outs=fan_outs, seed=step_seed)
                 levels = [level.view(len(nodes), -1) for level in tree.levels]
                 h = encoder.on_patches(x, levels)
                 corrupted = encoder.on_patches(x, shuffled(levels, draws))
-                total += self._step(adam, loss_of(h, corrupted))
-            _finite(total, epoch)
+                total += descend(adam, loss_of(h, corrupted))
+            require_finite(total, "DgiInductive", f"the loss is not finite in epoch {epoch + 1}")
             on_epoch(epoch + 1, self.epochs)
         with torch.no_grad():
-            return encoder.on_graph(*self._csr(graph, device)).cpu().numpy()
+            csr = dense_csr(graph, device, self.feature_scaling)
+            return encoder.on_graph(*csr).cpu().numpy()
 
     def _adam(
         self, encoder: nn.Module, loss_of: nn.Module, device: torch.device
@@ -247,20 +252,9 @@ class DgiInductive:
         parameters = [*encoder.parameters(), *loss_of.parameters()]
         return torch.optim.Adam(parameters, lr=self.learning_rate, fused=device.type == "cuda")
 
-    def _step(self, adam: torch.optim.Adam, loss: Tensor) -> Tensor:
-        adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        adam.step()
-        return loss.detach()
-
     def _tensors(self, graph: Graph, device: torch.device) -> tuple[Tensor, Adjacency]:
         x, adjacency = graph_tensors(graph, device=device, feature_scaling=self.feature_scaling)
-        return x if isinstance(x, Tensor) else x.to_dense(), adjacency
-
-    def _csr(self, graph: Graph, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        x = feature_tensor(graph, device=device, feature_scaling=self.feature_scaling)
-        dense = x if isinstance(x, Tensor) else x.to_dense()
-        return dense, borrow(graph.indptr).to(device), borrow(graph.indices).to(device)
+        return dense(x), adjacency
 
 
 def shuffled(levels: list[Tensor], draws: torch.Generator) -> list[Tensor]:
@@ -275,11 +269,6 @@ def shuffled(levels: list[Tensor], draws: torch.Generator) -> list[Tensor]:
     keys = torch.rand(patches.shape, generator=draws, device=patches.device)
     mixed = patches.gather(1, keys.argsort(1))
     return list(torch.split(mixed, [level.shape[1] for level in levels], dim=1))
-
-
-def _finite(total: Tensor, epoch: int) -> None:
-    if not bool(total.isfinite()):
-        raise TrainingError(f"DgiInductive: the loss is not finite in epoch {epoch + 1}")
 
 
 BASELINE = Baseline(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from graphcl.baselines.fitting import Symmetric, check_fields, require_finite
+from graphcl.baselines.fitting import Symmetric, check_fields, descend, require_finite
 from graphcl.baselines.inputs import require_one_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.graphs.tensors import graph_tensors
@@ -68,12 +68,9 @@ class EPB:
         others = generator(seed, "ep-b", "others", device=device)
         for epoch in range(1, self.epochs + 1):
             optimiser.param_groups[0]["lr"] = self.learning_rate * (1 - (epoch - 1) / self.epochs)
-            optimiser.zero_grad()
             size = (graph.num_nodes,)
             u = torch.randint(graph.num_nodes, size, generator=others, device=device)
-            loss = words.loss(u, self.margin) + identity.loss(u, self.margin)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            descend(optimiser, words.loss(u, self.margin) + identity.loss(u, self.margin))
             on_epoch(epoch, self.epochs)
         with torch.no_grad():
             z = torch.cat([words.representation(), identity.representation()], dim=1)

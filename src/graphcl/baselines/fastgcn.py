@@ -19,16 +19,20 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from graphcl.baselines.fitting import (
+    batches,
+    check_fields,
+    dense,
+    descend,
     drop_values,
     labelled_score,
     predicted,
+    require_finite,
     supervised_loss,
     targets,
 )
 from graphcl.baselines.inputs import Labelled, whole_graph
 from graphcl.baselines.protocol import Baseline, Data, Labels, OnEpoch, silent
 from graphcl.encoders import glorot
-from graphcl.errors import TrainingError, require
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import feature_tensor
 from graphcl.kernels.adjacency import Adjacency, csr_matmul
@@ -136,10 +140,8 @@ class FastGcn:
     feature_scaling: str = "none"
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "samples", "batch_nodes", "epochs", "patience"):
-            value = getattr(self, name)
-            require(value >= 1, "FastGcn", name, "at least 1", value)
-        require(0 <= self.dropout < 1, "FastGcn", "dropout", "in [0, 1)", self.dropout)
+        names = ("hidden", "samples", "batch_nodes", "epochs", "patience", "dropout")
+        check_fields("FastGcn", **{name: getattr(self, name) for name in names})
 
     def fit_predict(
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
@@ -159,23 +161,19 @@ class FastGcn:
         ]
         adam = torch.optim.Adam(groups, lr=self.learning_rate, fused=device.type == "cuda")
         draws = generator(seed, "samples", device=device)
-        steps = -(-len(train) // self.batch_nodes)
         best, best_score, best_epoch = torch.empty(0), -1.0, 0
         for epoch in range(self.epochs):
-            order = torch.randperm(len(train), generator=generator(seed, "batches", epoch))
-            for part in order.to(device).tensor_split(steps):
+            size = self.batch_nodes
+            for part in batches(len(train), size, seed=seed, epoch=epoch, device=device):
                 rows = train[part]
                 nodes, weight = graph.sample(rows, self.samples, draws)
                 h = weights(drop_values(pooled[nodes], self.dropout, draws))
                 logits = (graph.entries(rows, nodes) * weight) @ h
-                loss = supervised_loss(logits, y[part])
-                adam.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                adam.step()
+                descend(adam, supervised_loss(logits, y[part]))
             with torch.no_grad():
                 logits = whole @ weights(all_pooled)
-            if not bool(logits.isfinite().all()):
-                raise TrainingError(f"FastGcn: a prediction is not finite after epoch {epoch + 1}")
+            problem = f"a prediction is not finite after epoch {epoch + 1}"
+            require_finite(logits, "FastGcn", problem)
             reached = labelled_score(logits[val], val_y)
             if reached > best_score:
                 best, best_score, best_epoch = logits, reached, epoch
@@ -188,7 +186,7 @@ class FastGcn:
         """Returns Â and ÂX."""
         pool = NormalisedAdjacency.of(graph, device)
         x = feature_tensor(graph, device=device, feature_scaling=self.feature_scaling)
-        return pool, pool @ (x if isinstance(x, Tensor) else x.to_dense())
+        return pool, pool @ dense(x)
 
 
 _CITATIONS = {"hidden": 16, "dropout": 0.5, "feature_scaling": "row"}

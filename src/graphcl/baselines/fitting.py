@@ -11,10 +11,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from graphcl.baselines.protocol import Labels
 from graphcl.errors import TrainingError, require
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import feature_tensor
 from graphcl.graphs.validation import IntArray
 from graphcl.kernels.adjacency import Adjacency, csr_matmul
+from graphcl.kernels.buffers import borrow
 from graphcl.kernels.features import Features
-from graphcl.seeding import derive
+from graphcl.seeding import derive, generator
 
 CHECK_EVERY = 10  # epochs between two reads of a value on the device, each of which waits for it
 
@@ -65,6 +68,35 @@ def drop_values(h: Tensor, rate: float, generator: torch.Generator) -> Tensor:
     return h * keep / (1 - rate)
 
 
+def dense(x: Features) -> Tensor:
+    """Returns features as a dense table."""
+    return x if isinstance(x, Tensor) else x.to_dense()
+
+
+def dense_csr(
+    graph: Graph, device: torch.device, feature_scaling: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns a graph on `device`: dense features, CSR row pointers and column indices."""
+    x = feature_tensor(graph, device=device, feature_scaling=feature_scaling)
+    return dense(x), borrow(graph.indptr).to(device), borrow(graph.indices).to(device)
+
+
+def batches(
+    count: int, size: int, *, seed: int, epoch: int, device: torch.device
+) -> tuple[Tensor, ...]:
+    """Returns the numbers below `count` in an epoch's random order, at most `size` at a time."""
+    order = torch.randperm(count, generator=generator(seed, "batches", epoch))
+    return order.to(device).tensor_split(-(-count // size))
+
+
+def descend(optimiser: torch.optim.Optimizer, loss: Tensor) -> Tensor:
+    """Takes one step along the gradient of `loss` and returns the loss without the gradient."""
+    optimiser.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+    return loss.detach()
+
+
 def targets(y: IntArray, device: torch.device) -> Tensor:
     """Returns class numbers as int64, or several labels per node as float32."""
     tensor = torch.tensor(y, device=device)
@@ -94,14 +126,12 @@ def predicted(logits: Tensor, *, several: bool) -> Labels:
     return array
 
 
-def require_finite(result: Tensor, owner: str) -> None:
-    """Checks that a training has not diverged.
-
-    Raises:
-        TrainingError: a value of `result` is not finite.
-    """
+def require_finite(
+    result: Tensor, owner: str, problem: str = "the result is not finite; lower the learning rate"
+) -> None:
+    """Checks that a training has not diverged; raises a `TrainingError` if it has."""
     if not bool(result.isfinite().all()):
-        raise TrainingError(f"{owner}: the result is not finite; lower the learning rate")
+        raise TrainingError(f"{owner}: {problem}")
 
 
 class EarlyStopping:

@@ -24,16 +24,19 @@ from torch.nn.functional import leaky_relu
 
 from graphcl.baselines.edge_attention import EdgePattern, edge_attention, neighbour_max
 from graphcl.baselines.fitting import (
+    check_fields,
+    dense,
+    descend,
     drop_values,
     labelled_score,
     predicted,
+    require_finite,
     supervised_loss,
     targets,
 )
 from graphcl.baselines.inputs import Labelled
 from graphcl.baselines.protocol import Baseline, Data, Labels, OnEpoch, silent
 from graphcl.encoders import glorot
-from graphcl.errors import TrainingError, require
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
@@ -125,9 +128,8 @@ class Part(NamedTuple):
     def of(cls, graph: Graph, device: torch.device) -> "Part":
         """Returns a graph without labels that may be used."""
         x, adjacency = graph_tensors(graph, device=device)
-        dense = x if isinstance(x, Tensor) else x.to_dense()
         empty = torch.empty(0, dtype=torch.int64, device=device)
-        return cls(dense, adjacency, EdgePattern.of(adjacency), empty, empty)
+        return cls(dense(x), adjacency, EdgePattern.of(adjacency), empty, empty)
 
     def labelled(self, y: IntArray | None, nodes: IntArray | None = None) -> "Part":
         """Returns the graph with the labels `y` of `nodes`; None means all labelled nodes."""
@@ -180,10 +182,8 @@ class Gaan:
     inductive: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("layers", "dim", "heads", "epochs", "validate_every"):
-            value = getattr(self, name)
-            require(value >= 1, "Gaan", name, "at least 1", value)
-        require(0 <= self.dropout < 1, "Gaan", "dropout", "in [0, 1)", self.dropout)
+        names = ("layers", "dim", "heads", "epochs", "validate_every", "dropout")
+        check_fields("Gaan", **{name: getattr(self, name) for name in names})
 
     def fit_predict(
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
@@ -270,23 +270,15 @@ class _Steps:
         self._recorded.clear()
 
     def _step(self, part: Part) -> Tensor:
-        self._adam.zero_grad()
-        loss = _loss(self._model, part, self._draws)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._adam.step()
-        return loss.detach()
-
-
-def _loss(model: GaanModel, part: Part, draws: torch.Generator) -> Tensor:
-    return supervised_loss(model(part, draws).index_select(0, part.nodes), part.y)
+        logits = self._model(part, self._draws).index_select(0, part.nodes)
+        return descend(self._adam, supervised_loss(logits, part.y))
 
 
 @torch.no_grad()
 def _validate(model: GaanModel, parts: list[Part], epoch: int) -> float:
     """Returns the score on the labelled nodes of `parts`; unlike a step, it waits for the GPU."""
     logits = torch.cat([model(part).index_select(0, part.nodes) for part in parts])
-    if not bool(logits.isfinite().all()):
-        raise TrainingError(f"Gaan: a prediction is not finite after epoch {epoch + 1}")
+    require_finite(logits, "Gaan", f"a prediction is not finite after epoch {epoch + 1}")
     return labelled_score(logits, torch.cat([part.y for part in parts]))
 
 

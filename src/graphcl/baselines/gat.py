@@ -10,6 +10,8 @@ from torch.nn.functional import cross_entropy, dropout, elu
 from graphcl.baselines.fitting import (
     EarlyStopping,
     check_fields,
+    dense,
+    descend,
     feature_dropout,
     require_finite,
     seeded,
@@ -64,7 +66,7 @@ class GAT:
         graph = require_one_graph(data, "gat")
         labels = visible_labels(graph, "gat")
         x, adjacency = graph_tensors(graph, device=device, feature_scaling="row")
-        dense = x if isinstance(x, Tensor) else x.to_dense()
+        whole = dense(x)
         nodes = torch.arange(graph.num_nodes, device=device)
         edge_index = torch.cat([adjacency.edge_index(), nodes.expand(2, -1)], dim=1)
         y, train, val = (borrow(part).to(device) for part in labels[:3])
@@ -74,16 +76,13 @@ class GAT:
                 model.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay
             )
             stopping = EarlyStopping(model, patience=self.patience)
-            best_loss, best_accuracy = dense.new_tensor(torch.inf), dense.new_tensor(0.0)
+            best_loss, best_accuracy = whole.new_tensor(torch.inf), whole.new_tensor(0.0)
             for epoch in range(1, self.epochs + 1):
                 model.train()
-                optimiser.zero_grad()
-                cross_entropy(
-                    model(feature_dropout(x, self.dropout), edge_index)[train], y[train]
-                ).backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
+                scores = model(feature_dropout(x, self.dropout), edge_index)[train]
+                descend(optimiser, cross_entropy(scores, y[train]))
                 with torch.no_grad():
-                    scores = model.eval()(dense, edge_index)[val]
+                    scores = model.eval()(whole, edge_index)[val]
                     loss = cross_entropy(scores, y[val])
                     accuracy = (scores.argmax(1) == y[val]).float().mean()
                 lower, higher = loss <= best_loss, accuracy >= best_accuracy
@@ -96,7 +95,7 @@ class GAT:
         require_finite(loss, "gat")
         stopping.restore()
         with torch.no_grad():
-            scores = model.eval()(dense, edge_index)
+            scores = model.eval()(whole, edge_index)
         return cast("Labels", scores.argmax(1).cpu().numpy())
 
 

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
-from graphcl.baselines.fitting import check_fields, feature_dropout, require_finite, seeded
+from graphcl.baselines.fitting import (
+    check_fields,
+    dense,
+    descend,
+    feature_dropout,
+    require_finite,
+    seeded,
+)
 from graphcl.baselines.inputs import require_one_graph, visible_labels
 from graphcl.baselines.protocol import Baseline, Data, Labels, OnEpoch, silent
 from graphcl.graphs.tensors import graph_tensors
@@ -50,7 +57,6 @@ class GCN:
         graph = require_one_graph(data, "gcn")
         labels = visible_labels(graph, "gcn")
         x, adjacency = graph_tensors(graph, device=device, feature_scaling="row")
-        dense = x if isinstance(x, Tensor) else x.to_dense()
         edges = adjacency.weighted_edge_index()
         train = borrow(labels.train).to(device)
         y = borrow(labels.y).to(device)[train]
@@ -62,13 +68,11 @@ class GCN:
                 [decayed, {"params": model.second.parameters()}], lr=self.learning_rate
             )
             for epoch in range(1, self.epochs + 1):
-                optimiser.zero_grad()
                 scores = model(feature_dropout(x, self.dropout), *edges)
-                cross_entropy(scores[train], y).backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
+                descend(optimiser, cross_entropy(scores[train], y))
                 on_epoch(epoch, self.epochs)
         with torch.no_grad():
-            scores = model.eval()(dense, *edges)
+            scores = model.eval()(dense(x), *edges)
         require_finite(scores, "gcn")
         return cast("Labels", scores.argmax(1).cpu().numpy())
 

@@ -9,29 +9,140 @@ other pairs dissimilar (equation 1):
 
 where v is a node of a walk from u and :math:`P_n \propto \mathrm{degree}^{3/4}`. There are two
 layers, with 25 and 10 sampled neighbours; embeddings have 2 · 128 columns and length 1.
+
+A layer is one of four aggregators (section 3.3): it computes a node's next row from its own row and
+those of f sampled neighbours. All but `Gcn` concatenate the node's own row and the neighbourhood's
+(line 5 of algorithm 1): :math:`h_v \leftarrow \sigma(W \cdot \mathrm{concat}(h_v, h_{N(v)}))`. W
+is split into two blocks of `dim` columns each, as in the authors' code. The caller applies σ.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, relu, softplus
 
-from graphcl.baselines.graphsage_aggregators import AGGREGATORS, build_aggregators
+from graphcl.baselines.fitting import (
+    batches,
+    check_fields,
+    dense_csr,
+    descend,
+    require_finite,
+)
 from graphcl.baselines.inputs import training_graph, whole_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
-from graphcl.errors import TrainingError, require
+from graphcl.encoders import glorot
+from graphcl.errors import require
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.tensors import feature_tensor
-from graphcl.kernels.buffers import borrow
 from graphcl.kernels.counter import WORD, draw, positions, stream_key
 from graphcl.kernels.neighbours import sample_neighbours
 from graphcl.sampling import sample_tree
 from graphcl.seeding import derive, generator
 
+AGGREGATORS = ("gcn", "mean", "lstm", "pool")
 _BLOCK = 1 << 14  # nodes embedded at a time
+
+
+class Gcn(nn.Module):
+    r""":math:`W \cdot \mathrm{mean}(\{h_v\} \cup \{h_u, u \in N(v)\})`, equation 2; no concat."""
+
+    def __init__(self, inputs: int, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(inputs, 2 * dim))
+
+    def forward(self, own: Tensor, around: Tensor) -> Tensor:
+        """Returns ``[n, 2 dim]`` for rows ``[n, inputs]`` and neighbours ``[n, f, inputs]``."""
+        mean: Tensor = (own + around.sum(1)) / (1 + around.shape[1])
+        return mean @ self.weight
+
+
+class Mean(nn.Module):
+    r""":math:`[W_1 h_v \| W_2\, \mathrm{mean}_u\, h_u]`."""
+
+    def __init__(self, inputs: int, dim: int) -> None:
+        super().__init__()
+        self.own = nn.Parameter(torch.empty(inputs, dim))
+        self.weight = nn.Parameter(torch.empty(inputs, dim))
+
+    def forward(self, own: Tensor, around: Tensor) -> Tensor:
+        """Returns ``[n, 2 dim]`` for rows ``[n, inputs]`` and neighbours ``[n, f, inputs]``."""
+        return torch.cat([own @ self.own, around.mean(1) @ self.weight], dim=1)
+
+
+class Pool(nn.Module):
+    r""":math:`[W_1 h_v \| W_2 \max_u \mathrm{ReLU}(W_p h_u + b)]`, equation 3."""
+
+    def __init__(self, inputs: int, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.pool = nn.Parameter(torch.empty(inputs, hidden))
+        self.pool_bias = nn.Parameter(torch.empty(hidden))
+        self.own = nn.Parameter(torch.empty(inputs, dim))
+        self.weight = nn.Parameter(torch.empty(hidden, dim))
+
+    def forward(self, own: Tensor, around: Tensor) -> Tensor:
+        """Returns ``[n, 2 dim]`` for rows ``[n, inputs]`` and neighbours ``[n, f, inputs]``."""
+        # ReLU and the bias are monotone, so they can follow the maximum, on f times fewer rows.
+        largest = relu((around @ self.pool).amax(1) + self.pool_bias)
+        return torch.cat([own @ self.own, largest @ self.weight], dim=1)
+
+
+class Lstm(nn.Module):
+    r""":math:`[W_1 h_v \| W_2\, \mathrm{LSTM}(h_{u_1}, \ldots, h_{u_f})]`, its last state.
+
+    It reads the neighbours in the random order in which they were drawn, as in the paper.
+    """
+
+    def __init__(self, inputs: int, dim: int, hidden: int) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):  # PyTorch's own draws are replaced by `glorot`
+            self.lstm = nn.LSTM(inputs, hidden, batch_first=True)
+        self.own = nn.Parameter(torch.empty(inputs, dim))
+        self.weight = nn.Parameter(torch.empty(hidden, dim))
+
+    def forward(self, own: Tensor, around: Tensor) -> Tensor:
+        """Returns ``[n, 2 dim]`` for rows ``[n, inputs]`` and neighbours ``[n, f, inputs]``."""
+        _, (last, _) = self.lstm(around)
+        return torch.cat([own @ self.own, last[0] @ self.weight], dim=1)
+
+
+def build_aggregators(
+    name: str,
+    num_features: int,
+    *,
+    dim: int,
+    layers: int,
+    pool_dim: int,
+    lstm_dim: int,
+    generator: torch.Generator,
+) -> nn.ModuleList:
+    """Returns new layers with ``2 dim`` outputs each, Glorot weights and zero biases.
+
+    Args:
+        name: one of `AGGREGATORS`.
+        num_features: P, the width of the input.
+        dim: width of each half of a layer's output.
+        layers: K.
+        pool_dim: width of the rows that `pool` takes the maximum over.
+        lstm_dim: width of the state of `lstm`.
+        generator: a CPU generator; it alone decides the weights.
+    """
+    kinds: dict[str, Any] = {
+        "gcn": lambda inputs: Gcn(inputs, dim),
+        "mean": lambda inputs: Mean(inputs, dim),
+        "lstm": lambda inputs: Lstm(inputs, dim, lstm_dim),
+        "pool": lambda inputs: Pool(inputs, dim, pool_dim),
+    }
+    module = nn.ModuleList(kinds[name](num_features if k == 0 else 2 * dim) for k in range(layers))
+    glorot(module, generator)
+    for parameter_name, parameter in module.named_parameters():
+        if parameter.ndim == 1:  # PyTorch's LSTM calls its biases bias_hh_l0 and bias_ih_l0
+            assert "bias" in parameter_name
+            nn.init.zeros_(parameter)
+    return module
 
 
 @dataclass(frozen=True)
@@ -83,15 +194,15 @@ class GraphSage:
         owner = "GraphSage"
         require(self.aggregator in AGGREGATORS, owner, "aggregator", known, self.aggregator)
         require(self.walk_length >= 2, owner, "walk_length", "at least 2", self.walk_length)
-        for name in ("dim", "samples_1", "samples_2", "negatives", "batch_nodes", "epochs"):
-            value = getattr(self, name)
-            require(value >= 1, owner, name, "at least 1", value)
+        names = ("dim", "samples_1", "samples_2", "negatives", "batch_nodes", "epochs")
+        check_fields(owner, **{name: getattr(self, name) for name in names})
 
     def embed(
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
     ) -> Rows:
         """Returns embeddings of length 1, ``[num_nodes, 2 dim]``."""
-        x, indptr, indices = self._tensors(training_graph(data, inductive=self.inductive), device)
+        graph = training_graph(data, inductive=self.inductive)
+        x, indptr, indices = dense_csr(graph, device, self.feature_scaling)
         layers = build_aggregators(
             self.aggregator,
             x.shape[1],
@@ -105,11 +216,10 @@ class GraphSage:
             layers.parameters(), lr=self.learning_rate, fused=device.type == "cuda"
         )
         likelihood = negative_distribution(indptr)
-        steps = -(-(len(indptr) - 1) // self.batch_nodes)
         for epoch in range(self.epochs):
-            order = torch.randperm(len(indptr) - 1, generator=generator(seed, "batches", epoch))
             total = x.new_zeros(())
-            for step, nodes in enumerate(order.to(device).tensor_split(steps)):
+            parts = batches(len(x), self.batch_nodes, seed=seed, epoch=epoch, device=device)
+            for step, nodes in enumerate(parts):
                 step_seed = derive(seed, "step", epoch, step)
                 other = co_occurring(
                     indptr, indices, nodes, length=self.walk_length, seed=step_seed
@@ -119,19 +229,10 @@ class GraphSage:
                 z = self._encode(layers, x, indptr, indices, batch, seed=step_seed)
                 near, far = z[len(nodes) : 2 * len(nodes)], z[2 * len(nodes) :]
                 loss = walk_loss(z[: len(nodes)], near, far, counts=nodes != other)
-                adam.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                adam.step()
-                total += loss.detach()
-            if not bool(total.isfinite()):
-                raise TrainingError(f"GraphSage: the loss is not finite in epoch {epoch + 1}")
+                total += descend(adam, loss)
+            require_finite(total, "GraphSage", f"the loss is not finite in epoch {epoch + 1}")
             on_epoch(epoch + 1, self.epochs)
         return self._embed_all(layers, whole_graph(data), seed=seed, device=device)
-
-    def _tensors(self, graph: Graph, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        x = feature_tensor(graph, device=device, feature_scaling=self.feature_scaling)
-        dense = x if isinstance(x, Tensor) else x.to_dense()
-        return dense, borrow(graph.indptr).to(device), borrow(graph.indices).to(device)
 
     def _encode(
         self,
@@ -158,7 +259,7 @@ class GraphSage:
         self, layers: Iterable[nn.Module], graph: Graph, *, seed: int, device: torch.device
     ) -> Rows:
         """Embeds all nodes layer by layer, so that a row that many nodes use is computed once."""
-        h, indptr, indices = self._tensors(graph, device)
+        h, indptr, indices = dense_csr(graph, device, self.feature_scaling)
         samples = (self.samples_1, self.samples_2)
         for number, (layer, fan_out) in enumerate(zip(layers, samples, strict=True)):
             h = relu(h) if number else h
@@ -222,30 +323,14 @@ def walk_loss(z: Tensor, near: Tensor, far: Tensor, *, counts: Tensor) -> Tensor
     return ((attraction + repulsion) * counts).sum() / counts.sum().clamp(min=1)
 
 
-@dataclass(frozen=True)
-class GraphSageGcn(GraphSage):
-    """GraphSAGE-GCN."""
-
-    aggregator: str = "gcn"
-
-
-@dataclass(frozen=True)
-class GraphSageLstm(GraphSage):
-    """GraphSAGE-LSTM."""
-
-    aggregator: str = "lstm"
-
-
-@dataclass(frozen=True)
-class GraphSagePool(GraphSage):
-    """GraphSAGE-pool."""
-
-    aggregator: str = "pool"
-
-
 PAPER = "Hamilton, Ying & Leskovec, Inductive Representation Learning on Large Graphs, NeurIPS 2017"
-_REDDIT = {"reddit": {"inductive": True}}
-GCN = Baseline("graphsage-gcn", "GraphSAGE-GCN", GraphSageGcn, _REDDIT, PAPER)
-MEAN = Baseline("graphsage-mean", "GraphSAGE-mean", GraphSage, _REDDIT, PAPER)
-LSTM = Baseline("graphsage-lstm", "GraphSAGE-LSTM", GraphSageLstm, _REDDIT, PAPER)
-POOL = Baseline("graphsage-pool", "GraphSAGE-pool", GraphSagePool, _REDDIT, PAPER)
+GCN, MEAN, LSTM, POOL = (
+    Baseline(
+        f"graphsage-{name.lower()}",
+        f"GraphSAGE-{name}",
+        partial(GraphSage, aggregator=name.lower()),
+        settings={"reddit": {"inductive": True}},
+        paper=PAPER,
+    )
+    for name in ("GCN", "mean", "LSTM", "pool")
+)
