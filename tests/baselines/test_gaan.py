@@ -29,7 +29,7 @@ def small(**fields):
 
 def test_a_layer_is_the_papers_equations(graph):
     torch.manual_seed(0)
-    layer = GatedAttention(12, 5, heads=2, key_dim=3, value_dim=4, max_dim=6)
+    layer = GatedAttention(small(heads=2, key_dim=3, value_dim=4, max_dim=6), 12, 5)
     part = Part.of(graph, CPU)
     h = part.x
     q, k, v, m = layer.project(h).split([6, 6, 8, 6], dim=1)

@@ -171,7 +171,8 @@ def rows():
 
 def layer(name):
     draws = torch.Generator().manual_seed(0)
-    layers = build_aggregators(name, 5, dim=4, layers=2, pool_dim=6, lstm_dim=3, generator=draws)
+    method = GraphSage(aggregator=name, dim=4, pool_dim=6, lstm_dim=3)
+    layers = build_aggregators(method, 5, draws)
     assert len(layers) == 2
     return layers[0]
 

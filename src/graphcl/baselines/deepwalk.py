@@ -139,14 +139,7 @@ def random_walks(indptr: Nodes, indices: Nodes, starts: Nodes, *, length: int, s
 
     Each neighbour of a node is equally likely to be the next. A draw depends only on the seed and
     the step's position, so the number of threads does not matter. A walk from a node without
-    neighbours stays there.
-
-    Args:
-        indptr: CSR row pointers of the graph.
-        indices: CSR column indices.
-        starts: node numbers; repeats are allowed.
-        length: nodes in a walk.
-        seed: decides every step.
+    neighbours stays there. The graph is CSR; `starts` may repeat nodes.
     """
     walks = np.empty((len(starts), length), dtype=np.int64)
     key = stream_key(seed, "walks")

@@ -24,9 +24,7 @@ from graphcl.seeding import generator
 class Discriminator(nn.Module):
     r"""Scores pairs of a node and a summary: :math:`h^\top M s + c`, before the sigmoid.
 
-    Args:
-        dim: width of the embeddings and of the summary.
-        draw: generator for M, which is drawn by Glorot's rule.
+    M is drawn by Glorot's rule.
     """
 
     def __init__(self, dim: int, *, draw: torch.Generator) -> None:
@@ -45,10 +43,8 @@ def infomax_loss(discriminator: Discriminator, h: Tensor, corrupted: Tensor) -> 
     .. math:: s = \sigma\Big(\frac1N \sum_u h_u\Big), \qquad
         L = -\frac{1}{2N} \sum_u \log D(h_u, s) + \log(1 - D(\tilde h_u, s))
 
-    Args:
-        discriminator: D, which scores a node against the summary s.
-        h: embeddings of the graph, ``[N, dim]``.
-        corrupted: embeddings of the corrupted graph, ``[N, dim]``.
+    D is the discriminator; `h` and `corrupted` are the embeddings of the graph and of the corrupted
+    graph, ``[N, dim]`` each.
     """
     summary = h.mean(0).sigmoid()
     scores = torch.cat([discriminator(h, summary), discriminator(corrupted, summary)])

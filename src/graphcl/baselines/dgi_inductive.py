@@ -92,11 +92,9 @@ class SampledEncoder(nn.Module):
         return self.activations[number](torch.cat(halves, dim=1))  # type: ignore[no-any-return]
 
     def on_patches(self, x: Tensor, levels: list[Tensor]) -> Tensor:
-        """Returns the embeddings of the patches' centres, ``[M, dim]``.
+        """Returns the embeddings of the patches' centres, ``[M, dim]``, for the graph's features.
 
-        Args:
-            x: features of the graph.
-            levels: node numbers, ``[M, 1]``, ``[M, f_1]``, ``[M, f_1 f_2]`` and so on.
+        `levels` are node numbers, ``[M, 1]``, ``[M, f_1]``, ``[M, f_1 f_2]`` and so on.
         """
         # A layer joins each level with the one below it, so one level fewer is left after it.
         rows = []
@@ -258,12 +256,7 @@ class DgiInductive:
 
 
 def shuffled(levels: list[Tensor], draws: torch.Generator) -> list[Tensor]:
-    """Returns the patches with their nodes, and so their features, randomly permuted.
-
-    Args:
-        levels: node numbers, a row per patch, as in `SampledEncoder.on_patches`.
-        draws: a generator on the same device.
-    """
+    """Returns the patches of `on_patches` with their nodes, and so features, randomly permuted."""
     # Sorting random keys gives every row its own permutation, in one call for all patches.
     patches = torch.cat(levels, dim=1)
     keys = torch.rand(patches.shape, generator=draws, device=patches.device)

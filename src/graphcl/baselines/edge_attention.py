@@ -130,14 +130,8 @@ class _NeighbourMax(torch.autograd.Function):
 def edge_attention(q: Tensor, k: Tensor, v: Tensor, pattern: EdgePattern) -> Tensor:
     """Returns the attention of the module's docstring over each node and its neighbours.
 
-    Args:
-        q: queries, ``[num_nodes, heads, d]``.
-        k: keys, ``[num_nodes, heads, d]``.
-        v: values, ``[num_nodes, heads, d_v]``.
-        pattern: the graph.
-
-    Returns:
-        ``[num_nodes, heads, d_v]``.
+    Queries `q` and keys `k` are ``[num_nodes, heads, d]``; values `v` and the result are
+    ``[num_nodes, heads, d_v]``.
     """
     return cast("Tensor", _EdgeAttention.apply(q, k, v, pattern))  # type: ignore[no-untyped-call]
 

@@ -81,13 +81,8 @@ class EPB:
 class _LabelType(nn.Module):
     """The embeddings of one type of labels.
 
-    Args:
-        counts: weight of each label at each node, ``[num_nodes, labels]``; None if the only label
-            of node v is v.
-        num_labels: number of labels.
-        dim: width of an embedding.
-        adjacency: the graph.
-        draw: generator for the initial embeddings.
+    `counts` is the weight of each label at each node, ``[num_nodes, num_labels]``; None if the only
+    label of node v is v.
     """
 
     def __init__(

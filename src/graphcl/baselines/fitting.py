@@ -34,11 +34,7 @@ def seeded(seed: int, name: str, device: torch.device) -> Iterator[None]:
 
 
 def check_fields(owner: str, **values: Any) -> None:
-    """Checks hyperparameters; a name has the same bounds in every baseline.
-
-    Raises:
-        ParameterError: a value is out of bounds.
-    """
+    """Checks hyperparameters; a name has the same bounds in every baseline."""
     for name, value in values.items():
         if name == "dropout":
             require(0 <= value < 1, owner, name, "in [0, 1)", value)
@@ -139,10 +135,6 @@ class EarlyStopping:
 
     Its state is in tensors on the device, so `update` never waits. Once patience has run out,
     `update` keeps nothing more, so a late check of `stopped` does not change the result.
-
-    Args:
-        module: the module whose parameters are kept.
-        patience: stop after this many epochs without improvement.
     """
 
     def __init__(self, module: nn.Module, *, patience: int) -> None:
@@ -153,12 +145,7 @@ class EarlyStopping:
 
     @torch.no_grad()
     def update(self, *, keep: Tensor, improved: Tensor) -> None:
-        """Records an epoch.
-
-        Args:
-            keep: a boolean on the device: whether to keep the current weights.
-            improved: a boolean on the device: whether to restart the count.
-        """
+        """Records an epoch: whether to keep the current weights, whether to restart the count."""
         running = self._waited < self._patience
         keep = keep & running
         for kept, parameter in zip(self._kept, self._parameters, strict=True):

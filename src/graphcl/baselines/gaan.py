@@ -51,24 +51,17 @@ SLOPE = 0.1  # negative slope of LeakyReLU
 class GatedAttention(nn.Module):
     """One layer: the three equations above, where each node is among its own neighbours.
 
-    Args:
-        inputs: width of the input.
-        outputs: width of the output.
-        heads: K.
-        key_dim: d_a, width of a head's queries and keys.
-        value_dim: d_v, width of a head's values.
-        max_dim: d_m, width of the rows that the maximum is taken over.
+    `method` has the number of heads and their widths.
     """
 
-    def __init__(
-        self, inputs: int, outputs: int, *, heads: int, key_dim: int, value_dim: int, max_dim: int
-    ) -> None:
+    def __init__(self, method: "Gaan", inputs: int, outputs: int) -> None:
         super().__init__()
-        self._heads = heads
-        self._widths = [heads * key_dim, heads * key_dim, heads * value_dim, max_dim]
+        self._heads = heads = method.heads
+        keys, values = heads * method.key_dim, heads * method.value_dim
+        self._widths = [keys, keys, values, method.max_dim]
         self.project = nn.Linear(inputs, sum(self._widths))  # FC_q, FC_a, FC_v and FC_m in one
-        self.gate = nn.Linear(2 * inputs + max_dim, heads)
-        self.output = nn.Linear(inputs + heads * value_dim, outputs)
+        self.gate = nn.Linear(2 * inputs + method.max_dim, heads)
+        self.output = nn.Linear(inputs + values, outputs)
 
     def forward(self, h: Tensor, adjacency: Adjacency, pattern: EdgePattern) -> Tensor:
         """Returns ``[num_nodes, outputs]``, before the activation."""
@@ -92,14 +85,7 @@ class GaanModel(nn.Module):
         with torch.random.fork_rng(devices=[]):  # PyTorch's own draws are replaced by `glorot`
             self.embed = nn.Linear(num_features, method.embed_dim)
             self.layers = nn.ModuleList(
-                GatedAttention(
-                    method.dim if layer else method.embed_dim,
-                    method.dim,
-                    heads=method.heads,
-                    key_dim=method.key_dim,
-                    value_dim=method.value_dim,
-                    max_dim=method.max_dim,
-                )
+                GatedAttention(method, method.dim if layer else method.embed_dim, method.dim)
                 for layer in range(method.layers)
             )
             self.answer = nn.Linear(method.dim, num_outputs)
@@ -158,9 +144,9 @@ class Gaan:
         dim: width of their outputs.
         embed_dim: width of the features' first embedding.
         heads: K.
-        key_dim: d_a.
-        value_dim: d_v.
-        max_dim: d_m.
+        key_dim: d_a, width of a head's queries and keys.
+        value_dim: d_v, width of a head's values.
+        max_dim: d_m, width of the rows that the maximum is taken over.
         dropout: of each layer's input.
         learning_rate: Adam's at the start.
         epochs: passes over the training graphs.

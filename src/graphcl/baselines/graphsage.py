@@ -110,33 +110,20 @@ class Lstm(nn.Module):
 
 
 def build_aggregators(
-    name: str,
-    num_features: int,
-    *,
-    dim: int,
-    layers: int,
-    pool_dim: int,
-    lstm_dim: int,
-    generator: torch.Generator,
+    method: "GraphSage", num_features: int, generator: torch.Generator
 ) -> nn.ModuleList:
-    """Returns new layers with ``2 dim`` outputs each, Glorot weights and zero biases.
+    """Returns two new layers with ``2 dim`` outputs each, Glorot weights and zero biases.
 
-    Args:
-        name: one of `AGGREGATORS`.
-        num_features: P, the width of the input.
-        dim: width of each half of a layer's output.
-        layers: K.
-        pool_dim: width of the rows that `pool` takes the maximum over.
-        lstm_dim: width of the state of `lstm`.
-        generator: a CPU generator; it alone decides the weights.
+    The generator, which is on the CPU, alone decides the weights.
     """
     kinds: dict[str, Any] = {
-        "gcn": lambda inputs: Gcn(inputs, dim),
-        "mean": lambda inputs: Mean(inputs, dim),
-        "lstm": lambda inputs: Lstm(inputs, dim, lstm_dim),
-        "pool": lambda inputs: Pool(inputs, dim, pool_dim),
+        "gcn": Gcn,
+        "mean": Mean,
+        "lstm": partial(Lstm, hidden=method.lstm_dim),
+        "pool": partial(Pool, hidden=method.pool_dim),
     }
-    module = nn.ModuleList(kinds[name](num_features if k == 0 else 2 * dim) for k in range(layers))
+    kind, dim = kinds[method.aggregator], method.dim
+    module = nn.ModuleList(kind(inputs, dim) for inputs in (num_features, 2 * dim))
     glorot(module, generator)
     for parameter_name, parameter in module.named_parameters():
         if parameter.ndim == 1:  # PyTorch's LSTM calls its biases bias_hh_l0 and bias_ih_l0
@@ -203,15 +190,7 @@ class GraphSage:
         """Returns embeddings of length 1, ``[num_nodes, 2 dim]``."""
         graph = training_graph(data, inductive=self.inductive)
         x, indptr, indices = dense_csr(graph, device, self.feature_scaling)
-        layers = build_aggregators(
-            self.aggregator,
-            x.shape[1],
-            dim=self.dim,
-            layers=2,
-            pool_dim=self.pool_dim,
-            lstm_dim=self.lstm_dim,
-            generator=generator(seed, "weights"),
-        ).to(device)
+        layers = build_aggregators(self, x.shape[1], generator(seed, "weights")).to(device)
         adam = torch.optim.Adam(
             layers.parameters(), lr=self.learning_rate, fused=device.type == "cuda"
         )
@@ -312,11 +291,9 @@ def draw_negatives(cumulative: Tensor, count: int, *, seed: int) -> Tensor:
 def walk_loss(z: Tensor, near: Tensor, far: Tensor, *, counts: Tensor) -> Tensor:
     """Returns the loss in the module's docstring, averaged over the pairs.
 
-    Args:
-        z: embeddings of the nodes u, ``[M, d]``.
-        near: embeddings of the nodes that co-occur with them, ``[M, d]``.
-        far: embeddings of the negatives, which all pairs share, ``[Q, d]``.
-        counts: whether each pair counts; a pair of a node and itself should not.
+    The embeddings are those of the nodes u, ``[M, d]``, of the nodes that co-occur with them, and
+    of the negatives, which all pairs share, ``[Q, d]``. `counts` says whether each pair counts; a
+    pair of a node and itself should not.
     """
     attraction = softplus(-(z * near).sum(1))
     repulsion = softplus(z @ far.T).sum(1)

@@ -14,22 +14,14 @@ from graphcl.graphs.validation import IntArray
 
 
 def require_one_graph(data: Data, owner: str) -> Graph:
-    """Returns `data`, which must be one graph.
-
-    Raises:
-        GraphError: it is a collection; `owner` names the system that cannot use one.
-    """
+    """Returns `data`, which must be one graph; `owner` names the system that needs one."""
     if isinstance(data, GraphCollection):
         raise GraphError(f"{owner}: takes one graph; {data.name} has {len(data.graphs)}")
     return data
 
 
 def only_training_graph(data: Data, owner: str) -> Graph:
-    """Returns the graph to learn from: the one there is, or a collection's only training graph.
-
-    Raises:
-        GraphError: several training graphs; `owner` names the system that cannot use them.
-    """
+    """Returns the graph to learn from: the one there is, or a collection's only training graph."""
     if isinstance(data, GraphCollection) and len(data.train) == 1:
         return data.train[0]
     return require_one_graph(data, owner)
@@ -41,11 +33,9 @@ def graphs_of(data: Data) -> tuple[Graph, ...]:
 
 
 def training_graph(data: Data, *, inductive: bool) -> Graph:
-    """Returns the graph that training may see, without labels.
+    """Returns the graph that training may see, without labels; a collection's are joined.
 
-    Args:
-        data: a graph, or a collection, whose training graphs are joined.
-        inductive: for one graph, keep only the training nodes and the edges among them.
+    With `inductive`, one graph keeps only its training nodes and the edges among them.
     """
     if isinstance(data, GraphCollection):
         return replace(disjoint_union(data.train, data.name), y=None)

@@ -72,11 +72,7 @@ def harmonic(
 ) -> Floats:
     """Returns the function that is `values` on `labelled` and the neighbours' mean elsewhere.
 
-    Args:
-        adjacency: symmetric, ``[num_nodes, num_nodes]``.
-        labelled: node numbers.
-        values: ``[labelled, columns]``.
-        elsewhere: the value of nodes in components without a labelled node.
+    `elsewhere` is the value of nodes in components without a labelled node.
     """
     _, component = connected_components(adjacency, directed=False)
     f = np.tile(elsewhere, (adjacency.shape[0], 1))
