@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from graphcl.evaluation.confusion import Confusion
+from graphcl.evaluation.scores import Confusion
 from graphcl.evaluation.unsupervised import Agreement, Clusters
 from graphcl.report.contents import Contents, MapPoints
 from graphcl.runs.files import RunConfig

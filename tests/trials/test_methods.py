@@ -4,7 +4,7 @@ import torch
 from graphcl.baselines import BASELINES
 from graphcl.errors import ParameterError
 from graphcl.recipes import load_recipe
-from graphcl.trials.methods import METHODS, repeat_method, run_method, summarise
+from graphcl.trials.methods import METHODS, repeat_method, summarise
 
 CPU = torch.device("cpu")
 SCORES = {"accuracy", "micro_f1", "macro_f1", "val_accuracy"}
@@ -13,7 +13,7 @@ SCORES = {"accuracy", "micro_f1", "macro_f1", "val_accuracy"}
 @pytest.mark.parametrize("name", ["raw", "gcn", "graphcl"])
 def test_a_row_has_scores_costs_and_settings(name, graph):
     settings = {"raw": {}, "gcn": {"epochs": 2}, "graphcl": {"epochs": 2, "dim": 8}}[name]
-    row = run_method(name, graph, seed=3, device=CPU, settings=settings)
+    (row,) = repeat_method(name, graph, seeds=[3], device=CPU, settings=settings)
     assert row.keys() >= SCORES | {"train_seconds", "peak_memory_bytes", "settings"}
     assert (row["method"], row["graph"], row["seed"]) == (name, "random", 3)
     assert row["settings"].items() >= settings.items()
@@ -21,23 +21,18 @@ def test_a_row_has_scores_costs_and_settings(name, graph):
     assert row.get("runs_identical", False) == (name == "raw")
 
 
-def test_one_run_has_the_row_of_repeated_runs(graph, recipe):
-    (theirs,) = repeat_method("graphcl", graph, settings=vars(recipe), seeds=[1], device=CPU)
-    row = run_method("graphcl", graph, seed=1, device=CPU, settings=vars(recipe))
-    same = {key: theirs[key] for key in ("recipe_hash", "loss", *SCORES)}
-    assert {key: row[key] for key in same} == same
-
-
 def test_a_dataset_chooses_settings_and_recipe(graph):
     quick = {"epochs": 1, "dim": 8}
-    row = run_method("graphcl", graph, "cora", device=CPU, settings=quick)
+    (row,) = repeat_method("graphcl", graph, "cora", seeds=[0], device=CPU, settings=quick)
     assert row["settings"]["edge_drop"] == load_recipe("cora").edge_drop
-    row = run_method("random-encoder", graph, "citeseer", device=CPU, settings={"dim": 8})
+    (row,) = repeat_method(
+        "random-encoder", graph, "citeseer", seeds=[0], device=CPU, settings={"dim": 8}
+    )
     assert row["settings"]["layers"] == BASELINES["random-encoder"].settings["citeseer"]["layers"]
 
 
 def test_several_labels_per_node(collection):
-    row = run_method("raw", collection, device=CPU, probe_steps=10)
+    (row,) = repeat_method("raw", collection, seeds=[0], device=CPU, probe_steps=10)
     assert {"micro_f1", "val_micro_f1"} <= row.keys()
     assert row["steps"] == 10
 
@@ -60,7 +55,7 @@ def test_a_deterministic_system_runs_once(graph, monkeypatch, capsys):
 
 def test_an_unknown_method_is_refused_with_the_nearest(graph):
     with pytest.raises(ParameterError, match=r"known: graphcl, raw.*did you mean 'dgi'\?"):
-        run_method("dgii", graph, device=CPU)
+        repeat_method("dgii", graph, seeds=[0], device=CPU)
     assert METHODS[0] == "graphcl"
 
 

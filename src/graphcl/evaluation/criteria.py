@@ -17,7 +17,7 @@ from graphcl.evaluation.unsupervised import sampled_rows
 
 Array = npt.NDArray[Any]
 SPLITS = 3
-CLUSTERS, STARTS = 8, 3  # of k-means
+CLUSTERS, STARTS = 8, 3  # of k-means; clusters at most
 SAMPLE = 10_000  # at most so many nodes are clustered
 LEAST_FRACTION = 0.02  # of nodes outside the largest cluster; with fewer, there is one cluster
 
@@ -60,36 +60,26 @@ def _best_accuracy(z: Array, y: Array, train: Array) -> float:
     return best
 
 
-def cluster_stability(z_1: Any, z_2: Any, *, clusters: int = CLUSTERS) -> float:
+def cluster_stability(z_1: Any, z_2: Any) -> float:
     """Returns how well the clusters of two sets of embeddings of the same nodes agree.
 
     Each set is clustered by k-means on standardised rows of unit length. The result is the adjusted
     Rand index: 1 if the clusters are the same, 0 if they agree as much as by chance. It is also 0
     if either set has nearly all nodes in one cluster, because a collapsed encoder is not stable.
-    On a large graph, `SAMPLE` nodes are clustered. The same embeddings give the same bits.
-
-    Args:
-        z_1: embeddings, ``[num_nodes, dim]``.
-        z_2: other embeddings of the same nodes, ``[num_nodes, dim]``.
-        clusters: the number of clusters, at most.
+    On a large graph, `SAMPLE` nodes are clustered. The same embeddings give the same bits. Both
+    sets are ``[num_nodes, dim]``.
     """
     nodes = sampled_rows(len(z_1), 0, SAMPLE)
     with threadpool_limits(1):  # threads would change the order of sums, and so the last bits
-        parts = [
-            _clusters(np.asarray(z)[nodes], clusters, seed) for seed, z in enumerate((z_1, z_2))
-        ]
-    if any(_is_one_cluster(labels) for labels in parts):
+        parts = [_clusters(np.asarray(z)[nodes], seed) for seed, z in enumerate((z_1, z_2))]
+    if any(np.bincount(part).max() > (1 - LEAST_FRACTION) * len(part) for part in parts):
         return 0.0
     return float(adjusted_rand_score(*parts))
 
 
-def _is_one_cluster(labels: Array) -> bool:
-    return bool(np.bincount(labels).max() > (1 - LEAST_FRACTION) * len(labels))
-
-
-def _clusters(z: Array, clusters: int, seed: int) -> Array:
+def _clusters(z: Array, seed: int) -> Array:
     z = unit_rows(standardiser(z)(z))
-    means = KMeans(min(clusters, len(z)), n_init=STARTS, max_iter=100, random_state=seed)
+    means = KMeans(min(CLUSTERS, len(z)), n_init=STARTS, max_iter=100, random_state=seed)
     with warnings.catch_warnings():
         # A collapsed encoder gives fewer distinct rows than clusters.
         warnings.simplefilter("ignore", ConvergenceWarning)

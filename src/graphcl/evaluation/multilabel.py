@@ -125,15 +125,9 @@ def fit_multilabel(
     With :math:`P = \mathrm{sigmoid}(ZW + b)` the gradient is :math:`Z^\top (P - Y) / N + \lambda
     W`. It is computed directly, by two products per step and without autograd.
 
-    Args:
-        z: ``[nodes, dim]``.
-        y: ``[nodes, labels]``, 0 or 1, of the type of `z`.
-        strengths: S values of λ; the bias is not penalised.
-        steps: updates of Adam; the learning rate falls to 0 along a cosine.
-        on_step: called after each step with its number, from 1.
-
-    Returns:
-        Weights ``[S, dim, labels]`` and biases ``[S, labels]``.
+    The bias is not penalised. Adam's learning rate falls to 0 along a cosine. `z` is ``[nodes,
+    dim]`` and `y`, of the same type, ``[nodes, labels]``, 0 or 1. For S values of λ the result is
+    weights ``[S, dim, labels]`` and biases ``[S, labels]``.
     """
     (num_nodes, dim), num_labels = z.shape, y.shape[1]
     columns = len(strengths) * num_labels

@@ -113,7 +113,7 @@ def linear_probe(
     return ProbeResult(
         accuracy=float((predicted == y[test]).mean()),
         micro_f1=float((predicted == y[test]).mean()),
-        macro_f1=_macro_f1(y[test], predicted),
+        macro_f1=f1(y[test], predicted),
         val_accuracy=val_accuracy,
         strength=strength,
         split=split,
@@ -189,10 +189,7 @@ def fit_logistic(z: Array, y: Array, strength: float, start: Any = None) -> Any:
 def best_strength(z: Array, y_train: Array, y_val: Array) -> float:
     """Returns the strength with the highest mean validation accuracy over several splits.
 
-    Args:
-        z: standardised embeddings of the train nodes, then of the validation nodes.
-        y_train: classes of the train nodes.
-        y_val: classes of the validation nodes.
+    `z` are the standardised embeddings of the train nodes, then of the validation nodes.
     """
     y = np.concatenate([y_train, y_val])
     given = np.arange(len(y)) < len(y_train)
@@ -232,10 +229,11 @@ def redraw(y: Array, given: Array, random: np.random.Generator) -> Array:
     return drawn
 
 
-def _macro_f1(y: Array, predicted: Array) -> float:
+def f1(y: Array, predicted: Array, average: str = "macro") -> float:
+    """Returns scikit-learn's F1 score; a class that neither array has scores 0."""
     from sklearn.metrics import f1_score
 
-    return float(f1_score(y, predicted, average="macro", zero_division=0))
+    return float(f1_score(y, predicted, average=average, zero_division=0))
 
 
 def standardiser(z: Array) -> Callable[[Array], Array]:

@@ -1,4 +1,4 @@
-"""Scores of the predictions of a supervised system on the test nodes."""
+"""Scores of a supervised system's predictions on the test nodes, and the probe's confusions."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError
-from graphcl.evaluation.probe import scored_split
+from graphcl.evaluation.probe import f1, fit_logistic, scored_split, standardiser
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 
@@ -76,16 +76,49 @@ def score_predictions(
     train, val, test = scored_split(graph, y, seed, owner="scores")
     split = "random" if isinstance(graph, Graph) and not graph.has_split else "given"
     nodes = (len(train), len(val), len(test))
-    macro = _f1(y[test], given[test], "macro")
+    macro = f1(y[test], given[test], "macro")
     accuracy = float((given[test] == y[test]).mean())
     if y.ndim == 1:
         on_val = float((given[val] == y[val]).mean())
         return PredictionResult(accuracy, accuracy, macro, on_val, split, nodes)
-    micro, on_val = _f1(y[test], given[test], "micro"), _f1(y[val], given[val], "micro")
+    micro, on_val = f1(y[test], given[test], "micro"), f1(y[val], given[val], "micro")
     return MultilabelPredictionResult(micro, macro, accuracy, on_val, split, nodes)
 
 
-def _f1(y: npt.NDArray[Any], predicted: npt.NDArray[Any], average: str) -> float:
-    from sklearn.metrics import f1_score
+@dataclass(frozen=True, eq=False)
+class Confusion:
+    """Counts of test nodes by their true class and the class that the probe predicts.
 
-    return float(f1_score(y, predicted, average=average, zero_division=0))
+    Attributes:
+        classes: the class numbers, ascending.
+        counts: ``[classes, classes]``; rows are true classes, columns predicted ones.
+    """
+
+    classes: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of test nodes on the diagonal."""
+        return float(np.trace(self.counts) / self.counts.sum())
+
+
+def probe_confusion(
+    z: Any, graph: Graph | GraphCollection, *, strength: float, seed: int = 0
+) -> Confusion:
+    """Trains the probe of `linear_probe` again and counts its predictions on test nodes.
+
+    The strength C is that of `ProbeResult.strength`. There must be one class per node.
+    """
+    y, z = graph.y, np.asarray(z)
+    if y is None or y.ndim != 1:
+        raise GraphError("confusion: needs one class per node")
+    if len(z) != len(y):
+        raise GraphError(f"confusion: embeddings {z.shape} for a graph of {len(y)} nodes")
+    train, _, test = scored_split(graph, y, seed, owner="confusion")
+    standard = standardiser(z)
+    predicted = fit_logistic(standard(z[train]), y[train], strength).predict(standard(z[test]))
+    classes = np.unique(np.concatenate([y[test], predicted]))
+    counts = np.zeros((len(classes), len(classes)), np.int64)
+    np.add.at(counts, (np.searchsorted(classes, y[test]), np.searchsorted(classes, predicted)), 1)
+    return Confusion(classes, counts)

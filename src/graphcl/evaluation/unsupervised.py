@@ -23,11 +23,8 @@ Array = npt.NDArray[Any]
 def alignment(h_1: Any, h_2: Any) -> float:
     r"""Returns how far apart the two views of a node are: :math:`\frac1N\sum_u\|h_u^1-h_u^2\|^2`.
 
-    Rows are first scaled to length 1, so 0 is perfect and 2 is typical of unrelated rows.
-
-    Args:
-        h_1: embeddings in view 1, ``[N, dim]``.
-        h_2: embeddings of the same nodes in view 2.
+    Rows are first scaled to length 1, so 0 is perfect and 2 is typical of unrelated rows. Both
+    arrays are ``[N, dim]``.
     """
     first, second = unit_rows(h_1), unit_rows(h_2)
     if first.shape != second.shape or len(first) == 0:

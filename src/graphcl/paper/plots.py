@@ -53,25 +53,19 @@ def plot_table_2(cells: Sequence[Cell]) -> Any:
     for axis, dataset in zip(axes, datasets, strict=True):
         found = members[dataset]
         places = np.arange(len(found))
-        _errors(
-            axis,
-            [cell.mean for cell in found],
-            places + 0.13,
-            [cell.std or 0 for cell in found],
-            COLOURS[0],
-            MARKERS[0],
-            "ours",
-        )
         cited = [(place, cell) for place, cell in zip(places, found, strict=True) if cell.paper]
-        _errors(
-            axis,
-            [cell.paper for _, cell in cited],
-            [place - 0.13 for place, _ in cited],
-            [cell.paper_std or 0 for _, cell in cited],
-            COLOURS[1],
-            MARKERS[1],
-            "paper",
+        sides = (
+            ("ours", places + 0.13, [(cell.mean, cell.std) for cell in found]),
+            (
+                "paper",
+                [place - 0.13 for place, _ in cited],
+                [(cell.paper, cell.paper_std) for _, cell in cited],
+            ),
         )
+        for index, (label, y, scores) in enumerate(sides):
+            x, error = [mean for mean, _ in scores], [std or 0 for _, std in scores]
+            style = {"fmt": MARKERS[index], "color": COLOURS[index], "markersize": 5}
+            axis.errorbar(x, y, xerr=error, capsize=2, label=label, lw=1.2, **style)
         unit = "accuracy, %" if decimals(dataset) == 1 else "micro-averaged F1"
         axis.set(title=CATALOGUE[dataset].title, xlabel=unit, yticks=places)
         axis.set_yticklabels([cell.title for cell in found])
@@ -79,12 +73,6 @@ def plot_table_2(cells: Sequence[Cell]) -> Any:
         finish(axis)
     axes[0].legend(frameon=False, fontsize=9)
     return figure
-
-
-def _errors(axis: Any, x: Any, y: Any, error: Any, colour: str, marker: str, label: str) -> None:
-    axis.errorbar(
-        x, y, xerr=error, fmt=marker, color=colour, markersize=5, capsize=2, label=label, lw=1.2
-    )
 
 
 def plot_lines(
@@ -97,20 +85,11 @@ def plot_lines(
     log: bool = False,
     titles: dict[str, str] | None = None,
     panel: str | None = None,
-    panel_titles: dict[str, str] | None = None,
 ) -> Any:
-    """Draws means over `x` with a band of one deviation, a line per value of `by`.
+    """Draws the lines of `averages`: means over `x` with a band of one deviation.
 
-    Args:
-        lines: as returned by `averages`.
-        x: the column of the x axis.
-        by: the column whose values get a line each.
-        xlabel: label of the x axis.
-        ylabel: label of the y axis.
-        log: whether the x axis is logarithmic.
-        titles: names of the values of `by` in the legend.
-        panel: the column whose values get a panel each; None draws one panel.
-        panel_titles: titles of the panels.
+    Each value of the column `by` gets a line, and each value of `panel`, if given, a panel. The
+    legend names the values of `by` as in `titles`; `log` makes the x axis logarithmic.
     """
     panels = list(dict.fromkeys(text(line, panel) for line in lines)) if panel else [None]
     figure, axes = new_figure(4.6 * len(panels) + 0.6, 3.8, len(panels))
@@ -132,7 +111,7 @@ def plot_lines(
             axis.fill_between(places, mean - std, mean + std, color=style["color"], alpha=0.15)
         axis.set(xlabel=xlabel, ylabel=ylabel, xscale="log" if log else "linear")
         if one is not None:
-            axis.set_title((panel_titles or {}).get(one, one))
+            axis.set_title(one)
         finish(axis)
     axes[0].legend(frameon=False, fontsize=9)
     return figure

@@ -120,11 +120,7 @@ def table_2(
 
 
 def check_datasets(names: Iterable[str]) -> list[str]:
-    """Returns names of datasets in lower case, without duplicates.
-
-    Raises:
-        DatasetError: one is unknown.
-    """
+    """Returns names of datasets in lower case, once each; raises a `DatasetError` for others."""
     keys = [name.lower() for name in names]
     for key in keys:
         if key not in CATALOGUE:
@@ -208,29 +204,20 @@ def _jobs(
     changed = applicable(method, dataset, settings)
     hashed = settings_hash(method_settings(method, dataset, changed))
     once = method != "graphcl" and BASELINES[method].deterministic
-    return [
-        _job(method, dataset, seed, device, changed, hashed, probe_steps)
-        for seed in (seeds[:1] if once else seeds)
-    ]
 
+    def job(seed: int) -> Job:
+        about: Row = {"method": method, "graph": dataset, "seed": seed, "settings_hash": hashed}
 
-def _job(
-    method: str,
-    dataset: str,
-    seed: int,
-    device: torch.device,
-    settings: Row,
-    hashed: str,
-    probe_steps: int,
-) -> Job:
-    about: Row = {"method": method, "graph": dataset, "seed": seed, "settings_hash": hashed}
+        def run() -> Iterable[Scoring]:
+            data = cached_dataset(dataset)
+            trained = train_method(
+                method, data, dataset, seed=seed, device=device, settings=changed
+            )
+            row = trained.trial.to_json() | about
+            if isinstance(data, GraphCollection) and data.note:
+                row["note"] = data.note
+            yield method_scoring(row, trained, data, device=device, probe_steps=probe_steps)
 
-    def run() -> Iterable[Scoring]:
-        data = cached_dataset(dataset)
-        trained = train_method(method, data, dataset, seed=seed, device=device, settings=settings)
-        row = trained.trial.to_json() | about
-        if isinstance(data, GraphCollection) and data.note:
-            row["note"] = data.note
-        yield method_scoring(row, trained, data, device=device, probe_steps=probe_steps)
+        return Job(f"{method} on {dataset}", (about,), run)
 
-    return Job(f"{method} on {dataset}", (about,), run)
+    return [job(seed) for seed in (seeds[:1] if once else seeds)]

@@ -15,8 +15,8 @@ from graphcl.errors import GraphCLError, GraphError, RunError
 from graphcl.estimator import GraphCL
 from graphcl.estimator.parts import Parts
 from graphcl.evaluation import linear_probe
-from graphcl.evaluation.confusion import Confusion, probe_confusion
 from graphcl.evaluation.nearest import EXACT_ROWS, nearest
+from graphcl.evaluation.scores import Confusion, probe_confusion
 from graphcl.evaluation.unsupervised import (
     CLUSTER_COUNTS,
     Agreement,

@@ -58,49 +58,11 @@ class Trained:
 
 
 def find_baseline(name: str) -> Baseline:
-    """Returns a baseline by name.
-
-    Raises:
-        ParameterError: an unknown name; the message lists all names and suggests the nearest.
-    """
+    """Returns a baseline by name; the error for an unknown one lists all and the nearest."""
     if name not in BASELINES:
         known = ", ".join(METHODS)
         raise ParameterError(f"unknown method {name!r}; known: {known}{suggestion(name, METHODS)}")
     return BASELINES[name]
-
-
-def run_method(
-    name: str,
-    data: Data,
-    dataset: str = "",
-    *,
-    seed: int = 0,
-    device: torch.device,
-    settings: Mapping[str, Json] | None = None,
-    probe_steps: int = STEPS,
-    on_epoch: OnEpoch = silent,
-) -> Row:
-    """Trains a system once, scores it on the test nodes and returns a row.
-
-    Args:
-        name: one of `METHODS`.
-        data: a labelled graph, or a collection.
-        dataset: the dataset whose settings (for GraphCL: recipe) to use; empty for the defaults.
-        seed: decides everything random.
-        device: where to train.
-        settings: fields of the baseline, or keys of GraphCL's recipe, to change.
-        probe_steps: training steps of the probe if nodes have several labels.
-        on_epoch: called with the epochs done and the total number of epochs.
-
-    Returns:
-        The columns of `Trial`, with the scores: ``accuracy``, ``micro_f1``, ``macro_f1``, and
-        ``val_accuracy`` or, with several labels per node, ``val_micro_f1``. A failed training has
-        the reason under ``failed`` and no scores.
-    """
-    trained = train_method(
-        name, data, dataset, seed=seed, device=device, settings=settings, on_epoch=on_epoch
-    )
-    return score_method(trained, data, probe_steps=probe_steps, device=device).to_json()
 
 
 def train_method(
@@ -113,7 +75,17 @@ def train_method(
     settings: Mapping[str, Json] | None = None,
     on_epoch: OnEpoch = silent,
 ) -> Trained:
-    """Trains a system once; see `run_method` for the arguments."""
+    """Trains a system once.
+
+    Args:
+        name: one of `METHODS`.
+        data: a graph, or a collection; a supervised system needs labels.
+        dataset: the dataset whose settings (for GraphCL: recipe) to use; empty for the defaults.
+        seed: decides everything random.
+        device: where to train.
+        settings: fields of the baseline, or keys of GraphCL's recipe, to change.
+        on_epoch: called with the epochs done and the total number of epochs.
+    """
     changed = dict(settings or {})
     if name == "graphcl":
         recipe = load_recipe(recipe_for(dataset)).with_values(**changed)
@@ -181,14 +153,15 @@ def score_method(
     device: torch.device | str = "auto",
     on_probe_step: Callable[[int], None] = lambda _: None,
 ) -> Trial:
-    """Returns the trial with its scores. It needs no model, so it can run in another process."""
+    """Returns the trial with its scores. It needs no model, so it can run in another process.
+
+    With several labels per node, the probe is trained on `device` for `probe_steps` steps, and
+    `on_probe_step` is called after each.
+    """
     if trained.embeddings is not None:
+        z, where = trained.embeddings, str(device)
         result: Result = linear_probe(
-            trained.embeddings,
-            data,
-            steps=probe_steps,
-            device=str(device),
-            on_step=on_probe_step,
+            z, data, steps=probe_steps, device=where, on_step=on_probe_step
         )
     elif trained.predictions is not None:
         result = score_predictions(trained.predictions, data)
@@ -209,18 +182,15 @@ def repeat_method(
     on_probe_step: Callable[[int], None] = lambda _: None,
     verbose: bool = False,
 ) -> list[Row]:
-    """Returns `run_method`'s row for each seed; a deterministic system runs only once.
+    """Trains and scores a system for each seed; a deterministic system runs only once.
 
-    Args:
-        name: one of `METHODS`.
-        data: a labelled graph, or a collection.
-        dataset: as in `run_method`.
-        seeds: one training per seed, one after the other.
-        device: where to train.
-        settings: as in `run_method`.
-        probe_steps: as in `run_method`.
-        on_probe_step: called after each training step of the probe if nodes have several labels.
-        verbose: report each seed on stderr.
+    The arguments are those of `train_method` and `score_method`; `verbose` reports each seed on
+    stderr.
+
+    Returns:
+        A row per seed: the columns of `Trial`, with the scores: ``accuracy``, ``micro_f1``,
+        ``macro_f1``, and ``val_accuracy`` or, with several labels per node, ``val_micro_f1``. A
+        failed training has the reason under ``failed`` and no scores.
     """
     rows: list[Row] = []
     for seed in seeds:
@@ -264,11 +234,9 @@ def summarise(rows: Sequence[Row]) -> Row:
         if name not in scored[0]:
             continue  # the probe for several labels has other scores than the one for classes
         values = [number(row, name) for row in scored]
-        summary[name] = (
-            values[0]
-            if len(values) == 1
-            else {"mean": statistics.fmean(values), "std": statistics.stdev(values)}
-        )
+        summary[name] = values[0]
+        if len(values) > 1:
+            summary[name] = {"mean": statistics.fmean(values), "std": statistics.stdev(values)}
     return summary
 
 

@@ -70,11 +70,7 @@ _COLUMNS = tuple(one.name for one in fields(Trial) if one.name != "scores")
 
 
 def number(row: Mapping[str, Json], column: str) -> float:
-    """Returns a column that holds a number.
-
-    Raises:
-        RunError: it holds something else, or is missing.
-    """
+    """Returns a column that holds a number; anything else, or nothing, is a `RunError`."""
     value = row.get(column)
     if not isinstance(value, int | float):
         raise RunError(f"a row of results has no number in {column!r}: {value!r}")
@@ -82,11 +78,7 @@ def number(row: Mapping[str, Json], column: str) -> float:
 
 
 def numbers(row: Mapping[str, Json], column: str) -> list[float]:
-    """Returns a column that holds a list of numbers.
-
-    Raises:
-        RunError: it holds something else, or is missing.
-    """
+    """Returns a column that holds a list of numbers; anything else, or nothing, is a `RunError`."""
     values = row.get(column)
     if isinstance(values, Sequence):
         found = [value for value in values if isinstance(value, int | float)]
@@ -96,11 +88,7 @@ def numbers(row: Mapping[str, Json], column: str) -> list[float]:
 
 
 def text(row: Mapping[str, Json], column: str) -> str:
-    """Returns a column that holds text.
-
-    Raises:
-        RunError: it holds something else, or is missing.
-    """
+    """Returns a column that holds text; anything else, or nothing, is a `RunError`."""
     value = row.get(column)
     if not isinstance(value, str):
         raise RunError(f"a row of results has no text in {column!r}: {value!r}")

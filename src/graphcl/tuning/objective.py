@@ -144,17 +144,10 @@ class ClusterStability:
 def build_objective(
     data: Data, *, unsupervised: bool, seed: int, device: torch.device, probe_steps: int
 ) -> Objective:
-    """Returns the objective for the data; it uses labels if there are any.
+    """Returns the objective for the data; it uses labels if there are any and it may.
 
-    Args:
-        data: a graph or a collection.
-        unsupervised: do not use the labels.
-        seed: decides what the damaged versions lack.
-        device: where the probe is trained if nodes have several labels.
-        probe_steps: training steps of that probe.
-
-    Raises:
-        GraphError: several graphs without labels.
+    `seed` decides what damaged versions lack. Without labels there must be one graph. If nodes have
+    several labels, the probe is trained on `device` for `probe_steps` steps.
     """
     if data.y is None or unsupervised:
         if isinstance(data, GraphCollection):

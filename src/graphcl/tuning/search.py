@@ -171,10 +171,8 @@ def _trial(optuna: Any, study: Any, search: Search, number: int) -> SearchTrial:
     except TrainingError as error:
         state, failed = "failed", str(error)
     epochs = max(scores, key=lambda epoch: (scores[epoch], -epoch), default=search.marks[0])
-    finished = optuna.trial.TrialState[
-        {"complete": "COMPLETE", "pruned": "PRUNED"}.get(state, "FAIL")
-    ]
-    study.tell(trial, scores[epochs] if state == "complete" else None, state=finished)
+    value = scores[epochs] if state == "complete" else None
+    study.tell(trial, value, state=_state(optuna, state))
     row: Row = {"number": number, "params": trial.params, "about": search.about}
     if failed is not None:
         row["failed"] = failed
@@ -215,15 +213,17 @@ def _distributions(optuna: Any, search: Search) -> dict[str, Any]:  # Optuna's o
     return {key: kind for key, kind in space.items() if key not in search.fixed}
 
 
+def _state(optuna: Any, state: str) -> Any:
+    return optuna.trial.TrialState["FAIL" if state == "failed" else state.upper()]
+
+
 def _frozen(optuna: Any, search: Search, row: SearchTrial) -> Any:
     """Returns a row of the file as a finished trial of Optuna's."""
-    states = optuna.trial.TrialState
-    state = {"complete": states.COMPLETE, "pruned": states.PRUNED}.get(row["state"], states.FAIL)
     return optuna.trial.create_trial(
-        state=state,
+        state=_state(optuna, row["state"]),
         params=row["params"],
         distributions=_distributions(optuna, search),
-        value=row["score"] if state == states.COMPLETE else None,
+        value=row["score"] if row["state"] == "complete" else None,
         intermediate_values={int(epoch): score for epoch, score in row["scores"].items()},
     )
 

@@ -54,7 +54,7 @@ def test_training_never_sees_the_corrupted_versions(method, tiny):
     other = replace(graph, x=np.random.default_rng(1).normal(size=graph.x.shape).astype("float32"))
 
     def clean(versions):
-        settings = {"epochs": 2, "dim": 8}
-        return corruption._embeddings(method, "cora", settings, graph, versions, 0, plan)[0]
+        system = BASELINES["dgi"].method("cora", **plan.settings) if method == "dgi" else None
+        return corruption._embeddings(system, plan, "cora", 0, [graph, *versions])[0]
 
     assert np.array_equal(clean([graph]), clean([other]))

@@ -54,10 +54,9 @@ def _jobs(plan: Plan) -> list[Job]:
 
 def _job(plan: Plan, seed: int, mode: str, nodes: int) -> Job:
     recipe = _recipe(mode, plan.settings)
-    about: Row = run_identity("complexity", "synthetic", seed, recipe) | {
-        "mode": mode,
-        "nodes": nodes,
-    }
+    settings: Row = asdict(recipe)
+    identity = run_identity("complexity", "synthetic", seed, settings)
+    about: Row = identity | {"mode": mode, "nodes": nodes}
 
     def run() -> Iterable[Scoring]:
         graph = _graph(nodes)
@@ -67,7 +66,7 @@ def _job(plan: Plan, seed: int, mode: str, nodes: int) -> Job:
         measured: Row = {
             "seconds": seconds,
             "peak_memory_bytes": peak_memory_bytes(plan.device),
-            "settings": asdict(recipe),
+            "settings": settings,
             "edges": graph.num_edges,
         }
         yield Scoring((about | measured,))
@@ -82,10 +81,8 @@ def _graph(nodes: int) -> Graph:
 
 def _seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device) -> float:
     """Returns the seconds of a sampled epoch, or of the median step on the whole graph."""
-    model = GraphCL(recipe, seed=seed, device=str(device))
     if recipe.mode == "sampled":
-        model.fit(graph)
-        return model.history_[-1].seconds
+        return GraphCL(recipe, seed=seed, device=str(device)).fit(graph).history_[-1].seconds
     return _step_seconds(recipe, graph, seed, device)
 
 
@@ -127,10 +124,6 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _value(row: Row) -> float:
-    return number(row, "seconds")
-
-
 def exponent(lines: Sequence[Row]) -> float | None:
     """Returns the slope of log time over log N at the largest sizes; 1 is linear.
 
@@ -144,7 +137,8 @@ def exponent(lines: Sequence[Row]) -> float | None:
 
 
 def _summary(rows: Sequence[Row]) -> list[Row]:
-    lines = averages(rows, ("graph", "device", "mode", "nodes"), _value)
+    columns = ("graph", "device", "mode", "nodes")
+    lines = averages(rows, columns, lambda row: number(row, "seconds"))
     for line in lines:
         line["exponent"] = exponent([other for other in lines if _curve(other) == _curve(line)])
     return lines

@@ -9,14 +9,13 @@ labels. No edge connects them, so the weights depend on the clean graph alone.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from graphcl.baselines import BASELINES
-from graphcl.baselines.protocol import Data, is_unsupervised
+from graphcl.baselines.protocol import Data, Rows, Supervised, Unsupervised, is_unsupervised
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.probe import node_split, transfer_probe
 from graphcl.graphs.collection import GraphCollection, disjoint_union
@@ -24,10 +23,10 @@ from graphcl.graphs.damage import missing_features, missing_links, spurious_link
 from graphcl.graphs.graph import Graph
 from graphcl.paper.plots import plot_lines, title_of
 from graphcl.paper.reproduce import applicable, method_settings
-from graphcl.paper.studies.study import SCORE, Plan, Study, averages, load_one_graph
+from graphcl.paper.studies.study import SCORE, Plan, Study, averages, load_one_graph, run_identity
 from graphcl.trials.rows import Row, number, text
 from graphcl.trials.runner import Job, Scoring
-from graphcl.trials.scoring import labels_only, settings_hash
+from graphcl.trials.scoring import labels_only
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 RIVALS = ("graphcl", "raw", "dgi", "gcn")
@@ -61,7 +60,6 @@ def _jobs(plan: Plan) -> list[Job]:
         _job(plan, dataset, method, seed)
         for dataset in plan.datasets
         for method in RIVALS
-        if method == "graphcl" or method in BASELINES
         for seed in plan.seeds
     ]
 
@@ -69,13 +67,7 @@ def _jobs(plan: Plan) -> list[Job]:
 def _job(plan: Plan, dataset: str, method: str, seed: int) -> Job:
     settings = applicable(method, dataset, plan.settings)
     complete = method_settings(method, dataset, settings)
-    row: Row = {
-        "study": "corruption",
-        "method": method,
-        "graph": dataset,
-        "seed": seed,
-        "settings_hash": settings_hash(complete),
-    }
+    row = run_identity("corruption", dataset, seed, complete, method)
     points = [("none", 0.0), *((kind, level) for kind in KINDS for level in LEVELS)]
     about: tuple[Row, ...] = tuple(row | {"kind": kind, "level": level} for kind, level in points)
 
@@ -88,17 +80,30 @@ def _job(plan: Plan, dataset: str, method: str, seed: int) -> Job:
         known = tuple(one | {"settings": complete} for one in about)
         assert graph.y is not None
         test = node_split(graph, graph.y, 0)[2]
-        if method != "graphcl" and not is_unsupervised(BASELINES[method].method(dataset)):
-            predicted = _predictions(method, dataset, settings, graph, versions, seed, plan.device)
-            scores = [float((part[test] == graph.y[test]).mean()) for part in predicted]
-            pairs = zip(known, scores, strict=True)
-            yield Scoring(tuple(one | {"accuracy": score} for one, score in pairs))
+        system = None if method == "graphcl" else BASELINES[method].method(dataset, **settings)
+        if system is not None and not is_unsupervised(system):
+            union, supervised = with_versions(graph, versions), cast("Supervised", system)
+            predicted = supervised.fit_predict(union, seed=seed, device=plan.device)
+            parts = (part[test] for part in np.split(predicted, len(known)))
+            scores: list[Row] = [{"accuracy": float((y == graph.y[test]).mean())} for y in parts]
+            yield Scoring(tuple(one | score for one, score in zip(known, scores, strict=True)))
             return
-        z = _embeddings(method, dataset, settings, graph, versions, seed, plan)
+        z = _embeddings(system, plan, dataset, seed, [graph, *versions])
         others = [h[test] for h in z[1:]]
         yield Scoring(known, partial(_transfer_rows, z[0], labels_only(graph), others))
 
     return Job(f"corruption, {method} on {dataset}", about, run)
+
+
+def _embeddings(
+    system: Unsupervised | None, plan: Plan, dataset: str, seed: int, graphs: Sequence[Graph]
+) -> list[Rows]:
+    """Returns the embeddings of all graphs by a system, or GraphCL; it trains on the first one."""
+    if system is None:
+        model = GraphCL(plan.recipe(dataset), seed=seed, device=str(plan.device)).fit(graphs[0])
+        return [model.transform(one) for one in graphs]
+    collection = GraphCollection((graphs[0],), test=tuple(graphs[1:]), name=dataset)
+    return np.split(system.embed(collection, seed=seed, device=plan.device), len(graphs))
 
 
 def _transfer_rows(z: Any, graph: Data, others: Sequence[Any]) -> list[Row]:
@@ -106,45 +111,9 @@ def _transfer_rows(z: Any, graph: Data, others: Sequence[Any]) -> list[Row]:
     return [{"accuracy": accuracy} for accuracy in transfer_probe(z, graph, others)]
 
 
-def _embeddings(
-    method: str,
-    dataset: str,
-    settings: Row,
-    graph: Graph,
-    versions: list[Graph],
-    seed: int,
-    plan: Plan,
-) -> list[npt.NDArray[np.float32]]:
-    """Returns the embeddings of the graph and of its versions; only the graph is trained on."""
-    if method == "graphcl":
-        model = GraphCL(plan.recipe(dataset), seed=seed, device=str(plan.device)).fit(graph)
-        return [model.transform(one) for one in (graph, *versions)]
-    collection = GraphCollection((graph,), test=tuple(versions), name=dataset)
-    system: Any = BASELINES[method].method(dataset, **settings)
-    z = system.embed(collection, seed=seed, device=plan.device)
-    return list(np.split(z, len(versions) + 1))
-
-
-def _predictions(
-    method: str,
-    dataset: str,
-    settings: Row,
-    graph: Graph,
-    versions: list[Graph],
-    seed: int,
-    device: torch.device,
-) -> list[npt.NDArray[np.int64]]:
-    system: Any = BASELINES[method].method(dataset, **settings)
-    predicted = system.fit_predict(with_versions(graph, versions), seed=seed, device=device)
-    return list(np.split(predicted, len(versions) + 1))
-
-
-def _accuracy(row: Row) -> float:
-    return 100 * number(row, "accuracy")
-
-
 def _summary(rows: Sequence[Row]) -> list[Row]:
-    return averages(rows, ("graph", "kind", "method", "level"), _accuracy)
+    columns = ("graph", "kind", "method", "level")
+    return averages(rows, columns, lambda row: 100 * number(row, "accuracy"))
 
 
 def _draw(rows: Sequence[Row]) -> Any:
@@ -154,15 +123,12 @@ def _draw(rows: Sequence[Row]) -> Any:
         for line in _summary(rows)
         for kind in (KINDS if line["kind"] == "none" else (text(line, "kind"),))
     ]
-    lines.sort(
-        key=lambda line: (
-            text(line, "panel"),
-            RIVALS.index(text(line, "method")),
-            number(line, "level"),
-        )
-    )
+
+    def place(line: Row) -> tuple[str, int, float]:
+        return text(line, "panel"), RIVALS.index(text(line, "method")), number(line, "level")
+
     return plot_lines(
-        lines,
+        sorted(lines, key=place),
         x="level",
         by="method",
         xlabel="share that is missing or added",

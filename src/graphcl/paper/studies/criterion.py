@@ -42,34 +42,44 @@ def _recipes(plan: Plan, dataset: str) -> list[Recipe]:
 
 
 def _job(plan: Plan, dataset: str, seed: int, trial: int, recipe: Recipe) -> Job:
-    about = run_identity("criterion", dataset, seed, recipe) | {"trial": trial}
+    settings: Row = asdict(recipe)
+    about = run_identity("criterion", dataset, seed, settings) | {"trial": trial}
 
     def run() -> Iterable[Scoring]:
         graph = load_one_graph(dataset)
         objective = ClusterStability.of(graph, seed=0)
         model = GraphCL(recipe, seed=seed, device=str(plan.device))
         z = model.fit_transform(objective.data)
-        row = about | {"settings": asdict(recipe), "stability": objective(model.transform)}
+        row = about | {"settings": settings, "stability": objective(model.transform)}
         yield probe_scoring(row, z, graph, device=plan.device)
 
     return Job(f"criterion on {dataset}", (about,), run)
 
 
+def _by_graph(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {text(row, "graph"): [] for row in rows}
+    for row in rows:
+        if "failed" not in row:
+            found[text(row, "graph")].append(row)
+    return found
+
+
 def _summary(rows: Sequence[Row]) -> list[Row]:
     lines: list[Row] = []
-    for graph in dict.fromkeys(text(row, "graph") for row in rows):
-        mine = [row for row in rows if row["graph"] == graph and "failed" not in row]
+    for graph, mine in _by_graph(rows).items():
         if len(mine) < 3:
             continue
         stable = [number(row, "stability") for row in mine]
         scores = [score(row) for row in mine]
+        on_test, on_val = (
+            float(spearmanr(stable, [row[column] for row in mine]).statistic)
+            for column in ("accuracy", "val_accuracy")
+        )
         lines.append(
             {
                 "graph": graph,
-                "spearman": float(spearmanr(stable, [row["accuracy"] for row in mine]).statistic),
-                "spearman_validation": float(
-                    spearmanr(stable, [row["val_accuracy"] for row in mine]).statistic
-                ),
+                "spearman": on_test,
+                "spearman_validation": on_val,
                 "chosen": scores[stable.index(max(stable))],
                 "median": statistics.median(scores),
                 "best": max(scores),
@@ -81,8 +91,7 @@ def _summary(rows: Sequence[Row]) -> list[Row]:
 
 def _draw(rows: Sequence[Row]) -> Any:
     figure, (axis,) = new_figure(6.0, 4.2)
-    for index, graph in enumerate(dict.fromkeys(text(row, "graph") for row in rows)):
-        mine = [row for row in rows if row["graph"] == graph and "failed" not in row]
+    for index, (graph, mine) in enumerate(_by_graph(rows).items()):
         axis.scatter(
             [row["stability"] for row in mine],
             [score(row) for row in mine],

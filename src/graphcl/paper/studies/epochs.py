@@ -12,7 +12,6 @@ from graphcl.estimator import GraphCL
 from graphcl.estimator.parts import Parts
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.paper.plots import COLOURS, finish, new_figure, title_of
-from graphcl.paper.reproduce import cached_dataset
 from graphcl.paper.studies.study import (
     Plan,
     Study,
@@ -21,6 +20,7 @@ from graphcl.paper.studies.study import (
     load_one_graph,
     run_identity,
     summary_by,
+    training_job,
 )
 from graphcl.training import EpochMetrics
 from graphcl.trials.rows import Row, numbers, text
@@ -39,7 +39,8 @@ def _epochs_job(plan: Plan, dataset: str, seed: int) -> Job:
     last = plan.recipe(dataset).epochs if "epochs" in plan.settings else max(MARKS)
     marks = sorted({epoch for epoch in MARKS if epoch < last} | {last})
     recipe = plan.recipe(dataset, epochs=last)
-    about = run_identity("epochs", dataset, seed, recipe)
+    settings: Row = asdict(recipe)
+    about = run_identity("epochs", dataset, seed, settings)
 
     def run() -> Iterable[Scoring]:
         graph = load_one_graph(dataset)
@@ -55,32 +56,25 @@ def _epochs_job(plan: Plan, dataset: str, seed: int) -> Job:
 
         model.fit(graph, on_epoch=keep)
         for epoch, z in found.items():
-            row = about | {"epochs": epoch, "settings": asdict(recipe)}
+            row = about | {"epochs": epoch, "settings": settings}
             yield probe_scoring(row, z, graph, device=plan.device)
 
     return Job(f"epochs on {dataset}", tuple(about | {"epochs": mark} for mark in marks), run)
 
 
 def _bound_jobs(plan: Plan) -> list[Job]:
-    return [_bound_job(plan, dataset, seed) for dataset in plan.datasets for seed in plan.seeds]
+    return [
+        training_job("bound", plan, dataset, seed, plan.recipe(dataset), {}, _series)
+        for dataset in plan.datasets
+        for seed in plan.seeds
+    ]
 
 
-def _bound_job(plan: Plan, dataset: str, seed: int) -> Job:
-    recipe = plan.recipe(dataset)
-    about = run_identity("bound", dataset, seed, recipe)
-
-    def run() -> Iterable[Scoring]:
-        data = cached_dataset(dataset)
-        model = GraphCL(recipe, seed=seed, device=str(plan.device))
-        z = model.fit_transform(data)
-        series: Row = {
-            "settings": asdict(recipe),
-            "loss_by_epoch": [metrics.loss for metrics in model.history_],
-            "bound_by_epoch": [metrics.mi_bound for metrics in model.history_],
-        }
-        yield probe_scoring(about | series, z, data, device=plan.device)
-
-    return Job(f"bound on {dataset}", (about,), run)
+def _series(model: GraphCL) -> Row:
+    return {
+        "loss_by_epoch": [metrics.loss for metrics in model.history_],
+        "bound_by_epoch": [metrics.mi_bound for metrics in model.history_],
+    }
 
 
 def _bound_summary(rows: Sequence[Row]) -> list[Row]:

@@ -83,33 +83,41 @@ class Study:
 
 
 def run_identity(
-    study: str, dataset: str, seed: int, recipe: Recipe, method: str = "graphcl"
+    study: str, dataset: str, seed: int, settings: Row, method: str = "graphcl"
 ) -> Row:
-    """Returns the columns that identify a run of GraphCL in a study."""
+    """Returns the columns that identify a run in a study."""
     return {
         "study": study,
         "method": method,
         "graph": dataset,
         "seed": seed,
-        "settings_hash": settings_hash(asdict(recipe)),
+        "settings_hash": settings_hash(settings),
     }
 
 
+def costs(model: GraphCL) -> Row:
+    """Returns the last loss and the duration of a training."""
+    return {"loss": model.history_[-1].loss, "train_seconds": model.seconds_}
+
+
 def training_job(
-    study: str, plan: Plan, dataset: str, seed: int, recipe: Recipe, variables: Row
+    study: str,
+    plan: Plan,
+    dataset: str,
+    seed: int,
+    recipe: Recipe,
+    variables: Row,
+    measure: Callable[[GraphCL], Row] = costs,
 ) -> Job:
-    """Returns a job that trains GraphCL once and probes it once."""
-    about = run_identity(study, dataset, seed, recipe) | variables
+    """Returns a job that trains GraphCL once, measures the training and probes it once."""
+    settings: Row = asdict(recipe)
+    about = run_identity(study, dataset, seed, settings) | variables
 
     def run() -> Iterable[Scoring]:
         data = cached_dataset(dataset)
         model = GraphCL(recipe, seed=seed, device=str(plan.device))
         z = model.fit_transform(data)
-        row = about | {
-            "settings": asdict(recipe),
-            "loss": model.history_[-1].loss,
-            "train_seconds": model.seconds_,
-        }
+        row = about | {"settings": settings} | measure(model)
         yield probe_scoring(row, z, data, device=plan.device)
 
     return Job(f"{study} on {dataset}", (about,), run)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 from graphcl.paper.plots import plot_grid
@@ -24,20 +25,14 @@ TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0)
 BATCHES = (64, 128, 256, 512, 1024, 2048, 0)  # 0: all nodes
 
 
-def _perturbation_jobs(plan: Plan) -> list[Job]:
+def _sweep_jobs(study: str, grid: dict[str, tuple[float, ...]], plan: Plan) -> list[Job]:
+    """Returns the runs of a grid: the values of each recipe key, the last key changing fastest."""
+    points: list[Row] = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     return [
-        training_job(
-            "perturbation",
-            plan,
-            dataset,
-            seed,
-            plan.recipe(dataset, edge_drop=edge_drop, feature_drop=feature_drop),
-            {"edge_drop": edge_drop, "feature_drop": feature_drop},
-        )
+        training_job(study, plan, dataset, seed, plan.recipe(dataset, **point), point)
         for dataset in plan.datasets
         for seed in plan.seeds
-        for edge_drop in EDGE_DROPS
-        for feature_drop in FEATURE_DROPS
+        for point in points
     ]
 
 
@@ -54,22 +49,6 @@ def _draw_perturbation(rows: Sequence[Row]) -> Any:
         xlabel="probability that an edge is dropped",
         ylabel="probability that a feature is dropped",
     )
-
-
-def _temperature_jobs(plan: Plan) -> list[Job]:
-    return [
-        training_job(
-            "temperature",
-            plan,
-            dataset,
-            seed,
-            plan.recipe(dataset, temperature=temperature),
-            {"temperature": temperature},
-        )
-        for dataset in plan.datasets
-        for seed in plan.seeds
-        for temperature in TEMPERATURES
-    ]
 
 
 def _batch_jobs(plan: Plan) -> list[Job]:
@@ -102,7 +81,9 @@ PERTURBATION = Study(
         "Here the whole grid is trained; everything else is as in the dataset's recipe."
     ),
     variables=("edge_drop", "feature_drop"),
-    jobs=_perturbation_jobs,
+    jobs=partial(
+        _sweep_jobs, "perturbation", {"edge_drop": EDGE_DROPS, "feature_drop": FEATURE_DROPS}
+    ),
     summary=_perturbation_summary,
     draw=_draw_perturbation,
     runs=3,
@@ -115,7 +96,7 @@ TEMPERATURE = Study(
         f"{max(TEMPERATURES)}; everything else is as in the dataset's recipe."
     ),
     variables=("temperature",),
-    jobs=_temperature_jobs,
+    jobs=partial(_sweep_jobs, "temperature", {"temperature": TEMPERATURES}),
     summary=partial(summary_by, "temperature"),
     draw=partial(draw_by, "temperature", "temperature τ", True),
 )
