@@ -66,11 +66,7 @@ class VisibleLabels(NamedTuple):
 
 
 def visible_labels(graph: Graph, owner: str) -> VisibleLabels:
-    """Returns the labels that a supervised system may read: no test label leaves this function.
-
-    Raises:
-        GraphError: no labels, several per node, or no split; `owner` names the system.
-    """
+    """Returns the labels that a supervised system may read: no test label leaves this function."""
     if graph.y is None:
         raise GraphError(f"{owner}: learns from labels; {graph.name} has none")
     if graph.y.ndim == 2:
@@ -110,11 +106,7 @@ class Labelled:
 
     @classmethod
     def of(cls, data: Data, *, inductive: bool, owner: str) -> "Labelled":
-        """Finds the labelled nodes in `data`; test labels are not used.
-
-        Raises:
-            GraphError: no labels, or no labelled training or validation nodes.
-        """
+        """Finds the labelled nodes in `data`; test labels are not used."""
         if isinstance(data, GraphCollection):
             count, val_count, _ = data.split_nodes
             train, val = np.arange(count), np.arange(count, count + val_count)

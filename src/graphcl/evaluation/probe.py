@@ -284,11 +284,7 @@ def _check_finite(summed: Array, blocks: list[Array]) -> None:
 def scored_split(
     graph: Graph | GraphCollection, y: Array, seed: int, *, owner: str = "probe"
 ) -> tuple[Array, Array, Array]:
-    """Returns `node_split`, and requires labelled test nodes.
-
-    Raises:
-        GraphError: a part of the split is not given, or has no labelled node.
-    """
+    """Returns `node_split`, and requires labelled test nodes."""
     train, val, test = node_split(graph, y, seed, owner=owner)
     if not len(test):
         raise GraphError(f"{owner}: no labelled node among the test nodes")

@@ -93,18 +93,11 @@ def table_2(
     probe_steps: int = STEPS,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> list[Cell]:
-    """Runs those parts of Table 2 that are not in `path` yet and returns the table.
+    """Runs those parts of Table 2 that are not in the file `path` yet and returns the table.
 
-    Args:
-        path: the file of rows.
-        datasets: the datasets to run; absent ones are marked as absent.
-        methods: the systems to run; None runs all systems of the table for a dataset.
-        seeds: one run per seed; a deterministic system runs once.
-        device: where to train.
-        workers: processes that probe.
-        settings: changes to every system that has these settings.
-        probe_steps: training steps of the probe if nodes have several labels.
-        on_progress: called after each run.
+    Absent datasets are marked as absent. `methods` None runs all systems of the table for a
+    dataset, once per seed, a deterministic one once. `settings` change every system that has them.
+    The probe runs in `workers` processes, for `probe_steps` steps if nodes have several labels.
     """
     here, absent = present(datasets)
     jobs = [
