@@ -13,9 +13,8 @@ import scipy.sparse
 
 from graphcl.errors import GraphError, ParameterError, StoreError, require
 from graphcl.files.atomic import check_new_folder, reserve, whole_folder
-from graphcl.files.checksums import file_digest
 from graphcl.store.columns import Names
-from graphcl.store.reader import DTYPES, FORMAT, HEADER, MASKS, open_store
+from graphcl.store.reader import DTYPES, FORMAT, HEADER, MASKS, file_digest, open_store
 
 FEATURE_DTYPES = ("float32", "float16", "int8")
 _BLOCK_BYTES = 1 << 25  # bytes of float32 features that are converted at a time

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from graphcl.errors import GraphError
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular import matrix as node_matrix
+from graphcl.tabular.columns import IdColumn, common_kind
 from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.edges import number_ends
-from graphcl.tabular.ids import IdColumn, common_kind
 from graphcl.tabular.nodes import NodeFeatures
 from graphcl.tabular.options import TableOptions, TableReport, counted
 from graphcl.tabular.sources import Source, is_query, open_source
