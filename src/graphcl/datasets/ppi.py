@@ -49,9 +49,7 @@ _ARRAYS = {"features": 2, "labels": 2, "edges": 2, "graph_id": 1}  # name: dimen
 def load_ppi(folders: Sequence[Path]) -> GraphCollection:
     """Loads PPI from the first of `folders` that contains the prepared file, else through PyG.
 
-    Args:
-        folders: the folders to search. The last is the user's cache, in which PyG's class expects
-            the official files.
+    The last folder is the user's cache, in which PyG's class expects the official files.
 
     Raises:
         DatasetError: the file is damaged, or the data is in none of the folders and cannot be
@@ -151,14 +149,10 @@ def _official(folders: Sequence[Path]) -> GraphCollection:
 
 
 def fetch_zip(url: str, folder: Path, *, sha256: str, names: Collection[str], limit: int) -> None:
-    """Downloads a zip archive and writes the members `names` to `folder`.
+    """Downloads a zip archive and writes the members `names` to `folder`; keeps other files there.
 
-    Args:
-        url: the address of the archive.
-        folder: created if needed; other files in it are kept.
-        sha256: the archive's digest; an archive with another digest is discarded unopened.
-        names: plain file names, all of which the archive must contain.
-        limit: the most bytes that the archive may have, and that its members may have together.
+    An archive with another digest than `sha256` is discarded unopened. Neither the archive nor its
+    members together may have more than `limit` bytes.
 
     Raises:
         DatasetError: the archive is too large, or is not the expected one.
@@ -195,10 +189,9 @@ def _unpack(
     if sum(members[name].file_size for name in names) > limit:
         raise DatasetError(f"{url}: unpacks to more than {limit} bytes; not the expected file")
     for name in names:
-        member = members[name]
         with (
             whole_file(folder / name) as staging,
-            archive.open(member) as source,
+            archive.open(members[name]) as source,
             staging.open("wb") as target,
         ):
             shutil.copyfileobj(source, target, _PIECE)

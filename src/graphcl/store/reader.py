@@ -96,8 +96,7 @@ def open_store(path: Path) -> dict[str, Any]:
         fields["node_ids"] = Names(arrays["node_id_offsets"], arrays["node_ids"])
     elif "node_ids" in arrays:
         fields["node_ids"] = arrays["node_ids"]
-    about = {"name": header.name, "self_loops_removed": header.self_loops_removed}
-    return fields | about
+    return fields | {"name": header.name, "self_loops_removed": header.self_loops_removed}
 
 
 def read_header(path: Path) -> Header:
@@ -125,21 +124,14 @@ def read_header(path: Path) -> Header:
         raise StoreError(f"{path / HEADER}: a graph has at least one node and one feature")
     for name, about in values["arrays"].items():
         _check_about(path, name, about)
-    return Header(
-        values["name"][:200],
-        values["num_nodes"],
-        values["num_features"],
-        values["self_loops_removed"],
-        values["arrays"],
-    )
+    values["name"] = values["name"][:200]
+    return Header(*(values[field] for field in Header._fields))
 
 
 def verify_store(path: Path, on_array: Callable[[str, int], None] = lambda *_: None) -> None:
     """Reads the whole store and compares every file with its checksum.
 
-    Args:
-        path: the store.
-        on_array: called after each array with its name and its size in bytes.
+    `on_array` is called after each array with its name and its size in bytes.
 
     Raises:
         StoreError: a file differs from what was written.

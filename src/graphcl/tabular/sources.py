@@ -65,14 +65,10 @@ def looks_like_tables(text: str) -> bool:
 def open_source(
     duck: Duck, text: str, *, role: str, header: bool | None = None, names: frozenset[str]
 ) -> Source:
-    """Resolves a source.
+    """Resolves a path, ``PATH:TABLE`` of a database, or an SQL query as ``edges`` or ``nodes``.
 
-    Args:
-        duck: the session that will scan it.
-        text: a path, ``PATH:TABLE`` for a database, or an SQL query.
-        role: ``edges`` or ``nodes``.
-        header: whether a delimited file begins with column names; None guesses.
-        names: column names that the caller has given.
+    `header` says whether a delimited file begins with column names; None guesses, with the help of
+    the column names that the caller has given.
 
     Raises:
         GraphError: the source does not exist, or cannot be read.
@@ -118,15 +114,14 @@ def _query(duck: Duck, sql: str, role: str) -> Source:
 
 def _load_tables(duck: Duck, path: Path, found: graph_formats.GraphTables, role: str) -> Source:
     """Copies the tables of a graph file into the session."""
-    sources = []
-    for what, table in (("nodes", found.nodes), ("edges", found.edges)):
-        if table is not None:
-            duck.load(f"{role}_{what}", table)
-            columns = duck.columns(quoted(f"{role}_{what}"))
-            sources.append(Source(str(path), quoted(f"{role}_{what}"), columns))
-    nodes = sources[0] if found.nodes is not None else None
-    edges = sources[-1]
-    return Source(edges.name, edges.relation, edges.columns, nodes=nodes)
+
+    def loaded(what: str, table: Any, nodes: Source | None = None) -> Source:
+        duck.load(f"{role}_{what}", table)
+        relation = quoted(f"{role}_{what}")
+        return Source(str(path), relation, duck.columns(relation), nodes=nodes)
+
+    nodes = None if found.nodes is None else loaded("nodes", found.nodes)
+    return loaded("edges", found.edges, nodes)
 
 
 def _database(duck: Duck, path: Path, table: str | None, role: str) -> Source:
