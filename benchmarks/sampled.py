@@ -29,8 +29,8 @@ from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.devices import peak_memory_bytes, resolve_device
 from graphcl.embedding import embed_graph
 from graphcl.encoders import build_encoder
+from graphcl.graphs.collection import training_subgraph
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.subgraph import training_subgraph
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import NTXent, nt_xent
 from graphcl.sampling import sample_tree, tree_views

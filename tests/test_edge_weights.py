@@ -10,8 +10,8 @@ from graphcl.embedding import embed, embed_graph
 from graphcl.encoders import build_encoder
 from graphcl.errors import GraphError, ParameterError
 from graphcl.estimator import GraphCL
+from graphcl.graphs.collection import training_subgraph
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.subgraph import training_subgraph
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adjacency import Adjacency, mean_pool
 from graphcl.views import drop_edges

@@ -32,10 +32,8 @@ ELSEWHERE = {
     "version.py": "test_public.py",
     "experiments/scoring.py": "estimator/test_sklearn.py",
     "losses/__init__.py": "estimator/test_parts.py",
-    "files/npz.py": "graphs/test_graph_file.py",
     "files/text.py": "runs/test_files.py",
     "files/weights.py": "runs/test_files.py",
-    "graphs/subgraph.py": "training/test_sampled.py",
     "kernels/gather_mean_triton.py": "kernels/test_gather_mean.py",
     "kernels/nt_xent_blocked.py": "losses/test_nt_xent.py",
     "kernels/nt_xent_rows.py": "test_distributed.py",
@@ -47,7 +45,6 @@ ELSEWHERE = {
     "runs/embeddings.py": "cli/test_embed.py",
     "tabular/numbering.py": "tabular/test_tables.py",
     "tabular/options.py": "tabular/test_tables.py",
-    "tabular/sqlite.py": "tabular/test_sources.py",
 }
 
 # Test files that are not about one module, and what they are about.
@@ -59,6 +56,7 @@ SEVERAL = {
     "test_public.py": "the public names",
     "test_edge_weights.py": "edge weights, from the constructors to the embeddings",
     "test_from_store.py": "training and embedding from a store",
+    "datasets/test_download.py": "downloads, and forged files of every kind in them",
     "estimator/test_sklearn.py": "what scikit-learn expects of the estimator",
     "benchmarks/test_guide.py": "the guide to the benchmarks",
     "training/test_cuda_graph.py": "recorded training steps on a GPU",

@@ -97,9 +97,7 @@ def local_device(device: torch.device) -> torch.device:
 def group(device: torch.device, *, patience: timedelta | None = None) -> Iterator[Share]:
     """Joins the group that ``torchrun`` started, if any, and leaves it at the end.
 
-    Args:
-        device: where this process computes.
-        patience: how long processes wait for each other; PyTorch's default if None.
+    `patience` is how long processes wait for each other; PyTorch's default if None.
     """
     if not launched() or int(os.environ["WORLD_SIZE"]) == 1 or dist.is_initialized():
         yield current_share()
@@ -133,13 +131,8 @@ def choose_backends(place: str, store: Any, rank: int, world: int) -> str:
 
     NCCL refuses two processes on one GPU and does not support CPUs; then gloo transfers everything,
     through the hosts' memory. With NCCL, gloo still transfers tensors on CPUs, so that a GPU does
-    not wait for what the hosts agree on.
-
-    Args:
-        place: ``cpu``, or the name of this process's GPU.
-        store: where the processes meet.
-        rank: this process's number.
-        world: the number of processes.
+    not wait for what the hosts agree on. `place` is ``cpu`` or the name of this process's GPU, and
+    `store` is where the processes meet.
     """
     store.set(f"place-{rank}", place)
     places = {store.get(f"place-{each}").decode() for each in range(world)}  # waits for it

@@ -3,8 +3,8 @@ import pytest
 
 from graphcl.datasets import CATALOGUE, load_dataset
 from graphcl.errors import DatasetError
+from tests.files.test_npz import NPZ
 from tests.forging import Hostile, described, npy, refused, zipped
-from tests.graphs.test_graph_file import NPZ
 
 pytestmark = pytest.mark.usefixtures("nothing_runs")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from graphcl.datasets.download import fetch_zip
+from graphcl.datasets.ppi import fetch_zip
 from graphcl.errors import DatasetError
-from tests.graphs.test_graph_file import NPZ
+from tests.files.test_npz import NPZ
 from tests.runs.test_files import RUNS
 from tests.scripts.test_build_planetoid import PICKLES
 from tests.store.test_reader import STORES

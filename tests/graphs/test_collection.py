@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from graphcl.errors import GraphError
-from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.collection import GraphCollection, fingerprint
 from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph
 
@@ -71,3 +71,10 @@ def test_graphs_that_do_not_agree(graphs, message):
 def test_unseen_graphs_must_agree_too(graph):
     with pytest.raises(GraphError, match="has 5 features"):
         GraphCollection((graph,), test=(random_graph(num_features=5),))
+
+
+def test_the_fingerprint_tells_graphs_apart(graph):
+    one = fingerprint((graph,))
+    assert one == fingerprint((random_graph(),))
+    assert one != fingerprint((graph, graph))
+    assert one != fingerprint((random_graph(2),))

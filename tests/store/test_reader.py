@@ -9,6 +9,7 @@ import scipy.sparse
 
 from graphcl import Graph
 from graphcl.errors import StoreError
+from graphcl.store import reader
 from tests.conftest import random_graph
 from tests.forging import described, npy, refused
 
@@ -178,3 +179,15 @@ def test_a_flipped_bit_is_found_by_verify(graph, tmp_path):
     Graph.open(tmp_path / "g").check()  # no danger to memory
     with pytest.raises(StoreError, match=r"x\.npy: altered or damaged"):
         Graph.open(tmp_path / "g", verify=True)
+
+
+def test_checksums_do_not_depend_on_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "CHUNK_BYTES", 1000)
+    (tmp_path / "f").write_bytes(np.random.default_rng(0).bytes(12_345))
+    digests = set()
+    for cores in (1, 4):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        digests.add(reader.file_digest(tmp_path / "f"))
+    assert len(digests) == 1
+    (tmp_path / "f").write_bytes(b"")
+    assert len(reader.file_digest(tmp_path / "f")) == 64

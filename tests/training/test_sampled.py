@@ -9,8 +9,8 @@ import torch
 
 from graphcl.encoders import build_encoder
 from graphcl.errors import GraphError, ParameterError
+from graphcl.graphs.collection import training_subgraph
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.subgraph import training_subgraph
 from graphcl.losses import NTXent, nt_xent
 from graphcl.seeding import derive, generator
 from graphcl.training import train

@@ -7,9 +7,8 @@ import numpy as np
 
 from graphcl.baselines.protocol import Data, Labels
 from graphcl.errors import GraphError
-from graphcl.graphs.collection import GraphCollection, disjoint_union
+from graphcl.graphs.collection import GraphCollection, disjoint_union, training_subgraph
 from graphcl.graphs.graph import Graph, split_gap
-from graphcl.graphs.subgraph import training_subgraph
 from graphcl.graphs.validation import IntArray
 
 

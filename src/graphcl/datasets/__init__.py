@@ -13,7 +13,7 @@ from graphcl.errors import DatasetError, suggestion
 from graphcl.files.user import user_cache
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.graph_file import read_arrays
+from graphcl.graphs.interchange import read_arrays
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,13 @@
 the deviation of the training rows. The prepared file is a reconstruction: see `PREPARED_NOTE`.
 """
 
+import hashlib
 import os
-from collections.abc import Iterator, Sequence
+import shutil
+import tempfile
+import urllib.request
+import zipfile
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.datasets.download import fetch_zip
 from graphcl.errors import DatasetError, GraphError, MissingExtraError
-from graphcl.files.npz import read_npz
+from graphcl.files.atomic import whole_file
+from graphcl.files.npz import check_members, read_npz
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 
@@ -35,6 +40,8 @@ RAW = tuple(
     for file in ("feats.npy", "graph_id.npy", "graph.json", "labels.npy")
 )
 RAW_BYTES = 1 << 29
+TIMEOUT_SECONDS = 60
+_PIECE = 1 << 20
 
 _ARRAYS = {"features": 2, "labels": 2, "edges": 2, "graph_id": 1}  # name: dimensions
 
@@ -42,9 +49,7 @@ _ARRAYS = {"features": 2, "labels": 2, "edges": 2, "graph_id": 1}  # name: dimen
 def load_ppi(folders: Sequence[Path]) -> GraphCollection:
     """Loads PPI from the first of `folders` that contains the prepared file, else through PyG.
 
-    Args:
-        folders: the folders to search. The last is the user's cache, in which PyG's class expects
-            the official files.
+    The last folder is the user's cache, in which PyG's class expects the official files.
 
     Raises:
         DatasetError: the file is damaged, or the data is in none of the folders and cannot be
@@ -141,6 +146,55 @@ def _official(folders: Sequence[Path]) -> GraphCollection:
             for split, datas in parts.items()
         }
     )
+
+
+def fetch_zip(url: str, folder: Path, *, sha256: str, names: Collection[str], limit: int) -> None:
+    """Downloads a zip archive and writes the members `names` to `folder`; keeps other files there.
+
+    An archive with another digest than `sha256` is discarded unopened. Neither the archive nor its
+    members together may have more than `limit` bytes.
+
+    Raises:
+        DatasetError: the archive is too large, or is not the expected one.
+        OSError: the download or the writing failed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        digest, size = hashlib.sha256(), 0
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
+            while piece := answer.read(_PIECE):
+                size += len(piece)
+                if size > limit:
+                    raise DatasetError(f"{url}: more than {limit} bytes; not the expected file")
+                digest.update(piece)
+                file.write(piece)
+        if digest.hexdigest() != sha256:
+            raise DatasetError(
+                f"{url}: has the SHA-256 {digest.hexdigest()}; expected {sha256}; not unpacked"
+            )
+        try:
+            with zipfile.ZipFile(file) as archive:
+                _unpack(archive, folder, url, names, limit)
+        except zipfile.BadZipFile as error:
+            raise DatasetError(f"{url}: not a zip ({error})") from None
+
+
+def _unpack(
+    archive: zipfile.ZipFile, folder: Path, url: str, names: Collection[str], limit: int
+) -> None:
+    members = check_members(archive, url, DatasetError, suffix="")
+    missing = [name for name in names if name not in members]
+    if missing:
+        raise DatasetError(f"{url}: does not contain {missing[0]}")
+    if sum(members[name].file_size for name in names) > limit:
+        raise DatasetError(f"{url}: unpacks to more than {limit} bytes; not the expected file")
+    for name in names:
+        with (
+            whole_file(folder / name) as staging,
+            archive.open(members[name]) as source,
+            staging.open("wb") as target,
+        ):
+            shutil.copyfileobj(source, target, _PIECE)
 
 
 def _has_raw_files(root: Path) -> bool:

@@ -22,9 +22,7 @@ NODES, EDGES, FEATURES, CLASSES = 232_965, 57_307_946, 602, 41
 SPLIT = (151_708, 23_699, 55_334)
 IN_CLASS = 0.7
 TAIL = 1.5  # exponent of the Pareto weights; below 2 their variance is infinite
-LARGEST = (
-    44.0  # weights are cut at this many means; Reddit's largest degree is 21,657, its mean 492
-)
+LARGEST = 44.0  # weights are cut at this many means; Reddit's largest degree is 21,657, mean 492
 SEPARATION = 3.0  # distance of two centres, in standard deviations of the noise
 _CHUNK = 1 << 22
 
@@ -65,17 +63,8 @@ def synthetic_graph(
     _to_csr(keys, indptr, indices)
     del keys
     x = _features(random, y, num_features, num_classes)
-    train_mask, val_mask, test_mask = _split(random, num_nodes)
-    return Graph(
-        indptr=indptr,
-        indices=indices,
-        x=x,
-        y=y,
-        train_mask=train_mask,
-        val_mask=val_mask,
-        test_mask=test_mask,
-        name=f"synthetic-{num_nodes}",
-    )
+    train, val, test = _split(random, num_nodes)
+    return Graph(indptr, indices, x, y, train, val, test, name=f"synthetic-{num_nodes}")
 
 
 def _classes(random: np.random.Generator, num_nodes: int, num_classes: int) -> Array:

@@ -20,8 +20,7 @@ from graphcl.errors import GraphCLError, GraphError, RunError, require
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.parts import Parts
 from graphcl.estimator.transformer import SklearnTransformer, as_table
-from graphcl.graphs.collection import GraphCollection, as_graphs
-from graphcl.graphs.fingerprint import fingerprint
+from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import Loss

@@ -12,8 +12,8 @@ from torch import nn
 from graphcl.distributed import current_share, from_rank
 from graphcl.encoders import EncoderFactory, build_encoder
 from graphcl.errors import require
+from graphcl.graphs.collection import training_subgraph
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.subgraph import training_subgraph
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import Loss
 from graphcl.recipes import Recipe

@@ -57,11 +57,7 @@ def whole_folder(path: Path, *, within: Path | None = None) -> Iterator[Path]:
 
     An old folder at `path` stays until the new one is complete. It is then moved aside and removed;
     the caller checks beforehand whether it may be removed (see `check_new_folder`). Parent folders
-    are created.
-
-    Args:
-        path: the target.
-        within: where to create the hidden folder, on the same disk; by default beside `path`.
+    are created. The hidden folder is created in `within`, on the same disk, or beside `path`.
 
     Raises:
         OSError: the folder cannot be written; an old folder at `path` is unchanged.
@@ -117,14 +113,7 @@ def reserve(path: Path) -> None:
 def check_new_file(
     path: Path, suffixes: Collection[str], error: type[InvalidInputError], *, overwrite: bool
 ) -> None:
-    """Checks an output file before any work is done for it.
-
-    Args:
-        path: the file.
-        suffixes: the allowed suffixes.
-        error: the exception to raise.
-        overwrite: accept an existing file.
-    """
+    """Checks an output file before any work is done for it."""
     if path.suffix not in suffixes:
         *most, last = suffixes
         raise error(f"{path}: the name must end in {', '.join(most)} or {last}")
@@ -139,15 +128,10 @@ def check_new_file(
 def check_new_folder(
     path: Path, kind: str, marker: str, error: type[InvalidInputError], *, overwrite: bool
 ) -> None:
-    """Checks an output folder before any work is done for it.
+    """Checks the folder of a new run or store (its `kind`) before any work is done for it.
 
-    Args:
-        path: the folder.
-        kind: what the folder will be, for messages: run or store.
-        marker: a file that every folder of this kind contains. A folder without it is not ours and
-            is never overwritten, unless it is empty.
-        error: the exception to raise, also if the parent folder is not writable.
-        overwrite: accept an existing folder of this kind.
+    Every folder of this kind contains the file `marker`. A folder without it is not ours and is
+    never overwritten, unless it is empty.
     """
     if path.name in ("", ".."):
         raise error(f"{path}: a {kind} is a new folder; give it a name")

@@ -27,12 +27,10 @@ KINDS = "biufUS"
 def read_npz(
     path: Path, names: Collection[str] | None, error: type[InvalidInputError]
 ) -> dict[str, npt.NDArray[Any]]:
-    """Returns arrays of an `.npz` file by name.
+    """Returns the arrays `names` of an `.npz` file, as far as it has them; None reads all.
 
-    Args:
-        path: the file.
-        names: the arrays to read, as far as the file has them; None reads all.
-        error: the exception to raise if the file is damaged or refused.
+    Raises:
+        InvalidInputError: of the type `error`: the file is damaged or refused.
     """
     try:
         regular_size(path, error)

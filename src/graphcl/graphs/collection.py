@@ -1,5 +1,9 @@
-"""Datasets of several graphs: the paper's inductive setting on multiple graphs."""
+"""Datasets of several graphs: the paper's inductive setting on multiple graphs.
 
+Also the graphs that inductive training derives from a dataset, and the dataset's fingerprint.
+"""
+
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +16,10 @@ import scipy.sparse
 
 from graphcl.errors import GraphError
 from graphcl.graphs.graph import Graph
+from graphcl.store.columns import ScaledFeatures
+
+SAMPLED = 4096  # entries read from each array, so that a graph of any size takes milliseconds
+_ROWS = 16384  # rows per block: a second copy of all entries might not fit in memory
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -168,3 +176,72 @@ def disjoint_union(graphs: Sequence[Graph], name: str) -> Graph:
         edge_weight=np.concatenate(weights) if weighted else None,
         name=name,
     )
+
+
+def training_subgraph(graph: Graph) -> Graph:
+    """Returns the subgraph of the training nodes and the edges among them, without labels.
+
+    It contains no feature and no edge of a validation or test node, so these nodes are unseen for
+    an encoder that is trained on it.
+
+    Raises:
+        GraphError: the graph has no training nodes.
+    """
+    if graph.train_mask is None or not graph.train_mask.any():
+        raise GraphError(f"{graph.name}: has no train_mask; inductive training needs one")
+    graph.check()
+    nodes = np.flatnonzero(graph.train_mask)
+    new_number = np.full(graph.num_nodes, -1, dtype=np.int64)  # −1: not a training node
+    new_number[nodes] = np.arange(len(nodes))
+    parts, weights, degrees = [], [], np.zeros(len(nodes), dtype=np.int64)
+    for start in range(0, len(nodes), _ROWS):
+        block = nodes[start : start + _ROWS]
+        # The positions of all entries of the block's rows, which may be anywhere in `indices`.
+        counts = graph.indptr[block + 1] - graph.indptr[block]
+        offsets = np.repeat(graph.indptr[block] - (counts.cumsum() - counts), counts)
+        entries = offsets + np.arange(len(offsets))
+        around = new_number[graph.indices[entries]]
+        rows = np.repeat(np.arange(len(block)), counts)
+        degrees[start : start + _ROWS] = np.bincount(rows[around >= 0], minlength=len(block))
+        parts.append(around[around >= 0])
+        if graph.edge_weight is not None:
+            weights.append(graph.edge_weight[entries[around >= 0]])
+    return Graph(
+        indptr=np.concatenate([[0], degrees.cumsum()]),
+        indices=np.concatenate(parts),
+        x=graph.x[nodes],
+        edge_weight=np.concatenate(weights) if weights else None,
+        node_ids=nodes if graph.node_ids is None else graph.node_ids[nodes],
+        name=f"{graph.name} (training nodes)",
+    )
+
+
+def fingerprint(graphs: tuple[Graph, ...]) -> str:
+    """Returns sixteen hex digits of the sizes and of evenly spaced entries of the graphs' arrays.
+
+    Different graphs almost certainly have different fingerprints. A graph that differs only in
+    entries that are not read has the same fingerprint.
+    """
+    digest = hashlib.sha256()
+    for graph in graphs:
+        sizes = (graph.num_nodes, len(graph.indices), graph.num_features)
+        digest.update(repr(sizes).encode())
+        digest.update(_sample(graph.indptr))
+        digest.update(_sample(graph.indices))
+        if graph.edge_weight is not None:
+            digest.update(_sample(graph.edge_weight))
+        if isinstance(graph.x, np.ndarray | ScaledFeatures):
+            rows = max(1, SAMPLED // max(1, graph.num_features))
+            digest.update(_sample(graph.x, rows))
+        else:
+            digest.update(_sample(graph.x.data))
+            digest.update(_sample(graph.x.indices))
+    return digest.hexdigest()[:16]
+
+
+def _sample(array: Any, count: int = SAMPLED) -> bytes:
+    """Returns the bytes of at most `count` evenly spaced rows."""
+    if len(array) == 0:
+        return b""
+    places = np.unique(np.linspace(0, len(array) - 1, min(count, len(array))).astype(np.int64))
+    return np.ascontiguousarray(array[places]).tobytes()

@@ -104,15 +104,10 @@ class Graph:
         features = validation.features(x)
         num_nodes = features.shape[0]
         indptr, indices, self_loops = validation.structure(edge_index, num_nodes)
-        weight = None
         if edge_weight is not None:
-            weight = validation.edge_weight(edge_weight, edge_index, num_nodes)
-        masks: dict[str, Any] = {
-            "train_mask": validation.mask(train_mask, num_nodes, "train_mask"),
-            "val_mask": validation.mask(val_mask, num_nodes, "val_mask"),
-            "test_mask": validation.mask(test_mask, num_nodes, "test_mask"),
-        }
-        validation.check_disjoint(masks)
+            edge_weight = validation.edge_weight(edge_weight, edge_index, num_nodes)
+        masks = {"train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
+        masks = validation.masks(masks, num_nodes)
         return cls(
             indptr=indptr,
             indices=indices,
@@ -120,7 +115,7 @@ class Graph:
             y=validation.labels(y, num_nodes),
             node_ids=validation.node_ids(node_ids, num_nodes),
             self_loops_removed=self_loops,
-            edge_weight=weight,
+            edge_weight=edge_weight,
             name=name,
             **masks,
         )

@@ -1,11 +1,11 @@
-"""Converts graphs of other libraries to plain arrays: PyTorch Geometric, NetworkX, SciPy, torch.
+"""Converts graphs of PyTorch Geometric, NetworkX, SciPy and `.npz` files to plain arrays.
 
-This module does not import `graphcl.Graph`: `Graph.from_pyg`, `from_networkx` and `from_scipy` call
-these functions and validate the arrays.
+This module does not import `graphcl.Graph`, whose constructors validate the arrays.
 """
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
@@ -13,11 +13,15 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError, MissingExtraError
+from graphcl.files.npz import read_npz
 
 if TYPE_CHECKING:
     import torch
 
 Arrays = dict[str, Any]
+_OPTIONAL = ("y", "train_mask", "val_mask", "test_mask", "node_ids", "edge_weight")
+_SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
+_KNOWN = {"edge_index", "x", *_SPARSE, *_OPTIONAL}
 
 
 def is_tensor(value: Any) -> "TypeGuard[torch.Tensor]":
@@ -130,6 +134,41 @@ def arrays_from_networkx(
         "edge_weight": None if weight is None else _edge_attribute(graph, weight),
         "num_nodes": len(nodes),
     }
+
+
+def read_arrays(path: Path) -> Arrays:
+    """Reads the arguments of `Graph.from_edge_index` from an `.npz` file that `numpy.savez` wrote.
+
+    The file contains ``edge_index`` [2, edges], and ``x`` [nodes, features] or the sparse features
+    ``x_indptr``, ``x_indices``, ``x_data`` and ``x_shape``. It may contain ``y``, ``train_mask``,
+    ``val_mask``, ``test_mask``, ``node_ids`` and ``edge_weight`` [edges]. Pickles are never read.
+    """
+    arrays: Arrays = read_npz(path, None, GraphError)
+    unknown = sorted(set(arrays) - _KNOWN)
+    if unknown:
+        raise GraphError(
+            f"{path}: unknown array {unknown[0]!r}; known: {', '.join(sorted(_KNOWN))}"
+        )
+    if "edge_index" not in arrays:
+        raise GraphError(f"{path}: has no array 'edge_index' ([2, edges])")
+    given: Arrays = {name: arrays[name] for name in _OPTIONAL if name in arrays}
+    if "x" in arrays:
+        x: Any = arrays["x"]
+    elif all(name in arrays for name in _SPARSE):
+        x = _sparse_features(arrays, path)
+    else:
+        raise GraphError(f"{path}: has no array 'x' ([nodes, features])")
+    return {"edge_index": arrays["edge_index"], "x": x, **given}
+
+
+def _sparse_features(arrays: Arrays, path: Path) -> scipy.sparse.csr_array:
+    try:
+        parts = (arrays["x_data"], arrays["x_indices"], arrays["x_indptr"])
+        x = scipy.sparse.csr_array(parts, shape=tuple(int(n) for n in arrays["x_shape"]))
+        x.check_format(full_check=True)
+    except (ValueError, TypeError) as error:
+        raise GraphError(f"{path}: x_* is not a CSR matrix ({error})") from None
+    return x
 
 
 def _edge_attribute(graph: Any, name: str) -> list[Any]:

@@ -38,9 +38,7 @@ def structural_features(
 ) -> npt.NDArray[np.float32]:
     """Returns the six features of `FEATURE_NAMES`, ``[num_nodes, 6]``.
 
-    Args:
-        indptr: CSR row pointers of an undirected graph without self-loops.
-        indices: CSR column indices, sorted in each row.
+    The CSR pattern is that of an undirected graph without self-loops, sorted in each row.
     """
     size = len(indptr) - 1
     degree = np.diff(indptr).astype(np.float64)

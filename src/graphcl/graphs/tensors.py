@@ -20,11 +20,8 @@ def graph_tensors(
 ) -> tuple[Features, Adjacency]:
     """Returns the features and the adjacency of `graph` on `device`.
 
-    Args:
-        graph: any graph.
-        device: the device of the tensors.
-        feature_scaling: ``none``, or ``row``: each node's features are divided by the sum of their
-            absolute values, as is usual for bags of words.
+    `feature_scaling` is ``none``, or ``row``: each node's features are divided by the sum of their
+    absolute values, as is usual for bags of words.
     """
     graph.check()
     indices = np.asarray(graph.indices, dtype=np.int64)  # a store may have int32

@@ -1,5 +1,7 @@
 """Checks the arrays of a graph. Each error names the array, the place and the value."""
 
+from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -158,8 +160,7 @@ def labels(y: Any, num_nodes: int) -> IntArray | None:
     if labels.dtype.kind == "f" and not np.array_equal(whole, labels):
         place = tuple(int(index) for index in np.argwhere(whole != labels)[0])
         raise GraphError(f"y: {labels[place]} at node {place[0]} is not a class number")
-    lowest, highest = (-1, None) if labels.ndim == 1 else (0, 1)
-    wrong = whole < lowest if highest is None else (whole < lowest) | (whole > highest)
+    wrong = whole < -1 if labels.ndim == 1 else (whole < 0) | (whole > 1)
     if wrong.any():
         place = tuple(int(index) for index in np.argwhere(wrong)[0])
         expected = "−1 (unlabelled) or more" if labels.ndim == 1 else "0 or 1"
@@ -167,8 +168,17 @@ def labels(y: Any, num_nodes: int) -> IntArray | None:
     return whole
 
 
-def mask(mask: Any, num_nodes: int, name: str) -> BoolArray | None:
-    """Returns a boolean mask from booleans, 0/1 flags or node numbers."""
+def masks(given: Mapping[str, Any], num_nodes: int) -> dict[str, Any]:
+    """Returns boolean masks from booleans, 0/1 flags or node numbers; refuses a shared node."""
+    masks = {name: _mask(mask, num_nodes, name) for name, mask in given.items()}
+    for (first, mask), (second, other) in combinations(masks.items(), 2):
+        both = None if mask is None or other is None else np.flatnonzero(mask & other)
+        if both is not None and len(both):
+            raise GraphError(f"{first} and {second} share node {both[0]}; splits are disjoint")
+    return masks
+
+
+def _mask(mask: Any, num_nodes: int, name: str) -> BoolArray | None:
     if mask is None:
         return None
     given = interchange.to_numpy(mask, name)
@@ -188,16 +198,6 @@ def mask(mask: Any, num_nodes: int, name: str) -> BoolArray | None:
     chosen = np.zeros(num_nodes, dtype=np.bool_)
     chosen[given.astype(np.int64)] = True
     return chosen
-
-
-def check_disjoint(masks: dict[str, BoolArray | None]) -> None:
-    """Refuses masks that share a node."""
-    given = [(name, mask) for name, mask in masks.items() if mask is not None]
-    for position, (first, mask) in enumerate(given):
-        for second, other in given[position + 1 :]:
-            both = np.flatnonzero(mask & other)
-            if len(both):
-                raise GraphError(f"{first} and {second} share node {both[0]}; splits are disjoint")
 
 
 def node_ids(names: Any, num_nodes: int) -> npt.NDArray[Any] | None:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -13,9 +12,8 @@ import scipy.sparse
 
 from graphcl.errors import GraphError, ParameterError, StoreError, require
 from graphcl.files.atomic import check_new_folder, reserve, whole_folder
-from graphcl.files.checksums import file_digest
 from graphcl.store.columns import Names
-from graphcl.store.reader import DTYPES, FORMAT, HEADER, MASKS, open_store
+from graphcl.store.reader import DTYPES, FORMAT, HEADER, MASKS, file_digest, open_store
 
 FEATURE_DTYPES = ("float32", "float16", "int8")
 _BLOCK_BYTES = 1 << 25  # bytes of float32 features that are converted at a time
@@ -37,25 +35,16 @@ class StoreWriter:
     Args:
         path: the store's folder.
         name: the graph's name in messages and reports.
-        self_loops_removed: number of self-loops in the input.
-        num_features: number of features if they are sparse; their arrays do not contain it.
         overwrite: replace an existing store. Anything else at `path` is never touched.
+
+    Attributes:
+        self_loops_removed: number of self-loops in the input; the caller sets it.
+        num_features: number of features if they are sparse; their arrays do not contain it.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        name: str = "graph",
-        self_loops_removed: int = 0,
-        num_features: int = 0,
-        overwrite: bool = False,
-    ) -> None:
-        self.path = Path(path)
-        self.name = name
-        self.self_loops_removed = self_loops_removed
-        self.num_features = num_features
-        self.overwrite = overwrite
+    def __init__(self, path: str | Path, *, name: str = "graph", overwrite: bool = False) -> None:
+        self.path, self.name, self.overwrite = Path(path), name, overwrite
+        self.self_loops_removed = self.num_features = 0
         self._shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         self._maps: dict[str, Any] = {}
 
@@ -67,13 +56,8 @@ class StoreWriter:
         self._open.push(self._complete)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._open.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
         """Returns a writable memory map of zeros, which becomes the array `name`."""
@@ -129,8 +113,8 @@ class StoreWriter:
         arrays = {}
         for name, (shape, dtype) in self._shapes.items():
             file = self.folder / f"{name}.npy"
-            about = {"dtype": str(dtype), "shape": list(shape), "sha256": file_digest(file)}
-            arrays[name] = about
+            digest = file_digest(file)
+            arrays[name] = {"dtype": str(dtype), "shape": list(shape), "sha256": digest}
         header = {
             "graphcl_store": FORMAT,
             "name": self.name,
@@ -160,25 +144,21 @@ def write_store(
 ) -> None:
     """Writes the fields of a `Graph` as a store, in blocks of rows.
 
-    Args:
-        path: the store's folder.
-        fields: the fields of a graph, by name; optional fields may be None.
-        features: the type of dense features. ``float16`` keeps three digits in half the space.
-            ``int8`` has 255 levels, scaled to each column's largest absolute value, in a quarter.
-        overwrite: replace an existing store.
+    `features` is the type of dense features. ``float16`` keeps three digits in half the space.
+    ``int8`` has 255 levels, scaled to each column's largest absolute value, in a quarter.
     """
     if features not in FEATURE_DTYPES:
         raise ParameterError(f"Graph.save: features must be {FEATURE_DTYPES}; got {features!r}")
-    about = {"name": fields["name"], "self_loops_removed": fields["self_loops_removed"]}
-    with StoreWriter(path, overwrite=overwrite, **about) as store:
+    with StoreWriter(path, name=fields["name"], overwrite=overwrite) as store:
+        store.self_loops_removed = fields["self_loops_removed"]
         store.write("indptr", np.asarray(fields["indptr"], dtype=np.int64))
         _write_indices(store, "indices", fields["indices"], fields["x"].shape[0])
-        _write_features(store, fields["x"], features)
+        write_features(store, fields["x"], features)
         for name in ("y", "edge_weight", *MASKS):
             if fields.get(name) is not None:
                 store.write(name, fields[name])
         if fields.get("node_ids") is not None:
-            _write_names(store, fields["node_ids"])
+            write_names(store, fields["node_ids"])
 
 
 def _write_indices(store: StoreWriter, name: str, indices: Any, limit: int) -> None:
@@ -191,7 +171,8 @@ def _write_indices(store: StoreWriter, name: str, indices: Any, limit: int) -> N
     store.release(name)
 
 
-def _write_features(store: StoreWriter, x: Any, features: str) -> None:
+def write_features(store: StoreWriter, x: Any, features: str = "float32") -> None:
+    """Writes sparse features as they are, and dense ones with the type `features`."""
     if scipy.sparse.issparse(x):
         store.num_features = int(x.shape[1])
         store.write("x_indptr", np.asarray(x.indptr, dtype=np.int64))
@@ -223,7 +204,8 @@ def _write_features(store: StoreWriter, x: Any, features: str) -> None:
     store.release("x")
 
 
-def _write_names(store: StoreWriter, names: Any) -> None:
+def write_names(store: StoreWriter, names: Any) -> None:
+    """Writes node ids: integers, or strings as UTF-8."""
     if isinstance(names, np.ndarray) and names.dtype.kind in "iu":
         kind = names.dtype if str(names.dtype) in ("int64", "uint64", "int32") else np.int64
         store.write("node_ids", names.astype(kind, copy=False))

@@ -10,7 +10,7 @@ from graphcl.errors import GraphError
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.store.columns import Names
-from graphcl.store.writer import StoreWriter
+from graphcl.store.writer import StoreWriter, write_features, write_names
 from graphcl.tabular.options import TableOptions, TableReport
 from graphcl.tabular.sources import is_query
 from graphcl.tabular.tables import InMemory, Tables, open_tables
@@ -62,12 +62,7 @@ def build_store(
 ) -> TableReport:
     """Writes a store from tables, array by array. The store appears complete or not at all.
 
-    Args:
-        edges: the list of edges.
-        options: the node table, and how to read both.
-        out: the store's folder.
-        overwrite: replace an existing store.
-        on_step: called with the name of each step before it starts.
+    `on_step` is called with the name of each step before it starts.
     """
     store = StoreWriter(out, name=table_name(edges), overwrite=overwrite)
     with store, open_tables(edges, options, on_step=on_step) as tables:
@@ -77,10 +72,7 @@ def build_store(
         on_step("writing features, labels and ids")
         sparse = tables.sparse_features() if _stays_sparse(tables, options) else None
         if sparse is not None:
-            store.num_features = int(sparse.shape[1])
-            store.write("x_indptr", sparse.indptr.astype(np.int64))
-            store.write("x_indices", sparse.indices.astype(np.int32))
-            store.write("x_data", sparse.data.astype(np.float32))
+            write_features(store, sparse)
         else:
             structure = {
                 name: np.load(store.folder / f"{name}.npy", mmap_mode="r")
@@ -89,16 +81,12 @@ def build_store(
             x = store.array("x", (tables.num_nodes, width), np.float32)
             _fill_features(tables, options, structure, x)
             store.release("x")
-        y, masks, ids = tables.labels(), tables.masks(), tables.node_ids()
-        for name, values in {"y": y, **masks}.items():
+        for name, values in {"y": tables.labels(), **tables.masks()}.items():
             if values is not None:
                 store.write(name, values)
+        ids = tables.node_ids()
         if ids is not None:
-            names = _names(ids)
-            if isinstance(names, Names):
-                store.write("node_id_offsets", names.offsets)
-                names = names.text
-            store.write("node_ids", names)
+            write_names(store, _names(ids))
         store.self_loops_removed = tables.report.counts.self_loops
         return tables.report
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from graphcl.errors import GraphError
 from graphcl.tabular.duck import file_literal, literal
 
-DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "bar"}
+DELIMITERS = ",\t;|"
 _HEAD_BYTES = 1 << 20
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _LINE = "\x1f"  # the ASCII unit separator: a delimiter that no text file uses, so a line is a field
@@ -39,13 +39,10 @@ class Dialect:
 
     def scan(self, path: Path) -> str:
         """Returns an SQL expression that reads every column of the file as text."""
-        if self.delimiter == " ":
-            return self._scan_words(path)
-        return _read_csv(path, self, self.delimiter, self.columns, quote='"')
-
-    def _scan_words(self, path: Path) -> str:
+        if self.delimiter != " ":
+            return self._read_csv(path, self.delimiter, self.columns, quote='"')
         # DuckDB splits at one character only: read whole lines, and split them with a pattern.
-        lines = _read_csv(path, self, _LINE, ("line",), quote="")
+        lines = self._read_csv(path, _LINE, ("line",), quote="")
         words = "string_split_regex(trim(line, ' \t'), '[ \t]+')"
         named = ", ".join(
             f'words[{place}] AS "{name}"' for place, name in enumerate(self.columns, 1)
@@ -55,16 +52,13 @@ class Dialect:
             "WHERE NOT starts_with(line, '#') AND NOT starts_with(line, '%')))"
         )
 
-
-def _read_csv(
-    path: Path, dialect: Dialect, delimiter: str, columns: tuple[str, ...], *, quote: str
-) -> str:
-    fields = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
-    return (
-        f"read_csv({file_literal(path)}, auto_detect=false, columns={{{fields}}}, "
-        f"delim={literal(delimiter)}, quote={literal(quote)}, escape={literal(quote)}, "
-        f"header={str(dialect.header).lower()}, compression='{dialect.compression}')"
-    )
+    def _read_csv(self, path: Path, delimiter: str, columns: tuple[str, ...], *, quote: str) -> str:
+        fields = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
+        return (
+            f"read_csv({file_literal(path)}, auto_detect=false, columns={{{fields}}}, "
+            f"delim={literal(delimiter)}, quote={literal(quote)}, escape={literal(quote)}, "
+            f"header={str(self.header).lower()}, compression='{self.compression}')"
+        )
 
 
 def detect_dialect(path: Path, *, header: bool | None, names: frozenset[str]) -> Dialect:
@@ -137,8 +131,7 @@ def _head(path: Path) -> tuple[str, str]:
 
 
 def _delimiter(path: Path, line: str, *, words: bool) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if ".tsv" in suffixes:
+    if ".tsv" in [suffix.lower() for suffix in path.suffixes]:
         return "\t"
     outside = re.sub(r'"[^"]*"', "", line)  # a delimiter inside quotes does not count
     counts = {delimiter: outside.count(delimiter) for delimiter in DELIMITERS}

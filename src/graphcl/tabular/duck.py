@@ -4,7 +4,6 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from graphcl.errors import GraphError, MissingExtraError
@@ -20,12 +19,9 @@ class Duck:
     """A database in a temporary folder, which is removed when the session ends.
 
     Extensions are neither downloaded nor loaded, and SQL cannot read Python variables.
-
-    Args:
-        memory_limit: how much memory DuckDB may use before it spills to disk.
     """
 
-    def __init__(self, *, memory_limit: str = MEMORY_LIMIT) -> None:
+    def __init__(self) -> None:
         try:
             import duckdb
             import pyarrow  # noqa: F401 (batches leave DuckDB as Arrow)
@@ -37,7 +33,7 @@ class Duck:
         self._connection: Any = duckdb.connect(
             str(folder / "work.duckdb"),
             config={
-                "memory_limit": memory_limit,
+                "memory_limit": MEMORY_LIMIT,
                 "temp_directory": str(folder / "spill"),
                 "autoinstall_known_extensions": "false",
                 "autoload_known_extensions": "false",
@@ -51,21 +47,13 @@ class Duck:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
         self._folder.cleanup()
 
     def run(self, sql: str, *, where: str = "tables") -> None:
         """Executes a statement; an error message begins with `where`."""
-        try:
-            self._connection.execute(sql)
-        except self._error as error:
-            raise GraphError(f"{where}: {one_line(error)}") from None
+        self.rows(sql, where=where)
 
     def rows(self, sql: str, *, where: str = "tables") -> list[tuple[Any, ...]]:
         """Returns all rows of a query with a small result."""

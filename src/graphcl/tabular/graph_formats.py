@@ -3,6 +3,7 @@
 import gzip
 import zlib
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 from xml.parsers import expat
@@ -121,14 +122,12 @@ def _refuse_doctype(path: Path) -> None:
 def _tables(graph: Any) -> GraphTables:
     """Returns nodes and edges with their attributes, in the graph's order."""
     nodes = {"id": list(graph.nodes)}
-    edges: dict[str, list[Any]] = {"source": [], "target": []}
-    for name in _attributes(dict(graph.nodes(data=True)).values()):
+    for name in _attributes(values for _, values in graph.nodes(data=True)):
         nodes["node id" if name == "id" else name] = [
             values.get(name) for _, values in graph.nodes(data=True)
         ]
     listed = list(graph.edges(data=True))
-    edges["source"] = [source for source, _, _ in listed]
-    edges["target"] = [target for _, target, _ in listed]
+    edges = {"source": [source for source, *_ in listed], "target": [end for _, end, _ in listed]}
     for name in _attributes(values for _, _, values in listed):
         if name not in ("source", "target"):
             edges[name] = [values.get(name) for _, _, values in listed]
@@ -136,10 +135,7 @@ def _tables(graph: Any) -> GraphTables:
 
 
 def _attributes(mappings: Any) -> list[str]:
-    names: dict[str, None] = {}
-    for mapping in mappings:
-        names.update(dict.fromkeys(mapping))
-    return [str(name) for name in names]
+    return [str(name) for name in dict.fromkeys(chain.from_iterable(mappings))]
 
 
 def _arrow(columns: dict[str, list[Any]]) -> Any:

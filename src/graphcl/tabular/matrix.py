@@ -52,11 +52,11 @@ def read(text: str) -> NodeMatrix | None:
     optionally ``node_ids``, ``y`` and masks.
     """
     path = Path(text)
-    if path.suffix.lower() not in (".npy", ".npz"):
+    suffix = path.suffix.lower()
+    if suffix not in (".npy", ".npz"):
         return None
     if not path.is_file():
         raise GraphError(f"{path}: no such file")
-    suffix = path.suffix.lower()
     arrays = (
         {"x": read_npy(path, GraphError)} if suffix == ".npy" else read_npz(path, None, GraphError)
     )
@@ -73,8 +73,7 @@ def read(text: str) -> NodeMatrix | None:
         raise GraphError(f"{path}: unknown array {unknown[0]!r}; known: {known}")
     x = _features(path, x)
     rows = x.shape[0]
-    masks = {name: validation.mask(arrays.get(name), rows, name) for name in _MASKS}
-    validation.check_disjoint(masks)
+    masks = validation.masks({name: arrays.get(name) for name in _MASKS}, rows)
     ids = arrays.get("node_ids")
     if ids is not None and (ids.shape != (rows,) or ids.dtype.kind not in "iuU"):
         raise GraphError(

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from graphcl.errors import GraphError
 from graphcl.tabular.columns import LABELS, SPLITS
 from graphcl.tabular.duck import Duck, literal, quoted
+from graphcl.tabular.options import TableOptions
 from graphcl.tabular.sources import Source
 
 MAX_CATEGORIES = 1000
@@ -49,26 +50,25 @@ class NodeFeatures:
     Args:
         duck: the session.
         source: the table that ``node_rows`` was read from.
+        options: how to fill in missing values, and which features to make.
         used: columns that are not features: id, label, split and ignored ones.
         one_hot: columns to encode.
-        missing: ``refuse``, or the value to fill in: ``zero`` or the column's ``mean``.
-        like: names of the features to make, in this order; if empty, every column is used.
     """
 
     def __init__(
         self,
         duck: Duck,
         source: Source,
+        options: TableOptions,
         *,
         used: set[str],
         one_hot: Sequence[str],
-        missing: str,
-        like: Sequence[str] = (),
     ) -> None:
-        self._duck, self._source, self._missing, self._like = duck, source, missing, like
+        self._duck, self._source = duck, source
+        self._missing, self._like = options.missing, options.like
         self.filled = self.unknown = 0
         columns = [name for name in source.columns if name not in used]
-        if like:
+        if self._like:
             columns = self._columns_like(columns, one_hot)
         else:
             for name in columns:
@@ -268,27 +268,21 @@ def read_labels(
     whole = f"TRY_CAST({column} AS BIGINT)"
     text_only = source.columns[name] == "VARCHAR" and not source.untyped
     numbers, values, low, high = duck.row(
-        f"SELECT bool_and({whole} IS NOT NULL AND {whole} = {_as_double(column)}), "
+        f"SELECT bool_and({whole} IS NOT NULL AND {whole} = TRY_CAST({column} AS DOUBLE)), "
         f"count(DISTINCT {whole}) FILTER ({whole} >= 0), "
         f"min({whole}), max({whole}) FROM node_rows WHERE NOT ({empty})",
         where=source.name,
     )
     if numbers is None:
         raise GraphError(f"{source.name}: --label: column {name!r} has no values")
+    absent, order, kept = empty, f"{column}::VARCHAR", False
     if numbers and not text_only and low >= -1:
-        absent = f"{empty} OR {whole} = -1"
-        order = f"{whole}"
-        kept = high + 1 == values
-    else:
-        absent, order, kept = empty, f"{column}::VARCHAR", False
-    listed = duck.rows(
-        f"SELECT DISTINCT {order} AS c FROM node_rows WHERE NOT ({absent}) ORDER BY c",
-        where=source.name,
-    )
-    duck.run("CREATE OR REPLACE TABLE classes (name VARCHAR, number BIGINT)")
+        absent, order, kept = f"{empty} OR {whole} = -1", whole, high + 1 == values
     duck.run(
-        f"INSERT INTO classes SELECT c::VARCHAR, row_number() OVER (ORDER BY c) - 1 FROM "
-        f"(SELECT DISTINCT {order} AS c FROM node_rows WHERE NOT ({absent}))"
+        "CREATE OR REPLACE TABLE classes AS SELECT c::VARCHAR AS name, "
+        "row_number() OVER (ORDER BY c) - 1 AS number FROM "
+        f"(SELECT DISTINCT {order} AS c FROM node_rows WHERE NOT ({absent}))",
+        where=source.name,
     )
     query = (
         f"SELECT coalesce(number, -1) FROM (SELECT rowid AS place, CASE WHEN {absent} THEN NULL "
@@ -296,12 +290,8 @@ def read_labels(
         "ORDER BY place"
     )
     parts = [batch.column(0).to_numpy() for batch in duck.batches(query, where=source.name)]
-    names = () if kept else tuple(str(value) for (value,) in listed)
-    return np.concatenate(parts).astype(np.int64), names
-
-
-def _as_double(column: str) -> str:
-    return f"TRY_CAST({column} AS DOUBLE)"
+    listed = [] if kept else duck.rows("SELECT name FROM classes ORDER BY number")
+    return np.concatenate(parts).astype(np.int64), tuple(name for (name,) in listed)
 
 
 def read_split(duck: Duck, source: Source, name: str) -> dict[str, npt.NDArray[np.bool_]]:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from graphcl.errors import GraphError
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular import matrix as node_matrix
+from graphcl.tabular.columns import IdColumn, common_kind
 from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.edges import number_ends
-from graphcl.tabular.ids import IdColumn, common_kind
 from graphcl.tabular.nodes import NodeFeatures
 from graphcl.tabular.options import TableOptions, TableReport, counted
 from graphcl.tabular.sources import Source, is_query, open_source
@@ -29,22 +29,15 @@ class NumberedTables:
         features: the features from the node table's columns, or None.
         id_kind: the DuckDB type of the ids in the resulting graph.
         num_nodes: number of nodes.
-        table_rows: how many nodes are in the node table; they come first.
     """
 
     def __init__(
-        self,
-        duck: Duck,
-        edges: str,
-        options: TableOptions,
-        *,
-        on_step: Callable[[str], None] = lambda _: None,
+        self, duck: Duck, edges: str, options: TableOptions, on_step: Callable[[str], None]
     ) -> None:
         self.duck, self.options, self.report = duck, options, TableReport()
         self.matrix: node_matrix.NodeMatrix | None = None
         self.features: NodeFeatures | None = None
         self.id_kind = "BIGINT"
-        self.table_rows = 0
         on_step("reading the edges")
         self.edges = self._open(edges, "edges")
         ends = self._load_edges()
@@ -133,15 +126,9 @@ class NumberedTables:
 
     def _number_nodes_of_edges(self, kinds: set[str]) -> str:
         """Numbers the nodes that the edges name, without a node table."""
-        options = self.options
-        for option, value in (
-            ("--label", options.label),
-            ("--split", options.split),
-            ("--id-column", options.id_column),
-            ("--one-hot", options.one_hot),
-            ("--ignore", options.ignore),
-        ):
-            if value:
+        for name in ("label", "split", "id_column", "one_hot", "ignore"):
+            if getattr(self.options, name):
+                option = "--" + name.replace("_", "-")
                 raise GraphError(f"{option}: there is no node table; pass --nodes")
         if not self.report.counts.rows:
             raise GraphError(f"{self.edges.name}: has no rows; a graph needs at least one node")
@@ -157,8 +144,7 @@ class NumberedTables:
         duck = self.duck
         name, how = table_columns.identity(source, self.options.id_column)
         column = IdColumn(source, name, "node_rows", name)
-        (self.table_rows,) = duck.row("SELECT count(*) FROM node_rows")
-        if not self.table_rows:
+        if duck.row("SELECT count(*) FROM node_rows") == (0,):
             raise GraphError(f"{source.name}: has no rows; a graph needs at least one node")
         column.check_present(duck)
         self._note_padding(column)
@@ -198,14 +184,7 @@ class NumberedTables:
             raise GraphError(f"{source.name}: --one-hot: column {clash!r} is already used")
         if options.features == "structural":
             return
-        found = NodeFeatures(
-            self.duck,
-            source,
-            used=used,
-            one_hot=one_hot,
-            missing=options.missing,
-            like=options.like,
-        )
+        found = NodeFeatures(self.duck, source, options, used=used, one_hot=one_hot)
         self.features, report.column_features = found, found.names
         report.filled_values = found.filled
         if found.names:

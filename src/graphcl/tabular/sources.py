@@ -5,14 +5,16 @@ beyond what is needed to find their columns.
 """
 
 import re
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from graphcl.errors import GraphError
+from graphcl.errors import GraphError, suggestion
 from graphcl.tabular import graph_formats
 from graphcl.tabular.delimited import detect_dialect
 from graphcl.tabular.duck import Duck, file_literal, literal, quoted
-from graphcl.tabular.sqlite import choose_table, is_sqlite, load_sqlite
 
 TEXT = (".csv", ".tsv", ".txt", ".edges", ".el", ".edgelist")
 PARQUET = (".parquet", ".pq")
@@ -22,6 +24,8 @@ ARRAYS = (".npy", ".npz")
 EDGE_FILES = (*TEXT, *PARQUET, *DATABASE, *GRAPHS)
 SUFFIXES = (*TEXT, *PARQUET, *DATABASE, *GRAPHS, *ARRAYS)
 
+CHUNK_ROWS = 100_000  # rows of SQLite that are copied at a time
+_SQLITE = b"SQLite format 3\x00"
 _QUERY = re.compile(r"\s*(select|with|from)\s", re.IGNORECASE)
 # Column names that mark the first line of a file as a header.
 _HEADER_NAMES = frozenset(("source", "target", "src", "dst", "from", "to", "id", "node", "node_id"))
@@ -61,14 +65,10 @@ def looks_like_tables(text: str) -> bool:
 def open_source(
     duck: Duck, text: str, *, role: str, header: bool | None = None, names: frozenset[str]
 ) -> Source:
-    """Resolves a source.
+    """Resolves a path, ``PATH:TABLE`` of a database, or an SQL query as ``edges`` or ``nodes``.
 
-    Args:
-        duck: the session that will scan it.
-        text: a path, ``PATH:TABLE`` for a database, or an SQL query.
-        role: ``edges`` or ``nodes``.
-        header: whether a delimited file begins with column names; None guesses.
-        names: column names that the caller has given.
+    `header` says whether a delimited file begins with column names; None guesses, with the help of
+    the column names that the caller has given.
 
     Raises:
         GraphError: the source does not exist, or cannot be read.
@@ -114,20 +114,19 @@ def _query(duck: Duck, sql: str, role: str) -> Source:
 
 def _load_tables(duck: Duck, path: Path, found: graph_formats.GraphTables, role: str) -> Source:
     """Copies the tables of a graph file into the session."""
-    sources = []
-    for what, table in (("nodes", found.nodes), ("edges", found.edges)):
-        if table is not None:
-            duck.load(f"{role}_{what}", table)
-            columns = duck.columns(quoted(f"{role}_{what}"))
-            sources.append(Source(str(path), quoted(f"{role}_{what}"), columns))
-    nodes = sources[0] if found.nodes is not None else None
-    edges = sources[-1]
-    return Source(edges.name, edges.relation, edges.columns, nodes=nodes)
+
+    def loaded(what: str, table: Any, nodes: Source | None = None) -> Source:
+        duck.load(f"{role}_{what}", table)
+        relation = quoted(f"{role}_{what}")
+        return Source(str(path), relation, duck.columns(relation), nodes=nodes)
+
+    nodes = None if found.nodes is None else loaded("nodes", found.nodes)
+    return loaded("edges", found.edges, nodes)
 
 
 def _database(duck: Duck, path: Path, table: str | None, role: str) -> Source:
-    if is_sqlite(path):
-        loaded = load_sqlite(duck, path, table, into=f"{role}_sqlite")
+    if _is_sqlite(path):
+        loaded = _load_sqlite(duck, path, table, into=f"{role}_sqlite")
         relation = quoted(f"{role}_sqlite")
         return Source(f"{path}:{loaded}", relation, duck.columns(relation))
     alias = f"{role}_file"
@@ -138,10 +137,84 @@ def _database(duck: Duck, path: Path, table: str | None, role: str) -> Source:
         f"SELECT database_name, schema_name, view_name FROM duckdb_views() WHERE NOT internal) "
         f"WHERE database_name = '{alias}' ORDER BY ALL"
     )
-    name = choose_table(path, table, [name for _, name in listed])
+    name = _choose_table(path, table, [name for _, name in listed])
     schema = next(full for full, short in listed if short == name).split(".")[0]
     relation = f"{alias}.{quoted(schema)}.{quoted(name)}"
     return Source(f"{path}:{name}", relation, duck.columns(relation, where=f"{path}:{name}"))
+
+
+def _is_sqlite(path: Path) -> bool:
+    """Returns whether a file is an SQLite database, by its first bytes."""
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
+
+
+def _load_sqlite(duck: Duck, path: Path, table: str | None, *, into: str) -> str:
+    """Copies a table or view into the session in chunks and returns its name.
+
+    Python's `sqlite3` reads it, because DuckDB would download its reader. In SQLite every value has
+    its own type. A column becomes integer, real or text according to its values: text if any value
+    is text, else real if any is real.
+    """
+    try:
+        # Read-only: the user's database is never changed.
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            listed = database.execute(
+                "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') "
+                "AND name NOT LIKE 'sqlite_%' ORDER BY name"
+            )
+            name = _choose_table(path, table, [name for (name,) in listed])
+            kinds = _sqlite_kinds(database, path, name)
+            cursor = database.execute(f"SELECT * FROM {quoted(name)}")
+            duck.load(into, _arrow([], kinds))  # an empty table still has columns
+            while chunk := cursor.fetchmany(CHUNK_ROWS):
+                duck.load(into, _arrow(chunk, kinds))
+    except sqlite3.Error as error:
+        raise GraphError(f"{path}: {error}") from None
+    return name
+
+
+def _choose_table(path: Path, table: str | None, listed: list[str]) -> str:
+    """Returns the table that is asked for, or the only one in the database."""
+    if not listed:
+        raise GraphError(f"{path}: has no tables")
+    if table is None and len(listed) == 1:
+        return listed[0]
+    known = ", ".join(listed[:10])
+    if table is None:
+        raise GraphError(f"{path}: has several tables ({known}); name one: {path}:{listed[0]}")
+    if table not in listed:
+        near = suggestion(table, listed)
+        raise GraphError(f"{path}: has no table {table!r}; it has {known}{near}")
+    return table
+
+
+def _sqlite_kinds(database: sqlite3.Connection, path: Path, table: str) -> dict[str, str]:
+    """Returns ``integer``, ``real`` or ``text`` for each column."""
+    kinds = {}
+    for name, *_ in database.execute(f"SELECT * FROM {quoted(table)} LIMIT 0").description:
+        query = f"SELECT DISTINCT typeof({quoted(name)}) FROM {quoted(table)}"
+        found = {kind for (kind,) in database.execute(query)}
+        if "blob" in found:
+            raise GraphError(f"{path}: column {name!r} of table {table!r} contains blobs")
+        kinds[name] = "text" if "text" in found else "real" if "real" in found else "integer"
+    return kinds
+
+
+def _arrow(chunk: list[tuple[Any, ...]], kinds: dict[str, str]) -> Any:
+    import pyarrow
+
+    known: dict[str, tuple[Any, Any]] = {
+        "integer": (int, pyarrow.int64()),
+        "real": (float, pyarrow.float64()),
+        "text": (str, pyarrow.string()),
+    }
+    columns = {}
+    for place, (name, kind) in enumerate(kinds.items()):
+        convert, arrow_type = known[kind]
+        values = [None if row[place] is None else convert(row[place]) for row in chunk]
+        columns[name] = pyarrow.array(values, type=arrow_type)
+    return pyarrow.table(columns)
 
 
 def _split_table(text: str) -> tuple[Path, str | None]:

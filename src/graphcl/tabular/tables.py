@@ -14,7 +14,7 @@ import scipy.sparse
 
 from graphcl.errors import GraphError
 from graphcl.tabular import columns as table_columns
-from graphcl.tabular.duck import MEMORY_LIMIT, Duck
+from graphcl.tabular.duck import Duck
 from graphcl.tabular.edges import Entries
 from graphcl.tabular.nodes import read_labels, read_split
 from graphcl.tabular.numbering import NumberedTables
@@ -50,26 +50,16 @@ class InMemory:
 
 @contextmanager
 def open_tables(
-    edges: str,
-    options: TableOptions,
-    *,
-    memory_limit: str = MEMORY_LIMIT,
-    on_step: Callable[[str], None] = lambda _: None,
+    edges: str, options: TableOptions, *, on_step: Callable[[str], None] = lambda _: None
 ) -> Iterator["Tables"]:
-    """Opens tables, checks them and numbers the nodes.
-
-    Args:
-        edges: the list of edges: a file, ``FILE:TABLE`` of a database, or an SQL query.
-        options: the node table, and how to read both.
-        memory_limit: how much memory DuckDB may use before it spills to disk.
-        on_step: called with the name of each step before it starts.
+    """Opens tables, checks them and numbers the nodes; `on_step` gets the name of each step.
 
     Raises:
         GraphError: a table is wrong; the message names the table, row and column, the value, and
             what to do.
     """
-    with Duck(memory_limit=memory_limit) as duck:
-        yield Tables(NumberedTables(duck, edges, options, on_step=on_step))
+    with Duck() as duck:
+        yield Tables(NumberedTables(duck, edges, options, on_step))
 
 
 class Tables:
@@ -96,12 +86,7 @@ class Tables:
         return len(self._numbered.features.names) if self._numbered.features else 0
 
     def fill_structure(self, into: ArraySink, *, index: Any = np.int64) -> None:
-        """Fills ``indptr``, ``indices`` and, if there are weights, ``edge_weight``.
-
-        Args:
-            into: where the arrays are created.
-            index: the type of ``indices``.
-        """
+        """Fills ``indptr``, ``indices`` of type `index` and, with weights, ``edge_weight``."""
         counts, weighted = self.report.counts, self._options.weight is not None
         room = 2 * (counts.rows - counts.self_loops)
         indices = into.array("indices", (room,), index)

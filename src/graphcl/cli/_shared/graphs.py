@@ -6,10 +6,9 @@ from pathlib import Path
 from graphcl.cli._shared.tables import print_notes
 from graphcl.datasets import CATALOGUE, load_dataset
 from graphcl.errors import DatasetError, GraphCLError, RunError, suggestion
-from graphcl.graphs.collection import GraphCollection
-from graphcl.graphs.fingerprint import fingerprint
+from graphcl.graphs.collection import GraphCollection, fingerprint
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.graph_file import read_arrays
+from graphcl.graphs.interchange import read_arrays
 from graphcl.runs import files as runs
 from graphcl.store.reader import is_store
 from graphcl.tabular.build import load_tables

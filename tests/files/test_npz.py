@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from graphcl.errors import GraphCLError
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.graph_file import read_arrays
+from graphcl.graphs.interchange import read_arrays
 from tests.conftest import FUZZ
 from tests.forging import Hostile, described, npy, refused, zipped
 
