@@ -20,7 +20,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
@@ -61,17 +60,6 @@ class Interruption(Protocol):
 
     def __call__(self) -> bool:
         """Says whether to stop after the step under way, and save."""
-
-
-@dataclass
-class Uninterrupted:
-    """Nobody asks."""
-
-    patient: bool = False
-
-    def __call__(self) -> bool:
-        """Says no."""
-        return False
 
 
 def _no_curves(_: Path) -> Curves:
@@ -116,7 +104,7 @@ def train_run(
         TrainingEndedError: interrupted, or a process of the group died.
     """
     device = torch.device(model.device)
-    interruption = interruption or Uninterrupted()
+    stop = interruption or (lambda: False)
     with ExitStack() as stack:
         share = stack.enter_context(group(device))
         resume = any_of(resume or restarted(), share)  # of several hosts only one may know
@@ -127,11 +115,13 @@ def train_run(
             print(introduction, file=sys.stderr)
         reset_peak_memory(device)
         with _ending_early(folder, share):
-            checkpoints = Checkpoints(folder, **pace._asdict(), stop=interruption)
-            interruption.patient = True
+            checkpoints = Checkpoints(folder, **pace._asdict(), stop=stop)
+            if interruption is not None:
+                interruption.patient = True
             with curves(folder) if share.first else _no_curves(folder) as log:
                 model.fit(graph, checkpoints=checkpoints, resume=resume, on_epoch=log)
-            interruption.patient = False
+            if interruption is not None:
+                interruption.patient = False
             z = embed_rows(model, graph, scratch=_existing_folder_above(out))
             if not share.first:
                 return None

@@ -1,4 +1,7 @@
-"""The paper's two encoders: mean pooling, and mean pooling with residual units."""
+"""The paper's two encoders: mean pooling, and mean pooling with residual units.
+
+`graphcl.encoders.EncoderFactory` describes their arguments.
+"""
 
 from itertools import pairwise
 
@@ -15,12 +18,6 @@ class MeanPoolingEncoder(LayeredEncoder):
     One layer: :math:`f(X, A) = \sigma(\hat A X W^{(0)})`. Two:
     :math:`f(X, A) = \hat A\, \sigma(\hat A X W^{(0)})\, W^{(1)}`, and so on for more, with
     :math:`\hat A = \check D^{-1}(A + I)`, :math:`\sigma` = ELU, Glorot weights and no bias.
-
-    Args:
-        num_features: P, the width of the input.
-        dim: P', the width of every layer and of the embedding.
-        layers: L.
-        generator: draws the weights.
     """
 
     def __init__(
@@ -50,12 +47,6 @@ class ResidualEncoder(LayeredEncoder):
 
     Written here for three layers as in the paper. Any number of layers works; the last one has no
     activation. :math:`\sigma` = ELU, Glorot weights and no bias.
-
-    Args:
-        num_features: P, the width of the input.
-        dim: P', the width of every layer and of the embedding.
-        layers: L.
-        generator: draws the weights.
     """
 
     def __init__(

@@ -26,13 +26,8 @@ class PygEncoder(nn.Module):
     Sparse features are made dense, because few of PyG's layers accept sparse ones. Only GCN uses
     edge weights, and its self-weights are always 1.
 
-    Args:
-        layer: makes one layer from its numbers of inputs and outputs.
-        num_features: P, the width of the input.
-        dim: P', the width of every layer and of the embedding.
-        layers: L.
-        generator: draws the weights.
-        takes_weights: whether the layer takes edge weights as its third argument.
+    `layer` makes one layer from its numbers of inputs and outputs, and `takes_weights` says whether
+    that layer takes edge weights. The other arguments are those of `EncoderFactory`.
     """
 
     def __init__(

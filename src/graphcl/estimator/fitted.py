@@ -38,12 +38,7 @@ class Fitted:
     mode: Mode | None = None
 
     def write(self, folder: Path, origin: runs.Origin) -> None:
-        """Writes configuration, weights and metrics into an existing folder.
-
-        Args:
-            folder: not yet a run.
-            origin: the graph that was trained on.
-        """
+        """Writes configuration, weights and metrics into a folder that is not yet a run."""
         config = runs.RunConfig(
             asdict(self.parts.recipe),
             seed=self.seed,

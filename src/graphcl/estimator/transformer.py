@@ -70,13 +70,9 @@ class SklearnTransformer(BaseEstimator):  # type: ignore[misc]
 def as_table(
     model: SklearnTransformer, z: npt.NDArray[np.float32], graph: Graph, nodes: slice | None
 ) -> Any:
-    """Returns embeddings as `set_output` asks: an array, or a pandas or Polars table.
+    """Returns the embeddings of some `nodes` (None: all) as the model's `set_output` asks.
 
-    Args:
-        model: says what is asked.
-        z: the embeddings of some nodes.
-        graph: has the ids of the nodes.
-        nodes: which of them; None is all.
+    That is an array, or a pandas or Polars table; a pandas table has the node ids for its index.
     """
     asked = getattr(model, "_sklearn_output_config", {}).get("transform")
     kind = asked or sklearn.get_config()["transform_output"]
