@@ -87,9 +87,9 @@ def batches(
 
 def descend(optimiser: torch.optim.Optimizer, loss: Tensor) -> Tensor:
     """Takes one step along the gradient of `loss` and returns the loss without the gradient."""
-    optimiser.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimiser.step()
+    optimiser.zero_grad()  # now: the next forward pass needs the memory of these gradients
     return loss.detach()
 
 
