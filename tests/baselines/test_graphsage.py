@@ -96,10 +96,7 @@ def test_layer_by_layer_is_the_tree_where_sampling_has_no_choice():
     graph = Graph.from_edge_index(edges, np.random.default_rng(0).normal(size=(20, 6)))
     for variant in VARIANTS:
         method = small(variant, samples_1=3)  # a tree's first layer has both on its levels
-        layers = graphsage.build_aggregators(
-            variant, 6, dim=8, layers=2, pool_dim=16, lstm_dim=8,
-            generator=torch.Generator().manual_seed(0),
-        )  # fmt: skip
+        layers = graphsage.build_aggregators(method, 6, torch.Generator().manual_seed(0))
         x, *structure = dense_csr(graph, CPU, method.feature_scaling)
         with torch.no_grad():
             plain = method._encode(layers, x, *structure, torch.arange(20), seed=5).numpy()

@@ -25,7 +25,7 @@ TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0)
 BATCHES = (64, 128, 256, 512, 1024, 2048, 0)  # 0: all nodes
 
 
-def _sweep_jobs(study: str, grid: dict[str, tuple[float, ...]], plan: Plan) -> list[Job]:
+def _sweep_jobs(study: str, plan: Plan, **grid: tuple[float, ...]) -> list[Job]:
     """Returns the runs of a grid: the values of each recipe key, the last key changing fastest."""
     points: list[Row] = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     return [
@@ -81,8 +81,8 @@ PERTURBATION = Study(
         "Here the whole grid is trained; everything else is as in the dataset's recipe."
     ),
     variables=("edge_drop", "feature_drop"),
-    jobs=partial(
-        _sweep_jobs, "perturbation", {"edge_drop": EDGE_DROPS, "feature_drop": FEATURE_DROPS}
+    jobs=lambda plan: _sweep_jobs(
+        "perturbation", plan, edge_drop=EDGE_DROPS, feature_drop=FEATURE_DROPS
     ),
     summary=_perturbation_summary,
     draw=_draw_perturbation,
@@ -96,7 +96,7 @@ TEMPERATURE = Study(
         f"{max(TEMPERATURES)}; everything else is as in the dataset's recipe."
     ),
     variables=("temperature",),
-    jobs=partial(_sweep_jobs, "temperature", {"temperature": TEMPERATURES}),
+    jobs=lambda plan: _sweep_jobs("temperature", plan, temperature=TEMPERATURES),
     summary=partial(summary_by, "temperature"),
     draw=partial(draw_by, "temperature", "temperature τ", True),
 )
