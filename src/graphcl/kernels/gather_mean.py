@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphcl.kernels.blocks import block_height
+from graphcl.kernels.buffers import block_height
 from graphcl.kernels.counter import HALVES, Draws, Key, draw, draw_word, kept, row_keys, threshold
 from graphcl.kernels.parallel import parallel, prange
 from graphcl.kernels.stored import StoredFeatures, as_float
