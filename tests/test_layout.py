@@ -42,7 +42,6 @@ ELSEWHERE = {
     "kernels/triangles.py": "graphs/test_structural.py",
     "paper/artefacts.py": "paper/studies/test_studies.py",
     "paper/plots.py": "paper/studies/test_studies.py",
-    "report/sections.py": "report/test_page.py",
     "runs/embeddings.py": "cli/test_embed.py",
     "tabular/numbering.py": "tabular/test_tables.py",
     "tabular/options.py": "tabular/test_tables.py",

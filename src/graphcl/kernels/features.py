@@ -121,11 +121,9 @@ class _SparseLinear(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
         x: SparseFeatures = ctx.x
-        if grad.device.type == "cpu" and is_faster(
-            len(x.values), x.shape[1], grad.shape[1], grad.dtype
-        ):
-            rows = (x.indptr, x.indices, x.values)
-            return None, transposed_product(*rows, grad, x.shape[1])
+        size = (len(x.values), x.shape[1], grad.shape[1])
+        if grad.device.type == "cpu" and is_faster(*size, grad.dtype):
+            return None, transposed_product(x.indptr, x.indices, x.values, grad, x.shape[1])
         values = x.values[x.transposed_order]
         return None, csr_matmul(x.transposed_indptr, x.transposed_indices, values, grad)
 
@@ -145,11 +143,7 @@ def linear(x: Features, weight: Tensor) -> Tensor:
 def is_faster(entries: int, rows: int, width: int, dtype: torch.dtype) -> bool:
     """Returns whether `transposed_product` is faster than a gathering product on this machine.
 
-    Args:
-        entries: number of stored values of X.
-        rows: rows of the result, which are the columns of X.
-        width: columns of the result.
-        dtype: type of the result.
+    X has `entries` stored values; the result is ``[rows, width]`` of type `dtype`.
     """
     slab = width // _slabs()
     fits = rows * slab * dtype.itemsize <= SLAB_BYTES

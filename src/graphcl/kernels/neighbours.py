@@ -160,12 +160,7 @@ class EdgeWeights:
 
 
 def thresholds(indptr: Any, weight: Any) -> Tensor:
-    """Returns the module's thresholds, ``[entries]`` int64.
-
-    Args:
-        indptr: CSR row pointers.
-        weight: weight of each entry, positive.
-    """
+    """Returns the module's thresholds, ``[entries]`` int64, for a positive weight per entry."""
     limits = np.empty(len(weight), dtype=np.int64)
     _thresholds(np.asarray(indptr), np.asarray(weight), limits)
     return torch.from_numpy(limits)
@@ -174,16 +169,7 @@ def thresholds(indptr: Any, weight: Any) -> Tensor:
 def sample_by_weight(
     indptr: Tensor, indices: Tensor, limits: Tensor, nodes: Tensor, *, fan_out: int, key: Key
 ) -> Tensor:
-    """Returns `fan_out` neighbours of each of `nodes`, ``[len(nodes) · fan_out]``.
-
-    Args:
-        indptr: CSR row pointers, int64, on the same device as the other tensors.
-        indices: CSR column indices, int64; on a CPU also int32.
-        limits: from `thresholds`.
-        nodes: node numbers, which may repeat.
-        fan_out: slots per node; those of a node without neighbours hold the node itself.
-        key: the stream of draws.
-    """
+    """`sample_neighbours` by weight, with replacement; `limits` are from `thresholds`."""
     if nodes.device.type != "cpu":
         return sample_by_weight_reference(indptr, indices, limits, nodes, fan_out=fan_out, key=key)
     children = torch.empty(len(nodes) * fan_out, dtype=torch.int64)

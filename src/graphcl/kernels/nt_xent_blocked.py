@@ -112,14 +112,7 @@ def _logits(z: Tensor, rows: slice, temperature: float) -> Tensor:
 def row_log_denominators(
     z: Tensor, own: slice, temperature: float, *, keep: bool = False
 ) -> tuple[Tensor, list[Tensor]]:
-    """Returns ℓ of the rows `own` of `z` and, if they fit into `KEPT_BYTES`, the strips of E.
-
-    Args:
-        z: unit (or zero) rows of all processes, ``[n, d]``.
-        own: the rows of this process.
-        temperature: τ.
-        keep: whether a backward pass will follow.
-    """
+    """`log_denominators` of the rows `own` of this process, where `z` has those of all."""
     fits = exponent_fits(z.dtype, temperature)
     keep = keep and fits and (own.stop - own.start) * len(z) * z.element_size() <= KEPT_BYTES
     logs, strips = z.new_empty(own.stop - own.start), []
@@ -135,15 +128,7 @@ def row_log_denominators(
 def row_pull(
     z: Tensor, own: slice, log_denominators: Tensor, temperature: float, strips: list[Tensor]
 ) -> Tensor:
-    """Returns g of the rows `own`, ``[own, d]``; it empties `strips`.
-
-    Args:
-        z: unit (or zero) rows of all processes, ``[n, d]``.
-        own: the rows of this process.
-        log_denominators: ℓ of all rows, ``[n]``.
-        temperature: τ.
-        strips: from `row_log_denominators`; if empty, they are computed again.
-    """
+    """`pull` of the rows `own`, ``[own, d]``; `log_denominators` are those of all rows."""
     pulled = z.new_empty(own.stop - own.start, z.shape[1])
     fits = exponent_fits(z.dtype, temperature)
     r = log_denominators.neg().exp_() if fits else log_denominators
