@@ -27,8 +27,7 @@ from graphcl.files.npy import advise_random_reads
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import feature_tensor, stored_features
 from graphcl.kernels.adjacency import Adjacency, csr_matmul, self_weights
-from graphcl.kernels.blocks import block_height, retry_smaller
-from graphcl.kernels.buffers import borrow
+from graphcl.kernels.buffers import block_height, borrow, retry_smaller
 from graphcl.kernels.features import Features, SparseFeatures
 from graphcl.kernels.stored import StoredFeatures, mean_of_neighbourhoods
 

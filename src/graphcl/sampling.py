@@ -19,9 +19,8 @@ from graphcl.kernels.buffers import empty
 from graphcl.kernels.counter import Draws, draw, kept, positions, shifted, stream_key, threshold
 from graphcl.kernels.elu import pooled_elu
 from graphcl.kernels.gather_mean import gather_mean
-from graphcl.kernels.neighbours import sample_neighbours
+from graphcl.kernels.neighbours import EdgeWeights, sample_neighbours
 from graphcl.kernels.stored import StoredFeatures
-from graphcl.kernels.weighted_neighbours import EdgeWeights
 from graphcl.views import DropBoth
 
 FAN_OUTS = (10, 10, 10)  # the paper's, from the seed node outwards

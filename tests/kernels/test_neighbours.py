@@ -7,7 +7,17 @@ import torch
 
 from graphcl.graphs.graph import Graph
 from graphcl.kernels.counter import stream_key
-from graphcl.kernels.neighbours import sample_neighbours, sample_neighbours_reference
+from graphcl.kernels.neighbours import (
+    EdgeWeights,
+    sample_by_weight,
+    sample_by_weight_reference,
+    sample_neighbours,
+    sample_neighbours_reference,
+    thresholds,
+)
+from graphcl.sampling import sample_tree
+
+CPU = torch.device("cpu")
 
 
 def csr(graph):
@@ -73,3 +83,112 @@ def test_isolated_nodes_fall_back_to_themselves(replace):
     empty = torch.zeros(6, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
     alone = sample_neighbours_reference(*empty, torch.arange(5), **options)
     assert alone.tolist() == torch.arange(5).repeat_interleave(3).tolist()
+
+
+def symmetric_weights(graph, seed=0):
+    """A weight per entry, equal in both directions."""
+    low, high = np.sort(graph.edge_index(), axis=0)
+    table = np.random.default_rng(seed).uniform(0.1, 5, (graph.num_nodes, graph.num_nodes))
+    return table[low, high].astype(np.float32)
+
+
+def test_equal_weights_draw_what_no_weights_draw(graph):
+    key = stream_key(3, "x")
+    nodes = torch.arange(graph.num_nodes).repeat(50)
+    plain = sample_neighbours(*csr(graph), nodes, fan_out=4, replace=True, key=key)
+    for weight in (1.0, 0.3):
+        limits = thresholds(graph.indptr, np.full(len(graph.indices), weight, np.float32))
+        drawn = sample_by_weight(*csr(graph), limits, nodes, fan_out=4, key=key)
+        differing = int((drawn != plain).sum())
+        assert differing == 0 if weight == 1 else differing < 3  # 0.3 · 7 is not exact
+
+
+def test_kernel_and_reference_agree(graph):
+    limits = thresholds(graph.indptr, symmetric_weights(graph))
+    nodes = torch.arange(graph.num_nodes).repeat(20)
+    both = [
+        function(*csr(graph), limits, nodes, fan_out=5, key=stream_key(1, "x"))
+        for function in (sample_by_weight, sample_by_weight_reference)
+    ]
+    assert torch.equal(*both)
+
+
+def test_neighbours_come_in_proportion_to_their_weights(graph):
+    weight = symmetric_weights(graph)
+    limits = thresholds(graph.indptr, weight)
+    node = int(np.argmax(np.diff(graph.indptr)))
+    row = slice(graph.indptr[node], graph.indptr[node + 1])
+    draws = 40_000
+    drawn = sample_by_weight(
+        *csr(graph), limits, torch.full((draws,), node), fan_out=1, key=stream_key(0, "x")
+    )
+    shares = np.bincount(drawn, minlength=graph.num_nodes)[graph.indices[row]] / draws
+    expected = weight[row] / weight[row].sum()
+    assert np.abs(shares - expected).max() < 5 * np.sqrt(0.25 / draws)
+
+
+def test_a_node_without_neighbours_is_its_own():
+    indptr, indices = torch.tensor([0, 0, 1, 2]), torch.tensor([2, 1])
+    limits = thresholds(indptr.numpy(), np.ones(2, np.float32))
+    for function in (sample_by_weight, sample_by_weight_reference):
+        drawn = function(
+            indptr, indices, limits, torch.tensor([0, 1]), fan_out=3, key=stream_key(0, "x")
+        )
+        assert drawn.tolist() == [0, 0, 0, 2, 2, 2]
+
+
+def exact_means(graph, weight, x):
+    """The weighted mean over each node and its neighbours, in plain loops."""
+    means = np.zeros_like(x)
+    for node in range(graph.num_nodes):
+        row = range(graph.indptr[node], graph.indptr[node + 1])
+        own = float(np.mean([weight[entry] for entry in row])) if len(row) else 1.0
+        total, sums = own, own * x[node]
+        for entry in row:
+            total += weight[entry]
+            sums = sums + weight[entry] * x[graph.indices[entry]]
+        means[node] = sums / total
+    return means
+
+
+def tree_means(tree, x, count):
+    parents, children = tree.levels
+    weight = tree.weights[0].double().numpy().reshape(len(parents), -1)
+    around = x[children.numpy()].reshape(len(parents), -1, x.shape[1])
+    sums = x[parents.numpy()] + (weight[:, :, None] * around).sum(1)
+    means = sums / (1 + weight.sum(1))[:, None]
+    return means.reshape(count, -1, x.shape[1]).mean(0)
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_the_sampled_mean_is_the_weighted_mean_in_expectation(graph, replace):
+    weight = symmetric_weights(graph)
+    x = graph.x.astype(np.float64)
+    count, fan_out = 3000, (3 if replace else 40)  # without replacement: all neighbours
+    tree = sample_tree(
+        *csr(graph),
+        torch.arange(graph.num_nodes).repeat(count),
+        fan_outs=(fan_out,),
+        replace=replace,
+        edge_weights=EdgeWeights.of(graph.indptr, weight, replace=replace, device=CPU),
+        seed=0,
+    )
+    error = np.abs(tree_means(tree, x, count) - exact_means(graph, weight, x)).max()
+    assert error < (0.15 if replace else 1e-5)
+
+
+def test_without_replacement_weights_of_one_change_nothing(graph):
+    ones = EdgeWeights.of(
+        graph.indptr, np.ones(len(graph.indices), np.float32), replace=False, device=CPU
+    )
+    nodes = torch.arange(graph.num_nodes)
+    trees = [
+        sample_tree(
+            *csr(graph), nodes, fan_outs=(3, 2), replace=False, edge_weights=weights, seed=4
+        )
+        for weights in (None, ones)
+    ]
+    for plain, weighted in zip(trees[0].levels, trees[1].levels, strict=True):
+        assert torch.equal(plain, weighted)
+    for plain, weighted in zip(trees[0].weights, trees[1].weights, strict=True):
+        assert torch.equal(plain, weighted)

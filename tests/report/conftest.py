@@ -1,11 +1,15 @@
 """Reports to look at, made without training."""
 
+import base64
+import zlib
+
 import numpy as np
 import pytest
 
 from graphcl.evaluation.scores import Confusion
 from graphcl.evaluation.unsupervised import Agreement, Clusters
 from graphcl.report.contents import Contents, MapPoints
+from graphcl.report.page import _neighbours, _points, morton_order, quantised
 from graphcl.runs.files import RunConfig
 from graphcl.runs.nodes import RunNodes
 
@@ -77,3 +81,17 @@ def made_up(n=300, *, labelled=True, ids=None, name="made up", seed=0, blobs=6) 
 @pytest.fixture(scope="session")
 def contents():
     return made_up()
+
+
+def unpack(packed):
+    """The array that `pack` was given; `data.js` does the same in the page."""
+    width = int(packed["type"][1:])
+    raw = zlib.decompress(base64.b64decode(packed["data"]))
+    planes = np.frombuffer(raw, np.uint8).reshape(width, -1).T
+    return np.ascontiguousarray(planes).view(f"<u{width}").ravel()
+
+
+def map_data(contents, k):
+    """The data of the map's script: points in Morton order, with `k` neighbours each."""
+    order = morton_order(quantised(contents.points.places))
+    return _points(contents, order) | _neighbours(contents, order, k)

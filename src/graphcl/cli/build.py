@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli._shared.options import JsonOption, print_json
+from graphcl.cli._shared.options import JsonOption, figures, print_result
 from graphcl.cli._shared.tables import print_notes, takes_tables
 from graphcl.graphs.graph import Graph
 from graphcl.tabular.build import build_store
@@ -52,14 +52,5 @@ def build(
     report = build_store(edges, tables, out=out, overwrite=overwrite, on_step=show)
     print_notes(report)
     graph = Graph.open(out)
-    if as_json:
-        figures = {
-            "nodes": graph.num_nodes,
-            "edges": graph.num_edges,
-            "features": graph.num_features,
-            "classes": graph.num_classes,
-        }
-        seconds = time.perf_counter() - began
-        print_json({"store": str(out), **figures, "seconds": seconds, "found": asdict(report)})
-    else:
-        print(f"{out}: {graph!r}")
+    about = {"store": str(out), **figures(graph), "seconds": time.perf_counter() - began}
+    print_result(about | {"found": asdict(report)}, f"{out}: {graph!r}", as_json=as_json)

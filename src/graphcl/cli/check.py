@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli._shared.options import JsonOption, print_json
+from graphcl.cli._shared.options import JsonOption, print_result
 from graphcl.graphs.graph import Graph
 from graphcl.store.reader import verify_store
 
@@ -35,8 +35,7 @@ def check(
         print(f"{name}: {size:,} bytes, unchanged", file=sys.stderr, flush=True)
 
     verify_store(store, on_array=show)
-    if as_json:
-        about = {"store": str(store), "nodes": graph.num_nodes, "edges": graph.num_edges}
-        print_json(about | {"features": graph.num_features, "bytes": sizes})
-    else:
-        print(f"{graph!r}: unchanged, {sum(sizes.values()):,} bytes")
+    about = {"store": str(store), "nodes": graph.num_nodes, "edges": graph.num_edges}
+    about |= {"features": graph.num_features, "bytes": sizes}
+    text = f"{graph!r}: unchanged, {sum(sizes.values()):,} bytes"
+    print_result(about, text, as_json=as_json)

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from graphcl.cli._shared.options import JsonOption, print_json
+from graphcl.cli._shared.options import JsonOption, figures, print_result
 from graphcl.datasets import CATALOGUE, DatasetCard, load_dataset
 from graphcl.errors import GraphCLError
 from graphcl.graphs.collection import GraphCollection
@@ -23,10 +23,7 @@ def datasets(as_json: JsonOption = False) -> None:
         graphcl datasets --json
     """
     rows = [_row(card) for card in CATALOGUE.values()]
-    if as_json:
-        print_json({"datasets": rows})
-    else:
-        _print_table(rows)
+    print_result({"datasets": rows}, "" if as_json else _table(rows), as_json=as_json)
 
 
 def _row(card: DatasetCard) -> dict[str, Any]:
@@ -46,16 +43,10 @@ def _figures(graph: Graph | GraphCollection) -> dict[str, Any]:
     else:
         masks = (graph.train_mask, graph.val_mask, graph.test_mask)
         split = tuple(int(mask.sum()) for mask in masks if mask is not None)
-    return {
-        "nodes": graph.num_nodes,
-        "edges": graph.num_edges,
-        "features": graph.num_features,
-        "classes": graph.num_classes,
-        "split": split,
-    }
+    return {**figures(graph), "split": split}
 
 
-def _print_table(rows: list[dict[str, Any]]) -> None:
+def _table(rows: list[dict[str, Any]]) -> str:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -67,15 +58,15 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         table.add_column(column, justify="right")
     table.add_column("Present")
     for row in rows:
-        figures = [_figure(row, name) for name in ("nodes", "edges", "features", "classes")]
+        counts = [_figure(row, name) for name in ("nodes", "edges", "features", "classes")]
         present = "bundled" if row["source"] == "bundled" else "yes" if row["present"] else "no"
         present = "damaged" if "damaged" in row else present
-        table.add_row(row["title"], row["task"], *figures, _split(row), present)
+        table.add_row(row["title"], row["task"], *counts, _split(row), present)
     # A file or a pager has no width to fit, so rows are not wrapped.
     console = Console(width=None if Console().is_terminal else 140)
     with console.capture() as captured:
         console.print(table)
-    print(captured.get(), end="")
+    return captured.get().removesuffix("\n")
 
 
 def _split(row: dict[str, Any]) -> str:

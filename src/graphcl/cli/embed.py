@@ -1,13 +1,14 @@
 """`graphcl embed`: writes the embeddings of a graph, seen or unseen in training, to a file."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 import typer
 
 from graphcl.cli._shared.graphs import (
+    AnyGraph,
     load_graph,
     load_run_graph,
     names_tables,
@@ -15,18 +16,19 @@ from graphcl.cli._shared.graphs import (
     run_tables,
 )
 from graphcl.cli._shared.launch import ProcessesOption, launch
-from graphcl.cli._shared.options import DeviceOption, JsonOption, print_json
+from graphcl.cli._shared.options import DeviceOption, JsonOption, print_result
 from graphcl.cli._shared.tables import takes_tables
 from graphcl.devices import resolve_device
 from graphcl.distributed import group, local_device
 from graphcl.errors import ParameterError, RunError, require
 from graphcl.estimator import GraphCL
-from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs.embeddings import check_output, write_embeddings
 from graphcl.tabular.options import TableOptions
 from graphcl.training_run import embed_rows
+
+Array = npt.NDArray[np.float32]
 
 
 @takes_tables
@@ -87,9 +89,7 @@ def embed(
         z = embed_rows(model, loaded, nodes=chosen, scratch=out.absolute().parent)
     if not share.first:
         return
-    first = chosen.start if chosen else 0
-    write_embeddings(out, z, loaded.node_ids, first=first)
-    _report({"out": str(out), "graph": source, "first": first}, z, as_json=as_json)
+    _write(out, z, loaded, source, chosen.start if chosen else 0, as_json=as_json)
 
 
 def _embed_baseline(run: Path, graph: str | None, out: Path, *, rows: str, as_json: bool) -> None:
@@ -106,19 +106,17 @@ def _embed_baseline(run: Path, graph: str | None, out: Path, *, rows: str, as_js
         raise RunError(f"{run}: {name} is supervised: it predicts classes and has no embeddings")
     z, loaded = runs.read_embeddings(run), load_run_graph(run)
     chosen = _range(rows, loaded) or slice(0, len(z))
-    z = z[chosen]
-    write_embeddings(out, z, loaded.node_ids, first=chosen.start)
-    _report({"out": str(out), "graph": source, "first": chosen.start}, z, as_json=as_json)
+    _write(out, z[chosen], loaded, source, chosen.start, as_json=as_json)
 
 
-def _report(about: dict[str, Any], z: npt.NDArray[np.float32], *, as_json: bool) -> None:
-    if as_json:
-        print_json(about | {"nodes": z.shape[0], "dim": z.shape[1]})
-    else:
-        print(f"{about['out']}: {z.shape[0]:,} embeddings of {z.shape[1]} numbers")
+def _write(out: Path, z: Array, graph: AnyGraph, source: str, first: int, *, as_json: bool) -> None:
+    write_embeddings(out, z, graph.node_ids, first=first)
+    about = {"out": str(out), "graph": source, "first": first}
+    text = f"{out}: {z.shape[0]:,} embeddings of {z.shape[1]} numbers"
+    print_result(about | {"nodes": z.shape[0], "dim": z.shape[1]}, text, as_json=as_json)
 
 
-def _range(text: str, graph: Graph | GraphCollection) -> slice | None:
+def _range(text: str, graph: AnyGraph) -> slice | None:
     """Returns the range that ``--rows`` names, after checking that the graph has these nodes."""
     if not text:
         return None

@@ -10,16 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.graphs import load_run_graph, note, run_graph
+from graphcl.cli._shared.graphs import AnyGraph, load_run_graph, note, run_graph
 from graphcl.cli._shared.launch import ProcessesOption, launch
 from graphcl.cli._shared.options import (
     DeviceOption,
     JsonOption,
     SetOption,
     parse_settings,
-    print_json,
+    print_result,
 )
-from graphcl.cli._shared.probing import ProbeStepsOption, probe, probe_progress, report_text
+from graphcl.cli._shared.progress import ProbeStepsOption, probe, probe_progress, report_text
 from graphcl.cli._shared.train_baseline import dataset_of
 from graphcl.devices import resolve_device
 from graphcl.distributed import apart, first_process, from_rank, group, local_device
@@ -27,8 +27,6 @@ from graphcl.errors import RunError, require
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import score_predictions
 from graphcl.evaluation.multilabel import STEPS
-from graphcl.graphs.collection import GraphCollection
-from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.trials.methods import find_baseline, repeat_method, summarise
 
@@ -91,18 +89,15 @@ def evaluate(
             report["runs_identical"] = True
     if not first_process():
         return
+    text = report_text(report)
     if note(graph):
         report["note"] = note(graph)
-    if as_json:
-        print_json(report)
-        return
-    print(report_text(report))
-    if "note" in report:
-        print(f"note: {report['note']}")
+        text += f"\nnote: {note(graph)}"
+    print_result(report, text, as_json=as_json)
 
 
 def _trainings(
-    run: Path, graph: Graph | GraphCollection, changed: dict[str, str]
+    run: Path, graph: AnyGraph, changed: dict[str, str]
 ) -> tuple[Callable[..., list[dict[str, Any]]], int]:
     """Returns a function that repeats the run's training with `changed` settings, and its seed."""
     config = runs.read_config(run, baselines=True)

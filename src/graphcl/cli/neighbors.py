@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from graphcl.answers.neighbors import stored_index
+from graphcl.answers import stored_index
 from graphcl.cli._shared.graphs import load_run_graph
-from graphcl.cli._shared.options import JsonOption, print_json
+from graphcl.cli._shared.options import JsonOption, print_result
 from graphcl.errors import RunError, require, suggestion
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
@@ -54,12 +54,9 @@ def neighbors(
         {"id": _plain(nodes.ids[key]), "cosine": cosine, **_label(nodes, key)}
         for key, cosine in near
     ]
-    if as_json:
-        print_json({"run": str(run), "id": _plain(nodes.ids[row]), "k": k, "neighbors": listed})
-        return
-    for entry in listed:
-        label = f"\tclass {entry['label']}" if "label" in entry else ""
-        print(f"{entry['cosine']:.4f}\t{entry['id']}{label}")
+    about = {"run": str(run), "id": _plain(nodes.ids[row]), "k": k, "neighbors": listed}
+    lines = [f"{one['cosine']:.4f}\t{one['id']}{_class(one)}" for one in listed]
+    print_result(about, "\n".join(lines), as_json=as_json)
 
 
 def _row(nodes: RunNodes, node: str, run: Path) -> int:
@@ -74,8 +71,11 @@ def _row(nodes: RunNodes, node: str, run: Path) -> int:
 
 
 def _label(nodes: RunNodes, row: int) -> dict[str, int]:
-    known = nodes.y is not None and nodes.y[row] >= 0
-    return {"label": int(nodes.y[row])} if known and nodes.y is not None else {}
+    return {"label": int(nodes.y[row])} if nodes.y is not None and nodes.y[row] >= 0 else {}
+
+
+def _class(entry: dict[str, Any]) -> str:
+    return f"\tclass {entry['label']}" if "label" in entry else ""
 
 
 def _plain(name: Any) -> Any:

@@ -6,12 +6,10 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli._shared.graphs import load_run_graph
-from graphcl.cli._shared.options import JsonOption, print_json
+from graphcl.cli._shared.graphs import AnyGraph, load_run_graph
+from graphcl.cli._shared.options import JsonOption, print_result
 from graphcl.errors import GraphCLError, RunError
 from graphcl.files.atomic import check_new_file, write_whole
-from graphcl.graphs.collection import GraphCollection
-from graphcl.graphs.graph import Graph
 from graphcl.report.contents import gather
 from graphcl.report.page import render
 from graphcl.runs import files as runs
@@ -50,13 +48,12 @@ def report(
     page = render(contents).encode("utf-8", "replace")
     write_whole(target, page)
     shown = len(contents.points.rows)
-    if as_json:
-        print_json({"out": str(target), "bytes": len(page), "nodes_on_map": shown, "map": layout})
-    else:
-        print(f"{target}: {shown:,} nodes on the map, {len(page) / 1e6:.1f} MB")
+    about = {"out": str(target), "bytes": len(page), "nodes_on_map": shown, "map": layout}
+    text = f"{target}: {shown:,} nodes on the map, {len(page) / 1e6:.1f} MB"
+    print_result(about, text, as_json=as_json)
 
 
-def _graph(run: Path) -> tuple[Graph | GraphCollection | None, str]:
+def _graph(run: Path) -> tuple[AnyGraph | None, str]:
     """Returns the run's graph, or None and the reason why it cannot be read."""
     try:
         return load_run_graph(run), ""

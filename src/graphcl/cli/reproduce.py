@@ -3,15 +3,16 @@
 import shutil
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 
-from graphcl.cli._shared.options import DeviceOption, JsonOption, parse_settings, print_json
-from graphcl.cli._shared.probing import ProbeStepsOption
-from graphcl.cli._shared.progress import run_progress
+from graphcl.cli._shared.interrupts import continues
+from graphcl.cli._shared.options import DeviceOption, JsonOption, parse_settings, print_result
+from graphcl.cli._shared.progress import ProbeStepsOption, run_progress
 from graphcl.datasets import CATALOGUE
 from graphcl.devices import resolve_device
 from graphcl.errors import ParameterError, RunError, require, suggestion
@@ -102,22 +103,15 @@ def reproduce(
         out=out,
         width=shutil.get_terminal_size().columns if sys.stdout.isatty() else None,
     )
+    tables_1_and_2 = {"table1": _table_1, "table2": _table_2}
     reports = {}
     for name in names:
-        try:
-            reports[name], text = _run(name, given)
-        except KeyboardInterrupt:
-            kept = Artefacts(out, name).rows
-            print(
-                f"graphcl reproduce: interrupted; finished rows are in {kept}; "
-                "the same command continues from there",
-                file=sys.stderr,
-            )
-            raise typer.Exit(130) from None
+        with continues("reproduce", "rows", Artefacts(out, name).rows):
+            task = tables_1_and_2.get(name) or partial(_study, STUDIES[name])
+            reports[name], text = task(given)
         if not as_json:
             print(text)
-    if as_json:
-        print_json(reports)
+    print_result(reports, "", as_json=as_json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,14 +132,6 @@ class _Given:
 
     def seeds(self, default: int) -> tuple[int, ...]:
         return tuple(range(self.seed, self.seed + (self.runs or default)))
-
-
-def _run(name: str, given: _Given) -> tuple[dict[str, object], str]:
-    if name == "table1":
-        return _table_1(given)
-    if name == "table2":
-        return _table_2(given)
-    return _study(STUDIES[name], given)
 
 
 def _table_1(given: _Given) -> tuple[dict[str, object], str]:
@@ -183,13 +169,9 @@ def _table_2(given: _Given) -> tuple[dict[str, object], str]:
         csv=rendering.table_2_csv(cells),
         draw=(lambda: plot_table_2(cells)) if measured else None,
     )
-    report: dict[str, object] = {
-        "cells": [cell.as_row() for cell in cells],
-        "absent": absent,
-        "files": files,
-    }
     text = rendering.table_2_terminal(cells, width=given.width)
-    return report, f"{text}\n{_files(files)}"
+    listed = [cell.as_row() for cell in cells]
+    return {"cells": listed, "absent": absent, "files": files}, f"{text}\n{_files(files)}"
 
 
 def _study(study: Study, given: _Given) -> tuple[dict[str, object], str]:
@@ -228,7 +210,7 @@ def _study(study: Study, given: _Given) -> tuple[dict[str, object], str]:
     )
     text = study_terminal(study, found, width=given.width)
     missing = "".join(f"\n{CATALOGUE[name].title}: absent" for name in absent)
-    report: dict[str, object] = {"summary": study.summary(found), "absent": absent, "files": files}
+    report = {"summary": study.summary(found), "absent": absent, "files": files}
     return report, f"{text}{missing}\n{_files(files)}"
 
 

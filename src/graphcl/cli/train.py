@@ -1,5 +1,8 @@
 """`graphcl train`: from a graph to a run directory."""
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -8,33 +11,31 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from graphcl.cli._shared.graphs import graph_fingerprint, load_graph, names_tables
+from graphcl.cli._shared.graphs import AnyGraph, graph_fingerprint, load_graph, names_tables
 from graphcl.cli._shared.interrupts import interrupts
 from graphcl.cli._shared.launch import ProcessesOption, launch
-from graphcl.cli._shared.logs import LogOption, epoch_log
 from graphcl.cli._shared.options import (
     DeviceOption,
     JsonOption,
     SetOption,
     parse_settings,
-    print_json,
+    print_result,
 )
-from graphcl.cli._shared.probing import ProbeStepsOption, probe, probe_text
+from graphcl.cli._shared.progress import ProbeStepsOption, probe, probe_text
 from graphcl.cli._shared.tables import print_notes, takes_tables
 from graphcl.cli._shared.train_baseline import check_baseline, train_baseline
 from graphcl.devices import device_name, resolve_device
 from graphcl.distributed import first_process, local_device
-from graphcl.errors import DatasetError, GraphError
+from graphcl.errors import DatasetError, GraphError, require
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.multilabel import STEPS
-from graphcl.graphs.collection import GraphCollection
-from graphcl.graphs.graph import Graph
 from graphcl.recipes import load_recipe
 from graphcl.recipes.recipe import recipe_for
-from graphcl.runs.files import Origin
+from graphcl.runs.files import CURVES, Origin
 from graphcl.runs.results import TrainingResult
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.options import TableOptions
+from graphcl.training import EpochMetrics
 from graphcl.training.checkpoints import Pace
 from graphcl.training_run import train_run
 
@@ -63,7 +64,9 @@ def train(
     seed: Annotated[int, typer.Option(help="Decides weights, batches and views.")] = 0,
     probe_steps: ProbeStepsOption = STEPS,
     device: DeviceOption = "auto",
-    log: LogOption = None,
+    log: Annotated[
+        str | None, typer.Option("--log", help="tensorboard: curves in RUN/tensorboard.")
+    ] = None,
     ignore_memory: Annotated[
         bool, typer.Option("--ignore-memory", help="Start even where memory may not suffice.")
     ] = False,
@@ -154,16 +157,14 @@ def train(
             overwrite=overwrite,
             resume=resume,
             interruption=taken,
-            curves=partial(epoch_log, log),
+            curves=partial(_epoch_log, log),
             introduction=introduction,
         )
-    if result is not None and as_json:
-        print_json(result.to_json())
-    elif result is not None:
-        _print_result(result, out)
+    if result is not None:
+        print_result(result.to_json(), _text(result, out), as_json=as_json)
 
 
-def _load(name: str, tables: TableOptions) -> tuple[Graph | GraphCollection, Origin]:
+def _load(name: str, tables: TableOptions) -> tuple[AnyGraph, Origin]:
     """Returns the graph, and what the run keeps of where it came from."""
     if not names_tables(name, tables):
         loaded = load_graph(name, tables)
@@ -175,7 +176,7 @@ def _load(name: str, tables: TableOptions) -> tuple[Graph | GraphCollection, Ori
 
 
 def _score(
-    z: Any, *, graph: Graph | GraphCollection, steps: int, device: torch.device
+    z: Any, *, graph: AnyGraph, steps: int, device: torch.device
 ) -> tuple[dict[str, Any] | None, str | None]:
     """Returns the probe's scores, or the reason there are none: a graph needs no labels."""
     if graph.y is None:
@@ -186,14 +187,30 @@ def _score(
         return None, str(error)
 
 
-def _print_result(result: TrainingResult, out: Path) -> None:
-    if result.probe:
-        print(f"probe: {probe_text(result.probe)}")
-        if result.note:
-            print(f"note: {result.note}")
-    else:
-        print(f"no probe: {result.probe_skipped}")
-    print(
+@contextmanager
+def _epoch_log(kind: str | None, unfinished: Path) -> Iterator[Callable[[EpochMetrics], None]]:
+    """Yields an `on_epoch` that logs as ``--log`` asks; None does nothing.
+
+    A run appears whole when training ends, but curves are watched before: until then they lie
+    beside the checkpoints, and a training that is resumed adds to them.
+    """
+    require(kind in (None, "tensorboard"), "train", "--log", "tensorboard", kind)
+    if kind is None:
+        yield lambda _: None
+        return
+    from graphcl.training.progress import TensorBoardLog
+
+    folder = unfinished / CURVES
+    with TensorBoardLog(folder) as log:
+        print(f"watch it with: tensorboard --logdir {folder}", file=sys.stderr, flush=True)
+        yield log
+
+
+def _text(result: TrainingResult, out: Path) -> str:
+    probe = f"probe: {probe_text(result.probe)}" if result.probe else ""
+    note = f"\nnote: {result.note}" if result.note else ""
+    return (
+        f"{probe + note if probe else f'no probe: {result.probe_skipped}'}\n"
         f"run: {out}  ({result.epochs} epochs in {result.train_seconds:.1f} s, "
         f"peak memory {result.peak_memory_bytes / 2**30:.2f} GiB)"
     )

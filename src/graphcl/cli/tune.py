@@ -9,14 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from graphcl.cli._shared.graphs import load_graph
+from graphcl.cli._shared.interrupts import continues
 from graphcl.cli._shared.options import (
     DeviceOption,
     JsonOption,
     SetOption,
     parse_settings,
-    print_json,
+    print_result,
 )
-from graphcl.cli._shared.probing import ProbeStepsOption
+from graphcl.cli._shared.progress import ProbeStepsOption
 from graphcl.devices import resolve_device
 from graphcl.errors import RunError
 from graphcl.evaluation.multilabel import STEPS
@@ -91,28 +92,14 @@ def tune(
     )
     found = len(rows.read(folder / TRIALS))
     print(f"{loaded!r}; {search.objective.name}; {found} of {trials} trials found", file=sys.stderr)
-    try:
+    with continues("tune", "trials", folder / TRIALS):
         best = run_search(search, trials, on_trial=_report(found, trials))
-    except KeyboardInterrupt:
-        kept = f"{folder / TRIALS}; the same command continues from there"
-        print(f"graphcl tune: interrupted; finished trials are in {kept}", file=sys.stderr)
-        raise typer.Exit(130) from None
     path, result = folder / RECIPE, recipe_of(search, best)
-    if as_json:
-        print_json(
-            {
-                "objective": search.objective.name,
-                "score": best["score"],
-                "trial": best["number"],
-                "trials": max(trials, found),
-                "recipe": vars(result),
-                "out": str(path),
-            }
-        )
-        return
+    name, score, number = search.objective.name, best["score"], best["number"]
+    about = {"objective": name, "score": score, "trial": number, "trials": max(trials, found)}
     searched = ", ".join(f"{key} = {getattr(result, key)}" for key in SEARCHED)
-    print(f"{search.objective.name} {best['score']:.4f} in trial {best['number'] + 1}: {searched}")
-    print(f"recipe: {path}")
+    text = f"{name} {score:.4f} in trial {number + 1}: {searched}\nrecipe: {path}"
+    print_result(about | {"recipe": vars(result), "out": str(path)}, text, as_json=as_json)
 
 
 def _report(found: int, trials: int) -> Callable[[int, Any, Any], None]:
@@ -120,8 +107,8 @@ def _report(found: int, trials: int) -> Callable[[int, Any, Any], None]:
 
     def show(number: int, row: dict[str, Any], best: dict[str, Any]) -> None:
         rate = (time.perf_counter() - began) / (number - found)
-        score = "–" if row["score"] is None else f"{row['score']:.4f}"
-        top = "–" if best["score"] is None else f"{best['score']:.4f}"
+        scores = (row["score"], best["score"])
+        score, top = ("–" if one is None else f"{one:.4f}" for one in scores)
         text = f"trial {number}/{trials}: {row['state']} {score}  best {top}"
         remaining = duration(rate * (trials - number))
         print(f"{text}  {rate:.1f} s/trial  ETA {remaining}", file=sys.stderr, flush=True)

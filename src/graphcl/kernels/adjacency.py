@@ -233,34 +233,25 @@ def self_weights(indptr: Tensor, weight: Tensor) -> Tensor:
 
 class _MeanPool(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, h: Tensor, adjacency: Adjacency) -> Tensor:
+    def forward(ctx: Any, h: Tensor, adjacency: Adjacency, elu: bool) -> Tensor:
         ctx.adjacency = adjacency
-        return adjacency.pool(h)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        adjacency: Adjacency = ctx.adjacency
-        return adjacency.pool_transposed(grad), None
-
-
-class _MeanPoolElu(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, h: Tensor, adjacency: Adjacency) -> Tensor:
-        ctx.adjacency = adjacency
-        pooled = elu_(adjacency.pool(h))
-        ctx.save_for_backward(pooled)
+        pooled = adjacency.pool(h)
+        if elu:
+            ctx.save_for_backward(elu_(pooled))
         return pooled
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         adjacency: Adjacency = ctx.adjacency
-        (pooled,) = ctx.saved_tensors
-        inner = empty(grad.shape, grad)
-        # The derivative follows from the result: σ' = σ + 1 below zero.
-        torch.ops.aten.elu_backward.grad_input(grad, 1.0, 1.0, 1.0, True, pooled, grad_input=inner)
-        return adjacency.pool_transposed(inner), None
+        for pooled in ctx.saved_tensors:  # one if there is an ELU, else none
+            inner = empty(grad.shape, grad)
+            # The derivative follows from the result: σ' = σ + 1 below zero.
+            torch.ops.aten.elu_backward.grad_input(
+                grad, 1.0, 1.0, 1.0, True, pooled, grad_input=inner
+            )
+            grad = inner
+        return adjacency.pool_transposed(grad), None, None
 
 
 def mean_pool(h: Tensor, adjacency: Adjacency) -> Tensor:
@@ -270,9 +261,9 @@ def mean_pool(h: Tensor, adjacency: Adjacency) -> Tensor:
         h: ``[num_nodes, d]``.
         adjacency: symmetric; no gradient flows into its weights.
     """
-    return cast("Tensor", _MeanPool.apply(h, adjacency))  # type: ignore[no-untyped-call]
+    return cast("Tensor", _MeanPool.apply(h, adjacency, False))  # type: ignore[no-untyped-call]
 
 
 def mean_pool_elu(h: Tensor, adjacency: Adjacency) -> Tensor:
     r"""Returns :math:`\mathrm{ELU}(\hat A H)`, with the arguments of `mean_pool`."""
-    return cast("Tensor", _MeanPoolElu.apply(h, adjacency))  # type: ignore[no-untyped-call]
+    return cast("Tensor", _MeanPool.apply(h, adjacency, True))  # type: ignore[no-untyped-call]

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
-from graphcl.kernels.blocks import block_height
-from graphcl.kernels.buffers import empty
+from graphcl.kernels.buffers import block_height, empty
 
 BLOCK_ELEMENTS = 1 << 17  # half a megabyte: a block and its exponentials fit into a core's cache
 BLOCK_ROWS = 4096  # 8 MB of activations at dim 512

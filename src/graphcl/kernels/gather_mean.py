@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphcl.kernels.blocks import block_height
+from graphcl.kernels.buffers import block_height
 from graphcl.kernels.counter import HALVES, Draws, Key, draw, draw_word, kept, row_keys, threshold
 from graphcl.kernels.parallel import parallel, prange
 from graphcl.kernels.stored import StoredFeatures, as_float
@@ -44,22 +44,18 @@ def gather_mean(
             means.
     """
     if isinstance(x, Tensor) and x.is_cuda:
-        _on_gpu(x, parents, children, weight, draws, out)
+        try:
+            from graphcl.kernels.gather_mean_triton import gather_mean as fused
+        except ImportError:
+            fused = gather_mean_reference
+        fused(x, parents, children, weight, draws=draws, out=out)
         return
     words = [np.uint32(word) for key in draws[2:] for word in key]
+    limits = [np.uint32(threshold(drop)) for drop in (draws.edge_drop, draws.feature_drop)]
     stored = StoredFeatures(x) if isinstance(x, Tensor) else x
-    _gather_mean(
-        *stored.arrays(),
-        parents.numpy(),
-        children.numpy(),
-        weight.numpy(),
-        *words,
-        np.uint32(threshold(draws.edge_drop)),
-        np.uint32(threshold(draws.feature_drop)),
-        out.shape[2] > x.shape[1],
-        out[0].numpy(),
-        out[1].numpy(),
-    )
+    tree = (parents.numpy(), children.numpy(), weight.numpy())
+    own = out.shape[2] > x.shape[1]
+    _gather_mean(*stored.arrays(), *tree, *words, *limits, own, out[0].numpy(), out[1].numpy())
 
 
 def gather_mean_reference(
@@ -94,17 +90,6 @@ def dropped(rows: Tensor, first: int, key: Key, feature_drop: float) -> tuple[Te
     scaled = rows.float() * (HALVES / (HALVES - limit))
     first_view, second_view = (torch.where(kept(bits, view, limit), scaled, 0) for view in (0, 1))
     return first_view, second_view
-
-
-def _on_gpu(
-    x: Tensor, parents: Tensor, children: Tensor, weight: Tensor, draws: Draws, out: Tensor
-) -> None:
-    try:
-        from graphcl.kernels.gather_mean_triton import gather_mean as fused
-    except ImportError:
-        gather_mean_reference(x, parents, children, weight, draws=draws, out=out)
-    else:
-        fused(x, parents, children, weight, draws=draws, out=out)
 
 
 @parallel

@@ -1,4 +1,4 @@
-r"""The two sums of NT-Xent over all pairs of unit rows, in strips, on any device.
+r"""The two sums of NT-Xent over pairs of unit rows, in strips, on any device.
 
 For unit rows :math:`z_i` and :math:`s_{ij} = z_i^\top z_j`,
 
@@ -11,6 +11,11 @@ contributes to its own rows and, transposed, to the rows after them. Cosines are
 :math:`E_{ij} = e^{s_{ij}/\tau}` stays within the range of floats for all but tiny temperatures.
 With :math:`r_i = 1/\sum_j E_{ij}` the backward pass then needs one exponential per pair:
 :math:`P_{ij} + P_{ji} = E_{ij}(r_i + r_j)`.
+
+If several processes share the rows, i runs over the rows of one process and j over the rows of all
+(`row_log_denominators`, `row_pull`). :math:`P_{ij} + P_{ji}` gives the whole gradient of the loss
+with respect to :math:`z_i`: through its own denominator and through those of all other rows. So a
+process only needs the sums of all rows, and not the strips of other processes.
 """
 
 import math
@@ -18,11 +23,12 @@ import math
 import torch
 from torch import Tensor
 
-from graphcl.kernels.blocks import block_height
+from graphcl.kernels.buffers import block_height
 
 STRIP_ROWS = 512  # large enough for fast products, small enough to stay in cache between passes
 CUDA_STRIP_ROWS = 4096  # on a GPU without Triton: enough work to hide the launches
 KEPT_BYTES = 256 * 2**20  # strips up to this total are kept for the backward pass, else recomputed
+STRIP_ELEMENTS = 1 << 26  # a strip of 10^6 columns is 64 rows high: 256 MB in float32
 
 
 def exponent_fits(dtype: torch.dtype, temperature: float) -> bool:
@@ -65,9 +71,7 @@ def pull(z: Tensor, log_denominators: Tensor, temperature: float, strips: list[T
     slices = _slices(z)
     if not exponent_fits(z.dtype, temperature):
         for rows in slices:
-            logits = _logits(z, rows, temperature)
-            both = (logits - log_denominators[rows, None]).exp_()
-            both += logits.sub_(log_denominators).exp_()
+            both = _both(_logits(z, rows, temperature), log_denominators, rows)
             torch.mm(both, z, out=pulled[rows])
         return pulled
     r = log_denominators.neg().exp_()
@@ -82,8 +86,7 @@ def pull(z: Tensor, log_denominators: Tensor, temperature: float, strips: list[T
 
 
 def _slices(z: Tensor) -> list[slice]:
-    height = block_height(CUDA_STRIP_ROWS) if z.is_cuda else STRIP_ROWS
-    return [slice(start, min(start + height, len(z))) for start in range(0, len(z), height)]
+    return _split(slice(0, len(z)), block_height(CUDA_STRIP_ROWS) if z.is_cuda else STRIP_ROWS)
 
 
 def _area(z: Tensor, rows: slice) -> int:
@@ -103,7 +106,66 @@ def _exponentials(z: Tensor, rows: slice, temperature: float, buffer: Tensor) ->
 
 def _logits(z: Tensor, rows: slice, temperature: float) -> Tensor:
     """Returns rows of s/τ with the diagonal at −∞, for temperatures at which E would overflow."""
-    logits = (z[rows] @ z.t()).div_(temperature)
-    index = torch.arange(rows.start, rows.stop, device=z.device)
+    return _without_diagonal((z[rows] @ z.t()).div_(temperature), rows)
+
+
+def row_log_denominators(
+    z: Tensor, own: slice, temperature: float, *, keep: bool = False
+) -> tuple[Tensor, list[Tensor]]:
+    """`log_denominators` of the rows `own` of this process, where `z` has those of all."""
+    fits = exponent_fits(z.dtype, temperature)
+    keep = keep and fits and (own.stop - own.start) * len(z) * z.element_size() <= KEPT_BYTES
+    logs, strips = z.new_empty(own.stop - own.start), []
+    for rows in _row_slices(z, own):
+        strip = _scaled_logits(z, rows, temperature)
+        place = slice(rows.start - own.start, rows.stop - own.start)
+        logs[place] = strip.exp_().sum(1).log_() if fits else strip.logsumexp(1)
+        if keep:
+            strips.append(strip)
+    return logs, strips
+
+
+def row_pull(
+    z: Tensor, own: slice, log_denominators: Tensor, temperature: float, strips: list[Tensor]
+) -> Tensor:
+    """`pull` of the rows `own`, ``[own, d]``; `log_denominators` are those of all rows."""
+    pulled = z.new_empty(own.stop - own.start, z.shape[1])
+    fits = exponent_fits(z.dtype, temperature)
+    r = log_denominators.neg().exp_() if fits else log_denominators
+    for rows in _row_slices(z, own):
+        if fits:
+            strip = strips.pop(0) if strips else _scaled_logits(z, rows, temperature).exp_()
+            strip *= r[rows, None] + r
+        else:
+            strip = _both(_scaled_logits(z, rows, temperature), log_denominators, rows)
+        place = slice(rows.start - own.start, rows.stop - own.start)
+        torch.mm(strip, z, out=pulled[place])
+    return pulled
+
+
+def _row_slices(z: Tensor, own: slice) -> list[slice]:
+    height = min(CUDA_STRIP_ROWS if z.is_cuda else STRIP_ROWS, max(1, STRIP_ELEMENTS // len(z)))
+    return _split(own, height)
+
+
+def _scaled_logits(z: Tensor, rows: slice, temperature: float) -> Tensor:
+    """Returns what `_logits` does; the scale comes before the product, so the bits differ."""
+    return _without_diagonal((z[rows] / temperature) @ z.t(), rows)
+
+
+def _split(rows: slice, height: int) -> list[slice]:
+    starts = range(rows.start, rows.stop, height)
+    return [slice(start, min(start + height, rows.stop)) for start in starts]
+
+
+def _without_diagonal(logits: Tensor, rows: slice) -> Tensor:
+    index = torch.arange(rows.start, rows.stop, device=logits.device)
     logits[index - rows.start, index] = -torch.inf
     return logits
+
+
+def _both(logits: Tensor, log_denominators: Tensor, rows: slice) -> Tensor:
+    """Returns rows of P + Pᵀ, also where E would overflow; it overwrites `logits`."""
+    both = (logits - log_denominators[rows, None]).exp_()
+    both += logits.sub_(log_denominators).exp_()
+    return both

@@ -31,7 +31,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from graphcl.kernels.blocks import block_height
+from graphcl.kernels.buffers import block_height
 
 Precision = Literal["bf16", "tf32", "float32"]
 

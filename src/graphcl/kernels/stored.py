@@ -51,22 +51,22 @@ class StoredFeatures:
     def to_dense(self, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
         """Returns the whole table on a device, converted in blocks of rows."""
         dense = torch.empty(self.shape, device=device, dtype=dtype)
-        height = max(1, _BLOCK_ELEMENTS // self.shape[1])
-        for start in range(0, self.shape[0], height):
-            block = slice(start, start + height)
+        for block in self._blocks():
             dense[block] = self.rows(block).to(device)
         return dense
 
     def with_unit_rows(self) -> "StoredFeatures":
         """Returns the table with each row divided by the sum of its absolute values."""
         sums = torch.empty(self.shape[0])
-        height = max(1, _BLOCK_ELEMENTS // self.shape[1])
-        for start in range(0, self.shape[0], height):
-            block = slice(start, start + height)
+        for block in self._blocks():
             sums[block] = self.rows(block).abs().sum(1)
         scale = torch.where(sums > 0, 1 / sums, 1)
         own = scale if self.row_scale is None else scale * self.row_scale
         return StoredFeatures(self.values, self.column_scale, own)
+
+    def _blocks(self) -> list[slice]:
+        height = max(1, _BLOCK_ELEMENTS // self.shape[1])
+        return [slice(start, start + height) for start in range(0, self.shape[0], height)]
 
     def arrays(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
         """Returns values, column scale and row scale for a compiled loop.
@@ -112,12 +112,7 @@ def _half(value: Any) -> Any:
 
 
 def mean_of_neighbourhoods(
-    x: StoredFeatures,
-    indptr: Tensor,
-    indices: Tensor,
-    nodes: Tensor,
-    *,
-    place: Tensor | None = None,
+    x: StoredFeatures, indptr: Tensor, indices: Tensor, nodes: Tensor, place: Tensor | None = None
 ) -> Tensor:
     r"""Returns some rows of :math:`\hat A X`, ``[len(nodes), P]`` in float32, on a CPU.
 

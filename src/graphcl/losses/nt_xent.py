@@ -12,7 +12,7 @@ from torch import Tensor
 from graphcl.distributed import Share, gather_rows, sum_over
 from graphcl.errors import ParameterError, require
 from graphcl.kernels import nt_xent_blocked
-from graphcl.kernels.nt_xent_rows import row_log_denominators, row_pull
+from graphcl.kernels.nt_xent_blocked import row_log_denominators, row_pull
 from graphcl.settings import check_setting
 
 _DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))

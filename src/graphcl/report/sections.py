@@ -1,15 +1,22 @@
-"""The sections of the page as markup; every text that comes from the user is escaped here."""
+"""The sections of the page and their charts as markup; every text of the user is escaped here.
 
-from collections.abc import Iterable
+Curves are SVG; bars and the confusion matrix are HTML that reflows. Colours are CSS classes and
+variables, so that the page supports light and dark mode.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
 import numpy as np
 
-from graphcl.report.charts import bars, confusion_table, degree_rows, line_chart
 from graphcl.report.contents import Contents
 
 MOST_BARS = 24
+WIDTH, HEIGHT = 420, 230
+LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 30
+MOST_POINTS = 400  # drawn per curve; a chart is about as many units wide
 
 
 def lead(contents: Contents) -> str:
@@ -32,10 +39,7 @@ def tiles(contents: Contents) -> str:
     result, graph = contents.result, contents.result.get("graph", {})
     probe = result.get("probe") or {}
     shown: list[tuple[str, str]] = [("nodes", f"{len(contents.nodes):,}")]
-    if "edges" in graph:
-        shown.append(("edges", f"{graph['edges']:,}"))
-    if "features" in graph:
-        shown.append(("features", f"{graph['features']:,}"))
+    shown += [(key, f"{graph[key]:,}") for key in ("edges", "features") if key in graph]
     if "val_micro_f1" in probe:
         shown.append(("micro-F1 on test nodes", f"{probe['micro_f1']:.3f}"))
     elif "accuracy" in probe:
@@ -55,10 +59,9 @@ def graph_section(contents: Contents) -> str:
     """Returns the graph's statistics and its degree distribution."""
     degree, graph = contents.nodes.degree, contents.result.get("graph", {})
     facts: list[tuple[str, str, str]] = [("Nodes", f"{len(degree):,}", "")]
-    if "edges" in graph:
-        facts.append(("Edges (undirected)", f"{graph['edges']:,}", ""))
-    if "features" in graph:
-        facts.append(("Features per node", f"{graph['features']:,}", ""))
+    for key, name in (("edges", "Edges (undirected)"), ("features", "Features per node")):
+        if key in graph:
+            facts.append((name, f"{graph[key]:,}", ""))
     if contents.nodes.y is not None:
         labelled = contents.nodes.y[contents.nodes.y >= 0]
         about = f"{len(labelled):,} nodes labelled"
@@ -82,32 +85,19 @@ def graph_section(contents: Contents) -> str:
 def training_section(contents: Contents) -> str:
     """Returns the curves of the loss and of the bound, and the recipe."""
     epochs = [line["epoch"] for line in contents.metrics]
-    figures = []
+    curves = "<p>No epoch recorded.</p>"
     if epochs:
         losses = [line["loss"] for line in contents.metrics]
-        label = f"Loss per epoch, from {losses[0]:.4g} to {losses[-1]:.4g}"
-        figures.append(
-            _figure(
-                "Loss (NT-Xent)",
-                line_chart(epochs, losses, label=label, x_label="epoch"),
-                "Lower is better; compare only runs of the same temperature and batch size.",
+        about = "Lower is better; compare only runs of the same temperature and batch size."
+        figures = _curve("Loss (NT-Xent)", "Loss", epochs, losses, about)
+        bounds = [line.get("mi_bound") for line in contents.metrics]
+        if None not in bounds:
+            about = (
+                "log k − loss, in nats: one view tells at least this much about the other. "
+                "A bound below 0 tells nothing."
             )
-        )
-        given = [line.get("mi_bound") for line in contents.metrics]
-        bounds = [bound for bound in given if bound is not None]
-        if len(bounds) == len(epochs):
-            label = f"Bound per epoch, from {bounds[0]:.4g} to {bounds[-1]:.4g}"
-            figures.append(
-                _figure(
-                    "Bound on mutual information",
-                    line_chart(epochs, bounds, label=label, x_label="epoch"),
-                    "log k − loss, in nats: one view tells at least this much about the other. "
-                    "A bound below 0 tells nothing.",
-                )
-            )
-    curves = (
-        f'<div class="two">{"".join(figures)}</div>' if figures else "<p>No epoch recorded.</p>"
-    )
+            figures += _curve("Bound on mutual information", "Bound", epochs, bounds, about)
+        curves = f'<div class="two">{figures}</div>'
     recipe = "\n".join(f"{key} = {value}" for key, value in contents.config.recipe.items())
     details = f"<details><summary>The recipe</summary><pre>{escape(recipe)}</pre></details>"
     return _card("Training", curves + details)
@@ -165,11 +155,8 @@ def unsupervised_section(contents: Contents) -> str:
         facts.append(("Silhouette", f"{contents.clusters.silhouette:.3f}", about))
     sizes = contents.clusters.sizes
     rows = [(f"cluster {number}", size) for number, size in enumerate(sizes[:MOST_BARS], 1)]
-    chosen = (
-        "as many as there are classes"
-        if contents.nodes.y is not None
-        else "the number chosen by the silhouette"
-    )
+    labelled = contents.nodes.y is not None
+    chosen = "as many as there are classes" if labelled else "the number chosen by the silhouette"
     drawn = bars(rows, label="Nodes by cluster", coloured=True)
     return _card(
         "Without labels",
@@ -182,7 +169,9 @@ def _card(title: str, body: str) -> str:
     return f'<section class="card"><h2>{escape(title)}</h2>{body}</section>'
 
 
-def _figure(title: str, chart: str, caption: str) -> str:
+def _curve(title: str, name: str, epochs: list[Any], values: list[Any], caption: str) -> str:
+    label = f"{name} per epoch, from {values[0]:.4g} to {values[-1]:.4g}"
+    chart = line_chart(epochs, values, label=label, x_label="epoch")
     below = f"<figcaption>{escape(caption)}</figcaption>"
     return f"<figure><h3>{escape(title)}</h3>{chart}{below}</figure>"
 
@@ -205,3 +194,118 @@ def _seconds(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{seconds / 3600:.1f} h"
+
+
+def line_chart(xs: Sequence[float], ys: Sequence[float], *, label: str, x_label: str) -> str:
+    """Returns a curve with axes; `label` describes it for screen readers."""
+    if len(xs) > MOST_POINTS:
+        kept = np.linspace(0, len(xs) - 1, MOST_POINTS).round().astype(int)
+        xs, ys = [xs[i] for i in kept], [ys[i] for i in kept]
+    x_low, x_high = float(min(xs)), float(max(xs))
+    y_ticks = ticks(min(ys), max(ys))
+    y_low, y_high = min(y_ticks[0], min(ys)), max(y_ticks[-1], max(ys))
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = (x - x_low) / (x_high - x_low) if x_high > x_low else 0.5
+        up = (y - y_low) / (y_high - y_low) if y_high > y_low else 0.5
+        x, y = LEFT + across * (WIDTH - LEFT - RIGHT), up * (HEIGHT - TOP - BOTTOM)
+        return x, HEIGHT - BOTTOM - y
+
+    parts = [
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{escape(label, quote=True)}">'
+    ]
+    for tick in y_ticks:
+        _, y = place(x_low, tick)
+        parts.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        )
+        parts.append(f'<text x="{LEFT - 7}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
+    for tick in (t for t in ticks(x_low, x_high, 5) if t == round(t) and x_low <= t <= x_high):
+        x, _ = place(tick, y_low)
+        parts.append(
+            f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{tick:,.0f}</text>'
+        )
+    parts.append(
+        f'<text class="axis" x="{WIDTH - RIGHT}" y="{HEIGHT - 2}" text-anchor="end">'
+        f"{escape(x_label)}</text>"
+    )
+    points = [place(x, y) for x, y in zip(xs, ys, strict=True)]
+    if len(points) == 1:
+        parts.append(f'<circle class="dot" cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="4"/>')
+    else:
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        parts.append(f'<path class="curve" d="M{path}"/>')
+    return "".join(parts) + "</svg>"
+
+
+def ticks(low: float, high: float, about: int = 4) -> list[float]:
+    """Returns round numbers that span ``low … high``: steps of 1, 2 or 5 times a power of ten."""
+    if high <= low:
+        return [low]
+    rough = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * f for f in (1, 2, 5, 10) if power * f >= rough * 0.999)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [round(step * i, 12) for i in range(first, last + 1)]
+
+
+def bars(rows: Sequence[tuple[str, int]], *, label: str, coloured: bool = False) -> str:
+    """Returns horizontal bars with their counts; `coloured` gives them their colours on the map."""
+    most = max((count for _, count in rows), default=1) or 1
+    total = sum(count for _, count in rows) or 1
+    items = []
+    for number, (name, count) in enumerate(rows):
+        colour = f' data-colour="{number}"' if coloured else ""
+        items.append(
+            f'<li><span class="name">{escape(name)}</span>'
+            f'<span class="track"><span class="bar"{colour} '
+            f'style="width:{100 * count / most:.2f}%"></span></span>'
+            f'<span class="count">{count:,} <small>{_percent(count / total)}</small></span></li>'
+        )
+    return f'<ul class="bars" aria-label="{escape(label, quote=True)}">{"".join(items)}</ul>'
+
+
+def degree_rows(degree: Any) -> list[tuple[str, int]]:
+    """Returns counts of nodes by degree, in ranges that double: 1, 2, 3–4, 5–8 and so on."""
+    degree = np.asarray(degree)
+    rows = [("0", int((degree == 0).sum())), ("1", int((degree == 1).sum()))]
+    low = 2
+    while low <= max(int(degree.max(initial=0)), 2):
+        high = 2 if low == 2 else 2 * (low - 1)
+        name = f"{low:,}" if low == high else f"{low:,}–{high:,}"
+        rows.append((name, int(((degree >= low) & (degree <= high)).sum())))
+        low = high + 1
+    return rows if rows[0][1] else rows[1:]
+
+
+def confusion_table(classes: Sequence[str], counts: Any) -> str:
+    """Returns the confusion matrix as a table: rows true, columns predicted, shaded by row."""
+    counts = np.asarray(counts)
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in classes)
+    body = []
+    for row, name in enumerate(classes):
+        whole = max(int(counts[row].sum()), 1)
+        cells = "".join(
+            _cell(int(count), count / whole, row == column)
+            for column, count in enumerate(counts[row])
+        )
+        recall = f"<td class='recall'>{_percent(counts[row, row] / whole)}</td>"
+        body.append(f'<tr><th scope="row">{escape(name)}</th>{cells}{recall}</tr>')
+    return (
+        '<div class="scroll" tabindex="0" role="region" aria-label="Confusion matrix">'
+        "<table class='confusion'><caption>Rows: the true class. Columns: the predicted class. "
+        "Last column: the share of the row that is correct.</caption>"
+        f'<thead><tr><td></td>{head}<th scope="col">correct</th></tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def _cell(count: int, share: float, right: bool) -> str:
+    kind = "right" if right else "wrong"
+    text = f"{count:,}" if count else "<span class='nil'>·</span>"
+    return f'<td class="{kind}" style="--share:{share:.3f}">{text}</td>'
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.0095 or share == 0 else "&lt;1 %"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from graphcl.distributed import ALONE, Share, current_share, data_parallel
 from graphcl.errors import TrainingError
-from graphcl.kernels.blocks import retry_smaller
+from graphcl.kernels.buffers import retry_smaller
 from graphcl.kernels.recording import CudaGraphStep
 from graphcl.losses import Loss
 from graphcl.seeding import derive

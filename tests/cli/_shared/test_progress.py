@@ -1,6 +1,6 @@
 import sys
 
-from graphcl.cli._shared.progress import run_progress
+from graphcl.cli._shared.progress import probe_progress, run_progress
 from graphcl.trials.runner import Progress
 
 RUNS = [
@@ -30,3 +30,21 @@ def test_runs_on_a_terminal_are_a_bar(monkeypatch, capsys):
     text = capsys.readouterr().err
     assert "run 2/4" not in text
     assert "cora 1  1 failed  30.0 runs/min  ETA 4 s" in text
+
+
+def test_the_probes_progress_is_a_line_now_and_then(capsys, monkeypatch):
+    clock = iter([100.0, 102.0, 106.0, 107.0] * 2)
+    monkeypatch.setattr("graphcl.cli._shared.progress.time.perf_counter", lambda: next(clock))
+    with probe_progress(100) as show:
+        for step in (1, 21, 61, 71) * 2:
+            show(step)
+    line = "probe: step 61/100  10.00 steps/s  ETA 4 s\n"
+    assert capsys.readouterr().err == 2 * line
+
+
+def test_the_probes_progress_on_a_terminal_is_a_bar(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with probe_progress(3) as show:
+        for step in (1, 2, 3):
+            show(step)
+    assert "step" not in capsys.readouterr().err

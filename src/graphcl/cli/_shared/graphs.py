@@ -15,8 +15,10 @@ from graphcl.tabular.build import load_tables
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.sources import EDGE_FILES, looks_like_tables
 
+AnyGraph = Graph | GraphCollection
 
-def load_graph(name: str, tables: TableOptions | None = None) -> Graph | GraphCollection:
+
+def load_graph(name: str, tables: TableOptions | None = None) -> AnyGraph:
     """Returns the graph that `name` refers to on a command line.
 
     The structure of a store is scanned, because the loops that follow rely on it.
@@ -68,7 +70,7 @@ def run_graph(run: Path) -> str:
     return source
 
 
-def load_run_graph(run: Path) -> Graph | GraphCollection:
+def load_run_graph(run: Path) -> AnyGraph:
     """Returns the graph that a run was trained on.
 
     Raises:
@@ -85,7 +87,7 @@ def load_run_graph(run: Path) -> Graph | GraphCollection:
     return graph
 
 
-def graph_fingerprint(graph: Graph | GraphCollection) -> str:
+def graph_fingerprint(graph: AnyGraph) -> str:
     """Returns a short hash by which a run recognises the graph that it was trained on."""
     return fingerprint(graph.graphs if isinstance(graph, GraphCollection) else (graph,))
 
@@ -103,6 +105,6 @@ def run_tables(run: Path) -> TableOptions | None:
         raise RunError(f"{run / runs.CONFIG}: [run] tables is damaged") from None
 
 
-def note(graph: Graph | GraphCollection) -> str:
+def note(graph: AnyGraph) -> str:
     """Returns the note that every score on `graph` needs, mostly none."""
     return graph.note if isinstance(graph, GraphCollection) else ""

@@ -3,9 +3,12 @@
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import typer
 
 
 class Interrupts:
@@ -39,10 +42,28 @@ def interrupts() -> Iterator[Interrupts]:
     if threading.current_thread() is not threading.main_thread():
         yield taken  # Python delivers signals to the main thread alone
         return
-    signals = (signal.SIGINT, signal.SIGTERM)
-    previous = [signal.signal(one, taken.receive) for one in signals]
-    try:
+    with handled(taken.receive):
         yield taken
+
+
+@contextmanager
+def handled(receive: Callable[[int, Any], None]) -> Iterator[None]:
+    """Sends SIGINT and SIGTERM to `receive` for as long as the block lasts."""
+    signals = (signal.SIGINT, signal.SIGTERM)
+    previous = [signal.signal(one, receive) for one in signals]
+    try:
+        yield
     finally:
         for one, handler in zip(signals, previous, strict=True):
             signal.signal(one, handler)
+
+
+@contextmanager
+def continues(command: str, kept: str, path: Path) -> Iterator[None]:
+    """If the block is interrupted, says which file has its results, and exits with 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        text = f"graphcl {command}: interrupted; finished {kept} are in {path}"
+        print(f"{text}; the same command continues from there", file=sys.stderr)
+        raise typer.Exit(130) from None

@@ -11,14 +11,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
+from graphcl.cli._shared.interrupts import handled
 from graphcl.distributed import launched
 from graphcl.errors import require
-
-T = TypeVar("T")
 
 ProcessesOption = Annotated[
     int, typer.Option(min=1, help="Processes on this machine; torchrun starts and restarts them.")
@@ -60,12 +59,10 @@ def _run(processes: int, folder: Path) -> int:
             except (ProcessLookupError, ValueError):
                 continue
 
-    previous = [signal.signal(one, forward) for one in (signal.SIGINT, signal.SIGTERM)]
     try:
-        code = agent.wait()
+        with handled(forward):
+            code = agent.wait()
     finally:
-        for one, handler in zip((signal.SIGINT, signal.SIGTERM), previous, strict=True):
-            signal.signal(one, handler)
         if agent.poll() is None:
             agent.terminate()
     return _outcome(folder) or (1 if code else 0)

@@ -26,6 +26,13 @@ def parse_settings(settings: list[str]) -> dict[str, str]:
     return pairs
 
 
-def print_json(value: Mapping[str, Any]) -> None:
-    """Prints one JSON object on stdout."""
-    print(json.dumps(value, indent=2, allow_nan=False))
+def print_result(value: Mapping[str, Any], text: str, *, as_json: bool) -> None:
+    """Prints `value` as one JSON object on stdout, or else `text`, if there is any."""
+    if as_json or text:
+        print(json.dumps(value, indent=2, allow_nan=False) if as_json else text)
+
+
+def figures(graph: Any) -> dict[str, int]:
+    """Returns the counts by which a graph is described."""
+    names = ("nodes", "edges", "features", "classes")
+    return {name: getattr(graph, f"num_{name}") for name in names}

@@ -6,14 +6,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from graphcl.cli._shared.graphs import note
-from graphcl.cli._shared.options import print_json
-from graphcl.cli._shared.probing import probe_text
-from graphcl.cli._shared.progress import count_progress
+from graphcl.cli._shared.graphs import AnyGraph, note
+from graphcl.cli._shared.options import print_result
+from graphcl.cli._shared.progress import count_progress, probe_text
 from graphcl.datasets import CATALOGUE
 from graphcl.devices import device_name
 from graphcl.errors import GraphError, ParameterError, TrainingError
-from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, write_nodes
@@ -28,13 +26,10 @@ def check_baseline(
     """Refuses, before any work, what a baseline does not know.
 
     Args:
-        name: what ``--method`` says.
+        name: the baseline.
         source: the graph, as the command line names it.
-        settings: what ``--set`` says.
+        settings: the fields to change.
         ours: options that are GraphCL's alone, and whether each was given.
-
-    Raises:
-        ParameterError: the baseline or a field is unknown, a value is bad, or an option is ours.
     """
     find_baseline(name).method(dataset_of(source), **settings)
     for option, given in ours.items():
@@ -44,7 +39,7 @@ def check_baseline(
 
 def train_baseline(
     name: str,
-    graph: Graph | GraphCollection,
+    graph: AnyGraph,
     *,
     origin: runs.Origin,
     out: Path | None,
@@ -55,19 +50,9 @@ def train_baseline(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Trains a baseline once, writes its run and prints its score.
+    """Trains a baseline once, writes its run (``runs/GRAPH-METHOD`` by default), prints its score.
 
-    Args:
-        name: what ``--method`` says.
-        graph: what to train on.
-        origin: what the run keeps of it.
-        out: the run directory, or None for ``runs/GRAPH-METHOD``.
-        settings: fields to change.
-        seed: decides everything random.
-        probe_steps: the probe's budget where a node has several labels.
-        device: where to train.
-        overwrite: replace a run that is there.
-        as_json: print one JSON object.
+    The arguments are the options of `graphcl train`, and the origin of the graph.
     """
     baseline, dataset = find_baseline(name), dataset_of(origin.graph)
     out = out if out is not None else Path("runs") / f"{graph.name}-{name}"
@@ -82,8 +67,7 @@ def train_baseline(
     trial = trained.trial
     if trial.failed is not None:
         raise TrainingError(trial.failed)
-    scores = None
-    why = None
+    scores, why = None, None
     try:
         scored = score_method(trained, graph, probe_steps=probe_steps, device=device)
         scores = dict(scored.scores)
@@ -105,20 +89,17 @@ def train_baseline(
     config = runs.RunConfig({}, name, trial.settings, seed=trial.seed, origin=origin)
     with runs.new_run(out, overwrite=overwrite) as folder:
         (folder / runs.CONFIG).write_text(config.to_toml())
-        if trained.embeddings is not None:
-            np.save(folder / runs.EMBEDDINGS, trained.embeddings)
-        if trained.predictions is not None:
-            np.save(folder / runs.PREDICTIONS, trained.predictions)
+        saved = {runs.EMBEDDINGS: trained.embeddings, runs.PREDICTIONS: trained.predictions}
+        for file, array in saved.items():
+            if array is not None:
+                np.save(folder / file, array)
         write_nodes(folder, describe_nodes(graph))
         result.write(folder)
-    if as_json:
-        print_json(result.to_json())
-        return
     what = "probe" if trained.embeddings is not None else "predictions"
-    print(f"{what}: {probe_text(scores)}" if scores else f"no {what} scored: {why}")
-    if result.note:
-        print(f"note: {result.note}")
-    print(f"run: {out}  ({result.train_seconds:.1f} s)")
+    text = f"{what}: {probe_text(scores)}" if scores else f"no {what} scored: {why}"
+    text += f"\nnote: {result.note}" if result.note else ""
+    text += f"\nrun: {out}  ({result.train_seconds:.1f} s)"
+    print_result(result.to_json(), text, as_json=as_json)
 
 
 def dataset_of(source: str) -> str:

@@ -27,7 +27,8 @@ def stored_index(run: Path, z: npt.NDArray[np.float32]) -> tuple[Any, str]:
 
     If the run cannot be written to, the index is kept in memory only.
     """
-    about = {"embeddings": array_hash(z), "rows": len(z), "dim": int(z.shape[1])}
+    digest = hashlib.blake2b(np.ascontiguousarray(z).data, digest_size=16).hexdigest()
+    about = {"embeddings": digest, "rows": len(z), "dim": int(z.shape[1])}
     key = user_key()
     index, why = _read(run, about, key)
     if index is not None:
@@ -43,12 +44,6 @@ def stored_index(run: Path, z: npt.NDArray[np.float32]) -> tuple[Any, str]:
     except (OSError, RuntimeError):
         why = f"{why}; it could not be stored in {run}"
     return index, why
-
-
-def array_hash(z: npt.NDArray[np.float32]) -> str:
-    """Returns a hash of the bytes of an array."""
-    rows = np.ascontiguousarray(z)
-    return hashlib.blake2b(rows.data, digest_size=16).hexdigest()
 
 
 def _read(run: Path, about: dict[str, Any], key: bytes) -> tuple[Any, str]:

@@ -7,7 +7,7 @@ import torch
 
 from graphcl.embedding import embed_graph
 from graphcl.encoders import build_encoder
-from graphcl.kernels import blocks
+from graphcl.kernels import buffers
 from tests.conftest import random_graph
 
 LOSS = import_module("graphcl.losses.nt_xent")
@@ -15,7 +15,7 @@ LOSS = import_module("graphcl.losses.nt_xent")
 
 @pytest.fixture(autouse=True)
 def usual_blocks(monkeypatch):
-    monkeypatch.setattr(blocks, "_divisor", 1)
+    monkeypatch.setattr(buffers, "_divisor", 1)
 
 
 class Failing:
@@ -25,7 +25,7 @@ class Failing:
         self.times, self.work, self.heights = times, work, []
 
     def __call__(self, *arguments, **keywords):
-        self.heights.append(blocks.block_height(64))
+        self.heights.append(buffers.block_height(64))
         if len(self.heights) <= self.times:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         return self.work(*arguments, **keywords)
@@ -33,17 +33,17 @@ class Failing:
 
 def test_a_step_is_repeated_once_in_smaller_blocks(capsys):
     work = Failing(1)
-    assert blocks.retry_smaller(work) == "done"
+    assert buffers.retry_smaller(work) == "done"
     assert work.heights == [64, 8]
     assert "out of GPU memory; using blocks 8 times smaller from now on" in capsys.readouterr().err
-    assert blocks.block_height(3) == 1
+    assert buffers.block_height(3) == 1
 
 
 def test_a_second_failure_is_raised():
     with pytest.raises(torch.cuda.OutOfMemoryError):
-        blocks.retry_smaller(Failing(2))
+        buffers.retry_smaller(Failing(2))
     with pytest.raises(torch.cuda.OutOfMemoryError):  # and never a third try
-        blocks.retry_smaller(Failing(1))
+        buffers.retry_smaller(Failing(1))
 
 
 def test_other_errors_are_not_retried():
@@ -51,8 +51,8 @@ def test_other_errors_are_not_retried():
         raise RuntimeError("another")
 
     with pytest.raises(RuntimeError, match="another"):
-        blocks.retry_smaller(fail)
-    assert blocks.block_height(64) == 64
+        buffers.retry_smaller(fail)
+    assert buffers.block_height(64) == 64
 
 
 def trained(recipe):
@@ -100,5 +100,5 @@ def test_the_fused_loss_takes_smaller_blocks(monkeypatch):
     fused = pytest.importorskip("graphcl.kernels.nt_xent_triton")
     z = torch.zeros(2 * fused._SMALL_BLOCK, 8)
     assert len(fused._prepare(z, "bf16")[2]) == 2
-    monkeypatch.setattr(blocks, "_divisor", blocks.SMALLER)
-    assert len(fused._prepare(z, "bf16")[2]) >= 2 * blocks.SMALLER
+    monkeypatch.setattr(buffers, "_divisor", buffers.SMALLER)
+    assert len(fused._prepare(z, "bf16")[2]) >= 2 * buffers.SMALLER

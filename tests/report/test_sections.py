@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphcl.report.charts import bars, confusion_table, degree_rows, line_chart, ticks
+from graphcl.report.sections import bars, confusion_table, degree_rows, line_chart, ticks
 
 NASTY = '</script><b>"&'
 

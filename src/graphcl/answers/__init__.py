@@ -1,1 +1,0 @@
-"""Answers from embeddings: which nodes are similar."""
