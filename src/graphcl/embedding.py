@@ -59,12 +59,8 @@ def embed(
 ) -> npt.NDArray[np.float32]:
     """Returns ``encoder(x, adjacency)`` as a NumPy array, ``[num_nodes, dim]``.
 
-    Args:
-        encoder: any encoder.
-        x: features.
-        adjacency: the graph, on the device of `x`.
-        block_rows: 0 calls the encoder. Otherwise the layers are computed one by one, in blocks of
-            this many rows; the encoder must state its layers.
+    With `block_rows` the layers are computed one by one, in blocks of this many rows; the encoder
+    must state its layers then.
     """
     encoder.eval()
     if block_rows == 0:

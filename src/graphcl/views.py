@@ -37,9 +37,7 @@ class Perturbation(Protocol):
 def register_perturbation(name: str, factory: Callable[..., Perturbation]) -> None:
     """Registers a perturbation of your own under a name, for recipes and saved runs.
 
-    Args:
-        name: its name in recipes.
-        factory: called with ``edge_drop=`` and ``feature_drop=`` of the recipe.
+    `factory` is called with ``edge_drop=`` and ``feature_drop=`` of the recipe.
     """
     PERTURBATIONS.register(name, factory)
 

@@ -24,7 +24,7 @@ from graphcl.errors import ParameterError, RunError, require
 from graphcl.estimator import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
-from graphcl.runs.embeddings import check_output, write_embeddings
+from graphcl.runs.embeddings import check_embeddings_file, write_embeddings
 from graphcl.tabular.options import TableOptions
 from graphcl.training_run import embed_rows
 
@@ -69,7 +69,7 @@ def embed(
 
         graphcl embed runs/edges new_edges.csv --nodes new_nodes.csv --out new.csv
     """
-    check_output(out, overwrite=overwrite)
+    check_embeddings_file(out, overwrite=overwrite)
     if runs.read_config(run, baselines=True).method:
         _embed_baseline(run, graph, out, rows=rows, as_json=as_json)
         return

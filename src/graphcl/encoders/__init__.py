@@ -57,12 +57,7 @@ def build_encoder(
 ) -> nn.Module:
     """Returns a freshly initialised encoder on the CPU.
 
-    Args:
-        encoder: a name in `ENCODERS`, or a factory.
-        num_features: P, the width of the input.
-        dim: P', the width of every layer and of the embedding.
-        layers: L.
-        generator: a CPU generator; the weights depend on nothing else.
+    `encoder` is a name that `ENCODERS` knows, or a factory, which gets the other arguments.
     """
     require(dim >= 1, "build_encoder", "dim", "at least 1", dim)
     require(layers >= 1, "build_encoder", "layers", "at least 1", layers)

@@ -101,11 +101,7 @@ class Parts:
     ) -> tuple[OneGraph, Mode]:
         """Returns the batches of one graph, whole or sampled, and which and why.
 
-        Args:
-            graph: what to train on.
-            device: where.
-            mode: ``full`` or ``sampled`` where that is decided already; else the recipe decides.
-            ignore_memory: start even where memory may not suffice.
+        `mode` is ``full`` or ``sampled`` where that is decided already; else the recipe decides.
 
         Raises:
             TrainingError: they would not fit in memory, and `ignore_memory` is false.
@@ -152,13 +148,8 @@ class Parts:
     ) -> tuple[OneGraph | ManyGraphs, list[Mode]]:
         """Returns the batches of one graph or several, and how each graph is trained and why.
 
-        Args:
-            graphs: what to train on.
-            device: where.
-            modes: one per graph, where they are decided already, as by a checkpoint. Else the
-                recipe decides, and of several processes the first, whose memory the others may not
-                have.
-            ignore_memory: start even where memory may not suffice.
+        `modes` has one entry per graph where they are decided already, as by a checkpoint. Else the
+        recipe decides, and of several processes the first, whose memory the others may not have.
         """
         built = [
             self.source(graph, device=device, mode=mode, ignore_memory=ignore_memory)

@@ -33,7 +33,7 @@ class NTXent:
     recordable: ClassVar[bool] = True  # on a GPU a step can be recorded and replayed
 
     def __post_init__(self) -> None:
-        check_settings(self.temperature, self.precision)
+        check_loss_settings(self.temperature, self.precision)
 
     def __call__(self, h_1: Tensor, h_2: Tensor) -> Tensor:
         """Returns the loss between two views of a batch."""
@@ -55,7 +55,7 @@ class NTXent:
         return mutual_information_bound(loss, num_nodes)
 
 
-def check_settings(temperature: Any, precision: str) -> None:
+def check_loss_settings(temperature: Any, precision: str) -> None:
     """Checks that NT-Xent can use a temperature and a precision."""
     if not _is_number(temperature):
         require(False, "nt_xent", "temperature", "a positive number", _kind(temperature))
@@ -95,7 +95,7 @@ def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str 
     if not (_dense_floats(h1) and _dense_floats(h2)):
         kinds = f"{_kind(h1)} and {_kind(h2)}"
         require(False, "nt_xent", "h1 and h2", _DENSE, kinds)
-    check_settings(temperature, precision)
+    check_loss_settings(temperature, precision)
     same = h1.ndim == 2 and h1.shape == h2.shape and len(h1) > 0
     shapes = f"{tuple(h1.shape)} and {tuple(h2.shape)}"
     require(same, "nt_xent", "h1 and h2", "of one shape [M, d] with M > 0", shapes)
@@ -310,7 +310,7 @@ def nt_xent_across(
     """
     if share.world == 1:
         return nt_xent(h1, h2, temperature, precision=precision)
-    check_settings(temperature, precision)
+    check_loss_settings(temperature, precision)
     if precision in ("bf16", "tf32"):
         raise ParameterError(f"nt_xent: precision {precision!r} is for one process; use float32")
     enough = num_nodes >= share.world

@@ -16,7 +16,7 @@ _GROUP_ROWS = 65536  # rows of a Parquet row group, and of memory
 _CSV_ROWS = 4096  # formatted at a time
 
 
-def check_output(path: Path, *, overwrite: bool) -> None:
+def check_embeddings_file(path: Path, *, overwrite: bool) -> None:
     """Refuses an output file before any work is done for it."""
     check_new_file(path, SUFFIXES, RunError, overwrite=overwrite)
 
@@ -33,12 +33,7 @@ def write_embeddings(
     `.npy` holds the array alone, rows in the graph's order. `.parquet` holds a column ``id`` (the
     graph's own ids, or row numbers) and a column ``embedding`` of fixed-size lists. `.csv` holds
     ``id`` and a column per dimension, each number with the digits that give the same float32 back.
-
-    Args:
-        path: ends in one of `SUFFIXES`.
-        z: the rows.
-        node_ids: names of all nodes of the graph, or None.
-        first: the node of the first row.
+    `node_ids` are those of all nodes of the graph; row 0 of `z` is the node `first`.
     """
     with whole_file(path) as staging:
         if path.suffix == ".parquet":

@@ -92,12 +92,8 @@ def check_output(path: Path, *, overwrite: bool) -> None:
 def new_run(path: Path, *, overwrite: bool = False, within: Path | None = None) -> Iterator[Path]:
     """Yields an empty folder that becomes `path` when the block ends well, and vanishes otherwise.
 
-    An earlier run at `path` stays untouched until the new one is complete.
-
-    Args:
-        path: the run.
-        overwrite: replace a run that is there.
-        within: a folder on the same disk to work in; a process that dies leaves nothing elsewhere.
+    An earlier run at `path` stays untouched until the new one is complete. `within` is a folder on
+    the same disk to work in; then a process that dies leaves nothing elsewhere.
     """
     check_output(path, overwrite=overwrite)
     with whole_folder(path, within=within) as staging:
@@ -112,10 +108,6 @@ def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
 
 def read_config(run: Path, *, baselines: bool = False) -> RunConfig:
     """Returns what the `config.toml` of a run says.
-
-    Args:
-        run: the directory.
-        baselines: accept a baseline's run too.
 
     Raises:
         RunError: no run, a damaged one, or a baseline's where only GraphCL's will do.

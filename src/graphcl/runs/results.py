@@ -36,15 +36,8 @@ class GraphFacts:
 class Result:
     """What a training of any system leaves.
 
-    Attributes:
-        status: ``complete``.
-        graph: what it was trained on.
-        seed: decides everything random.
-        train_seconds: how long it took.
-        peak_memory_bytes: of the GPU, or of the process.
-        device: where.
-        versions: of the libraries that compute.
-        note: what must be said beside every score on this graph; empty where there is nothing.
+    `peak_memory_bytes` is that of the GPU, or of the process on a CPU. `note` is shown beside every
+    score on this graph; it is mostly empty.
     """
 
     status: str = "complete"
@@ -69,17 +62,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult(Result):
-    """The result of GraphCL.
-
-    Attributes:
-        probe: its scores, or None.
-        probe_skipped: why there are none.
-        mode: ``full`` or ``sampled``, and why.
-        epochs: how many were trained.
-        loss: of the last epoch.
-        mi_bound: of the last epoch.
-        recipe_hash: names the recipe.
-    """
+    """The result of GraphCL; `loss` and `mi_bound` are those of the last epoch."""
 
     probe: Scores | None
     probe_skipped: str | None
@@ -92,14 +75,7 @@ class TrainingResult(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineResult(Result):
-    """The result of another system.
-
-    Attributes:
-        method: its name.
-        settings: its hyperparameters.
-        scores: of the probe on its embeddings, or of its predictions; None where there are none.
-        scores_skipped: why there are none.
-    """
+    """The result of another system; its scores are those of the probe, or of its predictions."""
 
     method: str
     settings: Mapping[str, Any]

@@ -58,7 +58,7 @@ _PIECE_BYTES = 1 << 20  # bytes read at a time, which bounds a thread's memory
 _SCAN = 1 << 22  # entries scanned at a time: 32 MB of temporaries at most
 
 
-class Header(NamedTuple):
+class StoreHeader(NamedTuple):
     """The content of `store.json`; every number in it is compared with the files."""
 
     name: str
@@ -79,7 +79,7 @@ def open_store(path: Path) -> dict[str, Any]:
     Raises:
         StoreError: a file is missing, or does not match `store.json`.
     """
-    header = read_header(path)
+    header = read_store_header(path)
     arrays = {name: _map(path, name, about) for name, about in header.arrays.items()}
     _check_shapes(path, header, arrays)
     indptr, indices = arrays["indptr"], arrays["indices"]
@@ -99,7 +99,7 @@ def open_store(path: Path) -> dict[str, Any]:
     return fields | {"name": header.name, "self_loops_removed": header.self_loops_removed}
 
 
-def read_header(path: Path) -> Header:
+def read_store_header(path: Path) -> StoreHeader:
     """Reads `store.json` and checks types and ranges."""
     if not path.is_dir():
         raise StoreError(f"{path}: no such store")
@@ -125,7 +125,7 @@ def read_header(path: Path) -> Header:
     for name, about in values["arrays"].items():
         _check_about(path, name, about)
     values["name"] = values["name"][:200]
-    return Header(*(values[field] for field in Header._fields))
+    return StoreHeader(*(values[field] for field in StoreHeader._fields))
 
 
 def verify_store(path: Path, on_array: Callable[[str, int], None] = lambda *_: None) -> None:
@@ -136,7 +136,7 @@ def verify_store(path: Path, on_array: Callable[[str, int], None] = lambda *_: N
     Raises:
         StoreError: a file differs from what was written.
     """
-    for name, about in read_header(path).arrays.items():
+    for name, about in read_store_header(path).arrays.items():
         file = path / f"{name}.npy"
         size = regular_size(file, StoreError)
         if file_digest(file) != about["sha256"]:
@@ -199,7 +199,7 @@ def _check_csr(
             raise StoreError(f"{where}: {columns} holds {worst}; expected 0 to {limit - 1}")
 
 
-def _features(path: Path, header: Header, arrays: Mapping[str, Any]) -> Any:
+def _features(path: Path, header: StoreHeader, arrays: Mapping[str, Any]) -> Any:
     if "x" not in arrays:
         shape = (header.num_nodes, header.num_features)
         parts = (arrays["x_data"], arrays["x_indices"], arrays["x_indptr"])
@@ -216,7 +216,7 @@ def _features(path: Path, header: Header, arrays: Mapping[str, Any]) -> Any:
     return ScaledFeatures(arrays["x"], scale)
 
 
-def _check_shapes(path: Path, header: Header, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+def _check_shapes(path: Path, header: StoreHeader, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Refuses a store with missing arrays, or with shapes that do not fit together."""
     sparse = [name for name in ("x_indptr", "x_indices", "x_data") if name in arrays]
     needed = ["indptr", "indices", *(["x_indptr", "x_indices", "x_data"] if sparse else ["x"])]

@@ -67,12 +67,7 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class Saved:
-    """What a checkpoint holds.
-
-    Attributes:
-        about: the content of `checkpoint.json`.
-        tensors: the content of `state.safetensors`.
-    """
+    """What a checkpoint holds: `checkpoint.json`, and the tensors of `state.safetensors`."""
 
     about: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -129,12 +124,7 @@ class Checkpoints:
         self._good = ""  # the name of the checkpoint that was last written or read
 
     def begin(self, trained: Mapping[str, Any], saved: Saved | None = None) -> None:
-        """Says what is trained, and from where: it goes into every checkpoint that follows.
-
-        Args:
-            trained: recipe, graph and seed, as plain values; see `latest`.
-            saved: what training goes on from.
-        """
+        """Says what is trained (recipe, graph and seed, as plain values) and from where."""
         self.trained, self._share = trained, current_share()
         self._last_time = time.monotonic()
         self._last_epoch = saved.about["epoch"] if saved else 0
@@ -182,9 +172,6 @@ class Checkpoints:
         """Returns the newest checkpoint that is whole, or None where there is none at all.
 
         Rank 0 reads and tells the others: only its host needs the files.
-
-        Args:
-            trained: what is to be trained, as in `begin`.
 
         Raises:
             RunError: there are checkpoints and all are damaged, or they are of another training.
