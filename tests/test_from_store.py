@@ -7,7 +7,7 @@ import torch
 from graphcl import Graph, GraphCL
 from graphcl.embedding import embed_graph
 from graphcl.encoders import build_encoder
-from graphcl.kernels.stored import StoredFeatures
+from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.training import SampledGraph
 from graphcl.views import DropBoth, DropEdges, DropFeatures
 from tests.conftest import random_graph

@@ -29,7 +29,7 @@ from graphcl.graphs.tensors import feature_tensor, stored_features
 from graphcl.kernels.adjacency import Adjacency, csr_matmul, self_weights
 from graphcl.kernels.buffers import block_height, borrow, retry_smaller
 from graphcl.kernels.features import Features, SparseFeatures
-from graphcl.kernels.stored import StoredFeatures, mean_of_neighbourhoods
+from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoods
 
 BLOCK_ROWS = 4096  # a block takes 2 MB at dim 128, little beside two layers of 10^6 rows
 IN_MEMORY = 0.5  # fraction of the free memory; larger layers are kept in scratch files

@@ -20,7 +20,7 @@ from graphcl.kernels.counter import Draws, draw, kept, positions, shifted, strea
 from graphcl.kernels.elu import pooled_elu
 from graphcl.kernels.gather_mean import gather_mean
 from graphcl.kernels.neighbours import EdgeWeights, sample_neighbours
-from graphcl.kernels.stored import StoredFeatures
+from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.views import DropBoth
 
 FAN_OUTS = (10, 10, 10)  # the paper's, from the seed node outwards

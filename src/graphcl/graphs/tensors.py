@@ -9,7 +9,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.features import Features, SparseFeatures
-from graphcl.kernels.stored import StoredFeatures
+from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.store.columns import ScaledFeatures
 
 FEATURE_SCALINGS = ("none", "row")

@@ -18,7 +18,7 @@ from torch import Tensor
 from graphcl.kernels.buffers import block_height
 from graphcl.kernels.counter import HALVES, Draws, Key, draw, draw_word, kept, row_keys, threshold
 from graphcl.kernels.parallel import parallel, prange
-from graphcl.kernels.stored import StoredFeatures, as_float
+from graphcl.kernels.stored_features import StoredFeatures, as_float
 
 CHUNK_ELEMENTS = 1 << 25  # of the reference on a GPU: each int64 temporary takes 256 MB
 

@@ -31,8 +31,6 @@ class Loss(Protocol):
 def register_loss(name: str, factory: Any) -> None:
     """Registers a loss of your own under a name, for recipes and saved runs.
 
-    Args:
-        name: its name in recipes.
-        factory: called with ``temperature=`` and ``precision=`` of the recipe; returns the loss.
+    `factory` is called with ``temperature=`` and ``precision=`` of the recipe; it returns the loss.
     """
     LOSSES.register(name, factory)

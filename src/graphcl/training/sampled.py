@@ -19,7 +19,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import feature_tensor, stored_features
 from graphcl.kernels.buffers import borrow, retry_smaller
 from graphcl.kernels.neighbours import EdgeWeights
-from graphcl.kernels.stored import StoredFeatures
+from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.memory import free_memory_bytes
 from graphcl.sampling import FAN_OUTS, TreeView, encode_tree, sample_tree, tree_views
 from graphcl.seeding import derive, generator

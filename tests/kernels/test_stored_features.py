@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from graphcl.kernels.gather_mean import Draws, gather_mean
-from graphcl.kernels.stored import StoredFeatures, mean_of_neighbourhoods
+from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoods
 from tests.conftest import dense_adjacency, random_graph
 
 
