@@ -45,7 +45,7 @@ def carry_out(scratch, verb, name, language, body):
         assert not path.exists()
         path.write_text(body)
     elif verb == "Append to":
-        path.write_text(path.read_text() + body)
+        path.write_text(f"{path.read_text()}\n\n{body.strip()}\n")
     elif verb:
         assert language == "diff"
         path.write_text(changed(path.read_text(), body))
