@@ -19,15 +19,14 @@ from graphcl.views import Perturbation
 
 @dataclass(frozen=True)
 class WholeBatch:
-    """A minibatch B of nodes in the graph that holds their L-hop subgraphs, in two copies.
+    """A minibatch B of nodes in the graph that holds their L-hop subgraphs.
 
     Where every entry is drawn by itself, as the paper's perturbation does, perturbing two copies
     side by side draws both views at once, and the encoder runs once on both: half the calls and
     larger products than one view after the other. Any other perturbation is called twice.
 
     Attributes:
-        graph: the features and the edges of that graph.
-        copies: the same, twice; built where it is used.
+        graph: that graph.
         perturbation: what the views are drawn from.
         nodes: the rows of B in one copy, or None where B is every node.
         share: of B, the rows that are this process's own.
