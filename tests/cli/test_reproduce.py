@@ -114,7 +114,8 @@ def test_ctrl_c_keeps_rows_and_the_same_command_goes_on(here):
     process = subprocess.Popen([*command, "400"], stderr=subprocess.PIPE, text=True)
     path = here / "reproduction/table2.jsonl"
     deadline = time.monotonic() + 120
-    while not path.exists() and time.monotonic() < deadline:
+    # The file appears a moment before its first row is in it.
+    while not (path.exists() and b"\n" in path.read_bytes()) and time.monotonic() < deadline:
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=120)
