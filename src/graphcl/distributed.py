@@ -6,7 +6,7 @@ functions here do what a single process needs.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -158,6 +158,40 @@ def gather_rows(rows: Tensor, share: Share, count: int) -> Tensor:
     if min(sizes) == max(sizes):
         return every.flatten(0, 1)
     return torch.cat([part[:size] for part, size in zip(every, sizes, strict=True)])
+
+
+def other_tables(
+    own: Tensor, shapes: Sequence[tuple[int, ...]], share: Share
+) -> Iterator[tuple[int, Tensor]]:
+    """Sends `own` to all other processes, and returns an iterator over their tables with ranks.
+
+    The first table is on its way when this returns, and the next one while the caller uses the
+    last: on a GPU the transfer has its own stream, on a CPU its own thread. So a process holds two
+    tables at most, and every table travels in its own type. All processes must iterate to the end.
+
+    Args:
+        own: this process's table.
+        shapes: the shapes of the tables of all ranks; their type is that of `own`.
+        share: this process's share.
+    """
+    own = own.contiguous()
+
+    def begin(rank: int) -> tuple[Tensor, Any]:
+        table = own if rank == share.rank else own.new_empty(shapes[rank])
+        # As bytes, which every backend transfers; gloo does not know bfloat16 everywhere.
+        content = table.view(-1).view(torch.uint8)
+        return table, dist.broadcast(content, src=rank, async_op=True)
+
+    def each(begun: tuple[Tensor, Any]) -> Iterator[tuple[int, Tensor]]:
+        for rank in range(share.world):
+            table, work = begun
+            work.wait()
+            if rank + 1 < share.world:
+                begun = begin(rank + 1)
+            if rank != share.rank:
+                yield rank, table
+
+    return each(begin(0)) if share.world > 1 else iter(())
 
 
 def fill_rows(table: Tensor, share: Share) -> None:

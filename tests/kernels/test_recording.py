@@ -14,7 +14,7 @@ def test_nothing_is_recorded_on_a_cpu():
         raise AssertionError
 
     for _ in range(recording.EAGER_CALLS + 2):
-        assert recording.replay(never, torch.ones(4, 2)) is None
+        assert recording.replay(never, (torch.ones(4, 2),)) is None
 
 
 @pytest.fixture

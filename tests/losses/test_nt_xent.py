@@ -10,7 +10,7 @@ from graphcl.distributed import Share
 from graphcl.errors import ParameterError
 from graphcl.kernels import nt_xent_blocked
 from graphcl.losses import nt_xent
-from graphcl.losses.nt_xent import _stacked, mutual_information_bound, nt_xent_across
+from graphcl.losses.nt_xent import mutual_information_bound, nt_xent_across
 
 
 def paper_loss(h1, h2, temperature):
@@ -153,18 +153,101 @@ def test_a_second_backward_gives_the_same_gradient():
     torch.testing.assert_close(first, second)
 
 
-def test_halves_of_one_tensor_are_not_copied_and_give_the_same():
+def test_halves_of_one_tensor_are_two_tensors():
     whole = torch.cat(pair(6, 4)).detach().requires_grad_()
     inside = whole * 1.0  # as an encoder's output: not a leaf
-    apart = [half.clone() for half in inside.chunk(2)]
-    for halves in (inside.chunk(2), (inside[:6], inside[6:])):
-        assert _stacked(*halves) is inside
-        (together,) = torch.autograd.grad(nt_xent(*halves), whole, retain_graph=True)
-        (separate,) = torch.autograd.grad(nt_xent(*apart), whole, retain_graph=True)
-        torch.testing.assert_close(together, separate)
-    swapped = inside.chunk(2)[::-1]
-    for odd in (apart, swapped, (inside[:3], inside[3:6]), (inside[:6, :2], inside[6:, :2])):
-        assert torch.equal(_stacked(*odd), torch.cat(list(odd)))
+    h1, h2 = inside.chunk(2)
+    h1.retain_grad()
+    seen = []
+    h2.register_hook(seen.append)
+    nt_xent(h1, h2, 0.1).backward()
+    expected = value_and_gradients(lambda a, b: nt_xent(a, b, 0.1), *whole.chunk(2))
+    torch.testing.assert_close(h1.grad, expected[1])
+    torch.testing.assert_close(seen[0], expected[2])
+    torch.testing.assert_close(whole.grad, torch.cat(expected[1:]))
+    h1, h2 = whole.chunk(2)
+    (d1,) = torch.autograd.grad(nt_xent(h1, h2, 0.1), h1)
+    torch.testing.assert_close(d1, expected[1])
+
+
+def test_a_half_that_was_cut_off_receives_no_gradient():
+    whole = torch.cat(pair(6, 4)).detach().requires_grad_()
+    h1 = whole[:6]
+    with torch.no_grad():
+        h2 = whole[6:]
+    nt_xent(h1, h2, 0.1).backward()
+    assert (whole.grad[6:] == 0).all()
+    assert (whole.grad[:6] != 0).any()
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_autocast_changes_nothing(inside):
+    h1, h2 = pair(40, 16, dtype=torch.float32)
+    expected = value_and_gradients(lambda a, b: nt_xent(a, b, 0.1), h1, h2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = nt_xent(h1, h2, 0.1)
+        if inside:
+            loss.backward()
+    if not inside:
+        loss.backward()
+    assert torch.equal(loss.detach(), expected[0])
+    assert torch.equal(h1.grad, expected[1])
+    assert torch.equal(h2.grad, expected[2])
+
+
+def test_memory_is_freed_after_the_backward_pass():
+    """Whoever keeps the loss for a plot must not keep its tables."""
+    h1, h2 = pair(50, 8)
+    loss = nt_xent(h1, h2, 0.1)
+    node = loss.grad_fn
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    assert node.pairs.rows.numel() == 0
+
+
+VIEWS = [0.0, 0.1, 0.3, 1.0, None]  # noise between the views; None: independent
+
+
+def two_views(num_nodes, dim, noise, *, seed=0, device="cpu"):
+    generator = torch.Generator().manual_seed(seed)
+    h1, other = (torch.randn(num_nodes, dim, generator=generator) for _ in range(2))
+    return h1.to(device), (other if noise is None else h1 + noise * other).to(device)
+
+
+def exact(h1, h2, temperature):
+    """The paper's loss in float64, with nothing subtracted from a sum that contains it."""
+    h1, h2 = (h.detach().double().requires_grad_() for h in (h1, h2))
+    z = torch.nn.functional.normalize(torch.cat([h1, h2]), eps=1e-300)
+    num_nodes = len(h1)
+    same = torch.eye(2 * num_nodes, dtype=torch.bool, device=h1.device)
+    logits = (z @ z.T / temperature).masked_fill(same | same.roll(num_nodes, 1), -torch.inf)
+    positives = (z[:num_nodes] * z[num_nodes:]).sum(1) / temperature
+    gaps = logits.logsumexp(1) - positives.repeat(2)
+    loss = -torch.nn.functional.logsigmoid(-gaps).sum() / num_nodes
+    return loss.detach(), *torch.autograd.grad(loss, (h1, h2))
+
+
+def errors(found, expected):
+    """Relative errors of the loss and of the gradient."""
+    gradients = [torch.cat([part.double() for part in each[1:]]) for each in (found, expected)]
+    gradient = (gradients[0] - gradients[1]).norm() / gradients[1].norm()
+    return float((found[0] - expected[0]).abs() / expected[0]), float(gradient)
+
+
+@pytest.mark.parametrize("noise", VIEWS)
+@pytest.mark.parametrize("temperature", [0.03, 0.05, 0.07, 0.1, 0.2, 0.5, 1.0])
+@pytest.mark.parametrize(("num_nodes", "dim"), [(64, 64), (64, 513), (300, 64)])
+def test_float32_is_exact_at_every_temperature(num_nodes, dim, temperature, noise):
+    h1, h2 = two_views(num_nodes, dim, noise)
+    found = value_and_gradients(lambda a, b: nt_xent(a, b, temperature), h1, h2)
+    assert max(errors(found, exact(h1, h2, temperature))) <= 1e-5
+
+
+def test_the_exact_reference_is_the_papers():
+    h1, h2 = pair(6, 4)
+    expected = value_and_gradients(lambda a, b: paper_loss(a, b, 0.3), h1, h2)
+    assert max(errors(exact(h1, h2, 0.3), expected)) < 1e-12
 
 
 def test_it_keeps_no_square_matrix_beyond_the_limit(monkeypatch):
@@ -221,6 +304,11 @@ def test_any_number_is_a_temperature(temperature):
     assert nt_xent(h1, h2, temperature) == nt_xent(h1, h2, 1.0)
 
 
+def test_a_temperature_that_wants_a_gradient_is_refused():
+    with pytest.raises(ParameterError, match="no gradient flows into temperature"):
+        nt_xent(*pair(4, 3), torch.tensor(0.5, requires_grad=True))
+
+
 def test_precision_names():
     h1, h2 = pair(2, 3)
     with pytest.raises(ParameterError, match="precision must be 'auto', 'float32', 'tf32'"):
@@ -238,7 +326,7 @@ def test_bad_arguments_of_several_processes():
     h = torch.ones(3, 2)
     with pytest.raises(ParameterError, match="this process's share; got"):
         nt_xent_across(h, h, num_nodes=7, share=Share(0, 2))
-    with pytest.raises(ParameterError, match="'bf16' is for one process"):
+    with pytest.raises(ParameterError, match="'bf16' needs a CUDA GPU"):
         nt_xent_across(h, h, num_nodes=6, share=Share(0, 2), precision="bf16")
     with pytest.raises(ParameterError, match="as many as the 4 processes; got 3"):
         nt_xent_across(h, h, num_nodes=3, share=Share(0, 4))

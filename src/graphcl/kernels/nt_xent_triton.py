@@ -1,21 +1,26 @@
-r"""The two sums of NT-Xent over all pairs on a GPU: half the products and no n x n matrix.
+r"""The sums of NT-Xent over pairs of unit rows on a GPU: no n x n matrix, half the products.
 
-For unit (or zero) rows :math:`z_i`, temperature :math:`\tau` and :math:`s_{ij} = z_i \cdot z_j`:
+`graphcl.losses.nt_xent` derives them, and `nt_xent_blocked` computes the same with plain tensors.
+For unit (or zero) rows :math:`z_i`, temperature :math:`\tau` and :math:`s_{ij} = z_i \cdot z_j`,
+summed over all j but i and its positive:
 
 .. math::
-    \ell_i = \log \sum_{j \ne i} e^{s_{ij} / \tau}, \qquad
-    \mathrm{pull}_i = \sum_{j \ne i} (P_{ij} + P_{ji}) \, z_j, \qquad
+    \nu_i = \log \sum_j e^{s_{ij} / \tau}, \qquad
+    \mathrm{pull}_i = \sum_j (P_{ij} + P_{ji}) \, z_j, \qquad
     P_{ij} = e^{s_{ij} / \tau - \ell_i}.
 
 A cosine is bounded, so :math:`E_{ij} = e^{(s_{ij} - 1) / \tau}` needs no running maximum. With
 :math:`r_i = e^{1 / \tau - \ell_i}` a pair's weight :math:`P_{ij} + P_{ji} = E_{ij} (r_i + r_j)`
-needs one exponential. Both are symmetric, so a pair is computed once for its two rows. Below the
-temperature `_COLD`, :math:`r_i` can overflow float32; there the kernels use maxima and two
-exponentials.
+needs one exponential. Over pairs of own rows both are symmetric, so a pair is computed once for its
+two rows. Below the temperature `COLD`, :math:`r_i` can overflow float32; there the kernels use
+maxima and two exponentials.
 
-z is copied in the operands' type, padded with zeros to whole tiles, and its rows are split into
-blocks. Each partial sum has one writer and a fixed position, so every run gives the same bits.
-Nothing waits for the host, so both functions can be captured in a CUDA graph.
+A process's rows are one table in the operands' type: its first views, padded with zero rows to
+whole tiles, then its second views likewise (`nt_xent_rows_triton` writes it). So a row meets itself
+and its positive on the diagonals of tiles. Rows of other processes come as such tables, too.
+
+Tiles are computed in blocks. Each partial sum has one writer and a fixed position, so every run
+gives the same bits. Nothing waits for the host, so all this can be captured in a CUDA graph.
 """
 
 import math
@@ -26,22 +31,23 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from graphcl.kernels import nt_xent_rows_triton as ends
+from graphcl.kernels import nt_xent_tiles_triton as kernels
 from graphcl.kernels.buffers import block_height
+from graphcl.kernels.launching import launch
 
 Precision = Literal["bf16", "tf32", "float32"]
 
 
 class _Tile(NamedTuple):
-    """How the kernels compute a tile of `side` x `side` scores."""
+    """How the kernels compute a tile of `SIDE` x `SIDE` scores."""
 
     dtype: torch.dtype
     dot: str  # Triton's input_precision
-    side: int
     programs: int  # on one multiprocessor
     num_warps: int
     sums: tuple[int, int]  # of `_sums_kernel`: coordinates at a time, and pipeline stages
@@ -55,208 +61,256 @@ class _Tile(NamedTuple):
 # three tf32 products is as exact as float32 arithmetic (errors of 4e-8 and 6e-7 against float64 for
 # both) and takes 1.5 ms instead of 3.5 ms at n = 5,416.
 _TILES = {
-    "bf16": _Tile(torch.bfloat16, "tf32", 128, 2, num_warps=4, sums=(64, 3), weights=(32, 5)),
-    "tf32": _Tile(torch.float32, "tf32", 128, 2, num_warps=4, sums=(32, 3), weights=(32, 3)),
-    "float32": _Tile(torch.float32, "tf32x3", 128, 1, num_warps=8, sums=(32, 3), weights=(32, 3)),
+    "bf16": _Tile(torch.bfloat16, "tf32", 2, num_warps=4, sums=(64, 3), weights=(32, 5)),
+    "tf32": _Tile(torch.float32, "tf32", 2, num_warps=4, sums=(32, 3), weights=(32, 3)),
+    "float32": _Tile(torch.float32, "tf32x3", 1, num_warps=8, sums=(32, 3), weights=(32, 3)),
 }
+SIDE = 128
+DEPTH = 64  # tables are padded to a multiple of this width
 # Rows of a bf16 block, which takes 143 MB: at d = 512, cuBLAS then has one 128 x 256 tile for each
 # of an H200's 132 multiprocessors. Above 131,072 rows, blocks of twice as many rows (571 MB) raise
 # the speed from 677 to 795 TFLOP/s. Up to 65,536 rows, where such a block would be larger than the
 # embeddings, blocks are smaller (89 MB).
 _BLOCK = 8448
 _SMALL_BLOCK = 6656
-_COLD = 0.025  # temperature: the largest r_i is e^(2 / 0.025) = 5e34
-_SIZES = ["top", "left", "n", "height", "width", "tiles", "depth"]  # any value, one compilation
-_LOG2E = tl.constexpr(math.log2(math.e))
+COLD = 0.025  # temperature: the largest r_i is e^(2 / 0.025) = 5e34
+# Up to this width, scores are computed in the next better precision. The rounding of a row's few
+# numbers does not average out: at d = 64 and a temperature of 0.07, errors of the gradient would be
+# 5e-3 in bf16 and 7e-4 in tf32 (against 7e-4 and 8e-5 at d = 513), and there it costs little.
+_FEW = {"bf16": 64, "tf32": 128}
+_NARROW = 128  # up to this width one kernel computes a tile's weights and multiplies them
+_NARROW_PARTS = 8  # of the columns: enough programs for a GPU on small graphs
+_LOG2E = math.log2(math.e)
+NARROW = (64, 4, 2)  # of `narrow_pull_kernel`: columns of a tile, warps, pipeline stages
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _place(tile, height, TRIANGLE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Returns row and column of a tile, counted column by column; TRIANGLE: down to the diagonal.
+class FusedPairs:
+    """`BlockedPairs` on a GPU, with products of operands in the type of `precision`."""
 
-    Tiles of the triangle come first: column c has c + 1 of them and begins at tile c (c + 1) / 2.
-    """
-    if TRIANGLE:
-        corner = height * (height + 1) // 2
-        column = ((tl.sqrt(8.0 * tile + 1.0) - 1.0) / 2.0).to(tl.int32)
-        column -= (column * (column + 1) // 2 > tile).to(tl.int32)  # the root is approximate
-        column += ((column + 1) * (column + 2) // 2 <= tile).to(tl.int32)
-        row = tl.where(tile < corner, tile - column * (column + 1) // 2, (tile - corner) % height)
-        column = tl.where(tile < corner, column, height + (tile - corner) // height)
-    else:
-        row = tile % height
-        column = tile // height
-    return row, column
+    def __init__(self, h_1: Tensor, h_2: Tensor, temperature: float, precision: Precision) -> None:
+        self.nodes, self._precision, self._temperature = len(h_1), precision, temperature
+        scores = precision
+        if h_1.shape[1] <= _FEW.get(precision, 0):
+            scores = "tf32" if precision == "bf16" else "float32"
+        self._tile, self._cold = _TILES[scores], temperature < COLD
+        self._scale = _LOG2E / temperature
+        # Triton's interpreter, on a CPU, neither rounds to bf16 nor multiplies it.
+        dtype = self._tile.dtype if h_1.is_cuda else torch.float32
+        self.rows = h_1.new_empty(self.shape(len(h_1), h_1.shape[1]), dtype=dtype)
+        self._inverse_norm, self._positives = ends.write_rows(
+            h_1, h_2, self.rows, rounded=scores == "tf32"
+        )
+        if not h_1.is_cuda:
+            self.rows = self.rows.to(self._tile.dtype).float()
+        self._sums = self._pulled = self._weights = self._pulls = h_1.new_empty(0)
 
+    def travelling(self) -> Tensor:
+        """Returns what other processes need of this one's rows."""
+        return self.rows
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _log_sum_exp2(scores, axis: tl.constexpr):  # type: ignore[no-untyped-def]
-    highest = tl.maximum(tl.max(scores, axis), -1e30)  # finite if every pair is masked
-    sums = tl.sum(tl.exp2(scores - tl.expand_dims(highest, axis)), axis)
-    return (highest + tl.log2(sums)) / _LOG2E
+    def shape(self, nodes: int, width: int | None = None) -> tuple[int, int]:
+        """Returns the shape of `travelling` of a process with so many nodes."""
+        width = self.rows.shape[1] if width is None else math.ceil(width / DEPTH) * DEPTH
+        return 2 * math.ceil(nodes / SIDE) * SIDE, width
 
+    def release(self) -> tuple[Tensor, ...]:
+        """Returns the tensors that the backward pass needs, and forgets all."""
+        kept = (self.rows, self._inverse_norm, self._weights, self._pulls)
+        self._sums = self._pulled = self._positives = self._inverse_norm.new_empty(0)
+        self.rows = self._inverse_norm = self._weights = self._pulls = self._sums
+        return kept
 
-@triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
-def _sums_kernel(  # type: ignore[no-untyped-def]
-    z, partials, top, n, height, width, depth, scale,
-    COLD: tl.constexpr, DOT: tl.constexpr, SIDE: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
-    """Sums E over each tile of a strip of rows: by row and, as E is symmetric, by column.
+    def restore(self, *kept: Tensor) -> None:
+        """Puts back what `release` returned."""
+        self.rows, self._inverse_norm, self._weights, self._pulls = kept
 
-    `height` and `width` are in tiles. `partials` has [width, height * SIDE] sums for the rows of
-    the strip, then [height, (width - height) * SIDE] for the rows below it.
-    """
-    tiles = height * width - height * (height - 1) // 2
-    lanes = tl.arange(0, SIDE)
-    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
-        row, column = _place(tile, height, True)
-        above, left = top + row * SIDE, top + column * SIDE
-        scores = tl.zeros((SIDE, SIDE), tl.float32)
-        for k in range(0, depth, DEPTH):
-            scores = tl.dot(z.load([above, k]), z.load([left, k]).T, scores, input_precision=DOT)
-        scores *= scale
-        if (row == column) | (left + SIDE > n):
-            i, j = above + lanes[:, None], left + lanes[None, :]
-            scores = tl.where((i != j) & (i < n) & (j < n), scores, float("-inf"))
-        if COLD:
-            row_sums, column_sums = _log_sum_exp2(scores, 1), _log_sum_exp2(scores, 0)
-        else:
-            terms = tl.exp2(scores - scale)
-            row_sums, column_sums = tl.sum(terms, 1), tl.sum(terms, 0)
-        tl.store(partials + (column * height + row) * SIDE + lanes, row_sums)
-        below = width * height + row * (width - height) + column - height
-        place = tl.where(column < height, row * height + column, below)
-        # A tile on the diagonal stores no column sums. The mask, empty there, replaces an `if`:
-        # Triton 3.6 cannot flatten a loop that ends in one.
-        tl.store(partials + place * SIDE + lanes, column_sums, mask=lanes < (column - row) * SIDE)
+    def sum_own(self) -> None:
+        """Adds the pairs of own rows to the sums."""
+        rows = len(self.rows)
+        self._sums = self.rows.new_empty(rows, dtype=torch.float32)
+        for start, stop in _blocks(rows, rows, self._tile):
+            height, width = (stop - start) // SIDE, (rows - start) // SIDE
+            inside, below = (width, stop - start), (height, rows - stop)
+            partials = self._sums.new_empty(math.prod(inside) + math.prod(below))
+            self._add_sums(self.rows, partials, start, start, height, width, self.nodes, own=True)
+            for part, sums in (
+                (self._sums[start:stop], partials[: math.prod(inside)].view(inside)),
+                (self._sums[stop:], partials[math.prod(inside) :].view(below)),
+            ):
+                self._fold(part, sums, fresh=start == 0)
 
+    def sum_other(self, other: Tensor, nodes: int) -> None:
+        """Adds the pairs of own rows and those of another process."""
+        for start, stop in _blocks(len(self.rows), len(other), self._tile):
+            for left, right in _blocks(len(other), len(other), self._tile):
+                height, width = (stop - start) // SIDE, (right - left) // SIDE
+                partials = self._sums.new_empty(width, stop - start)
+                self._add_sums(other, partials, start, left, height, width, nodes, own=False)
+                self._fold(self._sums[start:stop], partials, fresh=False)
 
-@triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
-def _weights_kernel(  # type: ignore[no-untyped-def]
-    z, weights, log_denominators, top, left, n, height, tiles, depth, scale,
-    DIAGONAL: tl.constexpr, COLD: tl.constexpr,
-    DOT: tl.constexpr, SIDE: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
-    """Stores P_ij + P_ji for each tile of a block; in a diagonal block also its mirror image."""
-    lanes = tl.arange(0, SIDE)
-    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
-        row, column = _place(tile, height, DIAGONAL)
-        row, column = row * SIDE, column * SIDE
-        scores = tl.zeros((SIDE, SIDE), tl.float32)
-        for k in range(0, depth, DEPTH):
-            here, there = z.load([top + row, k]), z.load([left + column, k])
-            scores = tl.dot(here, there.T, scores, input_precision=DOT)
-        scores *= scale
-        i, j = top + row + lanes, left + column + lanes
-        of_row = _LOG2E * tl.load(log_denominators + i, mask=i < n, other=float("inf"))
-        of_column = _LOG2E * tl.load(log_denominators + j, mask=j < n, other=float("inf"))
-        if COLD:  # P <= 1; the minimum keeps padding, where z is 0, from overflowing
-            sums = tl.exp2(tl.minimum(scores - of_row[:, None], 0.0))
-            sums += tl.exp2(tl.minimum(scores - of_column[None, :], 0.0))
-        else:
-            r_row, r_column = tl.exp2(scale - of_row), tl.exp2(scale - of_column)
-            sums = tl.exp2(scores - scale) * (r_row[:, None] + r_column[None, :])
-        if DIAGONAL:
-            sums = tl.where(i[:, None] != j[None, :], sums, 0.0)
-        sums = sums.to(weights.dtype)
-        weights.store([row, column], sums)
-        if DIAGONAL:  # a tile on the diagonal has no mirror image: a row outside stores nothing
-            weights.store([tl.where(row < column, column, 2**30), row], sums.T)
+    def finish_sums(self) -> Tensor:
+        """Returns the loss of each own node, both directions, ``[m]`` in float64."""
+        terms, self._weights, self._pulls = ends.finish_sums(
+            self._sums, self._positives, self._scale, cold=self._cold
+        )
+        return terms
 
+    def weights(self) -> Tensor:
+        """Returns what other processes need beside `travelling` for their gradient, ``[2m]``."""
+        return self._weights
 
-def log_denominators(z: Tensor, temperature: float, *, precision: Precision) -> Tensor:
-    """Returns the logarithm of NT-Xent's denominator for every row.
+    def pull_own(self) -> None:
+        """Begins the gradient with the pairs of own rows."""
+        if self._narrow:
+            self._pulled = self._narrow_pull(self.rows, self._weights, self.nodes, own=True)
+            return
+        self._pulled = torch.empty_like(self.rows, dtype=torch.float32)
+        blocks = _blocks(len(self.rows), len(self.rows), self._tile)
+        operands = self._operands(self.rows)
+        buffer = self.rows.new_empty(max(stop - start for start, stop in blocks) ** 2)
+        with _float32_products(self._precision):
+            for first, (start, stop) in enumerate(blocks):
+                for left, right in blocks[first:]:
+                    block = buffer[: (stop - start) * (right - left)].view(stop - start, -1)
+                    self._fill(block, self.rows, self._weights, start, left, self.nodes, own=True)
+                    here, there = slice(start, stop), slice(left, right)
+                    self._add_product(here, block, operands[there], fresh=left == 0)
+                    if left > start:
+                        self._add_product(there, block.t(), operands[here], fresh=start == 0)
 
-    Args:
-        z: unit or zero rows, [n, d], n >= 2.
-        temperature: tau > 0.
-        precision: type of the operands of the products; sums are float32.
+    def pull_other(self, other: Tensor, weights: Tensor, nodes: int) -> None:
+        """Adds the pairs of own rows and those of another process, with its `weights`."""
+        if self._narrow:
+            self._pulled += self._narrow_pull(other, weights, nodes, own=False)
+            return
+        rows = _blocks(len(self.rows), len(other), self._tile)
+        columns = _blocks(len(other), len(other), self._tile)
+        heights, widths = ([stop - start for start, stop in part] for part in (rows, columns))
+        operands = self._operands(other)
+        buffer = self.rows.new_empty(max(heights) * max(widths))
+        with _float32_products(self._precision):
+            for start, stop in rows:
+                for left, right in columns:
+                    block = buffer[: (stop - start) * (right - left)].view(stop - start, -1)
+                    self._fill(block, other, weights, start, left, nodes, own=False)
+                    self._add_product(slice(start, stop), block, operands[left:right], fresh=False)
 
-    Returns:
-        float32 [n].
-    """
-    tile, padded, blocks = _prepare(z, precision)
-    rows, cold, (depth, stages) = len(padded), temperature < _COLD, tile.sums
-    fold, join = (torch.logsumexp, torch.logaddexp) if cold else (torch.sum, torch.add)
-    total = padded.new_empty(rows, dtype=torch.float32)
-    for start, stop in blocks:
-        height, width = (stop - start) // tile.side, (rows - start) // tile.side
-        inside, below = (width, stop - start), (height, rows - stop)
-        partials = total.new_empty(math.prod(inside) + math.prod(below))
-        tiles = height * width - height * (height - 1) // 2
-        _sums_kernel[_grid(tiles, tile, z.device)](
-            TensorDescriptor.from_tensor(padded, [tile.side, depth]), partials,
-            start, len(z), height, width, padded.shape[1], _LOG2E.value / temperature,
-            cold, tile.dot, tile.side, depth, num_warps=tile.num_warps, num_stages=stages,
+    def gradient(
+        self, h_1: Tensor, h_2: Tensor, grad: Tensor, num_nodes: int
+    ) -> tuple[Tensor, Tensor]:
+        """See `BlockedPairs.gradient`."""
+        return ends.gradient(
+            h_1, h_2, self._pulled, self._inverse_norm, self._pulls, grad,
+            1 / (num_nodes * self._temperature),
         )  # fmt: skip
-        for part, sums in (
-            (total[start:stop], partials[: math.prod(inside)].view(inside)),
-            (total[stop:], partials[math.prod(inside) :].view(below)),
-        ):
-            if start == 0:
-                fold(sums, 0, out=part)
+
+    @property
+    def _narrow(self) -> bool:
+        return self._precision == "bf16" and self.rows.shape[1] <= _NARROW
+
+    def _operands(self, rows: Tensor) -> Tensor:
+        """Returns rows as the products with the weights need them."""
+        if self._precision != "tf32" or self._tile is _TILES["tf32"]:
+            return rows
+        return rows.view(torch.int32).add(0x1000).bitwise_and_(-0x2000).view(torch.float32)
+
+    def _add_sums(
+        self, other: Tensor, partials: Tensor,
+        start: int, left: int, height: int, width: int, nodes: int, *, own: bool,
+    ) -> None:  # fmt: skip
+        tile, (depth, stages) = self._tile, self._tile.sums
+        tiles = height * width - (height * (height - 1) // 2 if own else 0)
+        rows = _tiles(self.rows, SIDE, depth)
+        launch(
+            kernels.sums_kernel,
+            _grid(tiles, tile, other.device),
+            (rows, rows if own else _tiles(other, SIDE, depth), partials,
+             start // SIDE, left // SIDE, self.nodes, nodes,
+             len(self.rows) // (2 * SIDE), len(other) // (2 * SIDE),
+             height, width, other.shape[1], self._scale),
+            (own, self._cold, tile.dot, SIDE, depth),
+            kind=(other.device, other.dtype),
+            num_warps=tile.num_warps,
+            num_stages=stages,
+        )  # fmt: skip
+
+    def _fold(self, total: Tensor, partials: Tensor, *, fresh: bool) -> None:
+        """Adds partial sums to `total`; cold, both are logarithms to base 2."""
+        if not self._cold:
+            if fresh:
+                torch.sum(partials, 0, out=total)
             else:
-                join(part, fold(sums, 0), out=part)
-    return total[: len(z)] if cold else total[: len(z)].log_().add_(1 / temperature)
+                total += partials.sum(0)
+            return
+        sums = torch.logsumexp(partials * math.log(2), 0) / math.log(2)
+        total.copy_(sums if fresh else torch.logaddexp2(total, sums))
+
+    def _fill(
+        self, block: Tensor, other: Tensor, weights: Tensor,
+        start: int, left: int, nodes: int, *, own: bool,
+    ) -> None:  # fmt: skip
+        """Writes the weights of a block of pairs."""
+        tile, (depth, stages) = self._tile, self._tile.weights
+        height, width = block.shape[0] // SIDE, block.shape[1] // SIDE
+        diagonal = own and left == start
+        count = height * (height + 1) // 2 if diagonal else height * width
+        rows = _tiles(self.rows, SIDE, depth)
+        launch(
+            kernels.weights_kernel,
+            _grid(count, tile, other.device),
+            (rows, rows if own else _tiles(other, SIDE, depth), _tiles(block, SIDE, SIDE),
+             self._weights, weights, start // SIDE, left // SIDE, self.nodes, nodes,
+             len(self.rows) // (2 * SIDE), len(other) // (2 * SIDE),
+             height, count, other.shape[1], self._scale),
+            (own, diagonal, self._cold, self._precision == "tf32", tile.dot, SIDE, depth),
+            kind=(other.device, other.dtype),
+            num_warps=tile.num_warps,
+            num_stages=stages,
+        )  # fmt: skip
+
+    def _add_product(self, rows: slice, left: Tensor, right: Tensor, *, fresh: bool) -> None:
+        """Adds left @ right to rows of the pull in float32; a `fresh` one is uninitialised."""
+        total = self._pulled[rows]
+        if left.dtype == torch.bfloat16:
+            torch.addmm(total, left, right, out_dtype=torch.float32, beta=1 - fresh, out=total)
+        else:
+            torch.addmm(total, left, right, beta=1 - fresh, out=total)
+
+    def _narrow_pull(self, other: Tensor, weights: Tensor, nodes: int, *, own: bool) -> Tensor:
+        wide, warps, stages = NARROW
+        width, tiles, columns = other.shape[1], len(self.rows) // SIDE, len(other) // wide
+        columns -= 2 * (SIDE // wide) if own else 0
+        programs = 2 * _multiprocessors(other.device)
+        parts = max(1, min(_NARROW_PARTS, math.ceil(programs / tiles)))
+        count = max(1, math.ceil(columns / parts))
+        partials = self._weights.new_empty(parts * len(self.rows), width)
+        launch(
+            kernels.narrow_pull_kernel,
+            (tiles, parts),
+            (_tiles(self.rows, SIDE, width), _tiles(other, wide, width),
+             _tiles(partials, SIDE, width), self._weights, weights, self.nodes, nodes,
+             len(self.rows) // (2 * SIDE), len(other) // (2 * SIDE), count, self._scale),
+            (own, self._cold, tl.bfloat16 if other.is_cuda else tl.float32, SIDE, width, wide),
+            kind=(other.device, other.dtype),
+            num_warps=warps,
+            num_stages=stages,
+        )  # fmt: skip
+        return partials if parts == 1 else partials.view(parts, -1, width).sum(0)
 
 
-def pull(
-    z: Tensor, log_denominators: Tensor, temperature: float, *, precision: Precision
-) -> Tensor:
-    """Returns the sum of the other rows, each weighted by the two probabilities of its pair.
-
-    Args:
-        z: unit or zero rows, [n, d], n >= 2.
-        log_denominators: for the same `z`, temperature and precision, [n].
-        temperature: tau > 0.
-        precision: type of the operands of the products; sums are float32.
-
-    Returns:
-        float32 [n, d].
-    """
-    tile, padded, blocks = _prepare(z, precision)
-    depth, stages = tile.weights
-    total = torch.empty_like(padded, dtype=torch.float32)
-    buffer = padded.new_empty(max(stop - start for start, stop in blocks) ** 2)
-    with _float32_products(precision):
-        for first, (start, stop) in enumerate(blocks):
-            for left, right in blocks[first:]:
-                height, width = (stop - start) // tile.side, (right - left) // tile.side
-                diagonal = left == start
-                tiles = height * (height + 1) // 2 if diagonal else height * width
-                weights = buffer[: (stop - start) * (right - left)].view(stop - start, -1)
-                _weights_kernel[_grid(tiles, tile, z.device)](
-                    TensorDescriptor.from_tensor(padded, [tile.side, depth]),
-                    TensorDescriptor.from_tensor(weights, [tile.side, tile.side]),
-                    log_denominators.contiguous(), start, left, len(z), height, tiles,
-                    padded.shape[1], _LOG2E.value / temperature, diagonal,
-                    temperature < _COLD, tile.dot, tile.side, depth,
-                    num_warps=tile.num_warps, num_stages=stages,
-                )  # fmt: skip
-                here, there = slice(start, stop), slice(left, right)
-                _add_product(total[here], weights, padded[there], fresh=left == 0)
-                if not diagonal:
-                    _add_product(total[there], weights.t(), padded[here], fresh=start == 0)
-    return total[: len(z), : z.shape[1]]
+def _tiles(table: Tensor, height: int, width: int) -> TensorDescriptor:
+    """Describes the tiles of a contiguous table."""
+    return TensorDescriptor(table, list(table.shape), [table.shape[1], 1], [height, width])
 
 
-def _prepare(z: Tensor, precision: Precision) -> tuple[_Tile, Tensor, list[tuple[int, int]]]:
-    """Returns the tile, z in its type and padded with zeros, and the limits of equal blocks."""
-    (n, d), tile = z.shape, _TILES[precision]
-    count, depth = math.ceil(n / tile.side), max(tile.sums[0], tile.weights[0])
-    padded = z.new_zeros(count * tile.side, math.ceil(d / depth) * depth, dtype=tile.dtype)
-    padded[:n, :d] = z
-    if precision == "tf32":
-        # Tensor cores cut off the last 13 bits. Rounding them first makes log_denominators 18 times
-        # as exact.
-        padded.view(torch.int32).add_(0x1000).bitwise_and_(-0x2000)
-    if not z.is_cuda:
-        padded = padded.float()  # Triton's interpreter cannot multiply bf16
-    rows = _SMALL_BLOCK if n <= 2**16 else _BLOCK * (2 if n > 2**17 else 1)
-    rows = block_height(rows * 2 // tile.dtype.itemsize)
-    blocks = math.ceil(count / max(rows // tile.side, 1))
-    edges = [count * block // blocks * tile.side for block in range(blocks + 1)]
-    return tile, padded, list(pairwise(edges))
+def _blocks(rows: int, others: int, tile: _Tile) -> list[tuple[int, int]]:
+    """Returns the limits of blocks of rows of equal size, for a matrix with so many columns."""
+    n, count = max(rows, others), rows // SIDE
+    height = _SMALL_BLOCK if n <= 2**16 else _BLOCK * (2 if n > 2**17 else 1)
+    height = block_height(height * 2 // tile.dtype.itemsize)
+    blocks = math.ceil(count / max(height // SIDE, 1))
+    edges = [count * block // blocks * SIDE for block in range(blocks + 1)]
+    return list(pairwise(edges))
 
 
 def _grid(tiles: int, tile: _Tile, device: torch.device) -> tuple[int]:
@@ -269,14 +323,6 @@ def _multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def _add_product(total: Tensor, left: Tensor, right: Tensor, *, fresh: bool) -> None:
-    """Adds left @ right to total in float32; a `fresh` total is uninitialised."""
-    if left.dtype == torch.bfloat16:
-        torch.addmm(total, left, right, out_dtype=torch.float32, beta=1 - fresh, out=total)
-    else:
-        torch.addmm(total, left, right, beta=1 - fresh, out=total)
 
 
 @contextmanager

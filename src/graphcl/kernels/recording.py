@@ -1,6 +1,6 @@
 """CUDA graphs: work that is recorded once and replayed with one launch instead of a hundred.
 
-`CudaGraphStep` records a whole training step. `replay` records a small function of one tensor:
+`CudaGraphStep` records a whole training step. `replay` records a small function of a few tensors:
 NT-Xent of a few thousand rows takes a GPU a quarter of a millisecond, and Python eight times as
 long to launch. A training step is recorded one call earlier than `replay` would record its loss,
 so a loss inside a recorded step is never recorded separately.
@@ -20,7 +20,8 @@ EAGER_STEPS = 3  # real steps that let libraries allocate and kernels compile be
 EAGER_CALLS = EAGER_STEPS + 1
 KEPT = 2  # recordings; each holds its input, its results and a block of pair weights
 
-Function = Callable[..., tuple[Tensor, Tensor]]
+Tensors = tuple[Tensor, ...]
+Function = Callable[..., Tensors]
 
 
 class _Recording:
@@ -31,21 +32,22 @@ class _Recording:
     libraries keep for its stream.
     """
 
-    def __init__(self, stream: Any, function: Function, h: Tensor, *args: Any) -> None:
+    def __init__(self, stream: Any, function: Function, inputs: Tensors, *args: Any) -> None:
         self.stream = stream
-        self._input = torch.empty_like(h)
+        self._inputs = tuple(torch.empty_like(h) for h in inputs)
         self._graph = torch.cuda.CUDAGraph()
         # Libraries initialise on a thread's first call, which must not happen inside the recording.
         # The eager backward passes do not count, because they ran on another thread.
-        function(h, *args)
+        function(inputs, *args)
         # Other threads may allocate meanwhile: one of them prepares the next minibatch.
         with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
-            self._results = function(self._input, *args)
+            self._results = function(self._inputs, *args)
 
-    def __call__(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        self._input.copy_(h)
+    def __call__(self, inputs: Tensors) -> Tensors:
+        for mine, h in zip(self._inputs, inputs, strict=True):
+            mine.copy_(h)
         self._graph.replay()
-        return self._results[0].clone(), self._results[1].clone()
+        return tuple(result.clone() for result in self._results)
 
 
 _calls: dict[Any, int] = {}
@@ -54,17 +56,18 @@ _spare_streams: dict[torch.device, list[Any]] = {}
 _lock = threading.Lock()
 
 
-def replay(function: Function, h: Tensor, *args: Any) -> tuple[Tensor, Tensor] | None:
-    """Returns ``function(h, *args)`` from a recording; None if the caller must call it itself.
+def replay(function: Function, inputs: Tensors, *args: Any) -> Tensors | None:
+    """Returns ``function(inputs, *args)`` from a recording; None if the caller must call it itself.
 
     The first calls return None; then the function is recorded, and replayed from there on.
 
     Args:
-        function: computes two tensors from `h` on its device without waiting for the host.
-        h: a CUDA tensor; large ones are not recorded.
+        function: computes tensors from `inputs` on their device without waiting for the host.
+        inputs: CUDA tensors of one shape; large ones are not recorded.
         args: hashable; each value has its own recording.
     """
-    if len(h) > ROWS or not h.is_cuda:
+    h = inputs[0]
+    if len(inputs) * len(h) > ROWS or not h.is_cuda:
         return None
     stream = torch.cuda.current_stream(h.device)
     key = (function, h.shape, h.dtype, h.device, stream.cuda_stream, args)
@@ -79,14 +82,14 @@ def replay(function: Function, h: Tensor, *args: Any) -> tuple[Tensor, Tensor] |
                 return None
             spare = _spare_streams.setdefault(h.device, [])
             to_record = spare.pop() if spare else torch.cuda.Stream(h.device)  # type: ignore[no-untyped-call]
-            recording = _Recording(to_record, function, h, *args)
+            recording = _Recording(to_record, function, inputs, *args)
             _recordings[key] = recording
             _calls.clear()
             while len(_recordings) > KEPT:
                 (_, _, _, device, *_), dropped = _recordings.popitem(last=False)
                 _spare_streams[device].append(dropped.stream)
         _recordings.move_to_end(key)
-        return recording(h)
+        return recording(inputs)
 
 
 _own = threading.local()

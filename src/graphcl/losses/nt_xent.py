@@ -1,6 +1,8 @@
 r"""NT-Xent, the paper's contrastive loss, exact over all pairs in O(N·d) memory."""
 
 import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from numbers import Real
@@ -9,10 +11,10 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from graphcl.distributed import Share, gather_rows, sum_over
+from graphcl.distributed import ALONE, Share, gather_rows, other_tables, sum_over
 from graphcl.errors import ParameterError, require
-from graphcl.kernels import nt_xent_blocked
-from graphcl.kernels.nt_xent_blocked import row_log_denominators, row_pull
+from graphcl.kernels.nt_xent_blocked import BlockedPairs
+from graphcl.kernels.recording import ROWS, replay
 from graphcl.settings import check_setting
 
 _DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
@@ -59,6 +61,8 @@ def check_loss_settings(temperature: Any, precision: str) -> None:
     """Checks that NT-Xent can use a temperature and a precision."""
     if not _is_number(temperature):
         require(False, "nt_xent", "temperature", "a positive number", _kind(temperature))
+    if isinstance(temperature, Tensor) and temperature.requires_grad:
+        raise ParameterError("nt_xent: no gradient flows into temperature; pass a plain number")
     check_setting("nt_xent", "temperature", temperature)
     check_setting("nt_xent", "precision", precision)
 
@@ -92,16 +96,18 @@ def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str 
     Differs from the paper: the paper does not define the cosine with an all-zero row. Here it is
     0, and no gradient flows into such a row.
     """
+    _check_inputs(h1, h2, temperature, precision)
+    same = h1.ndim == 2 and h1.shape == h2.shape and len(h1) > 0
+    shapes = f"{tuple(h1.shape)} and {tuple(h2.shape)}"
+    require(same, "nt_xent", "h1 and h2", "of one shape [M, d] with M > 0", shapes)
+    return _loss(h1, h2, temperature, precision, _Batch(len(h1)))
+
+
+def _check_inputs(h1: Tensor, h2: Tensor, temperature: float, precision: str) -> None:
     if not (_dense_floats(h1) and _dense_floats(h2)):
         kinds = f"{_kind(h1)} and {_kind(h2)}"
         require(False, "nt_xent", "h1 and h2", _DENSE, kinds)
     check_loss_settings(temperature, precision)
-    same = h1.ndim == 2 and h1.shape == h2.shape and len(h1) > 0
-    shapes = f"{tuple(h1.shape)} and {tuple(h2.shape)}"
-    require(same, "nt_xent", "h1 and h2", "of one shape [M, d] with M > 0", shapes)
-    tiles = _tile_precision(h1, precision)
-    h = _stacked(h1, h2)
-    return cast("Tensor", _NTXent.apply(h, float(temperature), tiles))  # type: ignore[no-untyped-call]
 
 
 def mutual_information_bound(loss: float, num_nodes: int) -> float | None:
@@ -153,121 +159,143 @@ def _has_triton() -> bool:
     return torch.cuda.get_device_capability() >= (8, 0)
 
 
-def _stacked(h1: Tensor, h2: Tensor) -> Tensor:
-    """Returns both views as one tensor; without a copy if they are the halves of one already."""
-    whole = h1._base
-    halves = (
-        whole is not None
-        and whole is h2._base
-        and whole.shape == (2 * len(h1), h1.shape[1])
-        and all(part.is_contiguous() for part in (whole, h1, h2))
-        and h1.storage_offset() == whole.storage_offset()
-        and h2.storage_offset() == h1.storage_offset() + h1.numel()
-    )
-    return cast("Tensor", whole) if halves else torch.cat([h1, h2])
-
-
-def inverse_norms(h: Tensor) -> Tensor:
-    """Returns 1 / ‖h‖ by row, ``[n, 1]`` in float64; 0 for a zero row."""
-    # Summed in float64, because squares of float32 overflow from 2e19 on and vanish below 1e-23.
-    norm: Tensor = torch.linalg.vector_norm(h, dim=1, keepdim=True, dtype=torch.float64)
-    return norm.reciprocal().masked_fill_(norm < torch.finfo(h.dtype).tiny, 0)
-
-
 class _NTXent(torch.autograd.Function):
-    r"""The loss over the 2M stacked rows, with the log-denominators :math:`\ell_i`.
+    r"""The loss over the 2M views :math:`z_i = h_i / \lVert h_i \rVert` of M nodes.
 
-    .. math:: \mathcal L = \frac1M \Bigl( \sum_{i=1}^{2M} \ell_i
-        - \frac2\tau \sum_{u} z_{u,1}^\top z_{u,2} \Bigr)
+    View i has one positive, i⁺, the other view of its node. All other views are its negatives.
+    The positive stays out of their sum, so that nothing is ever subtracted from a rounded sum that
+    contains it:
+
+    .. math::
+        s_{ij} &= z_i^\top z_j, \qquad s^+_i = s_{i i^+} / \tau, \qquad
+        \nu_i = \log \sum_{j \ne i, i^+} e^{s_{ij} / \tau} \\
+        \ell_i &= \log\bigl(e^{\nu_i} + e^{s^+_i}\bigr)
+            = s^+_i + \mathrm{softplus}(\nu_i - s^+_i) \\
+        \mathcal L &= \frac1M \sum_i (\ell_i - s^+_i)
+            = \frac1M \sum_i \mathrm{softplus}(\nu_i - s^+_i)
+
+    With :math:`q_i = e^{\nu_i - \ell_i}`, the probability that is not the positive's, and
+    :math:`P_{ij} = e^{s_{ij} / \tau - \ell_i}`, whose sum over the negatives is :math:`q_i`,
+
+    .. math::
+        M \tau \, \frac{\partial \mathcal L}{\partial z_i}
+            = \sum_{j \ne i, i^+} (P_{ij} + P_{ji})\, z_j - (q_i + q_{i^+})\, z_{i^+} = g_i,
+        \qquad
+        M \tau \, \frac{\partial \mathcal L}{\partial h_i}
+            = \frac{g_i - (z_i^\top g_i)\, z_i}{\lVert h_i \rVert} .
+
+    The sums over negatives are computed in tiles, in the precision of their products. All that has
+    to do with the positive takes O(M d) operations in float32 or better. At a low temperature, and
+    with views that agree, :math:`q_i` is tiny; both terms of :math:`g_i` then are, and each keeps
+    its relative precision.
+
+    If several processes share the nodes, each computes its own rows of :math:`\nu` and g.
+    :math:`P_{ij} + P_{ji}` gives the whole gradient of the loss with respect to :math:`z_i`:
+    through its own denominator and through those of all other rows. So a process only needs the
+    rows and the :math:`\ell_j` of the others.
     """
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, temperature: float, precision: Any) -> Tensor:
-        ctx.dtype = h.dtype
-        h = h.float() if h.dtype in (torch.float16, torch.bfloat16) else h
-        ctx.temperature, ctx.precision = temperature, precision
-        ctx.recorded = False
-        if precision and any(ctx.needs_input_grad):
-            from graphcl.kernels import recording
-
-            both = recording.replay(_loss_and_gradient, h, temperature, precision)
-            if both is not None:
-                ctx.recorded = True
-                ctx.save_for_backward(both[1])
-                return both[0]
-        loss, saved, ctx.strips = _forward(
-            h, temperature, precision, keep=any(ctx.needs_input_grad)
-        )
-        ctx.save_for_backward(*saved)
-        return loss
+    def forward(
+        ctx: Any, h_1: Tensor, h_2: Tensor, temperature: float, precision: Any, batch: "_Batch"
+    ) -> Tensor:
+        keep = any(ctx.needs_input_grad)
+        ctx.gradient = keep and precision and batch.share.world == 1 and 2 * len(h_1) <= ROWS
+        if ctx.gradient:
+            # The launches of a small batch take longer than its arithmetic, longer still on
+            # autograd's own thread. Without a recording the gradient is computed here, too.
+            arguments = ((h_1, h_2), temperature, precision)
+            found = replay(_loss_and_gradient, *arguments) or _loss_and_gradient(*arguments)
+            ctx.save_for_backward(*found[1:])
+            return found[0]
+        with _own_precision(h_1):
+            others = 2 * (batch.num_nodes - len(h_1))
+            pairs = _pairs(h_1, h_2, temperature, precision, others=others, keep=keep)
+            tables = batch.tables(pairs)
+            pairs.sum_own()
+            for rank, table in tables:
+                pairs.sum_other(table, batch.nodes(rank))
+            terms = pairs.finish_sums()
+            loss = sum_over(terms.sum() / batch.num_nodes, batch.share)
+        if keep:
+            ctx.pairs, ctx.batch = pairs, batch
+            ctx.save_for_backward(h_1, h_2, *pairs.release())
+        return loss.to(torch.float64 if h_1.dtype == torch.float64 else torch.float32)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        if ctx.recorded:
-            gradient = ctx.saved_tensors[0] * grad
-        else:
-            gradient = _backward(
-                ctx.saved_tensors, grad, ctx.temperature, ctx.precision, ctx.strips
-            )
-        return gradient.to(ctx.dtype), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.gradient:
+            d_1, d_2 = ctx.saved_tensors
+            return d_1 * grad, d_2 * grad, None, None, None
+        pairs, batch = ctx.pairs, ctx.batch
+        h_1, h_2, *kept = ctx.saved_tensors
+        pairs.restore(*kept)
+        with _own_precision(grad):
+            weights = batch.gather(pairs.weights())
+            tables = batch.tables(pairs)
+            pairs.pull_own()
+            for rank, table in tables:
+                pairs.pull_other(table, weights[rank], batch.nodes(rank))
+            d_1, d_2 = pairs.gradient(h_1, h_2, grad, batch.num_nodes)
+            pairs.release()
+        return d_1, d_2, None, None, None
 
 
-def _forward(
-    h: Tensor, temperature: float, precision: Any, *, keep: bool
-) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], list[Any]]:
-    """Returns the loss, and what `_backward` needs: tensors, and strips if `keep`."""
-    inverse_norm = inverse_norms(h)
-    z = h * inverse_norm.to(h.dtype)
-    strips: list[Any] = []
-    if precision:
-        from graphcl.kernels import nt_xent_triton
-
-        logs = nt_xent_triton.log_denominators(z, temperature, precision=precision)
-    else:
-        logs, strips = nt_xent_blocked.log_denominators(z, temperature, keep=keep)
-    num_nodes = len(h) // 2
-    positives = torch.linalg.vecdot(z[:num_nodes], z[num_nodes:]).sum()
-    loss = (logs.sum() - 2 / temperature * positives) / num_nodes
-    return loss, (z, inverse_norm, logs), strips
+def _loss_and_gradient(
+    h: tuple[Tensor, Tensor], temperature: float, precision: Any
+) -> tuple[Tensor, ...]:
+    """Returns the loss of one process and its gradients, without autograd."""
+    with _own_precision(h[0]):
+        pairs = _pairs(*h, temperature, precision, others=0, keep=True)
+        pairs.sum_own()
+        loss = (pairs.finish_sums().sum() / len(h[0])).float()
+        pairs.pull_own()
+        return loss, *pairs.gradient(*h, torch.ones_like(loss), len(h[0]))
 
 
-def _backward(
-    saved: tuple[Tensor, ...],
-    grad: Tensor | float,
-    temperature: float,
-    precision: Any,
-    strips: list[Any],
-) -> Tensor:
-    """Returns the gradient with respect to h, times `grad`."""
-    z, inverse_norm, logs = saved
-    num_nodes = len(z) // 2
-    if precision:
-        from graphcl.kernels import nt_xent_triton
+@dataclass(frozen=True)
+class _Batch:
+    """A batch of M nodes, shared among processes in contiguous parts."""
 
-        pulled = nt_xent_triton.pull(z, logs, temperature, precision=precision)
-    else:
-        pulled = nt_xent_blocked.pull(z, logs, temperature, strips)
-    # Row u and row M + u are each other's positive.
-    pulled[:num_nodes].sub_(z[num_nodes:], alpha=2)
-    pulled[num_nodes:].sub_(z[:num_nodes], alpha=2)
-    return _through_norms(pulled, z, grad / (num_nodes * temperature) * inverse_norm)
+    num_nodes: int
+    share: Share = ALONE
 
+    def nodes(self, rank: int) -> int:
+        """Returns how many of the nodes a process has."""
+        rows = self.share.rows(self.num_nodes, rank)
+        return int(rows.stop - rows.start)
 
-def _through_norms(pulled: Tensor, z: Tensor, factor: Tensor) -> Tensor:
-    """Turns the gradient with respect to z = h / ‖h‖ into that with respect to h, in place.
+    def tables(self, pairs: Any) -> Iterator[tuple[int, Tensor]]:
+        """Returns the rows of the other processes, which come in one after the other."""
+        shapes = [pairs.shape(self.nodes(rank)) for rank in range(self.share.world)]
+        return other_tables(pairs.travelling(), shapes, self.share)
 
-    `factor` includes 1 / ‖h‖.
-    """
-    radial = torch.linalg.vecdot(z, pulled)[:, None]
-    pulled.addcmul_(z, radial, value=-1)  # the length of h does not change z
-    pulled *= factor.to(z.dtype)
-    return pulled
+    def gather(self, weights: Tensor) -> list[Tensor]:
+        """Returns the weights of the rows of every process."""
+        if self.share.world == 1:
+            return [weights]
+        by_node = gather_rows(weights.view(2, -1).t().contiguous(), self.share, self.num_nodes)
+        parts = (by_node[self.share.rows(self.num_nodes, r)] for r in range(self.share.world))
+        return [part.t().reshape(-1) for part in parts]
 
 
-def _loss_and_gradient(h: Tensor, temperature: float, precision: Any) -> tuple[Tensor, Tensor]:
-    loss, saved, strips = _forward(h, temperature, precision, keep=True)
-    return loss, _backward(saved, 1.0, temperature, precision, strips)
+def _pairs(
+    h_1: Tensor, h_2: Tensor, temperature: float, precision: Any, *, others: int, keep: bool
+) -> Any:
+    if precision is None:
+        return BlockedPairs(h_1, h_2, temperature, others=others, keep=keep)
+    from graphcl.kernels.nt_xent_triton import FusedPairs
+
+    return FusedPairs(h_1, h_2, temperature, precision)
+
+
+def _own_precision(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Turns autocast off, which would compute the products of float32 in a narrower type."""
+    kind = tensor.device.type
+    if not torch.is_autocast_enabled(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
 
 
 def nt_xent_across(
@@ -310,9 +338,7 @@ def nt_xent_across(
     """
     if share.world == 1:
         return nt_xent(h1, h2, temperature, precision=precision)
-    check_loss_settings(temperature, precision)
-    if precision in ("bf16", "tf32"):
-        raise ParameterError(f"nt_xent: precision {precision!r} is for one process; use float32")
+    _check_inputs(h1, h2, temperature, precision)
     enough = num_nodes >= share.world
     require(
         enough,
@@ -326,39 +352,10 @@ def nt_xent_across(
     same = h1.shape == h2.shape == expected
     shapes = f"{tuple(h1.shape)} and {tuple(h2.shape)}"
     require(same, "nt_xent", "h1 and h2", f"of shape {expected}, this process's share", shapes)
-    h = torch.stack([h1, h2], dim=1).view(-1, h1.shape[1])
-    return cast("Tensor", _NTXentRows.apply(h, float(temperature), num_nodes, share))  # type: ignore[no-untyped-call]
+    return _loss(h1, h2, temperature, precision, _Batch(num_nodes, share))
 
 
-class _NTXentRows(torch.autograd.Function):
-    """The loss over all 2M rows, of which this process has 2m; a node's two views are adjacent."""
-
-    @staticmethod
-    def forward(ctx: Any, h: Tensor, temperature: float, num_nodes: int, share: Share) -> Tensor:
-        ctx.dtype = h.dtype
-        h = h.float() if h.dtype in (torch.float16, torch.bfloat16) else h
-        scale = inverse_norms(h)
-        own_z = h * scale.to(h.dtype)
-        pairs = own_z.view(len(h) // 2, 2, -1)
-        z = gather_rows(pairs, share, num_nodes).view(2 * num_nodes, -1)
-        start = 2 * share.rows(num_nodes).start
-        own = slice(start, start + len(h))
-        keep = any(ctx.needs_input_grad)
-        own_logs, ctx.strips = row_log_denominators(z, own, temperature, keep=keep)
-        logs = gather_rows(own_logs.view(-1, 2), share, num_nodes).view(-1)
-        positives = torch.linalg.vecdot(pairs[:, 0], pairs[:, 1]).sum()
-        ctx.save_for_backward(z, scale, logs)
-        ctx.own, ctx.temperature, ctx.num_nodes = own, temperature, num_nodes
-        return sum_over((own_logs.sum() - 2 / temperature * positives) / num_nodes, share)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        z, scale, logs = ctx.saved_tensors
-        pulled = row_pull(z, ctx.own, logs, ctx.temperature, ctx.strips)
-        own_z = z[ctx.own]
-        # Row 2u and row 2u + 1 are each other's positive.
-        others = own_z.view(len(own_z) // 2, 2, -1).flip(1).view_as(own_z)
-        pulled.sub_(others, alpha=2)
-        factor = grad / (ctx.num_nodes * ctx.temperature) * scale
-        return _through_norms(pulled, own_z, factor).to(ctx.dtype), None, None, None
+def _loss(h1: Tensor, h2: Tensor, temperature: float, precision: str, batch: _Batch) -> Tensor:
+    tiles = _tile_precision(h1, precision)
+    loss = _NTXent.apply(h1, h2, float(temperature), tiles, batch)  # type: ignore[no-untyped-call]
+    return cast("Tensor", loss)
