@@ -23,7 +23,8 @@ def level(*, parents=23, fan_out=5, width=70, edge_drop=0.2, feature_drop=0.4, d
     x = torch.randn(40, width, generator=generator).to(dtype or torch.float32)
     weight = torch.rand(parents * fan_out, generator=generator) + 0.5
     weight[::7] = 0  # empty slots
-    draws = Draws(edge_drop, feature_drop, *(stream_key(3, name) for name in "abc"))
+    keys = stream_key(3, "a"), stream_key(3, "b")
+    draws = Draws(edge_drop, feature_drop, *keys, first=7, per_seed=4)
     above = torch.randint(40, (parents,), generator=generator)
     below = torch.randint(40, (parents * fan_out,), generator=generator)
     return (x, above, below, weight), draws
@@ -39,19 +40,26 @@ def outputs(arguments, *, own, fill=float("nan")):
 def test_fused_is_the_reference(own, edge_drop, feature_drop):
     arguments, draws = level(edge_drop=edge_drop, feature_drop=feature_drop)
     ours, plain = outputs(arguments, own=own), outputs(arguments, own=own)
-    gather_mean(*arguments, draws=draws, out=ours)
-    gather_mean_reference(*arguments, draws=draws, out=plain)
+    edges, plain_edges = torch.empty_like(arguments[2]), torch.empty_like(arguments[2])
+    gather_mean(*arguments, draws=draws, out=ours, edges=edges)
+    gather_mean_reference(*arguments, draws=draws, out=plain, edges=plain_edges)
     torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
     assert torch.equal(ours == 0, plain == 0)  # the same bits decide
+    assert torch.equal(edges, plain_edges)
+    again = outputs(arguments, own=own)
+    gather_mean(*arguments, draws=draws, out=again)
+    assert torch.equal(again, ours)  # asked for or not, the same edges are there
 
 
 def test_reference_in_chunks(monkeypatch):
     arguments, draws = level()
     whole, chunked = outputs(arguments, own=True), outputs(arguments, own=True)
-    gather_mean_reference(*arguments, draws=draws, out=whole)
+    edges = torch.empty(2, len(arguments[2]), dtype=torch.int64)
+    gather_mean_reference(*arguments, draws=draws, out=whole, edges=edges[0])
     monkeypatch.setattr(fused, "CHUNK_ELEMENTS", 900)
-    gather_mean_reference(*arguments, draws=draws, out=chunked)
+    gather_mean_reference(*arguments, draws=draws, out=chunked, edges=edges[1])
     torch.testing.assert_close(whole, chunked)
+    assert torch.equal(*edges)
 
 
 def test_without_perturbation_it_is_the_weighted_mean():
@@ -68,6 +76,7 @@ def test_without_perturbation_it_is_the_weighted_mean():
 
 def test_views_are_independent_and_drop_at_the_stated_rate():
     arguments, draws = level(parents=200, width=300, feature_drop=0.3)
+    draws = draws._replace(per_seed=1)  # a node that occurs twice in a tree is one node
     out = outputs(arguments, own=True)
     gather_mean(*arguments, draws=draws, out=out)
     kept = (out[:, :, 300:] != 0).double()
@@ -105,10 +114,16 @@ def test_triton_is_the_reference(own, width, dtype):
 
     arguments, draws = level(width=width, dtype=dtype)
     ours, plain = outputs(arguments, own=own), outputs(arguments, own=own)
-    gather_mean_reference(*arguments, draws=draws, out=plain)
+    edges = torch.empty_like(arguments[2])
+    gather_mean_reference(*arguments, draws=draws, out=plain, edges=edges)
     ours = ours.to(TRITON_DEVICE)
     there = [argument.to(TRITON_DEVICE) for argument in arguments]
-    gather_mean_triton.gather_mean(*there, draws=draws, out=ours)
+    found = torch.empty_like(there[2])
+    gather_mean_triton.gather_mean(*there, draws=draws, out=ours, edges=found)
+    assert torch.equal(found.cpu(), edges)
+    again = torch.empty_like(ours)
+    gather_mean_triton.gather_mean(*there, draws=draws, out=again)
+    assert torch.equal(again, ours)
     exact = dtype == torch.float32
     tolerance = {"rtol": 1e-5, "atol": 1e-6} if exact else {"rtol": 2e-2, "atol": 1e-3}
     torch.testing.assert_close(ours.cpu(), plain, **tolerance)
