@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from graphcl.kernels import gather_mean as fused
-from graphcl.kernels.counter import stream_key
+from graphcl.kernels.counter import edge_draws, kept, stream_key, threshold
 from graphcl.kernels.gather_mean import Draws, gather_mean, gather_mean_reference
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -96,12 +96,31 @@ def test_other_memory_stays_untouched():
     assert all(torch.equal(a, b) for a, b in zip(arguments, before, strict=True))
 
 
+def far_children(device="cpu"):
+    """Children whose numbers need both words; with no edge kept, their features are not read."""
+    children = torch.tensor([2**31, 2**32 - 1, 2**32, 7 << 32, (7 << 32) + 1, 2**62])
+    arguments = torch.ones(2, 3), torch.tensor([1, 0]), children, torch.ones(6)
+    draws = Draws(0.999999, 0.0, (11, 12), (13, 14), first=2**20, per_seed=1)
+    places = torch.tensor([2**20] * 3 + [2**20 + 1] * 3)
+    expected = edge_draws(places, torch.tensor([1, 1, 1, 0, 0, 0]), children, draws.edges)
+    assert not any(kept(expected, view, threshold(draws.edge_drop)).any() for view in (0, 1))
+    return [argument.to(device) for argument in arguments], draws, expected
+
+
+def test_numbers_of_nodes_may_need_both_words():
+    arguments, draws, expected = far_children()
+    found, out = torch.empty(6, dtype=torch.int64), torch.zeros(2, 2, 3)
+    gather_mean(*arguments, draws=draws, out=out, edges=found)
+    assert torch.equal(found, expected)
+    assert (out == 1).all()
+
+
 @pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the kernel runs right here")
 def test_triton_under_the_interpreter():
     pytest.importorskip("triton", reason="triton is not installed")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command += ["-k", "test_triton_is_the_reference"]
+    command += ["-k", "test_triton_is_the_reference or test_triton_and_far_nodes"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -128,3 +147,15 @@ def test_triton_is_the_reference(own, width, dtype):
     tolerance = {"rtol": 1e-5, "atol": 1e-6} if exact else {"rtol": 2e-2, "atol": 1e-3}
     torch.testing.assert_close(ours.cpu(), plain, **tolerance)
     assert torch.equal(ours.cpu() == 0, plain == 0)
+
+
+@pytest.mark.skipif(not INTERPRETED and not torch.cuda.is_available(), reason="needs a GPU")
+def test_triton_and_far_nodes():
+    from graphcl.kernels import gather_mean_triton
+
+    arguments, draws, expected = far_children(TRITON_DEVICE)
+    found = torch.empty(6, dtype=torch.int64, device=TRITON_DEVICE)
+    out = torch.zeros(2, 2, 3, device=TRITON_DEVICE)
+    gather_mean_triton.gather_mean(*arguments, draws=draws, out=out, edges=found)
+    assert torch.equal(found.cpu(), expected)
+    assert (out == 1).all()
