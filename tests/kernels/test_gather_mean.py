@@ -120,7 +120,7 @@ def test_triton_under_the_interpreter():
     pytest.importorskip("triton", reason="triton is not installed")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command += ["-k", "test_triton_is_the_reference or test_triton_and_far_nodes"]
+    command += ["-k", "test_triton_is or test_triton_and"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -140,9 +140,6 @@ def test_triton_is_the_reference(own, width, dtype):
     found = torch.empty_like(there[2])
     gather_mean_triton.gather_mean(*there, draws=draws, out=ours, edges=found)
     assert torch.equal(found.cpu(), edges)
-    again = torch.empty_like(ours)
-    gather_mean_triton.gather_mean(*there, draws=draws, out=again)
-    assert torch.equal(again, ours)
     exact = dtype == torch.float32
     tolerance = {"rtol": 1e-5, "atol": 1e-6} if exact else {"rtol": 2e-2, "atol": 1e-3}
     torch.testing.assert_close(ours.cpu(), plain, **tolerance)
@@ -159,3 +156,16 @@ def test_triton_and_far_nodes():
     gather_mean_triton.gather_mean(*arguments, draws=draws, out=out, edges=found)
     assert torch.equal(found.cpu(), expected)
     assert (out == 1).all()
+
+
+@pytest.mark.skipif(not INTERPRETED and not torch.cuda.is_available(), reason="needs a GPU")
+def test_triton_and_edges_that_nobody_asked_for():
+    from graphcl.kernels import gather_mean_triton
+
+    arguments, draws = level(parents=4, width=20)
+    there = [argument.to(TRITON_DEVICE) for argument in arguments]
+    plain, ours = outputs(arguments, own=False), outputs(arguments, own=False).to(TRITON_DEVICE)
+    gather_mean_reference(*arguments, draws=draws, out=plain)
+    gather_mean_triton.gather_mean(*there, draws=draws, out=ours)
+    torch.testing.assert_close(ours.cpu(), plain, rtol=1e-5, atol=1e-6)
+    assert torch.equal(there[2].cpu(), arguments[2])  # nothing is written to them

@@ -27,6 +27,7 @@ SECOND = 0x846CA68B
 HALVES = 1 << 16  # number of values of half a draw
 
 Key = tuple[int, int]
+Keys = tuple[int | Tensor, int | Tensor]  # one key, or one per draw
 
 _STRIDE, _FIRST, _SECOND = np.uint32(STRIDE), np.uint32(FIRST), np.uint32(SECOND)
 
@@ -74,7 +75,7 @@ def threshold(probability: float) -> int:
     return min(round(probability * HALVES), HALVES - 1)
 
 
-def draw(counter: Tensor, key: Key | tuple[Tensor, Tensor]) -> Tensor:
+def draw(counter: Tensor, key: Keys) -> Tensor:
     """Returns 32-bit draws as int64, of the shape of `counter` broadcast with the key."""
     x = (counter * STRIDE + key[0]) & WORD
     x = ((x ^ (x >> 16)) * FIRST) & WORD
@@ -89,12 +90,12 @@ def kept(draws: Tensor, view: int, dropped: int) -> Tensor:
     return half >= dropped
 
 
-def draw_long(number: Tensor, key: Key | tuple[Tensor, Tensor]) -> Tensor:
+def draw_long(number: Tensor, key: Keys) -> Tensor:
     """`draw` for any int64 from 0 on: both of its words count. Below 2^32 it is `draw` itself."""
     return draw(number, (key[0], key[1] + (number >> 32) * FIRST))
 
 
-def nested(number: Tensor, key: Key | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def nested(number: Tensor, key: Keys) -> tuple[Tensor, Tensor]:
     """Returns, for each number, the key of a stream of its own."""
     return draw_long(number, key), draw_long(number, (key[1], key[0]))
 
