@@ -52,6 +52,7 @@ SEVERAL = {
     "test_layout.py": "where the tests are",
     "test_public.py": "the public names",
     "test_edge_weights.py": "edge weights, from the constructors to the embeddings",
+    "test_sampled_law.py": "the views of sampled trees against those of whole graphs",
     "test_from_store.py": "training and embedding from a store",
     "datasets/test_download.py": "downloads, and forged files of every kind in them",
     "estimator/test_sklearn.py": "what scikit-learn expects of the estimator",

@@ -6,6 +6,8 @@ from graphcl.encoders import Layer, build_encoder, stated_layers
 from graphcl.errors import ParameterError
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
+from graphcl.kernels.counter import Draws, edge_draws, kept, stream_key, threshold
+from graphcl.kernels.gather_mean import dropped
 from graphcl.kernels.neighbours import sample_neighbours
 from graphcl.sampling import Tree, encode_tree, sample_tree, tree_views
 from graphcl.views import drop
@@ -121,20 +123,25 @@ def slow_encoding(x, tree, views_of, layers):
 @pytest.mark.parametrize("view", [0, 1])
 @pytest.mark.parametrize("name", ["mean", "residual"])
 def test_the_encoder_on_a_perturbed_tree_value_and_gradient(graph, name, view):
-    from graphcl.kernels.counter import draw, kept, stream_key, threshold
-    from graphcl.kernels.gather_mean import dropped
-
     x = torch.tensor(graph.x)
     tree = tree_of(graph, torch.tensor([3, 11]), fan_outs=(3, 2, 2))
     encoder = encoder_for(graph, name, 3)
     ours = encoded(graph, tree, name, encoder, edge_drop=0.3, feature_drop=0.4, seed=9)[view]
+    draws = Draws(0.3, 0.4, stream_key(9, "edges"), stream_key(9, "features"))
+    places = [torch.arange(len(nodes)) // (len(nodes) // 2) for nodes in tree.levels]
     keeps = [
-        kept(draw(torch.arange(len(w)), stream_key(9, "edges", level)), view, threshold(0.3))
-        for level, w in enumerate(tree.weights)
+        kept(
+            edge_draws(below, above.repeat_interleave(fan_out), children, draws.edges),
+            view,
+            threshold(0.3),
+        )
+        for below, above, fan_out, children in zip(
+            places[1:], tree.levels, tree.fan_outs, tree.levels[1:], strict=False
+        )
     ]
     features = [
-        dropped(x[nodes], 0, stream_key(9, "features", level), 0.4)[view]
-        for level, nodes in enumerate(tree.levels)
+        dropped(x[nodes], place, nodes, draws)[view]
+        for place, nodes in zip(places, tree.levels, strict=True)
     ]
     plain = slow_encoding(x, tree, (keeps, features), stated_layers(encoder))
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
@@ -171,8 +178,6 @@ def test_bad_arguments(graph):
 
 
 def test_a_hop_is_the_kernels_draw(graph):
-    from graphcl.kernels.counter import stream_key
-
     csr = torch.tensor(graph.indptr), torch.tensor(graph.indices)
     nodes = torch.arange(5)
     tree = sample_tree(*csr, nodes, fan_outs=(4, 2), seed=3)

@@ -16,7 +16,7 @@ from torch import Tensor
 from graphcl.encoders import Layer
 from graphcl.errors import require
 from graphcl.kernels.buffers import empty
-from graphcl.kernels.counter import Draws, draw, kept, positions, shifted, stream_key, threshold
+from graphcl.kernels.counter import Draws, kept, shifted, stream_key, threshold
 from graphcl.kernels.elu import pooled_elu
 from graphcl.kernels.gather_mean import gather_mean
 from graphcl.kernels.neighbours import EdgeWeights, sample_neighbours
@@ -24,6 +24,7 @@ from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.views import DropBoth
 
 FAN_OUTS = (10, 10, 10)  # the paper's, from the seed node outwards
+DRAWS = 2  # raised when a seed gives other trees or views than before; checkpoints keep it
 
 
 @dataclass(frozen=True)
@@ -36,17 +37,13 @@ class Tree:
         weights: for each level but the first, the weight of each child in its parent's mean, in
             which the parent itself has weight 1; 0 marks an empty slot.
         fan_outs: children per tree node, level by level.
-        first: the position of the first seed node in its batch; draws depend on this position.
+        first: the place of the first seed node in its batch; draws depend on this place.
     """
 
     levels: tuple[Tensor, ...]
     weights: tuple[Tensor, ...]
     fan_outs: tuple[int, ...]
     first: int = 0
-
-    def place(self, level: int) -> int:
-        """Returns the position of this tree's first node of a level in the whole batch's level."""
-        return self.first * math.prod(self.fan_outs[:level])
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,7 @@ def sample_tree(
             mean. Without replacement, this holds if all neighbours are taken, and otherwise in the
             limit of many draws, because the sum of the drawn weights varies.
         seed: decides every draw.
-        first: if `nodes` are a part of a batch, the position of the first of them. They get the
+        first: if `nodes` are a part of a batch, the place of the first of them. They get the
             same subgraphs, and in `tree_views` the same views, as in the whole batch.
     """
     valid = len(fan_outs) > 0 and all(fan_out >= 1 for fan_out in fan_outs)
@@ -144,10 +141,13 @@ def tree_views(
     own: bool,
     seed: int,
 ) -> tuple[TreeView, TreeView]:
-    """Draws two views of a tree, independent of each other.
+    """Draws two views of each seed node's subgraph, independent of each other.
 
-    Each tree edge is absent with probability `edge_drop`. Each feature of each tree node is zero
-    with probability `feature_drop`, and otherwise scaled by ``1 / (1 - feature_drop)``.
+    Each undirected edge is absent with probability `edge_drop`. Each feature of each node is zero
+    with probability `feature_drop`, and otherwise scaled by ``1 / (1 - feature_drop)``. As in the
+    paper, a view perturbs a seed node's subgraph once: an edge is kept or dropped wherever it
+    occurs in the tree, in either direction, and a node has one set of features. Subgraphs of
+    different seed nodes are perturbed independently.
 
     Args:
         x: features of the graph, ``[num_nodes, P]``, on the tree's device; on a CPU also a table in
@@ -160,22 +160,21 @@ def tree_views(
     edge_drop, feature_drop = perturbation.edge_drop, perturbation.feature_drop
     width = x.shape[1] * (2 if own else 1)
     like = x if isinstance(x, Tensor) else torch.empty(0)  # stored features: float32
-    features = [
-        shifted(stream_key(seed, "features", level), tree.place(level))
-        for level in range(len(tree.levels))
-    ]
+    keys = stream_key(seed, "edges"), stream_key(seed, "features")
     parts: list[tuple[list[Tensor], list[Tensor], list[Tensor]]] = [([], [], []), ([], [], [])]
     for level, weight in enumerate(tree.weights):
         parents, children = tree.levels[level : level + 2]
-        edges = shifted(stream_key(seed, "edges", level), tree.place(level + 1))
-        draws = Draws(edge_drop, feature_drop, edges, features[level], features[level + 1])
+        # By the place in the batch, not by the node: a node that is given twice has two subgraphs.
+        per_seed = math.prod(tree.fan_outs[:level])
+        draws = Draws(edge_drop, feature_drop, *keys, tree.first, per_seed)
+        deepest = level + 1 == len(tree.weights)
         out = empty((2, len(parents), width), like)
-        gather_mean(x, parents, children, weight, draws=draws, out=out)
+        bits = None if deepest else torch.empty_like(children, dtype=torch.int64)
+        gather_mean(x, parents, children, weight, draws=draws, out=out, edges=bits)
         for view in (0, 1):
             parts[view][0].append(out[view])
-        if level + 1 == len(tree.weights):
+        if bits is None:
             break  # only the first layer uses the deepest edges, and its means are in `inputs`
-        bits = draw(positions(len(weight), weight.device), edges)
         for view, (_, self_weights, child_weights) in enumerate(parts):
             kept_weight = torch.where(kept(bits, view, threshold(edge_drop)), weight, 0.0)
             of_children = kept_weight.view(len(parents), 1, -1)

@@ -8,8 +8,9 @@ import torch
 
 from graphcl.errors import ParameterError, RunError
 from graphcl.estimator import GraphCL
+from graphcl.sampling import DRAWS
 from graphcl.training import Checkpoints
-from graphcl.training.checkpoints import StoppedError
+from graphcl.training.checkpoints import StoppedError, _digest
 from tests.conftest import random_collection, random_graph
 
 
@@ -132,6 +133,27 @@ def test_another_training_is_refused(tmp_path, graph, recipe):
     ):
         with pytest.raises(RunError, match=what):
             model.fit(other, checkpoints=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("draws", [None, 1, 10**6])
+def test_a_sampled_training_goes_on_with_the_draws_it_began_with(tmp_path, graph, recipe, draws):
+    """Whole-graph training has not changed: its older checkpoints go on."""
+    for kind in ("whole", "sampled"):
+        folder, (_, changes) = tmp_path / kind, GRAPHS[kind]
+        model_of(recipe, **changes).fit(graph, checkpoints=folder)
+        file = folder / names(folder)[-1] / "checkpoint.json"
+        about = json.loads(file.read_text())
+        assert about.pop("draws") == DRAWS
+        del about["sha256_about"]
+        about |= {} if draws is None else {"draws": draws}
+        file.write_text(json.dumps(about | {"sha256_about": _digest(about)}))
+        model = model_of(recipe, **changes)
+        if kind == "whole":
+            model.fit(graph, checkpoints=folder, resume=True)
+            continue
+        with pytest.raises(RunError, match=r"draws its views differently since .*; begin anew, or"):
+            model.fit(graph, checkpoints=folder, resume=True)
+        assert file.exists()  # another version may go on from it
 
 
 def test_a_full_disk_leaves_the_last_good_one(tmp_path, monkeypatch, graph, recipe):

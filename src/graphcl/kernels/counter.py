@@ -4,6 +4,8 @@ A key of two 32-bit words names a stream. Draw number ``c`` of the stream is a h
 key (the finaliser `lowbias32` of C. Wellons with the difference of the words mixed in half-way).
 There is no state, so a draw is repeated where it is needed again and never stored. A stream can
 start anywhere: adding the same number to both words of a key moves along the stream (`shifted`).
+Streams nest: two draws of a stream are the key of another (`nested`). So a draw can belong to a
+thing, such as an edge, and not to the place where it is met.
 
 A probability is compared with 16 bits, so one draw of 32 bits decides for both views: the low half
 for the first view and the high half for the second.
@@ -25,26 +27,32 @@ SECOND = 0x846CA68B
 HALVES = 1 << 16  # number of values of half a draw
 
 Key = tuple[int, int]
+Keys = tuple[int | Tensor, int | Tensor]  # one key, or one per draw
 
 _STRIDE, _FIRST, _SECOND = np.uint32(STRIDE), np.uint32(FIRST), np.uint32(SECOND)
 
 
 class Draws(NamedTuple):
-    """What decides a level's perturbation: two probabilities and three streams.
+    """What decides a level's perturbation: two probabilities and two streams.
+
+    A seed node's tree is perturbed as one graph: its draws belong to the undirected edge or to the
+    node, wherever in the tree these occur. Different seed nodes have different draws.
 
     Attributes:
-        edge_drop: probability that a child is absent from its parent's mean.
-        feature_drop: probability that a feature of a tree node is zero.
-        edges: the stream of the edges to the children, one draw per child.
-        parents: the stream of the parents' features.
-        children: the stream of the children's features.
+        edge_drop: probability that an edge is absent.
+        feature_drop: probability that a feature of a node is zero.
+        edges: the stream of the edges.
+        features: the stream of the features.
+        first: the place in the batch of the level's first seed node.
+        per_seed: how many parents of the level belong to one seed node.
     """
 
     edge_drop: float
     feature_drop: float
     edges: Key
-    parents: Key
-    children: Key
+    features: Key
+    first: int = 0
+    per_seed: int = 1
 
 
 def stream_key(seed: int, *path: str | int) -> Key:
@@ -67,7 +75,7 @@ def threshold(probability: float) -> int:
     return min(round(probability * HALVES), HALVES - 1)
 
 
-def draw(counter: Tensor, key: Key | tuple[Tensor, Tensor]) -> Tensor:
+def draw(counter: Tensor, key: Keys) -> Tensor:
     """Returns 32-bit draws as int64, of the shape of `counter` broadcast with the key."""
     x = (counter * STRIDE + key[0]) & WORD
     x = ((x ^ (x >> 16)) * FIRST) & WORD
@@ -82,9 +90,34 @@ def kept(draws: Tensor, view: int, dropped: int) -> Tensor:
     return half >= dropped
 
 
-def row_keys(position: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-    """Returns one key per row of a table; draw ``c`` of a row's key belongs to column ``c``."""
-    return draw(position, key), draw(position, (key[1], key[0]))
+def draw_long(number: Tensor, key: Keys) -> Tensor:
+    """`draw` for any int64 from 0 on: both of its words count. Below 2^32 it is `draw` itself."""
+    return draw(number, (key[0], key[1] + (number >> 32) * FIRST))
+
+
+def nested(number: Tensor, key: Keys) -> tuple[Tensor, Tensor]:
+    """Returns, for each number, the key of a stream of its own."""
+    return draw_long(number, key), draw_long(number, (key[1], key[0]))
+
+
+def edge_draws(places: Tensor, one: Tensor, other: Tensor, key: Key) -> Tensor:
+    """Returns the draws of edges in the trees of seed nodes; the same in both directions.
+
+    Args:
+        places: the place in the batch of each edge's seed node.
+        one: one end of each edge.
+        other: the other end.
+        key: the stream of the edges.
+    """
+    lower = nested(torch.minimum(one, other), nested(places, key))
+    return draw_long(torch.maximum(one, other), lower)
+
+
+def feature_draws(places: Tensor, nodes: Tensor, width: int, key: Key) -> Tensor:
+    """Returns the draws of nodes' features in the trees of seed nodes, ``[len(nodes), width]``."""
+    word_0, word_1 = nested(nodes, nested(places, key))
+    columns = torch.arange(width, device=nodes.device)
+    return draw(columns, (word_0[:, None], word_1[:, None]))
 
 
 def positions(count: int, device: torch.device) -> Tensor:
@@ -100,3 +133,10 @@ def draw_word(counter, word_0, word_1):  # type: ignore[no-untyped-def]
     x = np.uint32(x ^ np.uint32(word_1 - word_0))
     x = np.uint32(np.uint32(x ^ np.uint32(x >> np.uint32(15))) * _SECOND)
     return np.uint32(x ^ np.uint32(x >> np.uint32(16)))
+
+
+@numba.njit
+def draw_long_word(number, word_0, word_1):  # type: ignore[no-untyped-def]
+    """`draw_long` for numba."""
+    beyond = np.uint32(np.uint32(number >> 32) * _FIRST)
+    return draw_word(np.uint32(number), word_0, np.uint32(word_1 + beyond))

@@ -7,8 +7,9 @@ In each view, the mean of a parent :math:`u` with children :math:`c` of weight :
                {1 + \sum_{c\ \mathrm{kept}} w_c},
 
 where an edge is kept with probability 1 − `edge_drop` and :math:`\tilde x` is :math:`x` after
-dropout. At fan-outs (10, 10, 10) a batch has 1,111 feature rows per seed node and 111 means per
-view. Each row is read once and perturbed for both views, and only the means are written.
+dropout. In the tree of one seed node, an edge and a node have the same draws wherever they occur.
+At fan-outs (10, 10, 10) a batch has 1,111 feature rows per seed node and 111 means per view. Each
+row is read once and perturbed for both views, and only the means are written.
 """
 
 import numpy as np
@@ -16,7 +17,16 @@ import torch
 from torch import Tensor
 
 from graphcl.kernels.buffers import block_height
-from graphcl.kernels.counter import HALVES, Draws, Key, draw, draw_word, kept, row_keys, threshold
+from graphcl.kernels.counter import (
+    HALVES,
+    Draws,
+    draw_long_word,
+    draw_word,
+    edge_draws,
+    feature_draws,
+    kept,
+    threshold,
+)
 from graphcl.kernels.parallel import parallel, prange
 from graphcl.kernels.stored_features import StoredFeatures, as_float
 
@@ -31,6 +41,7 @@ def gather_mean(
     *,
     draws: Draws,
     out: Tensor,
+    edges: Tensor | None = None,
 ) -> None:
     """Writes the module's means for both views into `out`.
 
@@ -42,24 +53,36 @@ def gather_mean(
         draws: the perturbation.
         out: ``[2, n, P]``; or ``[2, n, 2P]``, where the parents' own perturbed features follow the
             means.
+        edges: if given, the draw of each child's edge is written here, ``[n · fan_out]`` int64.
     """
     if isinstance(x, Tensor) and x.is_cuda:
         try:
             from graphcl.kernels.gather_mean_triton import gather_mean as fused
         except ImportError:
             fused = gather_mean_reference
-        fused(x, parents, children, weight, draws=draws, out=out)
+        fused(x, parents, children, weight, draws=draws, out=out, edges=edges)
         return
-    words = [np.uint32(word) for key in draws[2:] for word in key]
+    words = [np.uint32(word) for key in (draws.edges, draws.features) for word in key]
     limits = [np.uint32(threshold(drop)) for drop in (draws.edge_drop, draws.feature_drop)]
     stored = StoredFeatures(x) if isinstance(x, Tensor) else x
     tree = (parents.numpy(), children.numpy(), weight.numpy())
     own = out.shape[2] > x.shape[1]
-    _gather_mean(*stored.arrays(), *tree, *words, *limits, own, out[0].numpy(), out[1].numpy())
+    found = torch.empty(0, dtype=torch.int64) if edges is None else edges
+    outputs = (out[0].numpy(), out[1].numpy(), found.numpy())
+    _gather_mean(
+        *stored.arrays(), *tree, *words, *limits, draws.first, draws.per_seed, own, *outputs
+    )
 
 
 def gather_mean_reference(
-    x: Tensor, parents: Tensor, children: Tensor, weight: Tensor, *, draws: Draws, out: Tensor
+    x: Tensor,
+    parents: Tensor,
+    children: Tensor,
+    weight: Tensor,
+    *,
+    draws: Draws,
+    out: Tensor,
+    edges: Tensor | None = None,
 ) -> None:
     """`gather_mean` in plain tensor operations, in chunks of parents, on any device."""
     fan_out, width = len(children) // len(parents), x.shape[1]
@@ -67,12 +90,17 @@ def gather_mean_reference(
     for start in range(0, len(parents), height):
         rows = slice(start, min(start + height, len(parents)))
         below = slice(rows.start * fan_out, rows.stop * fan_out)
-        position = torch.arange(below.start, below.stop, device=x.device)
-        edges = draw(position, draws.edges)
-        own = dropped(x[parents[rows]], rows.start, draws.parents, draws.feature_drop)
-        around = dropped(x[children[below]], below.start, draws.children, draws.feature_drop)
+        upper, lower = parents[rows], children[below]
+        positions = torch.arange(rows.start, rows.stop, device=x.device)
+        places = draws.first + positions // draws.per_seed
+        below_places = places.repeat_interleave(fan_out)
+        drawn = edge_draws(below_places, upper.repeat_interleave(fan_out), lower, draws.edges)
+        if edges is not None:
+            edges[below] = drawn
+        own = dropped(x[upper], places, upper, draws)
+        around = dropped(x[lower], below_places, lower, draws)
         for view in (0, 1):
-            keep = kept(edges, view, threshold(draws.edge_drop))
+            keep = kept(drawn, view, threshold(draws.edge_drop))
             w = torch.where(keep, weight[below], 0).view(-1, 1, fan_out)
             total = own[view] + (w @ around[view].view(-1, fan_out, width))[:, 0]
             out[view, rows, :width] = total / (1 + w.sum(2))
@@ -80,13 +108,10 @@ def gather_mean_reference(
                 out[view, rows, width:] = own[view]
 
 
-def dropped(rows: Tensor, first: int, key: Key, feature_drop: float) -> tuple[Tensor, Tensor]:
-    """Returns two views of feature rows after dropout, in float32; `first` is their first draw."""
-    position = torch.arange(first, first + len(rows), device=rows.device)
-    word_0, word_1 = row_keys(position, key)
-    columns = torch.arange(rows.shape[1], device=rows.device)
-    bits = draw(columns, (word_0[:, None], word_1[:, None]))
-    limit = threshold(feature_drop)
+def dropped(rows: Tensor, places: Tensor, nodes: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+    """Returns two views of the feature rows of `nodes` after dropout, in float32."""
+    bits = feature_draws(places, nodes, rows.shape[1], draws.features)
+    limit = threshold(draws.feature_drop)
     scaled = rows.float() * (HALVES / (HALVES - limit))
     first_view, second_view = (torch.where(kept(bits, view, limit), scaled, 0) for view in (0, 1))
     return first_view, second_view
@@ -95,15 +120,15 @@ def dropped(rows: Tensor, first: int, key: Key, feature_drop: float) -> tuple[Te
 @parallel
 def _gather_mean(  # type: ignore[no-untyped-def]
     x, column_scale, row_scale, parents, children, weight,
-    edge_0, edge_1, own_0, own_1, child_0, child_1,
-    edge_limit, feature_limit, with_own, out_0, out_1,
+    edge_0, edge_1, feature_0, feature_1, edge_limit, feature_limit,
+    first, per_seed, with_own, out_0, out_1, edges,
 ):  # fmt: skip
     width = x.shape[1]
     fan_out = children.shape[0] // parents.shape[0]
     low, half = np.uint32(0xFFFF), np.uint32(16)
     nothing = np.uint32(0x10000)  # a limit above every half of a draw: all features are dropped
     zero = np.float32(0)
-    scaled = row_scale.shape[0] > 0
+    scaled, store_edges = row_scale.shape[0] > 0, edges.shape[0] > 0
     scale = np.float32(65536 / (65536 - np.int64(feature_limit)))
     for row in prange(parents.shape[0]):
         # Not summed in `out_0` and `out_1`: they are often a multiple of 4,096 bytes apart, and
@@ -112,9 +137,19 @@ def _gather_mean(  # type: ignore[no-untyped-def]
         sums = np.zeros((2, width + 16), np.float32)
         sum_0, sum_1 = sums[0], sums[1]
         weight_0, weight_1 = np.float32(1), np.float32(1)
+        parent, place = np.int64(parents[row]), first + row // per_seed
+        seed_edge_0 = draw_long_word(place, edge_0, edge_1)
+        seed_edge_1 = draw_long_word(place, edge_1, edge_0)
+        seed_feature_0 = draw_long_word(place, feature_0, feature_1)
+        seed_feature_1 = draw_long_word(place, feature_1, feature_0)
         for child in range(row * fan_out, (row + 1) * fan_out):
-            w = weight[child]
-            edge = draw_word(np.uint32(child), edge_0, edge_1)
+            w, node = weight[child], np.int64(children[child])
+            low_node, high_node = min(parent, node), max(parent, node)
+            low_0 = draw_long_word(low_node, seed_edge_0, seed_edge_1)
+            low_1 = draw_long_word(low_node, seed_edge_1, seed_edge_0)
+            edge = draw_long_word(high_node, low_0, low_1)
+            if store_edges:
+                edges[child] = edge
             in_0 = w != zero and np.uint32(edge & low) >= edge_limit
             in_1 = w != zero and np.uint32(edge >> half) >= edge_limit
             if not (in_0 or in_1):
@@ -124,19 +159,19 @@ def _gather_mean(  # type: ignore[no-untyped-def]
             # One loop over the columns serves both views, also if only one of them has the edge.
             limit_0 = feature_limit if in_0 else nothing
             limit_1 = feature_limit if in_1 else nothing
-            word_0 = draw_word(np.uint32(child), child_0, child_1)
-            word_1 = draw_word(np.uint32(child), child_1, child_0)
-            features = x[children[child]]
-            share = w * row_scale[children[child]] if scaled else w
+            word_0 = draw_long_word(node, seed_feature_0, seed_feature_1)
+            word_1 = draw_long_word(node, seed_feature_1, seed_feature_0)
+            features = x[node]
+            share = w * row_scale[node] if scaled else w
             for column in range(width):
                 bits = draw_word(np.uint32(column), word_0, word_1)
                 value = as_float(features[column]) * share
                 sum_0[column] += value if np.uint32(bits & low) >= limit_0 else zero
                 sum_1[column] += value if np.uint32(bits >> half) >= limit_1 else zero
-        word_0 = draw_word(np.uint32(row), own_0, own_1)
-        word_1 = draw_word(np.uint32(row), own_1, own_0)
-        features = x[parents[row]]
-        share = row_scale[parents[row]] if scaled else np.float32(1)
+        word_0 = draw_long_word(parent, seed_feature_0, seed_feature_1)
+        word_1 = draw_long_word(parent, seed_feature_1, seed_feature_0)
+        features = x[parent]
+        share = row_scale[parent] if scaled else np.float32(1)
         mean_0, mean_1 = out_0[row], out_1[row]
         factor_0, factor_1 = scale / weight_0, scale / weight_1
         for column in range(width):

@@ -11,8 +11,8 @@ from graphcl.kernels.counter import FIRST, HALVES, SECOND, STRIDE, Draws, thresh
 
 _STRIDE, _FIRST, _SECOND = tl.constexpr(STRIDE), tl.constexpr(FIRST), tl.constexpr(SECOND)
 _BLOCK = 256  # features of a program; 602 features waste a fifth of the lanes
-_WORDS = ["edge_0", "edge_1", "own_0", "own_1", "child_0", "child_1"]  # any value, one compilation
-_SIZES = ["fan_out", "width", "edge_limit", "feature_limit"]
+_WORDS = ["edge_0", "edge_1", "feature_0", "feature_1"]  # any value, one compilation
+_SIZES = ["fan_out", "width", "edge_limit", "feature_limit", "first", "per_seed"]
 
 
 @triton.jit
@@ -24,16 +24,27 @@ def _draw(counter, word_0, word_1):  # type: ignore[no-untyped-def]
     return x ^ (x >> 16)
 
 
+@triton.jit
+def _draw_long(number, word_0, word_1):  # type: ignore[no-untyped-def]
+    beyond = (number >> 32).to(tl.uint32) * tl.full((), _FIRST, tl.uint32)
+    return _draw(number, word_0, word_1 + beyond)
+
+
 @triton.jit(do_not_specialize=[*_WORDS, *_SIZES])  # type: ignore[untyped-decorator]
 def _gather_mean_kernel(  # type: ignore[no-untyped-def]
-    x, parents, children, weight, out_0, out_1, fan_out, width, edge_limit, feature_limit, scale,
-    edge_0, edge_1, own_0, own_1, child_0, child_1,
-    stride, OWN: tl.constexpr, BLOCK: tl.constexpr,
+    x, parents, children, weight, out_0, out_1, edges, fan_out, width, edge_limit, feature_limit,
+    scale, edge_0, edge_1, feature_0, feature_1, first, per_seed,
+    stride, OWN: tl.constexpr, EDGES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     edge_0, edge_1 = edge_0.to(tl.uint32), edge_1.to(tl.uint32)
-    own_0, own_1 = own_0.to(tl.uint32), own_1.to(tl.uint32)
-    child_0, child_1 = child_0.to(tl.uint32), child_1.to(tl.uint32)
-    row = tl.program_id(0)
+    feature_0, feature_1 = feature_0.to(tl.uint32), feature_1.to(tl.uint32)
+    row = tl.program_id(0).to(tl.int64)  # positions of children can be above 2^31
+    place = first + row // per_seed
+    seed_edge_0 = _draw_long(place, edge_0, edge_1)
+    seed_edge_1 = _draw_long(place, edge_1, edge_0)
+    seed_feature_0 = _draw_long(place, feature_0, feature_1)
+    seed_feature_1 = _draw_long(place, feature_1, feature_0)
+    parent = tl.load(parents + row).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
     sum_0 = tl.zeros((BLOCK,), tl.float32)
@@ -43,43 +54,62 @@ def _gather_mean_kernel(  # type: ignore[no-untyped-def]
     for slot in range(fan_out):
         child = row * fan_out + slot
         w = tl.load(weight + child)
-        edge = _draw(child, edge_0, edge_1)
+        node = tl.load(children + child).to(tl.int64)
+        low_node, high_node = tl.minimum(parent, node), tl.maximum(parent, node)
+        low_0 = _draw_long(low_node, seed_edge_0, seed_edge_1)
+        low_1 = _draw_long(low_node, seed_edge_1, seed_edge_0)
+        edge = _draw_long(high_node, low_0, low_1)
+        if EDGES:
+            tl.store(edges + child, edge.to(tl.int64), mask=tl.program_id(1) == 0)
         # In a view without this edge the child has weight 0; absent from both, it is not read.
         w_0 = tl.where((edge & 0xFFFF).to(tl.int32) >= edge_limit, w, 0.0)
         w_1 = tl.where((edge >> 16).to(tl.int32) >= edge_limit, w, 0.0)
         weight_0 += w_0
         weight_1 += w_1
-        features = x + tl.load(children + child).to(tl.int64) * width + columns
+        features = x + node * width + columns
         read = columns < tl.where(w_0 + w_1 > 0, width, 0)
         value = tl.load(features, mask=read, other=0.0).to(tl.float32)
-        bits = _draw(columns, _draw(child, child_0, child_1), _draw(child, child_1, child_0))
+        word_0 = _draw_long(node, seed_feature_0, seed_feature_1)
+        word_1 = _draw_long(node, seed_feature_1, seed_feature_0)
+        bits = _draw(columns, word_0, word_1)
         sum_0 += tl.where((bits & 0xFFFF).to(tl.int32) >= feature_limit, value * w_0, 0.0)
         sum_1 += tl.where((bits >> 16).to(tl.int32) >= feature_limit, value * w_1, 0.0)
-    features = x + tl.load(parents + row).to(tl.int64) * width + columns
-    value = tl.load(features, mask=inside, other=0.0).to(tl.float32)
-    bits = _draw(columns, _draw(row, own_0, own_1), _draw(row, own_1, own_0))
+    value = tl.load(x + parent * width + columns, mask=inside, other=0.0).to(tl.float32)
+    word_0 = _draw_long(parent, seed_feature_0, seed_feature_1)
+    word_1 = _draw_long(parent, seed_feature_1, seed_feature_0)
+    bits = _draw(columns, word_0, word_1)
     value_0 = tl.where((bits & 0xFFFF).to(tl.int32) >= feature_limit, value, 0.0)
     value_1 = tl.where((bits >> 16).to(tl.int32) >= feature_limit, value, 0.0)
-    place = row.to(tl.int64) * stride + columns
-    tl.store(out_0 + place, (sum_0 + value_0) * (scale / weight_0), mask=inside)
-    tl.store(out_1 + place, (sum_1 + value_1) * (scale / weight_1), mask=inside)
+    target = row * stride + columns
+    tl.store(out_0 + target, (sum_0 + value_0) * (scale / weight_0), mask=inside)
+    tl.store(out_1 + target, (sum_1 + value_1) * (scale / weight_1), mask=inside)
     if OWN:
-        tl.store(out_0 + width + place, value_0 * scale, mask=inside)
-        tl.store(out_1 + width + place, value_1 * scale, mask=inside)
+        tl.store(out_0 + width + target, value_0 * scale, mask=inside)
+        tl.store(out_1 + width + target, value_1 * scale, mask=inside)
 
 
 def gather_mean(
-    x: Tensor, parents: Tensor, children: Tensor, weight: Tensor, *, draws: Draws, out: Tensor
+    x: Tensor,
+    parents: Tensor,
+    children: Tensor,
+    weight: Tensor,
+    *,
+    draws: Draws,
+    out: Tensor,
+    edges: Tensor | None = None,
 ) -> None:
     """See `graphcl.kernels.gather_mean`; `x` and `out` may be bfloat16, sums are float32."""
     width = x.shape[1]
     limit = threshold(draws.feature_drop)
     block = min(_BLOCK, triton.next_power_of_2(width))
     # As signed words: Triton would treat a word above 2^31 as int64 and compile the kernel again.
-    words = [word - (1 << 32) * (word >> 31) for key in draws[2:] for word in key]
+    keys = (draws.edges, draws.features)
+    words = [word - (1 << 32) * (word >> 31) for key in keys for word in key]
+    written = children if edges is None else edges  # a pointer that is not used
     _gather_mean_kernel[(len(parents), triton.cdiv(width, block))](
-        x, parents, children, weight, out[0], out[1],
+        x, parents, children, weight, out[0], out[1], written,
         len(children) // len(parents), width, threshold(draws.edge_drop), limit,
-        HALVES / (HALVES - limit), *words, out.stride(1),
-        OWN=out.shape[2] > width, BLOCK=block, num_warps=max(1, block // 128),
+        HALVES / (HALVES - limit), *words, draws.first, draws.per_seed, out.stride(1),
+        OWN=out.shape[2] > width, EDGES=edges is not None, BLOCK=block,
+        num_warps=max(1, block // 128),
     )  # fmt: skip

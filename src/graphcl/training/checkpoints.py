@@ -6,7 +6,9 @@ It appears whole or not at all (see `graphcl.files.atomic`). The newest checkpoi
 damaged one is skipped with a warning.
 
 No random state is in it. Every draw is a function of seed, epoch and step (`graphcl.seeding`), so
-the position says it all.
+the position says it all, as long as the function stays the same. A checkpoint of a sampled training
+says which function it was (`graphcl.sampling.DRAWS`). With another one, training would not go on
+as if it had not stopped, and is refused.
 """
 
 import hashlib
@@ -28,6 +30,7 @@ from torch import Tensor
 from graphcl.distributed import any_of, current_share, from_rank
 from graphcl.errors import ParameterError, RunError, require
 from graphcl.files.atomic import remove_folder, whole_folder
+from graphcl.sampling import DRAWS
 from graphcl.training.loop import EpochMetrics, TrainingState
 
 FORMAT = 1
@@ -174,7 +177,8 @@ class Checkpoints:
         Rank 0 reads and tells the others: only its host needs the files.
 
         Raises:
-            RunError: there are checkpoints and all are damaged, or they are of another training.
+            RunError: there are checkpoints and all are damaged, they are of another training, or
+                of a version whose sampled training draws differently.
         """
         share = current_share()
         content, failure = b"", ""
@@ -197,7 +201,9 @@ class Checkpoints:
             except RunError as error:
                 print(f"{error}; trying the one before it", file=sys.stderr, flush=True)
                 continue
-            _require_same(_parse(content).about["trained"], trained, path)
+            about = _parse(content).about
+            _require_same(about["trained"], trained, path)
+            _require_same_draws(about, path)
             self._good = path.name
             return content
         if paths:
@@ -220,6 +226,7 @@ def _tensors(state: TrainingState) -> dict[str, Tensor]:
 def _about(state: TrainingState, trained: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "format": FORMAT,
+        "draws": DRAWS,
         "trained": dict(trained),
         "epoch": state.epoch,
         "step": state.step,
@@ -274,6 +281,15 @@ def _require_same(saved: Mapping[str, Any], trained: Mapping[str, Any], path: Pa
             raise RunError(
                 f"{path}: is of another training ({what}); begin anew or undo the change"
             )
+
+
+def _require_same_draws(about: Mapping[str, Any], path: Path) -> None:
+    """Refuses a sampled training that would go on with other draws than it began with."""
+    if "sampled" in about["trained"].get("modes", ()) and about.get("draws") != DRAWS:
+        raise RunError(
+            f"{path}: mode 'sampled' draws its views differently since this training began; "
+            "begin anew, or go on with the version that began it"
+        )
 
 
 def _digest(about: Mapping[str, Any]) -> str:
