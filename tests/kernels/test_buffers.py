@@ -98,7 +98,7 @@ def test_the_command_line_says_what_to_do(monkeypatch, capsys, tmp_path):
 
 def test_the_fused_loss_takes_smaller_blocks(monkeypatch):
     fused = pytest.importorskip("graphcl.kernels.nt_xent_triton")
-    z = torch.zeros(2 * fused._SMALL_BLOCK, 8)
-    assert len(fused._prepare(z, "bf16")[2]) == 2
+    rows, tile = 2 * fused._SMALL_BLOCK, fused._TILES["bf16"]
+    assert len(fused._blocks(rows, rows, tile)) == 2
     monkeypatch.setattr(buffers, "_divisor", buffers.SMALLER)
-    assert len(fused._prepare(z, "bf16")[2]) >= 2 * buffers.SMALLER
+    assert len(fused._blocks(rows, rows, tile)) >= 2 * buffers.SMALLER
