@@ -79,7 +79,8 @@ def evaluate(
             z = runs.read_embeddings(run)
             report |= asdict(probe(z, loaded, steps=probe_steps, device=where))
     else:
-        train_all, run_seed = _trainings(run, loaded, graph or run_graph(run), changed)
+        source = run_graph(run) if graph is None else graph
+        train_all, run_seed = _trainings(run, loaded, source, changed)
         first = run_seed if seed is None else seed
         seeds = list(range(first, first + repeats))
         with group(where, patience=timedelta(days=7)) as share:

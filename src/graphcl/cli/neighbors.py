@@ -43,7 +43,7 @@ def neighbors(
     require(k >= 1, "neighbors", "-k", "at least 1", k)
     runs.read_config(run)
     z = runs.read_embeddings(run)
-    again = ("neighbors", str(run), node)
+    again = ("neighbors", str(run), *(["--"] if node.startswith("-") else []), node)
     nodes = None if graph is not None else read_nodes(run)
     if nodes is None:
         nodes = describe_nodes(load_run_graph(run, graph, tables, again=again))

@@ -71,10 +71,13 @@ def names_tables(name: str, tables: TableOptions) -> bool:
 
 def run_graph(run: Path) -> str:
     """Returns the graph argument that the run was trained with."""
-    source = runs.read_config(run, baselines=True).origin.graph
-    if not source:
+    return _source(run, runs.read_config(run, baselines=True))
+
+
+def _source(run: Path, config: runs.RunConfig) -> str:
+    if not config.origin.graph:
         raise RunError(f"{run}: does not say which graph it was trained on; name one")
-    return source
+    return config.origin.graph
 
 
 def load_run_graph(
@@ -97,9 +100,10 @@ def load_run_graph(
         RunError: the graph cannot be read, or it has changed.
     """
     config, options = runs.read_config(run, baselines=True), tables or TableOptions()
-    source, trained = given or run_graph(run), run_tables(run)
+    source, trained = _source(run, config) if given is None else given, _tables(run, config)
     if given is None:
-        require(not options.given(), again[0], "the graph", "named with its table options", None)
+        name = "GRAPH" if again[0] == "embed" else "--graph"
+        require(not options.given(), again[0], name, "given with table options", None)
         options = trained or options
         if not config.is_sealed:
             _require_harmless(run, config.origin, options, again)
@@ -129,8 +133,8 @@ def _require_harmless(
     added = as_arguments(options) if tables else []
     positional = again[0] == "embed"
     words = ["graphcl", *again]
-    words[3:3] = [origin.graph] if positional else ["--graph", origin.graph]
-    command = shlex.join([*words, *added])
+    words[3:3] = [*([] if positional else ["--graph"]), origin.graph, *added]
+    command = shlex.join(words)
     nodes = f" with nodes {_shown(options.nodes)}" if options.nodes else ""
     how = "name the graph on the command line"
     # What a terminal would not show, or a paste would change, is not offered for pasting.
@@ -154,11 +158,14 @@ def graph_fingerprint(graph: AnyGraph) -> str:
 
 def run_tables(run: Path) -> TableOptions | None:
     """Returns the table options that a run was trained with, or None if it used no tables."""
-    text = runs.read_config(run, baselines=True).origin.tables
-    if not text:
+    return _tables(run, runs.read_config(run, baselines=True))
+
+
+def _tables(run: Path, config: runs.RunConfig) -> TableOptions | None:
+    if not config.origin.tables:
         return None
     try:
-        given = json.loads(text)
+        given = json.loads(config.origin.tables)
         lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
         return TableOptions(**given | lists)
     except (TypeError, ValueError, AttributeError, RecursionError):
