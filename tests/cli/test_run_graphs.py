@@ -12,6 +12,7 @@ from graphcl.cli._shared import graphs
 from graphcl.cli.main import run
 from graphcl.runs import files as runs
 from tests.cli.conftest import QUICK, fails
+from tests.conftest import random_graph
 
 SECRET = "correct horse battery staple"
 QUERY = "SELECT content AS source, content AS target FROM read_text('{}')"
@@ -26,25 +27,36 @@ COMMANDS = {
 EVERY = pytest.mark.parametrize("command", COMMANDS)
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Tables, runs that this user trained on them, and the user's key."""
+    graph, folder = random_graph(), tmp_path_factory.mktemp("tables")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        lines = [f"n{u},n{v}" for u, v in graph.edge_index().T.tolist() if u < v]
+        Path("edges.csv").write_text("\n".join(["source,target", *lines]))
+        parts = [(graph.train_mask, "train"), (graph.val_mask, "val"), (graph.test_mask, "test")]
+        rows = ["id,a,b,c,kind,part"]
+        for u in range(graph.num_nodes):
+            part = next(name for mask, name in parts if mask[u])
+            numbers = ",".join(f"{value:.4f}" for value in graph.x[u, :3])
+            rows.append(f"n{u},{numbers},{graph.y[u]},{part}")
+        Path("people.csv").write_text("\n".join(rows))
+        Path("secret.txt").write_text(SECRET)
+        gcn = ["--method", "gcn", "--set", "epochs=2"]
+        for name, method in (("run", QUICK), ("raw", ["--method", "raw"]), ("gcn", gcn)):
+            assert run(["train", *TABLES, *method, "--out", name]) == 0
+        shutil.copytree("run", "whole")
+        for name in ("run", "raw", "gcn"):
+            (Path(name) / "nodes.npz").unlink()  # as in runs of long ago, which need the graph
+    return folder
+
+
 @pytest.fixture
-def tables(here, graph):
-    """A run that this user trained on tables; `nodes.npz` is gone, as in runs of long ago."""
-    lines = [f"n{u},n{v}" for u, v in graph.edge_index().T.tolist() if u < v]
-    Path("edges.csv").write_text("\n".join(["source,target", *lines]))
-    parts = [(graph.train_mask, "train"), (graph.val_mask, "val"), (graph.test_mask, "test")]
-    rows = ["id,a,b,c,kind,part"]
-    for u in range(graph.num_nodes):
-        part = next(name for mask, name in parts if mask[u])
-        numbers = ",".join(f"{value:.4f}" for value in graph.x[u, :3])
-        rows.append(f"n{u},{numbers},{graph.y[u]},{part}")
-    Path("people.csv").write_text("\n".join(rows))
-    Path("secret.txt").write_text(SECRET)
-    for method in ([], ["--method", "raw"], ["--method", "gcn", "--set", "epochs=2"]):
-        name = method[1] if method else "run"
-        quick = QUICK if not method else method
-        assert run(["train", *TABLES, *quick, "--out", name]) == 0
-        (Path(name) / "nodes.npz").unlink()
-    return here
+def tables(made, here):
+    """A copy of all that, to work in."""
+    shutil.copytree(made, here, dirs_exist_ok=True)
 
 
 def named(command, name="run"):
@@ -165,7 +177,6 @@ def test_another_graph_than_the_runs_is_refused(tables, command, capsys):
 
 
 def test_the_report_can_do_without_the_graph(tables, capsys):
-    assert run(["train", *TABLES, *QUICK, "--out", "whole"]) == 0
     unseal("whole")
     capsys.readouterr()
     assert fails(capsys, "report", "whole").endswith("or do without: --without-graph")
