@@ -21,7 +21,8 @@ def accuracies(z: Tensor, y: Tensor, train: Tensor, strengths: Tensor) -> Tensor
     """Returns the accuracy of each probe on the rows it was not trained on.
 
     Args:
-        z: standardised embeddings, ``[embeddings, rows, dim]``, float32.
+        z: embeddings, ``[embeddings, rows, dim]``, float32. Each split is standardised by the rows
+            that it trains on.
         y: classes, ``[rows]``.
         train: ``[splits, k]``: the rows that each split trains on.
         strengths: C, ``[strengths]``.
@@ -32,12 +33,16 @@ def accuracies(z: Tensor, y: Tensor, train: Tensor, strengths: Tensor) -> Tensor
     many, rows, dim = z.shape
     splits, count = train.shape
     classes = int(y.max()) + 1
-    inputs = z[:, train].reshape(many * splits, count, dim)
+    given = z[:, train]
+    mean, spread = given.mean(2, keepdim=True), given.std(2, correction=0, keepdim=True)
+    flat = spread <= 4 * torch.finfo(z.dtype).eps * mean.abs()
+    scale = torch.where(flat, torch.inf, spread)
+    inputs = ((given - mean) / scale).reshape(many * splits, count, dim)
     targets = one_hot(y[train], classes).to(z.dtype).repeat(many, 1, 1)
     weights, bias = fit(inputs, targets, strengths)
     held_out = torch.ones(splits, rows, dtype=torch.bool, device=z.device)
     held_out.scatter_(1, train, False)
-    scores = torch.matmul(z[:, None], weights.view(many, splits, dim, -1))
+    scores = torch.matmul((z[:, None] - mean) / scale, weights.view(many, splits, dim, -1))
     scores = (scores + bias.view(many, splits, 1, -1)).unflatten(-1, (len(strengths), classes))
     right = (scores.argmax(-1) == y[:, None]) & held_out[:, :, None]
     return right.sum(2) / held_out.sum(1)[:, None]

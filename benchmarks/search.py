@@ -108,11 +108,8 @@ class Search:
 
         def keep(metrics: Any) -> None:
             if metrics.epoch in EPOCHS:
-                z = embed(encoder, x, adjacency).astype(np.float64)
+                kept[metrics.epoch] = embed(encoder, x, adjacency)[self.known]
                 encoder.train()
-                spread = z.std(axis=0)
-                z = (z - z.mean(axis=0)) / np.where(spread > 0, spread, 1)
-                kept[metrics.epoch] = z[self.known].astype(np.float32)
 
         train(
             encoder,

@@ -1,5 +1,7 @@
 """Training and embedding from a store, against the same graph in memory."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from graphcl import Graph, GraphCL
 from graphcl.embedding import embed_graph
 from graphcl.encoders import build_encoder
+from graphcl.errors import GraphError
 from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.training import SampledGraph
 from graphcl.views import DropBoth, DropEdges, DropFeatures
@@ -42,6 +45,8 @@ def test_batches_are_those_of_the_graph_in_memory(tmp_path, features, scaling, o
     for view, expected in zip(one, other, strict=True):
         for part, wanted in zip(view.inputs, expected.inputs, strict=True):
             torch.testing.assert_close(part, wanted, rtol=1e-5, atol=1e-6)
+            if features != "int8":  # its columns are scaled after the sum
+                assert torch.equal(part, wanted)
         for part, wanted in zip(view.child_weights, expected.child_weights, strict=True):
             assert torch.equal(part, wanted)
 
@@ -89,3 +94,27 @@ def test_a_range_needs_no_more_rows_than_its_neighbourhood(graph):
         on_rows=lambda done, total: totals.append((done, total)),
     )
     assert totals == [(7, 15), (12, 15), (15, 15)]
+
+
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+@pytest.mark.parametrize("scaling", ["none", "row"])
+def test_unseen_features_do_not_move_inductive_training_from_int8(tmp_path, recipe, mode, scaling):
+    graph = random_graph()
+    loud = np.where(graph.train_mask[:, None], graph.x, -50 * graph.x).astype(np.float32)
+    weights = []
+    for name, x in (("quiet", graph.x), ("loud", loud)):
+        dataclasses.replace(graph, x=x).save(tmp_path / name, features="int8")
+        model = GraphCL(recipe, mode=mode, inductive=True, feature_scaling=scaling, device="cpu")
+        model.fit(Graph.open(tmp_path / name))
+        weights.append([value.numpy().tobytes() for value in model.encoder_.state_dict().values()])
+    assert weights[0] == weights[1]
+
+
+def test_inductive_training_refuses_scales_of_unseen_nodes(tmp_path, recipe):
+    graph = random_graph()
+    free = dataclasses.replace(graph, train_mask=None, val_mask=None, test_mask=None)
+    free.save(tmp_path / "old", features="int8")  # as earlier versions wrote it: all rows decide
+    old = dataclasses.replace(Graph.open(tmp_path / "old"), train_mask=graph.train_mask)
+    GraphCL(recipe, device="cpu").fit(old)  # sees all nodes anyway
+    with pytest.raises(GraphError, match="scales of its int8 features depend on nodes"):
+        GraphCL(recipe, inductive=True, device="cpu").fit(old)

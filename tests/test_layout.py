@@ -51,6 +51,7 @@ SEVERAL = {
     "test_readme.py": "the README",
     "test_layout.py": "where the tests are",
     "test_public.py": "the public names",
+    "cli/test_run_graphs.py": "whose word is taken for a run's graph, through every command",
     "test_edge_weights.py": "edge weights, from the constructors to the embeddings",
     "test_sampled_law.py": "the views of sampled trees against those of whole graphs",
     "test_from_store.py": "training and embedding from a store",

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from benchmarks import search
 from benchmarks.batched_probe import accuracies
@@ -23,7 +25,9 @@ def test_the_batched_probe_is_scikit_learns():
         for s, train in enumerate(splits):
             rest = np.setdiff1d(np.arange(240), train)
             for c, strength in enumerate(strengths):
-                probe = LogisticRegression(C=strength, max_iter=1000).fit(rows[train], y[train])
+                probe = make_pipeline(
+                    StandardScaler(), LogisticRegression(C=strength, max_iter=1000)
+                ).fit(rows[train], y[train])
                 theirs = (probe.predict(rows[rest]) == y[rest]).mean()
                 assert ours[e, s, c] == pytest.approx(theirs, abs=1.5 / len(rest))
 

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
 from graphcl.errors import GraphError, ParameterError
-from graphcl.evaluation import MultilabelResult, linear_probe, multilabel_probe
+from graphcl.evaluation import MultilabelResult, linear_probe, multilabel, multilabel_probe
 from graphcl.evaluation.multilabel import STRENGTHS, fit_multilabel
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
@@ -190,3 +190,18 @@ def test_linear_probe_of_one_graph_with_several_labels(graph):
     free = Graph.from_edge_index(graph.edge_index(), graph.x, y)
     drawn = linear_probe(graph.x, free, steps=5, device="cpu")
     assert (drawn.split, drawn.nodes) == ("random", (6, 6, 48))
+
+
+def test_test_rows_choose_nothing():
+    z, y = problem()
+    loud = (*z[:2], np.concatenate([z[2][:5] * 1e4, z[2][5:]]).astype(np.float32))
+    honest, moved = (multilabel_probe(rows, y, steps=50, device="cpu") for rows in (z, loud))
+    assert (moved.val_micro_f1, moved.strength) == (honest.val_micro_f1, honest.strength)
+
+
+@pytest.mark.parametrize("rows", [10, 3001, 45_000])
+@pytest.mark.parametrize("value", [0.0, 0.1, 1.7e9])
+def test_a_column_that_is_constant_on_train_rows_alone_becomes_zero(rows, value):
+    train = torch.full((rows, 1), value)
+    test = torch.full((4, 1), value + 1e6)
+    assert not any(part.any() for part in multilabel._standardise([train, test]))

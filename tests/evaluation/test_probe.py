@@ -10,7 +10,10 @@ from sklearn.preprocessing import StandardScaler
 
 from graphcl.errors import GraphError
 from graphcl.evaluation import linear_probe, probe
+from graphcl.evaluation.criteria import validation_accuracy
 from graphcl.evaluation.probe import STRENGTHS, node_split, standardiser, transfer_probe
+from graphcl.evaluation.scores import probe_confusion
+from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph
 
@@ -33,7 +36,7 @@ def test_it_is_scikit_learns_logistic_regression_at_the_best_validation_strength
 ):
     monkeypatch.setattr(probe, "REDRAWN", 0)  # the given split alone
     z = graph.x.astype(np.float64)
-    z = StandardScaler().fit_transform(z)
+    z = StandardScaler().fit(z[graph.train_mask]).transform(z)
     scores = {}
     for c in STRENGTHS:
         model = LogisticRegression(C=c, max_iter=300).fit(
@@ -52,16 +55,17 @@ def test_it_is_scikit_learns_logistic_regression_at_the_best_validation_strength
 
 
 def test_the_strength_is_the_best_over_the_given_and_the_redrawn_splits(graph):
-    z = StandardScaler().fit_transform(graph.x.astype(np.float64))
     order = np.concatenate([np.flatnonzero(graph.train_mask), np.flatnonzero(graph.val_mask)])
-    y, z = graph.y[order], z[order]
+    y, z = graph.y[order], graph.x[order].astype(np.float64)
     given = np.arange(len(order)) < graph.train_mask.sum()
     random = np.random.default_rng(0)
     splits = [given, *(probe.redraw(y, given, random) for _ in range(probe.REDRAWN))]
     means = [
         np.mean(
             [
-                LogisticRegression(C=c, max_iter=300).fit(z[t], y[t]).score(z[~t], y[~t])
+                make_pipeline(StandardScaler(), LogisticRegression(C=c, max_iter=300))
+                .fit(z[t], y[t])
+                .score(z[~t], y[~t])
                 for t in splits
             ]
         )
@@ -96,6 +100,70 @@ def test_test_labels_choose_nothing(graph):
     blind = linear_probe(graph.x, with_labels(graph, y, **masks_of(graph)))
     assert (blind.strength, blind.val_accuracy) == (honest.strength, honest.val_accuracy)
     assert blind.accuracy < honest.accuracy
+
+
+def as_collection(graph, rows=None):
+    """The parts of the graph's split as three graphs, and the rows of `rows` in their order."""
+    nodes = [np.flatnonzero(mask) for mask in masks_of(graph).values()]
+    no_edges = np.zeros((2, 0), dtype=np.int64)
+    parts = [[Graph.from_edge_index(no_edges, graph.x[n], graph.y[n])] for n in nodes]
+    return GraphCollection(*parts), (graph.x if rows is None else rows)[np.concatenate(nodes)]
+
+
+def test_embeddings_of_test_nodes_change_only_their_own_predictions(graph, monkeypatch):
+    predictions = []
+    fit = probe.fit_logistic
+
+    class Kept:
+        def __init__(self, model):
+            self.model = model
+
+        def predict(self, rows):
+            predictions.append(self.model.predict(rows))
+            return predictions[-1]
+
+    def kept(z, y, strength, start=None):
+        return Kept(fit(z, y, strength, start and start.model))
+
+    monkeypatch.setattr(probe, "fit_logistic", kept)
+    test = np.flatnonzero(graph.test_mask)
+    loud = graph.x.copy()
+    loud[test[:30]] *= 1e4
+    results = []
+    for z in (graph.x, loud):
+        predictions.clear()
+        results.append((linear_probe(z, graph), *map(list, predictions)))
+    (honest, *theirs), (moved, *ours) = results
+    assert theirs[:-1] == ours[:-1]  # of train and validation nodes, on every split
+    assert theirs[-1][30:] == ours[-1][30:]  # of the test nodes that are as they were
+    assert (moved.strength, moved.val_accuracy) == (honest.strength, honest.val_accuracy)
+
+
+def test_a_collection_of_graphs_hides_its_test_graphs_from_the_probe(graph):
+    collection, z = as_collection(graph)
+    _, loud = as_collection(graph, np.where(graph.test_mask[:, None], graph.x * 1e4, graph.x))
+    honest, moved = linear_probe(z, collection), linear_probe(loud, collection)
+    assert (moved.strength, moved.val_accuracy) == (honest.strength, honest.val_accuracy)
+    assert honest == dataclasses.replace(linear_probe(graph.x, graph), split="given")
+
+
+def test_one_loud_test_node_costs_no_other_node_its_class(graph):
+    loud = graph.x.copy()
+    loud[np.flatnonzero(graph.test_mask)[0]] *= 1e4
+    honest, moved = linear_probe(graph.x, graph), linear_probe(loud, graph)
+    assert abs(moved.accuracy - honest.accuracy) <= 1.01 / 80
+    counts = [probe_confusion(z, graph, strength=1.0).counts for z in (graph.x, loud)]
+    assert np.abs(counts[0] - counts[1]).sum() <= 2
+    assert transfer_probe(loud, graph, [graph.x[graph.test_mask]])[1] == honest.accuracy
+
+
+def test_validation_nodes_do_not_change_each_other(graph):
+    known = graph.train_mask | graph.val_mask
+    y, train = graph.y[known], graph.train_mask[known]
+    loud = graph.x[known].copy()
+    loud[np.flatnonzero(~train)[0]] *= 1e4
+    found = [validation_accuracy(z, y, train, splits=1) for z in (graph.x[known], loud)]
+    assert abs(found[0] - found[1]) <= 1.01 / 80
 
 
 def test_without_a_split_it_draws_one_that_is_disjoint_and_repeatable(graph):
@@ -202,6 +270,35 @@ def test_a_value_that_is_not_finite_is_named_by_its_place(graph, value, monkeypa
 def test_constant_columns_are_harmless(graph):
     z = np.hstack([graph.x, np.zeros((graph.num_nodes, 2))])
     assert linear_probe(z, graph).accuracy == linear_probe(graph.x, graph).accuracy
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e-20, 1.7e9])
+def test_a_column_that_is_constant_on_train_rows_alone_is_harmless(graph, kind, value):
+    constant = np.full((graph.num_nodes, 1), value, dtype=kind)
+    rounding = np.random.default_rng(0).choice([-1, 0, 1], (80, 1)) * np.finfo(kind).eps
+    constant[graph.train_mask] *= 1 + rounding.astype(kind)
+    constant[graph.test_mask] += 1e6
+    z = np.hstack([graph.x.astype(kind), constant])
+    assert linear_probe(z, graph) == linear_probe(graph.x.astype(kind), graph)
+    assert not standardiser(z[graph.train_mask])(z)[:, -1].any()
+
+
+def test_a_small_spread_is_no_constant():
+    z = np.random.default_rng(0).normal(1000, 0.01, size=(50, 3))
+    assert np.allclose(standardiser(z)(z).std(0), 1)
+
+
+def test_a_handful_of_train_nodes_suffices(graph):
+    first = [int(np.flatnonzero(graph.y == label)[0]) for label in range(2)]
+    rest = np.setdiff1d(np.arange(graph.num_nodes), first)
+    masks = {"train_mask": first, "val_mask": rest[:20], "test_mask": rest[20:]}
+    few = with_labels(graph, graph.y, **masks)
+    z = np.hstack([graph.x, np.eye(graph.num_nodes)[:, :3]])  # mostly columns without a train value
+    scaled = standardiser(z[first])(z)
+    assert np.isfinite(scaled).all()
+    assert np.allclose(np.abs(scaled[first][:, :12]), 1)  # of two rows each is one deviation away
+    assert linear_probe(z, few).nodes[0] == 2
 
 
 def test_errors(graph):

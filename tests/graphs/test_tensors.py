@@ -5,7 +5,7 @@ import torch
 
 from graphcl.errors import ParameterError
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.tensors import graph_tensors
+from graphcl.graphs.tensors import feature_tensor, graph_tensors, stored_features
 
 CPU = torch.device("cpu")
 
@@ -23,3 +23,20 @@ def test_row_scaling(graph):
     assert (first[3] == 0).all()
     with pytest.raises(ParameterError, match="feature_scaling must be none or row"):
         graph_tensors(graph, device=CPU, feature_scaling="max")
+
+
+@pytest.mark.parametrize("features", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("width", [1, 12, 700])
+def test_row_scaling_of_a_store_has_the_bits_of_memory(tmp_path, monkeypatch, features, width):
+    monkeypatch.setattr("graphcl.kernels.stored_features._BLOCK_ELEMENTS", 7 * width)
+    x = np.random.default_rng(0).normal(size=(50, width))
+    x[3] = 0
+    Graph.from_edge_index([[0], [1]], x, train_mask=[0, 1, 2]).save(
+        tmp_path / "g", features=features
+    )
+    stored = Graph.open(tmp_path / "g")
+    memory = Graph.from_edge_index([[0], [1]], np.asarray(stored.x))
+    expected = feature_tensor(memory, device=CPU, feature_scaling="row")
+    assert torch.equal(feature_tensor(stored, device=CPU, feature_scaling="row"), expected)
+    ours = stored_features(stored, feature_scaling="row")
+    assert torch.equal(ours.to_dense(CPU), expected)

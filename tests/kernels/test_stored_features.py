@@ -9,7 +9,7 @@ from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoo
 from tests.conftest import dense_adjacency, random_graph
 
 
-def table(kind, *, rows=60, width=21, row_scale=False):
+def table(kind, *, rows=60, width=21, divided=False):
     random = np.random.default_rng(0)
     values = random.normal(size=(rows, width)) * 10.0 ** random.integers(-7, 4, (rows, width))
     columns = None
@@ -17,19 +17,19 @@ def table(kind, *, rows=60, width=21, row_scale=False):
         values = random.integers(-127, 128, (rows, width))
         columns = torch.from_numpy(random.random(width).astype(np.float32))
     stored = torch.from_numpy(values.astype(kind))
-    scale = torch.from_numpy(random.random(rows).astype(np.float32)) if row_scale else None
-    return StoredFeatures(stored, columns, scale)
+    divisor = torch.from_numpy(1 / random.random(rows)).float() if divided else None
+    return StoredFeatures(stored, columns, divisor)
 
 
 def plain(x):
     values = x.values.float()
     if x.column_scale is not None:
         values = values * x.column_scale
-    return values if x.row_scale is None else values * x.row_scale[:, None]
+    return values if x.row_divisor is None else values / x.row_divisor[:, None]
 
 
 KINDS = pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
-SCALED = pytest.mark.parametrize("row_scale", [False, True])
+DIVIDED = pytest.mark.parametrize("divided", [False, True])
 
 
 def test_every_half_is_read_exactly():
@@ -45,9 +45,9 @@ def test_every_half_is_read_exactly():
 
 
 @KINDS
-@SCALED
-def test_gather_mean_reads_any_type(kind, row_scale):
-    x = table(kind, row_scale=row_scale)
+@DIVIDED
+def test_gather_mean_reads_any_type(kind, divided):
+    x = table(kind, divided=divided)
     random = torch.Generator().manual_seed(0)
     parents = torch.randint(60, (17,), generator=random)
     children = torch.randint(60, (17 * 5,), generator=random)
@@ -60,10 +60,10 @@ def test_gather_mean_reads_any_type(kind, row_scale):
 
 
 @KINDS
-@SCALED
-def test_means_of_neighbourhoods(kind, row_scale):
+@DIVIDED
+def test_means_of_neighbourhoods(kind, divided):
     graph = random_graph()
-    x = table(kind, row_scale=row_scale)
+    x = table(kind, divided=divided)
     looped = dense_adjacency(graph) + np.eye(60)
     expected = (looped @ plain(x).double().numpy()) / looped.sum(1, keepdims=True)
     csr = (torch.from_numpy(graph.indptr.copy()), torch.from_numpy(graph.indices.astype(np.int32)))
@@ -71,8 +71,8 @@ def test_means_of_neighbourhoods(kind, row_scale):
     ours = mean_of_neighbourhoods(x, *csr, nodes)
     np.testing.assert_allclose(ours.numpy(), expected[nodes], rtol=1e-4, atol=1e-4)
     order = torch.randperm(60, generator=torch.Generator().manual_seed(1))
-    scale = None if x.row_scale is None else x.row_scale[order]
-    moved = StoredFeatures(x.values[order], x.column_scale, scale)
+    divisor = None if x.row_divisor is None else x.row_divisor[order]
+    moved = StoredFeatures(x.values[order], x.column_scale, divisor)
     place = torch.argsort(order).to(torch.int32)
     torch.testing.assert_close(mean_of_neighbourhoods(moved, *csr, nodes, place=place), ours)
 

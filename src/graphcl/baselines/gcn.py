@@ -30,8 +30,11 @@ class GCN:
 
     The layers are PyTorch Geometric's. Each row of features is scaled to sum to 1.
 
-    Differs from the paper: no early stopping on validation loss (window 10), which rarely triggers
-    within 200 epochs. So validation labels are not read, and the last epoch's weights are used.
+    Differs from the paper: both layers have a bias, as PyTorch Geometric's do; the equation has
+    none. The penalty is Adam's weight decay, :math:`\lambda/2\, \lVert W \rVert^2`, and includes
+    the bias of the first layer. There is no early stopping on validation loss (window 10), which
+    rarely triggers within 200 epochs. So validation labels are not read, and the last epoch's
+    weights are used.
 
     Attributes:
         hidden: width of the hidden layer.

@@ -71,14 +71,15 @@ def embed(
     """
     check_embeddings_file(out, overwrite=overwrite)
     if runs.read_config(run, baselines=True).method:
-        _embed_baseline(run, graph, out, rows=rows, as_json=as_json)
+        _embed_baseline(run, graph, tables, out, rows=rows, as_json=as_json)
         return
     launch(processes)
     where = local_device(resolve_device(device))
     model = GraphCL.load(run, device=str(where))
     if graph is None:
         require(not tables.given(), "embed", "GRAPH", "named when table options are given", graph)
-        source, loaded = run_graph(run), load_run_graph(run)
+        again = ("embed", str(run), "--out", str(out))
+        source, loaded = run_graph(run), load_run_graph(run, again=again)
     else:
         trained = run_tables(run) if names_tables(graph, tables) else None
         source = graph
@@ -92,7 +93,9 @@ def embed(
     _write(out, z, loaded, source, chosen.start if chosen else 0, as_json=as_json)
 
 
-def _embed_baseline(run: Path, graph: str | None, out: Path, *, rows: str, as_json: bool) -> None:
+def _embed_baseline(
+    run: Path, graph: str | None, tables: TableOptions, out: Path, *, rows: str, as_json: bool
+) -> None:
     """Writes the embeddings that are stored in the run of a baseline.
 
     Raises:
@@ -104,7 +107,8 @@ def _embed_baseline(run: Path, graph: str | None, out: Path, *, rows: str, as_js
         raise RunError(f"{run}: {name} has embeddings of {source} only; train it on {graph}")
     if (run / runs.PREDICTIONS).exists():
         raise RunError(f"{run}: {name} is supervised: it predicts classes and has no embeddings")
-    z, loaded = runs.read_embeddings(run), load_run_graph(run)
+    again = ("embed", str(run), "--out", str(out))
+    z, loaded = runs.read_embeddings(run), load_run_graph(run, graph, tables, again=again)
     chosen = _range(rows, loaded) or slice(0, len(z))
     _write(out, z[chosen], loaded, source, chosen.start, as_json=as_json)
 

@@ -15,11 +15,13 @@ from graphcl.cli._shared.launch import ProcessesOption, launch
 from graphcl.cli._shared.options import (
     DeviceOption,
     JsonOption,
+    RunGraphOption,
     SetOption,
     parse_settings,
     print_result,
 )
 from graphcl.cli._shared.progress import ProbeStepsOption, probe, probe_progress, report_text
+from graphcl.cli._shared.tables import takes_tables
 from graphcl.cli._shared.train_baseline import dataset_of
 from graphcl.devices import resolve_device
 from graphcl.distributed import apart, first_process, from_rank, group, local_device
@@ -28,12 +30,16 @@ from graphcl.estimator import GraphCL
 from graphcl.evaluation import score_predictions
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.runs import files as runs
+from graphcl.tabular.options import TableOptions
 from graphcl.trials.methods import find_baseline, repeat_method, summarise
 
 
+@takes_tables
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     repeats: Annotated[int, typer.Option("--runs", help="Repeat the training with N seeds.")] = 1,
+    graph: RunGraphOption = None,
+    tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     settings: SetOption = [],  # noqa: B006 (typer copies it)
     seed: Annotated[
         int | None, typer.Option(help="The first seed. (default: the run's seed)")
@@ -50,26 +56,31 @@ def evaluate(
     With --runs N, the run's training is repeated with N consecutive seeds, and the mean ± standard
     deviation of the scores is reported. Several processes share the seeds.
 
+    Tables that a run names are read only if you trained it yourself; otherwise give --graph.
+
     Examples:
 
         graphcl evaluate runs/cora
 
         graphcl evaluate runs/cora --runs 10 --json
+
+        graphcl evaluate from_a_friend --graph edges.csv --nodes nodes.csv --label topic
     """
     require(repeats >= 1, "evaluate", "--runs", "at least 1", repeats)
     launch(processes)
-    graph = load_run_graph(run)
+    loaded = load_run_graph(run, graph, tables, again=("evaluate", str(run)))
     where = local_device(resolve_device(device))
     changed = parse_settings(settings)
     report: dict[str, Any] = {"run": str(run), "runs": repeats}
     if repeats == 1 and not changed and seed is None:
         if (run / runs.PREDICTIONS).exists():
-            report |= asdict(score_predictions(runs.read_predictions(run), graph))
+            report |= asdict(score_predictions(runs.read_predictions(run), loaded))
         else:
             z = runs.read_embeddings(run)
-            report |= asdict(probe(z, graph, steps=probe_steps, device=where))
+            report |= asdict(probe(z, loaded, steps=probe_steps, device=where))
     else:
-        train_all, run_seed = _trainings(run, graph, changed)
+        source = run_graph(run) if graph is None else graph
+        train_all, run_seed = _trainings(run, loaded, source, changed)
         first = run_seed if seed is None else seed
         seeds = list(range(first, first + repeats))
         with group(where, patience=timedelta(days=7)) as share:
@@ -90,14 +101,14 @@ def evaluate(
     if not first_process():
         return
     text = report_text(report)
-    if note(graph):
-        report["note"] = note(graph)
-        text += f"\nnote: {note(graph)}"
+    if note(loaded):
+        report["note"] = note(loaded)
+        text += f"\nnote: {note(loaded)}"
     print_result(report, text, as_json=as_json)
 
 
 def _trainings(
-    run: Path, graph: AnyGraph, changed: dict[str, str]
+    run: Path, graph: AnyGraph, source: str, changed: dict[str, str]
 ) -> tuple[Callable[..., list[dict[str, Any]]], int]:
     """Returns a function that repeats the run's training with `changed` settings, and its seed."""
     config = runs.read_config(run, baselines=True)
@@ -107,6 +118,6 @@ def _trainings(
         return partial(repeat_method, "graphcl", graph, settings=asdict(recipe)), model.seed
     if config.seed is None:
         raise RunError(f"{run / runs.CONFIG}: [run] lacks the seed")
-    dataset, settings = dataset_of(run_graph(run)), {**config.settings, **changed}
+    dataset, settings = dataset_of(source), {**config.settings, **changed}
     find_baseline(config.method).method(dataset, **settings)  # refuses bad settings before training
     return partial(repeat_method, config.method, graph, dataset, settings=settings), config.seed

@@ -9,24 +9,30 @@ import typer
 
 from graphcl.answers import stored_index
 from graphcl.cli._shared.graphs import load_run_graph
-from graphcl.cli._shared.options import JsonOption, print_result
+from graphcl.cli._shared.options import JsonOption, RunGraphOption, print_result
+from graphcl.cli._shared.tables import takes_tables
 from graphcl.errors import RunError, require, suggestion
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
+from graphcl.tabular.options import TableOptions
 
 MOST_COMPARED = 100_000  # ids that are searched for a suggestion
 
 
+@takes_tables
 def neighbors(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     node: Annotated[str, typer.Argument(metavar="ID", help="A node's id, as in the input.")],
     k: Annotated[int, typer.Option("-k", help="Number of nodes to list.")] = 10,
+    graph: RunGraphOption = None,
+    tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     as_json: JsonOption = False,
 ) -> None:
     """List the nodes whose embeddings are most similar to a node's, by cosine.
 
     The first call builds an index in the run (neighbors.usearch); it is rebuilt if the embeddings
-    have changed. Write -- before an id that begins with a dash.
+    have changed. Write -- before an id that begins with a dash. The graph is needed only for a run
+    without nodes.npz.
 
     Examples:
 
@@ -37,7 +43,10 @@ def neighbors(
     require(k >= 1, "neighbors", "-k", "at least 1", k)
     runs.read_config(run)
     z = runs.read_embeddings(run)
-    nodes = read_nodes(run) or describe_nodes(load_run_graph(run))
+    again = ("neighbors", str(run), *(["--"] if node.startswith("-") else []), node)
+    nodes = None if graph is not None else read_nodes(run)
+    if nodes is None:
+        nodes = describe_nodes(load_run_graph(run, graph, tables, again=again))
     if len(nodes) != len(z):
         raise RunError(f"{run}: {len(z)} embeddings for {len(nodes)} nodes")
     row = _row(nodes, node, run)

@@ -6,20 +6,28 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli._shared.graphs import AnyGraph, load_run_graph
-from graphcl.cli._shared.options import JsonOption, print_result
+from graphcl.cli._shared.graphs import AnyGraph, UntrustedRunError, load_run_graph
+from graphcl.cli._shared.options import JsonOption, RunGraphOption, print_result
+from graphcl.cli._shared.tables import takes_tables
 from graphcl.errors import GraphCLError, RunError
 from graphcl.files.atomic import check_new_file, write_whole
 from graphcl.report.contents import gather
 from graphcl.report.page import render
 from graphcl.runs import files as runs
+from graphcl.tabular.options import TableOptions
 
 
+@takes_tables
 def report(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     out: Annotated[
         Path | None, typer.Option(help="The file, .html. (default: report.html in the run)")
     ] = None,
+    graph: RunGraphOption = None,
+    tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
+    without_graph: Annotated[
+        bool, typer.Option("--without-graph", help="Leave out what needs the graph.")
+    ] = False,
     layout: Annotated[
         str, typer.Option("--map", help="umap, or pca (fast, needs no extra).")
     ] = "umap",
@@ -33,6 +41,9 @@ def report(
     and the page shows the probe's confusion matrix; the other measures need no labels. The default
     file, report.html in the run, is replaced without --overwrite.
 
+    Tables that a run names are read only if you trained it yourself; otherwise give --graph, or
+    --without-graph.
+
     Examples:
 
         graphcl report runs/cora
@@ -42,9 +53,11 @@ def report(
     target = out if out is not None else run / "report.html"
     runs.read_config(run)
     check_new_file(target, (".html", ".htm"), RunError, overwrite=overwrite or out is None)
-    graph, why = _graph(run)
+    loaded, why = None, "it was not asked for"
+    if not without_graph:
+        loaded, why = _graph(run, graph, tables)
     print(f"report: measuring, and drawing the map by {layout}", file=sys.stderr, flush=True)
-    contents = gather(run, graph, method=layout, seed=seed, why=why)
+    contents = gather(run, loaded, method=layout, seed=seed, why=why)
     page = render(contents).encode("utf-8", "replace")
     write_whole(target, page)
     shown = len(contents.points.rows)
@@ -53,10 +66,18 @@ def report(
     print_result(about, text, as_json=as_json)
 
 
-def _graph(run: Path) -> tuple[AnyGraph | None, str]:
-    """Returns the run's graph, or None and the reason why it cannot be read."""
+def _graph(run: Path, given: str | None, tables: TableOptions) -> tuple[AnyGraph | None, str]:
+    """Returns the run's graph, or None and the reason why it cannot be read.
+
+    Raises:
+        RunError: the graph is not read on the run's word, or is another one than was asked for.
+    """
     try:
-        return load_run_graph(run), ""
+        return load_run_graph(run, given, tables, again=("report", str(run))), ""
+    except UntrustedRunError as error:
+        raise RunError(f"{error}, or do without: --without-graph") from None
     except GraphCLError as error:
+        if given is not None:
+            raise
         print(f"report: {error}; continuing without the graph", file=sys.stderr)
         return None, str(error)

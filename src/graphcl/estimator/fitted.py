@@ -45,7 +45,7 @@ class Fitted:
             num_features=self.num_features,
             origin=origin,
         )
-        (folder / runs.CONFIG).write_text(config.to_toml())
+        runs.write_config(folder, config)
         runs.write_weights(folder / runs.MODEL, self.encoder.state_dict())
         lines = [json.dumps(asdict(metrics), allow_nan=False) for metrics in self.history]
         (folder / runs.METRICS).write_text("".join(f"{line}\n" for line in lines))

@@ -12,7 +12,13 @@ from threadpoolctl import threadpool_limits
 
 from graphcl.errors import GraphError
 from graphcl.evaluation.nearest import unit_rows
-from graphcl.evaluation.probe import STRENGTHS, fit_logistic, redraw, standardiser
+from graphcl.evaluation.probe import (
+    STRENGTHS,
+    check_embeddings,
+    fit_logistic,
+    redraw,
+    standardiser,
+)
 from graphcl.evaluation.unsupervised import sampled_rows
 
 Array = npt.NDArray[Any]
@@ -43,7 +49,7 @@ def validation_accuracy(z: Any, y: Any, train: Any, *, splits: int = SPLITS) -> 
         raise GraphError("validation: the training nodes hold fewer than two classes")
     if train.all():
         raise GraphError("validation: there are no labelled validation nodes")
-    z = standardiser(z)(z)
+    check_embeddings(z)
     random = np.random.default_rng(0)
     masks = [train, *(redraw(y, train, random) for _ in range(splits - 1))]
     with threadpool_limits(1):  # the products are too small for threads
@@ -52,6 +58,7 @@ def validation_accuracy(z: Any, y: Any, train: Any, *, splits: int = SPLITS) -> 
 
 def _best_accuracy(z: Array, y: Array, train: Array) -> float:
     best, classifier = 0.0, None
+    z = standardiser(z[train])(z)  # as the probe: by the rows that it learns from
     for strength in STRENGTHS:
         # With some 20 training nodes per class, a weaker penalty than C = 1 is never the best.
         if strength <= 1:
@@ -78,7 +85,7 @@ def cluster_stability(z_1: Any, z_2: Any) -> float:
 
 
 def _clusters(z: Array, seed: int) -> Array:
-    z = unit_rows(standardiser(z)(z))
+    z = unit_rows(standardiser(z)(z))  # by all rows: nothing is held out here
     means = KMeans(min(CLUSTERS, len(z)), n_init=STARTS, max_iter=100, random_state=seed)
     with warnings.catch_warnings():
         # A collapsed encoder gives fewer distinct rows than clusters.

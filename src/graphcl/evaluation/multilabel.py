@@ -66,9 +66,10 @@ def multilabel_probe(
 ) -> MultilabelResult:
     """Trains one logistic regression per label on train nodes and scores them on test nodes.
 
-    Embeddings are standardised with the mean and deviation of the training rows. All labels have
-    the same strength of the L2 penalty: the one with the highest validation micro-F1 (the strongest
-    on a tie). Test labels are only read after this choice. Nothing here is random.
+    Embeddings are standardised with the mean and deviation of the training rows alone; a column
+    that is constant there, up to rounding, becomes 0. All labels have the same strength of the L2
+    penalty: the one with the highest validation micro-F1 (the strongest on a tie). Test rows and
+    labels are only read after this choice. Nothing here is random.
 
     Args:
         z: embeddings of the train, validation and test nodes, each ``[nodes, dim]``; arrays, or
@@ -169,7 +170,9 @@ def _f1(predicted: Tensor, truth: Tensor) -> tuple[float, float]:
 
 def _standardise(rows: list[Tensor]) -> list[Tensor]:
     mean, spread = rows[0].mean(0), rows[0].std(0, correction=0)
-    scale = torch.where(spread > 0, spread, 1)
+    # Divided by rounding errors, a constant column would drown all others in the other rows.
+    flat = spread <= 4 * torch.finfo(spread.dtype).eps * mean.abs()
+    scale = torch.where(flat, torch.inf, spread)
     return [(part - mean) / scale for part in rows]
 
 

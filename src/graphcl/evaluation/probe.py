@@ -59,12 +59,17 @@ def linear_probe(
     """Trains logistic regression on train nodes and scores it on test nodes.
 
     If each node has one class, the regression is multinomial, on embeddings that are standardised
-    by column (see `standardiser`). The strength of the L2 penalty is the one of `STRENGTHS` with
-    the highest validation accuracy (the strongest penalty on a tie). This accuracy is the mean over
-    the given split and `REDRAWN` others, because with a few hundred nodes one split chooses by
-    chance. The others are drawn from the train and validation nodes, with as many train nodes of
-    each class. The regression that is scored is trained on the given train nodes only. Test labels
-    are only read after this choice.
+    by column, by the train rows alone (see `standardiser`). The strength of the L2 penalty is the
+    one of `STRENGTHS` with the highest validation accuracy (the strongest penalty on a tie). This
+    accuracy is the mean over the given split and `REDRAWN` others, because with a few hundred nodes
+    one split chooses by chance. The others are drawn from the train and validation nodes, with as
+    many train nodes of each class. The regression that is scored is trained on the given train
+    nodes only.
+
+    The probe never learns from a test node: neither its label nor its embedding changes the
+    classifier, the strength, or another node's prediction. What an encoder may see is another
+    matter: in the transductive setting it is trained on the features and edges of all nodes, test
+    nodes included, without labels; in the inductive setting on those of the training nodes alone.
 
     If a node has several labels, there is one regression per label: see `multilabel_probe`.
 
@@ -104,12 +109,13 @@ def linear_probe(
         )
     if len(np.unique(y[train])) < 2:
         raise GraphError("probe: the training nodes hold fewer than two classes")
-    standard = standardiser(z)
-    z_train, z_val, z_test = (standard(z[nodes]) for nodes in (train, val, test))
+    check_embeddings(z)
+    z_train, z_val = z[train], z[val]
     strength = best_strength(np.concatenate([z_train, z_val]), y[train], y[val])
-    best = fit_logistic(z_train, y[train], strength)
-    val_accuracy = float((best.predict(z_val) == y[val]).mean())
-    predicted = best.predict(z_test)
+    standard = standardiser(z_train)
+    best = fit_logistic(standard(z_train), y[train], strength)
+    val_accuracy = float((best.predict(standard(z_val)) == y[val]).mean())
+    predicted = best.predict(standard(z[test]))
     return ProbeResult(
         accuracy=float((predicted == y[test]).mean()),
         micro_f1=float((predicted == y[test]).mean()),
@@ -125,7 +131,7 @@ def transfer_probe(z: Any, graph: Graph, others: Sequence[Any], seed: int = 0) -
     """Trains the probe on `z` and returns its accuracy on the test rows of `z`, then on `others`.
 
     The strength is chosen on the validation rows of `z`. All embeddings are standardised by the
-    mean and deviation of `z`, so the probe does not depend on the other embeddings.
+    train rows of `z`, so the probe depends neither on its test rows nor on the other embeddings.
 
     Args:
         z: embeddings of the original graph, ``[num_nodes, dim]``.
@@ -146,10 +152,10 @@ def transfer_probe(z: Any, graph: Graph, others: Sequence[Any], seed: int = 0) -
         raise GraphError(
             f"probe: embeddings do not fit {graph.name} and its {len(test)} test nodes"
         )
-    standard, y = standardiser(z), graph.y
-    z_train, z_val = standard(z[train]), standard(z[val])
-    strength = best_strength(np.concatenate([z_train, z_val]), y[train], y[val])
-    probe = fit_logistic(z_train, y[train], strength)
+    check_embeddings(z)
+    standard, y = standardiser(z[train]), graph.y
+    strength = best_strength(np.concatenate([z[train], z[val]]), y[train], y[val])
+    probe = fit_logistic(standard(z[train]), y[train], strength)
     return [
         float((probe.predict(standard(np.asarray(rows))) == y[test]).mean())
         for rows in (z[test], *others)
@@ -189,7 +195,8 @@ def fit_logistic(z: Array, y: Array, strength: float, start: Any = None) -> Any:
 def best_strength(z: Array, y_train: Array, y_val: Array) -> float:
     """Returns the strength with the highest mean validation accuracy over several splits.
 
-    `z` are the standardised embeddings of the train nodes, then of the validation nodes.
+    `z` are the embeddings of the train nodes, then of the validation nodes. Each split is
+    standardised by its own train rows, as the probe that is scored will be by those it has.
     """
     y = np.concatenate([y_train, y_val])
     given = np.arange(len(y)) < len(y_train)
@@ -200,7 +207,7 @@ def best_strength(z: Array, y_train: Array, y_val: Array) -> float:
     accuracy = np.zeros(len(STRENGTHS))
     with threadpool_limits(1):  # the products are too small for threads
         for train in splits:
-            rows = _within_span(z, train)
+            rows = _within_span(standardiser(z[train])(z), train)
             classifier = None
             for number, strength in enumerate(STRENGTHS):
                 classifier = fit_logistic(rows[train], y[train], strength, classifier)
@@ -239,46 +246,61 @@ def f1(y: Array, predicted: Array, average: str = "macro") -> float:
 def standardiser(z: Array) -> Callable[[Array], Array]:
     """Returns a function that standardises rows by the means and deviations of the columns of `z`.
 
+    `z` are the rows that may be learned from: the probe passes its train rows, so no other row
+    changes what becomes of a row.
+
     Columns that are 0 in more than half of the rows, such as words, keep their zeros and share one
     scale, the root mean square of all their non-zero values. If each were divided by its own
     deviation, rare columns would have the largest values, and a word of a single training node
     would dominate the others.
 
-    A large table, which may be mapped from a file, is read in blocks and never held as a whole.
+    A column that is constant in `z`, up to rounding, becomes 0 everywhere: it tells a classifier
+    nothing, and divided by a deviation of next to 0 it would drown all others in rows outside `z`.
+
+    A large table is read in blocks, so that no second one of float64 is held.
 
     Raises:
         GraphError: a value is not finite, or too large to be squared.
     """
-    blocks = [z[start : start + _BLOCK_ROWS] for start in range(0, len(z), _BLOCK_ROWS)]
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = sum(block.astype(np.float64).sum(axis=0) for block in blocks) / len(z)
-    _check_finite(mean, blocks)
+    check_embeddings(z)
+    blocks = _blocks(z)
+    mean = sum(block.astype(np.float64).sum(axis=0) for block in blocks) / len(z)
     filled = sum(np.count_nonzero(block, axis=0) for block in blocks)
     rare = 2 * filled < len(z)
     mean = np.where(rare, 0, mean)
-    with np.errstate(over="ignore"):
-        squares = sum(((block.astype(np.float64) - mean) ** 2).sum(axis=0) for block in blocks)
-    _check_finite(squares, blocks)
+    squares = sum(((block.astype(np.float64) - mean) ** 2).sum(axis=0) for block in blocks)
     shared = squares[rare].sum() / max(filled[rare].sum(), 1)
-    spread = np.sqrt(np.where(rare, shared, squares / len(z)))
-    scale = np.where(spread > 0, spread, 1)
+    spread = np.sqrt(np.where(rare & (filled > 0), shared, squares / len(z)))
+    # A constant of float32 varies by 1e-7 of itself, and the mean of many rows is rounded too.
+    own = np.finfo(z.dtype if z.dtype.kind == "f" else np.float64).eps
+    rounding = max(4 * own, len(z) * np.finfo(np.float64).eps)
+    scale = np.where(spread > rounding * np.abs(mean), spread, np.inf)
     return lambda rows: (rows.astype(np.float64) - mean) / scale
 
 
-def _check_finite(summed: Array, blocks: list[Array]) -> None:
-    """Raises an error if a column's sum is not finite; it names the first such value."""
+def check_embeddings(z: Array) -> None:
+    """Checks every row: values are finite, and the squares of a column have a finite sum.
+
+    Raises:
+        GraphError: this is not so; it names the first value that is not finite.
+    """
+    blocks = _blocks(z)
+    with np.errstate(over="ignore", invalid="ignore"):
+        summed = sum((4 * block.astype(np.float64) ** 2).sum(axis=0) for block in blocks)
     if np.isfinite(summed).all():
         return
-    before = 0
-    for block in blocks:
+    for number, block in enumerate(blocks):
         wrong = np.argwhere(~np.isfinite(block))
         if len(wrong):
             row, column = wrong[0].tolist()
-            value = block[row, column]
-            raise GraphError(f"embeddings: {value} at row {before + row}, column {column}")
-        before += len(block)
+            value, row = block[row, column], number * _BLOCK_ROWS + row
+            raise GraphError(f"embeddings: {value} at row {row}, column {column}")
     column = int(np.flatnonzero(~np.isfinite(summed))[0])
     raise GraphError(f"embeddings: values of column {column} are too large to be squared")
+
+
+def _blocks(z: Array) -> list[Array]:
+    return [z[start : start + _BLOCK_ROWS] for start in range(0, len(z), _BLOCK_ROWS)]
 
 
 def scored_split(

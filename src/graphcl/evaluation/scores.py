@@ -7,7 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError
-from graphcl.evaluation.probe import f1, fit_logistic, scored_split, standardiser
+from graphcl.evaluation.probe import (
+    check_embeddings,
+    f1,
+    fit_logistic,
+    scored_split,
+    standardiser,
+)
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 
@@ -116,7 +122,8 @@ def probe_confusion(
     if len(z) != len(y):
         raise GraphError(f"confusion: embeddings {z.shape} for a graph of {len(y)} nodes")
     train, _, test = scored_split(graph, y, seed, owner="confusion")
-    standard = standardiser(z)
+    check_embeddings(z)
+    standard = standardiser(z[train])
     predicted = fit_logistic(standard(z[train]), y[train], strength).predict(standard(z[test]))
     classes = np.unique(np.concatenate([y[test], predicted]))
     counts = np.zeros((len(classes), len(classes)), np.int64)

@@ -1,4 +1,4 @@
-"""The user's cache folder, and the user's key, which signs files that this user wrote."""
+"""The user's cache folder, and the user's key, which seals what this user wrote."""
 
 import hashlib
 import os
@@ -30,6 +30,15 @@ def user_key() -> bytes:
     except OSError:
         found = b""
     return found if len(found) == 32 else secrets.token_bytes(32)
+
+
+def seal_text(text: str, key: bytes, *, purpose: str) -> str:
+    """Returns a digest of a text that only the holder of `key` can compute.
+
+    `purpose`, at most 16 bytes, keeps a seal of one kind from being taken for one of another.
+    """
+    digest = hashlib.blake2b(text.encode(), key=key, digest_size=32, person=purpose.encode())
+    return digest.hexdigest()
 
 
 def seal(path: Path, key: bytes) -> str:

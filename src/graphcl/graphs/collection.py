@@ -185,12 +185,18 @@ def training_subgraph(graph: Graph) -> Graph:
     an encoder that is trained on it.
 
     Raises:
-        GraphError: the graph has no training nodes.
+        GraphError: the graph has no training nodes, or its features are an int8 store's whose
+            scales depend on other nodes.
     """
     if graph.train_mask is None or not graph.train_mask.any():
         raise GraphError(f"{graph.name}: has no train_mask; inductive training needs one")
     graph.check()
     nodes = np.flatnonzero(graph.train_mask)
+    if isinstance(graph.x, ScaledFeatures) and not graph.x.scaled_by(nodes):
+        raise GraphError(
+            f"{graph.name}: the scales of its int8 features depend on nodes that inductive "
+            "training must not see; save the store again with this train_mask, or as float16"
+        )
     new_number = np.full(graph.num_nodes, -1, dtype=np.int64)  # −1: not a training node
     new_number[nodes] = np.arange(len(nodes))
     parts, weights, degrees = [], [], np.zeros(len(nodes), dtype=np.int64)

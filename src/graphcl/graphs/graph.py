@@ -193,7 +193,8 @@ class Graph:
 
         Args:
             path: the folder.
-            features: ``float32``, ``float16`` or ``int8``; sparse features stay sparse float32.
+            features: ``float32``, ``float16`` or ``int8``; sparse features stay sparse float32. The
+                scales of int8 come from the training nodes, if the graph has a `train_mask`.
             overwrite: replace an existing store. Anything else at `path` is never touched.
         """
         store_writer.write_store(Path(path), vars(self), features=features, overwrite=overwrite)

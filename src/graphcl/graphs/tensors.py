@@ -58,7 +58,11 @@ def stored_features(graph: Graph, *, feature_scaling: str = "none") -> StoredFea
     Row scaling needs one pass over the table and four bytes per node.
     """
     if isinstance(graph.x, ScaledFeatures):
-        x = StoredFeatures(borrow(graph.x.values), torch.from_numpy(graph.x.scale.copy()))
+        rows = graph.x.row_scale
+        # A power of two: dividing by its inverse is exact.
+        divisor = None if rows is None else 1 / torch.from_numpy(np.array(rows))
+        columns = torch.from_numpy(graph.x.scale.copy())
+        x = StoredFeatures(borrow(graph.x.values), columns, divisor)
     else:
         x = StoredFeatures(borrow(graph.x))
     return x.with_unit_rows() if feature_scaling == "row" else x

@@ -119,7 +119,7 @@ def dropped(rows: Tensor, places: Tensor, nodes: Tensor, draws: Draws) -> tuple[
 
 @parallel
 def _gather_mean(  # type: ignore[no-untyped-def]
-    x, column_scale, row_scale, parents, children, weight,
+    x, column_scale, row_divisor, parents, children, weight,
     edge_0, edge_1, feature_0, feature_1, edge_limit, feature_limit,
     first, per_seed, with_own, out_0, out_1, edges,
 ):  # fmt: skip
@@ -128,7 +128,7 @@ def _gather_mean(  # type: ignore[no-untyped-def]
     low, half = np.uint32(0xFFFF), np.uint32(16)
     nothing = np.uint32(0x10000)  # a limit above every half of a draw: all features are dropped
     zero = np.float32(0)
-    scaled, store_edges = row_scale.shape[0] > 0, edges.shape[0] > 0
+    scaled, store_edges = row_divisor.shape[0] > 0, edges.shape[0] > 0
     scale = np.float32(65536 / (65536 - np.int64(feature_limit)))
     for row in prange(parents.shape[0]):
         # Not summed in `out_0` and `out_1`: they are often a multiple of 4,096 bytes apart, and
@@ -162,21 +162,23 @@ def _gather_mean(  # type: ignore[no-untyped-def]
             word_0 = draw_long_word(node, seed_feature_0, seed_feature_1)
             word_1 = draw_long_word(node, seed_feature_1, seed_feature_0)
             features = x[node]
-            share = w * row_scale[node] if scaled else w
+            divisor = row_divisor[node] if scaled else np.float32(1)
             for column in range(width):
                 bits = draw_word(np.uint32(column), word_0, word_1)
-                value = as_float(features[column]) * share
+                value = as_float(features[column])
+                value = (value / divisor if scaled else value) * w
                 sum_0[column] += value if np.uint32(bits & low) >= limit_0 else zero
                 sum_1[column] += value if np.uint32(bits >> half) >= limit_1 else zero
         word_0 = draw_long_word(parent, seed_feature_0, seed_feature_1)
         word_1 = draw_long_word(parent, seed_feature_1, seed_feature_0)
         features = x[parent]
-        share = row_scale[parent] if scaled else np.float32(1)
+        divisor = row_divisor[parent] if scaled else np.float32(1)
         mean_0, mean_1 = out_0[row], out_1[row]
         factor_0, factor_1 = scale / weight_0, scale / weight_1
         for column in range(width):
             bits = draw_word(np.uint32(column), word_0, word_1)
-            value = as_float(features[column]) * share
+            value = as_float(features[column])
+            value = value / divisor if scaled else value
             value_0 = value if np.uint32(bits & low) >= feature_limit else zero
             value_1 = value if np.uint32(bits >> half) >= feature_limit else zero
             mean_0[column] = (sum_0[column] + value_0) * factor_0 * column_scale[column]

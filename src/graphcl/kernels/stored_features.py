@@ -1,8 +1,9 @@
 r"""Feature tables in the type they have on disk, read directly by the loops that use them.
 
-Row u of the features is :math:`x_u = r_u\, (v_u \odot c)` for stored values v (float32, float16 or
-int8), an optional scale r per row and an optional scale c per column. Nothing is converted in
+Row u of the features is :math:`x_u = (v_u \odot c) / d_u` for stored values v (float32, float16 or
+int8), an optional scale c per column and an optional divisor d per row. Nothing is converted in
 advance, so a compiled loop that gathers rows reads one or two bytes per value instead of four.
+Rows are divided, not multiplied by 1 / d, because rows in memory are: both have the same bits.
 """
 
 from dataclasses import dataclass
@@ -27,12 +28,12 @@ class StoredFeatures:
     Attributes:
         values: v, ``[num_nodes, P]``: float32, float16 or int8.
         column_scale: c, ``[P]`` float32; None means 1.
-        row_scale: r, ``[num_nodes]`` float32; None means 1.
+        row_divisor: d, ``[num_nodes]`` float32; None means 1.
     """
 
     values: Tensor
     column_scale: Tensor | None = None
-    row_scale: Tensor | None = None
+    row_divisor: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -44,8 +45,8 @@ class StoredFeatures:
         block = self.values[rows].float()
         if self.column_scale is not None:
             block = block * self.column_scale
-        if self.row_scale is not None:
-            block = block * self.row_scale[rows][:, None]
+        if self.row_divisor is not None:
+            block = block / self.row_divisor[rows][:, None]
         return block
 
     def to_dense(self, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -60,23 +61,24 @@ class StoredFeatures:
         sums = torch.empty(self.shape[0])
         for block in self._blocks():
             sums[block] = self.rows(block).abs().sum(1)
-        scale = torch.where(sums > 0, 1 / sums, 1)
-        own = scale if self.row_scale is None else scale * self.row_scale
-        return StoredFeatures(self.values, self.column_scale, own)
+        divisor = torch.where(sums > 0, sums, 1)
+        if self.row_divisor is not None:
+            divisor = divisor * self.row_divisor  # exact where that is a power of two
+        return StoredFeatures(self.values, self.column_scale, divisor)
 
     def _blocks(self) -> list[slice]:
         height = max(1, _BLOCK_ELEMENTS // self.shape[1])
         return [slice(start, start + height) for start in range(0, self.shape[0], height)]
 
     def arrays(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-        """Returns values, column scale and row scale for a compiled loop.
+        """Returns values, column scale and row divisor for a compiled loop.
 
         Half-precision values are returned as 16-bit integers, which `as_float` reads. Without a
-        scale per row, its array is empty.
+        divisor per row, its array is empty.
         """
         values = self.values.numpy()
         columns = torch.ones(self.shape[1]) if self.column_scale is None else self.column_scale
-        rows = torch.empty(0) if self.row_scale is None else self.row_scale
+        rows = torch.empty(0) if self.row_divisor is None else self.row_divisor
         bits = values.view(np.uint16) if values.dtype == np.float16 else values
         return bits, columns.numpy(), rows.numpy()
 
@@ -131,10 +133,10 @@ def mean_of_neighbourhoods(
 
 @parallel
 def _mean(  # type: ignore[no-untyped-def]
-    values, column_scale, row_scale, indptr, indices, nodes, places, out
+    values, column_scale, row_divisor, indptr, indices, nodes, places, out
 ):
     width = values.shape[1]
-    scaled, moved = row_scale.shape[0] > 0, places.shape[0] > 0
+    scaled, moved = row_divisor.shape[0] > 0, places.shape[0] > 0
     for row in prange(nodes.shape[0]):
         node = nodes[row]
         total = np.zeros(width, np.float32)
@@ -142,10 +144,11 @@ def _mean(  # type: ignore[no-untyped-def]
         for entry in range(indptr[node] - 1, indptr[node + 1]):
             other = node if entry < indptr[node] else indices[entry]
             where = places[other] if moved else other
-            share = row_scale[where] if scaled else np.float32(1)
+            divisor = row_divisor[where] if scaled else np.float32(1)
             features = values[where]
             for column in range(width):
-                total[column] += as_float(features[column]) * share
+                value = as_float(features[column])
+                total[column] += value / divisor if scaled else value
         factor = np.float32(1) / np.float32(indptr[node + 1] - indptr[node] + 1)
         for column in range(width):
             out[row, column] = total[column] * factor * column_scale[column]

@@ -8,10 +8,11 @@ the baseline is supervised. What a training keeps before it is complete is in
 """
 
 import json
+import secrets
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from graphcl.errors import RunError
 from graphcl.files.atomic import check_new_folder, whole_folder, write_whole
 from graphcl.files.npy import map_npy
 from graphcl.files.text import format_toml, read_text
+from graphcl.files.user import seal_text, user_key
 from graphcl.files.weights import check_tensors, read_tensors
 from graphcl.version import package_version
 
@@ -58,6 +60,7 @@ class RunConfig:
         seed: None where a damaged file lacks it.
         num_features: likewise; a baseline's run has none.
         origin: the graph.
+        seal: of the origin, by the key of the user who wrote the run.
     """
 
     recipe: Mapping[str, Any]
@@ -66,16 +69,38 @@ class RunConfig:
     seed: int | None = None
     num_features: int | None = None
     origin: Origin = Origin()
+    seal: str = ""
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether this user's key has sealed the origin: nobody else has written or changed it."""
+        # A surrogate pair of TOML's is no text that a seal was made of.
+        return bool(self.seal) and secrets.compare_digest(
+            self.seal.encode(errors="replace"), _seal(self.origin).encode()
+        )
 
     def to_toml(self) -> str:
         """Returns the file's text."""
         about: dict[str, Any] = {"format": FORMAT, "graphcl": package_version(), "seed": self.seed}
-        about |= {"num_features": self.num_features, **asdict(self.origin)}
+        about |= {"num_features": self.num_features, **asdict(self.origin), "seal": self.seal}
         tables: dict[str, Mapping[str, Any]] = {"recipe": self.recipe}
         if self.method:
             tables = {"method": {"name": self.method}, "settings": self.settings}
         tables["run"] = {key: value for key, value in about.items() if value not in (None, "")}
         return "\n".join(f"[{name}]\n{format_toml(values)}" for name, values in tables.items())
+
+
+def _seal(origin: Origin) -> str:
+    """Returns the seal of what decides which graph is read again, and how."""
+    text = json.dumps(asdict(origin), sort_keys=True)
+    return seal_text(text, user_key(), purpose="graphcl run")
+
+
+def write_config(folder: Path, config: RunConfig) -> None:
+    """Writes `config.toml`, its origin sealed, into a folder that is not yet a run."""
+    if config.origin.graph:
+        config = replace(config, seal=_seal(config.origin))
+    (folder / CONFIG).write_text(config.to_toml())
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:
@@ -136,7 +161,8 @@ def read_config(run: Path, *, baselines: bool = False) -> RunConfig:
     for key in ("seed", "num_features"):
         if key in about and type(about[key]) is not int:
             raise RunError(f"{where}: [run] {key} must be a whole number; got {about[key]!r}")
-    texts = {key: about[key] for key in ("graph", "fingerprint", "tables") if key in about}
+    named = ("graph", "fingerprint", "tables", "seal")
+    texts = {key: about[key] for key in named if key in about}
     for key, text in texts.items():
         if not isinstance(text, str):
             raise RunError(f"{where}: [run] {key} must be text; got {str(text)[:60]}")
@@ -146,6 +172,7 @@ def read_config(run: Path, *, baselines: bool = False) -> RunConfig:
         settings=config.get("settings", {}),
         seed=about.get("seed"),
         num_features=about.get("num_features"),
+        seal=texts.pop("seal", ""),
         origin=Origin(**texts),
     )
 

@@ -12,18 +12,24 @@ import numpy.typing as npt
 
 from graphcl.errors import StoreError
 
+LEVELS = 127  # of either sign
+_ROWS = 1 << 14
+
 
 @dataclass(frozen=True, eq=False)
 class ScaledFeatures:
-    """A feature table in eight bits: row u is ``values[u] * scale``, with one scale per column.
+    """A feature table in eight bits: row u is ``values[u] * scale * row_scale[u]``.
 
     Attributes:
         values: int8, ``[num_nodes, P]``.
-        scale: float32, ``[P]``.
+        scale: float32, ``[P]``, of the columns; from the training nodes, if there are any.
+        row_scale: float32, ``[num_nodes]``: 1, or a higher power of two for a row outside the
+            training nodes that exceeds their range. None means 1 everywhere.
     """
 
     values: npt.NDArray[np.int8]
     scale: npt.NDArray[np.float32]
+    row_scale: npt.NDArray[np.float32] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -43,7 +49,8 @@ class ScaledFeatures:
     @property
     def nbytes(self) -> int:
         """Bytes on disk."""
-        return int(self.values.nbytes + self.scale.nbytes)
+        rows = 0 if self.row_scale is None else self.row_scale.nbytes
+        return int(self.values.nbytes + self.scale.nbytes + rows)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -53,7 +60,22 @@ class ScaledFeatures:
         chosen: npt.NDArray[np.float32] = np.multiply(
             self.values[rows], self.scale, dtype=np.float32
         )
+        if self.row_scale is not None:
+            chosen *= np.asarray(self.row_scale[rows])[..., None]
         return chosen
+
+    def scaled_by(self, nodes: npt.NDArray[np.int64]) -> bool:
+        """Returns whether the scales of the columns depend on the rows of `nodes` alone.
+
+        Then the largest value of a column is in one of these rows. A column of zeros there has any
+        scale. Stores of earlier versions took the scales from all rows.
+        """
+        largest = np.zeros(self.shape[1], dtype=np.int16)
+        for start in range(0, len(nodes), _ROWS):
+            block = self.values[nodes[start : start + _ROWS]].astype(np.int16)
+            np.maximum(largest, np.abs(block).max(axis=0), out=largest)
+        within = self.row_scale is None or bool((self.row_scale[nodes] == 1).all())
+        return within and bool(((largest == LEVELS) | (largest == 0)).all())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         return self[:].astype(dtype or np.float32, copy=False)

@@ -4,6 +4,7 @@ A store is a folder of `.npy` files with a `store.json` that lists their types a
 
     indptr, indices         CSR: each undirected edge twice, rows sorted; int64, and int32 (int64)
     x [, x_scale]           features [N, P]: float32, float16, or int8 with a float32 per column
+    x_row_scale             of int8, if a row exceeds the columns' range: a power of two per row
     x_indptr, x_indices, x_data    instead of x: sparse features
     y                       labels [N] or [N, labels], int64
     train_mask, val_mask, test_mask       [N], bool
@@ -42,6 +43,7 @@ DTYPES = {
     "edge_weight": ("float32",),
     "x": ("float32", "float16", "int8"),
     "x_scale": ("float32",),
+    "x_row_scale": ("float32",),
     "x_indptr": ("int64",),
     "x_indices": ("int32", "int64"),
     "x_data": ("float32",),
@@ -210,10 +212,14 @@ def _features(path: Path, header: StoreHeader, arrays: Mapping[str, Any]) -> Any
         return csr
     if arrays["x"].dtype != np.int8:
         return arrays["x"]
-    scale = np.asarray(arrays["x_scale"])
+    scale, rows = np.asarray(arrays["x_scale"]), arrays.get("x_row_scale")
     if not np.isfinite(scale).all():
         raise StoreError(f"{path}: x_scale holds {scale[~np.isfinite(scale)][0]}")
-    return ScaledFeatures(arrays["x"], scale)
+    if rows is not None:
+        wrong = ~(np.isfinite(rows) & (rows >= 1))
+        if wrong.any():
+            raise StoreError(f"{path}: x_row_scale holds {rows[wrong][0]}; expected 1 or more")
+    return ScaledFeatures(arrays["x"], scale, rows)
 
 
 def _check_shapes(path: Path, header: StoreHeader, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -237,6 +243,7 @@ def _check_shapes(path: Path, header: StoreHeader, arrays: Mapping[str, npt.NDAr
         "edge_weight": (entries,),
         "x": (nodes, features),
         "x_scale": (features,),
+        "x_row_scale": (nodes,),
         "x_indptr": (nodes + 1,),
         "x_indices": (stored,),
         "x_data": (stored,),

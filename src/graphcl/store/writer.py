@@ -12,7 +12,7 @@ import scipy.sparse
 
 from graphcl.errors import GraphError, ParameterError, StoreError, require
 from graphcl.files.atomic import check_new_folder, reserve, whole_folder
-from graphcl.store.columns import Names
+from graphcl.store.columns import LEVELS, Names
 from graphcl.store.reader import DTYPES, FORMAT, HEADER, MASKS, file_digest, open_store
 
 FEATURE_DTYPES = ("float32", "float16", "int8")
@@ -145,7 +145,9 @@ def write_store(
     """Writes the fields of a `Graph` as a store, in blocks of rows.
 
     `features` is the type of dense features. ``float16`` keeps three digits in half the space.
-    ``int8`` has 255 levels, scaled to each column's largest absolute value, in a quarter.
+    ``int8`` has 255 levels in a quarter, scaled to each column's largest absolute value. If there
+    are training nodes, it is the largest of theirs: inductive training must not depend on other
+    nodes. Another node's row that exceeds it is stored coarser, by a power of two of its own.
     """
     if features not in FEATURE_DTYPES:
         raise ParameterError(f"Graph.save: features must be {FEATURE_DTYPES}; got {features!r}")
@@ -153,7 +155,7 @@ def write_store(
         store.self_loops_removed = fields["self_loops_removed"]
         store.write("indptr", np.asarray(fields["indptr"], dtype=np.int64))
         _write_indices(store, "indices", fields["indices"], fields["x"].shape[0])
-        write_features(store, fields["x"], features)
+        write_features(store, fields["x"], features, train=fields.get("train_mask"))
         for name in ("y", "edge_weight", *MASKS):
             if fields.get(name) is not None:
                 store.write(name, fields[name])
@@ -171,8 +173,13 @@ def _write_indices(store: StoreWriter, name: str, indices: Any, limit: int) -> N
     store.release(name)
 
 
-def write_features(store: StoreWriter, x: Any, features: str = "float32") -> None:
-    """Writes sparse features as they are, and dense ones with the type `features`."""
+def write_features(
+    store: StoreWriter, x: Any, features: str = "float32", *, train: Any = None
+) -> None:
+    """Writes sparse features as they are, and dense ones with the type `features`.
+
+    `train` are the nodes, as booleans, whose rows decide the scales of int8; None means all.
+    """
     if scipy.sparse.issparse(x):
         store.num_features = int(x.shape[1])
         store.write("x_indptr", np.asarray(x.indptr, dtype=np.int64))
@@ -181,18 +188,12 @@ def write_features(store: StoreWriter, x: Any, features: str = "float32") -> Non
         return
     rows = max(1, _BLOCK_BYTES // (4 * x.shape[1]))
     blocks = [slice(start, start + rows) for start in range(0, x.shape[0], rows)]
-    scale = np.ones(x.shape[1], dtype=np.float32)
     if features == "int8":
-        largest = np.zeros(x.shape[1], dtype=np.float32)
-        for block in blocks:
-            np.maximum(largest, np.abs(x[block]).max(axis=0), out=largest)
-        scale = np.where(largest > 0, largest / 127, 1).astype(np.float32)
-        store.write("x_scale", scale)
+        _write_levels(store, x, blocks, train)
+        return
     out = store.array("x", x.shape, features)
     for block in blocks:
         values = np.asarray(x[block], dtype=np.float32)
-        if features == "int8":
-            values = np.clip(np.rint(values / scale), -127, 127)
         with np.errstate(over="ignore"):
             out[block] = values
         if features == "float16" and not np.isfinite(out[block]).all():
@@ -202,6 +203,31 @@ def write_features(store: StoreWriter, x: Any, features: str = "float32") -> Non
                 f"x: {values[row, column]} at {where} does not fit in float16; use float32 or int8"
             )
     store.release("x")
+
+
+def _write_levels(store: StoreWriter, x: Any, blocks: list[slice], train: Any) -> None:
+    """Writes features as int8 with a scale per column, and per row where one exceeds them."""
+    largest, of_all = np.zeros((2, x.shape[1]), dtype=np.float32)
+    for block in blocks:
+        sizes = np.abs(np.asarray(x[block], dtype=np.float32))
+        np.maximum(of_all, sizes.max(axis=0), out=of_all)
+        seen = sizes if train is None else sizes[np.asarray(train[block])]
+        np.maximum(largest, seen.max(axis=0, initial=0), out=largest)
+    # Where all training nodes have 0, any scale leaves them 0: the others may choose it.
+    scale = np.where(largest > 0, largest, of_all) / np.float32(LEVELS)
+    scale = np.where(scale >= np.finfo(np.float32).tiny, scale, 1).astype(np.float32)
+    store.write("x_scale", scale)
+    out, row_scale = store.array("x", x.shape, np.int8), np.ones(x.shape[0], dtype=np.float32)
+    for block in blocks:
+        levels = np.asarray(x[block], dtype=np.float64) / scale
+        # Half a level beyond the last is still rounded to it.
+        excess = np.clip(np.abs(levels).max(axis=1) / (LEVELS + 0.5), 1, 2.0**126)
+        row_scale[block] = np.exp2(np.ceil(np.log2(excess)))
+        levels /= row_scale[block, None]
+        out[block] = np.clip(np.rint(levels), -LEVELS, LEVELS)
+    store.release("x")
+    if (row_scale > 1).any():
+        store.write("x_row_scale", row_scale)
 
 
 def write_names(store: StoreWriter, names: Any) -> None:

@@ -1,11 +1,18 @@
-"""Graphs on the command line: loads them by name, or as the graph that a run was trained on."""
+"""Graphs on the command line: loads them by name, or as the graph that a run was trained on.
+
+A run's `config.toml` names its graph, and a run may come from anybody. A list of edges is read by
+DuckDB, which executes queries and opens whatever file they name. So tables that a run names are
+read only if this user's key has sealed the run. A dataset is fixed. An `.npz` or a store is read by
+readers that trust nothing, and is used only if it has the fingerprint that the run gives.
+"""
 
 import json
+import shlex
 from pathlib import Path
 
-from graphcl.cli._shared.tables import print_notes
+from graphcl.cli._shared.tables import as_arguments, print_notes
 from graphcl.datasets import CATALOGUE, load_dataset
-from graphcl.errors import DatasetError, GraphCLError, RunError, suggestion
+from graphcl.errors import DatasetError, GraphCLError, RunError, require, suggestion
 from graphcl.graphs.collection import GraphCollection, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.interchange import read_arrays
@@ -64,27 +71,84 @@ def names_tables(name: str, tables: TableOptions) -> bool:
 
 def run_graph(run: Path) -> str:
     """Returns the graph argument that the run was trained with."""
-    source = runs.read_config(run, baselines=True).origin.graph
-    if not source:
+    return _source(run, runs.read_config(run, baselines=True))
+
+
+def _source(run: Path, config: runs.RunConfig) -> str:
+    if not config.origin.graph:
         raise RunError(f"{run}: does not say which graph it was trained on; name one")
-    return source
+    return config.origin.graph
 
 
-def load_run_graph(run: Path) -> AnyGraph:
+def load_run_graph(
+    run: Path,
+    given: str | None = None,
+    tables: TableOptions | None = None,
+    *,
+    again: tuple[str, ...],
+) -> AnyGraph:
     """Returns the graph that a run was trained on.
 
+    Args:
+        run: the run.
+        given: the graph as the command line names it; None means the one that the run names.
+        tables: options for reading `given`.
+        again: the command under way, to which a refusal adds the run's graph.
+
     Raises:
+        UntrustedRunError: the run names a graph that is not read on its word.
         RunError: the graph cannot be read, or it has changed.
     """
-    source = run_graph(run)
+    config, options = runs.read_config(run, baselines=True), tables or TableOptions()
+    source, trained = _source(run, config) if given is None else given, _tables(run, config)
+    if given is None:
+        name = "GRAPH" if again[0] == "embed" else "--graph"
+        require(not options.given(), again[0], name, "given with table options", None)
+        options = trained or options
+        if not config.is_sealed:
+            _require_harmless(run, config.origin, options, again)
+    elif trained is not None and names_tables(given, options):
+        options = options.after(trained)
     try:
-        graph = load_graph(source, run_tables(run))
+        graph = load_graph(source, options)
     except GraphCLError as error:
         raise RunError(f"{error} (the graph that {run} was trained on)") from None
-    expected = runs.read_config(run, baselines=True).origin.fingerprint
+    expected = config.origin.fingerprint
     if expected and graph_fingerprint(graph) != expected:
         raise RunError(f"{run}: {source} is not the graph that the run was trained on")
     return graph
+
+
+class UntrustedRunError(RunError):
+    """A run that this user did not write names a graph that is not read on its word."""
+
+
+def _require_harmless(
+    run: Path, origin: runs.Origin, options: TableOptions, again: tuple[str, ...]
+) -> None:
+    """Refuses tables, and files without a fingerprint, that an unsealed run names."""
+    tables = names_tables(origin.graph, options)
+    if origin.graph.lower() in CATALOGUE or (origin.fingerprint and not tables):
+        return
+    added = as_arguments(options) if tables else []
+    positional = again[0] == "embed"
+    words = ["graphcl", *again]
+    words[3:3] = [*([] if positional else ["--graph"]), origin.graph, *added]
+    command = shlex.join(words)
+    nodes = f" with nodes {_shown(options.nodes)}" if options.nodes else ""
+    how = "name the graph on the command line"
+    # What a terminal would not show, or a paste would change, is not offered for pasting.
+    if command.isprintable() and command == " ".join(command.split()) and len(command) < 2000:
+        how = f"give it yourself: {command}"
+    raise UntrustedRunError(
+        f"{run}: names the graph {_shown(origin.graph)}{nodes}, which is not read on the word of "
+        "a run that this user's key has not sealed (another user wrote it, an earlier version, or "
+        f"it was changed); if you trust it, {how}"
+    )
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= 300 else f"{text[:300]!r}…"
 
 
 def graph_fingerprint(graph: AnyGraph) -> str:
@@ -94,14 +158,17 @@ def graph_fingerprint(graph: AnyGraph) -> str:
 
 def run_tables(run: Path) -> TableOptions | None:
     """Returns the table options that a run was trained with, or None if it used no tables."""
-    text = runs.read_config(run, baselines=True).origin.tables
-    if not text:
+    return _tables(run, runs.read_config(run, baselines=True))
+
+
+def _tables(run: Path, config: runs.RunConfig) -> TableOptions | None:
+    if not config.origin.tables:
         return None
     try:
-        given = json.loads(text)
+        given = json.loads(config.origin.tables)
         lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
         return TableOptions(**given | lists)
-    except (TypeError, ValueError, AttributeError):
+    except (TypeError, ValueError, AttributeError, RecursionError):
         raise RunError(f"{run / runs.CONFIG}: [run] tables is damaged") from None
 
 

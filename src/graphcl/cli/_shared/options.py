@@ -10,6 +10,13 @@ from graphcl.errors import RecipeError
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+RunGraphOption = Annotated[
+    str | None,
+    typer.Option(
+        "--graph",
+        help="The graph that the run was trained on, as train takes it. (default: the run's graph)",
+    ),
+]
 SetOption = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a recipe key; repeatable.")
 ]

@@ -79,6 +79,21 @@ def takes_tables(command: Callable[..., None]) -> Callable[..., None]:
     return with_tables
 
 
+def as_arguments(tables: TableOptions) -> list[str]:
+    """Returns the command-line arguments that give these options."""
+    words = []
+    for name, value in tables.given().items():
+        option = "--" + name.replace("_", "-")
+        if name not in _OPTIONS:  # what the command line does not take, the run says
+            continue
+        if isinstance(value, bool):
+            words.append(option if value else f"--no-{option[2:]}")
+        else:
+            each = value if isinstance(value, tuple) else (value,)
+            words += [word for one in each for word in (option, str(one))]
+    return words
+
+
 def print_notes(report: TableReport) -> None:
     """Prints on stderr what was guessed, merged, removed and filled in."""
     for line in report.notes:

@@ -88,7 +88,7 @@ def train_baseline(
     )
     config = runs.RunConfig({}, name, trial.settings, seed=trial.seed, origin=origin)
     with runs.new_run(out, overwrite=overwrite) as folder:
-        (folder / runs.CONFIG).write_text(config.to_toml())
+        runs.write_config(folder, config)
         saved = {runs.EMBEDDINGS: trained.embeddings, runs.PREDICTIONS: trained.predictions}
         for file, array in saved.items():
             if array is not None:
