@@ -16,6 +16,7 @@ from graphcl.kernels.launching import aligned, launch
 
 _LANES = 1024  # coordinates that a program reads at a time
 _NODES = 128  # of a program of `_finish_kernel`
+MAGNIFIED = 256.0  # factor of the tables: the rounding errors of small numbers stay normal float16
 
 
 @triton.jit
@@ -25,14 +26,26 @@ def _inverse(square, tiny):  # type: ignore[no-untyped-def]
     return tl.where(norm < tiny, 0.0, 1.0 / tl.maximum(norm, tiny))
 
 
+@triton.jit
+def _unit(h, scale):  # type: ignore[no-untyped-def]
+    return (h.to(tl.float64) * scale).to(tl.float32)
+
+
 @triton.jit  # type: ignore[untyped-decorator]
-def _unit(h, scale, ROUND: tl.constexpr):  # type: ignore[no-untyped-def]
-    z = (h.to(tl.float64) * scale).to(tl.float32)
-    if ROUND:
-        # Tensor cores cut off the last 13 bits. Rounding them first makes the sums 18 times as
-        # exact.
-        z = ((z.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
-    return z
+def _store_row(  # type: ignore[no-untyped-def]
+    rows, operands, z, place, operand_place, depth, inside,
+    SPLIT: tl.constexpr, ROUND: tl.constexpr, MAGNIFIED: tl.constexpr,
+):  # fmt: skip
+    """Stores a row for the scores, in one half or two, and as the operand of the second product."""
+    large = z * MAGNIFIED
+    high = large.to(tl.float16)
+    tl.store(rows + place, high.to(rows.dtype.element_ty), mask=inside)
+    if SPLIT:
+        low = (large - high.to(tl.float32)).to(tl.float16)
+        tl.store(rows + place + depth, low.to(rows.dtype.element_ty), mask=inside)
+    if ROUND:  # tensor cores cut off the last 13 bits of a float32
+        large = ((large.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    tl.store(operands + operand_place, large.to(operands.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -44,8 +57,10 @@ def _load_pair(h_1, h_2, node, lane, stride_1, stride_2, inside):  # type: ignor
 
 @triton.jit(do_not_specialize=["nodes", "half", "width", "depth", "stride_1", "stride_2"])  # type: ignore[untyped-decorator]
 def _rows_kernel(  # type: ignore[no-untyped-def]
-    h_1, h_2, rows, inverse_norm, positives, nodes, half, width, depth, stride_1, stride_2, tiny,
-    ROUND: tl.constexpr, NODES: tl.constexpr, LANES: tl.constexpr,
+    h_1, h_2, rows, operands, inverse_norm, positives,
+    nodes, half, width, depth, stride_1, stride_2, tiny,
+    SPLIT: tl.constexpr, ROUND: tl.constexpr, MAGNIFIED: tl.constexpr,
+    NODES: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Writes both unit rows of a node, their inverse norms and their cosine; zeros for padding."""
     node = tl.program_id(0).to(tl.int64) * NODES + tl.arange(0, NODES)
@@ -64,13 +79,16 @@ def _rows_kernel(  # type: ignore[no-untyped-def]
     tl.store(inverse_norm + node, scale_1, mask=node < nodes)
     tl.store(inverse_norm + nodes + node, scale_2, mask=node < nodes)
     tl.store(positives + node, tl.sum(product, 1) * scale_1 * scale_2, mask=node < nodes)
+    stride = 2 * depth if SPLIT else depth
     for k in range(0, depth, LANES):
         inside = (row < nodes) & (k + lanes < width)
         a, b = _load_pair(h_1, h_2, row, k + lanes, stride_1, stride_2, inside)
-        a, b = _unit(a, scale_1[:, None], ROUND), _unit(b, scale_2[:, None], ROUND)
+        a, b = _unit(a, scale_1[:, None]), _unit(b, scale_2[:, None])
         inside = (row < half) & (k + lanes < depth)
-        tl.store(rows + row * depth + k + lanes, a.to(rows.dtype.element_ty), mask=inside)
-        tl.store(rows + (half + row) * depth + k + lanes, b.to(rows.dtype.element_ty), mask=inside)
+        place, operand = row * stride + k + lanes, row * depth + k + lanes
+        _store_row(rows, operands, a, place, operand, depth, inside, SPLIT, ROUND, MAGNIFIED)
+        place, operand = place + half * stride, operand + half * depth
+        _store_row(rows, operands, b, place, operand, depth, inside, SPLIT, ROUND, MAGNIFIED)
 
 
 @triton.jit
@@ -113,7 +131,7 @@ def _finish_kernel(  # type: ignore[no-untyped-def]
 def _gradient_kernel(  # type: ignore[no-untyped-def]
     h_1, h_2, pulled, inverse_norm, pulls, grad, out_1, out_2,
     nodes, half, width, depth, stride_1, stride_2, factor,
-    NODES: tl.constexpr, LANES: tl.constexpr,
+    MAGNIFIED: tl.constexpr, NODES: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Adds a node's positives to its pulls and writes the gradient of both its embeddings."""
     node = tl.program_id(0).to(tl.int64) * NODES + tl.arange(0, NODES)
@@ -126,10 +144,12 @@ def _gradient_kernel(  # type: ignore[no-untyped-def]
     for k in range(0, width, LANES):
         inside = (row < nodes) & (k + lanes < width)
         a, b = _load_pair(h_1, h_2, row, k + lanes, stride_1, stride_2, inside)
-        a, b = _unit(a, scale_1[:, None], False), _unit(b, scale_2[:, None], False)
+        a, b = _unit(a, scale_1[:, None]), _unit(b, scale_2[:, None])
         place = pulled + row * depth + k + lanes
-        along_1 += a * (tl.load(place, mask=inside, other=0.0) - pull * b)
-        along_2 += b * (tl.load(place + half * depth, mask=inside, other=0.0) - pull * a)
+        g_1 = tl.load(place, mask=inside, other=0.0) / MAGNIFIED - pull * b
+        g_2 = tl.load(place + half * depth, mask=inside, other=0.0) / MAGNIFIED - pull * a
+        along_1 += a * g_1
+        along_2 += b * g_2
     radial_1, radial_2 = tl.sum(along_1, 1)[:, None], tl.sum(along_2, 1)[:, None]
     common = tl.load(grad).to(tl.float64) * factor
     factor_1 = (common * scale_1).to(tl.float32)[:, None]
@@ -137,37 +157,43 @@ def _gradient_kernel(  # type: ignore[no-untyped-def]
     for k in range(0, width, LANES):
         inside = (row < nodes) & (k + lanes < width)
         a, b = _load_pair(h_1, h_2, row, k + lanes, stride_1, stride_2, inside)
-        a, b = _unit(a, scale_1[:, None], False), _unit(b, scale_2[:, None], False)
+        a, b = _unit(a, scale_1[:, None]), _unit(b, scale_2[:, None])
         place = pulled + row * depth + k + lanes
-        g_1 = tl.load(place, mask=inside, other=0.0) - pull * b
-        g_2 = tl.load(place + half * depth, mask=inside, other=0.0) - pull * a
+        g_1 = tl.load(place, mask=inside, other=0.0) / MAGNIFIED - pull * b
+        g_2 = tl.load(place + half * depth, mask=inside, other=0.0) / MAGNIFIED - pull * a
         d_1 = (g_1 - radial_1 * a) * factor_1  # the length of h does not change z
         d_2 = (g_2 - radial_2 * b) * factor_2
         tl.store(out_1 + row * width + k + lanes, d_1.to(out_1.dtype.element_ty), mask=inside)
         tl.store(out_2 + row * width + k + lanes, d_2.to(out_2.dtype.element_ty), mask=inside)
 
 
-def write_rows(h_1: Tensor, h_2: Tensor, rows: Tensor, *, rounded: bool) -> tuple[Tensor, Tensor]:
-    """Writes the table of unit rows; returns inverse norms ``[2m]`` and cosines ``[m]``, float64.
+def write_rows(
+    h_1: Tensor, h_2: Tensor, rows: Tensor, operands: Tensor, *, rounded: bool
+) -> tuple[Tensor, Tensor]:
+    """Writes the tables of unit rows; returns inverse norms ``[2m]`` and cosines ``[m]``, float64.
+
+    Both tables have first views, padding, second views, padding, all `MAGNIFIED`.
 
     Args:
         h_1: embeddings of the first view, ``[m, d]``.
         h_2: embeddings of the second view.
-        rows: the table ``[2 · padded m, padded d]``: first views, padding, second views, padding.
-        rounded: round to what a tensor core reads of a float32.
+        rows: ``[2 · padded m, padded d]`` in float16; or twice as wide, and the rounding error of
+            the left half is stored in the right one.
+        operands: ``[2 · padded m, padded d]`` in any type.
+        rounded: round `operands` to what a tensor core reads of a float32.
     """
     h_1, h_2 = (h if h.stride(1) == 1 else h.contiguous() for h in (h_1, h_2))
-    (nodes, width), (both, depth) = h_1.shape, rows.shape
+    (nodes, width), (both, depth) = h_1.shape, operands.shape
     inverse_norm = h_1.new_empty(2 * nodes, dtype=torch.float64)
     positives = h_1.new_empty(nodes, dtype=torch.float64)
     together, lanes = _shape(depth, on_gpu=h_1.is_cuda)
     launch(
         _rows_kernel,
         (triton.cdiv(both // 2, together),),
-        (h_1, h_2, rows, inverse_norm, positives, nodes, both // 2, width, depth,
+        (h_1, h_2, rows, operands, inverse_norm, positives, nodes, both // 2, width, depth,
          h_1.stride(0), h_2.stride(0), _tiny(h_1.dtype)),
-        (rounded, together, lanes),
-        kind=_kind(h_1, h_2, rows),
+        (rows.shape[1] > depth, rounded, MAGNIFIED, together, lanes),
+        kind=_kind(h_1, h_2, rows, operands),
         num_warps=4,
     )  # fmt: skip
     return inverse_norm, positives
@@ -218,7 +244,7 @@ def gradient(
         (triton.cdiv(nodes, together),),
         (h_1, h_2, pulled, inverse_norm, pulls, grad, out_1, out_2,
          nodes, both // 2, width, depth, h_1.stride(0), h_2.stride(0), factor),
-        (together, lanes),
+        (MAGNIFIED, together, lanes),
         kind=_kind(h_1, h_2, grad),
         num_warps=4,
     )  # fmt: skip

@@ -51,11 +51,22 @@ def _load_weights(weights, tile, tiles, nodes, other, SIDE: tl.constexpr):  # ty
     return tl.load(weights + second * nodes + node, mask=node < nodes, other=other)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _columns(k, depth, SPLIT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Returns where a product's operands are in both tables.
+
+    SPLIT tables [high | low] are multiplied as high·high + low·high + high·low.
+    """
+    if SPLIT:
+        return tl.where(k < 2 * depth, k, k - 2 * depth), tl.where(k < depth, k, k - depth)
+    return k, k
+
+
 @triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
 def sums_kernel(  # type: ignore[no-untyped-def]
     z, other, partials, top, left, nodes, others, tiles, columns, height, width, depth, scale,
-    OWN: tl.constexpr, COLD: tl.constexpr,
-    DOT: tl.constexpr, SIDE: tl.constexpr, DEPTH: tl.constexpr,
+    factor, OWN: tl.constexpr, COLD: tl.constexpr,
+    SPLIT: tl.constexpr, SIDE: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Sums E over each tile of a block: by row and, for OWN rows, by column, as E is symmetric.
 
@@ -71,10 +82,11 @@ def sums_kernel(  # type: ignore[no-untyped-def]
         row, column = _place(tile, height, OWN)
         here, there = top + row, left + column
         scores = tl.zeros((SIDE, SIDE), tl.float32)
-        for k in range(0, depth, DEPTH):
-            a, b = z.load([here * SIDE, k]), other.load([there * SIDE, k])
-            scores = tl.dot(a, b.T, scores, input_precision=DOT)
-        scores *= scale
+        for k in range(0, 3 * depth if SPLIT else depth, DEPTH):
+            k_here, k_there = _columns(k, depth, SPLIT)
+            a, b = z.load([here * SIDE, k_here]), other.load([there * SIDE, k_there])
+            scores = tl.dot(a, b.T, scores)
+        scores *= factor
         i, _ = _nodes_of(here, tiles, SIDE)
         j, _ = _nodes_of(there, columns, SIDE)
         excluded = OWN & ((here == there) | (here + tiles == there))
@@ -99,22 +111,22 @@ def sums_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _both(scores, r_row, r_column, scale, COLD: tl.constexpr):  # type: ignore[no-untyped-def]
+def _both(scores, r_row, r_column, scale, factor, COLD: tl.constexpr):  # type: ignore[no-untyped-def]
     """Returns P + P^T of a tile."""
     if COLD:  # P <= 1; the minimum keeps padding, where z is 0, from overflowing
-        sums = tl.exp2(tl.minimum(scores * scale - r_row[:, None], 0.0))
-        sums += tl.exp2(tl.minimum(scores * scale - r_column[None, :], 0.0))
+        sums = tl.exp2(tl.minimum(scores * factor - r_row[:, None], 0.0))
+        sums += tl.exp2(tl.minimum(scores * factor - r_column[None, :], 0.0))
     else:
-        sums = tl.exp2(scores * scale - scale) * (r_row[:, None] + r_column[None, :])
+        sums = tl.exp2(scores * factor - scale) * (r_row[:, None] + r_column[None, :])
     return sums
 
 
 @triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
 def weights_kernel(  # type: ignore[no-untyped-def]
     z, other, weights, r, r_other,
-    top, left, nodes, others, tiles, columns, height, count, depth, scale,
+    top, left, nodes, others, tiles, columns, height, count, depth, scale, factor,
     OWN: tl.constexpr, DIAGONAL: tl.constexpr, COLD: tl.constexpr, ROUND: tl.constexpr,
-    DOT: tl.constexpr, SIDE: tl.constexpr, DEPTH: tl.constexpr,
+    SPLIT: tl.constexpr, SIDE: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Stores P_ij + P_ji for each tile of a block; in a diagonal block also its mirror image.
 
@@ -126,12 +138,13 @@ def weights_kernel(  # type: ignore[no-untyped-def]
         row, column = _place(tile, height, DIAGONAL)
         here, there = top + row, left + column
         scores = tl.zeros((SIDE, SIDE), tl.float32)
-        for k in range(0, depth, DEPTH):
-            a, b = z.load([here * SIDE, k]), other.load([there * SIDE, k])
-            scores = tl.dot(a, b.T, scores, input_precision=DOT)
+        for k in range(0, 3 * depth if SPLIT else depth, DEPTH):
+            k_here, k_there = _columns(k, depth, SPLIT)
+            a, b = z.load([here * SIDE, k_here]), other.load([there * SIDE, k_there])
+            scores = tl.dot(a, b.T, scores)
         of_row = _load_weights(r, here, tiles, nodes, none, SIDE)
         of_column = _load_weights(r_other, there, columns, others, none, SIDE)
-        sums = _both(scores, of_row, of_column, scale, COLD)
+        sums = _both(scores, of_row, of_column, scale, factor, COLD)
         if OWN:
             excluded = (here == there) | (here + tiles == there)
             distance = tl.where(excluded, 0, 2 * SIDE)
@@ -148,8 +161,8 @@ def weights_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
 def narrow_pull_kernel(  # type: ignore[no-untyped-def]
-    z, other, partials, r, r_other, nodes, others, tiles, columns, count, scale,
-    OWN: tl.constexpr, COLD: tl.constexpr, OPERAND: tl.constexpr,
+    z, other, operands, partials, r, r_other, nodes, others, tiles, columns, count, scale, factor,
+    OWN: tl.constexpr, COLD: tl.constexpr,
     SIDE: tl.constexpr, DEPTH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Sums (P_ij + P_ji) z_j over a part of the columns; a pair's weight is never stored.
@@ -173,18 +186,20 @@ def narrow_pull_kernel(  # type: ignore[no-untyped-def]
         if OWN:
             there = k + tl.where(k >= first, skip, 0) + tl.where(k >= second, skip, 0)
         b = other.load([there * WIDE, 0])
-        scores = tl.dot(a, b.T, input_precision="tf32")
+        scores = tl.dot(a, b.T)
         of_column = _load_weights(r_other, there, columns * RATIO, others, none, WIDE)
-        sums = _both(scores, of_row, of_column, scale, COLD)
-        total = tl.dot(sums.to(OPERAND), b.to(OPERAND), total)
+        sums = _both(scores, of_row, of_column, scale, factor, COLD)
+        c = operands.load([there * WIDE, 0])
+        total = tl.dot(sums.to(c.dtype), c, total)
     if OWN:
         lanes, wide = tl.arange(0, SIDE), tl.arange(0, WIDE)
         for k in range(0, tl.where(part == 0, 2 * RATIO, 0)):
             there = first + k + tl.where(k >= RATIO, (tiles - 1) * RATIO, 0)
             b = other.load([there * WIDE, 0])
-            scores = tl.dot(a, b.T, input_precision="tf32")
+            scores = tl.dot(a, b.T)
             of_column = _load_weights(r_other, there, columns * RATIO, others, none, WIDE)
-            sums = _both(scores, of_row, of_column, scale, COLD)
+            sums = _both(scores, of_row, of_column, scale, factor, COLD)
             sums = tl.where(lanes[:, None] != (k % RATIO) * WIDE + wide[None, :], sums, 0.0)
-            total = tl.dot(sums.to(OPERAND), b.to(OPERAND), total)
+            c = operands.load([there * WIDE, 0])
+            total = tl.dot(sums.to(c.dtype), c, total)
     partials.store([(part * tl.num_programs(0) + here) * SIDE, 0], total)

@@ -31,7 +31,6 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import torch
-import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -46,25 +45,29 @@ Precision = Literal["bf16", "tf32", "float32"]
 class _Tile(NamedTuple):
     """How the kernels compute a tile of `SIDE` x `SIDE` scores."""
 
-    dtype: torch.dtype
-    dot: str  # Triton's input_precision
-    programs: int  # on one multiprocessor
-    num_warps: int
-    sums: tuple[int, int]  # of `_sums_kernel`: coordinates at a time, and pipeline stages
-    weights: tuple[int, int]  # of `_weights_kernel`
+    dtype: torch.dtype  # of the operands of the second product
+    split: bool  # scores of two halves of a row
+    sums: tuple[int, int]  # of `sums_kernel`: coordinates at a time, and pipeline stages
+    weights: tuple[int, int]  # of `weights_kernel`
 
 
-# TFLOP/s of the two kernels on an H200 at d = 512: bf16 624 and 476 (cuBLAS: 655 for the same
-# scores), tf32 318 and 184, float32 77 and 76. A 128 x 256 tile leaves room for only one program
-# per multiprocessor, so nothing is multiplied while it takes exponentials: 470 and 456. So does a
-# (64, 3) pipeline of the second kernel, which stages its result in shared memory: 362. float32 as
-# three tf32 products is as exact as float32 arithmetic (errors of 4e-8 and 6e-7 against float64 for
-# both) and takes 1.5 ms instead of 3.5 ms at n = 5,416.
+# float16 keeps 11 bits of a number, as tf32 does, at the speed of bfloat16, which keeps 8; the
+# numbers of a unit row fit into its range. The error of a row's 8 bits would be the same in all its
+# scores and so not average out: in bf16 the gradient at a temperature of 0.07 and 20,000 nodes was
+# off by 6e-3 at d = 513 and by 1.3e-2 at d = 128, where the views were identical. Weights of pairs
+# can be tiny and need the range of bfloat16. A second half holds the error of the first; three
+# products of halves are as exact as float32.
+#
+# TFLOP/s on an H200 at d = 512 in 16 bits: 624 and 476 (cuBLAS: 655 for the same scores). A 128 x
+# 256 tile leaves room for only one program per multiprocessor, so nothing is multiplied while it
+# takes exponentials: 470 and 456. So does a (64, 3) pipeline of the second kernel, which stages its
+# result in shared memory: 362.
 _TILES = {
-    "bf16": _Tile(torch.bfloat16, "tf32", 2, num_warps=4, sums=(64, 3), weights=(32, 5)),
-    "tf32": _Tile(torch.float32, "tf32", 2, num_warps=4, sums=(32, 3), weights=(32, 3)),
-    "float32": _Tile(torch.float32, "tf32x3", 1, num_warps=8, sums=(32, 3), weights=(32, 3)),
+    "bf16": _Tile(torch.bfloat16, False, sums=(64, 3), weights=(32, 5)),
+    "tf32": _Tile(torch.float32, True, sums=(64, 3), weights=(32, 3)),
+    "float32": _Tile(torch.float32, True, sums=(64, 3), weights=(32, 3)),
 }
+_WARPS, _PROGRAMS = 4, 2  # of a program; programs of a multiprocessor
 SIDE = 128
 DEPTH = 64  # tables are padded to a multiple of this width
 # Rows of a bf16 block, which takes 143 MB: at d = 512, cuBLAS then has one 128 x 256 tile for each
@@ -74,10 +77,6 @@ DEPTH = 64  # tables are padded to a multiple of this width
 _BLOCK = 8448
 _SMALL_BLOCK = 6656
 COLD = 0.025  # temperature: the largest r_i is e^(2 / 0.025) = 5e34
-# Up to this width, scores are computed in the next better precision. The rounding of a row's few
-# numbers does not average out: at d = 64 and a temperature of 0.07, errors of the gradient would be
-# 5e-3 in bf16 and 7e-4 in tf32 (against 7e-4 and 8e-5 at d = 513), and there it costs little.
-_FEW = {"bf16": 64, "tf32": 128}
 _NARROW = 128  # up to this width one kernel computes a tile's weights and multiplies them
 _NARROW_PARTS = 8  # of the columns: enough programs for a GPU on small graphs
 _LOG2E = math.log2(math.e)
@@ -89,40 +88,42 @@ class FusedPairs:
 
     def __init__(self, h_1: Tensor, h_2: Tensor, temperature: float, precision: Precision) -> None:
         self.nodes, self._precision, self._temperature = len(h_1), precision, temperature
-        scores = precision
-        if h_1.shape[1] <= _FEW.get(precision, 0):
-            scores = "tf32" if precision == "bf16" else "float32"
-        self._tile, self._cold = _TILES[scores], temperature < COLD
+        self._tile, self._cold = _TILES[precision], temperature < COLD
         self._scale = _LOG2E / temperature
-        # Triton's interpreter, on a CPU, neither rounds to bf16 nor multiplies it.
-        dtype = self._tile.dtype if h_1.is_cuda else torch.float32
-        self.rows = h_1.new_empty(self.shape(len(h_1), h_1.shape[1]), dtype=dtype)
+        self._factor = self._scale / ends.MAGNIFIED**2  # of a score of two magnified rows
+        self._depth = math.ceil(h_1.shape[1] / DEPTH) * DEPTH
+        # Triton's interpreter, on a CPU, is slow with float16 and does not multiply bfloat16.
+        scored, multiplied = torch.float16, self._tile.dtype
+        if not h_1.is_cuda:
+            scored = multiplied = torch.float32
+        shape = self.shape(len(h_1))
+        self.rows = h_1.new_empty(shape, dtype=scored)
+        self._operands = h_1.new_empty((shape[0], self._depth), dtype=multiplied)
         self._inverse_norm, self._positives = ends.write_rows(
-            h_1, h_2, self.rows, rounded=scores == "tf32"
+            h_1, h_2, self.rows, self._operands, rounded=precision == "tf32"
         )
         if not h_1.is_cuda:
-            self.rows = self.rows.to(self._tile.dtype).float()
+            self._operands = self._operands.to(self._tile.dtype).float()
         self._sums = self._pulled = self._weights = self._pulls = h_1.new_empty(0)
 
     def travelling(self) -> Tensor:
         """Returns what other processes need of this one's rows."""
         return self.rows
 
-    def shape(self, nodes: int, width: int | None = None) -> tuple[int, int]:
+    def shape(self, nodes: int) -> tuple[int, int]:
         """Returns the shape of `travelling` of a process with so many nodes."""
-        width = self.rows.shape[1] if width is None else math.ceil(width / DEPTH) * DEPTH
-        return 2 * math.ceil(nodes / SIDE) * SIDE, width
+        return 2 * math.ceil(nodes / SIDE) * SIDE, self._depth * (2 if self._tile.split else 1)
 
     def release(self) -> tuple[Tensor, ...]:
         """Returns the tensors that the backward pass needs, and forgets all."""
-        kept = (self.rows, self._inverse_norm, self._weights, self._pulls)
+        kept = (self.rows, self._operands, self._inverse_norm, self._weights, self._pulls)
         self._sums = self._pulled = self._positives = self._inverse_norm.new_empty(0)
-        self.rows = self._inverse_norm = self._weights = self._pulls = self._sums
+        self.rows = self._operands = self._inverse_norm = self._weights = self._pulls = self._sums
         return kept
 
     def restore(self, *kept: Tensor) -> None:
         """Puts back what `release` returned."""
-        self.rows, self._inverse_norm, self._weights, self._pulls = kept
+        self.rows, self._operands, self._inverse_norm, self._weights, self._pulls = kept
 
     def sum_own(self) -> None:
         """Adds the pairs of own rows to the sums."""
@@ -162,12 +163,13 @@ class FusedPairs:
     def pull_own(self) -> None:
         """Begins the gradient with the pairs of own rows."""
         if self._narrow:
-            self._pulled = self._narrow_pull(self.rows, self._weights, self.nodes, own=True)
+            arguments = (self.rows, self._operands, self._weights, self.nodes)
+            self._pulled = self._narrow_pull(*arguments, own=True)
             return
-        self._pulled = torch.empty_like(self.rows, dtype=torch.float32)
+        operands = self._operands
+        self._pulled = torch.empty_like(operands, dtype=torch.float32)
         blocks = _blocks(len(self.rows), len(self.rows), self._tile)
-        operands = self._operands(self.rows)
-        buffer = self.rows.new_empty(max(stop - start for start, stop in blocks) ** 2)
+        buffer = operands.new_empty(max(stop - start for start, stop in blocks) ** 2)
         with _float32_products(self._precision):
             for first, (start, stop) in enumerate(blocks):
                 for left, right in blocks[first:]:
@@ -181,13 +183,14 @@ class FusedPairs:
     def pull_other(self, other: Tensor, weights: Tensor, nodes: int) -> None:
         """Adds the pairs of own rows and those of another process, with its `weights`."""
         if self._narrow:
-            self._pulled += self._narrow_pull(other, weights, nodes, own=False)
+            arguments = (other, self._operands_of(other), weights, nodes)
+            self._pulled += self._narrow_pull(*arguments, own=False)
             return
         rows = _blocks(len(self.rows), len(other), self._tile)
         columns = _blocks(len(other), len(other), self._tile)
         heights, widths = ([stop - start for start, stop in part] for part in (rows, columns))
-        operands = self._operands(other)
-        buffer = self.rows.new_empty(max(heights) * max(widths))
+        operands = self._operands_of(other)
+        buffer = operands.new_empty(max(heights) * max(widths))
         with _float32_products(self._precision):
             for start, stop in rows:
                 for left, right in columns:
@@ -206,13 +209,17 @@ class FusedPairs:
 
     @property
     def _narrow(self) -> bool:
-        return self._precision == "bf16" and self.rows.shape[1] <= _NARROW
+        return self._precision == "bf16" and self._depth <= _NARROW
 
-    def _operands(self, rows: Tensor) -> Tensor:
-        """Returns rows as the products with the weights need them."""
-        if self._precision != "tf32" or self._tile is _TILES["tf32"]:
-            return rows
-        return rows.view(torch.int32).add(0x1000).bitwise_and_(-0x2000).view(torch.float32)
+    def _operands_of(self, other: Tensor) -> Tensor:
+        """Returns rows of another process as the second product needs them."""
+        if not self._tile.split:
+            return other.to(self._operands.dtype)
+        high, low = other[:, : self._depth], other[:, self._depth :]
+        both = high.float().add_(low)
+        if self._precision == "tf32":  # as tensor cores read it, but rounded
+            both.view(torch.int32).add_(0x1000).bitwise_and_(-0x2000)
+        return both
 
     def _add_sums(
         self, other: Tensor, partials: Tensor,
@@ -223,14 +230,14 @@ class FusedPairs:
         rows = _tiles(self.rows, SIDE, depth)
         launch(
             kernels.sums_kernel,
-            _grid(tiles, tile, other.device),
+            _grid(tiles, other.device),
             (rows, rows if own else _tiles(other, SIDE, depth), partials,
              start // SIDE, left // SIDE, self.nodes, nodes,
              len(self.rows) // (2 * SIDE), len(other) // (2 * SIDE),
-             height, width, other.shape[1], self._scale),
-            (own, self._cold, tile.dot, SIDE, depth),
+             height, width, self._depth, self._scale, self._factor),
+            (own, self._cold, tile.split, SIDE, depth),
             kind=(other.device, other.dtype),
-            num_warps=tile.num_warps,
+            num_warps=_WARPS,
             num_stages=stages,
         )  # fmt: skip
 
@@ -257,14 +264,14 @@ class FusedPairs:
         rows = _tiles(self.rows, SIDE, depth)
         launch(
             kernels.weights_kernel,
-            _grid(count, tile, other.device),
+            _grid(count, other.device),
             (rows, rows if own else _tiles(other, SIDE, depth), _tiles(block, SIDE, SIDE),
              self._weights, weights, start // SIDE, left // SIDE, self.nodes, nodes,
              len(self.rows) // (2 * SIDE), len(other) // (2 * SIDE),
-             height, count, other.shape[1], self._scale),
-            (own, diagonal, self._cold, self._precision == "tf32", tile.dot, SIDE, depth),
+             height, count, self._depth, self._scale, self._factor),
+            (own, diagonal, self._cold, self._precision == "tf32", tile.split, SIDE, depth),
             kind=(other.device, other.dtype),
-            num_warps=tile.num_warps,
+            num_warps=_WARPS,
             num_stages=stages,
         )  # fmt: skip
 
@@ -276,7 +283,9 @@ class FusedPairs:
         else:
             torch.addmm(total, left, right, beta=1 - fresh, out=total)
 
-    def _narrow_pull(self, other: Tensor, weights: Tensor, nodes: int, *, own: bool) -> Tensor:
+    def _narrow_pull(
+        self, other: Tensor, operands: Tensor, weights: Tensor, nodes: int, *, own: bool
+    ) -> Tensor:
         wide, warps, stages = NARROW
         width, tiles, columns = other.shape[1], len(self.rows) // SIDE, len(other) // wide
         columns -= 2 * (SIDE // wide) if own else 0
@@ -288,9 +297,10 @@ class FusedPairs:
             kernels.narrow_pull_kernel,
             (tiles, parts),
             (_tiles(self.rows, SIDE, width), _tiles(other, wide, width),
-             _tiles(partials, SIDE, width), self._weights, weights, self.nodes, nodes,
-             len(self.rows) // (2 * SIDE), len(other) // (2 * SIDE), count, self._scale),
-            (own, self._cold, tl.bfloat16 if other.is_cuda else tl.float32, SIDE, width, wide),
+             _tiles(operands, wide, width), _tiles(partials, SIDE, width),
+             self._weights, weights, self.nodes, nodes, len(self.rows) // (2 * SIDE),
+             len(other) // (2 * SIDE), count, self._scale, self._factor),
+            (own, self._cold, SIDE, width, wide),
             kind=(other.device, other.dtype),
             num_warps=warps,
             num_stages=stages,
@@ -313,9 +323,9 @@ def _blocks(rows: int, others: int, tile: _Tile) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def _grid(tiles: int, tile: _Tile, device: torch.device) -> tuple[int]:
+def _grid(tiles: int, device: torch.device) -> tuple[int]:
     """Returns the number of programs; each loads its next tile while it sums the last."""
-    return (min(tiles, tile.programs * _multiprocessors(device)),)
+    return (min(tiles, _PROGRAMS * _multiprocessors(device)),)
 
 
 @cache
