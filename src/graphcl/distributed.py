@@ -171,6 +171,8 @@ def gather_rows(rows: Tensor, share: Share, count: int) -> Tensor:
 
 def gather_tables(table: Tensor, share: Share) -> Tensor:
     """Returns the tables of all processes, ``[world, *shape]``; all must have one shape."""
+    if share.world == 1:
+        return table[None]
     every = table.new_empty(share.world, *table.shape)
     dist.all_gather(list(every), table.contiguous())
     return every
