@@ -154,8 +154,8 @@ def test_it_is_one_part_for_one_group(graph):
     part = part_of(graph, Share(0, 2))
     with pytest.raises(ParameterError, match="share must be Share"):
         next(part.epoch(0, 0, perturbation=DROP, share=Share(0, 3)))
+    derived = Derived(DropEdges(0.1), DropFeatures(0.1))
     with pytest.raises(ParameterError, match="perturbation must be DropBoth; got 'Derived'"):
-        derived = Derived(DropEdges(0.1), DropFeatures(0.1))
         next(part.epoch(0, 0, perturbation=derived, share=Share(0, 2)))
     with pytest.raises(ParameterError, match="the nodes must be as many as the 61 processes"):
         part_of(graph, Share(0, 61))

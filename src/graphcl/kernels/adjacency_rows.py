@@ -2,9 +2,9 @@ r"""Some rows of an adjacency, for a process that encodes these nodes and no oth
 
 Mean pooling of own rows needs the rows of their neighbours, which other processes hold. So it first
 gathers the table that is pooled; the columns of the pattern are places in the gathered table. The
-backward pass is the same with other values, since the pattern is symmetric: own rows of
-:math:`\hat A^\top G` are own rows of A + I times the gathered :math:`\check D^{-1} G`. Each sum has
-the terms and the order that it has in one process.
+backward pass does the same, since the pattern is symmetric: own rows of :math:`\hat A^\top G` are
+own rows of A + I times the gathered :math:`\check D^{-1} G`. Each sum has the terms and the order
+that it has in one process.
 
 Wide tables are gathered and pooled in slabs of columns. Then what a process holds of the others'
 rows has a bound, and is gone after the product.
@@ -27,7 +27,7 @@ from graphcl.kernels.adjacency import (
 )
 from graphcl.kernels.buffers import empty
 
-SLAB_ELEMENTS = 1 << 23  # gathered at a time: 32 MB
+SLAB_ELEMENTS = 1 << 22  # gathered at a time: 16 MB
 LEAST_WIDTH = 16  # columns of a slab; a row of it is one line of a cache
 
 
@@ -124,30 +124,26 @@ class AdjacencyRows(Adjacency):
         own = 1 if self.self_weight is None else self.self_weight[:, None]
         return 1 / (csr_matmul(self.indptr, self.indices, self.weight, ones) + own)
 
-    @cached_property
-    def _transposed_weight(self) -> Tensor:
-        every = self.gathering.gather(self.inverse_degree)
-        return self.looped_weight * every[self.looped.indices, 0]
-
     def pool(self, h: Tensor) -> Tensor:
         """Returns own rows of Â H from own rows of H; all processes call it together."""
         return self._gathered_product(self._mean_weight, h)
 
     def pool_transposed(self, h: Tensor) -> Tensor:
         """Returns own rows of Âᵀ H from own rows of H; all processes call it together."""
-        return self._gathered_product(self._transposed_weight, h)
+        # Each process scales its rows before they are gathered, so nobody needs others' degrees.
+        return self._gathered_product(self.looped_weight, h, self.inverse_degree)
 
-    def _gathered_product(self, values: Tensor, h: Tensor) -> Tensor:
-        pattern, columns = self.looped, h.shape[1]
+    def _gathered_product(self, values: Tensor, h: Tensor, scale: Tensor | None = None) -> Tensor:
+        out = empty(tuple(h.shape), h)
         width = max(LEAST_WIDTH, SLAB_ELEMENTS // self.gathering.places)
-        if width >= columns:
-            table = self.gathering.gather(h)
-            return csr_matmul(pattern.indptr, pattern.indices, values, table)
-        out = empty((len(h), columns), h)
-        for start in range(0, columns, width):
+        for start in range(0, h.shape[1], width):
             slab = slice(start, start + width)
-            table = self.gathering.gather(h[:, slab])
-            out[:, slab] = csr_matmul(pattern.indptr, pattern.indices, values, table)
+            part = h[:, slab] if scale is None else h[:, slab] * scale
+            table = self.gathering.gather(part)
+            product = csr_matmul(self.looped.indptr, self.looped.indices, values, table)
+            if width >= h.shape[1]:
+                return product
+            out[:, slab] = product
         return out
 
 
