@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -5,7 +7,7 @@ import torch
 
 from graphcl.errors import ParameterError
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.tensors import graph_tensors
+from graphcl.graphs.tensors import feature_tensor, graph_tensors
 
 CPU = torch.device("cpu")
 
@@ -23,3 +25,21 @@ def test_row_scaling(graph):
     assert (first[3] == 0).all()
     with pytest.raises(ParameterError, match="feature_scaling must be none or row"):
         graph_tensors(graph, device=CPU, feature_scaling="max")
+
+
+@pytest.mark.parametrize("scaling", ["none", "row"])
+@pytest.mark.parametrize("kind", ["float32", "float16", "int8", "sparse"])
+def test_some_rows_of_features_are_those_of_all(graph, tmp_path, kind, scaling):
+    if kind == "sparse":
+        holey = scipy.sparse.csr_array(np.maximum(graph.x, 0))
+        given = dataclasses.replace(graph, x=holey)
+    else:
+        graph.save(tmp_path / "store", features=kind)
+        given = Graph.open(tmp_path / "store")
+    every, some = (
+        feature_tensor(given, device=CPU, feature_scaling=scaling, rows=rows)
+        for rows in (slice(None), slice(13, 40))
+    )
+    if kind == "sparse":
+        every, some = every.to_dense(), some.to_dense()
+    assert torch.equal(some, every[13:40])

@@ -47,7 +47,7 @@ def test_edges_have_the_numbers_of_the_whole_graph(name):
 
 
 @pytest.mark.parametrize("pool", [mean_pool, mean_pool_elu])
-@pytest.mark.parametrize("slab", [1, 1 << 22])
+@pytest.mark.parametrize("slab", [1, 1 << 21])
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_own_rows_are_pooled_as_in_the_whole_graph(world, name, slab, pool, monkeypatch, generator):

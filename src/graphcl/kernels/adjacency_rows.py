@@ -27,7 +27,7 @@ from graphcl.kernels.adjacency import (
 )
 from graphcl.kernels.buffers import empty
 
-SLAB_ELEMENTS = 1 << 22  # gathered at a time: 16 MB
+SLAB_ELEMENTS = 1 << 21  # gathered at a time: 8 MB
 LEAST_WIDTH = 16  # columns of a slab; a row of it is one line of a cache
 
 
