@@ -84,8 +84,8 @@ class FullGraph:
     the encoder runs once per view instead of once per node.
 
     In a group of processes each encodes the same views of the whole graph and takes its share of
-    the rows: the loss is divided among them, the encoder is not. `DividedGraph` divides both; this
-    class is for encoders and perturbations that need the whole graph.
+    the rows: the loss is divided among them, the encoder is not. `graphcl.training.DividedGraph`
+    divides both, for encoders and perturbations that allow it.
 
     Args:
         x: features, on the device that trains.
