@@ -1,11 +1,15 @@
-"""1, 2 and 4 processes on the loopback, by gloo: the same loss, gradients, batches and weights."""
+"""1 to 4 processes on the loopback, by gloo: the same loss, gradients, batches and weights."""
 
+import dataclasses
 import json
 import multiprocessing
+import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 import torch.distributed as dist
 
@@ -13,6 +17,7 @@ from graphcl.distributed import (
     ALONE,
     Share,
     any_of,
+    beside,
     choose_backends,
     current_share,
     fill_rows,
@@ -21,20 +26,43 @@ from graphcl.distributed import (
 )
 from graphcl.embedding import embed_graph
 from graphcl.estimator import GraphCL
+from graphcl.kernels.adjacency import Adjacency, mean_pool
 from graphcl.losses import nt_xent
 from graphcl.losses.nt_xent import nt_xent_across
 from graphcl.recipes import load_recipe
+from graphcl.training import Checkpoints, DividedGraph
+from graphcl.training.checkpoints import StoppedError
 from tests.conftest import random_collection, random_graph
+from tests.kernels.test_adjacency_rows import both, with_weights
 
-WORLDS = (1, 2, 4)
+WORLDS = (1, 2, 3, 4)
 NODES, DIM = 41, 6  # 41 rows: shares of two sizes
 TEMPERATURES = (0.5, 0.001)  # the second is too small for bounded exponents
 
+
+def sparse_graph():
+    graph = random_graph(2)
+    return dataclasses.replace(graph, x=scipy.sparse.csr_array(np.maximum(graph.x, 0)))
+
+
+def weighted_graph():
+    return with_weights(random_graph(1))
+
+
+RESIDUAL = {"encoder": "residual", "layers": 3}
 MODES = {
     "whole": (random_graph, {}),
     "minibatches": (random_graph, {"batch_nodes": 16}),
-    "sampled": (random_graph, {"mode": "sampled", "batch_nodes": 16, "fan_out": 3}),
+    "narrow": (random_graph, {"dim": 8}),  # multiplied before it is pooled
+    "residual": (random_graph, RESIDUAL),
+    "sparse": (sparse_graph, {"feature_scaling": "row"}),
+    "sparse minibatches": (sparse_graph, {"batch_nodes": 25, **RESIDUAL}),
+    "weighted": (weighted_graph, {}),
+    "weighted minibatches": (weighted_graph, {"batch_nodes": 25, **RESIDUAL}),
     "several": (random_collection, {}),
+    "several in minibatches": (random_collection, {"batch_nodes": 20, **RESIDUAL}),
+    "repeated": (random_graph, {"encoder": "gcn"}),  # states no layers: every process encodes all
+    "sampled": (random_graph, {"mode": "sampled", "batch_nodes": 16, "fan_out": 3}),
 }
 
 
@@ -45,9 +73,8 @@ def embeddings(dtype):
 
 
 def recipe_of(**changes):
-    return load_recipe("default").with_values(
-        dim=16, epochs=2, feature_scaling="none", learning_rate=0.01, **changes
-    )
+    settings = {"dim": 16, "epochs": 2, "feature_scaling": "none", "learning_rate": 0.01}
+    return load_recipe("default").with_values(**settings | changes)
 
 
 def loss_and_gradient(dtype, temperature, share):
@@ -58,9 +85,46 @@ def loss_and_gradient(dtype, temperature, share):
     return loss.detach(), h.grad.transpose(0, 1).contiguous()
 
 
-def work(share):
+def pooled_and_gradient(share):
+    """Returns own rows of a mean over neighbours, and of its gradient, in both copies."""
+    graph = weighted_graph()
+    h, weight = torch.randn(2, 2 * graph.num_nodes, 5, generator=torch.Generator().manual_seed(0))
+    if share.world == 1:
+        csr = (graph.indptr, graph.indices, graph.edge_weight)
+        adjacency, rows = Adjacency.from_csr(*csr, device=torch.device("cpu")).twice(), slice(None)
+    else:
+        part = DividedGraph.of(graph, share=share, device=torch.device("cpu"))
+        adjacency, rows = part.adjacency, part.division.own
+    own = both(h, rows).requires_grad_()
+    pooled = mean_pool(own, adjacency)
+    (pooled * both(weight, rows)).sum().backward()
+    halves = torch.cat([*pooled.detach().chunk(2), *own.grad.chunk(2)], dim=1)
+    return gather_rows(halves, share, graph.num_nodes)
+
+
+def resumed(share, folder):
+    """Returns the weights of a training that was stopped and goes on.
+
+    Two and four processes go on from their own checkpoint, one and three from that of four.
+    """
+    make, changes = MODES["minibatches"]
+    model = GraphCL(recipe_of(**changes), device="cpu")
+    asked = iter([False] * 5 + [True])
+    begun = folder / f"begun-by-{2 if share.world == 2 else 4}"
+    if share.world in (2, 4):
+        with pytest.raises(StoppedError, match="epoch 2, step 1"):
+            model.fit(make(), checkpoints=Checkpoints(begun, stop=lambda: next(asked)))
+    copied = folder / f"gone-on-by-{share.world}"
+    if share.first:  # which alone looks at files
+        shutil.copytree(begun, copied)
+    return model.fit(make(), checkpoints=copied, resume=True).encoder_.state_dict()
+
+
+def work(share, folder):
     """What every process computes; the parts that are split are put together again."""
-    found = {}
+    found = {"pooled": pooled_and_gradient(share)}
+    for key, weight in resumed(share, folder).items():
+        found[f"resumed/{key}"] = weight
     for dtype in (torch.float32, torch.float64):
         for temperature in TEMPERATURES:
             name = f"{dtype}/{temperature}"
@@ -86,14 +150,14 @@ def work(share):
 
 
 def process(rank, folder):
-    """One of four processes; the first two of them also make a group of two."""
+    """One of four processes; the first of them also make groups of three and of two."""
     torch.set_num_threads(1)
-    for world in (4, 2):
+    for world in (4, 3, 2):
         if rank < world:
             dist.init_process_group(
                 "gloo", init_method=f"file://{folder}/meet-{world}", rank=rank, world_size=world
             )
-            np.savez(f"{folder}/{world}-{rank}.npz", **work(current_share()))
+            np.savez(f"{folder}/{world}-{rank}.npz", **work(current_share(), Path(folder)))
             dist.destroy_process_group()
 
 
@@ -108,8 +172,8 @@ def found(tmp_path_factory):
     for one in processes:
         one.join(300)
         assert one.exitcode == 0
-    results = {1: [work(ALONE)]}
-    for world in (2, 4):
+    results = {1: [work(ALONE, folder)]}
+    for world in (2, 3, 4):
         results[world] = [dict(np.load(folder / f"{world}-{rank}.npz")) for rank in range(world)]
     return results
 
@@ -146,6 +210,35 @@ def test_any_number_of_processes_trains_the_same_encoder(found, world, mode):
             np.testing.assert_array_equal(other[key], first[key])
 
 
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "sampled"])
+@pytest.mark.parametrize("world", WORLDS[1:])
+def test_losses_on_whole_graphs_are_those_of_one_process(found, world, mode):
+    (alone,) = found[1]
+    np.testing.assert_allclose(
+        found[world][0][f"losses/{mode}"], alone[f"losses/{mode}"], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("world", WORLDS[1:])
+def test_pooling_in_parts_is_pooling_and_so_is_its_gradient(found, world):
+    (alone,) = found[1]
+    for rank in found[world]:
+        np.testing.assert_allclose(rank["pooled"], alone["pooled"], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_training_goes_on_with_any_number_of_processes(found, world):
+    (alone,) = found[1]
+    for rank in found[world]:
+        for key in (key for key in rank if key.startswith("resumed/")):
+            name = key.replace("resumed/", "weights/minibatches/")
+            np.testing.assert_allclose(rank[key], alone[name], rtol=1e-4, atol=1e-5)
+            if world == 2:
+                # As many as began it: the same bits. More than two would add up gradients in
+                # another order in their first step, before DDP arranges its buckets.
+                np.testing.assert_array_equal(rank[key], rank[name])
+
+
 @pytest.mark.parametrize("world", WORLDS[1:])
 def test_rows_of_embeddings_are_split_and_put_together(found, world):
     (alone,) = found[1]
@@ -179,6 +272,20 @@ def test_shares_are_in_order_and_equal_to_within_a_row():
             parts = [range(count)[Share(rank, world).rows(count)] for rank in range(world)]
             assert [row for part in parts for row in part] == list(range(count))
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("world", "here", "gpus", "expected"),
+    [(1, None, 1, 1), (4, None, 4, 1), (8, "4", 4, 1), (8, "4", 1, 4), (6, "3", 2, 2)],
+)
+def test_who_shares_the_memory_of_a_device(monkeypatch, world, here, gpus, expected):
+    monkeypatch.setattr("graphcl.distributed.current_share", lambda: Share(0, world))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if here:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
+    assert beside(torch.device("cpu")) == int(here or world)
+    assert beside(torch.device("cuda")) == expected
 
 
 def test_a_single_process_has_no_others_to_ask():

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from graphcl.errors import ParameterError
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import SparseFeatures
-from graphcl.views import DropBoth, DropEdges, DropFeatures, drop_edges, drop_features
+from graphcl.views import (
+    DropBoth,
+    DropEdges,
+    DropFeatures,
+    PartOfDraws,
+    drop_edges,
+    drop_features,
+)
 from tests.conftest import random_graph
 
 CPU = torch.device("cpu")
@@ -109,3 +116,35 @@ def test_bad_probabilities(value):
         DropEdges(value)
     with pytest.raises(ParameterError, match=r"DropFeatures: feature_drop must be in \[0, 1\)"):
         DropFeatures(value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("chunk", [1, 7, 16, 100, 1 << 18])
+def test_chunks_draw_what_one_call_draws(dtype, chunk, monkeypatch):
+    """On a CPU; of any size, 16 or not."""
+    x, adjacency = torch.ones(37, 13, dtype=dtype), adjacency_of(random_graph())
+    expected = torch.empty(x.shape, dtype=dtype)
+    expected.uniform_(generator=torch.Generator().manual_seed(4)).lt_(0.7)
+    monkeypatch.setattr("graphcl.views.CPU_CHUNK", chunk)
+    draws = torch.Generator().manual_seed(4)
+    assert torch.equal(drop_features(x, 0.3, draws) != 0, expected != 0)
+    again = torch.Generator().manual_seed(4)
+    kept = (slice(0, 26), slice(40, 40), slice(130, 300), slice(470, 481))
+    part = PartOfDraws(x.numel(), kept)
+    own = torch.cat([x.view(-1)[one] for one in kept])
+    found = drop_features(own, 0.3, again, part=part)
+    assert torch.equal(found, torch.cat([expected.view(-1)[one] for one in kept]) / 0.7)
+    # What is drawn next is the same, too.
+    assert torch.equal(*(drop_edges(adjacency, 0.5, one).weight for one in (draws, again)))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_a_part_of_the_draws_on_a_gpu_is_that_of_the_whole(monkeypatch):
+    monkeypatch.setattr("graphcl.views.GPU_CHUNK", 1000)
+    x = torch.ones(123, 37, device="cuda")
+    whole = drop_features(x, 0.3, torch.Generator("cuda").manual_seed(4))
+    kept = (slice(10 * 37, 40 * 37), slice(90 * 37, 123 * 37))
+    own = torch.cat([x.view(-1)[one] for one in kept])
+    part = PartOfDraws(x.numel(), kept)
+    found = drop_features(own, 0.3, torch.Generator("cuda").manual_seed(4), part=part)
+    assert torch.equal(found, torch.cat([whole.view(-1)[one] for one in kept]))

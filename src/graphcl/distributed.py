@@ -70,6 +70,16 @@ def apart() -> Iterator[None]:
         _apart.reset(token)
 
 
+def beside(device: torch.device) -> int:
+    """Returns how many processes of the group, this one included, share the memory of `device`.
+
+    It counts those on this host; on GPUs, as many as there are for each.
+    """
+    world = current_share().world
+    here = min(world, int(os.environ.get("LOCAL_WORLD_SIZE", world)))
+    return here if device.type != "cuda" else -(-here // torch.cuda.device_count())
+
+
 def launched() -> bool:
     """Returns whether ``torchrun`` started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
@@ -153,8 +163,7 @@ def gather_rows(rows: Tensor, share: Share, count: int) -> Tensor:
     )
     padded = rows.new_zeros(max(sizes), *rows.shape[1:])
     padded[: len(rows)] = rows
-    every = rows.new_empty(share.world, *padded.shape)
-    dist.all_gather(list(every), padded)
+    every = gather_tables(padded, share)
     if min(sizes) == max(sizes):
         return every.flatten(0, 1)
     return torch.cat([part[:size] for part, size in zip(every, sizes, strict=True)])
@@ -192,6 +201,15 @@ def other_tables(
                 yield rank, table
 
     return each(begin(0)) if share.world > 1 else iter(())
+
+
+def gather_tables(table: Tensor, share: Share) -> Tensor:
+    """Returns the tables of all processes, ``[world, *shape]``; all must have one shape."""
+    if share.world == 1:
+        return table[None]
+    every = table.new_empty(share.world, *table.shape)
+    dist.all_gather(list(every), table.contiguous())
+    return every
 
 
 def fill_rows(table: Tensor, share: Share) -> None:

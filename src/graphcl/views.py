@@ -17,6 +17,9 @@ from graphcl.kernels.features import Features
 from graphcl.registry import PERTURBATIONS
 from graphcl.settings import check_setting
 
+GPU_CHUNK = 1 << 24  # another value changes the draws of larger tables
+CPU_CHUNK = 1 << 18  # 1 MB stays in a core's cache
+
 
 class Perturbation(Protocol):
     """The type of a perturbation: what draws one view of a graph."""
@@ -53,16 +56,35 @@ def drop_edges(adjacency: Adjacency, edge_drop: float, generator: torch.Generato
     return adjacency.with_weight(adjacency.weight * keep[adjacency.edge_ids])
 
 
-def drop_features(x: Features, feature_drop: float, generator: torch.Generator) -> Features:
+@dataclass(frozen=True)
+class PartOfDraws:
+    """Which of the draws for a whole table are those of some of its rows.
+
+    Attributes:
+        total: the number of draws for the whole table.
+        kept: the stretches that belong to the rows, in order.
+    """
+
+    total: int
+    kept: tuple[slice, ...]
+
+
+def drop_features(
+    x: Features, feature_drop: float, generator: torch.Generator, *, part: PartOfDraws | None = None
+) -> Features:
     """Returns a copy in which each feature of each node is zero with probability `feature_drop`.
 
     The others are scaled by ``1 / (1 - feature_drop)``, as in dropout. Sparse features only need
-    draws for their non-zeros, because dropping a zero changes nothing.
+    draws for their non-zeros, because dropping a zero changes nothing. If `x` is some rows of a
+    table, `part` says which, and they get the draws that they would get in the whole table.
     """
     if feature_drop == 0:
         return x
     values = x if isinstance(x, Tensor) else x.values
-    keep = _bernoulli(values.shape, 1 - feature_drop, values, generator)
+    if part is None:
+        keep = _bernoulli(values.shape, 1 - feature_drop, values, generator)
+    else:
+        keep = _bernoulli_part(part, 1 - feature_drop, values, generator).view(values.shape)
     dropped = keep.mul_(values).div_(1 - feature_drop)
     return dropped if isinstance(x, Tensor) else x.with_values(dropped)
 
@@ -134,6 +156,45 @@ def _bernoulli(
     size: int | torch.Size, probability: float, like: Tensor, generator: torch.Generator
 ) -> Tensor:
     drawn = torch.empty(size, dtype=like.dtype, device=like.device)
-    if drawn.device.type == "cpu":  # takes half the time; the resolution is 2⁻²⁴
-        return drawn.uniform_(generator=generator).lt_(probability)
-    return drawn.bernoulli_(probability, generator=generator)
+    for chunk in torch.split(drawn.view(-1), _chunk(like)):
+        _draw(chunk, probability, generator)
+    return drawn
+
+
+def _bernoulli_part(
+    part: PartOfDraws, probability: float, like: Tensor, generator: torch.Generator
+) -> Tensor:
+    """Makes the draws of `_bernoulli` for a whole table and keeps a part, ``[draws kept]``.
+
+    It never holds more than a chunk of the others.
+    """
+    drawn = like.new_empty(sum(one.stop - one.start for one in part.kept))
+    size = min(_chunk(like), part.total)
+    room = like.new_empty(size)
+    for start in range(0, part.total, max(size, 1)):
+        stop = min(start + size, part.total)
+        chunk = _draw(room[: stop - start], probability, generator)
+        before = 0
+        for one in part.kept:
+            low, high = max(one.start, start), min(one.stop, stop)
+            if low < high:
+                place = before + low - one.start
+                drawn[place : place + high - low] = chunk[low - start : high - start]
+            before += one.stop - one.start
+    return drawn
+
+
+def _draw(chunk: Tensor, probability: float, generator: torch.Generator) -> Tensor:
+    if chunk.device.type == "cpu":  # takes half the time; the resolution is 2⁻²⁴
+        return chunk.uniform_(generator=generator).lt_(probability)
+    return chunk.bernoulli_(probability, generator=generator)
+
+
+def _chunk(like: Tensor) -> int:
+    """Returns how many numbers one call draws.
+
+    On a GPU the numbers of a call depend on how many it draws. So all calls but the last draw
+    equally many, and a process that keeps a part of the draws can repeat them. On a CPU, chunks of
+    any size draw the same numbers.
+    """
+    return CPU_CHUNK if like.device.type == "cpu" else GPU_CHUNK

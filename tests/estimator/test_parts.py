@@ -13,13 +13,14 @@ from torch import nn
 import graphcl
 from examples.own_parts import DropColumns, NormedEncoder, Redundancy
 from graphcl.cli.main import run
+from graphcl.distributed import Share
 from graphcl.encoders import register_encoder
 from graphcl.errors import ParameterError, TrainingError
 from graphcl.estimator.parts import Parts
 from graphcl.losses import register_loss
 from graphcl.recipes import load_recipe
 from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS
-from graphcl.training import loop
+from graphcl.training import DividedGraph, FullGraph, loop
 from graphcl.views import register_perturbation
 from tests.encoders.test_layer import Everything
 
@@ -196,3 +197,29 @@ def test_a_class_is_built_with_the_recipes_values():
     recipe = load_recipe("cora")
     parts = Parts.of(recipe, encoder=None, perturbation=Rates, loss=None)
     assert parts.perturbation.rates == (recipe.edge_drop, recipe.feature_drop)
+
+
+def test_a_group_divides_what_can_be_divided(graph, recipe, monkeypatch):
+    """By rows of nodes; else every process gets the whole graph, as it does alone."""
+
+    def source(world, **changes):
+        monkeypatch.setattr("graphcl.estimator.parts.current_share", lambda: Share(1, world))
+        own = {"encoder": None, "perturbation": None, "loss": None}
+        own |= {key: changes.pop(key) for key in own.keys() & changes.keys()}
+        parts = Parts.of(recipe.with_values(mode="full", **changes), **own)
+        return parts.source(graph, device=torch.device("cpu"))[0]
+
+    divided = source(2, batch_nodes=7)
+    assert isinstance(divided, DividedGraph)
+    assert len(divided.x) == graph.num_nodes  # half of both copies
+    assert (divided.division.share, divided.batch_nodes) == (Share(1, 2), 7)
+    assert isinstance(source(60), DividedGraph)
+    assert isinstance(source(2, encoder=NormedEncoder), DividedGraph)  # normalised by rows
+    for whole in (
+        source(1),
+        source(61),  # more processes than nodes
+        source(2, encoder="gcn"),
+        source(2, encoder=Plain),
+        source(2, perturbation=DropColumns(0.4)),
+    ):
+        assert isinstance(whole, FullGraph)

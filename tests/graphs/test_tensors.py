@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -40,3 +42,21 @@ def test_row_scaling_of_a_store_has_the_bits_of_memory(tmp_path, monkeypatch, fe
     assert torch.equal(feature_tensor(stored, device=CPU, feature_scaling="row"), expected)
     ours = stored_features(stored, feature_scaling="row")
     assert torch.equal(ours.to_dense(CPU), expected)
+
+
+@pytest.mark.parametrize("scaling", ["none", "row"])
+@pytest.mark.parametrize("kind", ["float32", "float16", "int8", "sparse"])
+def test_some_rows_of_features_are_those_of_all(graph, tmp_path, kind, scaling):
+    if kind == "sparse":
+        holey = scipy.sparse.csr_array(np.maximum(graph.x, 0))
+        given = dataclasses.replace(graph, x=holey)
+    else:
+        graph.save(tmp_path / "store", features=kind)
+        given = Graph.open(tmp_path / "store")
+    every, some = (
+        feature_tensor(given, device=CPU, feature_scaling=scaling, rows=rows)
+        for rows in (slice(None), slice(13, 40))
+    )
+    if kind == "sparse":
+        every, some = every.to_dense(), some.to_dense()
+    assert torch.equal(some, every[13:40])

@@ -154,3 +154,28 @@ def test_sampled_features_take_what_their_precision_says(graph):
     assert held["bf16"] == held["auto"]
     assert held["tf32"] == held["float32"] == held["auto"] + 2 * numbers
     assert modes.sampled_dtype(CPU, "auto") == torch.float32
+
+
+def test_the_estimate_knows_the_processes(monkeypatch):
+    graph = random_graph(num_nodes=3000)
+    size = footprint(graph, "residual", dim=256)
+    alone, two, four, eight = (full_graph_bytes(graph, size, world) for world in (1, 2, 4, 8))
+    # All but the weights is divided; the loss's unit rows and what is gathered come on top.
+    assert 4 * (two - four) == pytest.approx(alone - size.training_bytes)
+    assert 8 * (four - eight) == pytest.approx(alone - size.training_bytes)
+    assert two < 0.75 * alone
+    monkeypatch.setattr(modes, "available_memory_bytes", lambda _: int(1.2 * alone))
+    for processes, expected in (
+        (modes.Processes(), "sampled"),
+        (modes.Processes(dividing=8), "full"),
+        (modes.Processes(dividing=8, beside=8), "sampled"),  # they fill one memory together
+    ):
+        mode = choose_mode(graph, "auto", size, device=CPU, processes=processes)
+        assert mode.name == expected
+    asked = {"batch_nodes": 256, "fan_out": 10, "feature_scaling": "none", "device": CPU}
+    full = modes.Mode("full", "as asked")
+    monkeypatch.setattr(modes, "available_memory_bytes", lambda _: alone // 2)
+    modes.check_memory(graph, full, size, **asked, processes=modes.Processes(8))
+    for processes in (modes.Processes(), modes.Processes(8, 8)):
+        with pytest.raises(TrainingError, match="mode full needs about"):
+            modes.check_memory(graph, full, size, **asked, processes=processes)

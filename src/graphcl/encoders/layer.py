@@ -8,7 +8,8 @@ normalisation and :math:`\sigma` an activation. Each of these, and the bias b, m
 
 The statement is used in four places:
 
-- `Layer.on_graph` computes a layer on all nodes: whole-graph training, and small graphs;
+- `Layer.on_graph` computes a layer on all nodes: whole-graph training, and small graphs. Given own
+  rows of features and adjacency, it computes these rows (`graphcl.training.divided`);
 - `graphcl.sampling.encode_tree` computes it on sampled trees;
 - `graphcl.embedding` computes it on blocks of rows, for graphs of any size;
 - `graphcl.training.modes` reads its widths to estimate memory.
@@ -37,7 +38,8 @@ class Layer:
         bias: b, ``[outputs]``, or None.
         normalisation: a module or function of ``[rows, outputs]``, before the activation. In
             inference it must treat each row independently, as batch normalisation does with its
-            running statistics. In sampled training it gets the rows of all levels together.
+            running statistics. In sampled training it gets the rows of all levels together. Several
+            processes divide a whole graph if it is `nn.LayerNorm`, `nn.RMSNorm` or None.
         activation: an elementwise function, or None.
     """
 

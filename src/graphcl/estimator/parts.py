@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from graphcl.distributed import current_share, from_rank
+from graphcl.distributed import beside, current_share, from_rank
 from graphcl.encoders import EncoderFactory, build_encoder
 from graphcl.errors import require
 from graphcl.graphs.collection import training_subgraph
@@ -19,17 +19,19 @@ from graphcl.losses import Loss
 from graphcl.recipes import Recipe
 from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS, Registry
 from graphcl.seeding import generator
-from graphcl.training import FullGraph, ManyGraphs, SampledGraph
+from graphcl.training import DividedGraph, FullGraph, ManyGraphs, SampledGraph
+from graphcl.training.divided import can_divide
 from graphcl.training.modes import (
     SAMPLED_BATCH_NODES,
     Footprint,
     Mode,
+    Processes,
     check_memory,
     choose_mode,
 )
 from graphcl.views import DropBoth, Perturbation
 
-OneGraph = FullGraph | SampledGraph
+OneGraph = FullGraph | DividedGraph | SampledGraph
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,9 @@ class Parts:
     ) -> tuple[OneGraph, Mode]:
         """Returns the batches of one graph, whole or sampled, and which and why.
 
+        In a group of processes each gets its part of a whole graph, if the parts of the training
+        allow that and there are enough nodes; else each gets all of it.
+
         `mode` is ``full`` or ``sampled`` where that is decided already; else the recipe decides.
 
         Raises:
@@ -110,7 +115,14 @@ class Parts:
         if recipe.inductive:
             graph = training_subgraph(graph)
         footprint = self.footprint(graph.num_features)
-        chosen = choose_mode(graph, mode or recipe.mode, footprint, device=device)
+        share = current_share()
+        divides = 1 < share.world <= graph.num_nodes and can_divide(
+            self.weightless_encoder(graph.num_features), self.perturbation
+        )
+        processes = Processes(share.world if divides else 1, beside(device))
+        chosen = choose_mode(
+            graph, mode or recipe.mode, footprint, device=device, processes=processes
+        )
         batch_nodes = recipe.batch_nodes or SAMPLED_BATCH_NODES
         if not ignore_memory:
             check_memory(
@@ -122,7 +134,17 @@ class Parts:
                 feature_scaling=recipe.feature_scaling,
                 precision=recipe.precision,
                 device=device,
+                processes=processes,
             )
+        if chosen.name == "full" and divides:
+            divided = DividedGraph.of(
+                graph,
+                share=share,
+                device=device,
+                feature_scaling=recipe.feature_scaling,
+                batch_nodes=recipe.batch_nodes,
+            )
+            return divided, chosen
         if chosen.name == "full":
             tensors = graph_tensors(graph, device=device, feature_scaling=recipe.feature_scaling)
             return FullGraph(*tensors, recipe.batch_nodes), chosen

@@ -1,5 +1,7 @@
 """Converts a graph to plain tensors."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,20 +32,26 @@ def graph_tensors(
 
 
 def feature_tensor(
-    graph: Graph, *, device: torch.device, feature_scaling: str = "none"
+    graph: Graph,
+    *,
+    device: torch.device,
+    feature_scaling: str = "none",
+    rows: slice = slice(None),
 ) -> Features:
-    """Returns the features alone, in float32.
+    """Returns the features alone, in float32: all of them, or some `rows`.
 
     Dense, unscaled float32 features on a CPU share the graph's memory; other features are copied.
     """
     graph.check()
     x: Features
     if isinstance(graph.x, ScaledFeatures) or graph.x.dtype == np.float16:
-        x = stored_features(graph).to_dense(device)
+        stored = stored_features(graph)
+        x = replace(stored, values=stored.values[rows]).to_dense(device)
     elif isinstance(graph.x, np.ndarray):
-        x = borrow(graph.x).to(device)
+        x = borrow(graph.x)[rows].to(device)
     else:
-        x = SparseFeatures.from_csr(graph.x, device=device)
+        whole = rows == slice(None)
+        x = SparseFeatures.from_csr(graph.x if whole else graph.x[rows], device=device)
     if feature_scaling == "row":
         x = _scale_rows(x)
     elif feature_scaling != "none":

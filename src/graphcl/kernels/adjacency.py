@@ -24,15 +24,18 @@ Differs from the paper: its graphs are unweighted.
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse
 import torch
 from torch import Tensor
 
 from graphcl.kernels.buffers import empty
 from graphcl.kernels.elu import elu_
+
+IntArray = npt.NDArray[np.integer[Any]]
 
 with warnings.catch_warnings():
     # The first CSR tensor of a process warns that the format is in beta. Users cannot change that,
@@ -68,6 +71,25 @@ class _LoopedPattern(NamedTuple):
     indices: Tensor
     rows: Tensor
     entries: Tensor
+
+
+def looped_pattern(
+    indptr: IntArray, indices: IntArray, *, first: int = 0, weighted: bool, device: torch.device
+) -> _LoopedPattern:
+    """Returns the pattern of A + I for the rows from `first` on, whose A is given as sorted CSR."""
+    rows = np.arange(len(indptr) - 1)
+    nodes, entries = rows + first, np.arange(len(indices))
+    of_entry = np.repeat(rows, np.diff(indptr))
+    # Each row's own node is inserted before its first larger neighbour, so rows stay sorted.
+    smaller = np.bincount(of_entry[indices < of_entry + first], minlength=len(rows))
+    places = indptr[:-1] + smaller
+    diagonal = len(entries) + (rows if weighted else 0)
+    return _LoopedPattern(
+        indptr=torch.tensor(indptr + np.arange(len(indptr)), device=device),
+        indices=torch.tensor(np.insert(indices, places, nodes), device=device),
+        rows=torch.tensor(np.insert(of_entry, places, rows), device=device),
+        entries=torch.tensor(np.insert(entries, places, diagonal), device=device),
+    )
 
 
 @dataclass(frozen=True)
@@ -111,19 +133,8 @@ class Adjacency:
         # entry of a pair that comes first in row order gets the edge's number, and both share it.
         mirror = pattern.tocsc().data
         edge_ids = (np.cumsum(entries <= mirror) - 1)[np.minimum(entries, mirror)]
-        nodes = np.arange(num_nodes)
-        # Each row's own node is inserted before its first larger neighbour, so rows stay sorted.
-        rows = np.repeat(nodes, np.diff(indptr))
-        smaller = np.bincount(rows[np.asarray(indices) < rows], minlength=num_nodes)
-        places = np.asarray(indptr)[:-1] + smaller
-        looped = _LoopedPattern(
-            indptr=torch.tensor(np.asarray(indptr) + np.arange(num_nodes + 1), device=device),
-            indices=torch.tensor(np.insert(indices, places, nodes), device=device),
-            rows=torch.tensor(np.insert(rows, places, nodes), device=device),
-            entries=torch.tensor(
-                np.insert(entries, places, len(entries) + (0 if edge_weight is None else nodes)),
-                device=device,
-            ),
+        looped = looped_pattern(
+            np.asarray(indptr), np.asarray(indices), weighted=edge_weight is not None, device=device
         )
         weight, self_weight = torch.ones(len(indices), dtype=dtype), None
         if edge_weight is not None:
@@ -148,22 +159,27 @@ class Adjacency:
         """Number of undirected edges, dropped ones included."""
         return len(self.indices) // 2
 
-    def twice(self) -> "Adjacency":
+    def twice(self) -> Self:
         """Returns two copies of the graph side by side, with no edge between them."""
+        return self._twice(self.num_nodes)
+
+    def _twice(self, columns: int) -> Self:
+        """Returns two copies; the nodes of the second have their columns `columns` further on."""
         nodes, entries, looped = self.num_nodes, len(self.indices), self.looped
         # The weights of both copies come first, then the self-weights of both. So a diagonal
         # position moves past the second copy's weights; in the second copy, also past the first
         # copy's self-weights.
         diagonal = looped.entries >= entries
         nodes_before = 0 if self.self_weight is None else nodes
-        return Adjacency(
+        return replace(
+            self,
             indptr=torch.cat([self.indptr, self.indptr[1:] + entries]),
-            indices=torch.cat([self.indices, self.indices + nodes]),
+            indices=torch.cat([self.indices, self.indices + columns]),
             edge_ids=torch.cat([self.edge_ids, self.edge_ids + self.num_edges]),
             weight=self.weight.repeat(2),
             looped=_LoopedPattern(
                 indptr=torch.cat([looped.indptr, looped.indptr[1:] + len(looped.indices)]),
-                indices=torch.cat([looped.indices, looped.indices + nodes]),
+                indices=torch.cat([looped.indices, looped.indices + columns]),
                 rows=torch.cat([looped.rows, looped.rows + nodes]),
                 entries=torch.cat(
                     [

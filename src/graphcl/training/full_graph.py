@@ -1,6 +1,6 @@
 """Batches from graphs that are encoded whole: one of them, or several."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -60,6 +60,18 @@ class WholeBatch:
         return h_1[rows], h_2[rows]
 
 
+def steps_of(num_nodes: int, batch_nodes: int) -> int:
+    """Returns the number of batches of `batch_nodes`, or fewer, in an epoch; 0 takes all nodes."""
+    return 1 if batch_nodes == 0 else -(-num_nodes // batch_nodes)
+
+
+def node_batches(num_nodes: int, steps: int, number: int, seed: int) -> Sequence[Tensor]:
+    """Returns the nodes of each batch of an epoch, on the host: all nodes in a random order."""
+    order = torch.randperm(num_nodes, generator=generator(seed, "batches", number))
+    # Equal sizes: a last batch of few nodes would have few negatives.
+    return order.tensor_split(steps)
+
+
 @dataclass(frozen=True)
 class FullGraph:
     """Every batch sees the whole graph; the loss is taken over all nodes or `batch_nodes` of them.
@@ -72,7 +84,8 @@ class FullGraph:
     the encoder runs once per view instead of once per node.
 
     In a group of processes each encodes the same views of the whole graph and takes its share of
-    the rows: the loss is divided among them, the encoder is not.
+    the rows: the loss is divided among them, the encoder is not. `graphcl.training.DividedGraph`
+    divides both, for encoders and perturbations that allow it.
 
     Args:
         x: features, on the device that trains.
@@ -90,9 +103,7 @@ class FullGraph:
     @property
     def steps_per_epoch(self) -> int:
         """Number of batches in an epoch."""
-        if self.batch_nodes == 0:
-            return 1
-        return -(-self.adjacency.num_nodes // self.batch_nodes)
+        return steps_of(self.adjacency.num_nodes, self.batch_nodes)
 
     @property
     def constant(self) -> bool:
@@ -119,11 +130,9 @@ class FullGraph:
         if self.steps_per_epoch == 1:
             yield from [whole][first:]
             return
-        order = torch.randperm(
-            self.adjacency.num_nodes, generator=generator(seed, "batches", number)
-        )
-        # Equal sizes: a last batch of few nodes would have few negatives.
-        for nodes in order.tensor_split(self.steps_per_epoch)[first:]:
+        for nodes in node_batches(self.adjacency.num_nodes, self.steps_per_epoch, number, seed)[
+            first:
+        ]:
             yield replace(whole, nodes=nodes.to(self.adjacency.indptr.device))
 
 

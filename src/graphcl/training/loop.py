@@ -141,8 +141,9 @@ def train(
     The draws of a step depend on `seed` and the step's number alone. On a CPU, the same seed and
     number of threads give the same weights, bit for bit, whether or not training was interrupted.
 
-    In a group of processes (`graphcl.distributed`) each encodes its share of every batch; the
-    loss is over the whole batch, and all processes hold the same weights.
+    In a group of processes (`graphcl.distributed`) each gives the loss its share of every batch;
+    the loss is over the whole batch, and all processes hold the same weights. The source decides
+    what each process encodes for that.
 
     Args:
         encoder: any module called as ``encoder(x, adjacency) -> h``, on the source's device.

@@ -11,6 +11,7 @@ from graphcl.devices import available_memory_bytes
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import ParameterError, TrainingError
 from graphcl.graphs.graph import Graph
+from graphcl.kernels.adjacency_rows import LEAST_WIDTH, SLAB_ELEMENTS
 
 SAMPLED_BATCH_NODES = 512  # where a recipe leaves the batch open
 CPU_NODES = 50_000  # above, a CPU spends minutes on every step that encodes the whole graph
@@ -60,7 +61,26 @@ class Mode(NamedTuple):
     reason: str
 
 
-def choose_mode(graph: Graph, mode: str, footprint: Footprint, *, device: torch.device) -> Mode:
+class Processes(NamedTuple):
+    """How many processes train.
+
+    Attributes:
+        dividing: how many each hold a part of the whole graph; 1 where each holds all of it.
+        beside: how many share this device's memory.
+    """
+
+    dividing: int = 1
+    beside: int = 1
+
+
+def choose_mode(
+    graph: Graph,
+    mode: str,
+    footprint: Footprint,
+    *,
+    device: torch.device,
+    processes: Processes = Processes(),  # noqa: B008 (frozen)
+) -> Mode:
     """Returns the mode that is asked for; for ``auto``, the one that fits size and memory.
 
     Whole, a step encodes every node twice. Sampled, it encodes a tree around each node of a batch:
@@ -76,7 +96,7 @@ def choose_mode(graph: Graph, mode: str, footprint: Footprint, *, device: torch.
         return Mode(mode, "as asked")  # type: ignore[arg-type]
     if not footprint.sampled:
         return Mode("full", whole_only)
-    needed = full_graph_bytes(graph, footprint)
+    needed = processes.beside * full_graph_bytes(graph, footprint, processes.dividing)
     available = available_memory_bytes(device)
     size = f"about {needed / 1e9:.1f} GB" if needed >= 1e8 else "under 0.1 GB"
     figures = f"{size} of the {available / 1e9:.1f} GB that are free"
@@ -97,6 +117,7 @@ def check_memory(
     feature_scaling: str,
     device: torch.device,
     precision: str = "auto",
+    processes: Processes = Processes(),  # noqa: B008 (frozen)
 ) -> None:
     """Refuses a training that would not fit, before it takes any memory, and says what would help.
 
@@ -108,7 +129,7 @@ def check_memory(
 
     def needed(batch_nodes: int) -> int:
         if mode.name == "full":
-            return full_graph_bytes(graph, footprint)
+            return processes.beside * full_graph_bytes(graph, footprint, processes.dividing)
         table = table_bytes(
             graph, feature_scaling=feature_scaling, precision=precision, device=device
         )
@@ -172,11 +193,23 @@ def sampled_bytes(
     return 4 * (2 * (inputs + activations) + numbers)
 
 
-def full_graph_bytes(graph: Graph, footprint: Footprint) -> int:
-    """Estimates what training on the whole graph holds: two views, with what backward needs."""
+def full_graph_bytes(graph: Graph, footprint: Footprint, processes: int = 1) -> int:
+    """Estimates what training on the whole graph holds: two views, with what backward needs.
+
+    If the graph is divided among `processes`, it is what each of them holds.
+    """
     stored = graph.x.nnz * 3 if hasattr(graph.x, "nnz") else graph.x.size
     features = 5 * stored  # the table, both copies, both perturbed
     # Three tables a layer: the product, its activation, a gradient. Four more for the loss.
     activations = 2 * graph.num_nodes * (3 * sum(footprint.widths) + 4 * footprint.widths[-1])
     entries = 12 * len(graph.indices)
-    return 4 * (features + activations) + 8 * entries + footprint.training_bytes
+    divided = 4 * (features + activations) + 8 * entries
+    held = 0
+    if processes > 1:
+        # The loss holds the unit rows of two other processes. Draws for all edges, and a slab of a
+        # layer that the transport holds twice, exist for a while.
+        rows = 2 * graph.num_nodes
+        others = 2 * rows * footprint.widths[-1] // processes
+        slab = min(rows * max(footprint.widths), max(SLAB_ELEMENTS, rows * LEAST_WIDTH))
+        held = 4 * (others + len(graph.indices) + 2 * slab)
+    return -(-divided // processes) + held + footprint.training_bytes
