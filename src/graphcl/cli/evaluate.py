@@ -27,6 +27,7 @@ from graphcl.errors import RunError, require
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import score_predictions
 from graphcl.evaluation.multilabel import STEPS
+from graphcl.evaluation.splits import over_splits
 from graphcl.runs import files as runs
 from graphcl.trials.methods import find_baseline, repeat_method, summarise
 
@@ -45,7 +46,8 @@ def evaluate(
 ) -> None:
     """Score a run by the probe: logistic regression on its frozen embeddings.
 
-    A run of a supervised baseline is scored by its own predictions.
+    A run of a supervised baseline is scored by its own predictions. On a graph with several splits,
+    the probe's scores are means over all of them.
 
     With --runs N, the run's training is repeated with N consecutive seeds, and the mean ± standard
     deviation of the scores is reported. Several processes share the seeds.
@@ -67,7 +69,7 @@ def evaluate(
             report |= asdict(score_predictions(runs.read_predictions(run), graph))
         else:
             z = runs.read_embeddings(run)
-            report |= asdict(probe(z, graph, steps=probe_steps, device=where))
+            report |= over_splits(lambda one: probe(z, one, steps=probe_steps, device=where), graph)
     else:
         train_all, run_seed = _trainings(run, graph, changed)
         first = run_seed if seed is None else seed
