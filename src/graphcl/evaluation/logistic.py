@@ -120,7 +120,7 @@ def _descend(
         scores = (inputs @ ahead.flatten(2)).unflatten(2, wide) + bias_ahead  # type: ignore[no-untyped-call]
         error = (scores.softmax(-1) if softmax else scores.sigmoid()) - targets[:, :, None]
         error *= there
-        slope = (inputs.mT @ error.flatten(2)).unflatten(2, wide) + ahead  # type: ignore[no-untyped-call]
+        slope = (inputs.mT @ error.flatten(2)).unflatten(2, wide) + ahead
         bias_slope = error.sum(1, keepdim=True)
         new, new_bias = ahead - step * slope, bias_ahead - bias_step * bias_slope
         moved, bias_moved = new - weight, new_bias - bias

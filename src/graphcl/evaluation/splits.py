@@ -1,9 +1,9 @@
 """Scores over all splits of a graph, under one protocol for every graph and system.
 
-The protocol of a comparison: the graph's own splits, all of them, else `DRAWN` random ones with 10 % /
-10 % / 80 % of each class; logistic regression on frozen embeddings, its strength chosen on the
-validation nodes of each split; accuracy, ROC-AUC for two classes, and micro-F1 and the mean AUC of
-the labels where a node has several.
+The protocol of a comparison: the graph's own splits, all of them, else `DRAWN` random ones with
+10 % / 10 % / 80 % of each class; logistic regression on frozen embeddings, its strength chosen on
+the validation nodes of each split; accuracy, ROC-AUC for two classes, and micro-F1 and the mean AUC
+of the labels where a node has several.
 """
 
 from collections.abc import Callable, Mapping

@@ -299,11 +299,8 @@ class Graph:
             return self
         count = len(self.splits)
         require(0 <= number < count, "Graph.split", "number", f"in [0, {count})", number)
-        masks = {
-            name: mask if mask.any() else None
-            for name, mask in zip(MASKS, self.splits[number], strict=True)
-        }
-        return replace(self, **masks, splits=None)
+        train, val, test = (mask if mask.any() else None for mask in self.splits[number])
+        return replace(self, train_mask=train, val_mask=val, test_mask=test, splits=None)
 
     def __repr__(self) -> str:
         kind = "sparse" if scipy.sparse.issparse(self.x) else "dense"

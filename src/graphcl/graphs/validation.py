@@ -187,13 +187,12 @@ def splits(
     every split.
     """
     arrays = {
-        name: None if mask is None else interchange.to_numpy(mask, name)
-        for name, mask in given.items()
+        name: interchange.to_numpy(mask, name) for name, mask in given.items() if mask is not None
     }
     counts = {
         name: mask.shape[1]
         for name, mask in arrays.items()
-        if mask is not None and mask.ndim == 2 and len(mask) == num_nodes
+        if mask.ndim == 2 and len(mask) == num_nodes
     }
     if not counts:
         return masks(given, num_nodes), None
@@ -202,7 +201,10 @@ def splits(
         raise GraphError(f"masks: each needs as many columns, one per split; got {listed}")
     (count,) = set(counts.values())
     found = [
-        masks({n: m[:, i] if n in counts else m for n, m in arrays.items()}, num_nodes)
+        masks(
+            {name: arrays[name][:, i] if name in counts else mask for name, mask in given.items()},
+            num_nodes,
+        )
         for i in range(count)
     ]
     if count == 1:

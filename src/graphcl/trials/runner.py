@@ -201,8 +201,8 @@ class _Clock:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start."""
-        return time.perf_counter() - self._began
+        """Seconds from the start to the end of the last job."""
+        return self._last - self._began
 
     def tick(self, job: Job, failed: int) -> Progress:
         """Counts a job that has just ended."""
