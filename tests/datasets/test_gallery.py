@@ -65,7 +65,7 @@ def test_a_dataset_is_found_by_its_files_name(tmp_path, monkeypatch):
     assert (graph.name, graph.num_edges, graph.num_splits) == ("tiny", 3, 2)
     assert graph.split(1).train_mask.tolist() == [False, True, False, False]
     assert list(gallery_files([tmp_path, tmp_path / "none"])) == ["tiny"]
-    with pytest.raises(DatasetError, match=r"known: cora, .*, tiny; did you mean 'tiny'\?"):
+    with pytest.raises(DatasetError, match=r"known: cora, .*, ppi; did you mean 'tiny'\?"):
         load_dataset("tinny")
 
 

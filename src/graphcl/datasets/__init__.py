@@ -119,7 +119,5 @@ def load_dataset(name: str) -> Graph | GraphCollection:
     gallery = gallery_files(data_folders())
     if key in gallery:
         return read_gallery_graph(gallery[key])
-    known = (*CATALOGUE, *gallery)
-    raise DatasetError(
-        f"unknown dataset {name!r}; known: {', '.join(known)}{suggestion(key, known)}"
-    )
+    known, near = ", ".join(CATALOGUE), suggestion(key, (*CATALOGUE, *gallery))
+    raise DatasetError(f"unknown dataset {name!r}; known: {known}{near}")

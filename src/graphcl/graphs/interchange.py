@@ -100,13 +100,7 @@ def arrays_from_pyg(data: Any) -> Arrays:
     arrays: Arrays = {"edge_index": data.edge_index, "x": data.x, "y": data.y}
     arrays["edge_weight"] = getattr(data, "edge_weight", None)
     for name in ("train_mask", "val_mask", "test_mask"):
-        mask = getattr(data, name, None)
-        if mask is not None and mask.ndim == 2:
-            raise GraphError(
-                f"from_pyg: data.{name} holds {mask.shape[1]} splits; keep one: "
-                f"data.{name} = data.{name}[:, 0]"
-            )
-        arrays[name] = mask
+        arrays[name] = getattr(data, name, None)
     return arrays
 
 

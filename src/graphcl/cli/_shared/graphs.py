@@ -48,8 +48,7 @@ def load_graph(name: str, tables: TableOptions | None = None) -> AnyGraph:
         # A gallery's own files may hold arrays of any name; elsewhere one may be a misspelling.
         listed = path.exists() and path.resolve() in {one.resolve() for one in gallery.values()}
         return Graph.from_edge_index(name=path.stem, **read_arrays(path, extras=listed))
-    names = (*CATALOGUE, *gallery)
-    known, near = ", ".join(names), suggestion(name.lower(), names)
+    known, near = ", ".join(CATALOGUE), suggestion(name.lower(), (*CATALOGUE, *gallery))
     if path.exists():
         raise DatasetError(
             f"{name}: a graph file must be an .npz, a store or a list of edges "
