@@ -60,3 +60,11 @@ def test_all_failed_is_a_table_too():
     text = rendering.markdown(summarise_rows([failed("a", "x")]))
     assert "| a | – | failed |" in text
     assert "Mean" not in text.split("\n\n")[0]
+
+
+def test_the_footnote_counts_the_runs():
+    def first(*seeds):
+        return rendering.footnotes(summarise_rows([row("a", "x", 0.5, seed) for seed in seeds]))[0]
+
+    assert "mean over runs (1 run)," in first(0)
+    assert "mean over runs (3 runs)," in first(0, 1, 2)

@@ -68,7 +68,10 @@ def footnotes(summary: Summary) -> list[str]:
     """Returns how to read the table, and every failure."""
     count = len(summary.common)
     spread = sorted({cell.runs for cell in summary.cells if cell.runs and not cell.identical})
-    runs = f" ({'–'.join(map(str, dict.fromkeys((spread[0], spread[-1]))))} runs)" if spread else ""
+    runs = ""
+    if spread:
+        count_text = "–".join(str(value) for value in dict.fromkeys((spread[0], spread[-1])))
+        runs = f" ({count_text} {'run' if spread[-1] == 1 else 'runs'})"
     notes = [
         f"In %: mean over runs{runs}, each a mean over the graph's splits, ± sample standard "
         "deviation over runs. Logistic regression on frozen embeddings, the same for all systems, "
