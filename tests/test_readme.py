@@ -27,6 +27,7 @@ def test_readme_commands_run(tmp_path, monkeypatch, capsys):
         "evaluate",
         "report",
         "neighbors",
+        "compare",
     }
     for program, *arguments in commands:
         assert program == "graphcl"

@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from graphcl.baselines.edge_attention import EdgePattern, edge_attention, neighbour_max
+from graphcl.baselines import edge_attention as module
+from graphcl.baselines.edge_attention import (
+    EdgePattern,
+    additive_attention,
+    edge_attention,
+    neighbour_max,
+)
 from graphcl.kernels.adjacency import Adjacency
 from tests.conftest import dense_adjacency, random_graph
 
@@ -66,3 +72,34 @@ def test_maximum_and_its_gradient_are_those_of_the_dense_one_ties_shared(looped)
     (expected,) = torch.autograd.grad(plain, m, upstream)
     (found,) = torch.autograd.grad(ours, m, upstream)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("block", [1 << 18, 7])  # entries that the backward pass gathers at once
+def test_additive_attention_and_its_gradient_are_those_of_the_masked_softmax(
+    looped, monkeypatch, dropped, block
+):
+    monkeypatch.setattr(module, "_ENTRIES", block)
+    pattern, mask = looped
+    a, b, v = inputs((30, 2), (30, 2), (30, 2, 4))
+    (upstream,) = inputs((30, 2, 4), seed=1)
+    kept, whole = None, torch.ones(2, 30, 30, dtype=torch.float64)
+    if dropped:
+        draws = torch.Generator().manual_seed(2)
+        drawn = torch.rand(len(pattern.rows), 2, generator=draws, dtype=torch.float64)
+        kept = (drawn > 0.3).double() / 0.7
+        whole[:, pattern.rows, pattern.columns] = kept.T
+    scores = torch.nn.functional.leaky_relu(a.T[:, :, None] + b.T[:, None, :], 0.2)
+    weight = scores.masked_fill(~mask, -torch.inf).softmax(2) * whole
+    plain = torch.einsum("hij,jhd->ihd", weight, v)
+    expected = torch.autograd.grad(plain, (a, b, v), upstream)
+    ours = additive_attention(a, b, v, pattern, kept)
+    torch.testing.assert_close(ours, plain)
+    for found, wanted in zip(torch.autograd.grad(ours, (a, b, v), upstream), expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_additive_attention_stands_large_scores(looped):
+    pattern, _ = looped
+    a, b, v = inputs((30, 1), (30, 1), (30, 1, 2))
+    assert bool(additive_attention(1e4 * a, b, v, pattern).isfinite().all())

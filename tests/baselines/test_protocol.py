@@ -24,6 +24,10 @@ QUICK = {
     "dgi": {"dim": 8, "epochs": 5},
     "gcn": {"epochs": 5},
     "gat": {"epochs": 5},
+    "grace": {"dim": 8, "epochs": 3},
+    "bgrl": {"hidden": 8, "dim": 8, "predictor": 8, "epochs": 3},
+    "cca-ssg": {"dim": 8, "epochs": 3},
+    "graphmae": {"dim": 8, "epochs": 3},
 }
 SUPERVISED = ("label-propagation", "gcn", "gat")
 
@@ -110,7 +114,10 @@ def test_it_is_known_whether_weights_matter(name, graph):
     assert np.array_equal(plain, other) != BASELINES[name].weighted
 
 
-@pytest.mark.parametrize("name", ["label-propagation", "deepwalk", "ep-b", "dgi", "gcn", "gat"])
+ONE_GRAPH = ("label-propagation", "deepwalk", "ep-b", "dgi", "gcn", "gat", "grace", "bgrl")
+
+
+@pytest.mark.parametrize("name", [*ONE_GRAPH, "cca-ssg", "graphmae"])
 def test_one_that_takes_one_graph_refuses_several(name, collection):
     with pytest.raises(GraphError, match=f"{name}: takes one graph; tissues has 6"):
         outcome(name, collection)
@@ -152,6 +159,11 @@ def test_text_is_read_as_the_fields_type(name):
         ("ep-b", {"margin": "nan"}, "ep-b: margin must be positive; got nan"),
         ("propagation", {"hops": "-1"}, "propagation: hops must be 0 or more; got -1"),
         ("propagation", {"feature_scaling": "x"}, "feature_scaling must be none or row; got 'x'"),
+        ("grace", {"edge_drop_1": 1.0}, r"grace: edge_drop_1 must be in \[0, 1\); got 1.0"),
+        ("grace", {"activation": "elu"}, "grace: activation must be relu or prelu; got 'elu'"),
+        ("cca-ssg", {"feature_scaling": "x"}, "feature_scaling must be 'none' or 'row'; got 'x'"),
+        ("bgrl", {"momentum": "1"}, r"bgrl: momentum must be in \[0, 1\); got 1.0"),
+        ("graphmae", {"mask_rate": 0.0}, r"graphmae: mask_rate must be in \(0, 1\); got 0.0"),
         ("label-propagation", {"class_mass": "maybe"}, "class_mass must be true or false"),
     ],
 )

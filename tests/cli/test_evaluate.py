@@ -1,6 +1,12 @@
 import json
 
+import numpy as np
+import pytest
+
+from graphcl.cli._shared.graphs import load_graph
 from graphcl.cli.main import run
+from graphcl.evaluation import linear_probe
+from tests.cli.conftest import QUICK
 
 
 def test_evaluate_one_run_and_several(trained, capsys):
@@ -21,3 +27,20 @@ def test_repeating_a_runs_own_seed_gives_its_score(trained, capsys):
     assert (
         again["accuracy"] == json.loads((trained / "result.json").read_text())["probe"]["accuracy"]
     )
+
+
+def test_all_splits_of_a_graph_are_scored(folder, arrays, capsys):
+    for name in ("train_mask", "val_mask", "test_mask"):
+        arrays[name] = np.stack([np.roll(arrays[name], shift) for shift in range(3)], 1)
+    np.savez("several.npz", **arrays)
+    assert run(["train", "several.npz", *QUICK]) == 0
+    capsys.readouterr()
+    assert run(["evaluate", "runs/several", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["splits"] == 3
+    z = np.load("runs/several/embeddings.npy")
+    graph = load_graph("several.npz")
+    each = [linear_probe(z, graph.split(number)).accuracy for number in range(3)]
+    assert report["accuracy"] == pytest.approx(sum(each) / 3)
+    assert run(["evaluate", "runs/several"]) == 0
+    assert "test nodes, 3 given splits)" in capsys.readouterr().out

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphcl.errors import GraphError, ParameterError, StoreError
 from graphcl.graphs.graph import Graph
 from tests.conftest import dense_adjacency
 
@@ -82,3 +83,71 @@ def test_masks_may_be_booleans_flags_or_node_numbers():
 def test_a_single_node_and_no_edges_make_a_graph():
     graph = Graph.from_edge_index([], [[1.0]])
     assert (graph.num_nodes, graph.num_edges) == (1, 0)
+
+
+def wide_masks(count=2):
+    """Masks of four nodes with a column per split: each node moves on by one part."""
+    parts = np.array([0, 1, 2, 2])
+    return {
+        name: np.stack([(parts + split) % 3 == code for split in range(count)], 1)
+        for code, name in enumerate(("train_mask", "val_mask", "test_mask"))
+    }
+
+
+def test_several_splits():
+    edges, x = [[0, 1, 2], [1, 2, 3]], np.eye(4)
+    graph = Graph.from_edge_index(edges, x, **wide_masks(3))
+    assert graph.num_splits == 3
+    assert graph.splits.shape == (3, 3, 4)
+    assert graph.train_mask.tolist() == graph.split(0).train_mask.tolist()
+    for number in range(3):
+        one = graph.split(number)
+        assert (one.num_splits, one.splits) == (1, None)
+        for name, mask in wide_masks(3).items():
+            assert getattr(one, name).tolist() == mask[:, number].tolist()
+    with pytest.raises(ValueError, match="read-only"):
+        graph.splits[0, 0, 0] = True
+    with pytest.raises(ParameterError, match=r"number must be in \[0, 3\); got 3"):
+        graph.split(3)
+    with pytest.raises(ParameterError, match="0: there are no others; got 1"):
+        graph.split(0).split(1)
+
+
+def test_a_mask_of_one_dimension_holds_in_every_split():
+    masks = wide_masks(2)
+    test = np.array([False, False, False, True])
+    masks["train_mask"][3] = masks["val_mask"][3] = False
+    graph = Graph.from_edge_index([[0], [1]], np.eye(4), **masks | {"test_mask": test})
+    assert all(graph.split(i).test_mask.tolist() == test.tolist() for i in range(2))
+
+
+def test_one_column_is_one_split():
+    graph = Graph.from_edge_index([[0], [1]], np.eye(4), **wide_masks(1))
+    assert (graph.num_splits, graph.splits) == (1, None)
+    assert graph.train_mask.ndim == 1
+
+
+def test_a_missing_mask_is_missing_in_every_split():
+    masks = wide_masks(2) | {"val_mask": None}
+    graph = Graph.from_edge_index([[0], [1]], np.eye(4), **masks)
+    assert graph.val_mask is None
+    assert graph.split(1).val_mask is None
+
+
+def test_splits_that_do_not_fit_are_refused():
+    masks = wide_masks(2)
+    with pytest.raises(GraphError, match="as many columns, one per split; got train_mask 2, val"):
+        Graph.from_edge_index([[0], [1]], np.eye(4), **masks | {"val_mask": np.zeros((4, 3), bool)})
+    shared = masks["val_mask"] | masks["train_mask"]
+    with pytest.raises(GraphError, match="train_mask and val_mask share node 0"):
+        Graph.from_edge_index([[0], [1]], np.eye(4), **masks | {"val_mask": shared})
+
+
+def test_pyg_keeps_the_splits_and_a_store_says_that_it_holds_one(tmp_path):
+    graph = Graph.from_edge_index([[0], [1]], np.eye(4), **wide_masks(2))
+    again = Graph.from_pyg(graph.to_pyg())
+    assert np.array_equal(again.splits, graph.splits)
+    with pytest.raises(StoreError, match=r"has 2 splits and a store holds one; save graph.split"):
+        graph.save(tmp_path / "store")
+    graph.split(1).save(tmp_path / "store")
+    assert Graph.open(tmp_path / "store").train_mask.tolist() == [False, False, True, True]

@@ -28,13 +28,15 @@ def test_pyg_with_sparse_features():
     assert scipy.sparse.issparse(Graph.from_pyg(kept).x)
 
 
-def test_pyg_with_several_splits_is_refused():
-    data = Data(
-        x=torch.ones(3, 1),
-        edge_index=torch.tensor([[0], [1]]),
-        train_mask=torch.ones(3, 10, dtype=torch.bool),
-    )
-    with pytest.raises(GraphError, match="holds 10 splits"):
+def test_pyg_with_several_splits_keeps_them():
+    masks = torch.rand(3, 10, generator=torch.Generator().manual_seed(0)) < 0.5
+    data = Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0], [1]]), train_mask=masks)
+    graph = Graph.from_pyg(data)
+    assert graph.splits.shape == (10, 3, 3)
+    assert np.array_equal(graph.splits[:, 0], masks.T)
+    assert not graph.splits[:, 1:].any()
+    data.train_mask = masks[:2]
+    with pytest.raises(GraphError, match=r"train_mask: expected one dimension; got shape \(2, 10"):
         Graph.from_pyg(data)
 
 

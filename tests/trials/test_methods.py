@@ -1,8 +1,10 @@
+import numpy as np
 import pytest
 import torch
 
 from graphcl.baselines import BASELINES
 from graphcl.errors import ParameterError
+from graphcl.graphs.graph import Graph
 from graphcl.recipes import load_recipe
 from graphcl.trials.methods import METHODS, repeat_method, summarise
 
@@ -89,3 +91,19 @@ def test_the_summary_of_one_run_has_numbers(graph, recipe):
         "macro_f1",
         "val_accuracy",
     }
+
+
+def test_several_splits_are_scored_by_their_mean(graph):
+    masks = {
+        name: np.stack([getattr(graph, name), np.roll(getattr(graph, name), 1)], 1)
+        for name in ("train_mask", "val_mask", "test_mask")
+    }
+    several = Graph.from_edge_index(graph.edge_index(), graph.x, graph.y, **masks)
+    (row,) = repeat_method("raw", several, seeds=[0], device=CPU)
+    each = [
+        repeat_method("raw", several.split(number), seeds=[0], device=CPU)[0]["accuracy"]
+        for number in range(2)
+    ]
+    assert each[0] != each[1]
+    assert row["accuracy"] == pytest.approx(sum(each) / 2)
+    assert summarise([row])["splits"] == 2

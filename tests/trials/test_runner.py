@@ -136,6 +136,17 @@ def test_the_remaining_time_is_estimated_by_label(tmp_path, monkeypatch):
     assert [one.remaining for one in told] == [3.0, 11.0, 10.0, 0.0]
 
 
+def test_no_job_starts_after_the_budget(tmp_path, monkeypatch):
+    clock = iter([0.0, 1.0, 11.0, 12.0])
+    monkeypatch.setattr("graphcl.trials.runner.time.perf_counter", lambda: next(clock))
+    path, log = tmp_path / "rows.jsonl", []
+    found = start([job(seed, log) for seed in range(4)], path, budget=10.0)
+    assert [row["seed"] for row in found] == log == [0, 1]
+    monkeypatch.undo()
+    start([job(seed, log) for seed in range(4)], path)
+    assert log == [0, 1, 2, 3]
+
+
 def test_reasons_are_one_line():
     assert reason(TrainingError("a\n b")) == "a b"
     assert reason(KeyError("x")) == "KeyError: 'x'"

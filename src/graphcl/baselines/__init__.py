@@ -1,9 +1,11 @@
-"""The other systems of the paper's tables, behind one protocol.
+"""The other systems of the paper's tables and later ones, behind one protocol.
 
 `BASELINES` maps names to them. A file exports one `Baseline`, or several if its paper has variants.
 """
 
 from graphcl.baselines import (
+    bgrl,
+    cca_ssg,
     deepwalk,
     dgi,
     dgi_inductive,
@@ -12,6 +14,8 @@ from graphcl.baselines import (
     gaan,
     gat,
     gcn,
+    grace,
+    graphmae,
     graphsage,
     label_propagation,
     untrained,
@@ -31,6 +35,10 @@ BASELINES: dict[str, Baseline] = {
         gat.BASELINE,
         untrained.RANDOM_ENCODER,
         untrained.PROPAGATION,
+        grace.BASELINE,
+        bgrl.BASELINE,
+        cca_ssg.BASELINE,
+        graphmae.BASELINE,
         dgi_inductive.BASELINE,
         graphsage.GCN,
         graphsage.MEAN,

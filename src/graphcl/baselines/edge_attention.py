@@ -11,6 +11,15 @@ gradient needs only q, k, v, w and o:
 
 So w, one number per edge and head, is the only table with a row per edge that is kept for the
 backward pass.
+
+The attention of a GAT has :math:`s_{ij} = \mathrm{LeakyReLU}(a_i + b_j)` instead, and drops some of
+the weights: :math:`o_i = \sum_j m_{ij} w_{ij} v_j`. Its gradient is
+
+.. math::
+    \dot v_j = \sum_i m_{ij} w_{ij}\, \dot o_i, \quad
+    \dot w_{ij} = m_{ij}\, \dot o_i^\top v_j, \quad
+    \dot s_{ij} = w_{ij} \Big(\dot w_{ij} - \sum_k w_{ik} \dot w_{ik}\Big), \quad
+    \dot a_i = \sum_j \dot s_{ij} s'_{ij}, \quad \dot b_j = \sum_i \dot s_{ij} s'_{ij} .
 """
 
 from dataclasses import dataclass
@@ -20,6 +29,9 @@ import torch
 from torch import Tensor
 
 from graphcl.kernels.adjacency import Adjacency, csr_matmul
+
+SLOPE = 0.2  # of a GAT's LeakyReLU
+_ENTRIES = 1 << 18  # of a table with a row per edge that is as wide as v
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,56 @@ class _EdgeAttention(torch.autograd.Function):
         return grad_q.view_as(q), grad_k.view_as(k), grad_v.view_as(v), None
 
 
+class _AdditiveAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, a: Tensor, b: Tensor, v: Tensor, kept: Tensor | None, pattern: EdgePattern
+    ) -> Tensor:
+        rows, columns = pattern.rows, pattern.columns
+        scores = a.index_select(0, rows) + b.index_select(0, columns)
+        slope = (scores > 0).to(scores.dtype).mul_(1 - SLOPE).add_(SLOPE)
+        scores *= slope
+        weight = scores.sub_(pattern.max_to_rows(scores).index_select(0, rows)).exp_()
+        weight /= pattern.sum_to_rows(weight).index_select(0, rows)
+        ctx.save_for_backward(v, weight, slope, kept)
+        ctx.pattern = pattern
+        return _per_head(pattern.indptr, columns, weight if kept is None else weight * kept, v)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        v, weight, slope, kept = ctx.saved_tensors
+        pattern: EdgePattern = ctx.pattern
+        used = weight if kept is None else weight * kept
+        # By symmetry, row j of the transposed matrix has the entries (i, j), mirrored.
+        mirrored = used.index_select(0, pattern.mirror)
+        grad_v = _per_head(pattern.indptr, pattern.columns, mirrored, grad)
+        grad_weight = torch.empty_like(weight)
+        for start in range(0, len(weight), _ENTRIES):  # bounds the memory of the two gathers
+            part = slice(start, start + _ENTRIES)
+            arriving = grad.index_select(0, pattern.rows[part])
+            around = v.index_select(0, pattern.columns[part])
+            grad_weight[part] = (arriving * around).sum(2)
+        if kept is not None:
+            grad_weight *= kept
+        inner = pattern.sum_to_rows(weight * grad_weight).index_select(0, pattern.rows)
+        grad_scores = weight * (grad_weight - inner) * slope
+        grad_a, grad_b = pattern.sum_to_rows(grad_scores), pattern.sum_to_columns(grad_scores)
+        return grad_a, grad_b, grad_v, None, None
+
+
+def _per_head(indptr: Tensor, indices: Tensor, weight: Tensor, v: Tensor) -> Tensor:
+    """Returns the product of each head's sparse matrix and its values, ``[num_nodes, heads, d]``.
+
+    Nothing with a row per edge that is as wide as `v` is made.
+    """
+    heads = [
+        csr_matmul(indptr, indices, weight[:, head].contiguous(), v[:, head].contiguous())
+        for head in range(v.shape[1])
+    ]
+    return torch.stack(heads, 1)
+
+
 class _NeighbourMax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, m: Tensor, pattern: EdgePattern) -> Tensor:
@@ -134,6 +196,17 @@ def edge_attention(q: Tensor, k: Tensor, v: Tensor, pattern: EdgePattern) -> Ten
     ``[num_nodes, heads, d_v]``.
     """
     return cast("Tensor", _EdgeAttention.apply(q, k, v, pattern))  # type: ignore[no-untyped-call]
+
+
+def additive_attention(
+    a: Tensor, b: Tensor, v: Tensor, pattern: EdgePattern, kept: Tensor | None = None
+) -> Tensor:
+    """Returns the attention of a GAT over each node and its neighbours, ``[num_nodes, heads, d]``.
+
+    Scores of the receiving node `a` and of its neighbours `b` are ``[num_nodes, heads]``, values
+    `v` ``[num_nodes, heads, d]``. `kept`, ``[entries, heads]``, multiplies the weights: dropout.
+    """
+    return cast("Tensor", _AdditiveAttention.apply(a, b, v, kept, pattern))  # type: ignore[no-untyped-call]
 
 
 def neighbour_max(m: Tensor, pattern: EdgePattern) -> Tensor:

@@ -18,7 +18,10 @@ from graphcl.kernels.adjacency import Adjacency, csr_matmul
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.features import Features
 from graphcl.seeding import derive, generator
+from graphcl.settings import check_setting
 
+ACTIVATIONS = ("relu", "prelu")
+_RATES = ("edge_drop", "feature_drop", "replace_rate", "momentum", "warm_up")
 CHECK_EVERY = 10  # epochs between two reads of a value on the device, each of which waits for it
 
 
@@ -36,8 +39,14 @@ def seeded(seed: int, name: str, device: torch.device) -> Iterator[None]:
 def check_fields(owner: str, **values: Any) -> None:
     """Checks hyperparameters; a name has the same bounds in every baseline."""
     for name, value in values.items():
-        if name == "dropout":
+        if name.endswith("dropout") or name.startswith(_RATES):
             require(0 <= value < 1, owner, name, "in [0, 1)", value)
+        elif name == "mask_rate":
+            require(0 < value < 1, owner, name, "in (0, 1)", value)
+        elif name == "feature_scaling":
+            check_setting(owner, name, value)
+        elif name == "activation":
+            require(value in ACTIVATIONS, owner, name, " or ".join(ACTIVATIONS), value)
         elif name == "weight_decay":
             require(0 <= value < float("inf"), owner, name, "0 or more", value)
         elif isinstance(value, float):

@@ -1,20 +1,26 @@
-"""`graphcl datasets`: what is available, as in the paper's Table 1."""
+"""`graphcl datasets`: what is available, as in the paper's Table 1, and the gallery."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from graphcl.cli._shared.options import JsonOption, figures, print_result
-from graphcl.datasets import CATALOGUE, DatasetCard, load_dataset
+from graphcl.datasets import CATALOGUE, DatasetCard, data_folders, load_dataset
+from graphcl.datasets.gallery import gallery_files, read_gallery_graph
 from graphcl.errors import GraphCLError
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 
 
 def datasets(as_json: JsonOption = False) -> None:
-    """List the paper's five datasets, their figures in Table 1, and which are present.
+    """List the paper's five datasets, which are present, and the gallery's graphs.
 
-    The figures are the paper's. If a dataset is present and its own figure differs, that figure
-    follows in parentheses: the paper counts raw links, and we count each undirected edge once.
+    The figures are those of Table 1. If a dataset is present and its own figure differs, it follows
+    in parentheses: the paper counts raw links, and we count each undirected edge once.
+
+    The gallery is the folder graphs/ in the folder that GRAPHCL_DATA names: an .npz file per graph.
 
     Examples:
 
@@ -23,7 +29,12 @@ def datasets(as_json: JsonOption = False) -> None:
         graphcl datasets --json
     """
     rows = [_row(card) for card in CATALOGUE.values()]
-    print_result({"datasets": rows}, "" if as_json else _table(rows), as_json=as_json)
+    gallery = [_gallery_row(name, path) for name, path in gallery_files(data_folders()).items()]
+    report: dict[str, Any] = {"datasets": rows}
+    if gallery:
+        report["gallery"] = gallery
+    text = "" if as_json else _table(rows) + _gallery_table(gallery)
+    print_result(report, text, as_json=as_json)
 
 
 def _row(card: DatasetCard) -> dict[str, Any]:
@@ -34,6 +45,41 @@ def _row(card: DatasetCard) -> dict[str, Any]:
         except GraphCLError as error:
             row["damaged"] = str(error)
     return row
+
+
+def _gallery_row(name: str, path: Path) -> dict[str, Any]:
+    try:
+        graph = read_gallery_graph(path)
+    except GraphCLError as error:
+        return {"name": name, "file": str(path), "damaged": str(error)}
+    several = graph.y is not None and graph.y.ndim == 2
+    found = figures(graph)
+    if graph.y is not None and not several:  # numbers may be left out: some count from 1
+        found["classes"] = len(np.unique(graph.y[graph.y >= 0]))
+    return {
+        "name": name,
+        "file": str(path),
+        **found,
+        "several_labels": several,
+        "splits": graph.num_splits,
+    }
+
+
+def _gallery_table(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return ""
+    from rich.table import Table
+
+    table = Table(box=None, title="Gallery", title_justify="left", pad_edge=False)
+    table.add_column("Graph")
+    columns = ("nodes", "edges", "features", "classes", "splits")
+    for column in columns:
+        table.add_column(column.capitalize(), justify="right")
+    for row in rows:
+        counts = [f"{row[name]:,}" if name in row else "–" for name in columns]
+        note = "  several labels" if row.get("several_labels") else ""
+        table.add_row(row["name"], *counts, "damaged" if "damaged" in row else note)
+    return f"\n{_printed(table)}"
 
 
 def _figures(graph: Graph | GraphCollection) -> dict[str, Any]:
@@ -48,7 +94,6 @@ def _figures(graph: Graph | GraphCollection) -> dict[str, Any]:
 
 def _table(rows: list[dict[str, Any]]) -> str:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD)
@@ -62,6 +107,12 @@ def _table(rows: list[dict[str, Any]]) -> str:
         present = "bundled" if row["source"] == "bundled" else "yes" if row["present"] else "no"
         present = "damaged" if "damaged" in row else present
         table.add_row(row["title"], row["task"], *counts, _split(row), present)
+    return _printed(table)
+
+
+def _printed(table: Any) -> str:
+    from rich.console import Console
+
     # A file or a pager has no width to fit, so rows are not wrapped.
     console = Console(width=None if Console().is_terminal else 140)
     with console.capture() as captured:

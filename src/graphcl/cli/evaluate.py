@@ -29,6 +29,7 @@ from graphcl.errors import RunError, require
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import score_predictions
 from graphcl.evaluation.multilabel import STEPS
+from graphcl.evaluation.splits import over_splits
 from graphcl.runs import files as runs
 from graphcl.tabular.options import TableOptions
 from graphcl.trials.methods import find_baseline, repeat_method, summarise
@@ -51,7 +52,8 @@ def evaluate(
 ) -> None:
     """Score a run by the probe: logistic regression on its frozen embeddings.
 
-    A run of a supervised baseline is scored by its own predictions.
+    A run of a supervised baseline is scored by its own predictions. On a graph with several splits,
+    the probe's scores are means over all of them.
 
     With --runs N, the run's training is repeated with N consecutive seeds, and the mean ± standard
     deviation of the scores is reported. Several processes share the seeds.
@@ -77,7 +79,9 @@ def evaluate(
             report |= asdict(score_predictions(runs.read_predictions(run), loaded))
         else:
             z = runs.read_embeddings(run)
-            report |= asdict(probe(z, loaded, steps=probe_steps, device=where))
+            report |= over_splits(
+                lambda one: probe(z, one, steps=probe_steps, device=where), loaded
+            )
     else:
         source = run_graph(run) if graph is None else graph
         train_all, run_seed = _trainings(run, loaded, source, changed)

@@ -1,4 +1,4 @@
-"""The paper's five datasets, and which of them are on this machine."""
+"""The paper's five datasets and the gallery, and which of them are on this machine."""
 
 import os
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, overload
 
 from graphcl.datasets import ppi, reddit
+from graphcl.datasets.gallery import gallery_files, read_gallery_graph
 from graphcl.errors import DatasetError, suggestion
 from graphcl.files.user import user_cache
 from graphcl.graphs.collection import GraphCollection
@@ -102,9 +103,10 @@ def load_dataset(name: Literal["ppi"]) -> GraphCollection: ...
 @overload
 def load_dataset(name: str) -> Graph | GraphCollection: ...
 def load_dataset(name: str) -> Graph | GraphCollection:
-    """Loads a dataset of the paper by name: one graph, or for PPI a collection of 24 graphs.
+    """Loads a dataset by name: one graph, or for PPI a collection of 24 graphs.
 
-    Cora, Citeseer and Pubmed are part of the package and need no network. PPI is read from
+    The names are those of the paper's datasets, and of the files ``graphs/NAME.npz`` in a data
+    folder. Cora, Citeseer and Pubmed are part of the package and need no network. PPI is read from
     ``ppi/ppi.npz`` in a data folder, else from its official files, which are downloaded if needed.
 
     Raises:
@@ -112,7 +114,10 @@ def load_dataset(name: str) -> Graph | GraphCollection:
             on this machine and cannot be downloaded.
     """
     key = str(name).lower()
-    if key not in CATALOGUE:
-        known = ", ".join(CATALOGUE)
-        raise DatasetError(f"unknown dataset {name!r}; known: {known}{suggestion(key, CATALOGUE)}")
-    return _LOADERS[key]()
+    if key in CATALOGUE:
+        return _LOADERS[key]()
+    gallery = gallery_files(data_folders())
+    if key in gallery:
+        return read_gallery_graph(gallery[key])
+    known, near = ", ".join(CATALOGUE), suggestion(key, (*CATALOGUE, *gallery))
+    raise DatasetError(f"unknown dataset {name!r}; known: {known}{near}")

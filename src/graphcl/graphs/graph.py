@@ -3,7 +3,7 @@
 All other modules rely on what is checked here, and do not check it again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError
+from graphcl.errors import GraphError, StoreError, require
 from graphcl.graphs import interchange, validation
 from graphcl.graphs.validation import BoolArray, FloatArray, IntArray
 from graphcl.store import reader as store
 from graphcl.store import writer as store_writer
 from graphcl.store.columns import Names, ScaledFeatures
+from graphcl.store.reader import MASKS
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,6 +41,8 @@ class Graph:
         train_mask: the nodes that the probe learns from, or None.
         val_mask: the nodes on which the probe's regularisation strength is chosen, or None.
         test_mask: the nodes that are scored, or None.
+        splits: bool ``[splits, 3, num_nodes]``: the train, validation and test nodes of each split,
+            if there are several; the three masks are then those of the first. See `split`.
         node_ids: the caller's ids of the nodes, or None if they are ``0 … num_nodes − 1``.
         self_loops_removed: number of self-loops in the input.
         name: the graph's name in messages and reports.
@@ -58,6 +61,7 @@ class Graph:
     name: str = "graph"
     store: Path | None = None
     edge_weight: FloatArray | None = None
+    splits: BoolArray | None = None
 
     def __post_init__(self) -> None:
         for value in vars(self).values():
@@ -92,7 +96,8 @@ class Graph:
             edge_weight: a positive number per column of `edge_index`. Weights of columns that name
                 the same edge are added. If every edge is listed in both directions with equal
                 weights, each edge counts once.
-            train_mask: the nodes that the probe learns from: booleans, or node numbers.
+            train_mask: the nodes that the probe learns from: booleans, or node numbers. With
+                several splits, booleans ``[num_nodes, splits]``; so too for the other masks.
             val_mask: the nodes on which the probe's regularisation strength is chosen.
             test_mask: the nodes that are scored.
             node_ids: ids of the nodes, in the order of `x`.
@@ -107,7 +112,7 @@ class Graph:
         if edge_weight is not None:
             edge_weight = validation.edge_weight(edge_weight, edge_index, num_nodes)
         masks = {"train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
-        masks = validation.masks(masks, num_nodes)
+        masks, splits = validation.splits(masks, num_nodes)
         return cls(
             indptr=indptr,
             indices=indices,
@@ -117,6 +122,7 @@ class Graph:
             self_loops_removed=self_loops,
             edge_weight=edge_weight,
             name=name,
+            splits=splits,
             **masks,
         )
 
@@ -196,7 +202,15 @@ class Graph:
             features: ``float32``, ``float16`` or ``int8``; sparse features stay sparse float32. The
                 scales of int8 come from the training nodes, if the graph has a `train_mask`.
             overwrite: replace an existing store. Anything else at `path` is never touched.
+
+        Raises:
+            StoreError: there are several splits; a store holds one.
         """
+        if self.splits is not None:
+            raise StoreError(
+                f"{self.name}: has {self.num_splits} splits and a store holds one; "
+                "save graph.split(0), or another"
+            )
         store_writer.write_store(Path(path), vars(self), features=features, overwrite=overwrite)
 
     def check(self) -> None:
@@ -230,8 +244,13 @@ class Graph:
             data.x = torch.sparse_csr_tensor(indptr, indices, values, size=self.x.shape)
         else:
             data.x = torch.from_numpy(self.x.toarray())
-        for field in ("y", "edge_weight", "train_mask", "val_mask", "test_mask"):
-            value = getattr(self, field)
+        wide = (
+            {}
+            if self.splits is None
+            else dict(zip(MASKS, self.splits.transpose(1, 2, 0), strict=True))
+        )
+        for field in ("y", "edge_weight", *MASKS):
+            value = wide.get(field, getattr(self, field))
             if value is not None:
                 setattr(data, field, torch.from_numpy(value.copy()))
         return data
@@ -268,6 +287,21 @@ class Graph:
         """Whether the graph has training, validation and test nodes."""
         masks = (self.train_mask, self.val_mask, self.test_mask)
         return all(mask is not None and bool(mask.any()) for mask in masks)
+
+    @property
+    def num_splits(self) -> int:
+        """Number of splits into training, validation and test nodes; 0 without a whole one."""
+        return int(self.has_split) if self.splits is None else len(self.splits)
+
+    def split(self, number: int) -> Self:
+        """Returns the graph with its split `number`, from 0, as its only one."""
+        if self.splits is None:
+            require(number == 0, "Graph.split", "number", "0: there are no others", number)
+            return self
+        count = len(self.splits)
+        require(0 <= number < count, "Graph.split", "number", f"in [0, {count})", number)
+        train, val, test = (mask if mask.any() else None for mask in self.splits[number])
+        return replace(self, train_mask=train, val_mask=val, test_mask=test, splits=None)
 
     def __repr__(self) -> str:
         kind = "sparse" if scipy.sparse.issparse(self.x) else "dense"

@@ -22,6 +22,7 @@ Arrays = dict[str, Any]
 _OPTIONAL = ("y", "train_mask", "val_mask", "test_mask", "node_ids", "edge_weight")
 _SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
 _KNOWN = {"edge_index", "x", *_SPARSE, *_OPTIONAL}
+_TYPES = {"node_type", "edge_type"}
 
 
 def is_tensor(value: Any) -> "TypeGuard[torch.Tensor]":
@@ -99,13 +100,7 @@ def arrays_from_pyg(data: Any) -> Arrays:
     arrays: Arrays = {"edge_index": data.edge_index, "x": data.x, "y": data.y}
     arrays["edge_weight"] = getattr(data, "edge_weight", None)
     for name in ("train_mask", "val_mask", "test_mask"):
-        mask = getattr(data, name, None)
-        if mask is not None and mask.ndim == 2:
-            raise GraphError(
-                f"from_pyg: data.{name} holds {mask.shape[1]} splits; keep one: "
-                f"data.{name} = data.{name}[:, 0]"
-            )
-        arrays[name] = mask
+        arrays[name] = getattr(data, name, None)
     return arrays
 
 
@@ -136,15 +131,19 @@ def arrays_from_networkx(
     }
 
 
-def read_arrays(path: Path) -> Arrays:
+def read_arrays(path: Path, *, extras: bool = False) -> Arrays:
     """Reads the arguments of `Graph.from_edge_index` from an `.npz` file that `numpy.savez` wrote.
 
     The file contains ``edge_index`` [2, edges], and ``x`` [nodes, features] or the sparse features
     ``x_indptr``, ``x_indices``, ``x_data`` and ``x_shape``. It may contain ``y``, ``train_mask``,
     ``val_mask``, ``test_mask``, ``node_ids`` and ``edge_weight`` [edges]. Pickles are never read.
+    With `extras`, other arrays are left alone; otherwise they are refused, except for types of
+    nodes and edges and the edges of other relations (``edge_index_NAME``), which are not used.
     """
-    arrays: Arrays = read_npz(path, None, GraphError)
-    unknown = sorted(set(arrays) - _KNOWN)
+    arrays: Arrays = read_npz(path, _KNOWN if extras else None, GraphError)
+    unknown = sorted(
+        name for name in set(arrays) - _KNOWN - _TYPES if not name.startswith("edge_index_")
+    )
     if unknown:
         raise GraphError(
             f"{path}: unknown array {unknown[0]!r}; known: {', '.join(sorted(_KNOWN))}"

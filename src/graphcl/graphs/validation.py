@@ -178,6 +178,42 @@ def masks(given: Mapping[str, Any], num_nodes: int) -> dict[str, Any]:
     return masks
 
 
+def splits(
+    given: Mapping[str, Any], num_nodes: int
+) -> tuple[dict[str, Any], npt.NDArray[np.bool_] | None]:
+    """Returns the masks of the first split, and all splits ``[splits, 3, num_nodes]`` if several.
+
+    A mask ``[num_nodes, splits]`` has a column per split; one of a single dimension is the same in
+    every split.
+    """
+    arrays = {
+        name: interchange.to_numpy(mask, name) for name, mask in given.items() if mask is not None
+    }
+    counts = {
+        name: mask.shape[1]
+        for name, mask in arrays.items()
+        if mask.ndim == 2 and len(mask) == num_nodes
+    }
+    if not counts:
+        return masks(given, num_nodes), None
+    if len(set(counts.values())) > 1 or 0 in counts.values():
+        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise GraphError(f"masks: each needs as many columns, one per split; got {listed}")
+    (count,) = set(counts.values())
+    found = [
+        masks(
+            {name: arrays[name][:, i] if name in counts else mask for name, mask in given.items()},
+            num_nodes,
+        )
+        for i in range(count)
+    ]
+    if count == 1:
+        return found[0], None
+    absent = np.zeros(num_nodes, dtype=np.bool_)
+    table = [[absent if mask is None else mask for mask in one.values()] for one in found]
+    return found[0], np.array(table)
+
+
 def _mask(mask: Any, num_nodes: int, name: str) -> BoolArray | None:
     if mask is None:
         return None

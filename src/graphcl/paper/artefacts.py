@@ -31,15 +31,26 @@ class Artefacts:
         return self.folder / f"{self.name}.jsonl"
 
     def write(
-        self, *, markdown: str, csv: str, draw: Callable[[], Any] | None = None
+        self,
+        *,
+        markdown: str,
+        csv: str,
+        latex: str | None = None,
+        draw: Callable[[], Any] | None = None,
     ) -> dict[str, str]:
-        """Writes Markdown, CSV and a PNG, each atomically, and returns their paths.
+        """Writes Markdown, CSV, LaTeX and a PNG, each atomically, and returns their paths.
 
         Without matplotlib no picture is drawn, and ``plot`` names the missing extra.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         written = {}
-        for kind, ending, text in (("markdown", "md", markdown), ("csv", "csv", csv)):
+        for kind, ending, text in (
+            ("markdown", "md", markdown),
+            ("csv", "csv", csv),
+            ("latex", "tex", latex),
+        ):
+            if text is None:
+                continue
             path = self.folder / f"{self.name}.{ending}"
             write_whole(path, text)
             written[kind] = str(path)

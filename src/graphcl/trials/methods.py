@@ -25,21 +25,17 @@ from graphcl.devices import peak_memory_bytes, reset_peak_memory
 from graphcl.errors import ParameterError, TrainingError, suggestion
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import (
-    MultilabelPredictionResult,
-    MultilabelResult,
-    PredictionResult,
-    ProbeResult,
     linear_probe,
     score_predictions,
 )
 from graphcl.evaluation.multilabel import STEPS
+from graphcl.evaluation.splits import over_splits
 from graphcl.recipes import Recipe, load_recipe, recipe_for
 from graphcl.trials.rows import Json, Row, Trial, number, text
 
 METHODS = ("graphcl", *BASELINES)
 SCORES = ("accuracy", "micro_f1", "macro_f1", "val_accuracy", "val_micro_f1")
-BUDGET = ("split", "steps", "strengths", "optimiser")
-Result = ProbeResult | MultilabelResult | PredictionResult | MultilabelPredictionResult
+BUDGET = ("split", "splits", "steps", "strengths", "optimiser")
 
 
 @dataclass(frozen=True)
@@ -156,18 +152,22 @@ def score_method(
     """Returns the trial with its scores. It needs no model, so it can run in another process.
 
     With several labels per node, the probe is trained on `device` for `probe_steps` steps, and
-    `on_probe_step` is called after each.
+    `on_probe_step` is called after each. With several splits, scores are means over all of them;
+    predictions, made with the training labels of the first split, are scored on that one.
     """
     if trained.embeddings is not None:
         z, where = trained.embeddings, str(device)
-        result: Result = linear_probe(
-            z, data, steps=probe_steps, device=where, on_step=on_probe_step
+        scores = over_splits(
+            lambda one: linear_probe(
+                z, one, steps=probe_steps, device=where, on_step=on_probe_step
+            ),
+            data,
         )
     elif trained.predictions is not None:
-        result = score_predictions(trained.predictions, data)
+        scores = asdict(score_predictions(trained.predictions, data))
     else:
         return trained.trial
-    return replace(trained.trial, scores=asdict(result))
+    return replace(trained.trial, scores=scores)
 
 
 def repeat_method(

@@ -4,6 +4,7 @@ A job trains once, in this process, and yields one or more scorings. Worker proc
 scores while the next job trains, because a probe takes longer than a training on a GPU.
 """
 
+import math
 import multiprocessing
 import signal
 import time
@@ -88,6 +89,7 @@ def execute(
     columns: Sequence[str],
     device: torch.device,
     workers: int = 1,
+    budget: float = math.inf,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> list[Row]:
     """Runs the jobs whose rows are not in `path` yet and returns the rows of all jobs.
@@ -102,6 +104,7 @@ def execute(
         columns: the columns that identify a row.
         device: where the jobs train; it is noted in the rows.
         workers: processes that score; 1 scores in this process.
+        budget: no job starts after this many seconds; a later call runs the rest.
         on_progress: called after each job.
     """
     found = {key_of(row, columns): row for row in rows.read(path) if "failed" not in row}
@@ -111,6 +114,8 @@ def execute(
     try:
         with scoring_pool(workers) as pool:
             for job in open_jobs:
+                if clock.elapsed > budget:
+                    break
                 session.start(job, pool)
                 session.collect(at_most=2 * workers)  # bounds the embeddings held in memory
                 on_progress(clock.tick(job, session.failed))
@@ -193,6 +198,11 @@ class _Clock:
         self._total, self._done = len(jobs), 0
         self._began = self._last = time.perf_counter()
         self._seconds: dict[str, list[float]] = {}
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds from the start to the end of the last job."""
+        return self._last - self._began
 
     def tick(self, job: Job, failed: int) -> Progress:
         """Counts a job that has just ended."""

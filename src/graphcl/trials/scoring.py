@@ -106,5 +106,6 @@ def labels_only(data: Data) -> Data:
         train_mask=data.train_mask,
         val_mask=data.val_mask,
         test_mask=data.test_mask,
+        splits=data.splits,
         name=data.name,
     )

@@ -58,3 +58,23 @@ def test_another_graph_of_the_same_name_is_noticed(folder, graph, capsys):
     (folder / "mine.npz").unlink()
     assert run(["evaluate", "run"]) == 2
     assert said(capsys).endswith("(the graph that run was trained on)")
+
+
+def test_a_graph_of_the_gallery_is_taken_by_name_and_by_path(folder, arrays, capsys, monkeypatch):
+    (folder / "graphs").mkdir()
+    np.savez("graphs/wide.npz", **arrays, local_info=np.zeros((60, 2)))
+    monkeypatch.setenv("GRAPHCL_DATA", str(folder))
+    for number, name in enumerate(("wide", "graphs/wide.npz")):
+        assert run(["train", name, *QUICK, "--out", f"run{number}"]) == 0
+    capsys.readouterr()
+    assert run(["evaluate", "run0"]) == 0
+    capsys.readouterr()
+    assert "did you mean 'wide'?" in fails(capsys, "train", "wyde")
+    (folder / "graphs/wide.npz").rename("elsewhere.npz")
+    assert "unknown array 'local_info'" in fails(capsys, "train", "elsewhere.npz", *QUICK)
+
+
+def test_types_and_other_relations_are_left_alone(folder, arrays):
+    extras = {"node_type": np.zeros(60, np.int8), "edge_type": np.zeros(3, np.int8)}
+    np.savez("typed.npz", **arrays, **extras, edge_index_other=np.zeros((2, 5), int))
+    assert run(["train", "typed.npz", *QUICK]) == 0

@@ -11,7 +11,8 @@ import shlex
 from pathlib import Path
 
 from graphcl.cli._shared.tables import as_arguments, print_notes
-from graphcl.datasets import CATALOGUE, load_dataset
+from graphcl.datasets import CATALOGUE, data_folders, load_dataset
+from graphcl.datasets.gallery import gallery_files
 from graphcl.errors import DatasetError, GraphCLError, RunError, require, suggestion
 from graphcl.graphs.collection import GraphCollection, fingerprint
 from graphcl.graphs.graph import Graph
@@ -43,16 +44,18 @@ def load_graph(name: str, tables: TableOptions | None = None) -> AnyGraph:
     if given:
         option = "--" + next(iter(given)).replace("_", "-")
         raise DatasetError(f"{option} applies only to tables; {name!r} is not a table")
-    if name.lower() in CATALOGUE:
+    gallery = gallery_files(data_folders())
+    if name.lower() in {*CATALOGUE, *gallery}:
         return load_dataset(name)
     if is_store(path):
         graph = Graph.open(path)
         graph.check()
         return graph
     if path.suffix == ".npz":
-        return Graph.from_edge_index(name=path.stem, **read_arrays(path))
-    known = ", ".join(CATALOGUE)
-    near = suggestion(name.lower(), CATALOGUE)
+        # A gallery's own files may hold arrays of any name; elsewhere one may be a misspelling.
+        listed = path.exists() and path.resolve() in {one.resolve() for one in gallery.values()}
+        return Graph.from_edge_index(name=path.stem, **read_arrays(path, extras=listed))
+    known, near = ", ".join(CATALOGUE), suggestion(name.lower(), (*CATALOGUE, *gallery))
     if path.exists():
         raise DatasetError(
             f"{name}: a graph file must be an .npz, a store or a list of edges "

@@ -11,11 +11,12 @@ from graphcl.cli._shared.verbosity import verbosity_options
 # The name of each command, which is also that of its module and its function, and the summary that
 # `graphcl --help` lists. A test compares the summary with the first line of the function.
 COMMANDS = {
-    "datasets": "List the paper's five datasets, their figures in Table 1, and which are present.",
+    "datasets": "List the paper's five datasets, which are present, and the gallery's graphs.",
     "build": "Turn tables into a store: a graph on disk that every command takes.",
     "train": "Train an encoder on a graph, or another system with --method, and write a run.",
     "embed": "Embed every node of a graph with a trained model; the graph may be one it never saw.",
     "evaluate": "Score a run by the probe: logistic regression on its frozen embeddings.",
+    "compare": "Train systems on many graphs and score all alike: rows, a table and a picture.",
     "reproduce": "Reproduce the paper's tables and claims: ours, the paper's, and the difference.",
     "tune": "Search the paper's ranges for good hyperparameters and write a recipe.",
     "report": "Write one HTML file that shows a run: graph, training, map of embeddings, scores.",

@@ -151,4 +151,6 @@ def report_text(report: dict[str, Any]) -> str:
     runs = f"{report['runs']} runs" if report["runs"] > 1 else "1 run"
     steps = f", {report['steps']} probe steps" if "steps" in report else ""
     steps += ", all identical: nothing is random" if report.get("runs_identical") else ""
-    return f"{'  '.join(texts)}  ({runs}, test nodes, {report['split']} split{steps})"
+    splits = f"{report['splits']} {report['split']} splits" if "splits" in report else ""
+    where = splits or f"{report['split']} split"
+    return f"{'  '.join(texts)}  ({runs}, test nodes, {where}{steps})"

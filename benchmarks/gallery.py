@@ -1,0 +1,116 @@
+"""All systems on the gallery's graphs, under one protocol, and the page that shows them.
+
+usage: python -m benchmarks.gallery --out ROWS.jsonl [--systems raw graphcl:encoder=residual ...]
+           [--graphs wisconsin actor ...] [--folder FOLDER] [--runs 3] [--device cuda]
+           [--budget SECONDS]
+       python -m benchmarks.gallery --page [--out benchmarks/results/gallery.jsonl]
+           [--docs docs]
+
+`graphcl compare` is the same for a user. There is one row per graph, system and seed, appended as
+it finishes; rows that are already in ROWS.jsonl are not computed again, and a failed one is tried
+again. Every system has its defaults, or the settings behind its name. Training and probe run on one
+device; all splits and strengths of a probe are fitted together. No training starts after `--budget`
+seconds. The graphs are those of FOLDER, by default ``graphs/`` in the folder GRAPHCL_DATA names.
+
+`--page` writes gallery.md and images/gallery.png from the rows, and trains nothing.
+"""
+
+import argparse
+import os
+import time
+from functools import partial
+from pathlib import Path
+
+from graphcl.datasets.gallery import graph_files, read_gallery_graph
+from graphcl.devices import resolve_device
+from graphcl.files.atomic import write_whole
+from graphcl.gallery import rendering
+from graphcl.gallery.comparison import compare, read_systems
+from graphcl.gallery.summary import summarise_rows
+from graphcl.paper import plots
+from graphcl.trials import rows
+from graphcl.trials.runner import Progress
+
+SYSTEMS = (
+    "raw",
+    "propagation",
+    "random-encoder",
+    "deepwalk-features",
+    "ep-b",
+    "dgi",
+    "grace",
+    "bgrl",
+    "cca-ssg",
+    "graphmae",
+    "graphcl",
+    "graphcl:encoder=residual",
+)
+HEAD = """# Out of the box on many graphs
+
+Every system with its defaults on every graph of a gallery. The protocol is that of `graphcl
+compare`: the graph's own splits, all of them, else three random ones of 10 % / 10 % / 80 % of each
+class; accuracy, ROC-AUC for two classes, the mean AUC of the labels where a node has several. Made
+from rows by `python -m benchmarks.gallery --page`.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--systems", nargs="+", default=list(SYSTEMS))
+    parser.add_argument("--graphs", nargs="+")
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--budget", type=float, default=float("inf"))
+    parser.add_argument("--page", action="store_true")
+    parser.add_argument("--docs", type=Path, default=Path("docs"))
+    options = parser.parse_args()
+    if options.page:
+        write_page(options.out, options.docs)
+        return
+    folder = options.folder or Path(os.environ.get("GRAPHCL_DATA", ".")) / "graphs"
+    files = graph_files(folder)
+    graphs = {
+        name: partial(read_gallery_graph, files[name]) for name in options.graphs or list(files)
+    }
+    began = time.perf_counter()
+    found = compare(
+        graphs,
+        read_systems(options.systems),
+        options.out,
+        seeds=range(options.runs),
+        device=resolve_device(options.device),
+        budget=options.budget,
+        on_progress=show,
+    )
+    summary = summarise_rows(found)
+    print(rendering.terminal(summary), flush=True)
+    print(f"{len(found)} rows, {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def show(progress: Progress) -> None:
+    """Prints one line per training."""
+    print(
+        f"{progress.done}/{progress.total}  {progress.elapsed:.0f} s  {progress.label}  "
+        f"{progress.failed} failed, {progress.remaining:.0f} s left",
+        flush=True,
+    )
+
+
+def write_page(path: Path, docs: Path) -> None:
+    """Writes the page and its picture from the rows of `path`."""
+    found = rows.read(path)
+    if not found:
+        raise SystemExit(f"{path}: holds no rows")
+    summary = summarise_rows(found, SYSTEMS)
+    (docs / "images").mkdir(parents=True, exist_ok=True)
+    plots.save(rendering.draw(summary), docs / "images/gallery.png")
+    table = rendering.markdown(summary, picture="images/gallery.png")
+    write_whole(docs / "gallery.md", f"{HEAD}\n{table}")
+
+
+if __name__ == "__main__":
+    main()

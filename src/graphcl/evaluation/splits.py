@@ -1,0 +1,200 @@
+"""Scores over all splits of a graph, under one protocol for every graph and system.
+
+The protocol of a comparison: the graph's own splits, all of them, else `DRAWN` random ones with
+10 % / 10 % / 80 % of each class; logistic regression on frozen embeddings, its strength chosen on
+the validation nodes of each split; accuracy, ROC-AUC for two classes, and micro-F1 and the mean AUC
+of the labels where a node has several.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from graphcl.errors import GraphError
+from graphcl.evaluation.logistic import fit_logistic_batch
+from graphcl.evaluation.probe import STRENGTHS, Array, check_embeddings, node_split, standardiser
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
+
+DRAWN = 3
+ACCURACY, ROC_AUC, LABEL_AUC = "accuracy", "roc_auc", "label_auc"
+METRICS = {ACCURACY: "accuracy", ROC_AUC: "ROC-AUC", LABEL_AUC: "mean label AUC"}
+_AVERAGED = ("accuracy", "micro_f1", "macro_f1", "val_accuracy", "val_micro_f1")
+
+Split = tuple[Array, Array, Array]
+
+
+def over_splits(score: Callable[[Any], Any], graph: Graph | GraphCollection) -> Mapping[str, Any]:
+    """Returns the columns of a result, its scores averaged over all splits of the graph.
+
+    `score` takes a graph of one split and returns a result such as `ProbeResult`. With several
+    splits, ``splits`` is their number, and columns that are not scores are those of the first.
+    """
+    if isinstance(graph, GraphCollection) or graph.num_splits < 2:
+        return asdict(score(graph))
+    found = [asdict(score(graph.split(number))) for number in range(graph.num_splits)]
+    means = {name: fmean(one[name] for one in found) for name in _AVERAGED if name in found[0]}
+    return {**found[0], **means, "splits": len(found)}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The scores of embeddings over all splits of a graph.
+
+    Attributes:
+        metric: which score is `score`: ``accuracy``, ``roc_auc`` or ``label_auc``.
+        score: its mean over the splits.
+        split_scores: its value in each split.
+        val_score: its mean on the validation nodes, by which strengths are chosen.
+        accuracy: mean accuracy; of pairs of node and label if there are several.
+        micro_f1: mean micro-F1; equals the accuracy for one class per node.
+        split: ``given``, ``random``, or ``given, validation drawn``.
+        splits: number of splits.
+        nodes: numbers of train, validation and test nodes of the first split.
+    """
+
+    metric: str
+    score: float
+    split_scores: tuple[float, ...]
+    val_score: float
+    accuracy: float
+    micro_f1: float
+    split: str
+    splits: int
+    nodes: tuple[int, int, int]
+
+
+def compare_probe(z: Any, graph: Graph, *, device: torch.device) -> Comparison:
+    """Scores embeddings by the protocol of this module; all splits are fitted together.
+
+    Raises:
+        GraphError: there are no labels, a split lacks nodes, or the embeddings do not fit.
+    """
+    z = np.asarray(z)
+    if graph.y is None:
+        raise GraphError(f"{graph.name}: has no labels to score by")
+    if z.ndim != 2 or len(z) != graph.num_nodes or z.shape[1] == 0:
+        raise GraphError(f"probe: embeddings {z.shape} for a graph of {graph.num_nodes} nodes")
+    kind, parts = comparison_splits(graph)
+    check_embeddings(z)
+
+    def rows(nodes: Array, standard: Callable[[Array], Array]) -> Tensor:
+        return torch.tensor(standard(z[nodes]), dtype=torch.float32, device=device)
+
+    targets, metric = _targets(graph)
+    standards = [standardiser(z[train]) for train, _, _ in parts]  # each by its train rows alone
+    problems = [
+        (rows(train, standard), torch.tensor(targets[train], dtype=torch.float32, device=device))
+        for (train, _, _), standard in zip(parts, standards, strict=True)
+    ]
+    fitted = fit_logistic_batch(problems, STRENGTHS, softmax=metric == ACCURACY)
+    results = []
+    for (_, val, test), standard, one in zip(parts, standards, fitted, strict=True):
+        on_val = [
+            _measure(scores, targets[val], metric).score
+            for scores in one.scores(rows(val, standard)).cpu().numpy()
+        ]
+        chosen = int(np.argmax(on_val))  # the strongest penalty on a tie
+        scores = (rows(test, standard) @ one.weight[chosen] + one.bias[chosen]).cpu().numpy()
+        results.append((_measure(scores, targets[test], metric), on_val[chosen]))
+    train, val, test = parts[0]
+    return Comparison(
+        metric=metric,
+        score=fmean(found.score for found, _ in results),
+        split_scores=tuple(found.score for found, _ in results),
+        val_score=fmean(found for _, found in results),
+        accuracy=fmean(found.accuracy for found, _ in results),
+        micro_f1=fmean(found.micro_f1 for found, _ in results),
+        split=kind,
+        splits=len(parts),
+        nodes=(len(train), len(val), len(test)),
+    )
+
+
+def comparison_splits(graph: Graph) -> tuple[str, list[Split]]:
+    """Returns where the splits come from, and the labelled nodes of each.
+
+    Where only validation nodes are missing, a fifth of the train nodes of each class are taken.
+    """
+    if graph.y is None:
+        raise GraphError(f"{graph.name}: has no labels to score by")
+    kind, wholes = "given", [graph.split(number) for number in range(graph.num_splits)]
+    if not wholes and graph.train_mask is not None and graph.test_mask is not None:
+        kind, wholes = "given, validation drawn", [_with_validation(graph)]
+    if wholes:
+        parts = [node_split(one, graph.y, 0) for one in wholes]
+    else:
+        kind, parts = "random", [node_split(graph, graph.y, seed) for seed in range(DRAWN)]
+    for number, (_, _, test) in enumerate(parts):
+        if not len(test):
+            raise GraphError(f"{graph.name}: split {number} has no labelled test node")
+    return kind, parts
+
+
+def _with_validation(graph: Graph) -> Graph:
+    assert graph.train_mask is not None
+    assert graph.y is not None
+    random, val = np.random.default_rng(0), np.zeros(graph.num_nodes, np.bool_)
+    classes = graph.y if graph.y.ndim == 1 else np.zeros(graph.num_nodes)
+    for label in np.unique(classes[graph.train_mask]):
+        members = np.flatnonzero(graph.train_mask & (classes == label))
+        val[random.choice(members, max(1, len(members) // 5), replace=False)] = True
+    return replace(graph, train_mask=graph.train_mask & ~val, val_mask=val)
+
+
+def _targets(graph: Graph) -> tuple[npt.NDArray[np.int64], str]:
+    """Returns 0/1 columns per node, and the metric; two classes are one column."""
+    y = graph.y
+    assert y is not None
+    if y.ndim == 2:
+        return y, LABEL_AUC
+    classes = np.unique(y[y >= 0])
+    if len(classes) < 2:
+        raise GraphError(f"{graph.name}: has fewer than two classes")
+    if len(classes) == 2:
+        return (y == classes[1]).astype(np.int64)[:, None], ROC_AUC
+    return (y[:, None] == classes).astype(np.int64), ACCURACY
+
+
+@dataclass(frozen=True)
+class _Measured:
+    score: float
+    accuracy: float
+    micro_f1: float
+
+
+def _measure(scores: Array, targets: Array, metric: str) -> _Measured:
+    """Returns the scores of one regression on some nodes, ``[nodes, outputs]``."""
+    if metric == ACCURACY:
+        right = float((scores.argmax(1) == targets.argmax(1)).mean())
+        return _Measured(right, right, right)
+    given = scores > 0
+    accuracy = float((given == targets).mean())
+    if metric == ROC_AUC:
+        return _Measured(mean_auc(scores, targets), accuracy, accuracy)
+    hits = 2 * (given & (targets > 0)).sum()
+    micro = float(hits / max(1, given.sum() + targets.sum()))
+    return _Measured(mean_auc(scores, targets), accuracy, micro)
+
+
+def mean_auc(scores: Array, targets: Array) -> float:
+    """Returns the mean ROC-AUC of the columns that hold both a 0 and a 1; 0.5 if none does.
+
+    AUC is the chance that a node with the label scores above one without; ties count half.
+    """
+    from scipy.stats import rankdata
+
+    positive = targets.sum(0)
+    negative = len(targets) - positive
+    both = (positive > 0) & (negative > 0)
+    if not both.any():
+        return 0.5
+    ranks = rankdata(scores[:, both], axis=0)
+    above = (ranks * targets[:, both]).sum(0) - positive[both] * (positive[both] + 1) / 2
+    return float((above / (positive[both] * negative[both])).mean())

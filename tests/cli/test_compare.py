@@ -1,0 +1,102 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from graphcl.cli.main import run
+from graphcl.trials import rows
+from tests.cli.conftest import fails
+from tests.conftest import random_graph
+
+ENDINGS = ("jsonl", "md", "csv", "tex", "png")
+QUICK = ["--methods", "raw,random-encoder:dim=4", "--device", "cpu"]
+
+
+@pytest.fixture
+def graphs(here):
+    (here / "mine").mkdir()
+    for seed, name in enumerate(("first", "second")):
+        graph = random_graph(seed)
+        np.savez(f"mine/{name}.npz", edge_index=graph.edge_index(), x=graph.x, y=graph.y)
+    return here
+
+
+def test_a_folder_in_all_forms(graphs, capsys):
+    assert run(["compare", "mine", *QUICK, "--runs", "2", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "run 6/6" in captured.err
+    report = json.loads(captured.out)
+    assert [(c["graph"], c["system"], c["runs"]) for c in report["cells"]] == [
+        ("first", "raw", 1),
+        ("first", "random-encoder:dim=4", 2),
+        ("second", "raw", 1),
+        ("second", "random-encoder:dim=4", 2),
+    ]
+    assert report["common"] == ["first", "second"]
+    folder = graphs / "comparison"
+    assert {path.name for path in folder.iterdir()} == {f"compare.{end}" for end in ENDINGS}
+    assert "| first | accuracy |" in (folder / "compare.md").read_text()
+    assert r"\begin{tabular}" in (folder / "compare.tex").read_text()
+    assert len((folder / "compare.csv").read_text().splitlines()) == 5
+    assert run(["compare", "mine", *QUICK, "--runs", "2"]) == 0  # nothing is left to do
+    captured = capsys.readouterr()
+    assert "run " not in captured.err
+    assert "2 graphs that every system was scored on" in captured.out
+
+
+def test_a_failure_is_kept_and_said(graphs, capsys):
+    graph = random_graph(3)
+    np.savez("mine/blind.npz", edge_index=graph.edge_index(), x=graph.x)
+    assert run(["compare", "mine", *QUICK, "--runs", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "raw on blind: 1 of 1 runs failed (blind: has no labels to score by)." in out
+    kept = rows.read(graphs / "comparison/compare.jsonl")
+    assert sum("failed" in row for row in kept) == 2
+    assert sum("score" in row for row in kept) == 4
+
+
+def test_a_killed_comparison_goes_on(graphs):
+    command = [sys.executable, "-m", "graphcl", "compare", "mine", *QUICK, "--runs"]
+    process = subprocess.Popen([*command, "400"], stderr=subprocess.PIPE, text=True)
+    path = graphs / "comparison/compare.jsonl"
+    deadline = time.monotonic() + 120
+    while not (path.exists() and b"\n" in path.read_bytes()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=120)
+    before = rows.read(path)
+    assert 1 <= len(before) < 800
+    assert run([*command[3:], "2"]) == 0
+    after = rows.read(path)
+    assert after[: len(before)] == before
+    keys = {(row["graph"], row["system"], row["seed"]) for row in after}
+    assert len(keys) == len(after) >= 6
+
+
+def test_names_and_files_are_graphs_too(graphs, capsys):
+    assert run(["compare", "mine/first.npz", "cora", "--methods", "raw", "--runs", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "cora" in out
+    assert "first" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mine", "--methods", "dgy"], "unknown method 'dgy'"),
+        (["mine", "--methods", "gcn"], "gcn predicts labels itself"),
+        (["mine", "--methods", ","], "--methods must be one system or more"),
+        (["nowhere"], "unknown dataset 'nowhere'"),
+        (["mine", "mine/first.npz"], "two graphs are named 'first'"),
+        (["empty"], "empty: holds no graph"),
+    ],
+)
+def test_bad_input_is_one_line(graphs, capsys, arguments, message):
+    (graphs / "empty").mkdir()
+    assert message in fails(capsys, "compare", *arguments)
+    assert not (graphs / "comparison").exists()

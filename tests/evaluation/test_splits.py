@@ -1,0 +1,158 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score, roc_auc_score
+
+from graphcl.errors import GraphError
+from graphcl.evaluation import linear_probe, splits
+from graphcl.evaluation.probe import STRENGTHS, standardiser
+from graphcl.evaluation.splits import (
+    DRAWN,
+    compare_probe,
+    comparison_splits,
+    mean_auc,
+    over_splits,
+)
+from graphcl.graphs.graph import Graph
+from tests.conftest import random_graph
+
+CPU = torch.device("cpu")
+NO_MASKS = dict.fromkeys(("train_mask", "val_mask", "test_mask"))
+
+
+def many_splits(graph, count=3):
+    random = np.random.default_rng(5)
+    third = graph.num_nodes // 3
+    masks = np.zeros((3, graph.num_nodes, count), bool)
+    for number in range(count):
+        order = random.permutation(graph.num_nodes)
+        for place in range(3):
+            masks[place, order[place * third : (place + 1) * third], number] = True
+    train, val, test = masks
+    return Graph.from_edge_index(
+        graph.edge_index(), graph.x, graph.y, train_mask=train, val_mask=val, test_mask=test
+    )
+
+
+def test_scores_are_means_over_the_splits(graph):
+    several = many_splits(graph)
+    found = over_splits(lambda one: linear_probe(graph.x, one), several)
+    each = [linear_probe(graph.x, several.split(number)) for number in range(3)]
+    assert found["splits"] == 3
+    assert found["accuracy"] == pytest.approx(sum(one.accuracy for one in each) / 3)
+    assert found["val_accuracy"] == pytest.approx(sum(one.val_accuracy for one in each) / 3)
+    assert len({one.accuracy for one in each}) > 1
+    assert "splits" not in over_splits(lambda one: linear_probe(graph.x, one), graph)
+
+
+def test_it_is_the_plain_loop_over_splits_and_strengths():
+    graph = many_splits(random_graph(num_nodes=240))
+    found = compare_probe(graph.x, graph, device=CPU)
+    standard = standardiser(graph.x)
+    expected = []
+    for train, val, test in comparison_splits(graph)[1]:
+        best = (-1.0, 0.0)
+        for strength in STRENGTHS:
+            probe = LogisticRegression(C=strength, max_iter=10_000)
+            probe.fit(standard(graph.x[train]), graph.y[train])
+            on_val, on_test = (
+                (probe.predict(standard(graph.x[nodes])) == graph.y[nodes]).mean()
+                for nodes in (val, test)
+            )
+            best = max(best, (on_val, on_test), key=lambda pair: pair[0])
+        expected.append(best[1])
+    assert (found.metric, found.split, found.splits) == ("accuracy", "given", 3)
+    assert found.split_scores == pytest.approx(expected, abs=1.01 / 80)  # one node on the border
+    assert found.score == pytest.approx(np.mean(found.split_scores))
+    assert found.score == found.accuracy == found.micro_f1
+
+
+def test_without_splits_three_are_drawn_of_each_class():
+    graph = replace(random_graph(num_nodes=300), **NO_MASKS)
+    kind, parts = comparison_splits(graph)
+    assert (kind, len(parts)) == ("random", DRAWN)
+    for train, val, test in parts:
+        assert len({*train, *val, *test}) == len(train) + len(val) + len(test) == 300
+        for label in range(3):
+            tenth = (graph.y == label).sum() // 10
+            assert (graph.y[train] == label).sum() == (graph.y[val] == label).sum() == tenth
+    assert not np.array_equal(parts[0][0], parts[1][0])
+
+
+def test_missing_validation_nodes_are_taken_from_the_train_nodes(graph):
+    half = replace(graph, val_mask=None)
+    kind, ((train, val, test),) = comparison_splits(half)
+    assert kind == "given, validation drawn"
+    assert set(np.flatnonzero(graph.train_mask)) == {*train, *val}
+    assert not {*train} & {*val}
+    assert np.array_equal(test, np.flatnonzero(graph.test_mask))
+    assert set(graph.y[val]) == {0, 1, 2}
+
+
+def test_two_classes_are_scored_by_roc_auc():
+    graph = random_graph(num_nodes=150)
+    y = np.where(graph.y == 2, -1, graph.y + 1)  # classes 1 and 2, some nodes without
+    z = np.eye(2)[np.clip(y - 1, 0, 1)] + np.random.default_rng(0).normal(size=(150, 2))
+    found = compare_probe(z, replace(graph, y=y, **NO_MASKS), device=CPU)
+    assert found.metric == "roc_auc"
+    assert found.nodes[0] + found.nodes[1] + found.nodes[2] == (y >= 0).sum()
+    assert 0.7 < found.score < 1  # two unit normals whose means are √2 apart: 0.84 at best
+    assert found.score != found.accuracy
+
+
+def test_several_labels_are_scored_by_their_mean_auc(graph):
+    random = np.random.default_rng(0)
+    y = (graph.x[:, :4] + 0.5 * random.normal(size=(60, 4)) > 0).astype(np.int64)
+    found = compare_probe(graph.x, replace(graph, y=y), device=CPU)
+    assert found.metric == "label_auc"
+    assert found.score > 0.75
+    assert found.micro_f1 > 0.6
+    noise = compare_probe(random.normal(size=(60, 4)), replace(graph, y=y), device=CPU)
+    assert noise.score < 0.7
+
+
+def test_auc_is_scikit_learns_with_ties_and_empty_labels():
+    random = np.random.default_rng(0)
+    scores = random.integers(0, 5, (40, 3)).astype(float)
+    targets = random.integers(0, 2, (40, 3))
+    expected = np.mean([roc_auc_score(targets[:, k], scores[:, k]) for k in range(3)])
+    assert mean_auc(scores, targets) == pytest.approx(expected)
+    targets[:, 1] = 0
+    expected = np.mean([roc_auc_score(targets[:, k], scores[:, k]) for k in (0, 2)])
+    assert mean_auc(scores, targets) == pytest.approx(expected)
+    assert mean_auc(scores[:, :1], np.zeros((40, 1), int)) == 0.5
+
+
+def test_micro_f1_is_scikit_learns():
+    random = np.random.default_rng(1)
+    scores, targets = random.normal(size=(30, 4)), random.integers(0, 2, (30, 4))
+    found = splits._measure(scores, targets, "label_auc")
+    assert found.micro_f1 == pytest.approx(f1_score(targets, scores > 0, average="micro"))
+
+
+def test_test_labels_choose_nothing(graph):
+    several = many_splits(graph)
+    found = compare_probe(graph.x, several, device=CPU)
+    other = np.where(several.split(0).test_mask, (graph.y + 1) % 3, graph.y)
+    wrong = compare_probe(graph.x, replace(several.split(0), y=other), device=CPU)
+    right = compare_probe(graph.x, several.split(0), device=CPU)
+    assert wrong.val_score == right.val_score
+    assert wrong.score < right.score
+    assert found.split_scores[0] == right.score
+
+
+@pytest.mark.parametrize(
+    ("changes", "z", "message"),
+    [
+        ({"y": None}, np.ones((60, 2)), "random: has no labels"),
+        ({}, np.ones((59, 2)), r"embeddings \(59, 2\) for a graph of 60 nodes"),
+        ({"y": np.zeros(60, np.int64)}, np.ones((60, 2)), "fewer than two classes"),
+        ({}, np.full((60, 2), np.nan), "nan"),
+    ],
+)
+def test_what_cannot_be_scored_says_why(graph, changes, z, message):
+    with pytest.raises(GraphError, match=message):
+        compare_probe(z, replace(graph, **changes), device=CPU)
