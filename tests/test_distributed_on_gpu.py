@@ -16,6 +16,8 @@ MODES = {
     "whole": {},
     "minibatches": {"batch_nodes": 16},
     "sampled": {"mode": "sampled", "batch_nodes": 16, "fan_out": 3},
+    "whole, 16 bits": {"precision": "bf16"},
+    "sampled, 16 bits": {"mode": "sampled", "batch_nodes": 16, "fan_out": 3, "precision": "bf16"},
 }
 
 NCCL = """
