@@ -99,17 +99,44 @@ def loss_traffic() -> list[str]:
     """Memory and traffic of the loss for some numbers of processes, by the page's formulas."""
     lines = []
     for world, batch in ((2, 1024), (8, 8192), (64, 65_536), (256, 262_144)):
-        held = 2 * batch * DIM * 4
-        received = held * (world - 1) / world
+        table = 2 * batch / world * DIM * 4
+        held = 3 * table  # its own, the one that is multiplied, the one that travels
+        received = 2 * (world - 1) * table  # forward and backward
         square = (2 * batch / world) * 2 * batch * 4
         lines.append(
             f"| {world} | {batch:,} | {held / 1e6:,.1f} MB | {received / 1e6:,.1f} MB | "
             f"{square / 1e6:,.0f} MB |"
         )
     head = (
-        "| processes R | batch M | rows held, 2Md | received a step | own rows × all, in strips |"
+        "| processes R | batch M | rows held, 6Md/R | received a step | own rows × all, in strips |"
     )
     return [head, "|---|---|---|---|---|", *lines]
+
+
+def shares() -> list[str]:
+    """What one of several GPUs does for one exact loss over all nodes, as measured on one."""
+    path = RESULTS / "nt_xent_shares.jsonl"
+    newest_rows = {(row["nodes"], row["world"]): row for row in rows.read(path)}
+    lines = []
+    for (nodes, world), row in sorted(newest_rows.items()):
+        wire = row.get("least_gb_per_s")
+        lines.append(
+            f"| {nodes:,} | {world} | {row['ms'] / 1e3:,.2f} s | {row['share_of_gemm']:.0%} | "
+            f"{row['peak_extra_bytes'] / 1e9:,.1f} GB | {row['wire_bytes'] / 1e9:,.1f} GB | "
+            + (f"{wire:,.1f} GB/s |" if wire else "– |")
+        )
+    first = next(iter(newest_rows.values()))
+    head = "| nodes M | GPUs R | step of one | of the GEMM rate | memory | received | wire |"
+    return [
+        f"Forward and backward of the loss over M nodes on one of R GPUs ({first['device']}, "
+        f"d = {first['d']}, 16 bits), measured on one GPU that is given that process's rows; "
+        "nothing was sent. *Wire* is the rate at which the next table hides behind this one's "
+        "products. If it does, the step of all R takes as long as that of one.",
+        "",
+        head,
+        "|---|---|---|---|---|---|---|",
+        *lines,
+    ]
 
 
 def text() -> str:
@@ -121,6 +148,7 @@ def text() -> str:
         inference(),
         f"The loss in float32 with d = {DIM}:",
         "\n".join(loss_traffic()),
+        "\n".join(shares()),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -55,10 +55,13 @@ def _load_weights(weights, tile, tiles, nodes, other, SIDE: tl.constexpr):  # ty
 def _columns(k, depth, SPLIT: tl.constexpr):  # type: ignore[no-untyped-def]
     """Returns where a product's operands are in both tables.
 
-    SPLIT tables [high | low] are multiplied as high·high + low·high + high·low.
+    SPLIT tables [high | low] are multiplied as low·high + high·low + high·high, the small sums
+    first: a tensor core cuts off a little at every step, in proportion to the sum so far.
     """
     if SPLIT:
-        return tl.where(k < 2 * depth, k, k - 2 * depth), tl.where(k < depth, k, k - depth)
+        small = k < 2 * depth
+        rest = tl.where(small, k, k - 2 * depth)
+        return tl.where(k < depth, k + depth, tl.where(small, k - depth, rest)), rest
     return k, k
 
 

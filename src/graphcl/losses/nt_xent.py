@@ -80,15 +80,17 @@ def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str 
              + \sum_{v \in B} e^{s(h_{u,i}, h_{v,j})/\tau}}
 
     For each view of a node, its other view is the only positive and the remaining 2M − 2 views are
-    negatives. The M × M matrix is computed in tiles, and only kept if it is small.
+    negatives. The M × M matrix is computed in tiles, and only kept if it is small. Autocast has no
+    effect on it.
 
     Args:
         h1: embeddings of the first view, ``[M, d]``; row u of `h1` and of `h2` are one node.
         h2: embeddings of the second view, ``[M, d]``.
         temperature: τ > 0.
-        precision: precision of the operands of the products on a CUDA GPU: ``bf16`` (the choice of
-            ``auto`` there), ``tf32`` or ``float32``; sums are always float32. On a CPU, and for
-            float64 inputs, the inputs' own precision is used.
+        precision: precision of the operands of the products on a CUDA GPU: ``bf16`` (16 bits, the
+            choice of ``auto`` there), ``tf32`` or ``float32``; sums are always float32. On a CPU,
+            and for float64 inputs, the inputs' own precision is used. docs/precision.md has the
+            errors of each.
 
     Returns:
         The loss, a scalar; differentiable once.
@@ -309,18 +311,17 @@ def nt_xent_across(
 ) -> Tensor:
     r"""Returns the exact `nt_xent` of the global batch, computed from each process's share of rows.
 
-    With m = M / R rows on each of R processes and d numbers per row, a process
+    With m = M / R nodes on each of R processes and d numbers per row, a process
 
-    - gathers the unit rows of all processes: it holds 2M·d numbers and receives (R − 1)/R of them;
-    - computes its 2m rows of E = exp(s/τ) against all 2M columns, in strips, and their sums;
-    - gathers the 2M sums of all rows, 4 bytes each, and adds its part of the loss;
-    - in the backward pass, multiplies its strips once more: :math:`\partial L / \partial z_i` is
-      :math:`\sum_j E_{ij}(r_i + r_j) z_j` minus the positive. This includes the effect of row i on
-      the denominators of other rows, so nothing is sent.
+    - sends its 2m unit rows to all others, and receives theirs, one process after the other: the
+      next table travels while this one is multiplied;
+    - computes its 2m rows of E = exp(s/τ) against all 2M columns, in tiles, and their sums;
+    - gathers what the denominators of all rows are, 4 bytes each, and adds its part of the loss;
+    - receives the tables once more in the backward pass. The gradient of its rows includes their
+      effect on the denominators of other rows, so no gradient is sent.
 
-    A process holds at most its 2m × 2M matrix, in strips. It computes 3 products of 2m × 2M × d (2
-    if its strips are kept), R times less than one process would without the symmetry of E, which
-    saves `nt_xent` a third of the work.
+    It holds three tables of 2m·d numbers, and never its 2m × 2M matrix unless that is small. It
+    computes 3 products of 2m × 2M × d; the symmetry of E saves a third of those among its own rows.
 
     Args:
         h1: embeddings of this process's rows in the first view, ``[m, d]``.
@@ -328,8 +329,7 @@ def nt_xent_across(
         temperature: τ > 0.
         num_nodes: M, the size of the global batch; its rows are split as `Share.rows` does.
         share: this process's share. A single process computes `nt_xent`.
-        precision: as for `nt_xent`. Several processes compute in the inputs' own precision and
-            accept only ``auto`` and ``float32``.
+        precision: as for `nt_xent`.
 
     Returns:
         The loss of the global batch, the same on every process. Its gradient is that of the global
