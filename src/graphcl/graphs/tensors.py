@@ -46,7 +46,8 @@ def feature_tensor(
     x: Features
     if isinstance(graph.x, ScaledFeatures) or graph.x.dtype == np.float16:
         stored = stored_features(graph)
-        x = replace(stored, values=stored.values[rows]).to_dense(device)
+        divisor = None if stored.row_divisor is None else stored.row_divisor[rows]
+        x = replace(stored, values=stored.values[rows], row_divisor=divisor).to_dense(device)
     elif isinstance(graph.x, np.ndarray):
         x = borrow(graph.x)[rows].to(device)
     else:
