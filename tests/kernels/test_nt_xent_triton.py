@@ -23,7 +23,7 @@ from tests.losses.test_nt_xent import VIEWS, errors, exact, two_views
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
 PRECISIONS = ["bf16", "tf32", "float32"]
-SIZES = [(64, 64), (64, 513), (200, 96)]
+SIZES = [(64, 64), (40, 513), (140, 96)]
 if not INTERPRETED:
     SIZES = [(m, d) for m in (64, 1_000, 20_000) for d in (64, 513, 6_144)] + [(1_000, 96)]
 
@@ -114,9 +114,10 @@ class TestKernels:
         for ours, theirs in zip(fused(h1, h2, 0.1, "bf16"), small, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
 
-    @pytest.mark.parametrize("temperature", [0.01, 0.5])
-    @pytest.mark.parametrize("precision", PRECISIONS)
-    @pytest.mark.parametrize("num_nodes", [130, 300])
+    @pytest.mark.parametrize(
+        ("num_nodes", "precision", "temperature"),
+        [(130, "bf16", 0.5), (130, "tf32", 0.5), (130, "float32", 0.01), (300, "bf16", 0.5)],
+    )
     def test_blocks(
         self, num_nodes: int, precision: str, temperature: float, monkeypatch: pytest.MonkeyPatch
     ):

@@ -216,7 +216,7 @@ class FusedPairs:
         if not self._tile.split:
             return other.to(self._operands.dtype)
         high, low = other[:, : self._depth], other[:, self._depth :]
-        both = high.float().add_(low)
+        both = high.float() + low
         if self._precision == "tf32":  # as tensor cores read it, but rounded
             both.view(torch.int32).add_(0x1000).bitwise_and_(-0x2000)
         return both
