@@ -133,15 +133,14 @@ def linear_probe(
         split=split,
         nodes=(len(train), len(val), len(test)),
         majority=majority_share(y[test]),
-        roc_auc=_roc_auc(best, rows, y[test]),
+        roc_auc=_roc_auc(best, np.unique(y[train]), rows, y[test]),
     )
 
 
-def _roc_auc(probe: Any, rows: Array, y: Array) -> float | None:
+def _roc_auc(probe: Any, known: Array, rows: Array, y: Array) -> float | None:
     """Returns the ROC-AUC of a probe of two classes; None where test nodes lack one of them."""
     from sklearn.metrics import roc_auc_score
 
-    known = probe.classes_
     if len(known) != 2 or not np.array_equal(np.unique(y), known):
         return None
     return float(roc_auc_score(y == known[1], probe.decision_function(rows)))

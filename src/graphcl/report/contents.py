@@ -79,14 +79,14 @@ class Contents:
     points: MapPoints
     clusters: Clusters
     uniformity: float | None
-    effective_rank: float | None
-    mean_cosine: float | None
     alignment: float | None
     agreement: Agreement | None
     confusion: Confusion | None
     components: int | None
     homophily: float | None
     notes: list[str] = field(default_factory=list)
+    effective_rank: float | None = None
+    mean_cosine: float | None = None
 
 
 def gather(
