@@ -25,6 +25,8 @@ OTHERS = (
     ("graphcl.evaluation", "ProbeResult"),
     ("graphcl.evaluation", "MultilabelResult"),
     ("graphcl.training", "EpochMetrics"),
+    ("graphcl.estimator.health", "Health"),
+    ("graphcl.evaluation.failure", "Sign"),
     ("graphcl.encoders", "EncoderFactory"),
     ("graphcl.encoders", "LayeredEncoder"),
     ("graphcl.encoders", "Layer"),

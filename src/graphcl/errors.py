@@ -11,6 +11,7 @@
     ├── MissingExtraError (ImportError)  an optional dependency is not installed
     └── TrainingError                    training cannot continue, or would not fit into memory
     TrainingEndedError  training was interrupted, or a process of its group died
+    TrainingWarning     training ended, but there are signs that it failed
 
 The command line reports each of them in one line, with exit code 2. Any other error is a bug.
 """
@@ -75,6 +76,10 @@ class TrainingEndedError(Exception):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
+
+
+class TrainingWarning(UserWarning):
+    """A training ended as usual, but there are signs that it failed."""
 
 
 def require(condition: bool, owner: str, parameter: str, constraint: str, value: object) -> None:

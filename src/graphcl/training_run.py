@@ -31,6 +31,7 @@ from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
 from graphcl.distributed import Share, any_of, from_rank, group, restarted
 from graphcl.errors import InvalidInputError, RunError, TrainingEndedError
 from graphcl.estimator import GraphCL
+from graphcl.evaluation.failure import majority_sign
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe
@@ -219,6 +220,8 @@ def _result(
     model: GraphCL, graph: Data, source: str, scores: Scores | None, why: str | None
 ) -> TrainingResult:
     last, device = model.history_[-1], torch.device(model.device)
+    health, found = model.health_, majority_sign(scores)
+    signs = (*health.warnings, *([found] if found else []))
     return TrainingResult(
         graph=GraphFacts.of(graph, source),
         probe=scores,
@@ -234,6 +237,9 @@ def _result(
         device=device_name(device),
         versions=versions(),
         note=graph.note if isinstance(graph, GraphCollection) else "",
+        effective_rank=health.effective_rank,
+        mean_cosine=health.mean_cosine,
+        warnings=[sign.to_json() for sign in signs],
     )
 
 

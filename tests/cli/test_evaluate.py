@@ -44,3 +44,23 @@ def test_all_splits_of_a_graph_are_scored(folder, arrays, capsys):
     assert report["accuracy"] == pytest.approx(sum(each) / 3)
     assert run(["evaluate", "runs/several"]) == 0
     assert "test nodes, 3 given splits)" in capsys.readouterr().out
+
+
+def test_the_majority_is_beside_the_accuracy_and_shuffled_labels_warn(folder, arrays, capsys):
+    random = np.random.default_rng(0)
+    arrays["y"] = random.permutation(arrays["y"])
+    np.savez("mine.npz", **arrays)
+    assert run(["train", "mine.npz", *QUICK]) == 0
+    capsys.readouterr()
+    for more in ([], ["--runs", "2"]):
+        assert run(["evaluate", "runs/mine", *more, "--json"]) == 0
+        captured = capsys.readouterr()
+        report = json.loads(captured.out)
+        test = arrays["y"][arrays["test_mask"]]
+        assert report["majority"] == pytest.approx(np.bincount(test).max() / len(test))
+        assert [sign["name"] for sign in report["warnings"]] == ["majority"]
+        assert "warning: the accuracy" in captured.err
+        assert run(["evaluate", "runs/mine", *more]) == 0
+        captured = capsys.readouterr()
+        assert f"majority: {100 * report['majority']:.1f} %" in captured.out
+        assert "warning" not in captured.out

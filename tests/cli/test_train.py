@@ -4,6 +4,7 @@ import json
 import os
 
 import numpy as np
+import pytest
 
 from graphcl.cli.main import run
 from graphcl.estimator import GraphCL
@@ -110,3 +111,75 @@ def test_tensorboard_curves_end_up_in_the_run(folder, capsys):
     wild = ["--set", "learning_rate=1e30", "--log", "tensorboard", "--overwrite"]
     assert run(["train", "mine.npz", *QUICK, *wild]) == 2
     assert [path.name for path in (folder / "runs").iterdir()] == ["mine"]
+
+
+def constant(folder, y):
+    """Writes a graph whose features say nothing."""
+    random = np.random.default_rng(0)
+    np.savez("flat.npz", edge_index=random.integers(0, 90, (2, 200)), x=np.ones((90, 4)), y=y)
+
+
+def test_a_training_that_failed_says_so_on_stderr_and_in_its_result(folder, capsys):
+    constant(folder, np.random.default_rng(1).integers(0, 3, 90))
+    command = ["train", "flat.npz", "--set", "epochs=6", "--set", "dim=8", "--json"]
+    assert run(command) == 0
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+    assert [sign["name"] for sign in result["warnings"]] == ["loss", "collapse", "majority"]
+    assert captured.err.count("warning: ") == 3
+    assert captured.err.count("\n  try ") == 3
+    assert "TrainingWarning" not in captured.err
+    assert result["mean_cosine"] == pytest.approx(1)
+    assert result["effective_rank"] == pytest.approx(1, abs=0.01)
+    assert json.loads((folder / "runs/flat/result.json").read_text()) == result
+    assert run([*command, "--resume"]) == 0  # the run is there: it is read, not trained
+    assert json.loads(capsys.readouterr().out) == result
+    assert run([*command, "--overwrite", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert len(json.loads(captured.out)["warnings"]) == 3
+
+
+@pytest.mark.parametrize("y", [np.zeros(90, int), np.full(90, -1)])
+def test_without_classes_to_tell_apart_the_other_signs_stay(folder, capsys, y):
+    constant(folder, y)
+    assert run(["train", "flat.npz", "--set", "epochs=6", "--set", "dim=8", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["probe"] is None
+    assert [sign["name"] for sign in result["warnings"]] == ["loss", "collapse"]
+
+
+def test_a_training_that_learned_says_nothing(folder, capsys):
+    longer = ["--set", "epochs=40", "--set", "dim=32", "--set", "learning_rate=0.01"]
+    assert run(["train", "mine.npz", *longer, "--set", "feature_scaling=none"]) == 0
+    captured = capsys.readouterr()
+    assert "warning" not in captured.err
+    result = json.loads((folder / "runs/mine/result.json").read_text())
+    assert result["warnings"] == []
+    assert f"(majority {100 * result['probe']['majority']:.1f} %)" in captured.out
+
+
+def test_another_system_keeps_the_facts_too(folder, capsys):
+    assert run(["train", "mine.npz", "--method", "raw", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["effective_rank"] > 1
+    assert -1 <= result["mean_cosine"] <= 1
+    assert result["warnings"] == []
+    assert 0 < result["scores"]["majority"] < 1
+
+
+def test_a_run_of_an_earlier_version_has_no_facts_and_is_read(folder, capsys):
+    assert run(["train", "mine.npz", *QUICK, "--json"]) == 0
+    path = folder / "runs/mine/result.json"
+    old = json.loads(path.read_text())
+    for name in ("effective_rank", "mean_cosine", "warnings"):
+        del old[name]
+    del old["probe"]["majority"], old["probe"]["roc_auc"]
+    path.write_text(json.dumps(old))
+    capsys.readouterr()
+    assert run(["train", "mine.npz", *QUICK, "--resume"]) == 0
+    captured = capsys.readouterr()
+    assert "majority" not in captured.out
+    assert "already complete" in captured.err
+    assert run(["report", "runs/mine", "--map", "pca"]) == 0
+    assert "Effective rank" in (folder / "runs/mine/report.html").read_text()

@@ -8,6 +8,8 @@ from graphcl.evaluation.nearest import nearest
 from graphcl.evaluation.unsupervised import (
     alignment,
     cluster,
+    effective_rank,
+    mean_cosine,
     neighbour_agreement,
     silhouette,
     uniformity,
@@ -135,3 +137,34 @@ def test_any_seed_will_do(seed):
     z = blobs()[0]
     assert cluster(z, seed=seed, sample=60).sizes == (30, 30, 30)
     assert uniformity(z, seed=seed, sample=60) < 0
+
+
+def test_effective_rank_and_mean_cosine_are_their_definitions():
+    z = np.random.default_rng(0).normal(size=(14, 5)) + 0.5
+    for table in (z, z.T):
+        p = np.linalg.svd(table, compute_uv=False)
+        p /= p.sum()
+        assert effective_rank(table) == pytest.approx(math.exp(-sum(p * np.log(p))))
+    unit = [normalised(row) for row in z]
+    cosines = [np.dot(unit[u], unit[v]) for u in range(14) for v in range(14) if u != v]
+    assert mean_cosine(z) == pytest.approx(np.mean(cosines))
+
+
+def test_effective_rank_and_mean_cosine_at_their_ends():
+    assert effective_rank(np.eye(6)) == pytest.approx(6)
+    assert effective_rank(np.outer(np.arange(1, 9), [1, 2, 3])) == pytest.approx(1, abs=1e-5)
+    assert effective_rank(np.zeros((4, 3))) == 0
+    assert effective_rank(1e38 * np.eye(3, dtype=np.float32)) == pytest.approx(3)
+    assert mean_cosine(np.ones((5, 2)) * [[1], [2], [3], [4], [5]]) == pytest.approx(1)
+    assert mean_cosine([[1.0, 0], [-1, 0]]) == -1
+    assert mean_cosine(np.zeros((4, 3))) == 0
+    assert mean_cosine(1e38 * np.ones((3, 2), np.float32)) == pytest.approx(1)
+    with pytest.raises(GraphError, match="at least 2"):
+        mean_cosine(np.ones((1, 3)))
+
+
+def test_the_seed_decides_the_rows_that_are_measured():
+    z = np.random.default_rng(0).normal(size=(200, 5))
+    for measure in (effective_rank, mean_cosine):
+        assert measure(z, seed=3, sample=20) == measure(z, seed=3, sample=20)
+        assert measure(z, seed=3, sample=20) != measure(z, seed=4, sample=20)

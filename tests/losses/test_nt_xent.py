@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from graphcl.distributed import Share
 from graphcl.errors import ParameterError
 from graphcl.kernels import nt_xent_blocked
-from graphcl.losses import nt_xent
+from graphcl.losses import NTXent, nt_xent
 from graphcl.losses.nt_xent import mutual_information_bound, nt_xent_across
 
 
@@ -330,3 +330,11 @@ def test_bad_arguments_of_several_processes():
         nt_xent_across(h, h, num_nodes=6, share=Share(0, 2), precision="bf16")
     with pytest.raises(ParameterError, match="as many as the 4 processes; got 3"):
         nt_xent_across(h, h, num_nodes=3, share=Share(0, 4))
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5, 2.0])
+def test_the_span_is_that_of_views_that_agree_and_of_rows_that_coincide(temperature):
+    best, nothing = NTXent(temperature).span(6)
+    apart, same = torch.eye(6, dtype=torch.float64), torch.ones(6, 3, dtype=torch.float64)
+    assert nt_xent(apart, apart, temperature).item() == pytest.approx(best)
+    assert nt_xent(same, same, temperature).item() == pytest.approx(nothing)

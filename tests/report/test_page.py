@@ -104,6 +104,7 @@ def test_text_from_the_user_is_not_markup():
         "note": NASTY[1],
         "versions": {NASTY[1]: NASTY[0]},
         "seed": NASTY[0],
+        "warnings": [{"message": NASTY[0], "advice": NASTY[1]}, NASTY[0]],
     }
     recipe = {"encoder": NASTY[1], NASTY[0]: NASTY[1]}
     config = RunConfig(recipe, seed=0, origin=Origin(graph=NASTY[1]))
@@ -111,7 +112,7 @@ def test_text_from_the_user_is_not_markup():
     plain, parser = parsed(render(made_up(64))), parsed(page)
     assert parser.tags.count("script") == 2
     assert "img" not in parser.tags
-    assert set(parser.tags) <= {*plain.tags, "strong", "p"}
+    assert set(parser.tags) <= {*plain.tags, "strong", "p", "br"}
     raw = zlib.decompress(base64.b64decode(embedded(page)["ids"]))
     assert sorted(json.loads(raw)) == sorted(NASTY * 8)
 
@@ -141,6 +142,21 @@ def test_a_page_without_labels():
     assert "could not be read again" in page
     assert "confusion" not in page.split("</style>")[1].split("<script")[0]
     assert [c["title"] for c in embedded(page)["channels"]] == ["Cluster", "Degree"]
+
+
+def test_signs_that_a_training_failed_come_first(contents):
+    assert "Warning:" not in render(contents)
+    signs = [{"name": "loss", "message": "the loss hardly moved", "advice": "more epochs"}]
+    probe = contents.result["probe"] | {"majority": 0.25, "roc_auc": 0.61}
+    result = contents.result | {"warnings": signs, "probe": probe}
+    page = render(
+        dataclasses.replace(contents, result=result, effective_rank=12.34, mean_cosine=0.567)
+    )
+    parsed(page)
+    assert "the loss hardly moved. <br>Try more epochs." in page
+    assert page.index("hardly moved") < page.index("Map of the embeddings")
+    for text in ("Majority", "25.0 %", "ROC-AUC", "0.610", "Effective rank", "12.3", "0.567"):
+        assert text in page
 
 
 def test_unlabelled_nodes_and_scattered_class_numbers():

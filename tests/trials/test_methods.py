@@ -85,6 +85,8 @@ def test_the_summary_of_one_run_has_numbers(graph, recipe):
     summary = summarise(rows)
     assert set(summary) == {
         "split",
+        "nodes",
+        "majority",
         "failed",
         "accuracy",
         "micro_f1",

@@ -19,6 +19,7 @@ from graphcl.cli._shared.options import (
     SetOption,
     parse_settings,
     print_result,
+    print_warnings,
 )
 from graphcl.cli._shared.progress import ProbeStepsOption, probe, probe_progress, report_text
 from graphcl.cli._shared.tables import takes_tables
@@ -28,6 +29,7 @@ from graphcl.distributed import apart, first_process, from_rank, group, local_de
 from graphcl.errors import RunError, require
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import score_predictions
+from graphcl.evaluation.failure import majority_sign
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.evaluation.splits import over_splits
 from graphcl.runs import files as runs
@@ -105,10 +107,13 @@ def evaluate(
     if not first_process():
         return
     text = report_text(report)
+    sign = majority_sign(report)
+    report["warnings"] = [sign.to_json()] if sign else []
     if note(loaded):
         report["note"] = note(loaded)
         text += f"\nnote: {note(loaded)}"
     print_result(report, text, as_json=as_json)
+    print_warnings(report["warnings"])
 
 
 def _trainings(

@@ -20,6 +20,7 @@ from graphcl.cli._shared.options import (
     SetOption,
     parse_settings,
     print_result,
+    print_warnings,
 )
 from graphcl.cli._shared.progress import ProbeStepsOption, probe, probe_text
 from graphcl.cli._shared.tables import print_notes, takes_tables
@@ -85,7 +86,7 @@ def train(
     On a labelled graph it ends with the probe's score: logistic regression on the embeddings.
     Labels are read for that alone. For a dataset with several graphs (ppi), only the training
     graphs are used for training; embeddings.npy contains all graphs: training, then validation,
-    then test.
+    then test. If there are signs that the training failed, warnings on stderr say what to try.
 
     Until the run is complete, its checkpoints are kept in OUT.partial. Ctrl-C and SIGTERM save one
     more and exit with 130; --resume continues to the same result.
@@ -162,6 +163,7 @@ def train(
         )
     if result is not None:
         print_result(result.to_json(), _text(result, out), as_json=as_json)
+        print_warnings(result.warnings)
 
 
 def _load(name: str, tables: TableOptions) -> tuple[AnyGraph, Origin]:

@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 
 from graphcl.errors import RunError
+from graphcl.estimator.health import Health
 from graphcl.estimator.parts import Parts
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
@@ -27,6 +28,7 @@ class Fitted:
         history: one `EpochMetrics` per epoch.
         seconds: how long training took.
         mode: whether the (first) graph was trained whole or sampled, and why; None after `load`.
+        health: how the training went; None after `load` and after an interrupt.
     """
 
     parts: Parts
@@ -36,6 +38,7 @@ class Fitted:
     history: list[EpochMetrics]
     seconds: float = 0.0
     mode: Mode | None = None
+    health: Health | None = None
 
     def write(self, folder: Path, origin: runs.Origin) -> None:
         """Writes configuration, weights and metrics into a folder that is not yet a run."""

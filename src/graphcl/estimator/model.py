@@ -2,6 +2,7 @@
 
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from numbers import Integral
@@ -16,8 +17,9 @@ from graphcl.devices import resolve_device
 from graphcl.distributed import current_share
 from graphcl.embedding import embed, embed_graph
 from graphcl.encoders import EncoderFactory, LayeredEncoder
-from graphcl.errors import GraphCLError, GraphError, RunError, require
+from graphcl.errors import GraphCLError, GraphError, RunError, TrainingWarning, require
 from graphcl.estimator.fitted import Fitted
+from graphcl.estimator.health import Health, check_health
 from graphcl.estimator.parts import Parts
 from graphcl.estimator.transformer import SklearnTransformer, as_table
 from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
@@ -78,6 +80,8 @@ class GraphCL(SklearnTransformer):
         mode_: whether the (first) graph was trained whole or sampled, and why.
         seconds_: how long training took.
         seed_: the seed that it was trained with.
+        health_: how the training went: a `graphcl.estimator.health.Health`, with the signs that it
+            failed, if there are any.
     """
 
     recipe_: Recipe
@@ -87,6 +91,7 @@ class GraphCL(SklearnTransformer):
     mode_: Mode
     seconds_: float
     seed_: int
+    health_: Health
 
     def __init__(
         self,
@@ -159,6 +164,8 @@ class GraphCL(SklearnTransformer):
         on_epoch: Callable[[EpochMetrics], object] = lambda _: None,
     ) -> Self:
         """Trains an encoder on `graph`; its labels, if any, are not looked at.
+
+        For each sign that it failed there is a `TrainingWarning`; `health_` has them too.
 
         Interrupted, by the user or by a full disk, the estimator keeps the weights it has reached;
         where training fails, it stays as it was. In a group of processes that ``torchrun`` started,
@@ -234,6 +241,9 @@ class GraphCL(SklearnTransformer):
                 if not isinstance(error, RunError):  # a full disk spoils no weights
                     self._fitted = before
                 raise
+        fitted.health = check_health(parts, encoder, source, graphs[0], fitted.history, seed=seed)
+        for sign in fitted.health.warnings if current_share().first else ():
+            warnings.warn(f"GraphCL: {sign}", TrainingWarning, stacklevel=2)
         return self
 
     @overload
@@ -374,4 +384,5 @@ _FITTED: dict[str, Callable[[Fitted], Any]] = {
     "mode_": lambda fitted: fitted.mode,
     "seconds_": lambda fitted: fitted.seconds,
     "seed_": lambda fitted: fitted.seed,
+    "health_": lambda fitted: fitted.health,
 }

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from graphcl.errors import GraphError
+from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.multilabel import STEPS, MultilabelResult, multilabel_probe
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph, split_gap
@@ -36,6 +37,10 @@ class ProbeResult:
         strength: C of scikit-learn's `LogisticRegression`, chosen without the test nodes.
         split: ``given``, or ``random`` if the graph has none.
         nodes: numbers of train, validation and test nodes used.
+        majority: share of the largest class among the test nodes: the accuracy of giving all nodes
+            one class.
+        roc_auc: for two classes, the chance that the probe ranks a node of the second above one of
+            the first; 0.5 means that it knows nothing. None for more classes.
     """
 
     accuracy: float
@@ -45,6 +50,8 @@ class ProbeResult:
     strength: float
     split: str
     nodes: tuple[int, int, int]
+    majority: float
+    roc_auc: float | None
 
 
 def linear_probe(
@@ -115,7 +122,8 @@ def linear_probe(
     standard = standardiser(z_train)
     best = fit_logistic(standard(z_train), y[train], strength)
     val_accuracy = float((best.predict(standard(z_val)) == y[val]).mean())
-    predicted = best.predict(standard(z[test]))
+    rows = standard(z[test])
+    predicted = best.predict(rows)
     return ProbeResult(
         accuracy=float((predicted == y[test]).mean()),
         micro_f1=float((predicted == y[test]).mean()),
@@ -124,7 +132,18 @@ def linear_probe(
         strength=strength,
         split=split,
         nodes=(len(train), len(val), len(test)),
+        majority=majority_share(y[test]),
+        roc_auc=_roc_auc(best, np.unique(y[train]), rows, y[test]),
     )
+
+
+def _roc_auc(probe: Any, known: Array, rows: Array, y: Array) -> float | None:
+    """Returns the ROC-AUC of a probe of two classes; None where test nodes lack one of them."""
+    from sklearn.metrics import roc_auc_score
+
+    if len(known) != 2 or not np.array_equal(np.unique(y), known):
+        return None
+    return float(roc_auc_score(y == known[1], probe.decision_function(rows)))
 
 
 def transfer_probe(z: Any, graph: Graph, others: Sequence[Any], seed: int = 0) -> list[float]:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError
+from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.probe import (
     check_embeddings,
     f1,
@@ -29,6 +30,7 @@ class PredictionResult:
         val_accuracy: accuracy on the validation nodes.
         split: ``given``, or ``random`` if the graph has none.
         nodes: numbers of train, validation and test nodes.
+        majority: share of the largest class among the test nodes.
     """
 
     accuracy: float
@@ -37,6 +39,7 @@ class PredictionResult:
     val_accuracy: float
     split: str
     nodes: tuple[int, int, int]
+    majority: float
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class MultilabelPredictionResult:
         val_micro_f1: micro-F1 on the validation nodes.
         split: ``given``, or ``random`` if the graph has none.
         nodes: numbers of train, validation and test nodes.
+        majority: the highest micro-F1 of giving all test nodes the same labels.
     """
 
     micro_f1: float
@@ -58,6 +62,7 @@ class MultilabelPredictionResult:
     val_micro_f1: float
     split: str
     nodes: tuple[int, int, int]
+    majority: float
 
 
 def score_predictions(
@@ -81,14 +86,14 @@ def score_predictions(
         raise GraphError(f"scores: predictions {given.shape} for labels {y.shape}")
     train, val, test = scored_split(graph, y, seed, owner="scores")
     split = "random" if isinstance(graph, Graph) and not graph.has_split else "given"
-    nodes = (len(train), len(val), len(test))
+    nodes, majority = (len(train), len(val), len(test)), majority_share(y[test])
     macro = f1(y[test], given[test], "macro")
     accuracy = float((given[test] == y[test]).mean())
     if y.ndim == 1:
         on_val = float((given[val] == y[val]).mean())
-        return PredictionResult(accuracy, accuracy, macro, on_val, split, nodes)
+        return PredictionResult(accuracy, accuracy, macro, on_val, split, nodes, majority)
     micro, on_val = f1(y[test], given[test], "micro"), f1(y[val], given[val], "micro")
-    return MultilabelPredictionResult(micro, macro, accuracy, on_val, split, nodes)
+    return MultilabelPredictionResult(micro, macro, accuracy, on_val, split, nodes, majority)
 
 
 @dataclass(frozen=True, eq=False)

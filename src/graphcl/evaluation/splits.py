@@ -25,7 +25,8 @@ from graphcl.graphs.graph import Graph
 DRAWN = 3
 ACCURACY, ROC_AUC, LABEL_AUC = "accuracy", "roc_auc", "label_auc"
 METRICS = {ACCURACY: "accuracy", ROC_AUC: "ROC-AUC", LABEL_AUC: "mean label AUC"}
-_AVERAGED = ("accuracy", "micro_f1", "macro_f1", "val_accuracy", "val_micro_f1")
+_OTHERS = ("majority", "roc_auc")
+_AVERAGED = ("accuracy", "micro_f1", "macro_f1", "val_accuracy", "val_micro_f1", *_OTHERS)
 
 Split = tuple[Array, Array, Array]
 
@@ -39,7 +40,9 @@ def over_splits(score: Callable[[Any], Any], graph: Graph | GraphCollection) -> 
     if isinstance(graph, GraphCollection) or graph.num_splits < 2:
         return asdict(score(graph))
     found = [asdict(score(graph.split(number))) for number in range(graph.num_splits)]
-    means = {name: fmean(one[name] for one in found) for name in _AVERAGED if name in found[0]}
+    scores = {name: [one[name] for one in found] for name in _AVERAGED if name in found[0]}
+    # The test nodes of a split may lack a class; it then has no ROC-AUC.
+    means = {name: None if None in each else fmean(each) for name, each in scores.items()}
     return {**found[0], **means, "splits": len(found)}
 
 

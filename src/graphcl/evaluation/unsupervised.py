@@ -54,6 +54,50 @@ def uniformity(z: Any, *, seed: int = 0, sample: int = SAMPLE) -> float:
     return float(np.log(np.exp(-2 * square).sum() / (n * (n - 1))))
 
 
+def effective_rank(z: Any, *, seed: int = 0, sample: int = SAMPLE) -> float:
+    r"""Returns how many directions embeddings use: :math:`e^{H(p)}`, their RankMe.
+
+    H is the entropy, and p are the singular values divided by their sum (Garrido et al., 2023). It
+    is 1 if all rows are multiples of one, and the number of columns if all directions are used
+    alike. If every value is 0, it is 0.
+
+    Args:
+        z: embeddings ``[N, dim]``, finite.
+        seed: decides the sample.
+        sample: of more rows than this, so many are drawn at random.
+    """
+    rows = _sampled(np.asarray(z), seed, sample).astype(np.float64)
+    largest = float(np.abs(rows).max(initial=0))
+    if largest == 0:
+        return 0.0
+    rows /= largest  # or squares of large values would overflow
+    products = rows.T @ rows if rows.shape[1] <= len(rows) else rows @ rows.T
+    singular = np.sqrt(np.maximum(np.linalg.eigvalsh(products), 0))
+    p = singular[singular > 0] / singular.sum()
+    return float(np.exp(-(p * np.log(p)).sum()))
+
+
+def mean_cosine(z: Any, *, seed: int = 0, sample: int = SAMPLE) -> float:
+    """Returns the mean cosine between two different rows; it is 1 if all directions coincide.
+
+    It is the mean over all pairs of the sample. A row of zeros has the cosine 0 with any other.
+
+    Args:
+        z: embeddings ``[N, dim]``, finite.
+        seed: decides the sample.
+        sample: of more rows than this, so many are drawn at random.
+    """
+    rows = _sampled(np.asarray(z), seed, sample).astype(np.float64)
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit = rows / np.where(length > 0, length, 1)
+    n = len(unit)
+    if n < 2:
+        raise GraphError(f"mean cosine: needs at least 2 embeddings; got {n}")
+    # The squared length of the sum has every pair twice, and every row with itself once.
+    pairs = float((unit.sum(axis=0) ** 2).sum() - (unit**2).sum())
+    return min(1.0, max(-1.0, pairs / (n * (n - 1))))
+
+
 @dataclass(frozen=True)
 class Agreement:
     """How many of the graph's edges are also found among nearest embeddings.

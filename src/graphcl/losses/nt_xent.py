@@ -56,6 +56,17 @@ class NTXent:
         """Returns the bound on mutual information that a loss over M nodes gives."""
         return mutual_information_bound(loss, num_nodes)
 
+    def span(self, num_nodes: int) -> tuple[float, float]:
+        r"""Returns the loss of good embeddings of M nodes, and of embeddings that carry nothing.
+
+        If all similarities are equal, as they are where all embeddings coincide, the loss is
+        :math:`2 \log(2M - 1)`. If the views of a node agree and those of others are orthogonal,
+        it is :math:`2 \log(1 + (2M - 2) e^{-1/\tau})`.
+        """
+        others = 2 * num_nodes - 2
+        best = 2 * math.log1p(others * math.exp(-1 / self.temperature))
+        return best, 2 * math.log1p(others)
+
 
 def check_loss_settings(temperature: Any, precision: str) -> None:
     """Checks that NT-Xent can use a temperature and a precision."""

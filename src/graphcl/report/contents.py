@@ -1,6 +1,7 @@
 """Gathers the contents of a report from a run and, if it can be read, its graph."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from graphcl.evaluation.unsupervised import (
     Clusters,
     alignment,
     cluster,
+    effective_rank,
+    mean_cosine,
     neighbour_agreement,
     sampled_rows,
     uniformity,
@@ -82,6 +85,8 @@ class Contents:
     components: int | None
     homophily: float | None
     notes: list[str] = field(default_factory=list)
+    effective_rank: float | None = None
+    mean_cosine: float | None = None
 
 
 def gather(
@@ -123,6 +128,8 @@ def gather(
         points=points,
         clusters=cluster(z, (classes,) if classes >= 2 else CLUSTER_COUNTS, seed=seed),
         uniformity=uniformity(z, seed=seed) if len(z) > 1 else None,
+        effective_rank=_fact(result, "effective_rank", effective_rank, z, seed),
+        mean_cosine=_fact(result, "mean_cosine", mean_cosine, z, seed),
         alignment=None if graph is None else _alignment(run, graph, seed, notes),
         agreement=None if edges is None else _agreement(points, edges),
         confusion=_confusion(z, nodes, result),
@@ -175,6 +182,16 @@ def _alignment(run: Path, graph: AnyGraph, seed: int, notes: list[str]) -> float
     except GraphCLError as error:
         notes.append(f"Alignment is left out: {error}")
         return None
+
+
+def _fact(
+    result: dict[str, Any], name: str, measure: Callable[..., float], z: Array, seed: int
+) -> float | None:
+    """Returns what the run says of its embeddings; that of earlier versions is measured now."""
+    known = result.get(name)
+    if isinstance(known, int | float):
+        return float(known)
+    return measure(z, seed=seed) if len(z) > 1 else None
 
 
 def _agreement(points: MapPoints, edges: scipy.sparse.csr_array) -> Agreement | None:

@@ -30,6 +30,7 @@ from graphcl.report.sections import (
     tiles,
     training_section,
     unsupervised_section,
+    warnings_box,
 )
 from graphcl.runs.nodes import SPLITS
 
@@ -134,6 +135,7 @@ def _page(contents: Contents, data: dict[str, Any]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{_asset('report.css')}</style></head><body><main>"
         f"<header><h1>{escape(contents.name)}</h1>{lead(contents)}{tiles(contents)}</header>"
+        f"{warnings_box(contents)}"
         f"{f'<div class=notes role=note>{notes}</div>' if notes else ''}"
         f"{''.join(sections)}"
         f"<footer>Seed {escape(str(contents.result.get('seed', '?')))}. {escape(made_with)}. "

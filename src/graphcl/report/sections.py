@@ -5,7 +5,7 @@ variables, so that the page supports light and dark mode.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -53,6 +53,18 @@ def tiles(contents: Contents) -> str:
         shown.append(("training", _seconds(float(result["train_seconds"]))))
     cells = (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in shown)
     return f'<dl class="tiles">{"".join(cells)}</dl>'
+
+
+def warnings_box(contents: Contents) -> str:
+    """Returns the signs that the training failed; nothing if there are none."""
+    signs = contents.result.get("warnings") or []
+    texts = "".join(
+        f"<p><strong>Warning:</strong> {escape(str(sign.get('message', '')))}. "
+        f"<br>Try {escape(str(sign.get('advice', '')))}.</p>"
+        for sign in signs
+        if isinstance(sign, Mapping)
+    )
+    return f'<div class="notes warnings" role="note">{texts}</div>' if texts else ""
 
 
 def graph_section(contents: Contents) -> str:
@@ -119,6 +131,7 @@ def probe_section(contents: Contents) -> str:
     )
     facts = [
         (*first, f"{test:,} test nodes, {probe['split']} split"),
+        *_majority(probe),
         ("Macro-F1", f"{probe['macro_f1']:.3f}", "mean over classes"),
         ("Trained on", f"{train:,} nodes", f"strength chosen on {val:,}"),
     ]
@@ -136,6 +149,19 @@ def probe_section(contents: Contents) -> str:
     )
 
 
+def _majority(probe: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Returns the score of one answer for all nodes; runs of earlier versions do not have it."""
+    share, area = probe.get("majority"), probe.get("roc_auc")
+    facts = []
+    if area is not None:
+        facts.append(("ROC-AUC", f"{area:.3f}", "0.5 means that it cannot tell the classes apart"))
+    if share is not None and "val_micro_f1" in probe:
+        facts.append(("Majority", f"{share:.4f}", "micro-F1 of the same labels for all nodes"))
+    elif share is not None:
+        facts.append(("Majority", f"{100 * share:.1f} %", "accuracy of one class for all nodes"))
+    return facts
+
+
 def unsupervised_section(contents: Contents) -> str:
     """Returns the measures that need no labels."""
     facts: list[tuple[str, str, str]] = []
@@ -145,6 +171,12 @@ def unsupervised_section(contents: Contents) -> str:
     if contents.uniformity is not None:
         about = "lower is more evenly spread; 0 means all embeddings coincide"
         facts.append(("Uniformity", f"{contents.uniformity:.2f}", about))
+    if contents.effective_rank is not None:
+        about = "directions that the embeddings use; 1 means that they coincide"
+        facts.append(("Effective rank", f"{contents.effective_rank:.1f}", about))
+    if contents.mean_cosine is not None:
+        about = "between two nodes; 1 means that all embeddings coincide"
+        facts.append(("Mean cosine", f"{contents.mean_cosine:.3f}", about))
     if contents.agreement is not None:
         agreement = contents.agreement
         chance = _share(agreement.chance)

@@ -1,7 +1,7 @@
 """What `result.json` says of a training: typed, and the same for every command that writes it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -37,7 +37,9 @@ class Result:
     """What a training of any system leaves.
 
     `peak_memory_bytes` is that of the GPU, or of the process on a CPU. `note` is shown beside every
-    score on this graph; it is mostly empty.
+    score on this graph; it is mostly empty. `effective_rank` and `mean_cosine` are those of the
+    embeddings, and `warnings` are signs that the training failed; see `graphcl.evaluation.failure`.
+    Runs of earlier versions have none of the three.
     """
 
     status: str = "complete"
@@ -48,6 +50,9 @@ class Result:
     device: str
     versions: Mapping[str, str]
     note: str = ""
+    effective_rank: float | None = None
+    mean_cosine: float | None = None
+    warnings: Sequence[Mapping[str, str]] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Returns the result as JSON has it; an empty note is left out."""

@@ -34,8 +34,8 @@ from graphcl.recipes import Recipe, load_recipe, recipe_for
 from graphcl.trials.rows import Json, Row, Trial, number, text
 
 METHODS = ("graphcl", *BASELINES)
-SCORES = ("accuracy", "micro_f1", "macro_f1", "val_accuracy", "val_micro_f1")
-BUDGET = ("split", "splits", "steps", "strengths", "optimiser")
+SCORES = ("accuracy", "micro_f1", "macro_f1", "roc_auc", "val_accuracy", "val_micro_f1")
+BUDGET = ("split", "splits", "nodes", "majority", "steps", "strengths", "optimiser")
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def summarise(rows: Sequence[Row]) -> Row:
     summary: Row = {name: scored[0][name] for name in BUDGET if name in scored[0]}
     summary["failed"] = len(rows) - len(scored)
     for name in SCORES:
-        if name not in scored[0]:
+        if scored[0].get(name) is None:
             continue  # the probe for several labels has other scores than the one for classes
         values = [number(row, name) for row in scored]
         summary[name] = values[0]

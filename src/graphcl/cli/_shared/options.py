@@ -1,7 +1,8 @@
 """Options that commands share, and JSON output; imports no torch, so that `--help` is fast."""
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -37,6 +38,12 @@ def print_result(value: Mapping[str, Any], text: str, *, as_json: bool) -> None:
     """Prints `value` as one JSON object on stdout, or else `text`, if there is any."""
     if as_json or text:
         print(json.dumps(value, indent=2, allow_nan=False) if as_json else text)
+
+
+def print_warnings(signs: Sequence[Mapping[str, str]]) -> None:
+    """Prints signs that a training failed, on stderr; stdout is for results."""
+    for sign in signs:
+        print(f"warning: {sign['message']}\n  try {sign['advice']}", file=sys.stderr, flush=True)
 
 
 def figures(graph: Any) -> dict[str, int]:

@@ -125,16 +125,26 @@ def probe_text(probe: Mapping[str, Any]) -> str:
     where = f"test {test:,} nodes, {probe['split']} split"
     micro, macro = f"micro-F1 {probe['micro_f1']:.4f}", f"macro-F1 {probe['macro_f1']:.3f}"
     first = micro if "val_micro_f1" in probe else f"accuracy {100 * probe['accuracy']:.1f} %"
+    first += _majority_text(probe, " (majority ", ")")
     if "strength" not in probe:  # the predictions of a supervised baseline
         return f"{first}  {macro}  ({where}; trained on {train:,} nodes)"
     chosen = f"chosen on {val:,} validation nodes, trained on {train:,}"
     if "steps" not in probe:
         return f"{first}  {macro}  ({where}; C = {probe['strength']:.2g} {chosen})"
     return (
-        f"{micro}  macro-F1 {probe['macro_f1']:.4f}  "
+        f"{first}  macro-F1 {probe['macro_f1']:.4f}  "
         f"({where}; penalty {probe['strength']:.2g}, one of {len(probe['strengths'])}, {chosen}; "
         f"{probe['steps']} steps of {probe['optimiser']})"
     )
+
+
+def _majority_text(scores: Mapping[str, Any], before: str, after: str = "") -> str:
+    """Returns the score of one answer for all nodes; empty for results of earlier versions."""
+    if scores.get("majority") is None:
+        return ""
+    share = scores["majority"]
+    text = f"{share:.4f}" if "val_micro_f1" in scores else f"{100 * share:.1f} %"
+    return f"{before}{text}{after}"
 
 
 def report_text(report: dict[str, Any]) -> str:
@@ -153,4 +163,5 @@ def report_text(report: dict[str, Any]) -> str:
     steps += ", all identical: nothing is random" if report.get("runs_identical") else ""
     splits = f"{report['splits']} {report['split']} splits" if "splits" in report else ""
     where = splits or f"{report['split']} split"
+    texts += [_majority_text(report, "majority: ")] if "majority" in report else []
     return f"{'  '.join(texts)}  ({runs}, test nodes, {where}{steps})"

@@ -7,11 +7,13 @@ import numpy as np
 import torch
 
 from graphcl.cli._shared.graphs import AnyGraph, note
-from graphcl.cli._shared.options import print_result
+from graphcl.cli._shared.options import print_result, print_warnings
 from graphcl.cli._shared.progress import count_progress, probe_text
 from graphcl.datasets import CATALOGUE
 from graphcl.devices import device_name
 from graphcl.errors import GraphError, ParameterError, TrainingError
+from graphcl.evaluation.failure import majority_sign
+from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, write_nodes
@@ -73,6 +75,8 @@ def train_baseline(
         scores = dict(scored.scores)
     except GraphError as error:  # labels are a gift, not a duty
         why = str(error)
+    sign, z = majority_sign(scores), trained.embeddings
+    measured = z is not None and len(z) > 1 and bool(np.isfinite(z).all())
     result = BaselineResult(
         graph=GraphFacts.of(graph, origin.graph),
         method=name,
@@ -85,6 +89,9 @@ def train_baseline(
         device=device_name(device),
         versions=versions(),
         note=note(graph),
+        effective_rank=effective_rank(z, seed=seed) if measured else None,
+        mean_cosine=mean_cosine(z, seed=seed) if measured else None,
+        warnings=[sign.to_json()] if sign else [],
     )
     config = runs.RunConfig({}, name, trial.settings, seed=trial.seed, origin=origin)
     with runs.new_run(out, overwrite=overwrite) as folder:
@@ -100,6 +107,7 @@ def train_baseline(
     text += f"\nnote: {result.note}" if result.note else ""
     text += f"\nrun: {out}  ({result.train_seconds:.1f} s)"
     print_result(result.to_json(), text, as_json=as_json)
+    print_warnings(result.warnings)
 
 
 def dataset_of(source: str) -> str:

@@ -15,6 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
+from graphcl.errors import TrainingWarning
+
 _given = {"quiet": False, "verbose": False}  # the options of the command that is running
 
 
@@ -68,6 +70,8 @@ def restored_verbosity() -> Iterator[None]:
     before = logger.handlers[:], logger.level
     _given.update(quiet=False, verbose=False)
     with warnings.catch_warnings():
+        # `train` prints these itself; commands that train many times would repeat them.
+        warnings.simplefilter("ignore", TrainingWarning)
         try:
             yield
         finally:

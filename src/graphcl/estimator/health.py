@@ -1,0 +1,138 @@
+"""How a training went: facts about its loss and its embeddings, and signs that it failed.
+
+No label is looked at here.
+"""
+
+import math
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from graphcl.distributed import current_share
+from graphcl.estimator.parts import OneGraph, Parts
+from graphcl.evaluation.failure import (
+    LEAST_NODES,
+    LEAST_RANK,
+    Sign,
+    collapse_sign,
+    loss_sign,
+)
+from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.tensors import feature_tensor
+from graphcl.kernels.adjacency import Adjacency
+from graphcl.kernels.features import Features
+from graphcl.losses import NTXent
+from graphcl.seeding import derive
+from graphcl.training import EpochMetrics, ManyGraphs
+from graphcl.training.loop import Batch
+from graphcl.views import Perturbation, drop
+
+ROWS = 2_000  # embeddings that are measured, at most
+_FEATURE_VALUES = 1 << 22  # of the input that are looked at, at most
+
+Rows = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Health:
+    """How a training went.
+
+    Attributes:
+        effective_rank: how many directions the embeddings use (RankMe): 1 if all are multiples of
+            one. None for fewer than two nodes.
+        mean_cosine: of two nodes' embeddings: 1 if they all point the same way.
+        warnings: signs that the training failed; empty if there are none.
+    """
+
+    effective_rank: float | None = None
+    mean_cosine: float | None = None
+    warnings: tuple[Sign, ...] = ()
+
+
+def check_health(
+    parts: Parts,
+    encoder: nn.Module,
+    source: OneGraph | ManyGraphs,
+    graph: Graph,
+    history: Sequence[EpochMetrics],
+    *,
+    seed: int,
+) -> Health:
+    """Measures a training that has ended.
+
+    It encodes one more batch, without perturbation and without a gradient, so it costs less than
+    one step of the training and as little memory, whatever the size of the graph.
+
+    Args:
+        parts: the recipe, and the loss.
+        encoder: the trained encoder.
+        source: what it was trained on.
+        graph: the (first) graph, whose features say what can be expected.
+        history: all epochs.
+        seed: decides the batch.
+    """
+    z = _embeddings(parts, encoder, source, seed)
+    if len(z) < 2 or not np.isfinite(z).all():
+        return Health()
+    rank, cosine = effective_rank(z, seed=seed, sample=ROWS), mean_cosine(z, seed=seed, sample=ROWS)
+    if len(z) < LEAST_NODES:
+        return Health(rank, cosine)
+    allowed = float(z.shape[1])
+    if rank < LEAST_RANK:  # rarely: the features need not be looked at otherwise
+        allowed = min(allowed, _rank_of_features(graph, parts.recipe.feature_scaling))
+    signs = (
+        loss_sign([epoch.loss for epoch in history], _span(parts.loss, history)),
+        collapse_sign(rank, cosine, allowed=allowed),
+    )
+    return Health(rank, cosine, tuple(sign for sign in signs if sign is not None))
+
+
+@torch.no_grad()
+def _embeddings(parts: Parts, encoder: nn.Module, source: OneGraph | ManyGraphs, seed: int) -> Rows:
+    """Returns the embeddings of a batch, or in a group of processes of this one's share."""
+    entrywise = getattr(parts.perturbation, "entrywise", False)
+    perturbation: Perturbation = drop(0.0, 0.0) if entrywise else _as_it_is
+    device, was_training = next(encoder.parameters()).device, encoder.training
+    random = torch.Generator(device=device).manual_seed(derive(seed, "health"))
+    encoder.eval()
+    batches: Any = source.epoch(
+        parts.recipe.epochs, seed, perturbation=perturbation, share=current_share()
+    )
+    with closing(batches):  # it may have a thread that prepares the next batch
+        batch: Batch = next(batches)
+        rows: Tensor = batch.encode(encoder, batch.views(random))[0]
+    encoder.train(was_training)
+    return rows.float().cpu().numpy()
+
+
+def _as_it_is(
+    x: Features,
+    adjacency: Adjacency,
+    _: torch.Generator,
+) -> tuple[Features, Adjacency]:
+    return x, adjacency
+
+
+def _rank_of_features(graph: Graph, feature_scaling: str) -> float:
+    """Returns the effective rank of the features of some nodes."""
+    count = max(2, min(ROWS, _FEATURE_VALUES // max(1, graph.num_features)))
+    x: Any = feature_tensor(
+        graph, device=torch.device("cpu"), feature_scaling=feature_scaling, rows=slice(0, count)
+    )
+    return effective_rank((x if isinstance(x, Tensor) else x.to_dense()).numpy())
+
+
+def _span(loss: Any, history: Sequence[EpochMetrics]) -> tuple[float, float] | None:
+    """Returns the range of NT-Xent for the batches that were trained; None for other losses."""
+    bound = history[-1].mi_bound if history else None
+    if not isinstance(loss, NTXent) or bound is None:
+        return None
+    k = math.exp(bound + history[-1].loss)  # the bound is log k − loss, with k = 2M − 2
+    return loss.span(round(k / 2) + 1)
