@@ -33,6 +33,7 @@ from graphcl.errors import InvalidInputError, RunError, TrainingEndedError
 from graphcl.estimator import GraphCL
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.scaling import ColumnScaling
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, write_nodes
@@ -219,6 +220,7 @@ def _result(
     model: GraphCL, graph: Data, source: str, scores: Scores | None, why: str | None
 ) -> TrainingResult:
     last, device = model.history_[-1], torch.device(model.device)
+    scaling = model.scaling_
     return TrainingResult(
         graph=GraphFacts.of(graph, source),
         probe=scores,
@@ -229,6 +231,7 @@ def _result(
         mi_bound=last.mi_bound,
         seed=model.seed_,
         recipe_hash=model.recipe_.hash,
+        scaling=scaling.describe() if isinstance(scaling, ColumnScaling) else "",
         train_seconds=model.seconds_,
         peak_memory_bytes=peak_memory_bytes(device),
         device=device_name(device),
