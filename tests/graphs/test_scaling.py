@@ -75,13 +75,15 @@ def test_a_bag_of_words_is_scaled_as_row_scales_it(as_given, highest):
     if isinstance(rows, SparseFeatures):
         ours, rows = ours.values, rows.values
     assert torch.equal(ours, rows)
-    assert scaling.describe() == "features: 80 columns of words, rows scaled to sum 1"
+    assert scaling.describe() == "features: 80 columns of words, rows scaled"
 
 
 def test_a_word_that_every_row_has_is_a_word_and_a_large_number_beside_words_is_not():
     words = bag_of_words()
     words[:, 3] = np.random.default_rng(3).integers(1, 3, ROWS)
     assert (fitted(words).kind == WORD).all()
+    words[:, 3] = np.random.default_rng(3).random(ROWS)
+    assert fitted(words).kind[3] == NUMBER  # a fraction is no word beside counts
     words[:, 3] = numbers()[:, 0]  # ages
     words[:, 5] *= 1000  # mostly zeros, as sums of money are
     kinds = fitted(words).kind

@@ -52,6 +52,7 @@ class ColumnFacts:
         total: the sum.
         size: the sum of absolute values.
         binary: whether every value is 0 or 1.
+        whole: whether every value is a whole number.
     """
 
     rows: int
@@ -61,6 +62,7 @@ class ColumnFacts:
     total: Floats
     size: Floats
     binary: npt.NDArray[np.bool_]
+    whole: npt.NDArray[np.bool_]
 
     @classmethod
     def of(cls, tables: Sequence[Rows]) -> "ColumnFacts":
@@ -69,6 +71,7 @@ class ColumnFacts:
         filled, total, size = (np.zeros(width) for _ in range(3))
         low, high = np.full(width, np.inf), np.full(width, -np.inf)
         others = np.zeros(width, np.bool_)  # where a value is neither 0 nor 1
+        broken = np.zeros(width, np.bool_)  # where a value is not a whole number
         for table in tables:
             sparse = scipy.sparse.issparse(table.x)
             each = -(-table.x.nnz // table.x.shape[0]) if sparse else width
@@ -80,11 +83,12 @@ class ColumnFacts:
                     low[columns] = np.minimum(low[columns], _least(values, starts))
                     high[columns] = np.maximum(high[columns], -_least(-values, starts))
                     others[columns] |= _sums((values != 0) & (values != 1), starts) > 0
+                    broken[columns] |= _sums(values != np.floor(values), starts) > 0
         rows = sum(table.number for table in tables)
         absent = filled < rows  # a value that is not stored is a zero
         low = np.where(absent, np.minimum(low, 0), low)
         high = np.where(absent, np.maximum(high, 0), high)
-        return cls(rows, filled, low, high, total, size, ~others)
+        return cls(rows, filled, low, high, total, size, ~others, ~broken)
 
 
 def _parts(block: Any) -> Iterator[tuple[Any, Floats, Any]]:

@@ -5,8 +5,8 @@ The rules, by the values in the training rows (constants below):
 - *Words*: columns of zeros and ones, or of zeros in at least half of the rows and positive values
   of about the same size otherwise. If there are many of them, and a row has several, they are a bag
   of words: each row's words are divided by their sum, as ``row`` does. Words of that size that more
-  rows have belong to it too. In a table that has other columns as well, the words of a row together
-  get the size of one number.
+  rows have belong to it too, if they are counts where the others are. In a table that has other
+  columns as well, the words of a row together get the size of one number.
 - *Codes*: columns of zeros and ones that are not words stay as they are.
 - *Constants* become 0.
 - *Numbers*: all other columns. Each is shifted by its mean and divided by its deviation, and what
@@ -79,7 +79,7 @@ class ColumnScaling:
         how = "divided by their deviation" if not self.shift.any() else "standardised"
         after = f" ({logs:,} after a logarithm)" if logs else ""
         said = [
-            _said(int((self.kind == WORD).sum()), "{} of words, rows scaled to sum 1"),
+            _said(int((self.kind == WORD).sum()), "{} of words, rows scaled"),
             _said(numbers + logs, f"{{}} of numbers {how}{after}"),
             _said(int((self.kind == KEPT).sum()), "{} of zeros and ones as they are"),
             _said(int((self.kind == CONSTANT).sum()), "{} constant, set to 0"),
@@ -189,7 +189,10 @@ def _words(facts: ColumnFacts) -> npt.NDArray[np.bool_]:
     per_row = facts.filled[rare].sum() / max(1, facts.rows)
     if rare.sum() < LEAST_WORDS or per_row < WORDS_PER_ROW:
         return none
-    words: npt.NDArray[np.bool_] = rare | (positive & alike & (facts.low < facts.high))
+    common = positive & alike & (facts.low < facts.high)
+    if facts.whole[rare].all():
+        common &= facts.whole  # beside counts, a fraction is no word
+    words: npt.NDArray[np.bool_] = rare | common
     return words
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numba import njit
 from numba.extending import overload
 from torch import Tensor
 
@@ -102,6 +103,11 @@ def _plain_row(table: Any, row: Any, buffer: Any) -> Any:  # noqa: ARG001
 
 
 def _transformed_row(table: Any, row: Any, buffer: Any) -> Any:
+    return _transformed(table, row, buffer)
+
+
+@njit(error_model="numpy")
+def _transformed(table, row, buffer):  # type: ignore[no-untyped-def]
     values, scale, row_divisor, word_divisor, words, unit, shift, factor, limit = table
     stored = values[row]
     divided, counted = row_divisor.shape[0] > 0, word_divisor.shape[0] > 0
