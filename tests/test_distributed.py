@@ -49,6 +49,12 @@ def weighted_graph():
     return with_weights(random_graph(1))
 
 
+def unscaled_graph():
+    graph = random_graph(3)
+    units = np.where(np.arange(graph.num_features) % 2, 1000.0, 0.01)
+    return dataclasses.replace(graph, x=(np.exp(graph.x) * units).astype(np.float32))
+
+
 RESIDUAL = {"encoder": "residual", "layers": 3}
 MODES = {
     "whole": (random_graph, {}),
@@ -62,6 +68,7 @@ MODES = {
     "several": (random_collection, {}),
     "several in minibatches": (random_collection, {"batch_nodes": 20, **RESIDUAL}),
     "repeated": (random_graph, {"encoder": "gcn"}),  # states no layers: every process encodes all
+    "auto": (unscaled_graph, {"feature_scaling": "auto"}),
     "sampled": (random_graph, {"mode": "sampled", "batch_nodes": 16, "fan_out": 3}),
 }
 

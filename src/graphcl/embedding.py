@@ -25,6 +25,7 @@ from graphcl.errors import require
 from graphcl.files.atomic import reserve, whole_file
 from graphcl.files.npy import advise_random_reads
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.tensors import feature_tensor, stored_features
 from graphcl.kernels.adjacency import Adjacency, csr_matmul, self_weights
 from graphcl.kernels.buffers import block_height, borrow, retry_smaller
@@ -75,7 +76,7 @@ def embed_graph(
     graph: Graph,
     *,
     device: torch.device,
-    feature_scaling: str = "none",
+    feature_scaling: Scaling = "none",
     nodes: slice | None = None,
     block_rows: int = BLOCK_ROWS,
     out: Path | None = None,

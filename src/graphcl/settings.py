@@ -18,7 +18,7 @@ _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "batch_nodes": (lambda v: v >= 0, "0 (all nodes) or more"),
     "learning_rate": (lambda v: 0 < v < _INFINITY, "positive"),
     "weight_decay": (lambda v: 0 <= v < _INFINITY, "0 or more"),
-    "feature_scaling": (lambda v: v in ("none", "row"), "'none' or 'row'"),
+    "feature_scaling": (lambda v: v in ("none", "row", "auto"), "'none', 'row' or 'auto'"),
     "precision": (lambda v: v in PRECISIONS, "'auto', 'float32', 'tf32' or 'bf16'"),
     "mode": (lambda v: v in ("auto", "full", "sampled"), "'auto', 'full' or 'sampled'"),
     "fan_out": (lambda v: 1 <= v <= 65536, "in [1, 65536]"),

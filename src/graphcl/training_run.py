@@ -34,6 +34,7 @@ from graphcl.estimator import GraphCL
 from graphcl.evaluation.failure import majority_sign
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.scaling import ColumnScaling
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, write_nodes
@@ -222,6 +223,7 @@ def _result(
     last, device = model.history_[-1], torch.device(model.device)
     health, found = model.health_, majority_sign(scores)
     signs = (*health.warnings, *([found] if found else []))
+    scaling = model.scaling_
     return TrainingResult(
         graph=GraphFacts.of(graph, source),
         probe=scores,
@@ -232,6 +234,7 @@ def _result(
         mi_bound=last.mi_bound,
         seed=model.seed_,
         recipe_hash=model.recipe_.hash,
+        scaling=scaling.describe() if isinstance(scaling, ColumnScaling) else "",
         train_seconds=model.seconds_,
         peak_memory_bytes=peak_memory_bytes(device),
         device=device_name(device),

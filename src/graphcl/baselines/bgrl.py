@@ -9,7 +9,7 @@ from torch.nn.functional import cosine_similarity
 
 from graphcl.baselines.convolutions import Convolutions, dense_layer, draw_view, repeat_step
 from graphcl.baselines.fitting import Symmetric, check_fields, descend
-from graphcl.baselines.inputs import require_one_graph
+from graphcl.baselines.inputs import require_one_graph, scaling_for
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.seeding import generator
@@ -77,7 +77,7 @@ class BGRL:
         learning_rate: AdamW's, at its highest.
         weight_decay: AdamW's.
         epochs: steps, each over all nodes.
-        feature_scaling: scaling of the features: ``none`` or ``row``.
+        feature_scaling: scaling of the features: ``none``, ``row`` or ``auto``.
     """
 
     hidden: int = 512
@@ -102,7 +102,8 @@ class BGRL:
     ) -> Rows:
         """Returns the embeddings of the online network, ``[num_nodes, dim]``."""
         graph = require_one_graph(data, "bgrl")
-        x, adjacency = graph_tensors(graph, device=device, feature_scaling=self.feature_scaling)
+        scaling = scaling_for(graph, self.feature_scaling)
+        x, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
         draw = generator(seed, "bgrl", "weights")
         widths = (graph.num_features, self.hidden, self.dim)
         online, target = (

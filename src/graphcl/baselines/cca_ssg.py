@@ -7,7 +7,7 @@ from torch import Tensor
 
 from graphcl.baselines.convolutions import Convolutions, draw_view, repeat_step
 from graphcl.baselines.fitting import Symmetric, check_fields, descend
-from graphcl.baselines.inputs import require_one_graph
+from graphcl.baselines.inputs import require_one_graph, scaling_for
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.seeding import generator
@@ -52,7 +52,7 @@ class CCASSG:
         decorrelation: λ.
         learning_rate: Adam's.
         epochs: steps, each over all nodes.
-        feature_scaling: scaling of the features: ``none`` or ``row``.
+        feature_scaling: scaling of the features: ``none``, ``row`` or ``auto``.
     """
 
     dim: int = 512
@@ -72,7 +72,8 @@ class CCASSG:
     ) -> Rows:
         """Returns the embeddings, ``[num_nodes, dim]``, before they are standardised."""
         graph = require_one_graph(data, "cca-ssg")
-        x, adjacency = graph_tensors(graph, device=device, feature_scaling=self.feature_scaling)
+        scaling = scaling_for(graph, self.feature_scaling)
+        x, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
         draw = generator(seed, "cca-ssg", "weights")
         widths = (graph.num_features, *[self.dim] * self.layers)
         encoder = Convolutions(widths, draw=draw, last=False).to(device)

@@ -27,12 +27,13 @@ from graphcl.baselines.fitting import (
     drop_values,
     require_finite,
 )
-from graphcl.baselines.inputs import training_graph
+from graphcl.baselines.inputs import scaling_for, training_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.encoders import glorot
 from graphcl.errors import require
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adjacency import Adjacency, csr_matmul, mean_pool
 from graphcl.sampling import sample_tree
@@ -195,7 +196,8 @@ class DgiInductive:
     ) -> Rows:
         encoder = SkipEncoder(data.num_features, self.dim, generator(seed, "weights")).to(device)
         loss_of = InfomaxLoss(self.dim, generator(seed, "discriminator")).to(device)
-        everything = [self._tensors(graph, device) for graph in data.graphs]
+        scaling = scaling_for(data, self.feature_scaling)
+        everything = [_tensors(graph, scaling, device) for graph in data.graphs]
         graphs = everything[: len(data.train)]
         adam = self._adam(encoder, loss_of, device)
         draws = generator(seed, "dropout", device=device)
@@ -221,7 +223,8 @@ class DgiInductive:
         self, graph: Graph, seed: int, device: torch.device, on_epoch: OnEpoch
     ) -> Rows:
         seen = training_graph(graph, inductive=self.inductive)
-        x, indptr, indices = dense_csr(seen, device, self.feature_scaling)
+        scaling = scaling_for(seen, self.feature_scaling)
+        x, indptr, indices = dense_csr(seen, device, scaling)
         fan_outs = (self.samples_1, self.samples_2, self.samples_3)
         encoder = SampledEncoder(x.shape[1], self.dim, len(fan_outs), generator(seed, "weights"))
         encoder = encoder.to(device)
@@ -241,7 +244,7 @@ class DgiInductive:
             require_finite(total, "DgiInductive", f"the loss is not finite in epoch {epoch + 1}")
             on_epoch(epoch + 1, self.epochs)
         with torch.no_grad():
-            csr = dense_csr(graph, device, self.feature_scaling)
+            csr = dense_csr(graph, device, scaling)
             return encoder.on_graph(*csr).cpu().numpy()
 
     def _adam(
@@ -250,9 +253,10 @@ class DgiInductive:
         parameters = [*encoder.parameters(), *loss_of.parameters()]
         return torch.optim.Adam(parameters, lr=self.learning_rate, fused=device.type == "cuda")
 
-    def _tensors(self, graph: Graph, device: torch.device) -> tuple[Tensor, Adjacency]:
-        x, adjacency = graph_tensors(graph, device=device, feature_scaling=self.feature_scaling)
-        return dense(x), adjacency
+
+def _tensors(graph: Graph, scaling: Scaling, device: torch.device) -> tuple[Tensor, Adjacency]:
+    x, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
+    return dense(x), adjacency
 
 
 def shuffled(levels: list[Tensor], draws: torch.Generator) -> list[Tensor]:

@@ -30,10 +30,11 @@ from graphcl.baselines.fitting import (
     supervised_loss,
     targets,
 )
-from graphcl.baselines.inputs import Labelled, whole_graph
+from graphcl.baselines.inputs import Labelled, scaling_for, whole_graph
 from graphcl.baselines.protocol import Baseline, Data, Labels, OnEpoch, silent
 from graphcl.encoders import glorot
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.tensors import feature_tensor
 from graphcl.kernels.adjacency import Adjacency, csr_matmul
 from graphcl.seeding import generator
@@ -148,8 +149,9 @@ class FastGcn:
     ) -> Labels:
         """Returns classes ``[num_nodes]``; with several labels per node ``[num_nodes, labels]``."""
         labelled = Labelled.of(data, inductive=self.inductive, owner="FastGcn")
-        graph, pooled = self._tensors(labelled.graph, device)
-        whole, all_pooled = self._tensors(whole_graph(data), device)
+        scaling = scaling_for(labelled.graph, self.feature_scaling)
+        graph, pooled = _tensors(labelled.graph, scaling, device)
+        whole, all_pooled = _tensors(whole_graph(data), scaling, device)
         train, val = (torch.tensor(n, device=device) for n in (labelled.nodes, labelled.val))
         y, val_y = targets(labelled.y, device), targets(labelled.val_y, device)
         weights = _Weights(
@@ -182,11 +184,14 @@ class FastGcn:
                 break
         return predicted(best, several=y.ndim == 2)
 
-    def _tensors(self, graph: Graph, device: torch.device) -> tuple[NormalisedAdjacency, Tensor]:
-        """Returns Â and ÂX."""
-        pool = NormalisedAdjacency.of(graph, device)
-        x = feature_tensor(graph, device=device, feature_scaling=self.feature_scaling)
-        return pool, pool @ dense(x)
+
+def _tensors(
+    graph: Graph, scaling: Scaling, device: torch.device
+) -> tuple[NormalisedAdjacency, Tensor]:
+    """Returns Â and ÂX."""
+    pool = NormalisedAdjacency.of(graph, device)
+    x = feature_tensor(graph, device=device, feature_scaling=scaling)
+    return pool, pool @ dense(x)
 
 
 _CITATIONS = {"hidden": 16, "dropout": 0.5, "feature_scaling": "row"}

@@ -12,6 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from graphcl.baselines.protocol import Labels
 from graphcl.errors import TrainingError, require
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.tensors import feature_tensor
 from graphcl.graphs.validation import IntArray
 from graphcl.kernels.adjacency import Adjacency, csr_matmul
@@ -79,7 +80,7 @@ def dense(x: Features) -> Tensor:
 
 
 def dense_csr(
-    graph: Graph, device: torch.device, feature_scaling: str
+    graph: Graph, device: torch.device, feature_scaling: Scaling
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns a graph on `device`: dense features, CSR row pointers and column indices."""
     x = feature_tensor(graph, device=device, feature_scaling=feature_scaling)

@@ -8,7 +8,7 @@ from torch.nn.functional import elu
 
 from graphcl.baselines.convolutions import Convolutions, dense_layer, draw_view, repeat_step
 from graphcl.baselines.fitting import Symmetric, check_fields, descend
-from graphcl.baselines.inputs import require_one_graph
+from graphcl.baselines.inputs import require_one_graph, scaling_for
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import nt_xent
@@ -51,7 +51,7 @@ class GRACE:
         learning_rate: Adam's.
         weight_decay: Adam's, an L2 penalty.
         epochs: steps, each over all nodes.
-        feature_scaling: scaling of the features: ``none`` or ``row``.
+        feature_scaling: scaling of the features: ``none``, ``row`` or ``auto``.
     """
 
     dim: int = 128
@@ -74,7 +74,8 @@ class GRACE:
     ) -> Rows:
         """Returns the embeddings, ``[num_nodes, dim]``, before the projection."""
         graph = require_one_graph(data, "grace")
-        x, adjacency = graph_tensors(graph, device=device, feature_scaling=self.feature_scaling)
+        scaling = scaling_for(graph, self.feature_scaling)
+        x, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
         draw = generator(seed, "grace", "weights")
         widths = (graph.num_features, 2 * self.dim, self.dim)
         encoder = Convolutions(widths, draw=draw, activation=self.activation)

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize, prelu
 from graphcl.baselines.convolutions import dense_layer, repeat_step
 from graphcl.baselines.edge_attention import EdgePattern, additive_attention
 from graphcl.baselines.fitting import check_fields, dense, descend, drop_values
-from graphcl.baselines.inputs import require_one_graph
+from graphcl.baselines.inputs import require_one_graph, scaling_for
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.errors import require
 from graphcl.graphs.tensors import graph_tensors
@@ -89,7 +89,7 @@ class GraphMAE:
         learning_rate: Adam's, at the start.
         weight_decay: Adam's, an L2 penalty.
         epochs: steps, each over all nodes.
-        feature_scaling: scaling of the features: ``none`` or ``row``.
+        feature_scaling: scaling of the features: ``none``, ``row`` or ``auto``.
     """
 
     dim: int = 512
@@ -115,7 +115,8 @@ class GraphMAE:
     ) -> Rows:
         """Returns the encoder's output without masks and dropout, ``[num_nodes, dim]``."""
         graph = require_one_graph(data, "graphmae")
-        table, adjacency = graph_tensors(graph, device=device, feature_scaling=self.feature_scaling)
+        scaling = scaling_for(graph, self.feature_scaling)
+        table, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
         x, pattern = dense(table), EdgePattern.of(adjacency)
         draw = generator(seed, "graphmae", "weights")
         encoder = _Encoder(graph.num_features, self, draw)

@@ -33,11 +33,10 @@ from graphcl.baselines.fitting import (
     descend,
     require_finite,
 )
-from graphcl.baselines.inputs import training_graph, whole_graph
+from graphcl.baselines.inputs import scaling_for, training_graph, whole_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.encoders import glorot
 from graphcl.errors import require
-from graphcl.graphs.graph import Graph
 from graphcl.kernels.counter import WORD, draw, positions, stream_key
 from graphcl.kernels.neighbours import sample_neighbours
 from graphcl.sampling import sample_tree
@@ -189,7 +188,8 @@ class GraphSage:
     ) -> Rows:
         """Returns embeddings of length 1, ``[num_nodes, 2 dim]``."""
         graph = training_graph(data, inductive=self.inductive)
-        x, indptr, indices = dense_csr(graph, device, self.feature_scaling)
+        scaling = scaling_for(graph, self.feature_scaling)
+        x, indptr, indices = dense_csr(graph, device, scaling)
         layers = build_aggregators(self, x.shape[1], generator(seed, "weights")).to(device)
         adam = torch.optim.Adam(
             layers.parameters(), lr=self.learning_rate, fused=device.type == "cuda"
@@ -211,7 +211,8 @@ class GraphSage:
                 total += descend(adam, loss)
             require_finite(total, "GraphSage", f"the loss is not finite in epoch {epoch + 1}")
             on_epoch(epoch + 1, self.epochs)
-        return self._embed_all(layers, whole_graph(data), seed=seed, device=device)
+        table = dense_csr(whole_graph(data), device, scaling)
+        return self._embed_all(layers, *table, seed=seed)
 
     def _encode(
         self,
@@ -235,15 +236,14 @@ class GraphSage:
 
     @torch.no_grad()
     def _embed_all(
-        self, layers: Iterable[nn.Module], graph: Graph, *, seed: int, device: torch.device
+        self, layers: Iterable[nn.Module], h: Tensor, indptr: Tensor, indices: Tensor, *, seed: int
     ) -> Rows:
         """Embeds all nodes layer by layer, so that a row that many nodes use is computed once."""
-        h, indptr, indices = dense_csr(graph, device, self.feature_scaling)
         samples = (self.samples_1, self.samples_2)
         for number, (layer, fan_out) in enumerate(zip(layers, samples, strict=True)):
             h = relu(h) if number else h
             parts = []
-            for block, nodes in enumerate(torch.split(positions(len(h), device), _BLOCK)):
+            for block, nodes in enumerate(torch.split(positions(len(h), h.device), _BLOCK)):
                 key = stream_key(seed, "embed", number, block)
                 around = sample_neighbours(
                     indptr, indices, nodes, fan_out=fan_out, replace=True, key=key

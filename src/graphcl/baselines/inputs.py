@@ -9,6 +9,7 @@ from graphcl.baselines.protocol import Data, Labels
 from graphcl.errors import GraphError
 from graphcl.graphs.collection import GraphCollection, disjoint_union, training_subgraph
 from graphcl.graphs.graph import Graph, split_gap
+from graphcl.graphs.scaling import Scaling, fit_scaling
 from graphcl.graphs.validation import IntArray
 
 
@@ -29,6 +30,12 @@ def only_training_graph(data: Data, owner: str) -> Graph:
 def graphs_of(data: Data) -> tuple[Graph, ...]:
     """Returns the one graph, or all graphs of a collection."""
     return data.graphs if isinstance(data, GraphCollection) else (data,)
+
+
+def scaling_for(data: Data, feature_scaling: str) -> Scaling:
+    """Returns how features are scaled; ``auto`` looks at the training graphs of a collection."""
+    graphs = data.train if isinstance(data, GraphCollection) else (data,)
+    return fit_scaling(feature_scaling, graphs)
 
 
 def training_graph(data: Data, *, inductive: bool) -> Graph:

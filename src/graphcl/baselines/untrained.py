@@ -6,12 +6,13 @@ import numpy as np
 import torch
 
 from graphcl.baselines.fitting import dense
-from graphcl.baselines.inputs import graphs_of
+from graphcl.baselines.inputs import graphs_of, scaling_for
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.embedding import embed
 from graphcl.encoders import build_encoder
 from graphcl.errors import require
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.tensors import FEATURE_SCALINGS, feature_tensor, graph_tensors
 from graphcl.kernels.adjacency import mean_pool
 from graphcl.seeding import generator
@@ -51,7 +52,7 @@ class Propagation:
 
     Attributes:
         hops: k, how often Â is applied.
-        feature_scaling: scaling of the features before that: ``none`` or ``row``.
+        feature_scaling: scaling of the features before that: ``none``, ``row`` or ``auto``.
     """
 
     hops: int = 2
@@ -72,15 +73,15 @@ class Propagation:
         on_epoch: OnEpoch = silent,
     ) -> Rows:
         """Returns the smoothed features, ``[num_nodes, num_features]``."""
-        graphs = graphs_of(data)
+        graphs, scaling = graphs_of(data), scaling_for(data, self.feature_scaling)
         tables = []
         for done, graph in enumerate(graphs, 1):
-            tables.append(self._smooth(graph, device))
+            tables.append(self._smooth(graph, scaling, device))
             on_epoch(done, len(graphs))
         return np.concatenate(tables)
 
-    def _smooth(self, graph: Graph, device: torch.device) -> Rows:
-        x, adjacency = graph_tensors(graph, device=device, feature_scaling=self.feature_scaling)
+    def _smooth(self, graph: Graph, scaling: Scaling, device: torch.device) -> Rows:
+        x, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
         h = dense(x)
         for _ in range(self.hops):
             h = mean_pool(h, adjacency)
@@ -104,7 +105,7 @@ class RandomEncoder:
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
     ) -> Rows:
         """Returns the embeddings, ``[num_nodes, dim]``."""
-        graphs = graphs_of(data)
+        graphs, scaling = graphs_of(data), scaling_for(data, self.feature_scaling)
         encoder = build_encoder(
             self.encoder,
             data.num_features,
@@ -114,7 +115,7 @@ class RandomEncoder:
         ).to(device)
         tables = []
         for done, graph in enumerate(graphs, 1):
-            tensors = graph_tensors(graph, device=device, feature_scaling=self.feature_scaling)
+            tensors = graph_tensors(graph, device=device, feature_scaling=scaling)
             tables.append(embed(encoder, *tensors))
             on_epoch(done, len(graphs))
         return np.concatenate(tables)

@@ -1,6 +1,7 @@
 """What a training leaves in an estimator, in memory and in a run directory."""
 
 import json
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -10,6 +11,8 @@ import torch
 from graphcl.errors import RunError
 from graphcl.estimator.health import Health
 from graphcl.estimator.parts import Parts
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.scaling import LIMIT, ColumnScaling, Scaling
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
 from graphcl.training import EpochMetrics
@@ -27,6 +30,7 @@ class Fitted:
         seed: the seed that it was trained with.
         history: one `EpochMetrics` per epoch.
         seconds: how long training took.
+        scaling: how features are scaled: the recipe's word, or what ``auto`` found.
         mode: whether the (first) graph was trained whole or sampled, and why; None after `load`.
         health: how the training went; None after `load` and after an interrupt.
     """
@@ -36,6 +40,7 @@ class Fitted:
     num_features: int
     seed: int
     history: list[EpochMetrics]
+    scaling: Scaling
     seconds: float = 0.0
     mode: Mode | None = None
     health: Health | None = None
@@ -50,6 +55,8 @@ class Fitted:
         )
         runs.write_config(folder, config)
         runs.write_weights(folder / runs.MODEL, self.encoder.state_dict())
+        if isinstance(self.scaling, ColumnScaling):
+            runs.write_weights(folder / runs.SCALING, self.scaling.tensors())
         lines = [json.dumps(asdict(metrics), allow_nan=False) for metrics in self.history]
         (folder / runs.METRICS).write_text("".join(f"{line}\n" for line in lines))
 
@@ -79,7 +86,28 @@ class Fitted:
         except TypeError as error:
             raise RunError(f"{folder / runs.METRICS}: damaged ({error})") from None
         seconds = history[-1].seconds if history else 0.0
-        return cls(parts, encoder, num_features, seed, history, seconds)
+        scaling = _read_scaling(folder, parts.recipe.feature_scaling, num_features)
+        return cls(parts, encoder, num_features, seed, history, scaling, seconds)
+
+
+def _read_scaling(folder: Path, feature_scaling: str, num_features: int) -> Scaling:
+    if feature_scaling != "auto":
+        return feature_scaling
+    try:
+        return ColumnScaling.from_tensors(runs.read_scaling(folder), num_features)
+    except RunError as error:
+        where = folder / runs.SCALING
+        named = str(error) if str(where) in str(error) else f"{where}: damaged ({error})"
+        raise RunError(named) from None
+
+
+def say_clipped(scaling: ColumnScaling, graph: Graph) -> None:
+    """Says on stderr how many values of a graph lie outside the range that training allows."""
+    count = scaling.clipped(graph)
+    if count:
+        far = f"{count:,} value{'' if count == 1 else 's'} more than {LIMIT:g} deviations"
+        text = f"features: {far} from the training rows' mean, clipped"
+        print(text, file=sys.stderr, flush=True)
 
 
 def _require_sizes(parts: Parts, num_features: int, folder: Path) -> None:

@@ -18,12 +18,13 @@ from graphcl.distributed import current_share
 from graphcl.embedding import embed, embed_graph
 from graphcl.encoders import EncoderFactory, LayeredEncoder
 from graphcl.errors import GraphCLError, GraphError, RunError, TrainingWarning, require
-from graphcl.estimator.fitted import Fitted
+from graphcl.estimator.fitted import Fitted, say_clipped
 from graphcl.estimator.health import Health, check_health
 from graphcl.estimator.parts import Parts
 from graphcl.estimator.transformer import SklearnTransformer, as_table
 from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.scaling import ColumnScaling, Scaling
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import Loss
 from graphcl.recipes import Recipe, load_recipe
@@ -77,6 +78,8 @@ class GraphCL(SklearnTransformer):
         encoder_: the trained encoder.
         num_features_: the width of the features it takes.
         history_: one `EpochMetrics` per epoch.
+        scaling_: how features are scaled: the recipe's word, or what ``auto`` found, which
+            `describe` says in one line.
         mode_: whether the (first) graph was trained whole or sampled, and why.
         seconds_: how long training took.
         seed_: the seed that it was trained with.
@@ -88,6 +91,7 @@ class GraphCL(SklearnTransformer):
     encoder_: torch.nn.Module
     num_features_: int
     history_: list[EpochMetrics]
+    scaling_: Scaling
     mode_: Mode
     seconds_: float
     seed_: int
@@ -195,8 +199,9 @@ class GraphCL(SklearnTransformer):
         trained = {**recipe.identity(), "seed": seed, "graph": fingerprint(graphs)}
         saved = checkpoints.latest(trained) if checkpoints and resume else None
         modes = saved.about["trained"]["modes"] if saved else ()
+        scaling = parts.fit_scaling(graphs)
         source, decided = parts.batches(
-            graphs, device=device, modes=modes, ignore_memory=self.ignore_memory
+            graphs, device=device, scaling=scaling, modes=modes, ignore_memory=self.ignore_memory
         )
         mode = decided[0]._replace(reason="as begun") if saved else decided[0]
         encoder = parts.new_encoder(given.num_features, seed=seed).to(device)
@@ -205,10 +210,12 @@ class GraphCL(SklearnTransformer):
         speaks = self.verbose and current_share().first
         if speaks:
             print(f"mode {mode.name}: {mode.reason}", file=sys.stderr, flush=True)
+            if isinstance(scaling, ColumnScaling):
+                print(scaling.describe(), file=sys.stderr, flush=True)
         began = time.perf_counter() - (saved.about["seconds"] if saved else 0.0)
         shown = progress(recipe.epochs) if speaks else nullcontext(lambda _: None)
         before = self._fitted
-        fitted = Fitted(parts, encoder, given.num_features, seed, [], mode=mode)
+        fitted = Fitted(parts, encoder, given.num_features, seed, [], scaling, mode=mode)
         with shown as show:
 
             def begin(state: TrainingState) -> None:
@@ -284,7 +291,9 @@ class GraphCL(SklearnTransformer):
             raise GraphError(f"{name}: has {found} features; the model was trained on {wanted}")
         device = resolve_device(self.device)
         encoder = fitted.encoder.to(device)
-        scaling = fitted.parts.recipe.feature_scaling
+        scaling = fitted.scaling
+        if self.verbose and isinstance(scaling, ColumnScaling):
+            say_clipped(scaling, graph)
         if graph.num_nodes > LAYERWISE_NODES and isinstance(encoder, LayeredEncoder):
             z = embed_graph(
                 encoder,
@@ -381,6 +390,7 @@ _FITTED: dict[str, Callable[[Fitted], Any]] = {
     "num_features_": lambda fitted: fitted.num_features,
     "n_features_in_": lambda fitted: fitted.num_features,
     "history_": lambda fitted: fitted.history,
+    "scaling_": lambda fitted: fitted.scaling,
     "mode_": lambda fitted: fitted.mode,
     "seconds_": lambda fitted: fitted.seconds,
     "seed_": lambda fitted: fitted.seed,

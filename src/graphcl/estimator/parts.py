@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import safetensors.torch
 import torch
 from torch import nn
 
@@ -14,6 +15,7 @@ from graphcl.encoders import EncoderFactory, build_encoder
 from graphcl.errors import require
 from graphcl.graphs.collection import training_subgraph
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.scaling import ColumnScaling, Scaling, fit_scaling
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import Loss
 from graphcl.recipes import Recipe
@@ -98,8 +100,30 @@ class Parts:
             sampled=isinstance(self.perturbation, DropBoth),
         )
 
+    def fit_scaling(self, graphs: Sequence[Graph]) -> Scaling:
+        """Returns how features are scaled; ``auto`` looks at the rows that training may see.
+
+        Of several processes the first decides, so that all scale alike to the last bit.
+        """
+        recipe, share = self.recipe, current_share()
+        if recipe.feature_scaling != "auto" or share.world == 1:
+            return fit_scaling(recipe.feature_scaling, graphs, inductive=recipe.inductive)
+        found = b""
+        if share.first:
+            fitted = fit_scaling("auto", graphs, inductive=recipe.inductive)
+            assert isinstance(fitted, ColumnScaling)
+            found = safetensors.torch.save(fitted.tensors())
+        tensors = safetensors.torch.load(from_rank(found, share))
+        return ColumnScaling.from_tensors(tensors, graphs[0].num_features)
+
     def source(
-        self, graph: Graph, *, device: torch.device, mode: str = "", ignore_memory: bool = False
+        self,
+        graph: Graph,
+        *,
+        device: torch.device,
+        scaling: Scaling | None = None,
+        mode: str = "",
+        ignore_memory: bool = False,
     ) -> tuple[OneGraph, Mode]:
         """Returns the batches of one graph, whole or sampled, and which and why.
 
@@ -107,11 +131,14 @@ class Parts:
         allow that and there are enough nodes; else each gets all of it.
 
         `mode` is ``full`` or ``sampled`` where that is decided already; else the recipe decides.
+        `scaling` is of `fit_scaling`; None fits it to this graph alone.
 
         Raises:
             TrainingError: they would not fit in memory, and `ignore_memory` is false.
         """
         recipe = self.recipe
+        if scaling is None:
+            scaling = self.fit_scaling([graph])
         if recipe.inductive:
             graph = training_subgraph(graph)
         footprint = self.footprint(graph.num_features)
@@ -141,17 +168,17 @@ class Parts:
                 graph,
                 share=share,
                 device=device,
-                feature_scaling=recipe.feature_scaling,
+                feature_scaling=scaling,
                 batch_nodes=recipe.batch_nodes,
             )
             return divided, chosen
         if chosen.name == "full":
-            tensors = graph_tensors(graph, device=device, feature_scaling=recipe.feature_scaling)
+            tensors = graph_tensors(graph, device=device, feature_scaling=scaling)
             return FullGraph(*tensors, recipe.batch_nodes), chosen
         sampled = SampledGraph.of(
             graph,
             device=device,
-            feature_scaling=recipe.feature_scaling,
+            feature_scaling=scaling,
             batch_nodes=batch_nodes,
             fan_outs=(recipe.fan_out,) * len(footprint.widths),
             replace=recipe.sample_with_replacement,
@@ -165,6 +192,7 @@ class Parts:
         graphs: Sequence[Graph],
         *,
         device: torch.device,
+        scaling: Scaling | None = None,
         modes: Sequence[str] = (),
         ignore_memory: bool = False,
     ) -> tuple[OneGraph | ManyGraphs, list[Mode]]:
@@ -173,14 +201,17 @@ class Parts:
         `modes` has one entry per graph where they are decided already, as by a checkpoint. Else the
         recipe decides, and of several processes the first, whose memory the others may not have.
         """
+        if scaling is None:
+            scaling = self.fit_scaling(graphs)
+        shared: Any = {"device": device, "scaling": scaling, "ignore_memory": ignore_memory}
         built = [
-            self.source(graph, device=device, mode=mode, ignore_memory=ignore_memory)
+            self.source(graph, mode=mode, **shared)
             for graph, mode in zip(graphs, modes or [""] * len(graphs), strict=True)
         ]
         chosen = [mode.name for _, mode in built]
         agreed = json.loads(from_rank(json.dumps(chosen).encode(), current_share()))
         if agreed != chosen:
-            return self.batches(graphs, device=device, modes=agreed, ignore_memory=ignore_memory)
+            return self.batches(graphs, modes=agreed, **shared)
         sources = tuple(source for source, _ in built)
         return sources[0] if len(sources) == 1 else ManyGraphs(sources), [mode for _, mode in built]
 

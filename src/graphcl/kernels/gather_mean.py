@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from graphcl.kernels.buffers import block_height
+from graphcl.kernels.columns import row_of
 from graphcl.kernels.counter import (
     HALVES,
     Draws,
@@ -27,8 +28,9 @@ from graphcl.kernels.counter import (
     kept,
     threshold,
 )
+from graphcl.kernels.floats import as_float
 from graphcl.kernels.parallel import parallel, prange
-from graphcl.kernels.stored_features import StoredFeatures, as_float
+from graphcl.kernels.stored_features import StoredFeatures
 
 CHUNK_ELEMENTS = 1 << 25  # of the reference on a GPU: each int64 temporary takes 256 MB
 
@@ -123,7 +125,7 @@ def _gather_mean(  # type: ignore[no-untyped-def]
     edge_0, edge_1, feature_0, feature_1, edge_limit, feature_limit,
     first, per_seed, with_own, out_0, out_1, edges,
 ):  # fmt: skip
-    width = x.shape[1]
+    width = column_scale.shape[0]
     fan_out = children.shape[0] // parents.shape[0]
     low, half = np.uint32(0xFFFF), np.uint32(16)
     nothing = np.uint32(0x10000)  # a limit above every half of a draw: all features are dropped
@@ -136,6 +138,7 @@ def _gather_mean(  # type: ignore[no-untyped-def]
         # columns keep these two rows from such a distance at common widths.
         sums = np.zeros((2, width + 16), np.float32)
         sum_0, sum_1 = sums[0], sums[1]
+        buffer = np.empty(width, np.float32)
         weight_0, weight_1 = np.float32(1), np.float32(1)
         parent, place = np.int64(parents[row]), first + row // per_seed
         seed_edge_0 = draw_long_word(place, edge_0, edge_1)
@@ -161,7 +164,7 @@ def _gather_mean(  # type: ignore[no-untyped-def]
             limit_1 = feature_limit if in_1 else nothing
             word_0 = draw_long_word(node, seed_feature_0, seed_feature_1)
             word_1 = draw_long_word(node, seed_feature_1, seed_feature_0)
-            features = x[node]
+            features = row_of(x, node, buffer)
             divisor = row_divisor[node] if scaled else np.float32(1)
             for column in range(width):
                 bits = draw_word(np.uint32(column), word_0, word_1)
@@ -171,7 +174,7 @@ def _gather_mean(  # type: ignore[no-untyped-def]
                 sum_1[column] += value if np.uint32(bits >> half) >= limit_1 else zero
         word_0 = draw_long_word(parent, seed_feature_0, seed_feature_1)
         word_1 = draw_long_word(parent, seed_feature_1, seed_feature_0)
-        features = x[parent]
+        features = row_of(x, parent, buffer)
         divisor = row_divisor[parent] if scaled else np.float32(1)
         mean_0, mean_1 = out_0[row], out_1[row]
         factor_0, factor_1 = scale / weight_0, scale / weight_1

@@ -4,18 +4,19 @@ Row u of the features is :math:`x_u = (v_u \odot c) / d_u` for stored values v (
 int8), an optional scale c per column and an optional divisor d per row. Nothing is converted in
 advance, so a compiled loop that gathers rows reads one or two bytes per value instead of four.
 Rows are divided, not multiplied by 1 / d, because rows in memory are: both have the same bits.
+Where a `ColumnTransform` is given, it is applied to x as rows are read.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from numba import njit, types
-from numba.extending import overload
 from torch import Tensor
 
+from graphcl.kernels.columns import ColumnTransform, row_of
+from graphcl.kernels.floats import as_float
 from graphcl.kernels.parallel import parallel, prange
 
 _BLOCK_ELEMENTS = 1 << 23  # converted at a time: 32 MB
@@ -29,11 +30,15 @@ class StoredFeatures:
         values: v, ``[num_nodes, P]``: float32, float16 or int8.
         column_scale: c, ``[P]`` float32; None means 1.
         row_divisor: d, ``[num_nodes]`` float32; None means 1.
+        transform: applied to the rows; None leaves them.
+        word_divisor: the sums of the rows' words, ``[num_nodes]``, if the transform has words.
     """
 
     values: Tensor
     column_scale: Tensor | None = None
     row_divisor: Tensor | None = None
+    transform: ColumnTransform | None = None
+    word_divisor: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -42,6 +47,13 @@ class StoredFeatures:
 
     def rows(self, rows: Any) -> Tensor:
         """Returns some rows in float32."""
+        block = self._untransformed(rows)
+        if self.transform is None:
+            return block
+        divisors = torch.ones(1) if self.word_divisor is None else self.word_divisor[rows]
+        return self.transform(block, divisors)
+
+    def _untransformed(self, rows: Any) -> Tensor:
         block = self.values[rows].float()
         if self.column_scale is not None:
             block = block * self.column_scale
@@ -66,51 +78,35 @@ class StoredFeatures:
             divisor = divisor * self.row_divisor  # exact where that is a power of two
         return StoredFeatures(self.values, self.column_scale, divisor)
 
+    def with_transform(self, transform: ColumnTransform) -> "StoredFeatures":
+        """Returns the table with its columns transformed; words need one pass over it."""
+        divisor = None
+        if transform.has_words:
+            divisor = torch.empty(self.shape[0])
+            for block in self._blocks():
+                divisor[block] = transform.divisors(self._untransformed(block))
+        return replace(self, transform=transform, word_divisor=divisor)
+
     def _blocks(self) -> list[slice]:
         height = max(1, _BLOCK_ELEMENTS // self.shape[1])
         return [slice(start, start + height) for start in range(0, self.shape[0], height)]
 
-    def arrays(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    def arrays(self) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any]]:
         """Returns values, column scale and row divisor for a compiled loop.
 
         Half-precision values are returned as 16-bit integers, which `as_float` reads. Without a
-        divisor per row, its array is empty.
+        divisor per row, its array is empty. With a transform, the first of the three is what
+        `row_of` takes; the other two change nothing then.
         """
         values = self.values.numpy()
         columns = torch.ones(self.shape[1]) if self.column_scale is None else self.column_scale
         rows = torch.empty(0) if self.row_divisor is None else self.row_divisor
         bits = values.view(np.uint16) if values.dtype == np.float16 else values
-        return bits, columns.numpy(), rows.numpy()
-
-
-def as_float(value: Any) -> Any:
-    """Returns a stored value as float32; in compiled loops only."""
-    raise NotImplementedError
-
-
-@overload(as_float, inline="always")
-def _as_float(value: Any) -> Any:
-    if value == types.uint16:
-        return _half
-    return _single
-
-
-def _single(value: Any) -> Any:
-    return np.float32(value)
-
-
-@njit(inline="always")
-def _half_bits(value):  # type: ignore[no-untyped-def]
-    # With exponent and fraction at their positions in float32, the bits stand for 2^-112 times the
-    # number, also for subnormals. Unlike the CPU's own conversion, this vectorises everywhere.
-    bits = np.uint32(value)
-    sign = np.uint32((bits & np.uint32(0x8000)) << np.uint32(16))
-    rest = np.uint32((bits & np.uint32(0x7FFF)) << np.uint32(13))
-    return np.uint32(sign | rest).view(np.float32) * np.float32(2.0**112)
-
-
-def _half(value: Any) -> Any:
-    return _half_bits(value)
+        if self.transform is None:
+            return bits, columns.numpy(), rows.numpy()
+        words = torch.empty(0) if self.word_divisor is None else self.word_divisor
+        table = self.transform.arrays(bits, columns.numpy(), rows.numpy(), words.numpy())
+        return table, torch.ones(self.shape[1]).numpy(), torch.empty(0).numpy()
 
 
 def mean_of_neighbourhoods(
@@ -135,17 +131,17 @@ def mean_of_neighbourhoods(
 def _mean(  # type: ignore[no-untyped-def]
     values, column_scale, row_divisor, indptr, indices, nodes, places, out
 ):
-    width = values.shape[1]
+    width = column_scale.shape[0]
     scaled, moved = row_divisor.shape[0] > 0, places.shape[0] > 0
     for row in prange(nodes.shape[0]):
         node = nodes[row]
-        total = np.zeros(width, np.float32)
+        total, buffer = np.zeros(width, np.float32), np.empty(width, np.float32)
         # The first round, one before the row's entries, is for the node itself.
         for entry in range(indptr[node] - 1, indptr[node + 1]):
             other = node if entry < indptr[node] else indices[entry]
             where = places[other] if moved else other
             divisor = row_divisor[where] if scaled else np.float32(1)
-            features = values[where]
+            features = row_of(values, where, buffer)
             for column in range(width):
                 value = as_float(features[column])
                 total[column] += value / divisor if scaled else value

@@ -34,7 +34,8 @@ class Recipe:
         batch_nodes: M, the nodes per step that the loss is taken over; 0 takes all.
         learning_rate: Adam's.
         weight_decay: Adam's.
-        feature_scaling: `none`, or `row`: each node's features divided by their absolute sum.
+        feature_scaling: `none`; `row`: each node's features divided by their absolute sum; or
+            `auto`: by what the columns hold in the training rows (`graphcl.graphs.scaling`).
         precision: of the loss's products on a GPU: `auto` (bf16 there), `float32`, `tf32`, `bf16`;
             in mode `sampled` also of the features and the encoder's products, bf16 or not.
         mode: `full` encodes the whole graph at each step, `sampled` a sampled tree around each node

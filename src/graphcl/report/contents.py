@@ -172,7 +172,8 @@ def _alignment(run: Path, graph: AnyGraph, seed: int, notes: list[str]) -> float
         model = GraphCL.load(run, device="cpu")
         first = graph.train[0] if isinstance(graph, GraphCollection) else graph
         parts = Parts(model.recipe_)
-        source: BatchSource = parts.source(first, device=torch.device("cpu"))[0]
+        cpu = torch.device("cpu")
+        source: BatchSource = parts.source(first, device=cpu, scaling=model.scaling_)[0]
         batch = next(iter(source.epoch(0, seed, perturbation=parts.perturbation)))
         model.encoder_.eval()
         with torch.no_grad():

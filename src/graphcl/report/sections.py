@@ -112,7 +112,9 @@ def training_section(contents: Contents) -> str:
         curves = f'<div class="two">{figures}</div>'
     recipe = "\n".join(f"{key} = {value}" for key, value in contents.config.recipe.items())
     details = f"<details><summary>The recipe</summary><pre>{escape(recipe)}</pre></details>"
-    return _card("Training", curves + details)
+    scaling = str(contents.result.get("scaling", ""))
+    said = f"<p class='hint'>{escape(scaling)}</p>" if scaling else ""
+    return _card("Training", curves + said + details)
 
 
 def probe_section(contents: Contents) -> str:

@@ -1,6 +1,7 @@
 """Run directories: written whole or not at all, read with suspicion.
 
-A run holds `config.toml`, `model.safetensors` and `metrics.jsonl`; the command line adds
+A run holds `config.toml`, `model.safetensors` and `metrics.jsonl`, and `scaling.safetensors` if its
+features are scaled by statistics of the training rows; the command line adds
 `embeddings.npy`, `result.json` and `nodes.npz` (see `graphcl.runs.nodes`). A baseline's run holds
 `config.toml`, `result.json`, `nodes.npz` and its output: `embeddings.npy`, or `predictions.npy` if
 the baseline is supervised. What a training keeps before it is complete is in
@@ -29,6 +30,7 @@ from graphcl.version import package_version
 
 FORMAT = 1
 CONFIG, MODEL, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
+SCALING = "scaling.safetensors"  # where `feature_scaling` is ``auto``
 METRICS_BYTES = 1 << 28  # a million epochs
 EMBEDDINGS, PREDICTIONS, RESULT = "embeddings.npy", "predictions.npy", "result.json"
 CURVES = "tensorboard"
@@ -184,6 +186,14 @@ def read_weights(run: Path) -> dict[str, Tensor]:
         return read_tensors(path)
     except FileNotFoundError:
         raise RunError(f"{run}: has no {MODEL}; was the training interrupted?") from None
+
+
+def read_scaling(run: Path) -> dict[str, Tensor]:
+    """Returns the statistics by which a run scales features, not yet checked."""
+    try:
+        return read_tensors(run / SCALING)
+    except FileNotFoundError:
+        raise RunError(f"{run / SCALING}: missing; the run scales features by it") from None
 
 
 def weights_bytes(run: Path) -> int:

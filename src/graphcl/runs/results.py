@@ -55,9 +55,10 @@ class Result:
     warnings: Sequence[Mapping[str, str]] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the result as JSON has it; an empty note is left out."""
+        """Returns the result as JSON has it; an empty note or scaling is left out."""
         values = asdict(self)
-        return {key: value for key, value in values.items() if key != "note" or value}
+        unsaid = ("note", "scaling")
+        return {key: value for key, value in values.items() if key not in unsaid or value}
 
     def write(self, folder: Path) -> None:
         """Writes `result.json`."""
@@ -67,7 +68,10 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult(Result):
-    """The result of GraphCL; `loss` and `mi_bound` are those of the last epoch."""
+    """The result of GraphCL; `loss` and `mi_bound` are those of the last epoch.
+
+    `scaling` says what ``feature_scaling = "auto"`` did; it is empty for other values.
+    """
 
     probe: Scores | None
     probe_skipped: str | None
@@ -76,6 +80,7 @@ class TrainingResult(Result):
     loss: float
     mi_bound: float | None
     recipe_hash: str
+    scaling: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from graphcl.distributed import ALONE, Share, gather_tables
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import require
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.tensors import feature_tensor
 from graphcl.kernels.adjacency import Adjacency, IntArray
 from graphcl.kernels.adjacency_rows import AdjacencyRows
@@ -234,7 +235,7 @@ class DividedGraph:
         *,
         share: Share,
         device: torch.device,
-        feature_scaling: str = "none",
+        feature_scaling: Scaling = "none",
         batch_nodes: int = 0,
     ) -> Self:
         """Builds this process's part; the graph may be mapped, and only own rows are copied."""

@@ -16,6 +16,7 @@ from graphcl.encoders import stated_layers
 from graphcl.errors import ParameterError, require
 from graphcl.files.npy import advise_random_reads
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.tensors import feature_tensor, stored_features
 from graphcl.kernels.buffers import borrow, retry_smaller
 from graphcl.kernels.neighbours import EdgeWeights
@@ -97,7 +98,7 @@ class SampledGraph:
         graph: Graph,
         *,
         device: torch.device,
-        feature_scaling: str = "none",
+        feature_scaling: Scaling = "none",
         batch_nodes: int = 512,
         fan_outs: Sequence[int] = FAN_OUTS,
         replace: bool = True,
@@ -205,7 +206,7 @@ class SampledGraph:
 
 
 def _dense_features(
-    graph: Graph, device: torch.device, feature_scaling: str, precision: str
+    graph: Graph, device: torch.device, feature_scaling: Scaling, precision: str
 ) -> Tensor | StoredFeatures:
     on_gpu, dtype = device.type == "cuda", sampled_dtype(device, precision)
     narrow = getattr(graph.x, "dtype", None) != np.float32

@@ -45,7 +45,8 @@ def _epochs_job(plan: Plan, dataset: str, seed: int) -> Job:
     def run() -> Iterable[Scoring]:
         graph = load_one_graph(dataset)
         model = GraphCL(recipe, seed=seed, device=str(plan.device))
-        tensors = graph_tensors(graph, device=plan.device, feature_scaling=recipe.feature_scaling)
+        scaling = Parts(recipe).fit_scaling([graph])
+        tensors = graph_tensors(graph, device=plan.device, feature_scaling=scaling)
         untrained = Parts(recipe).new_encoder(graph.num_features, seed=seed).to(plan.device)
         found = {0: embed(untrained, *tensors)}
 

@@ -1,0 +1,241 @@
+"""`feature_scaling = "auto"`: looks at the columns of a table and decides what is done to each.
+
+The rules, by the values in the training rows (constants below):
+
+- *Words*: columns of zeros and ones, or of zeros in at least half of the rows and positive values
+  of about the same size otherwise. If there are many of them, and a row has several, they are a bag
+  of words: each row's words are divided by their sum, as ``row`` does. Words of that size that more
+  rows have belong to it too, if they are counts where the others are. In a table that has other
+  columns as well, the words of a row together get the size of one number.
+- *Codes*: columns of zeros and ones that are not words stay as they are.
+- *Constants* become 0.
+- *Numbers*: all other columns. Each is shifted by its mean and divided by its deviation, and what
+  is more than `LIMIT` deviations away is clipped. A column with a heavy tail becomes its signed
+  logarithm first.
+
+A sparse table stays sparse: its numbers are divided, not shifted.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from graphcl.errors import RunError
+from graphcl.graphs.column_facts import ColumnFacts, Moments, Rows, logarithm
+from graphcl.graphs.graph import Graph
+from graphcl.kernels.columns import ColumnTransform
+
+KEPT, WORD, NUMBER, LOGARITHM, CONSTANT = range(5)
+MOST_FILLED = 0.5  # of a column that may be words: the share of rows that are not zero
+WORD_SIZE = 10.0  # the typical value of a word is within this factor of that of the median word
+SMALL_PART = 0.01  # of the words' sum: a rare word may hold this much, whatever its typical value
+LEAST_WORDS = 50  # columns of a bag of words; fewer are codes, or numbers that are mostly zero
+WORDS_PER_ROW = 5.0  # on average; rows of one-hot codes have one for each code
+HEAVY = 10.0  # kurtosis; a normal column has 3, an exponential one 9
+LIMIT = 10.0  # deviations
+CONSTANT_SPREAD = 1e-6  # deviation over the largest value: what float32 rounding leaves
+_BLOCK = 1 << 22  # values at a time when clipped values are counted
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnScaling:
+    """What ``auto`` does to each column, with the statistics of the training rows; ``[P]`` each.
+
+    Attributes:
+        kind: `KEPT`, `WORD`, `NUMBER`, `LOGARITHM` or `CONSTANT`; uint8.
+        unit: of a logarithm, sign(x) log(1 + |x| / unit); 0 for other columns; float32.
+        shift: what is subtracted then; float32.
+        factor: what the difference is multiplied by; float32.
+    """
+
+    kind: npt.NDArray[np.uint8]
+    unit: npt.NDArray[np.float32]
+    shift: npt.NDArray[np.float32]
+    factor: npt.NDArray[np.float32]
+
+    @property
+    def plain(self) -> str:
+        """``row`` or ``none`` where auto comes to that for the whole table; else empty."""
+        if (self.kind == WORD).all():
+            return "row"
+        return "none" if (self.kind == KEPT).all() else ""
+
+    def transform(self, device: torch.device) -> ColumnTransform:
+        """Returns what is applied to rows."""
+        limited = (self.kind == NUMBER) | (self.kind == LOGARITHM)
+        limit = np.where(limited, LIMIT, np.inf).astype(np.float32)
+        parts = (self.kind == WORD, self.unit, self.shift, self.factor, limit)
+        return ColumnTransform(*(torch.tensor(part, device=device) for part in parts))
+
+    def describe(self) -> str:
+        """Returns one line that says what is done to how many columns."""
+        numbers, logs = (int((self.kind == kind).sum()) for kind in (NUMBER, LOGARITHM))
+        how = "divided by their deviation" if not self.shift.any() else "standardised"
+        after = f" ({logs:,} after a logarithm)" if logs else ""
+        said = [
+            _said(int((self.kind == WORD).sum()), "{} of words, rows scaled"),
+            _said(numbers + logs, f"{{}} of numbers {how}{after}"),
+            _said(int((self.kind == KEPT).sum()), "{} of zeros and ones as they are"),
+            _said(int((self.kind == CONSTANT).sum()), "{} constant, set to 0"),
+        ]
+        return "features: " + "; ".join(text for text in said if text)
+
+    def clipped(self, graph: Graph) -> int:
+        """Counts the values of a graph that lie more than `LIMIT` deviations from the mean."""
+        numbers = np.flatnonzero((self.kind == NUMBER) | (self.kind == LOGARITHM))
+        if not len(numbers):
+            return 0
+        unit, shift = self.unit[numbers].astype(float), self.shift[numbers].astype(float)
+        factor, found = self.factor[numbers].astype(float), 0
+        for block in Rows(graph.x).blocks(max(1, _BLOCK // graph.num_features)):
+            some = block[:, numbers]
+            dense = some.toarray() if scipy.sparse.issparse(some) else some
+            scaled = (logarithm(np.asarray(dense, np.float64), unit) - shift) * factor
+            found += int((np.abs(scaled) > LIMIT).sum())
+        return found
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the arrays as a run keeps them."""
+        return {name: torch.from_numpy(array.copy()) for name, array in vars(self).items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], num_features: int) -> "ColumnScaling":
+        """Reads what `tensors` returned; the file that they come from may be damaged.
+
+        Raises:
+            RunError: a part is missing, or has a wrong type, size or value.
+        """
+        wanted = dict.fromkeys(("unit", "shift", "factor"), torch.float32)
+        wanted["kind"] = torch.uint8
+        for name, dtype in wanted.items():
+            found = tensors.get(name)
+            if found is None or found.dtype != dtype or found.shape != (num_features,):
+                raise RunError(f"{name} must be {dtype} of {num_features} columns")
+            if not bool(torch.isfinite(found.float()).all()):
+                raise RunError(f"{name} holds a number that is not finite")
+        if int(tensors["kind"].max()) > CONSTANT or float(tensors["unit"].min()) < 0:
+            raise RunError("kind or unit is out of range")
+        return cls(**{name: tensors[name].numpy() for name in ("kind", "unit", "shift", "factor")})
+
+
+Scaling = str | ColumnScaling  # ``none``, ``row``, or what ``auto`` has found
+
+
+def _said(count: int, text: str) -> str:
+    return text.format(f"{count:,} column{'' if count == 1 else 's'}") if count else ""
+
+
+def fit_scaling(
+    feature_scaling: str, graphs: Sequence[Graph], *, inductive: bool = False
+) -> Scaling:
+    """Returns `feature_scaling` itself, or for ``auto`` what the graphs' columns ask for.
+
+    With `inductive`, only the rows of training nodes are looked at. Labels never are.
+    """
+    if feature_scaling != "auto":
+        return feature_scaling
+    tables = []
+    for graph in graphs:
+        graph.check()
+        mask = graph.train_mask if inductive else None
+        tables.append(Rows(graph.x, None if mask is None else np.flatnonzero(mask)))
+    return scale_columns(tables)
+
+
+def scale_columns(tables: Sequence[Rows]) -> ColumnScaling:
+    """Decides for each column, by the rules above."""
+    facts = ColumnFacts.of(tables)
+    kind = np.full(len(facts.low), KEPT, np.uint8)
+    words = _words(facts)
+    kind[words] = WORD
+    kind[~words & (facts.low == facts.high)] = CONSTANT
+    kind[~words & (facts.low < facts.high) & ~facts.binary] = NUMBER
+    unit, shift, factor = np.zeros((3, len(kind)))
+    factor[:] = 1
+    numbers = np.flatnonzero(kind == NUMBER)
+    if len(numbers):
+        found = _Numbers.of(tables, facts, numbers)
+        kind[numbers[found.logarithm]] = LOGARITHM
+        kind[numbers[found.constant]] = CONSTANT
+        unit[numbers], shift[numbers], factor[numbers] = found.unit, found.shift, found.factor
+    factor[kind == CONSTANT] = 0
+    for array in (unit, shift):
+        array[kind == CONSTANT] = 0
+    if words.any() and not words.all():
+        factor[words] = _size_of_words(tables, words)
+    if any(scipy.sparse.issparse(table.x) for table in tables):
+        shift[:] = 0
+    return ColumnScaling(kind, *(array.astype(np.float32) for array in (unit, shift, factor)))
+
+
+def _words(facts: ColumnFacts) -> npt.NDArray[np.bool_]:
+    """Says which columns are words: many or none."""
+    positive, none = facts.low >= 0, np.zeros(len(facts.low), np.bool_)
+    rare = positive & (facts.binary | (facts.filled <= MOST_FILLED * facts.rows))
+    typical = facts.size / np.maximum(facts.filled, 1)  # of the values that are not zero
+    used = rare & (facts.filled > 0)
+    if not used.any():
+        return none
+    usual = float(np.median(typical[used]))
+    alike = (typical >= usual / WORD_SIZE) & (typical <= usual * WORD_SIZE)
+    small = facts.size <= SMALL_PART * facts.size[rare & (facts.binary | alike)].sum()
+    rare &= facts.binary | alike | small
+    per_row = facts.filled[rare].sum() / max(1, facts.rows)
+    if rare.sum() < LEAST_WORDS or per_row < WORDS_PER_ROW:
+        return none
+    common = positive & alike & (facts.low < facts.high)
+    if facts.whole[rare].all():
+        common &= facts.whole  # beside counts, a fraction is no word
+    words: npt.NDArray[np.bool_] = rare | common
+    return words
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """What is done to the columns of numbers, one entry per column."""
+
+    logarithm: npt.NDArray[np.bool_]
+    constant: npt.NDArray[np.bool_]
+    unit: npt.NDArray[np.float64]
+    shift: npt.NDArray[np.float64]
+    factor: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, tables: Sequence[Rows], facts: ColumnFacts, numbers: Any) -> "_Numbers":
+        mean, size = facts.total[numbers] / facts.rows, facts.size[numbers] / facts.rows
+        none = np.zeros(len(numbers))
+        own = Moments.of(tables, numbers, none, mean)
+        # Small numbers are measured in their own mean: of them log(1 + x) would be x itself.
+        unit = np.minimum(1.0, size)
+        logs = Moments.of(tables, numbers, unit, logarithm(mean, unit))
+        heavy = (own.kurtosis > HEAVY) & (logs.kurtosis < own.kurtosis)
+        largest = np.maximum(np.abs(facts.low[numbers]), np.abs(facts.high[numbers]))
+        constant = own.deviation <= CONSTANT_SPREAD * largest
+        deviation = np.where(heavy, logs.deviation, own.deviation)
+        return cls(
+            logarithm=heavy & ~constant,
+            constant=constant,
+            unit=np.where(heavy, unit, 0),
+            shift=np.where(heavy, logs.mean, own.mean),
+            factor=1 / np.where(deviation > 0, deviation, 1),
+        )
+
+
+def _size_of_words(tables: Sequence[Rows], words: npt.NDArray[np.bool_]) -> float:
+    """Returns the factor by which rows of words that sum to 1 have a mean square of 1."""
+    columns, squares, rows = np.flatnonzero(words), 0.0, 0
+    for table in tables:
+        rows += table.number
+        for block in table.blocks(max(1, _BLOCK // len(words))):
+            some = block[:, columns]
+            dense = some.toarray() if scipy.sparse.issparse(some) else some
+            own = np.asarray(dense, np.float64)
+            sums = np.abs(own).sum(1)
+            squares += float(((own**2).sum(1) / np.where(sums > 0, sums, 1) ** 2).sum())
+    return float(np.sqrt(rows / squares)) if squares > 0 else 1.0

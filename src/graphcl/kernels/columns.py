@@ -1,0 +1,125 @@
+r"""What is done to each column of a feature table while its rows are read.
+
+A value x of column c becomes :math:`\mathrm{clip}((g(x) - s_c) \cdot f_c)`. For a column of words g
+divides by the sum of the row's words; for a column with a heavy tail
+:math:`g(x) = \mathrm{sign}(x) \log(1 + |x| / u_c)`; for others g leaves x as it is.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from numba.extending import overload
+from torch import Tensor
+
+from graphcl.kernels.floats import as_float
+
+Arrays = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class ColumnTransform:
+    """One number per column and part of the formula, ``[P]``, all on one device.
+
+    Attributes:
+        words: whether g divides by the sum of the row's words; bool.
+        unit: u, float32; 0 means no logarithm.
+        shift: s, float32.
+        factor: f, float32.
+        limit: results are within plus and minus this, float32; infinite means no limit.
+    """
+
+    words: Tensor
+    unit: Tensor
+    shift: Tensor
+    factor: Tensor
+    limit: Tensor
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the sums of the rows' words are needed."""
+        return bool(self.words.any())
+
+    @property
+    def keeps_zeros(self) -> bool:
+        """Whether a zero stays a zero in every column, so that a sparse table stays sparse."""
+        return not bool(self.shift.any())
+
+    def to(self, device: torch.device) -> "ColumnTransform":
+        """Returns the transform on a device."""
+        return ColumnTransform(*(part.to(device) for part in vars(self).values()))
+
+    def divisors(self, rows: Tensor) -> Tensor:
+        """Returns the sum of each row's words, or 1 for a row without words."""
+        sums = rows[:, self.words].abs().sum(1)
+        return torch.where(sums > 0, sums, 1)
+
+    def __call__(self, rows: Tensor, divisors: Tensor) -> Tensor:
+        """Returns dense float32 rows ``[n, P]``, transformed; `divisors` is ``[n]``."""
+        out = torch.where(self.words, rows / divisors[:, None], self._logarithm(rows, self.unit))
+        return out.sub_(self.shift).mul_(self.factor).clamp_(-self.limit, self.limit)
+
+    def entries(self, values: Tensor, columns: Tensor, divisors: Tensor) -> Tensor:
+        """Returns the stored values of a sparse table, transformed; `columns` says where each is.
+
+        `divisors` has the divisor of each value's row. Only for a transform that keeps zeros.
+        """
+        others = self._logarithm(values, self.unit[columns])
+        out = torch.where(self.words[columns], values / divisors, others)
+        limit = self.limit[columns]
+        return out.mul_(self.factor[columns]).clamp_(-limit, limit)
+
+    @staticmethod
+    def _logarithm(values: Tensor, unit: Tensor) -> Tensor:
+        logarithm = torch.log1p(values.abs() / torch.where(unit > 0, unit, 1)) * values.sign()
+        return torch.where(unit > 0, logarithm, values)
+
+    def arrays(self, values: Any, scale: Any, row_divisor: Any, word_divisor: Any) -> Arrays:
+        """Returns what `row_of` takes for a table: how it is stored, then how it is transformed."""
+        parts = (part.numpy() for part in vars(self).values())
+        return (values, scale, row_divisor, word_divisor, *parts)
+
+
+def row_of(table: Any, row: Any, buffer: Any) -> Any:
+    """Returns a row of a table; in compiled loops only.
+
+    A plain table's row is returned as it is stored. A transformed table is the tuple of
+    `ColumnTransform.arrays`: its row is written into `buffer`, float32 ``[P]``, which is returned.
+    """
+    raise NotImplementedError
+
+
+@overload(row_of, inline="always")
+def _row_of(table: Any, row: Any, buffer: Any) -> Any:  # noqa: ARG001 (numba passes types)
+    if hasattr(table, "ndim"):
+        return _plain_row
+    return _transformed_row
+
+
+def _plain_row(table: Any, row: Any, buffer: Any) -> Any:  # noqa: ARG001
+    return table[row]
+
+
+def _transformed_row(table: Any, row: Any, buffer: Any) -> Any:
+    return _transformed(table, row, buffer)
+
+
+@njit(error_model="numpy")
+def _transformed(table, row, buffer):  # type: ignore[no-untyped-def]
+    values, scale, row_divisor, word_divisor, words, unit, shift, factor, limit = table
+    stored = values[row]
+    divided, counted = row_divisor.shape[0] > 0, word_divisor.shape[0] > 0
+    for column in range(buffer.shape[0]):
+        value = as_float(stored[column]) * scale[column]
+        if divided:
+            value = value / row_divisor[row]
+        if words[column] and counted:
+            value = value / word_divisor[row]
+        elif unit[column] > 0:
+            size = np.log1p(abs(value) / unit[column])
+            value = size if value > 0 else -size
+        value = (value - shift[column]) * factor[column]
+        buffer[column] = min(max(value, -limit[column]), limit[column])
+    return buffer
