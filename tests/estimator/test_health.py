@@ -69,6 +69,16 @@ def test_the_facts_are_those_of_the_embeddings():
     assert model.health_.mean_cosine == pytest.approx(mean_cosine(z), abs=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+def test_small_batches_are_put_together(mode):
+    graph = communities()
+    frozen = fitted(graph, learning_rate=1e-12, batch_nodes=8, mode=mode, epochs=5)
+    assert names(frozen) == ["loss"]
+    if mode == "full":  # every node is in one of the batches
+        z = frozen.transform(graph)
+        assert frozen.health_.mean_cosine == pytest.approx(mean_cosine(z), abs=1e-5)
+
+
 @pytest.mark.parametrize("width", [1, 2, 7])
 def test_few_columns_alone_are_no_collapse(width):
     random = np.random.default_rng(3)

@@ -35,6 +35,7 @@ from graphcl.training.loop import Batch
 from graphcl.views import Perturbation, drop
 
 ROWS = 2_000  # embeddings that are measured, at most
+ENOUGH = 500  # batches are encoded until there are so many
 _FEATURE_VALUES = 1 << 22  # of the input that are looked at, at most
 
 Rows = npt.NDArray[np.float32]
@@ -67,8 +68,9 @@ def check_health(
 ) -> Health:
     """Measures a training that has ended.
 
-    It encodes one more batch, without perturbation and without a gradient, so it costs less than
-    one step of the training and as little memory, whatever the size of the graph.
+    It encodes one more batch, or a few if they are small, without perturbation and without a
+    gradient: that takes less time than as many steps of the training, and no more memory, whatever
+    the size of the graph.
 
     Args:
         parts: the recipe, and the loss.
@@ -76,7 +78,7 @@ def check_health(
         source: what it was trained on.
         graph: the (first) graph, whose features say what can be expected.
         history: all epochs.
-        seed: decides the batch.
+        seed: decides the batches.
     """
     z = _embeddings(parts, encoder, source, seed)
     if len(z) < 2 or not np.isfinite(z).all():
@@ -96,20 +98,24 @@ def check_health(
 
 @torch.no_grad()
 def _embeddings(parts: Parts, encoder: nn.Module, source: OneGraph | ManyGraphs, seed: int) -> Rows:
-    """Returns the embeddings of a batch, or in a group of processes of this one's share."""
+    """Returns the embeddings of a batch or a few; in a group of processes, this one's share."""
     entrywise = getattr(parts.perturbation, "entrywise", False)
     perturbation: Perturbation = drop(0.0, 0.0) if entrywise else _as_it_is
     device, was_training = next(encoder.parameters()).device, encoder.training
     random = torch.Generator(device=device).manual_seed(derive(seed, "health"))
     encoder.eval()
+    batch: Batch | None
     batches: Any = source.epoch(
         parts.recipe.epochs, seed, perturbation=perturbation, share=current_share()
     )
     with closing(batches):  # it may have a thread that prepares the next batch
-        batch: Batch = next(batches)
-        rows: Tensor = batch.encode(encoder, batch.views(random))[0]
+        found: list[Tensor] = []
+        count = 0
+        while count < ENOUGH and (batch := next(batches, None)) is not None:
+            found.append(batch.encode(encoder, batch.views(random))[0].float().cpu())
+            count += batch.num_nodes  # over all processes, so that all encode as many
     encoder.train(was_training)
-    return rows.float().cpu().numpy()
+    return torch.cat(found).numpy()
 
 
 def _as_it_is(
