@@ -100,7 +100,7 @@ def test_layer_by_layer_is_the_tree_where_sampling_has_no_choice():
         x, *structure = dense_csr(graph, CPU, method.feature_scaling)
         with torch.no_grad():
             plain = method._encode(layers, x, *structure, torch.arange(20), seed=5).numpy()
-        whole = method._embed_all(layers, graph, seed=3, device=CPU)
+        whole = method._embed_all(layers, x, *structure, seed=3)
         np.testing.assert_allclose(whole, plain, rtol=1e-5, atol=1e-6)
 
 

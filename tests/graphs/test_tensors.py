@@ -23,7 +23,7 @@ def test_row_scaling(graph):
     second, _ = graph_tensors(sparse, device=CPU, feature_scaling="row")
     torch.testing.assert_close(first, second.to_dense())
     assert (first[3] == 0).all()
-    with pytest.raises(ParameterError, match="feature_scaling must be none or row"):
+    with pytest.raises(ParameterError, match="feature_scaling must be none or row or auto"):
         graph_tensors(graph, device=CPU, feature_scaling="max")
 
 
