@@ -37,7 +37,9 @@ def bound(precision: str, temperature: float) -> float:
 @pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the kernels run right here")
 def test_under_the_interpreter():
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", __file__]
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    # One thread: the interpreter's products are small, and threads would wait for each other.
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", **threads}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -88,7 +90,7 @@ class TestKernels:
     @pytest.mark.parametrize(("num_nodes", "dim"), SIZES)
     def test_every_temperature_and_pair_of_views(self, num_nodes: int, dim: int, precision: str):
         temperatures = [0.03, 0.07] if INTERPRETED else [0.03, 0.05, 0.07, 0.1, 0.2, 0.5, 1.0]
-        for noise in [0.0, 0.3] if INTERPRETED else VIEWS:
+        for noise in [0.0 if dim == 64 else 0.3] if INTERPRETED else VIEWS:
             h1, h2 = two_views(num_nodes, dim, noise, device=DEVICE)
             for temperature in temperatures:
                 check(h1, h2, temperature, precision)
@@ -116,7 +118,7 @@ class TestKernels:
 
     @pytest.mark.parametrize(
         ("num_nodes", "precision", "temperature"),
-        [(130, "bf16", 0.5), (130, "tf32", 0.5), (130, "float32", 0.01), (300, "bf16", 0.5)],
+        [(130, "bf16", 0.5), (130, "tf32", 0.5), (130, "float32", 0.01), (200, "bf16", 0.5)],
     )
     def test_blocks(
         self, num_nodes: int, precision: str, temperature: float, monkeypatch: pytest.MonkeyPatch
@@ -142,7 +144,7 @@ class TestKernels:
         assert max(errors(found, whole)) <= limit * (10 if temperature < 0.07 else 1)
 
     def test_shares_in_blocks(self, monkeypatch: pytest.MonkeyPatch):
-        h1, h2 = two_views(300, 140, 0.5, device=DEVICE)
+        h1, h2 = two_views(280, 70, 0.5, device=DEVICE)
         whole = fused(h1, h2, 0.1, "float32")
         monkeypatch.setattr(nt_xent_triton, "_SMALL_BLOCK", 256)
         assert max(errors(shared(h1, h2, 0.1, "float32", 2), whole)) <= 1e-5
@@ -184,13 +186,14 @@ class TestKernels:
             assert torch.equal(loss.detach(), expected[0])
             assert torch.equal(torch.autograd.grad(loss, pair)[1], expected[2])
 
+    @pytest.mark.skipif(INTERPRETED, reason="the interpreter runs one program after the other")
     @pytest.mark.parametrize("precision", PRECISIONS)
     @pytest.mark.parametrize("dim", [40, 140])
     def test_same_bits_every_run(self, precision: str, dim: int, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(nt_xent_triton, "_SMALL_BLOCK", 256)
         h1, h2 = two_views(300, dim, 0.5, device=DEVICE)
         first = fused(h1, h2, 0.5, precision)
-        for _ in range(3 if not INTERPRETED else 1):
+        for _ in range(3):
             for ours, theirs in zip(fused(h1, h2, 0.5, precision), first, strict=True):
                 assert torch.equal(ours, theirs)
 
