@@ -49,6 +49,14 @@ def test_constant_features_collapse_and_warn(mode):
     assert model.health_.effective_rank == pytest.approx(1, abs=0.01)
 
 
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+def test_few_directions_under_automatic_scaling_are_measured_too(mode):
+    """What the features allow is looked at as they were scaled, not by the recipe's word."""
+    features = np.random.default_rng(0).normal(size=(200, 1)) * [1.0, 1e3] + [0.0, 5.0]
+    model = fitted(communities(features=features), mode=mode, epochs=2, feature_scaling="auto")
+    assert 0 < model.health_.effective_rank < 4
+
+
 def test_features_of_zeros_collapse_and_warn():
     with pytest.warns(TrainingWarning, match="nearly coincide"):
         model = fitted(communities(features=np.zeros((200, 5))), epochs=5)

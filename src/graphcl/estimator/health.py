@@ -25,6 +25,7 @@ from graphcl.evaluation.failure import (
 )
 from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.tensors import feature_tensor
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
@@ -64,6 +65,7 @@ def check_health(
     graph: Graph,
     history: Sequence[EpochMetrics],
     *,
+    scaling: Scaling,
     seed: int,
 ) -> Health:
     """Measures a training that has ended.
@@ -78,6 +80,7 @@ def check_health(
         source: what it was trained on.
         graph: the (first) graph, whose features say what can be expected.
         history: all epochs.
+        scaling: how its features were scaled.
         seed: decides the batches.
     """
     z = _embeddings(parts, encoder, source, seed)
@@ -88,7 +91,7 @@ def check_health(
         return Health(rank, cosine)
     allowed = float(z.shape[1])
     if rank < LEAST_RANK:  # rarely: the features need not be looked at otherwise
-        allowed = min(allowed, _rank_of_features(graph, parts.recipe.feature_scaling))
+        allowed = min(allowed, _rank_of_features(graph, scaling))
     signs = (
         loss_sign([epoch.loss for epoch in history], _span(parts.loss, history)),
         collapse_sign(rank, cosine, allowed=allowed),
@@ -126,11 +129,11 @@ def _as_it_is(
     return x, adjacency
 
 
-def _rank_of_features(graph: Graph, feature_scaling: str) -> float:
+def _rank_of_features(graph: Graph, scaling: Scaling) -> float:
     """Returns the effective rank of the features of some nodes."""
     count = max(2, min(ROWS, _FEATURE_VALUES // max(1, graph.num_features)))
     x: Any = feature_tensor(
-        graph, device=torch.device("cpu"), feature_scaling=feature_scaling, rows=slice(0, count)
+        graph, device=torch.device("cpu"), feature_scaling=scaling, rows=slice(0, count)
     )
     return effective_rank((x if isinstance(x, Tensor) else x.to_dense()).numpy())
 

@@ -248,7 +248,9 @@ class GraphCL(SklearnTransformer):
                 if not isinstance(error, RunError):  # a full disk spoils no weights
                     self._fitted = before
                 raise
-        fitted.health = check_health(parts, encoder, source, graphs[0], fitted.history, seed=seed)
+        fitted.health = check_health(
+            parts, encoder, source, graphs[0], fitted.history, scaling=scaling, seed=seed
+        )
         for sign in fitted.health.warnings if current_share().first else ():
             warnings.warn(f"GraphCL: {sign}", TrainingWarning, stacklevel=2)
         return self

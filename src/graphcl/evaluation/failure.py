@@ -21,11 +21,11 @@ LEAST_RANK = 4.0  # trainings that learned had 5.8 and more, even of 7 columns
 
 _LOSS_ADVICE = (
     "another learning_rate, more epochs, a lower temperature, lower edge_drop and feature_drop, or "
-    "the other feature_scaling"
+    "feature_scaling=auto"
 )
 _COLLAPSE_ADVICE = (
-    "features of one scale (standardise columns of numbers, or the other feature_scaling), a lower "
-    "temperature, encoder=residual, or more features; constant columns tell nothing"
+    "feature_scaling=auto, which brings columns of numbers to one scale, a lower temperature, "
+    "encoder=residual, or more features; constant columns tell nothing"
 )
 _MAJORITY_ADVICE = (
     "graphcl train --method raw on the same graph: if that finds no more, the features do not know "
