@@ -227,6 +227,13 @@ def sum_over(value: Tensor, share: Share) -> Tensor:
     return value
 
 
+def max_over(value: Tensor, share: Share) -> Tensor:
+    """Returns the maximum of a tensor over all processes; it overwrites `value`."""
+    if share.world > 1:
+        dist.all_reduce(value, op=dist.ReduceOp.MAX)
+    return value
+
+
 def any_of(asked: bool, share: Share) -> bool:
     """Returns whether any process asked; all processes get the same answer."""
     if share.world == 1:

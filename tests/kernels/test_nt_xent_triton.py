@@ -69,8 +69,10 @@ def shared(
                 assert tuple(other.travelling().shape) == mine.shape(other.nodes)
                 mine.sum_other(other.travelling(), other.nodes)
         losses.append(mine.finish_sums().sum() / len(h1))
+    largest = torch.stack([mine.peak() for mine in ranks]).max()
     gradients = []
     for mine, part in zip(ranks, parts, strict=True):
+        mine.peak().copy_(largest)
         mine.pull_own()
         for other in ranks:
             if other is not mine:

@@ -141,6 +141,10 @@ class BlockedPairs:
         """Returns what other processes need beside `travelling` for their gradient, ``[2m]``."""
         return self._weights
 
+    def peak(self) -> Tensor:
+        """Returns the largest pull of a positive, which only 16 bits need."""
+        return self._pulls.max()
+
     def pull_own(self) -> None:
         """Begins the gradient with the pairs of own rows."""
         z, w = self.rows, self._weights

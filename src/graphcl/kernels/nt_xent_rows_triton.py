@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from graphcl.kernels.launching import aligned, launch
+from graphcl.kernels.nt_xent_tiles_triton import enlarged
 
 _LANES = 1024  # coordinates that a program reads at a time
 _NODES = 128  # of a program of `_finish_kernel`
@@ -36,16 +37,17 @@ def _store_row(  # type: ignore[no-untyped-def]
     rows, operands, z, place, operand_place, depth, inside,
     SPLIT: tl.constexpr, ROUND: tl.constexpr, MAGNIFIED: tl.constexpr,
 ):  # fmt: skip
-    """Stores a row for the scores, in one half or two, and as the operand of the second product."""
+    """Stores a row in one half, or in two and as a float32 operand of the second product."""
     large = z * MAGNIFIED
     high = large.to(tl.float16)
     tl.store(rows + place, high.to(rows.dtype.element_ty), mask=inside)
     if SPLIT:
         low = (large - high.to(tl.float32)).to(tl.float16)
         tl.store(rows + place + depth, low.to(rows.dtype.element_ty), mask=inside)
-    if ROUND:  # tensor cores cut off the last 13 bits of a float32
-        large = ((large.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
-    tl.store(operands + operand_place, large.to(operands.dtype.element_ty), mask=inside)
+        if ROUND:  # tensor cores cut off the last 13 bits of a float32
+            bits = (large.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+            large = bits.to(tl.float32, bitcast=True)
+        tl.store(operands + operand_place, large, mask=inside)
 
 
 @triton.jit
@@ -129,9 +131,9 @@ def _finish_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["nodes", "half", "width", "depth", "stride_1", "stride_2"])  # type: ignore[untyped-decorator]
 def _gradient_kernel(  # type: ignore[no-untyped-def]
-    h_1, h_2, pulled, inverse_norm, pulls, grad, out_1, out_2,
+    h_1, h_2, pulled, inverse_norm, pulls, peak, grad, out_1, out_2,
     nodes, half, width, depth, stride_1, stride_2, factor,
-    MAGNIFIED: tl.constexpr, NODES: tl.constexpr, LANES: tl.constexpr,
+    HALF: tl.constexpr, MAGNIFIED: tl.constexpr, NODES: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Adds a node's positives to its pulls and writes the gradient of both its embeddings."""
     node = tl.program_id(0).to(tl.int64) * NODES + tl.arange(0, NODES)
@@ -139,6 +141,7 @@ def _gradient_kernel(  # type: ignore[no-untyped-def]
     scale_1 = tl.load(inverse_norm + node, mask=node < nodes, other=0.0)
     scale_2 = tl.load(inverse_norm + nodes + node, mask=node < nodes, other=0.0)
     pull = tl.load(pulls + node, mask=node < nodes, other=0.0)[:, None]
+    reduce = 1.0 / (MAGNIFIED * enlarged(peak, HALF))
     along_1 = tl.zeros((NODES, LANES), tl.float32)
     along_2 = tl.zeros((NODES, LANES), tl.float32)
     for k in range(0, width, LANES):
@@ -146,8 +149,8 @@ def _gradient_kernel(  # type: ignore[no-untyped-def]
         a, b = _load_pair(h_1, h_2, row, k + lanes, stride_1, stride_2, inside)
         a, b = _unit(a, scale_1[:, None]), _unit(b, scale_2[:, None])
         place = pulled + row * depth + k + lanes
-        g_1 = tl.load(place, mask=inside, other=0.0) / MAGNIFIED - pull * b
-        g_2 = tl.load(place + half * depth, mask=inside, other=0.0) / MAGNIFIED - pull * a
+        g_1 = tl.load(place, mask=inside, other=0.0) * reduce - pull * b
+        g_2 = tl.load(place + half * depth, mask=inside, other=0.0) * reduce - pull * a
         along_1 += a * g_1
         along_2 += b * g_2
     radial_1, radial_2 = tl.sum(along_1, 1)[:, None], tl.sum(along_2, 1)[:, None]
@@ -159,8 +162,8 @@ def _gradient_kernel(  # type: ignore[no-untyped-def]
         a, b = _load_pair(h_1, h_2, row, k + lanes, stride_1, stride_2, inside)
         a, b = _unit(a, scale_1[:, None]), _unit(b, scale_2[:, None])
         place = pulled + row * depth + k + lanes
-        g_1 = tl.load(place, mask=inside, other=0.0) / MAGNIFIED - pull * b
-        g_2 = tl.load(place + half * depth, mask=inside, other=0.0) / MAGNIFIED - pull * a
+        g_1 = tl.load(place, mask=inside, other=0.0) * reduce - pull * b
+        g_2 = tl.load(place + half * depth, mask=inside, other=0.0) * reduce - pull * a
         d_1 = (g_1 - radial_1 * a) * factor_1  # the length of h does not change z
         d_2 = (g_2 - radial_2 * b) * factor_2
         tl.store(out_1 + row * width + k + lanes, d_1.to(out_1.dtype.element_ty), mask=inside)
@@ -179,11 +182,12 @@ def write_rows(
         h_2: embeddings of the second view.
         rows: ``[2 · padded m, padded d]`` in float16; or twice as wide, and the rounding error of
             the left half is stored in the right one.
-        operands: ``[2 · padded m, padded d]`` in any type.
+        operands: `rows`; or, if they are split, a table ``[2 · padded m, padded d]`` in float32.
         rounded: round `operands` to what a tensor core reads of a float32.
     """
     h_1, h_2 = (h if h.stride(1) == 1 else h.contiguous() for h in (h_1, h_2))
-    (nodes, width), (both, depth) = h_1.shape, operands.shape
+    (nodes, width), split = h_1.shape, operands is not rows
+    both, depth = operands.shape
     inverse_norm = h_1.new_empty(2 * nodes, dtype=torch.float64)
     positives = h_1.new_empty(nodes, dtype=torch.float64)
     together, lanes = _shape(depth, on_gpu=h_1.is_cuda)
@@ -192,7 +196,7 @@ def write_rows(
         (triton.cdiv(both // 2, together),),
         (h_1, h_2, rows, operands, inverse_norm, positives, nodes, both // 2, width, depth,
          h_1.stride(0), h_2.stride(0), _tiny(h_1.dtype)),
-        (rows.shape[1] > depth, rounded, MAGNIFIED, together, lanes),
+        (split, rounded, MAGNIFIED, together, lanes),
         kind=_kind(h_1, h_2, rows, operands),
         num_warps=4,
     )  # fmt: skip
@@ -231,10 +235,16 @@ def gradient(
     pulled: Tensor,
     inverse_norm: Tensor,
     pulls: Tensor,
+    peak: Tensor,
     grad: Tensor,
     factor: float,
+    *,
+    half: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the gradients of both views, each contiguous; `grad` is that of the loss."""
+    """Returns the gradients of both views, each contiguous; `grad` is that of the loss.
+
+    `half` says that the weights behind `pulled` were enlarged, by `peak`.
+    """
     h_1, h_2 = (h if h.stride(1) == 1 else h.contiguous() for h in (h_1, h_2))
     (nodes, width), (both, depth) = h_1.shape, pulled.shape
     out_1, out_2 = h_1.new_empty(h_1.shape), h_2.new_empty(h_2.shape)
@@ -242,9 +252,9 @@ def gradient(
     launch(
         _gradient_kernel,
         (triton.cdiv(nodes, together),),
-        (h_1, h_2, pulled, inverse_norm, pulls, grad, out_1, out_2,
+        (h_1, h_2, pulled, inverse_norm, pulls, peak, grad, out_1, out_2,
          nodes, both // 2, width, depth, h_1.stride(0), h_2.stride(0), factor),
-        (MAGNIFIED, together, lanes),
+        (half, MAGNIFIED, together, lanes),
         kind=_kind(h_1, h_2, grad),
         num_warps=4,
     )  # fmt: skip

@@ -114,6 +114,18 @@ def sums_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def enlarged(peak, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Returns the factor of all weights: those of HALF precision must fit into float16.
+
+    `peak` is the largest q_i + q_i+, and no weight P_ij + P_ji is above twice that. float16 then
+    keeps its 11 bits for weights down to 2e-8 of the largest.
+    """
+    if HALF:
+        return 2048.0 / tl.maximum(tl.load(peak), 1e-37)  # 0 if no row has a negative
+    return 1.0
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _both(scores, r_row, r_column, scale, factor, COLD: tl.constexpr):  # type: ignore[no-untyped-def]
     """Returns P + P^T of a tile."""
     if COLD:  # P <= 1; the minimum keeps padding, where z is 0, from overflowing
@@ -126,9 +138,10 @@ def _both(scores, r_row, r_column, scale, factor, COLD: tl.constexpr):  # type: 
 
 @triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
 def weights_kernel(  # type: ignore[no-untyped-def]
-    z, other, weights, r, r_other,
+    z, other, weights, r, r_other, peak,
     top, left, nodes, others, tiles, columns, height, count, depth, scale, factor,
-    OWN: tl.constexpr, DIAGONAL: tl.constexpr, COLD: tl.constexpr, ROUND: tl.constexpr,
+    OWN: tl.constexpr, DIAGONAL: tl.constexpr, COLD: tl.constexpr,
+    HALF: tl.constexpr, ROUND: tl.constexpr,
     SPLIT: tl.constexpr, SIDE: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Stores P_ij + P_ji for each tile of a block; in a diagonal block also its mirror image.
@@ -137,6 +150,7 @@ def weights_kernel(  # type: ignore[no-untyped-def]
     """
     none = float("inf") if COLD else 0.0
     lanes = tl.arange(0, SIDE)
+    enlarge = enlarged(peak, HALF)
     for tile in tl.range(tl.program_id(0), count, tl.num_programs(0), flatten=True):
         row, column = _place(tile, height, DIAGONAL)
         here, there = top + row, left + column
@@ -147,7 +161,11 @@ def weights_kernel(  # type: ignore[no-untyped-def]
             scores = tl.dot(a, b.T, scores)
         of_row = _load_weights(r, here, tiles, nodes, none, SIDE)
         of_column = _load_weights(r_other, there, columns, others, none, SIDE)
+        if not COLD:
+            of_row, of_column = of_row * enlarge, of_column * enlarge
         sums = _both(scores, of_row, of_column, scale, factor, COLD)
+        if COLD:
+            sums *= enlarge
         if OWN:
             excluded = (here == there) | (here + tiles == there)
             distance = tl.where(excluded, 0, 2 * SIDE)
@@ -164,7 +182,7 @@ def weights_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
 def narrow_pull_kernel(  # type: ignore[no-untyped-def]
-    z, other, operands, partials, r, r_other, nodes, others, tiles, columns, count, scale, factor,
+    z, other, partials, r, r_other, peak, nodes, others, tiles, columns, count, scale, factor,
     OWN: tl.constexpr, COLD: tl.constexpr,
     SIDE: tl.constexpr, DEPTH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -177,7 +195,9 @@ def narrow_pull_kernel(  # type: ignore[no-untyped-def]
     RATIO: tl.constexpr = SIDE // WIDE
     here, part = tl.program_id(0), tl.program_id(1)
     a = z.load([here * SIDE, 0])
-    of_row = _load_weights(r, here, tiles, nodes, none, SIDE)
+    enlarge = enlarged(peak, True)
+    own_enlarge = 1.0 if COLD else enlarge
+    of_row = _load_weights(r, here, tiles, nodes, none, SIDE) * own_enlarge
     total = tl.zeros((SIDE, DEPTH), tl.float32)
     end = 2 * columns * RATIO
     first = tl.minimum(here, here - tiles * (2 * (here >= tiles).to(tl.int32) - 1)) * RATIO
@@ -190,19 +210,23 @@ def narrow_pull_kernel(  # type: ignore[no-untyped-def]
             there = k + tl.where(k >= first, skip, 0) + tl.where(k >= second, skip, 0)
         b = other.load([there * WIDE, 0])
         scores = tl.dot(a, b.T)
-        of_column = _load_weights(r_other, there, columns * RATIO, others, none, WIDE)
+        of_column = _load_weights(r_other, there, columns * RATIO, others, none, WIDE) * own_enlarge
         sums = _both(scores, of_row, of_column, scale, factor, COLD)
-        c = operands.load([there * WIDE, 0])
-        total = tl.dot(sums.to(c.dtype), c, total)
+        if COLD:
+            sums *= enlarge
+        total = tl.dot(sums.to(b.dtype), b, total)
     if OWN:
         lanes, wide = tl.arange(0, SIDE), tl.arange(0, WIDE)
         for k in range(0, tl.where(part == 0, 2 * RATIO, 0)):
             there = first + k + tl.where(k >= RATIO, (tiles - 1) * RATIO, 0)
             b = other.load([there * WIDE, 0])
             scores = tl.dot(a, b.T)
-            of_column = _load_weights(r_other, there, columns * RATIO, others, none, WIDE)
+            of_column = (
+                _load_weights(r_other, there, columns * RATIO, others, none, WIDE) * own_enlarge
+            )
             sums = _both(scores, of_row, of_column, scale, factor, COLD)
             sums = tl.where(lanes[:, None] != (k % RATIO) * WIDE + wide[None, :], sums, 0.0)
-            c = operands.load([there * WIDE, 0])
-            total = tl.dot(sums.to(c.dtype), c, total)
+            if COLD:
+                sums *= enlarge
+            total = tl.dot(sums.to(b.dtype), b, total)
     partials.store([(part * tl.num_programs(0) + here) * SIDE, 0], total)

@@ -55,15 +55,15 @@ class _Tile(NamedTuple):
 # numbers of a unit row fit into its range. The error of a row's 8 bits would be the same in all its
 # scores and so not average out: in bf16 the gradient at a temperature of 0.07 and 20,000 nodes was
 # off by 6e-3 at d = 513 and by 1.3e-2 at d = 128, where the views were identical. Weights of pairs
-# can be tiny and need the range of bfloat16. A second half holds the error of the first; three
-# products of halves are as exact as float32.
+# can be tiny; a common factor (`enlarged`) brings them into the range of float16. A second half
+# holds the error of the first; three products of halves are as exact as float32.
 #
 # TFLOP/s on an H200 at d = 512 in 16 bits: 624 and 476 (cuBLAS: 655 for the same scores). A 128 x
 # 256 tile leaves room for only one program per multiprocessor, so nothing is multiplied while it
 # takes exponentials: 470 and 456. So does a (64, 3) pipeline of the second kernel, which stages its
 # result in shared memory: 362.
 _TILES = {
-    "bf16": _Tile(torch.bfloat16, False, sums=(64, 3), weights=(32, 5)),
+    "bf16": _Tile(torch.float16, False, sums=(64, 3), weights=(32, 5)),
     "tf32": _Tile(torch.float32, True, sums=(64, 3), weights=(32, 3)),
     "float32": _Tile(torch.float32, True, sums=(64, 3), weights=(32, 3)),
 }
@@ -92,19 +92,16 @@ class FusedPairs:
         self._scale = _LOG2E / temperature
         self._factor = self._scale / ends.MAGNIFIED**2  # of a score of two magnified rows
         self._depth = math.ceil(h_1.shape[1] / DEPTH) * DEPTH
-        # Triton's interpreter, on a CPU, is slow with float16 and does not multiply bfloat16.
-        scored, multiplied = torch.float16, self._tile.dtype
-        if not h_1.is_cuda:
-            scored = multiplied = torch.float32
+        # Triton's interpreter, on a CPU, is slow with float16.
         shape = self.shape(len(h_1))
-        self.rows = h_1.new_empty(shape, dtype=scored)
-        self._operands = h_1.new_empty((shape[0], self._depth), dtype=multiplied)
+        self.rows = h_1.new_empty(shape, dtype=torch.float16 if h_1.is_cuda else torch.float32)
+        self._operands = self.rows
+        if self._tile.split:
+            self._operands = h_1.new_empty((shape[0], self._depth), dtype=torch.float32)
         self._inverse_norm, self._positives = ends.write_rows(
             h_1, h_2, self.rows, self._operands, rounded=precision == "tf32"
         )
-        if not h_1.is_cuda:
-            self._operands = self._operands.to(self._tile.dtype).float()
-        self._sums = self._pulled = self._weights = self._pulls = h_1.new_empty(0)
+        self._sums = self._pulled = self._weights = self._pulls = self._peak = h_1.new_empty(0)
 
     def travelling(self) -> Tensor:
         """Returns what other processes need of this one's rows."""
@@ -116,14 +113,19 @@ class FusedPairs:
 
     def release(self) -> tuple[Tensor, ...]:
         """Returns the tensors that the backward pass needs, and forgets all."""
-        kept = (self.rows, self._operands, self._inverse_norm, self._weights, self._pulls)
+        kept = (
+            self.rows, self._operands, self._inverse_norm,
+            self._weights, self._pulls, self._peak,
+        )  # fmt: skip
         self._sums = self._pulled = self._positives = self._inverse_norm.new_empty(0)
-        self.rows = self._operands = self._inverse_norm = self._weights = self._pulls = self._sums
+        self.rows = self._operands = self._inverse_norm = self._sums
+        self._weights = self._pulls = self._peak = self._sums
         return kept
 
     def restore(self, *kept: Tensor) -> None:
         """Puts back what `release` returned."""
-        self.rows, self._operands, self._inverse_norm, self._weights, self._pulls = kept
+        self.rows, self._operands, self._inverse_norm, *rest = kept
+        self._weights, self._pulls, self._peak = rest
 
     def sum_own(self) -> None:
         """Adds the pairs of own rows to the sums."""
@@ -154,7 +156,12 @@ class FusedPairs:
         terms, self._weights, self._pulls = ends.finish_sums(
             self._sums, self._positives, self._scale, cold=self._cold
         )
+        self._peak = self._pulls.max()
         return terms
+
+    def peak(self) -> Tensor:
+        """Returns the largest pull of a positive; of several processes, put the largest there."""
+        return self._peak
 
     def weights(self) -> Tensor:
         """Returns what other processes need beside `travelling` for their gradient, ``[2m]``."""
@@ -163,8 +170,7 @@ class FusedPairs:
     def pull_own(self) -> None:
         """Begins the gradient with the pairs of own rows."""
         if self._narrow:
-            arguments = (self.rows, self._operands, self._weights, self.nodes)
-            self._pulled = self._narrow_pull(*arguments, own=True)
+            self._pulled = self._narrow_pull(self.rows, self._weights, self.nodes, own=True)
             return
         operands = self._operands
         self._pulled = torch.empty_like(operands, dtype=torch.float32)
@@ -183,8 +189,7 @@ class FusedPairs:
     def pull_other(self, other: Tensor, weights: Tensor, nodes: int) -> None:
         """Adds the pairs of own rows and those of another process, with its `weights`."""
         if self._narrow:
-            arguments = (other, self._operands_of(other), weights, nodes)
-            self._pulled += self._narrow_pull(*arguments, own=False)
+            self._pulled += self._narrow_pull(other, weights, nodes, own=False)
             return
         rows = _blocks(len(self.rows), len(other), self._tile)
         columns = _blocks(len(other), len(other), self._tile)
@@ -203,8 +208,8 @@ class FusedPairs:
     ) -> tuple[Tensor, Tensor]:
         """See `BlockedPairs.gradient`."""
         return ends.gradient(
-            h_1, h_2, self._pulled, self._inverse_norm, self._pulls, grad,
-            1 / (num_nodes * self._temperature),
+            h_1, h_2, self._pulled, self._inverse_norm, self._pulls, self._peak, grad,
+            1 / (num_nodes * self._temperature), half=not self._tile.split,
         )  # fmt: skip
 
     @property
@@ -214,7 +219,7 @@ class FusedPairs:
     def _operands_of(self, other: Tensor) -> Tensor:
         """Returns rows of another process as the second product needs them."""
         if not self._tile.split:
-            return other.to(self._operands.dtype)
+            return other
         high, low = other[:, : self._depth], other[:, self._depth :]
         both = high.float() + low
         if self._precision == "tf32":  # as tensor cores read it, but rounded
@@ -266,10 +271,11 @@ class FusedPairs:
             kernels.weights_kernel,
             _grid(count, other.device),
             (rows, rows if own else _tiles(other, SIDE, depth), _tiles(block, SIDE, SIDE),
-             self._weights, weights, start // SIDE, left // SIDE, self.nodes, nodes,
+             self._weights, weights, self._peak, start // SIDE, left // SIDE, self.nodes, nodes,
              len(self.rows) // (2 * SIDE), len(other) // (2 * SIDE),
              height, count, self._depth, self._scale, self._factor),
-            (own, diagonal, self._cold, self._precision == "tf32", tile.split, SIDE, depth),
+            (own, diagonal, self._cold, not tile.split, self._precision == "tf32", tile.split,
+             SIDE, depth),
             kind=(other.device, other.dtype),
             num_warps=_WARPS,
             num_stages=stages,
@@ -278,14 +284,12 @@ class FusedPairs:
     def _add_product(self, rows: slice, left: Tensor, right: Tensor, *, fresh: bool) -> None:
         """Adds left @ right to rows of the pull in float32; a `fresh` one is uninitialised."""
         total = self._pulled[rows]
-        if left.dtype == torch.bfloat16:
+        if left.dtype == torch.float16:
             torch.addmm(total, left, right, out_dtype=torch.float32, beta=1 - fresh, out=total)
         else:
             torch.addmm(total, left, right, beta=1 - fresh, out=total)
 
-    def _narrow_pull(
-        self, other: Tensor, operands: Tensor, weights: Tensor, nodes: int, *, own: bool
-    ) -> Tensor:
+    def _narrow_pull(self, other: Tensor, weights: Tensor, nodes: int, *, own: bool) -> Tensor:
         wide, warps, stages = NARROW
         width, tiles, columns = other.shape[1], len(self.rows) // SIDE, len(other) // wide
         columns -= 2 * (SIDE // wide) if own else 0
@@ -297,9 +301,9 @@ class FusedPairs:
             kernels.narrow_pull_kernel,
             (tiles, parts),
             (_tiles(self.rows, SIDE, width), _tiles(other, wide, width),
-             _tiles(operands, wide, width), _tiles(partials, SIDE, width),
-             self._weights, weights, self.nodes, nodes, len(self.rows) // (2 * SIDE),
-             len(other) // (2 * SIDE), count, self._scale, self._factor),
+             _tiles(partials, SIDE, width), self._weights, weights, self._peak,
+             self.nodes, nodes, len(self.rows) // (2 * SIDE), len(other) // (2 * SIDE),
+             count, self._scale, self._factor),
             (own, self._cold, SIDE, width, wide),
             kind=(other.device, other.dtype),
             num_warps=warps,

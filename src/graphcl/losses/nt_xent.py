@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from graphcl.distributed import ALONE, Share, gather_rows, other_tables, sum_over
+from graphcl.distributed import ALONE, Share, gather_rows, max_over, other_tables, sum_over
 from graphcl.errors import ParameterError, require
 from graphcl.kernels.nt_xent_blocked import BlockedPairs
 from graphcl.kernels.recording import ROWS, replay
@@ -246,6 +246,7 @@ class _NTXent(torch.autograd.Function):
         pairs.restore(*kept)
         with _own_precision(grad):
             weights = batch.gather(pairs.weights())
+            max_over(pairs.peak(), batch.share)
             tables = batch.tables(pairs)
             pairs.pull_own()
             for rank, table in tables:
