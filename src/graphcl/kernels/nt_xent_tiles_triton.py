@@ -121,7 +121,7 @@ def enlarged(peak, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
     keeps its 11 bits for weights down to 2e-8 of the largest.
     """
     if HALF:
-        return 2048.0 / tl.maximum(tl.load(peak), 1e-37)  # 0 if no row has a negative
+        return 2048.0 / tl.maximum(tl.load(peak), 1e-30)  # 0 if no row has a negative
     return 1.0
 
 
