@@ -15,9 +15,10 @@ needs one exponential. Over pairs of own rows both are symmetric, so a pair is c
 two rows. Below the temperature `COLD`, :math:`r_i` can overflow float32; there the kernels use
 maxima and two exponentials.
 
-A process's rows are one table in the operands' type: its first views, padded with zero rows to
-whole tiles, then its second views likewise (`nt_xent_rows_triton` writes it). So a row meets itself
-and its positive on the diagonals of tiles. Rows of other processes come as such tables, too.
+A process's rows are one table in float16, or in two halves of it: its first views, padded with
+zero rows to whole tiles, then its second views likewise (`nt_xent_rows_triton` writes it). So a row
+meets itself and its positive on the diagonals of tiles. Rows of other processes come as such
+tables, too.
 
 Tiles are computed in blocks. Each partial sum has one writer and a fixed position, so every run
 gives the same bits. Nothing waits for the host, so all this can be captured in a CUDA graph.
@@ -58,7 +59,7 @@ class _Tile(NamedTuple):
 # can be tiny; a common factor (`enlarged`) brings them into the range of float16. A second half
 # holds the error of the first; three products of halves are as exact as float32.
 #
-# TFLOP/s on an H200 at d = 512 in 16 bits: 624 and 476 (cuBLAS: 655 for the same scores). A 128 x
+# TFLOP/s on an H200 at d = 512 in bf16: 624 and 476 (cuBLAS: 655 for the same scores). A 128 x
 # 256 tile leaves room for only one program per multiprocessor, so nothing is multiplied while it
 # takes exponentials: 470 and 456. So does a (64, 3) pipeline of the second kernel, which stages its
 # result in shared memory: 362.
