@@ -9,6 +9,7 @@ is the same as that of the whole encoder.
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from graphcl.devices import available_memory_bytes
 from graphcl.distributed import current_share, fill_rows
-from graphcl.encoders import stated_layers
+from graphcl.encoders import LayeredEncoder, SideBySide, stated_layers
 from graphcl.errors import require
 from graphcl.files.atomic import reserve, whole_file
 from graphcl.files.npy import advise_random_reads
@@ -58,14 +59,15 @@ class Csr(NamedTuple):
 def embed(
     encoder: nn.Module, x: Features, adjacency: Adjacency, *, block_rows: int = 0
 ) -> npt.NDArray[np.float32]:
-    """Returns ``encoder(x, adjacency)`` as a NumPy array, ``[num_nodes, dim]``.
+    """Returns the embeddings of all nodes as a NumPy array, ``[num_nodes, dim]``.
 
     With `block_rows` the layers are computed one by one, in blocks of this many rows; the encoder
     must state its layers then.
     """
     encoder.eval()
     if block_rows == 0:
-        return encoder(x, adjacency).float().cpu().numpy()  # type: ignore[no-any-return]
+        encode = encoder.embedding if isinstance(encoder, LayeredEncoder) else encoder
+        return np.asarray(encode(x, adjacency).float().cpu())
     csr = Csr(adjacency.indptr, adjacency.indices, adjacency.weight, adjacency.self_weight)
     return _layer_by_layer(encoder, x, csr, block_rows=block_rows).float().cpu().numpy()
 
@@ -126,8 +128,11 @@ def embed_graph(
     start, stop, step = (nodes or slice(None)).indices(graph.num_nodes)
     require(step == 1 and start < stop, "embed_graph", "nodes", "a range of nodes", nodes)
     widths = [layer.outputs for layer in stated_layers(encoder, "embed_graph")]
+    assert isinstance(encoder, LayeredEncoder)
+    width = encoder.width
     if device.type == "cpu" and scratch is not None:
-        held = 4 * graph.num_nodes * sum(sorted(widths)[-2:])
+        beside = 0 if width == widths[-1] else width
+        held = 4 * graph.num_nodes * (sum(sorted(widths)[-2:]) + beside)
         scratch = scratch if held > IN_MEMORY * available_memory_bytes(device) else None
     options: dict[str, Any] = {
         "block_rows": block_rows,
@@ -140,7 +145,7 @@ def embed_graph(
         return rows.float().cpu().numpy()
     with whole_file(out) as staging:
         table = np.lib.format.open_memmap(
-            staging, mode="w+", dtype=np.float32, shape=(stop - start, widths[-1])
+            staging, mode="w+", dtype=np.float32, shape=(stop - start, width)
         )
         reserve(staging)
         options["result"] = torch.from_numpy(table)
@@ -172,11 +177,19 @@ def _layer_by_layer(
     sizes = [csr.num_nodes if nodes is None else len(nodes) for nodes in needed]
     h, place, done = x, None, 0
     share = current_share()
+    beside = getattr(encoder, "beside", None)
+    joined = None
+    if beside is not None:
+        whole = (sizes[last], beside.width)
+        table = _table(whole, beside.projection, scratch) if result is None else result
+        joined = _Joined(beside, table, lambda rows: _nodes(needed[last], rows, csr), block_rows)
+        joined.put(None, lambda nodes: _rows(x, nodes, None, beside.projection))
     to_do = sum(part.stop - part.start for part in map(share.rows, sizes))
     for number, layer in enumerate(layers):
         below, below_place, weight = h, place, layer.pooled
         shape = (sizes[number], layer.outputs)
-        h = result if number == last and result is not None else _table(shape, weight, scratch)
+        into = result if number == last and joined is None else None
+        h = _table(shape, weight, scratch) if into is None else into
         # The mean of sparse rows would be dense and as wide as the input: multiply them first.
         source = _product(below, weight, block_rows) if isinstance(below, SparseFeatures) else below
         for rows in _blocks(share.rows(sizes[number]), block_rows):
@@ -192,8 +205,42 @@ def _layer_by_layer(
         fill_rows(h, share)
         place = _places(needed[number], csr.num_nodes)
         del source  # it would keep the layer below alive while the next table is made
+        if joined is not None:
+            joined.put(number, partial(_held, h, place))
     assert isinstance(h, Tensor)
-    return h
+    if joined is None:
+        return h
+    fill_rows(joined.table, share)
+    return joined.table
+
+
+class _Joined(NamedTuple):
+    """A table of embeddings that hold several results side by side; it is filled part by part.
+
+    Attributes:
+        beside: says which columns each result has.
+        table: ``[wanted nodes, width]``.
+        nodes: returns the nodes of some rows.
+        block_rows: how many rows are written at a time.
+    """
+
+    beside: SideBySide
+    table: Tensor
+    nodes: Callable[[slice], Tensor]
+    block_rows: int
+
+    def put(self, layer: int | None, part: Callable[[Tensor], Tensor]) -> None:
+        """Writes this process's rows of a layer's result (None: own features) for its columns."""
+        columns = self.beside.columns(layer)
+        if columns is None:
+            return
+        for rows in _blocks(current_share().rows(len(self.table)), self.block_rows):
+            self.table[rows, columns] = self.beside.finish(part(self.nodes(rows)), columns)
+
+
+def _held(h: Tensor, place: Tensor | None, nodes: Tensor) -> Tensor:
+    """Returns the rows of some nodes in the table of a layer."""
+    return h[nodes if place is None else place[nodes].long()]
 
 
 def _needed(csr: Csr, wanted: Tensor | None, layers: int, block_rows: int) -> list[Tensor | None]:

@@ -6,6 +6,9 @@ from typing import Any
 from graphcl.errors import require
 
 PRECISIONS = ("auto", "float32", "tf32", "bf16")
+# Keys of a recipe that only some encoders take, all beyond the paper, and what turns them off.
+BEYOND = {"normalisation": "none", "side_by_side": False, "own_features": 0.0}
+TAKES_BEYOND = ("mean", "residual")
 _INFINITY = float("inf")
 
 _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -15,12 +18,15 @@ _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "feature_drop": (lambda v: 0 <= v < 1, "in [0, 1)"),
     "temperature": (lambda v: 0 < v < _INFINITY, "positive"),
     "epochs": (lambda v: v >= 1, "at least 1"),
+    "steps": (lambda v: v >= 0, "0 (no bound) or more"),
     "batch_nodes": (lambda v: v >= 0, "0 (all nodes) or more"),
     "learning_rate": (lambda v: 0 < v < _INFINITY, "positive"),
     "weight_decay": (lambda v: 0 <= v < _INFINITY, "0 or more"),
     "feature_scaling": (lambda v: v in ("none", "row", "auto"), "'none', 'row' or 'auto'"),
     "precision": (lambda v: v in PRECISIONS, "'auto', 'float32', 'tf32' or 'bf16'"),
     "mode": (lambda v: v in ("auto", "full", "sampled"), "'auto', 'full' or 'sampled'"),
+    "normalisation": (lambda v: v in ("none", "layer"), "'none' or 'layer'"),
+    "own_features": (lambda v: 0 <= v < 1, "in [0, 1)"),
     "fan_out": (lambda v: 1 <= v <= 65536, "in [1, 65536]"),
 }
 

@@ -4,10 +4,12 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 
 from graphcl import Graph, GraphCL
 from graphcl.errors import TrainingWarning
 from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
+from graphcl.graphs.tensors import graph_tensors
 from tests.conftest import random_collection
 
 
@@ -21,8 +23,18 @@ def communities(n=200, width=16, *, features=None):
     return Graph.from_edge_index(edges, x)
 
 
+PLAIN = {  # the embedding is what was contrasted, and nothing else
+    "encoder": "mean",
+    "normalisation": "none",
+    "side_by_side": False,
+    "own_features": 0.0,
+    "feature_scaling": "row",
+    "batch_nodes": 4096,
+}
+
+
 def fitted(graph, **changes):
-    settings = {"epochs": 40, "dim": 32, "learning_rate": 0.01, "device": "cpu"} | changes
+    settings = {"epochs": 40, "dim": 32, "learning_rate": 0.01, "device": "cpu"} | PLAIN | changes
     return GraphCL(**settings).fit(graph)
 
 
@@ -55,6 +67,23 @@ def test_few_directions_under_automatic_scaling_are_measured_too(mode):
     features = np.random.default_rng(0).normal(size=(200, 1)) * [1.0, 1e3] + [0.0, 5.0]
     model = fitted(communities(features=features), mode=mode, epochs=2, feature_scaling="auto")
     assert 0 < model.health_.effective_rank < 4
+
+
+def test_of_several_parts_the_learned_one_is_judged():
+    """Own features that stand beside it must not hide that nothing was learned."""
+    graph = communities()
+    model = GraphCL(epochs=3, dim=32, device="cpu").fit(graph)
+    assert model.encoder_.beside is not None
+    tensors = graph_tensors(graph, device=torch.device("cpu"), feature_scaling=model.scaling_)
+    learned = model.encoder_(*tensors).detach().numpy()
+    assert model.health_.effective_rank == pytest.approx(effective_rank(learned), rel=1e-4)
+    assert model.health_.mean_cosine == pytest.approx(mean_cosine(learned), abs=1e-5)
+    assert effective_rank(model.transform(graph)) > model.health_.effective_rank + 1
+
+
+def test_constant_features_warn_under_the_default_too():
+    with pytest.warns(TrainingWarning, match="nearly coincide"):
+        GraphCL(epochs=3, dim=32, device="cpu").fit(communities(features=np.ones((200, 5))))
 
 
 def test_features_of_zeros_collapse_and_warn():

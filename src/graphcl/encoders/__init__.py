@@ -11,14 +11,17 @@ import torch
 from torch import nn
 
 from graphcl.encoders.layer import Layer, LayeredEncoder, glorot, stated_layers
-from graphcl.errors import require
+from graphcl.encoders.side_by_side import SideBySide
+from graphcl.errors import ParameterError, require
 from graphcl.registry import ENCODERS
+from graphcl.settings import BEYOND, TAKES_BEYOND
 
 __all__ = [
     "ENCODERS",
     "EncoderFactory",
     "Layer",
     "LayeredEncoder",
+    "SideBySide",
     "build_encoder",
     "glorot",
     "register_encoder",
@@ -54,14 +57,29 @@ def build_encoder(
     dim: int = 512,
     layers: int = 2,
     generator: torch.Generator,
+    **beyond: Any,
 ) -> nn.Module:
     """Returns a freshly initialised encoder on the CPU.
 
-    `encoder` is a name that `ENCODERS` knows, or a factory, which gets the other arguments.
+    Args:
+        encoder: a name that `ENCODERS` knows, or a factory, which gets the other arguments.
+        num_features: P, the width of the input.
+        dim: P', the width of the embedding.
+        layers: L.
+        generator: a CPU generator; the weights depend on nothing else.
+        beyond: `normalisation`, `side_by_side` and `own_features`, which only the paper's encoders
+            take. Values that turn them off are not passed on.
+
+    Raises:
+        ParameterError: the encoder takes none of these, or a value is out of bounds.
     """
     require(dim >= 1, "build_encoder", "dim", "at least 1", dim)
     require(layers >= 1, "build_encoder", "layers", "at least 1", layers)
     factory: Any = ENCODERS.get(encoder) if isinstance(encoder, str) else encoder
-    built = factory(num_features, dim=dim, layers=layers, generator=generator)
+    asked = {key: value for key, value in beyond.items() if value != BEYOND[key]}
+    if asked and not getattr(factory, "takes_beyond", False):
+        known = " and ".join(TAKES_BEYOND)
+        raise ParameterError(f"encoder {encoder!r} takes no {min(asked)}; only {known} do")
+    built = factory(num_features, dim=dim, layers=layers, generator=generator, **asked)
     require(isinstance(built, nn.Module), "encoder", "what the factory returns", "a module", built)
     return built  # type: ignore[no-any-return]

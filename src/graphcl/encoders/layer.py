@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu
 
+from graphcl.encoders.side_by_side import SideBySide
 from graphcl.errors import ParameterError
 from graphcl.kernels.adjacency import Adjacency, mean_pool, mean_pool_elu
 from graphcl.kernels.features import Features, linear, product
@@ -107,17 +108,34 @@ class LayeredEncoder(nn.Module):
 
     recordable = True  # no shape depends on a draw: a CUDA graph can replay a step
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.beside: SideBySide | None = None  # what an embedding holds; None: the last layer alone
+
     def statement(self) -> tuple[Layer, ...]:
         """Returns the layers, from the input to the embedding."""
         raise NotImplementedError(f"{type(self).__name__} must define statement()")
 
+    @property
+    def width(self) -> int:
+        """The columns of an embedding."""
+        return self.statement()[-1].outputs if self.beside is None else self.beside.width
+
     def forward(self, x: Features, adjacency: Adjacency) -> Tensor:
-        """Returns the embeddings, ``[num_nodes, dim]``."""
-        h = x
+        """Returns the result of the last layer, which training contrasts."""
+        return self._results(x, adjacency)[-1]
+
+    def embedding(self, x: Features, adjacency: Adjacency) -> Tensor:
+        """Returns the embeddings, ``[num_nodes, width]``."""
+        results = self._results(x, adjacency)
+        return results[-1] if self.beside is None else self.beside.join(x, results)
+
+    def _results(self, x: Features, adjacency: Adjacency) -> list[Tensor]:
+        h, results = x, []
         for layer in self.statement():
             h = layer.on_graph(h, adjacency)
-        assert isinstance(h, Tensor)
-        return h
+            results.append(h)
+        return results
 
 
 def stated_layers(encoder: nn.Module, who: str = "this") -> tuple[Layer, ...]:

@@ -1,18 +1,87 @@
 """The paper's two encoders: mean pooling, and mean pooling with residual units.
 
-`graphcl.encoders.EncoderFactory` describes their arguments.
+`graphcl.encoders.EncoderFactory` describes their arguments. Beyond the paper, and off by default,
+hidden layers can be normalised, and an embedding can hold more than the last layer
+(`graphcl.encoders.side_by_side`).
 """
 
 from itertools import pairwise
 
 import torch
-from torch import nn
-from torch.nn.functional import elu
+from torch import Tensor, nn
+from torch.nn.functional import elu, layer_norm
 
 from graphcl.encoders.layer import Layer, LayeredEncoder, glorot
+from graphcl.encoders.side_by_side import SideBySide, divide_columns
+from graphcl.settings import check_setting
 
 
-class MeanPoolingEncoder(LayeredEncoder):
+class RowNorm(nn.LayerNorm):
+    """Layer normalisation in float32, whatever the type of its input."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Returns the rows with mean 0 and variance 1, then scaled and shifted by column."""
+        normal = layer_norm(h.float(), self.normalized_shape, self.weight, self.bias, self.eps)
+        return normal.to(h.dtype)
+
+
+class _PaperEncoder(LayeredEncoder):
+    """What both encoders have in common.
+
+    Args:
+        num_features: P, the width of the input.
+        dim: P', the width of the embedding.
+        layers: L.
+        generator: a CPU generator; the weights depend on nothing else.
+        normalisation: of hidden layers: ``none``, or ``layer``.
+        side_by_side: the embedding has the results of all layers.
+        own_features: the share of its columns that hold the node's own features.
+    """
+
+    takes_beyond = True  # the last three arguments
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        dim: int,
+        layers: int,
+        generator: torch.Generator,
+        normalisation: str = "none",
+        side_by_side: bool = False,
+        own_features: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_setting("encoder", "normalisation", normalisation)
+        check_setting("encoder", "own_features", own_features)
+        own, widths = divide_columns(
+            num_features,
+            dim=dim,
+            layers=layers,
+            side_by_side=side_by_side,
+            own_features=own_features,
+        )
+        self._weigh(list(pairwise([num_features, *widths])))
+        hidden = widths[:-1] if normalisation == "layer" else []
+        if hidden:
+            self.normalisations = nn.ModuleList(RowNorm(width) for width in hidden)
+        glorot(self, generator)
+        if side_by_side or own:
+            self.beside = SideBySide(
+                num_features, own, widths, every_layer=side_by_side, generator=generator
+            )
+
+    def _weigh(self, shapes: list[tuple[int, int]]) -> None:
+        """Makes the weight matrices, ``[inputs, outputs]`` of each layer."""
+        raise NotImplementedError
+
+    def _normalisation(self, number: int) -> nn.Module | None:
+        """Returns the normalisation of a layer."""
+        hidden = getattr(self, "normalisations", ())
+        return hidden[number] if number < len(hidden) else None
+
+
+class MeanPoolingEncoder(_PaperEncoder):
     r"""The paper's transductive encoders.
 
     One layer: :math:`f(X, A) = \sigma(\hat A X W^{(0)})`. Two:
@@ -20,24 +89,23 @@ class MeanPoolingEncoder(LayeredEncoder):
     :math:`\hat A = \check D^{-1}(A + I)`, :math:`\sigma` = ELU, Glorot weights and no bias.
     """
 
-    def __init__(
-        self, num_features: int, *, dim: int, layers: int, generator: torch.Generator
-    ) -> None:
-        super().__init__()
-        shapes = pairwise([num_features] + [dim] * layers)
+    def _weigh(self, shapes: list[tuple[int, int]]) -> None:
         self.weights = nn.ParameterList(torch.empty(shape) for shape in shapes)
-        glorot(self, generator)
 
     def statement(self) -> tuple[Layer, ...]:
         """Returns the layers; the last of several has no activation."""
         last = len(self.weights) - 1
         return tuple(
-            Layer(weight, activation=elu if number < last or last == 0 else None)
+            Layer(
+                weight,
+                normalisation=self._normalisation(number),
+                activation=elu if number < last or last == 0 else None,
+            )
             for number, weight in enumerate(self.weights)
         )
 
 
-class ResidualEncoder(LayeredEncoder):
+class ResidualEncoder(_PaperEncoder):
     r"""The paper's inductive encoder: mean pooling with residual units.
 
     .. math::
@@ -49,20 +117,20 @@ class ResidualEncoder(LayeredEncoder):
     activation. :math:`\sigma` = ELU, Glorot weights and no bias.
     """
 
-    def __init__(
-        self, num_features: int, *, dim: int, layers: int, generator: torch.Generator
-    ) -> None:
-        super().__init__()
-        shapes = list(pairwise([num_features] + [dim] * layers))
+    def _weigh(self, shapes: list[tuple[int, int]]) -> None:
         self.pooled_weights = nn.ParameterList(torch.empty(shape) for shape in shapes)  # W_1
         self.own_weights = nn.ParameterList(torch.empty(shape) for shape in shapes)  # W_2
-        glorot(self, generator)
 
     def statement(self) -> tuple[Layer, ...]:
         """Returns the layers; the last has no activation."""
         last = len(self.own_weights) - 1
         pairs = zip(self.pooled_weights, self.own_weights, strict=True)
         return tuple(
-            Layer(pooled, own, activation=elu if number < last else None)
+            Layer(
+                pooled,
+                own,
+                normalisation=self._normalisation(number),
+                activation=elu if number < last else None,
+            )
             for number, (pooled, own) in enumerate(pairs)
         )

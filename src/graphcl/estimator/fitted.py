@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -121,3 +122,18 @@ def _require_sizes(parts: Parts, num_features: int, folder: Path) -> None:
     if not fits:
         wrong = f"num_features = {num_features} and dim = {parts.recipe.dim}"
         raise RunError(f"{folder / runs.CONFIG}: {wrong} do not fit {runs.MODEL}")
+
+
+# What `fit` has found, by the names that scikit-learn gives it.
+ATTRIBUTES: dict[str, Callable[[Fitted], Any]] = {
+    "recipe_": lambda fitted: fitted.parts.recipe,
+    "encoder_": lambda fitted: fitted.encoder,
+    "num_features_": lambda fitted: fitted.num_features,
+    "n_features_in_": lambda fitted: fitted.num_features,
+    "history_": lambda fitted: fitted.history,
+    "scaling_": lambda fitted: fitted.scaling,
+    "mode_": lambda fitted: fitted.mode,
+    "seconds_": lambda fitted: fitted.seconds,
+    "seed_": lambda fitted: fitted.seed,
+    "health_": lambda fitted: fitted.health,
+}

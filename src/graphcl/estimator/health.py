@@ -44,7 +44,7 @@ Rows = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Health:
-    """How a training went.
+    """How a training went. The embeddings are what was contrasted, without parts beside it.
 
     Attributes:
         effective_rank: how many directions the embeddings use (RankMe): 1 if all are multiples of

@@ -18,7 +18,8 @@ from graphcl.distributed import current_share
 from graphcl.embedding import embed, embed_graph
 from graphcl.encoders import EncoderFactory, LayeredEncoder
 from graphcl.errors import GraphCLError, GraphError, RunError, TrainingWarning, require
-from graphcl.estimator.fitted import Fitted, say_clipped
+from graphcl.estimator.calibration import calibrate
+from graphcl.estimator.fitted import ATTRIBUTES, Fitted, say_clipped
 from graphcl.estimator.health import Health, check_health
 from graphcl.estimator.parts import Parts
 from graphcl.estimator.transformer import SklearnTransformer, as_table
@@ -53,12 +54,16 @@ class GraphCL(SklearnTransformer):
             module, a copy of which is trained from the weights it has.
         layers: as above.
         dim: as above.
+        normalisation: as above.
+        side_by_side: as above.
+        own_features: as above.
         perturbation: as above; or an object as `graphcl.views.Perturbation` describes.
         edge_drop: as above.
         feature_drop: as above.
         loss: as above; or an object as `graphcl.losses.Loss` describes.
         temperature: as above.
-        epochs: as above.
+        epochs: as above; other epochs than the recipe's are all trained, whatever its `steps`.
+        steps: as above.
         batch_nodes: as above.
         learning_rate: as above.
         weight_decay: as above.
@@ -104,12 +109,16 @@ class GraphCL(SklearnTransformer):
         encoder: str | EncoderFactory | torch.nn.Module | None = None,
         layers: int | None = None,
         dim: int | None = None,
+        normalisation: str | None = None,
+        side_by_side: bool | None = None,
+        own_features: float | None = None,
         perturbation: str | Perturbation | None = None,
         edge_drop: float | None = None,
         feature_drop: float | None = None,
         loss: str | Loss | None = None,
         temperature: float | None = None,
         epochs: int | None = None,
+        steps: int | None = None,
         batch_nodes: int | None = None,
         learning_rate: float | None = None,
         weight_decay: float | None = None,
@@ -128,12 +137,16 @@ class GraphCL(SklearnTransformer):
         self.encoder = encoder
         self.layers = layers
         self.dim = dim
+        self.normalisation = normalisation
+        self.side_by_side = side_by_side
+        self.own_features = own_features
         self.perturbation = perturbation
         self.edge_drop = edge_drop
         self.feature_drop = feature_drop
         self.loss = loss
         self.temperature = temperature
         self.epochs = epochs
+        self.steps = steps
         self.batch_nodes = batch_nodes
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
@@ -204,6 +217,7 @@ class GraphCL(SklearnTransformer):
             graphs, device=device, scaling=scaling, modes=modes, ignore_memory=self.ignore_memory
         )
         mode = decided[0]._replace(reason="as begun") if saved else decided[0]
+        epochs = parts.epochs(source.steps_per_epoch)
         encoder = parts.new_encoder(given.num_features, seed=seed).to(device)
         if checkpoints:
             checkpoints.begin(trained | {"modes": [mode.name for mode in decided]}, saved)
@@ -213,7 +227,7 @@ class GraphCL(SklearnTransformer):
             if isinstance(scaling, ColumnScaling):
                 print(scaling.describe(), file=sys.stderr, flush=True)
         began = time.perf_counter() - (saved.about["seconds"] if saved else 0.0)
-        shown = progress(recipe.epochs) if speaks else nullcontext(lambda _: None)
+        shown = progress(epochs) if speaks else nullcontext(lambda _: None)
         before = self._fitted
         fitted = Fitted(parts, encoder, given.num_features, seed, [], scaling, mode=mode)
         with shown as show:
@@ -236,7 +250,7 @@ class GraphCL(SklearnTransformer):
                     source,
                     perturbation=parts.perturbation,
                     loss=parts.loss,
-                    epochs=recipe.epochs,
+                    epochs=epochs,
                     learning_rate=recipe.learning_rate,
                     weight_decay=recipe.weight_decay,
                     seed=seed,
@@ -248,6 +262,7 @@ class GraphCL(SklearnTransformer):
                 if not isinstance(error, RunError):  # a full disk spoils no weights
                     self._fitted = before
                 raise
+        calibrate(parts, encoder, graphs, device=device, scaling=scaling, seed=seed)
         fitted.health = check_health(
             parts, encoder, source, graphs[0], fitted.history, scaling=scaling, seed=seed
         )
@@ -321,7 +336,7 @@ class GraphCL(SklearnTransformer):
 
     def __getattr__(self, name: str) -> Any:
         """Returns what `fit` has found: the attributes that end in an underscore."""
-        found = _FITTED.get(name)
+        found = ATTRIBUTES.get(name)
         if found is None or self._fitted is None or found(self._fitted) is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return found(self._fitted)
@@ -378,23 +393,7 @@ class GraphCL(SklearnTransformer):
         fitted = Fitted.read(
             Path(path), own_encoder=encoder, own_perturbation=perturbation, own_loss=loss
         )
-        recipe, seed = fitted.parts.recipe, fitted.seed
-        model = cls(
-            recipe, seed=seed, device=device, encoder=encoder, perturbation=perturbation, loss=loss
-        )
+        own: Any = {"encoder": encoder, "perturbation": perturbation, "loss": loss}
+        model = cls(fitted.parts.recipe, seed=fitted.seed, device=device, **own)
         model._fitted = fitted
         return model
-
-
-_FITTED: dict[str, Callable[[Fitted], Any]] = {
-    "recipe_": lambda fitted: fitted.parts.recipe,
-    "encoder_": lambda fitted: fitted.encoder,
-    "num_features_": lambda fitted: fitted.num_features,
-    "n_features_in_": lambda fitted: fitted.num_features,
-    "history_": lambda fitted: fitted.history,
-    "scaling_": lambda fitted: fitted.scaling,
-    "mode_": lambda fitted: fitted.mode,
-    "seconds_": lambda fitted: fitted.seconds,
-    "seed_": lambda fitted: fitted.seed,
-    "health_": lambda fitted: fitted.health,
-}

@@ -21,6 +21,7 @@ from graphcl.losses import Loss
 from graphcl.recipes import Recipe
 from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS, Registry
 from graphcl.seeding import generator
+from graphcl.settings import BEYOND
 from graphcl.training import DividedGraph, FullGraph, ManyGraphs, SampledGraph
 from graphcl.training.divided import can_divide
 from graphcl.training.modes import (
@@ -71,6 +72,7 @@ class Parts:
             dim=self.recipe.dim,
             layers=self.recipe.layers,
             generator=generator(seed, "weights"),
+            **{key: getattr(self.recipe, key) for key in BEYOND},
         )
 
     def weightless_encoder(self, num_features: int) -> nn.Module:
@@ -89,6 +91,11 @@ class Parts:
         """What training minimises."""
         values = {"temperature": self.recipe.temperature, "precision": self.recipe.precision}
         return _ready(LOSSES, self.recipe.loss, self.own_loss, **values)  # type: ignore[no-any-return]
+
+    def epochs(self, steps_per_epoch: int) -> int:
+        """Returns how many epochs are trained: the recipe's, or as few as its `steps` need."""
+        needed = -(-self.recipe.steps // steps_per_epoch) or self.recipe.epochs
+        return min(self.recipe.epochs, needed)
 
     def footprint(self, num_features: int) -> Footprint:
         """Returns what the encoder asks of a training, without memory for its weights."""

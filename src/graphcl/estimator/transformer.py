@@ -33,7 +33,7 @@ class SklearnTransformer(BaseEstimator):  # type: ignore[misc]
         fitted = self._require_fitted("get_feature_names_out")
         width = fitted.parts.recipe.dim
         if isinstance(fitted.encoder, LayeredEncoder):
-            width = fitted.encoder.statement()[-1].outputs
+            width = fitted.encoder.width
         return np.array([f"graphcl{column}" for column in range(width)], dtype=object)
 
     def set_output(self, *, transform: str | None = None) -> Self:

@@ -11,7 +11,7 @@ from typing import Any, Self
 from graphcl.errors import RecipeError, suggestion, typed
 from graphcl.files.text import format_toml, read_text
 from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS
-from graphcl.settings import check_setting
+from graphcl.settings import BEYOND, TAKES_BEYOND, check_setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,13 +24,17 @@ class Recipe:
         encoder: the GNN: `mean` or `residual` (the paper's), `gcn`, `sage`, `gat` or `gin`; or one
             of your own, by name or as ``module:Class``.
         layers: L, the number of GNN layers.
-        dim: P', the width of every layer and of the embedding.
+        dim: P', the width of the embedding, and of every layer unless they stand side by side.
+        normalisation: of hidden layers: `none`, or `layer`, each row to mean 0 and variance 1.
+        side_by_side: whether the embedding has the results of all layers, not of the last alone.
+        own_features: the share of the embedding's columns that hold the node's own features.
         perturbation: what draws the views: `drop`, the paper's; or one of your own.
         edge_drop: probability that an edge is absent from a view.
         feature_drop: probability that a feature is zero in a view.
         loss: what training minimises: `nt-xent`, the paper's; or one of your own.
         temperature: τ of NT-Xent.
-        epochs: how often each node is visited.
+        epochs: how often each node is visited, at most.
+        steps: training ends with the epoch in which it has made this many; 0 sets no bound.
         batch_nodes: M, the nodes per step that the loss is taken over; 0 takes all.
         learning_rate: Adam's.
         weight_decay: Adam's.
@@ -48,12 +52,16 @@ class Recipe:
     encoder: str
     layers: int
     dim: int
+    normalisation: str = "none"
+    side_by_side: bool = False
+    own_features: float = 0.0
     perturbation: str = "drop"
     edge_drop: float
     feature_drop: float
     loss: str = "nt-xent"
     temperature: float
     epochs: int
+    steps: int = 0
     batch_nodes: int
     learning_rate: float
     weight_decay: float
@@ -87,8 +95,16 @@ class Recipe:
         return cls(**{key: _typed(key, value) for key, value in values.items()})
 
     def with_values(self, **values: Any) -> Self:
-        """Returns a recipe with some keys changed; strings are read as the key's type."""
+        """Returns a recipe with some keys changed; strings are read as the key's type.
+
+        Another encoder than the paper's turns off what it does not take, and other epochs are all
+        trained, whatever `steps` was; unless these keys are given, too.
+        """
         check_keys(values, where="recipe")
+        if "epochs" in values:
+            values = {"steps": 0, **values}
+        if "encoder" in values and values["encoder"] not in TAKES_BEYOND:
+            values = {**BEYOND, **values}
         return replace(self, **{key: _typed(key, value) for key, value in values.items()})
 
     def to_toml(self) -> str:

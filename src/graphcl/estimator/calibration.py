@@ -1,0 +1,61 @@
+"""After a training: the parts of its embeddings are brought to one size."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from graphcl.embedding import embed, embed_graph
+from graphcl.encoders import LayeredEncoder
+from graphcl.estimator.parts import Parts
+from graphcl.graphs.collection import training_subgraph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.scaling import Scaling
+from graphcl.graphs.tensors import graph_tensors
+from graphcl.seeding import derive
+
+WHOLE = 50_000  # nodes of a graph that is embedded at once
+RANGES, NODES = 16, 128  # of a larger one: drawn ranges of nodes, and nodes in each
+ENOUGH = 4096  # nodes, over several graphs
+
+
+def calibrate(
+    parts: Parts,
+    encoder: nn.Module,
+    graphs: Sequence[Graph],
+    *,
+    device: torch.device,
+    scaling: Scaling,
+    seed: int,
+) -> None:
+    """Sets the sizes of what stands side by side in embeddings, from nodes of the training.
+
+    They are embedded exactly, as `transform` does. An encoder whose embedding is the result of its
+    last layer is left alone.
+    """
+    if not isinstance(encoder, LayeredEncoder) or encoder.beside is None:
+        return
+    found: list[Tensor] = []
+    for graph in graphs:
+        seen = training_subgraph(graph) if parts.recipe.inductive else graph
+        found.append(torch.from_numpy(_some_rows(encoder, seen, device, scaling, seed)))
+        if sum(map(len, found)) >= ENOUGH:
+            break
+    encoder.beside.calibrate(torch.cat(found))
+
+
+def _some_rows(
+    encoder: LayeredEncoder, graph: Graph, device: torch.device, scaling: Scaling, seed: int
+) -> npt.NDArray[np.float32]:
+    """Returns the embeddings of all nodes of a small graph, or of some of a large one."""
+    if graph.num_nodes <= WHOLE:
+        return embed(encoder, *graph_tensors(graph, device=device, feature_scaling=scaling))
+    random = np.random.default_rng(derive(seed, "calibration"))
+    starts = np.sort(random.choice(graph.num_nodes // NODES, RANGES, replace=False)) * NODES
+    options: Any = {"device": device, "feature_scaling": scaling}
+    return np.concatenate(
+        [embed_graph(encoder, graph, nodes=slice(i, i + NODES), **options) for i in starts.tolist()]
+    )
