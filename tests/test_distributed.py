@@ -56,6 +56,8 @@ def unscaled_graph():
 
 
 RESIDUAL = {"encoder": "residual", "layers": 3}
+PLAIN = {"encoder": "mean", "normalisation": "none", "side_by_side": False, "own_features": 0.0}
+BESIDE = {key: getattr(load_recipe("default"), key) for key in PLAIN}
 MODES = {
     "whole": (random_graph, {}),
     "minibatches": (random_graph, {"batch_nodes": 16}),
@@ -69,6 +71,8 @@ MODES = {
     "several in minibatches": (random_collection, {"batch_nodes": 20, **RESIDUAL}),
     "repeated": (random_graph, {"encoder": "gcn"}),  # states no layers: every process encodes all
     "auto": (unscaled_graph, {"feature_scaling": "auto"}),
+    "beside": (random_graph, BESIDE),
+    "sampled beside": (random_graph, {**BESIDE, "mode": "sampled", "batch_nodes": 16}),
     "sampled": (random_graph, {"mode": "sampled", "batch_nodes": 16, "fan_out": 3}),
 }
 
@@ -81,7 +85,7 @@ def embeddings(dtype):
 
 def recipe_of(**changes):
     settings = {"dim": 16, "epochs": 2, "feature_scaling": "none", "learning_rate": 0.01}
-    return load_recipe("default").with_values(**settings | changes)
+    return load_recipe("default").with_values(**PLAIN | settings | changes)
 
 
 def loss_and_gradient(dtype, temperature, share):
@@ -217,7 +221,7 @@ def test_any_number_of_processes_trains_the_same_encoder(found, world, mode):
             np.testing.assert_array_equal(other[key], first[key])
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "sampled"])
+@pytest.mark.parametrize("mode", [mode for mode in MODES if "sampled" not in mode])
 @pytest.mark.parametrize("world", WORLDS[1:])
 def test_losses_on_whole_graphs_are_those_of_one_process(found, world, mode):
     (alone,) = found[1]

@@ -170,9 +170,10 @@ def _is_complete(out: Path, model: GraphCL, origin: runs.Origin) -> bool:
     """Says whether the run that is asked for is there already, and tidies up after it."""
     if not (out / runs.RESULT).is_file():
         return False
-    config, wanted = runs.read_config(out), model.complete_recipe()
+    config = runs.read_config(out)
     try:
         found = Recipe.from_mapping(config.recipe, where=str(out))
+        wanted = model.complete_recipe(config.recipe)
     except InvalidInputError:
         return False
     if (found, config.seed, config.origin) != (wanted, model.seed, origin):

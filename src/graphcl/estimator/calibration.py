@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from graphcl.distributed import current_share
 from graphcl.embedding import embed, embed_graph
 from graphcl.encoders import LayeredEncoder
 from graphcl.estimator.parts import Parts
@@ -51,11 +52,13 @@ def _some_rows(
     encoder: LayeredEncoder, graph: Graph, device: torch.device, scaling: Scaling, seed: int
 ) -> npt.NDArray[np.float32]:
     """Returns the embeddings of all nodes of a small graph, or of some of a large one."""
+    options: Any = {"device": device, "feature_scaling": scaling}
+    if graph.num_nodes <= WHOLE and current_share().world == 1:
+        return embed(encoder, *graph_tensors(graph, **options))
     if graph.num_nodes <= WHOLE:
-        return embed(encoder, *graph_tensors(graph, device=device, feature_scaling=scaling))
+        return embed_graph(encoder, graph, **options)  # each process computes its rows
     random = np.random.default_rng(derive(seed, "calibration"))
     starts = np.sort(random.choice(graph.num_nodes // NODES, RANGES, replace=False)) * NODES
-    options: Any = {"device": device, "feature_scaling": scaling}
     return np.concatenate(
         [embed_graph(encoder, graph, nodes=slice(i, i + NODES), **options) for i in starts.tolist()]
     )

@@ -3,7 +3,7 @@
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from numbers import Integral
 from pathlib import Path
@@ -161,15 +161,23 @@ class GraphCL(SklearnTransformer):
         self.verbose = verbose
         self.ignore_memory = ignore_memory
 
-    def complete_recipe(self) -> Recipe:
-        """Returns the recipe with this estimator's keywords laid over it."""
-        return self._parts().recipe
+    def complete_recipe(self, begun: Mapping[str, Any] | None = None) -> Recipe:
+        """Returns the recipe with this estimator's keywords laid over it.
 
-    def _parts(self) -> Parts:
+        Args:
+            begun: the recipe of a training to go on with. It stands for `default`, which may have
+                been another one when that training began.
+        """
+        return self._parts(begun).recipe
+
+    def _parts(self, begun: Mapping[str, Any] | None = None) -> Parts:
         given = {key: getattr(self, key) for key in recipe_keys()}
         own = {key: given.pop(key) for key in ("encoder", "perturbation", "loss")}
         changed = {key: value for key, value in given.items() if value is not None}
-        return Parts.of(load_recipe(self.recipe).with_values(**changed), **own)
+        base = load_recipe(self.recipe)
+        if begun is not None and self.recipe == "default":
+            base = Recipe.from_mapping(begun, where="the training that was begun")
+        return Parts.of(base.with_values(**changed), **own)
 
     def fit(
         self,
@@ -207,7 +215,8 @@ class GraphCL(SklearnTransformer):
             checkpoints = Checkpoints(checkpoints)
         known = checkpoints is None or isinstance(checkpoints, Checkpoints)
         require(known, "GraphCL", "checkpoints", "a folder or a Checkpoints", checkpoints)
-        parts, device, seed = self._parts(), resolve_device(self.device), int(seed)
+        begun = checkpoints.begun(recipe_keys()) if checkpoints and resume else None
+        parts, device, seed = self._parts(begun), resolve_device(self.device), int(seed)
         recipe = parts.recipe
         trained = {**recipe.identity(), "seed": seed, "graph": fingerprint(graphs)}
         saved = checkpoints.latest(trained) if checkpoints and resume else None

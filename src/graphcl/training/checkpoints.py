@@ -17,7 +17,8 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -192,6 +193,16 @@ class Checkpoints:
             raise RunError(failure)
         content = from_rank(content, share)
         return _parse(content) if content else None
+
+    def begun(self, keys: Collection[str]) -> dict[str, Any] | None:
+        """Returns some keys of what the newest readable checkpoint is of; None if there is none."""
+        share, found = current_share(), None
+        for path in reversed(self._paths()) if share.first else ():
+            with suppress(RunError):
+                found = _parse(_read(path)).about["trained"]
+                break
+        found = json.loads(from_rank(json.dumps(found).encode(), share))
+        return None if found is None else {key: found[key] for key in keys if key in found}
 
     def _newest(self, trained: Mapping[str, Any]) -> bytes:
         paths = self._paths()
