@@ -1,0 +1,140 @@
+"""What a trial shows without labels: embeddings in the graph and in damaged versions of it.
+
+Versions lack some links and some values of features. Every trial embeds the same versions, so what
+it makes of them can be compared: whether an embedding survives the damage, and whether it tells
+what was taken away.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from graphcl.errors import GraphError
+from graphcl.graphs.damage import hidden_features, missing_links
+from graphcl.graphs.graph import Graph
+from graphcl.seeding import derive
+from graphcl.store.columns import ScaledFeatures
+
+SAMPLE = 2_000  # nodes that are looked at, at most
+VERSIONS = 3
+HIDDEN = 0.2  # share of the links, and of the values of features, that a version lacks
+LEAST_NODES = 20
+COLUMNS = 4_096  # of the features that are looked at, at most
+MOST_NEIGHBOURS = 256
+
+Array = npt.NDArray[Any]
+Embed = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """A graph without labels, its damaged versions, and what is compared.
+
+    Attributes:
+        graph: what trials train on.
+        nodes: the nodes that are looked at, ascending, ``[S]``.
+        versions: the damaged versions.
+        links: the graph's links among `nodes` as places in it, ``[2, links]``; each once.
+        hidden: of each version, which of `links` it lacks, ``[links]`` booleans.
+    """
+
+    graph: Graph
+    nodes: Array
+    versions: tuple[Graph, ...]
+    links: Array
+    hidden: tuple[Array, ...]
+
+    @classmethod
+    def of(cls, graph: Graph, *, seed: int, sample: int = SAMPLE) -> "Evidence":
+        """Draws nodes and versions; a graph that is mapped from a store is checked first.
+
+        Raises:
+            GraphError: the graph has too few nodes.
+        """
+        graph.check()
+        if graph.num_nodes < LEAST_NODES:
+            raise GraphError(
+                f"{graph.name}: has {graph.num_nodes} nodes; choosing without labels needs "
+                f"{LEAST_NODES}"
+            )
+        bare = replace(graph, y=None)
+        random = np.random.default_rng(derive(seed, "evidence") % 2**63)
+        nodes = sampled_nodes(bare, sample, random)
+        links = links_among(bare, nodes)
+        versions, hidden = [], []
+        for _ in range(VERSIONS):
+            version = missing_links(bare, HIDDEN, random)
+            hidden.append(~np.isin(_codes(links), _codes(links_among(version, nodes))))
+            versions.append(hidden_features(version, HIDDEN, random))
+        return cls(bare, nodes, tuple(versions), links, tuple(hidden))
+
+    def observe(self, embed: Embed) -> npt.NDArray[np.float32]:
+        """Returns the embeddings of the nodes, ``[1 + VERSIONS, S, dim]``.
+
+        The first are those in the graph, the others those in its versions.
+        """
+        shown = [np.asarray(embed(one))[self.nodes] for one in (self.graph, *self.versions)]
+        return np.stack(shown).astype(np.float32)
+
+    def features(self) -> Array:
+        """Returns the features of the nodes, dense, ``[S, P]``; of many columns, `COLUMNS`."""
+        return _dense(self._x()[self.nodes])
+
+    def features_around(self) -> Array:
+        """Returns the mean features of each node's neighbours, ``[S, P]``; without any, zeros."""
+        x: Any = self._x()
+        rows = np.zeros((len(self.nodes), x.shape[1]))
+        for place, u in enumerate(self.nodes):
+            others = np.asarray(self.graph.indices[self.graph.indptr[u] : self.graph.indptr[u + 1]])
+            if len(others) > MOST_NEIGHBOURS:
+                others = others[:: -(-len(others) // MOST_NEIGHBOURS)]
+            if len(others):
+                rows[place] = _dense(x[others]).mean(axis=0)
+        return rows
+
+    def _x(self) -> Any:
+        x: Any = self.graph.x
+        width = x.shape[1]
+        if width <= COLUMNS or isinstance(x, ScaledFeatures):
+            return x
+        drawn = np.random.default_rng(0).choice(width, COLUMNS, replace=False)
+        return x[:, np.sort(drawn)]
+
+
+def _dense(x: Any) -> Array:
+    return np.asarray(x.toarray() if scipy.sparse.issparse(x) else x, dtype=np.float64)
+
+
+def sampled_nodes(graph: Graph, count: int, random: np.random.Generator) -> Array:
+    """Returns all nodes, or about `count`: half of them drawn, and a neighbour of each of these.
+
+    Nodes that are all drawn one by one would have hardly a link among them in a large graph.
+    """
+    if graph.num_nodes <= count:
+        return np.arange(graph.num_nodes)
+    drawn = np.sort(random.choice(graph.num_nodes, count // 2, replace=False))
+    start, degree = np.asarray(graph.indptr[drawn]), np.diff(graph.indptr)[drawn]
+    linked = degree > 0
+    place = start[linked] + (random.random(int(linked.sum())) * degree[linked]).astype(np.int64)
+    return np.unique(np.concatenate([drawn, np.asarray(graph.indices)[place]]).astype(np.int64))
+
+
+def links_among(graph: Graph, nodes: Array) -> Array:
+    """Returns the links with both ends among `nodes`, each once, as places in `nodes`."""
+    place = np.full(graph.num_nodes, -1, np.int64)
+    place[nodes] = np.arange(len(nodes))
+    found = []
+    for own, u in enumerate(nodes):
+        others = place[np.asarray(graph.indices[graph.indptr[u] : graph.indptr[u + 1]])]
+        others = others[others > own]
+        found.append(np.stack([np.full(len(others), own), others]))
+    return np.concatenate(found, axis=1)
+
+
+def _codes(links: Array) -> Array:
+    codes: Array = links[0] * (1 << 32) + links[1]
+    return codes
