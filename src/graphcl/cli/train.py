@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from graphcl.choosing.search import BUDGET
 from graphcl.cli._shared.graphs import AnyGraph, graph_fingerprint, load_graph, names_tables
 from graphcl.cli._shared.interrupts import interrupts
 from graphcl.cli._shared.launch import ProcessesOption, launch
@@ -29,6 +30,7 @@ from graphcl.devices import device_name, resolve_device
 from graphcl.distributed import first_process, local_device
 from graphcl.errors import DatasetError, GraphError, require
 from graphcl.estimator import GraphCL
+from graphcl.estimator.choice import AUTO
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.recipes import load_recipe
 from graphcl.recipes.recipe import recipe_for
@@ -56,8 +58,14 @@ def train(
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(help="A recipe's name or a .toml. (default: the dataset's own, or default)"),
+        typer.Option(
+            help="A recipe's name or a .toml; auto: try several and pick one without labels. "
+            "(default: the dataset's own, or default)"
+        ),
     ] = None,
+    budget: Annotated[
+        int, typer.Option(min=2, help="Of --recipe auto: trainings in all.")
+    ] = BUDGET,
     method: Annotated[
         str, typer.Option(help="graphcl, or another system of the paper's tables: dgi, gcn, …")
     ] = "graphcl",
@@ -99,6 +107,8 @@ def train(
 
         graphcl train edges.csv --nodes nodes.parquet --label topic
 
+        graphcl train mine.npz --recipe auto --budget 10
+
         graphcl train mine.npz --processes 2 --checkpoint-every 10epochs --resume
 
         torchrun --nproc-per-node 8 -m graphcl train mine.npz
@@ -136,12 +146,15 @@ def train(
     # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
     chosen = recipe or recipe_for(graph.lower())
     where = local_device(resolve_device(device))
+    base = load_recipe("default" if chosen == AUTO else chosen).with_values(**changed)
     model = GraphCL(
-        load_recipe(chosen).with_values(**changed),
+        AUTO if chosen == AUTO else base,
+        **{key: getattr(base, key) for key in changed if chosen == AUTO},
         seed=seed,
         device=str(where),
         verbose=True,
         ignore_memory=ignore_memory,
+        budget=budget,
     )
     introduction = f"{loaded!r}; recipe {chosen}; {device_name(where)}"
     if loaded.self_loops_removed and not origin.tables:  # tables have reported them already
@@ -210,9 +223,10 @@ def _epoch_log(kind: str | None, unfinished: Path) -> Iterator[Callable[[EpochMe
 
 def _text(result: TrainingResult, out: Path) -> str:
     probe = f"probe: {probe_text(result.probe)}" if result.probe else ""
+    picked = f"recipe: {result.choice['reason']}\n" if result.choice else ""
     note = f"\nnote: {result.note}" if result.note else ""
     return (
-        f"{probe + note if probe else f'no probe: {result.probe_skipped}'}\n"
+        f"{picked}{probe + note if probe else f'no probe: {result.probe_skipped}'}\n"
         f"run: {out}  ({result.epochs} epochs in {result.train_seconds:.1f} s, "
         f"peak memory {result.peak_memory_bytes / 2**30:.2f} GiB)"
     )

@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self, overload
@@ -13,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from graphcl.choosing.search import BUDGET, Choice
 from graphcl.devices import resolve_device
 from graphcl.distributed import current_share
 from graphcl.embedding import embed, embed_graph
 from graphcl.encoders import EncoderFactory, LayeredEncoder
 from graphcl.errors import GraphCLError, GraphError, RunError, TrainingWarning, require
+from graphcl.estimator.choice import AUTO, choose_recipe
 from graphcl.estimator.fitted import Fitted, say_clipped
 from graphcl.estimator.health import Health, check_health
 from graphcl.estimator.parts import Parts
@@ -46,7 +49,8 @@ class GraphCL(SklearnTransformer):
     """Learns node embeddings of an attributed graph, or of several, without labels.
 
     Args:
-        recipe: a shipped recipe's name, a path to a `.toml`, or a `Recipe`.
+        recipe: a shipped recipe's name, a path to a `.toml`, or a `Recipe`; or ``auto``, which
+            tries several and picks one without labels (`graphcl.choosing`).
         encoder: overrides the recipe's key of that name, as do all the keywords that follow;
             None leaves the recipe's value. See `graphcl.recipes.Recipe` for their meaning. It may
             be an object: a factory or class as `graphcl.encoders.EncoderFactory` describes, or a
@@ -68,6 +72,7 @@ class GraphCL(SklearnTransformer):
         fan_out: as above.
         sample_with_replacement: as above.
         inductive: as above.
+        budget: of ``auto``: how many trainings it may take, the last of them with the pick.
         seed: decides weights, batches and views; on a CPU it decides every bit of the result.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         verbose: show progress on stderr.
@@ -85,6 +90,7 @@ class GraphCL(SklearnTransformer):
         seed_: the seed that it was trained with.
         health_: how the training went: a `graphcl.estimator.health.Health`, with the signs that it
             failed, if there are any.
+        choice_: of ``auto``: what was tried, what it showed, and what was picked.
     """
 
     recipe_: Recipe
@@ -96,6 +102,7 @@ class GraphCL(SklearnTransformer):
     seconds_: float
     seed_: int
     health_: Health
+    choice_: Choice
 
     def __init__(
         self,
@@ -119,6 +126,7 @@ class GraphCL(SklearnTransformer):
         fan_out: int | None = None,
         sample_with_replacement: bool | None = None,
         inductive: bool | None = None,
+        budget: int = BUDGET,
         seed: int = 0,
         device: str = "auto",
         verbose: bool = False,
@@ -143,20 +151,25 @@ class GraphCL(SklearnTransformer):
         self.fan_out = fan_out
         self.sample_with_replacement = sample_with_replacement
         self.inductive = inductive
+        self.budget = budget
         self.seed = seed
         self.device = device
         self.verbose = verbose
         self.ignore_memory = ignore_memory
 
     def complete_recipe(self) -> Recipe:
-        """Returns the recipe with this estimator's keywords laid over it."""
+        """Returns the recipe with this estimator's keywords laid over it.
+
+        For ``auto`` that is what all trials have in common.
+        """
         return self._parts().recipe
 
     def _parts(self) -> Parts:
         given = {key: getattr(self, key) for key in recipe_keys()}
         own = {key: given.pop(key) for key in ("encoder", "perturbation", "loss")}
         changed = {key: value for key, value in given.items() if value is not None}
-        return Parts.of(load_recipe(self.recipe).with_values(**changed), **own)
+        recipe = load_recipe("default" if self.recipe == AUTO else self.recipe)
+        return Parts.of(recipe.with_values(**changed), **own)
 
     def fit(
         self,
@@ -195,6 +208,10 @@ class GraphCL(SklearnTransformer):
         known = checkpoints is None or isinstance(checkpoints, Checkpoints)
         require(known, "GraphCL", "checkpoints", "a folder or a Checkpoints", checkpoints)
         parts, device, seed = self._parts(), resolve_device(self.device), int(seed)
+        choice: Choice | None = None
+        if self.recipe == AUTO:
+            choice, chosen = choose_recipe(self, parts.recipe, given, checkpoints, resume=resume)
+            parts = replace(parts, recipe=chosen)
         recipe = parts.recipe
         trained = {**recipe.identity(), "seed": seed, "graph": fingerprint(graphs)}
         saved = checkpoints.latest(trained) if checkpoints and resume else None
@@ -216,6 +233,7 @@ class GraphCL(SklearnTransformer):
         shown = progress(recipe.epochs) if speaks else nullcontext(lambda _: None)
         before = self._fitted
         fitted = Fitted(parts, encoder, given.num_features, seed, [], scaling, mode=mode)
+        fitted.choice = choice
         with shown as show:
 
             def begin(state: TrainingState) -> None:
@@ -319,13 +337,6 @@ class GraphCL(SklearnTransformer):
         given = as_graphs(graph)
         return self.fit(given, y).transform(given)
 
-    def __getattr__(self, name: str) -> Any:
-        """Returns what `fit` has found: the attributes that end in an underscore."""
-        found = _FITTED.get(name)
-        if found is None or self._fitted is None or found(self._fitted) is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return found(self._fitted)
-
     def save(self, path: str | Path, *, graph: Any = None, overwrite: bool = False) -> None:
         """Writes a run directory that `load` reads back; it appears whole or not at all.
 
@@ -384,17 +395,3 @@ class GraphCL(SklearnTransformer):
         )
         model._fitted = fitted
         return model
-
-
-_FITTED: dict[str, Callable[[Fitted], Any]] = {
-    "recipe_": lambda fitted: fitted.parts.recipe,
-    "encoder_": lambda fitted: fitted.encoder,
-    "num_features_": lambda fitted: fitted.num_features,
-    "n_features_in_": lambda fitted: fitted.num_features,
-    "history_": lambda fitted: fitted.history,
-    "scaling_": lambda fitted: fitted.scaling,
-    "mode_": lambda fitted: fitted.mode,
-    "seconds_": lambda fitted: fitted.seconds,
-    "seed_": lambda fitted: fitted.seed,
-    "health_": lambda fitted: fitted.health,
-}
