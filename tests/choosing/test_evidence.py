@@ -7,6 +7,7 @@ import scipy.sparse
 from graphcl.choosing import evidence
 from graphcl.choosing.evidence import Evidence, links_among, sampled_nodes
 from graphcl.errors import GraphError, StoreError
+from graphcl.evaluation.recovery import principal_targets
 from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph
 
@@ -16,8 +17,9 @@ def pairs(graph):
 
 
 def test_versions_lack_links_and_features_and_no_label_is_kept(graph):
-    found = Evidence.of(graph, seed=0)
+    found = Evidence.of(graph, seed=0, versions=3)
     assert found.graph.y is None
+    assert Evidence.of(graph, seed=0).versions == ()
     assert all(version.y is None for version in found.versions)
     whole = pairs(graph)
     assert {tuple(link) for link in found.links.T.tolist()} == whole
@@ -33,16 +35,16 @@ def test_versions_lack_links_and_features_and_no_label_is_kept(graph):
 
 
 def test_the_seed_decides(graph):
-    one, same, other = (Evidence.of(graph, seed=seed) for seed in (0, 0, 1))
+    one, same, other = (Evidence.of(graph, seed=seed, versions=3) for seed in (0, 0, 1))
     assert np.array_equal(one.versions[0].x, same.versions[0].x)
     assert np.array_equal(one.hidden[2], same.hidden[2])
     assert not np.array_equal(one.versions[0].x, other.versions[0].x)
 
 
 def test_it_shows_the_graph_and_its_versions(graph):
-    found = Evidence.of(graph, seed=0, sample=20)
+    found = Evidence.of(graph, seed=0, sample=20, versions=3)
     shown = found.observe(lambda one: np.asarray(one.x))
-    assert shown.shape == (1 + evidence.VERSIONS, len(found.nodes), graph.num_features)
+    assert shown.shape == (4, len(found.nodes), graph.num_features)
     np.testing.assert_array_equal(shown[0], graph.x[found.nodes])
     np.testing.assert_array_equal(shown[3], found.versions[2].x[found.nodes])
 
@@ -73,6 +75,8 @@ def test_features_of_nodes_and_around_them(sparse, monkeypatch):
         expected = np.mean([x[v] for v in others], axis=0) if others else np.zeros(x.shape[1])
         np.testing.assert_allclose(around[u], expected, rtol=1e-5)
     assert not around[5].any()
+    np.testing.assert_array_equal(found.own, principal_targets(x))
+    np.testing.assert_array_equal(found.around, principal_targets(around))
     monkeypatch.setattr(evidence, "COLUMNS", 4)
     assert found.features().shape == found.features_around().shape == (60, 4)
 
@@ -91,7 +95,7 @@ def test_too_few_nodes_and_damaged_stores_are_refused(graph, tmp_path):
 def test_eight_bit_features_are_read(graph, tmp_path):
     graph.save(tmp_path / "store", features="int8")
     stored = Graph.open(tmp_path / "store")
-    found = Evidence.of(stored, seed=0)
+    found = Evidence.of(stored, seed=0, versions=1)
     np.testing.assert_allclose(found.features(), graph.x, atol=0.1)
     assert found.versions[0].x.shape == graph.x.shape
     assert dataclasses.replace(stored, y=None).y is None

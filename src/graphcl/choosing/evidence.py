@@ -1,12 +1,12 @@
-"""What a trial shows without labels: embeddings in the graph and in damaged versions of it.
+"""What a trial shows without labels: embeddings of some nodes, and what they could tell.
 
-Versions lack some links and some values of features. Every trial embeds the same versions, so what
-it makes of them can be compared: whether an embedding survives the damage, and whether it tells
-what was taken away.
+A study may also want embeddings in damaged versions of the graph, which lack some links and some
+values of features. Every trial embeds the same versions, so what it makes of them can be compared.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,13 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError
+from graphcl.evaluation.recovery import principal_targets
 from graphcl.graphs.damage import hidden_features, missing_links
 from graphcl.graphs.graph import Graph
 from graphcl.seeding import derive
 from graphcl.store.columns import ScaledFeatures
 
 SAMPLE = 2_000  # nodes that are looked at, at most
-VERSIONS = 3
 HIDDEN = 0.2  # share of the links, and of the values of features, that a version lacks
 LEAST_NODES = 20
 COLUMNS = 4_096  # of the features that are looked at, at most
@@ -32,12 +32,12 @@ Embed = Callable[[Any], Any]
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """A graph without labels, its damaged versions, and what is compared.
+    """A graph without labels, and what of it trials are compared by.
 
     Attributes:
         graph: what trials train on.
         nodes: the nodes that are looked at, ascending, ``[S]``.
-        versions: the damaged versions.
+        versions: damaged versions, if they were asked for.
         links: the graph's links among `nodes` as places in it, ``[2, links]``; each once.
         hidden: of each version, which of `links` it lacks, ``[links]`` booleans.
     """
@@ -49,8 +49,8 @@ class Evidence:
     hidden: tuple[Array, ...]
 
     @classmethod
-    def of(cls, graph: Graph, *, seed: int, sample: int = SAMPLE) -> "Evidence":
-        """Draws nodes and versions; a graph that is mapped from a store is checked first.
+    def of(cls, graph: Graph, *, seed: int, sample: int = SAMPLE, versions: int = 0) -> "Evidence":
+        """Draws nodes and `versions`; a graph that is mapped from a store is checked first.
 
         Raises:
             GraphError: the graph has too few nodes.
@@ -65,20 +65,30 @@ class Evidence:
         random = np.random.default_rng(derive(seed, "evidence") % 2**63)
         nodes = sampled_nodes(bare, sample, random)
         links = links_among(bare, nodes)
-        versions, hidden = [], []
-        for _ in range(VERSIONS):
+        drawn, hidden = [], []
+        for _ in range(versions):
             version = missing_links(bare, HIDDEN, random)
             hidden.append(~np.isin(_codes(links), _codes(links_among(version, nodes))))
-            versions.append(hidden_features(version, HIDDEN, random))
-        return cls(bare, nodes, tuple(versions), links, tuple(hidden))
+            drawn.append(hidden_features(version, HIDDEN, random))
+        return cls(bare, nodes, tuple(drawn), links, tuple(hidden))
 
     def observe(self, embed: Embed) -> npt.NDArray[np.float32]:
-        """Returns the embeddings of the nodes, ``[1 + VERSIONS, S, dim]``.
+        """Returns the embeddings of the nodes, ``[1 + versions, S, dim]``.
 
         The first are those in the graph, the others those in its versions.
         """
         shown = [np.asarray(embed(one))[self.nodes] for one in (self.graph, *self.versions)]
         return np.stack(shown).astype(np.float32)
+
+    @cached_property
+    def own(self) -> Array:
+        """The principal components of the nodes' features, ``[S, components]``."""
+        return principal_targets(self.features())
+
+    @cached_property
+    def around(self) -> Array:
+        """The principal components of the mean features of neighbours, ``[S, components]``."""
+        return principal_targets(self.features_around())
 
     def features(self) -> Array:
         """Returns the features of the nodes, dense, ``[S, P]``; of many columns, `COLUMNS`."""

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Self
 
-from graphcl.choosing.criterion import measure, merits
+from graphcl.choosing.criterion import measure, merit
 from graphcl.choosing.evidence import Embed, Evidence
 from graphcl.choosing.portfolio import Candidate
 from graphcl.errors import RunError, TrainingError
@@ -83,28 +83,27 @@ class Choice:
         if not able:
             best = max(trained, key=lambda number: trials[number].measures["effective_rank"])
             return cls(tuple(trials), (None,) * len(trials), best, about)
-        found = merits([(trials[n].prior, trials[n].measures) for n in able])
-        each = dict(zip(able, found, strict=True))
+        each = {n: merit(trials[n].prior, trials[n].measures) for n in able}
         best = max(able, key=lambda number: each[number])
         return cls(tuple(trials), tuple(each.get(n) for n in range(len(trials))), best, about)
 
     @property
     def reason(self) -> str:
         """Why the trial was picked, in one sentence."""
-        trial, merit = self.trials[self.picked], self.merits[self.picked]
-        if merit is None:
+        trial, best = self.trials[self.picked], self.merits[self.picked]
+        if best is None:
             return f"{trial.name}: all {len(self.trials)} trials collapsed; the least of them"
         others = sorted((one for one in self.merits if one is not None), reverse=True)
-        second = f", the second {others[1]:+.2f}" if len(others) > 1 else ""
+        second = f", the second {others[1]:.3f}" if len(others) > 1 else ""
         away = len(self.trials) - len(others)
         left = f"; {away} failed or collapsed" if away else ""
-        return f"{trial.name}: merit {merit:+.2f}{second}, of {len(self.trials)} trials{left}"
+        return f"{trial.name}: merit {best:.3f}{second}, of {len(self.trials)} trials{left}"
 
     def to_json(self) -> dict[str, Any]:
         """Returns the choice as runs keep it."""
         rows = [
-            trial.to_json() | {"merit": merit}
-            for trial, merit in zip(self.trials, self.merits, strict=True)
+            trial.to_json() | {"merit": found}
+            for trial, found in zip(self.trials, self.merits, strict=True)
         ]
         about = dict(self.about)
         return {"picked": self.picked, "reason": self.reason, "about": about, "trials": rows}
