@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Self
 
+import torch
+
 from graphcl.choosing.criterion import measure, merit
 from graphcl.choosing.evidence import Embed, Evidence
 from graphcl.choosing.portfolio import Candidate
-from graphcl.errors import RunError, TrainingError
+from graphcl.errors import ParameterError, RunError, TrainingError
 from graphcl.recipes import Recipe
 
 BUDGET = 10  # trainings
@@ -156,8 +158,9 @@ def search(
             measures = measure(evidence, evidence.observe(trained.embed))
             collapsed = trained.collapsed
             failed = ""
-        except TrainingError as error:
-            measures, collapsed, failed = {}, False, str(error)
+        except (TrainingError, ParameterError, torch.OutOfMemoryError) as error:
+            # Some encoders need the whole graph, and some more memory than others.
+            measures, collapsed, failed = {}, False, str(error).partition("\n")[0]
         trial = Trial(*named, measures, time.perf_counter() - began, failed, collapsed)
         keep(trial)
         trials.append(trial)
