@@ -258,7 +258,7 @@ def criteria(evidence: Evidence, shown: list[Array]) -> list[dict[str, float]]:
             }
         )
     whole = [one[0] for one in shown]
-    for name, agree in (("consensus", shared_neighbours), ("consensus_cka", linear_cka)):
+    for name, agree in (("consensus", None), ("consensus_cka", linear_cka)):
         for one, value in zip(found, consensus(whole, agree), strict=True):
             one[name] = value
     return found

@@ -3,7 +3,7 @@
 Nothing here needs labels. Rows of all arrays are the same nodes in the same order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,15 +32,24 @@ def linear_cka(z_1: Any, z_2: Any) -> float:
 def shared_neighbours(z_1: Any, z_2: Any, k: int = NEIGHBOURS) -> float:
     """Returns which share of a node's `k` nearest embeddings by cosine are the same in both."""
     first, second = (nearest(z, k)[0] for z in _alike("shared neighbours", (z_1, z_2)))
+    return overlap(first, second)
+
+
+def overlap(first: Array, second: Array) -> float:
+    """Returns which share of the numbers in each row, ``[N, k]``, are in the same row of both."""
     same = (first[:, :, None] == second[:, None, :]).any(axis=2)
     return float(same.mean()) if same.size else 0.0
 
 
-def consensus(each: Sequence[Any], agree: Any = shared_neighbours) -> list[float]:
+def consensus(each: Sequence[Any], agree: Callable[[Any, Any], float] | None = None) -> list[float]:
     """Returns how well each of several sets of embeddings agrees with the others, on the mean.
 
-    `agree` compares two of them, and is symmetric. A single one has nobody to agree with: 0.
+    `agree` compares two of them, and is symmetric; None takes the share of neighbours that they
+    have in common. A single one has nobody to agree with: 0.
     """
+    if agree is None:
+        each = [nearest(z, NEIGHBOURS)[0] for z in _alike("consensus", each)]
+        agree = overlap
     count = len(each)
     found = np.zeros((count, count))
     for i in range(count):
