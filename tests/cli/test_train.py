@@ -205,3 +205,7 @@ def test_recipe_auto_writes_what_was_tried_and_is_found_again(here, graph, capsy
     assert "already holds a run" in capsys.readouterr().err
     assert run(["train", "mine.npz", "--recipe", "auto", "--set", "nonsense=1"]) == 2
     assert "unknown key 'nonsense'" in capsys.readouterr().err
+    assert run(["train", "mine.npz", "--budget", "3"]) == 2
+    assert "--budget must be left out without --recipe auto; got 3" in capsys.readouterr().err
+    assert run(["train", "mine.npz", "--recipe", "auto", "--processes", "2"]) == 2
+    assert "--processes must be 1 with --recipe auto" in capsys.readouterr().err

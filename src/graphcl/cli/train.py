@@ -64,8 +64,8 @@ def train(
         ),
     ] = None,
     budget: Annotated[
-        int, typer.Option(min=2, help="Of --recipe auto: trainings in all.")
-    ] = BUDGET,
+        int | None, typer.Option(min=2, help="Of --recipe auto: trainings in all. (default: 10)")
+    ] = None,
     method: Annotated[
         str, typer.Option(help="graphcl, or another system of the paper's tables: dgi, gcn, …")
     ] = "graphcl",
@@ -125,8 +125,9 @@ def train(
     changed = parse_settings(settings)
     if method != "graphcl":
         ours = {"--recipe": recipe is not None, "--resume": resume, "--processes": processes > 1}
-        ours["--log"] = log is not None
+        ours |= {"--log": log is not None, "--budget": budget is not None}
         check_baseline(method, graph, settings=changed, ours=ours)
+    _check_auto(recipe, budget, processes)
     launch(processes)
     loaded, origin = _load(graph, tables)
     if method != "graphcl":
@@ -154,7 +155,7 @@ def train(
         device=str(where),
         verbose=True,
         ignore_memory=ignore_memory,
-        budget=budget,
+        budget=budget or BUDGET,
     )
     introduction = f"{loaded!r}; recipe {chosen}; {device_name(where)}"
     if loaded.self_loops_removed and not origin.tables:  # tables have reported them already
@@ -177,6 +178,19 @@ def train(
     if result is not None:
         print_result(result.to_json(), _text(result, out), as_json=as_json)
         print_warnings(result.warnings)
+
+
+def _check_auto(recipe: str | None, budget: int | None, processes: int) -> None:
+    """Refuses what does not go together before any process is started."""
+    if recipe != AUTO:
+        require(budget is None, "train", "--budget", "left out without --recipe auto", budget)
+    require(
+        recipe != AUTO or processes == 1,
+        "train",
+        "--processes",
+        "1 with --recipe auto; graphcl tune chooses, then train its recipe in several",
+        processes,
+    )
 
 
 def _load(name: str, tables: TableOptions) -> tuple[AnyGraph, Origin]:
