@@ -417,13 +417,9 @@ def _line(
 ) -> Row:
     regrets, below, collapsed, correlations = [], 0, 0, []
     for (graph, _), group in groups.items():
-        others = [one for (g, _), one in groups.items() if family(g) != family(graph)]
-        prior = priors(others)
+        searched, prior = _searched(groups, graph, group)
         scores = column(group, "score")
-        tried = group
-        if portfolio:
-            names = portfolio_order(others)[: BUDGET - 1]
-            tried = [row for row in group if row["trial"] in names]
+        tried = searched if portfolio else group
         found = merits(tried, prior)
         chosen = tried[pick(tried, found)]
         score = rows.number(chosen, "score")
@@ -460,7 +456,34 @@ def table(found: list[Row]) -> str:
     ]
     graphs = ", ".join(sorted({graph for graph, _ in grouped(found)}))
     size = len(next(iter(grouped(found).values())))
-    return "\n".join([*head, *body, "", f"{size} trials on {number} graphs: {graphs}.", ""])
+    said = f"{size} trials on {number} graphs: {graphs}. What the search picks on each of them:"
+    return "\n".join([*head, *body, "", said, "", *_picks(found), ""])
+
+
+def _picks(found: list[Row]) -> list[str]:
+    """Returns what the search picks on each graph, as the lines of a table."""
+    lines = ["| graph | `default` | median trial | pick | best trial |", "|---|---|---|---|---|"]
+    groups = grouped(found)
+    for (graph, _), group in groups.items():
+        tried, prior = _searched(groups, graph, group)
+        chosen = tried[pick(tried, _shipped(tried, prior))]
+        scores = scores_of(group)
+        best = max(scores, key=lambda name: scores[name])
+        default = f"{scores['default']:.3f}" if "default" in scores else "–"
+        lines.append(
+            f"| {graph} | {default} | {np.median(list(scores.values())):.3f} | "
+            f"{rows.number(chosen, 'score'):.3f} {chosen['trial']} | {scores[best]:.3f} {best} |"
+        )
+    return lines
+
+
+def _searched(
+    groups: dict[tuple[str, int], list[Row]], graph: str, group: list[Row]
+) -> tuple[list[Row], dict[str, float]]:
+    """Returns the trials of a search on a graph, and their priors, by other families alone."""
+    others = [one for (g, _), one in groups.items() if family(g) != family(graph)]
+    names = portfolio_order(others)[: BUDGET - 1]
+    return [row for row in group if row["trial"] in names], priors(others)
 
 
 def _signed(value: Any) -> str:
