@@ -115,10 +115,10 @@ CRITERION = Study(
         "This is not a claim of the paper. Without labels, `graphcl tune` used to embed two "
         "damaged versions of the graph, which lack a fifth of the links and half of the features, "
         f"and to maximise the agreement of their clusters. Here {SETTINGS} settings, drawn from "
-        "the ranges that it searches, are trained. The rank correlation of the agreement with accuracy "
-        "shows how good a guide it was; [Choosing without labels](choosing.md) has a better one. "
-        "It was chosen among a dozen candidates by its correlation "
-        "with validation accuracy on Cora, Citeseer and Pubmed, so this is not an independent test."
+        "the ranges that it searches, are trained. The rank correlation of the agreement with "
+        "accuracy shows how good a guide it was; [Choosing without labels](choosing.md) has a "
+        "better one. It was chosen among a dozen candidates by its correlation with validation "
+        "accuracy on Cora, Citeseer and Pubmed, so this is not an independent test."
     ),
     variables=("trial",),
     jobs=_jobs,
