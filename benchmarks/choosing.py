@@ -17,8 +17,8 @@ it, for the recipe's epochs. No training starts after `--budget` seconds. `crite
 criterion from what was kept, and writes rows with it. Both skip what is in the file already.
 
 `table` prints how well each criterion chooses, from rows of `criteria`; with `--write` it puts the
-table into docs/choosing.md. `portfolio` prints what `graphcl.choosing` should try, in which order
-and with which prior; with `--write` it replaces its table. Neither trains.
+table into docs/choosing.md. `portfolio` prints what `graphcl.choosing` should try, in which order;
+with `--write` it replaces its table. Neither trains.
 """
 
 import argparse
@@ -37,7 +37,7 @@ import scipy.sparse
 from scipy.sparse.linalg import eigsh
 from scipy.stats import rankdata, spearmanr
 
-from graphcl.choosing.criterion import PRIOR_WEIGHT
+from graphcl.choosing.criterion import merit
 from graphcl.choosing.evidence import Evidence
 from graphcl.choosing.portfolio import FILE
 from graphcl.choosing.search import BUDGET
@@ -359,17 +359,19 @@ def _always(name: str) -> Merits:
     return lambda group, _: np.array([float(row["trial"] == name) for row in group])
 
 
-def _shipped(group: list[Row], prior: Mapping[str, float]) -> Array:
-    known = np.array([prior.get(str(row["trial"]), 0.0) for row in group])
-    return column(group, "own") + column(group, "around") + PRIOR_WEIGHT * known
+def _prior(group: list[Row], prior: Mapping[str, float]) -> Array:
+    return np.array([prior.get(str(row["trial"]), 0.0) for row in group])
+
+
+def _shipped(group: list[Row], _: Mapping[str, float]) -> Array:
+    names = ("own", "around")
+    return np.array([merit({name: rows.number(row, name) for name in names}) for row in group])
 
 
 CRITERIA: dict[str, Merits] = {
     "always `default`": _always("default"),
     "always `residual`": _always("residual"),
-    "prior alone: the best on the other families": lambda group, prior: np.array(
-        [prior.get(str(row["trial"]), 0.0) for row in group]
-    ),
+    "prior alone: the best on the other families": _prior,
     "cluster stability (until now)": _only("stability"),
     "effective rank (RankMe)": _only("rank"),
     "LiDAR over views": _only("lidar"),
@@ -392,8 +394,8 @@ CRITERIA: dict[str, Merits] = {
     "mean rank: own, around, positions, degrees": _ranks("own", "around", "position", "degree"),
     "mean rank: consensus, rank": _ranks("consensus", "rank"),
     "mean rank: own, around, stability over views": _ranks("own", "around", "view_cka"),
-    "own + around": lambda group, _: column(group, "own") + column(group, "around"),
-    "own + around + prior (chosen)": _shipped,
+    "own + around + prior": lambda *given: _shipped(*given) + _prior(*given),
+    "own + around (chosen)": _shipped,
 }
 
 
@@ -507,16 +509,15 @@ def show_table(options: argparse.Namespace) -> None:
 def portfolio_text(found: list[Row]) -> str:
     """Returns `portfolio.toml`."""
     groups = list(grouped(found).values())
-    prior = priors(groups)
     head = (
-        "# What recipe auto tries, in this order, and how much better than the mean trial each\n"
-        f"# was, on the mean over {len(groups)} graphs. Written by `python -m benchmarks.choosing\n"
-        "# portfolio --write`. A key that is not named has the value of `default`.\n"
+        f"# What recipe auto tries, in this order, by scores on {len(groups)} graphs. Written by\n"
+        "# `python -m benchmarks.choosing portfolio --write`. A key that is not named has the\n"
+        "# value of `default`.\n"
     )
-    tables = []
-    for name in portfolio_order(groups):
-        values = {"name": name, "prior": round(prior[name], 4), **TRIALS[name]}
-        tables.append("\n[[trial]]\n" + format_toml(values))
+    tables = [
+        "\n[[trial]]\n" + format_toml({"name": name, **TRIALS[name]})
+        for name in portfolio_order(groups)
+    ]
     return head + "".join(tables)
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from graphcl.choosing.criterion import PRIOR_WEIGHT, measure, merit
+from graphcl.choosing.criterion import measure, merit
 from graphcl.choosing.evidence import Evidence
 from graphcl.evaluation.recovery import few_shot_recovery
 from tests.conftest import random_graph
@@ -14,7 +14,7 @@ def test_measures_are_those_of_the_evidence():
     assert found["own"] == few_shot_recovery(shown[0], evidence.own)
     assert found["around"] == few_shot_recovery(shown[0], evidence.around)
     assert 1 < found["effective_rank"] <= 12
-    assert merit(0.01, found) == pytest.approx(found["own"] + found["around"] + 0.01 * PRIOR_WEIGHT)
+    assert merit(found) == pytest.approx(found["own"] + found["around"])
 
 
 def test_what_forgets_the_node_or_its_neighbours_has_less_merit():
@@ -25,7 +25,7 @@ def test_what_forgets_the_node_or_its_neighbours_has_less_merit():
     noise = np.random.default_rng(0).normal(size=own.shape).astype(np.float32)
 
     def found(*parts):
-        return merit(0.0, measure(evidence, np.concatenate(parts, axis=1)[None]))
+        return merit(measure(evidence, np.concatenate(parts, axis=1)[None]))
 
     assert found(own, around) > max(found(own, noise), found(around, noise))
     assert min(found(own, noise), found(around, noise)) > found(noise, noise)

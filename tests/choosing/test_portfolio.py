@@ -16,14 +16,11 @@ def test_the_shipped_table_holds_recipes():
     for candidate in listed:
         assert candidate.values.keys() <= set(recipe_keys())
         BASE.with_values(**candidate.values)  # every value is allowed
-        assert abs(candidate.prior) < 0.2
 
 
 def test_candidates_are_the_table_s_first_and_differ(monkeypatch):
     listed = [("a", {}), ("b", {"layers": 1}), ("c", {"layers": 2}), ("d", {"layers": 1, "dim": 8})]
-    table = tuple(
-        Candidate(name, 0.1 * place, values) for place, (name, values) in enumerate(listed)
-    )
+    table = tuple(Candidate(name, values) for name, values in listed)
     monkeypatch.setattr(portfolio, "load_portfolio", lambda: table)
     assert BASE.layers == 2  # so `c` comes to the same as `a`
     found = candidates(BASE, 3)
@@ -66,7 +63,7 @@ def test_an_unknown_key_is_refused(monkeypatch):
             return self
 
         def read_text(self):
-            return '[[trial]]\nname = "a"\nprior = 0.0\nlayer = 1\n'
+            return '[[trial]]\nname = "a"\nlayer = 1\n'
 
     monkeypatch.setattr(portfolio.resources, "files", lambda _: Text())
     with pytest.raises(RecipeError, match=r"portfolio\.toml: a: unknown key 'layer'"):

@@ -11,13 +11,13 @@ from graphcl.recipes import load_recipe
 
 BASE = load_recipe("default")
 LISTED = [
-    (Candidate(name, 0.0, {"layers": layers}), BASE.with_values(layers=layers))
+    (Candidate(name, {"layers": layers}), BASE.with_values(layers=layers))
     for name, layers in (("noise", 1), ("features", 2), ("broken", 3))
 ]
 
 
-def trial(name="a", *, own=0.0, prior=0.0, rank=5.0, **other):
-    return Trial(name, {}, prior, {"effective_rank": rank, "own": own, "around": 0.1}, **other)
+def trial(name="a", *, own=0.0, rank=5.0, **other):
+    return Trial(name, {}, {"effective_rank": rank, "own": own, "around": 0.1}, **other)
 
 
 def train(recipe, number):
@@ -69,11 +69,11 @@ def test_the_collapsed_are_vetoed_unless_all_are():
     assert choice.reason == "b: all 2 trials collapsed; the least of them"
 
 
-def test_ties_go_to_the_first_and_the_prior_counts():
+def test_ties_go_to_the_first():
     assert Choice.of([trial(), trial(), trial()]).picked == 0
-    assert Choice.of([trial(), trial(prior=0.01)]).picked == 1
+    assert Choice.of([trial(), trial(own=0.01), trial(own=0.01)]).picked == 1
 
 
 def test_every_trial_failed():
     with pytest.raises(TrainingError, match="every trial failed; the last: not finite"):
-        Choice.of([Trial("a", {}, 0.0, failed="other"), Trial("b", {}, 0.0, failed="not finite")])
+        Choice.of([Trial("a", {}, failed="other"), Trial("b", {}, failed="not finite")])

@@ -15,9 +15,9 @@ from graphcl.training.checkpoints import StoppedError
 from tests.conftest import random_collection
 
 TABLE = (
-    Candidate("one", 0.02, {"encoder": "residual", "layers": 1}),
-    Candidate("two", 0.0, {"encoder": "residual", "layers": 2}),
-    Candidate("three", 0.0, {"temperature": 0.2}),
+    Candidate("one", {"encoder": "residual", "layers": 1}),
+    Candidate("two", {"encoder": "residual", "layers": 2}),
+    Candidate("three", {"temperature": 0.2}),
 )
 
 
@@ -66,9 +66,7 @@ def test_keywords_hold_in_every_trial(graph):
 
 def test_a_scaling_that_comes_to_another_is_not_tried_twice(graph, monkeypatch):
     ones = dataclasses.replace(graph, x=(np.asarray(graph.x) > 0).astype(np.float32))
-    table = tuple(
-        Candidate(name, 0.0, {"feature_scaling": name}) for name in ("none", "row", "auto")
-    )
+    table = tuple(Candidate(name, {"feature_scaling": name}) for name in ("none", "row", "auto"))
     monkeypatch.setattr(portfolio, "load_portfolio", lambda: table)
     names = [trial.name for trial in auto(budget=3).fit(ones).choice_.trials]
     assert names == ["none", "row"]

@@ -18,7 +18,7 @@ BASE = load_recipe("default").with_values(dim=8, epochs=2)
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    table = tuple(Candidate(f"t{t}", 0.0, {"temperature": t}) for t in (0.2, 0.5, 0.8))
+    table = tuple(Candidate(f"t{t}", {"temperature": t}) for t in (0.2, 0.5, 0.8))
     monkeypatch.setattr(portfolio, "load_portfolio", lambda: table)
 
 

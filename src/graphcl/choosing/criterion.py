@@ -2,7 +2,7 @@
 
 It asks what embeddings tell from few examples: the features of a node itself, and those around it.
 Labels are mostly about one or the other, or both, and nobody knows which. An encoder that blurs the
-one or forgets the other is found out. What was good on other graphs, the prior, has a say too.
+one or forgets the other is found out.
 `python -m benchmarks.choosing` compared this with other criteria, and docs/choosing.md shows them.
 """
 
@@ -14,8 +14,6 @@ import numpy.typing as npt
 from graphcl.choosing.evidence import Evidence
 from graphcl.evaluation.recovery import few_shot_recovery
 from graphcl.evaluation.unsupervised import effective_rank
-
-PRIOR_WEIGHT = 1.0  # from 0 to 2 the study's picks are the same
 
 Array = npt.NDArray[Any]
 
@@ -35,11 +33,10 @@ def measure(evidence: Evidence, shown: Array) -> dict[str, float]:
     }
 
 
-def merit(prior: float, measures: Mapping[str, float]) -> float:
-    """Returns the merit of a trial, of which the highest is picked.
+def merit(measures: Mapping[str, float]) -> float:
+    """Returns the merit of a trial by its measures; the highest is picked.
 
-    Args:
-        prior: how much better than the mean candidate it scored on other graphs.
-        measures: of `measure`.
+    What was good on other graphs decides what is tried, and has no say here: in the study it made
+    picks worse.
     """
-    return measures["own"] + measures["around"] + PRIOR_WEIGHT * prior
+    return measures["own"] + measures["around"]

@@ -1,7 +1,7 @@
 """What is tried, in which order: a table of recipes that was good on many graphs.
 
 `portfolio.toml` is written by `python -m benchmarks.choosing portfolio` from the rows of a study.
-To try something else as well, add a table to it: a name, a prior, and the keys of a recipe.
+To try something else as well, add a table to it: a name, and keys of a recipe.
 """
 
 import tomllib
@@ -36,13 +36,10 @@ class Candidate:
 
     Attributes:
         name: its name in results.
-        prior: how much better than the other candidates it was on the study's graphs, on the mean:
-            the difference of scores to the mean candidate's.
         values: keys of the recipe; those that it does not name are the base's.
     """
 
     name: str
-    prior: float
     values: Mapping[str, Any]
 
 
@@ -55,9 +52,9 @@ def load_portfolio() -> tuple[Candidate, ...]:
     text = (resources.files("graphcl.choosing") / FILE).read_text()
     found = []
     for table in tomllib.loads(text)["trial"]:
-        name, prior = table.pop("name"), float(table.pop("prior"))
+        name = table.pop("name")
         check_keys(table, where=f"{FILE}: {name}")
-        found.append(Candidate(name, prior, table))
+        found.append(Candidate(name, table))
     if not found:
         raise RecipeError(f"{FILE}: holds no candidate")
     return tuple(found)
@@ -90,17 +87,15 @@ def candidates(
         new = same(recipe) not in seen
         if new and len(found) < count:
             seen.add(same(recipe))
-            found.append((Candidate(candidate.name, candidate.prior, kept), recipe))
+            found.append((Candidate(candidate.name, kept), recipe))
         return new
 
-    listed = load_portfolio()
-    for candidate in listed:
+    for candidate in load_portfolio():
         add(candidate)
-    typical = float(np.mean([one.prior for one in listed]))
     random = np.random.default_rng(derive(seed, "candidates") % 2**63)
     failures = number = 0
     while len(found) < count and failures < DRAWS:
         drawn = {key: kinds[random.integers(len(kinds))] for key, kinds in CHOICES.items()}
-        new = add(Candidate(f"drawn-{number + 1}", typical, drawn))
+        new = add(Candidate(f"drawn-{number + 1}", drawn))
         number, failures = number + new, 0 if new else failures + 1
     return found

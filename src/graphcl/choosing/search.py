@@ -28,7 +28,6 @@ class Trial:
     Attributes:
         name: the candidate's.
         values: the keys of the recipe that it sets.
-        prior: the candidate's.
         measures: what it showed; empty if the training failed.
         seconds: how long it took.
         failed: why the training failed; empty if it did not.
@@ -37,7 +36,6 @@ class Trial:
 
     name: str
     values: Mapping[str, Any]
-    prior: float
     measures: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     failed: str = ""
@@ -85,7 +83,7 @@ class Choice:
         if not able:
             best = max(trained, key=lambda number: trials[number].measures["effective_rank"])
             return cls(tuple(trials), (None,) * len(trials), best, about)
-        each = {n: merit(trials[n].prior, trials[n].measures) for n in able}
+        each = {n: merit(trials[n].measures) for n in able}
         best = max(able, key=lambda number: each[number])
         return cls(tuple(trials), tuple(each.get(n) for n in range(len(trials))), best, about)
 
@@ -152,7 +150,7 @@ def search(
     for number in range(len(trials), len(listed)):
         candidate, recipe = listed[number]
         began = time.perf_counter()
-        named = (candidate.name, dict(candidate.values), candidate.prior)
+        named = (candidate.name, dict(candidate.values))
         try:
             trained = train(recipe, number)
             measures = measure(evidence, evidence.observe(trained.embed))
