@@ -18,7 +18,6 @@ from graphcl.evaluation.recovery import principal_targets
 from graphcl.graphs.damage import hidden_features, missing_links
 from graphcl.graphs.graph import Graph
 from graphcl.seeding import derive
-from graphcl.store.columns import ScaledFeatures
 
 SAMPLE = 2_000  # nodes that are looked at, at most
 HIDDEN = 0.2  # share of the links, and of the values of features, that a version lacks
@@ -92,31 +91,30 @@ class Evidence:
 
     def features(self) -> Array:
         """Returns the features of the nodes, dense, ``[S, P]``; of many columns, `COLUMNS`."""
-        return _dense(self._x()[self.nodes])
+        return self._rows(self.nodes)
 
     def features_around(self) -> Array:
-        """Returns the mean features of each node's neighbours, ``[S, P]``; without any, zeros."""
-        x: Any = self._x()
-        rows = np.zeros((len(self.nodes), x.shape[1]))
+        """Returns the mean features of each node's neighbours, ``[S, P]``; without any, zeros.
+
+        Of many neighbours, at most `MOST_NEIGHBOURS` are read.
+        """
+        indptr, indices = self.graph.indptr, self.graph.indices
+        rows = np.zeros((len(self.nodes), min(COLUMNS, self.graph.num_features)))
         for place, u in enumerate(self.nodes):
-            others = np.asarray(self.graph.indices[self.graph.indptr[u] : self.graph.indptr[u + 1]])
-            if len(others) > MOST_NEIGHBOURS:
-                others = others[:: -(-len(others) // MOST_NEIGHBOURS)]
+            others = np.asarray(indices[indptr[u] : indptr[u + 1]])
+            others = others[:: max(1, -(-len(others) // MOST_NEIGHBOURS))]
             if len(others):
-                rows[place] = _dense(x[others]).mean(axis=0)
+                rows[place] = self._rows(others).mean(axis=0)
         return rows
 
-    def _x(self) -> Any:
+    def _rows(self, nodes: Array) -> Array:
         x: Any = self.graph.x
-        width = x.shape[1]
-        if width <= COLUMNS or isinstance(x, ScaledFeatures):
-            return x
-        drawn = np.random.default_rng(0).choice(width, COLUMNS, replace=False)
-        return x[:, np.sort(drawn)]
-
-
-def _dense(x: Any) -> Array:
-    return np.asarray(x.toarray() if scipy.sparse.issparse(x) else x, dtype=np.float64)
+        rows = x[nodes]  # first: the table may be mapped, and too large to copy
+        if rows.shape[1] > COLUMNS:
+            drawn = np.random.default_rng(0).choice(rows.shape[1], COLUMNS, replace=False)
+            rows = rows[:, np.sort(drawn)]
+        dense = rows.toarray() if scipy.sparse.issparse(rows) else rows
+        return np.asarray(dense, dtype=np.float64)
 
 
 def sampled_nodes(graph: Graph, count: int, random: np.random.Generator) -> Array:
