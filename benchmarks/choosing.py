@@ -399,8 +399,10 @@ CRITERIA: dict[str, Merits] = {
 }
 
 
-def pick(group: list[Row], merits: Array) -> int:
-    """Returns the trial with the highest merit that has not collapsed."""
+def pick(group: list[Row], merits: Array, *, veto: bool = True) -> int:
+    """Returns the trial with the highest merit; with `veto`, of those that have not collapsed."""
+    if not veto:
+        return int(np.argmax(merits))
     collapsed = np.array(["collapse" in list(row["signs"]) for row in group])  # type: ignore[arg-type]
     merits = np.where(collapsed & ~collapsed.all(), -np.inf, np.broadcast_to(merits, len(group)))
     return int(np.argmax(merits))
@@ -423,7 +425,7 @@ def _line(
         scores = column(group, "score")
         tried = searched if portfolio else group
         found = merits(tried, prior)
-        chosen = tried[pick(tried, found)]
+        chosen = tried[pick(tried, found, veto=not name.startswith("always"))]
         score = rows.number(chosen, "score")
         regrets.append(float(scores.max() - score))
         below += score < np.median(scores)

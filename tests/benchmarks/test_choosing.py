@@ -73,6 +73,9 @@ def test_regret_is_the_distance_to_the_best_trial_and_priors_leave_the_family_ou
         "prior", groups, choosing.CRITERIA["prior alone: the best on the other families"]
     )
     # The web's prior is nba's: default; nba's is the web's: gcn.
+    always = choosing._line("always default", groups, choosing.CRITERIA["always `default`"])
+    assert always["regret"] == pytest.approx(fmean([0.4, 0.6, 0.0]))  # whatever became of it
+    assert always["collapsed"] == 1
     assert line["regret"] == pytest.approx(fmean([0.4, 0.6, 0.2]))
 
 
