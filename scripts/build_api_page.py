@@ -27,6 +27,8 @@ OTHERS = (
     ("graphcl.training", "EpochMetrics"),
     ("graphcl.estimator.health", "Health"),
     ("graphcl.evaluation.failure", "Sign"),
+    ("graphcl.choosing.search", "Choice"),
+    ("graphcl.choosing.search", "Trial"),
     ("graphcl.encoders", "EncoderFactory"),
     ("graphcl.encoders", "LayeredEncoder"),
     ("graphcl.encoders", "Layer"),

@@ -31,6 +31,7 @@ from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
 from graphcl.distributed import Share, any_of, from_rank, group, restarted
 from graphcl.errors import InvalidInputError, RunError, TrainingEndedError
 from graphcl.estimator import GraphCL
+from graphcl.estimator.choice import AUTO, about_choice
 from graphcl.evaluation.failure import majority_sign
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
@@ -39,7 +40,7 @@ from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import GraphFacts, Scores, TrainingResult, read_training_result
-from graphcl.runs.unfinished import partial_folder, unfinished_run
+from graphcl.runs.unfinished import CHOOSING, partial_folder, unfinished_run
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Pace, StoppedError
 from graphcl.trials.rows import versions
@@ -176,7 +177,11 @@ def _is_complete(out: Path, model: GraphCL, origin: runs.Origin) -> bool:
         wanted = model.complete_recipe(config.recipe)
     except InvalidInputError:
         return False
-    if (found, config.seed, config.origin) != (wanted, model.seed, origin):
+    same = found == wanted
+    if model.recipe == AUTO:  # not the recipe that was picked, but what was asked for
+        asked = runs.read_choice(out).get("about", {})
+        same = all(asked.get(key) == value for key, value in about_choice(model, wanted).items())
+    if not same or (config.seed, config.origin) != (model.seed, origin):
         return False
     read_training_result(out)  # or it is damaged
     if partial_folder(out).exists():
@@ -200,7 +205,7 @@ def _ending_early(folder: Path, share: Share) -> Iterator[None]:
     except (StoppedError, KeyboardInterrupt) as error:
         at = f" at {error}" if isinstance(error, StoppedError) else ""
         what = "nothing was saved"
-        if any(folder.glob("checkpoint-*")):
+        if any(folder.glob("checkpoint-*")) or (folder / CHOOSING).exists():
             what = f"saved in {folder}; go on with the same command and --resume"
         message = f"graphcl train: interrupted{at}; {what}" if share.first else ""
         raise TrainingEndedError(message, 130) from None
@@ -236,6 +241,7 @@ def _result(
         seed=model.seed_,
         recipe_hash=model.recipe_.hash,
         scaling=scaling.describe() if isinstance(scaling, ColumnScaling) else "",
+        choice=_choice(model),
         train_seconds=model.seconds_,
         peak_memory_bytes=peak_memory_bytes(device),
         device=device_name(device),
@@ -245,6 +251,14 @@ def _result(
         mean_cosine=health.mean_cosine,
         warnings=[sign.to_json() for sign in signs],
     )
+
+
+def _choice(model: GraphCL) -> dict[str, Any]:
+    choice = getattr(model, "choice_", None)
+    if choice is None:
+        return {}
+    picked = choice.trials[choice.picked].name
+    return {"picked": picked, "trials": len(choice.trials), "reason": choice.reason}
 
 
 def _existing_folder_above(path: Path) -> Path:

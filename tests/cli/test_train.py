@@ -183,3 +183,29 @@ def test_a_run_of_an_earlier_version_has_no_facts_and_is_read(folder, capsys):
     assert "already complete" in captured.err
     assert run(["report", "runs/mine", "--map", "pca"]) == 0
     assert "Effective rank" in (folder / "runs/mine/report.html").read_text()
+
+
+def test_recipe_auto_writes_what_was_tried_and_is_found_again(here, graph, capsys):
+    np.savez("mine.npz", edge_index=graph.edge_index(), x=graph.x, y=graph.y)
+    command = ["train", "mine.npz", "--recipe", "auto", "--budget", "3", *QUICK]
+    assert run([*command, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "trial 2/2" in captured.err
+    result = json.loads(captured.out)
+    written = json.loads((here / "runs/mine/choice.json").read_text())
+    assert result["choice"]["reason"] == written["reason"]
+    assert result["choice"]["trials"] == len(written["trials"]) == 2
+    assert not (here / "runs/mine.partial").exists()
+    assert run([*command, "--resume"]) == 0
+    captured = capsys.readouterr()
+    assert "already complete" in captured.err
+    assert "trial 1/2" not in captured.err
+    assert captured.out.startswith("recipe: ")
+    assert run([*command[:-1], "dim=5", "--resume"]) == 2  # another choice than the one there
+    assert "already holds a run" in capsys.readouterr().err
+    assert run(["train", "mine.npz", "--recipe", "auto", "--set", "nonsense=1"]) == 2
+    assert "unknown key 'nonsense'" in capsys.readouterr().err
+    assert run(["train", "mine.npz", "--budget", "3"]) == 2
+    assert "--budget must be left out without --recipe auto; got 3" in capsys.readouterr().err
+    assert run(["train", "mine.npz", "--recipe", "auto", "--processes", "2"]) == 2
+    assert "--processes must be 1 with --recipe auto" in capsys.readouterr().err

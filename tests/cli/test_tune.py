@@ -33,11 +33,24 @@ def test_tune_writes_a_recipe_that_train_takes(here, graph, capsys):
     assert "another graph, recipe, seed or objective" in capsys.readouterr().err
 
 
-def test_tune_without_labels(here, graph, capsys):
+def test_tune_without_labels_needs_no_extra(here, graph, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
     np.savez("bare.npz", edge_index=graph.edge_index(), x=graph.x)
-    command = ["tune", "bare.npz", "--trials", "1", "--set", "epochs=1", "--set", "dim=4"]
+    command = ["tune", "bare.npz", "--trials", "2", "--set", "epochs=1", "--set", "dim=4"]
     assert run(command) == 0
-    assert "cluster stability" in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert captured.out.startswith("picked ")
+    assert "trial 2/2" in captured.err
+    recipe = load_recipe(here / "tuning/bare/recipe.toml")
+    assert (recipe.epochs, recipe.dim) == (1, 4)
+    assert run([*command, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "2 of 2 trials found" in captured.err
+    found = json.loads(captured.out)
+    assert found["recipe"] == vars(recipe)
+    assert len(found["trials"]) == 2
+    assert run([*command, "--seed", "1"]) == 2
+    assert "another graph, recipe, seed or objective" in capsys.readouterr().err
 
 
 def test_a_missing_extra_is_named(here, graph, capsys, monkeypatch):

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from graphcl.choosing.search import BUDGET
 from graphcl.cli._shared.graphs import AnyGraph, graph_fingerprint, load_graph, names_tables
 from graphcl.cli._shared.interrupts import interrupts
 from graphcl.cli._shared.launch import ProcessesOption, launch
@@ -29,6 +30,7 @@ from graphcl.devices import device_name, resolve_device
 from graphcl.distributed import first_process, local_device
 from graphcl.errors import DatasetError, GraphError, require
 from graphcl.estimator import GraphCL
+from graphcl.estimator.choice import AUTO
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.recipes import load_recipe
 from graphcl.recipes.recipe import recipe_for
@@ -56,7 +58,13 @@ def train(
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(help="A recipe's name or a .toml. (default: the dataset's own, or default)"),
+        typer.Option(
+            help="A recipe's name or a .toml; auto: try several and pick one without labels. "
+            "(default: the dataset's own, or default)"
+        ),
+    ] = None,
+    budget: Annotated[
+        int | None, typer.Option(min=2, help="Of --recipe auto: trainings in all. (default: 10)")
     ] = None,
     method: Annotated[
         str, typer.Option(help="graphcl, or another system of the paper's tables: dgi, gcn, …")
@@ -99,6 +107,8 @@ def train(
 
         graphcl train edges.csv --nodes nodes.parquet --label topic
 
+        graphcl train mine.npz --recipe auto --budget 10
+
         graphcl train mine.npz --processes 2 --checkpoint-every 10epochs --resume
 
         torchrun --nproc-per-node 8 -m graphcl train mine.npz
@@ -115,8 +125,9 @@ def train(
     changed = parse_settings(settings)
     if method != "graphcl":
         ours = {"--recipe": recipe is not None, "--resume": resume, "--processes": processes > 1}
-        ours["--log"] = log is not None
+        ours |= {"--log": log is not None, "--budget": budget is not None}
         check_baseline(method, graph, settings=changed, ours=ours)
+    _check_auto(recipe, budget, processes)
     launch(processes)
     loaded, origin = _load(graph, tables)
     if method != "graphcl":
@@ -136,12 +147,16 @@ def train(
     # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
     chosen = recipe or recipe_for(graph.lower())
     where = local_device(resolve_device(device))
+    # By name, not as a recipe: a training that was begun may have been with another `default`.
+    full = load_recipe("default" if chosen == AUTO else chosen).with_values(**changed)
     model = GraphCL(
-        load_recipe(chosen).with_values(**changed),
+        chosen,
+        **{key: getattr(full, key) for key in changed},
         seed=seed,
         device=str(where),
         verbose=True,
         ignore_memory=ignore_memory,
+        budget=budget or BUDGET,
     )
     introduction = f"{loaded!r}; recipe {chosen}; {device_name(where)}"
     if loaded.self_loops_removed and not origin.tables:  # tables have reported them already
@@ -164,6 +179,19 @@ def train(
     if result is not None:
         print_result(result.to_json(), _text(result, out), as_json=as_json)
         print_warnings(result.warnings)
+
+
+def _check_auto(recipe: str | None, budget: int | None, processes: int) -> None:
+    """Refuses what does not go together before any process is started."""
+    if recipe != AUTO:
+        require(budget is None, "train", "--budget", "left out without --recipe auto", budget)
+    require(
+        recipe != AUTO or processes == 1,
+        "train",
+        "--processes",
+        "1 with --recipe auto; graphcl tune chooses, then train its recipe in several",
+        processes,
+    )
 
 
 def _load(name: str, tables: TableOptions) -> tuple[AnyGraph, Origin]:
@@ -210,9 +238,10 @@ def _epoch_log(kind: str | None, unfinished: Path) -> Iterator[Callable[[EpochMe
 
 def _text(result: TrainingResult, out: Path) -> str:
     probe = f"probe: {probe_text(result.probe)}" if result.probe else ""
+    picked = f"recipe: {result.choice['reason']}\n" if result.choice else ""
     note = f"\nnote: {result.note}" if result.note else ""
     return (
-        f"{probe + note if probe else f'no probe: {result.probe_skipped}'}\n"
+        f"{picked}{probe + note if probe else f'no probe: {result.probe_skipped}'}\n"
         f"run: {out}  ({result.epochs} epochs in {result.train_seconds:.1f} s, "
         f"peak memory {result.peak_memory_bytes / 2**30:.2f} GiB)"
     )

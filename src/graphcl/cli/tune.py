@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from graphcl.choosing.search import BUDGET, Trial
 from graphcl.cli._shared.graphs import load_graph
 from graphcl.cli._shared.interrupts import continues
 from graphcl.cli._shared.options import (
@@ -20,6 +21,7 @@ from graphcl.cli._shared.options import (
 from graphcl.cli._shared.progress import ProbeStepsOption
 from graphcl.devices import resolve_device
 from graphcl.errors import RunError
+from graphcl.estimator.choice import trial_text
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.recipes import load_recipe, recipe_for
 from graphcl.training.progress import duration
@@ -27,6 +29,9 @@ from graphcl.trials import rows
 from graphcl.tuning.objective import build_objective
 from graphcl.tuning.search import RECIPE, SEARCHED, TRIALS, Search, recipe_of
 from graphcl.tuning.search import tune as run_search
+from graphcl.tuning.unlabelled import NAME, UnlabelledSearch, tune_unlabelled
+
+TRIALS_WITH_LABELS = 50
 
 
 def tune(
@@ -34,7 +39,12 @@ def tune(
         str,
         typer.Argument(help="A dataset (cora, …), a store (graphcl build makes one) or an .npz."),
     ],
-    trials: Annotated[int, typer.Option(min=1, help="Trials in total, with earlier ones.")] = 50,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Trials in total, with earlier ones. (default: 50; without labels 10)"
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder for trials. (default: tuning/NAME)")
     ] = None,
@@ -44,7 +54,7 @@ def tune(
     ] = None,
     settings: SetOption = [],  # noqa: B006 (typer copies it)
     unsupervised: Annotated[
-        bool, typer.Option("--unsupervised", help="Use no labels; score the stability of clusters.")
+        bool, typer.Option("--unsupervised", help="Use no labels, even if there are any.")
     ] = False,
     prune: Annotated[bool, typer.Option(help="End trials that fall behind early.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of the trials and trainings.")] = 0,
@@ -52,15 +62,18 @@ def tune(
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Search the paper's ranges for good hyperparameters and write a recipe.
+    """Search for good hyperparameters and write a recipe.
 
-    Optuna proposes perturbation, temperature, weight decay and feature scaling. Each training is
-    scored at each of the paper's epoch counts. A key that --set changes is not searched.
+    With labels, Optuna proposes perturbation, temperature, weight decay and feature scaling in the
+    paper's ranges. Each training is scored at each of the paper's epoch counts, by the probe's
+    validation accuracy, averaged over the given and redrawn splits of training and validation
+    nodes. Test labels are never read.
 
-    The score is the probe's validation accuracy, averaged over the given and redrawn splits of
-    training and validation nodes. Without labels, or with --unsupervised, it is the agreement
-    (adjusted Rand index) between clusters of the embeddings of two damaged versions of the graph.
-    Test labels are never read.
+    Without labels, or with --unsupervised, recipes that were good on many graphs are trained, and
+    one is picked by how well its embeddings survive damage to the graph and by what they tell of
+    it. graphcl train --recipe auto does the same and trains the pick.
+
+    A key that --set changes is not searched.
 
     Trials are stored in OUT/trials.jsonl, and the same command continues from them.
 
@@ -68,7 +81,7 @@ def tune(
 
         graphcl tune cora --trials 30
 
-        graphcl tune mine.npz --unsupervised --set epochs=50 --out tuning/mine
+        graphcl tune mine.npz --unsupervised --trials 10 --out tuning/mine
 
         graphcl train cora --recipe tuning/cora/recipe.toml
     """
@@ -79,18 +92,24 @@ def tune(
     folder = out if out is not None else Path("tuning") / loaded.name
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder}: is a file; --out must name a folder")
+    base = load_recipe(chosen).with_values(**changed)
+    found = len(rows.read(folder / TRIALS))
+    if loaded.y is None or unsupervised:
+        wanted = UnlabelledSearch(loaded, base, tuple(changed), folder, seed, where)
+        _without_labels(wanted, found, trials or BUDGET, as_json=as_json)
+        return
+    trials = trials or TRIALS_WITH_LABELS
     search = Search(
         objective=build_objective(
-            loaded, unsupervised=unsupervised, seed=seed, device=where, probe_steps=probe_steps
+            loaded, unsupervised=False, seed=seed, device=where, probe_steps=probe_steps
         ),
-        base=load_recipe(chosen).with_values(**changed),
+        base=base,
         fixed=tuple(key for key in SEARCHED if key in changed),
         folder=folder,
         seed=seed,
         device=where,
         prune=prune,
     )
-    found = len(rows.read(folder / TRIALS))
     print(f"{loaded!r}; {search.objective.name}; {found} of {trials} trials found", file=sys.stderr)
     with continues("tune", "trials", folder / TRIALS):
         best = run_search(search, trials, on_trial=_report(found, trials))
@@ -100,6 +119,24 @@ def tune(
     searched = ", ".join(f"{key} = {getattr(result, key)}" for key in SEARCHED)
     text = f"{name} {score:.4f} in trial {number + 1}: {searched}\nrecipe: {path}"
     print_result(about | {"recipe": vars(result), "out": str(path)}, text, as_json=as_json)
+
+
+def _without_labels(wanted: UnlabelledSearch, found: int, trials: int, *, as_json: bool) -> None:
+    print(f"{wanted.graph!r}; {NAME}; {found} of {trials} trials found", file=sys.stderr)
+
+    def show(number: int, trial: Trial) -> None:
+        print(trial_text(trial, number, trials), file=sys.stderr, flush=True)
+
+    with continues("tune", "trials", wanted.folder / TRIALS):
+        choice, recipe = tune_unlabelled(wanted, trials, on_trial=show)
+    path = wanted.folder / RECIPE
+    values = choice.trials[choice.picked].values
+    changed = ", ".join(f"{key} = {value}" for key, value in values.items()) or "as the base"
+    print_result(
+        {"objective": NAME, **choice.to_json(), "recipe": vars(recipe), "out": str(path)},
+        f"picked {choice.reason}\n{changed}\nrecipe: {path}",
+        as_json=as_json,
+    )
 
 
 def _report(found: int, trials: int) -> Callable[[int, Any, Any], None]:

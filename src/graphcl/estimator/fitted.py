@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import torch
 
+from graphcl.choosing.search import Choice
 from graphcl.errors import RunError
 from graphcl.estimator.health import Health
 from graphcl.estimator.parts import Parts
@@ -34,6 +35,7 @@ class Fitted:
         scaling: how features are scaled: the recipe's word, or what ``auto`` found.
         mode: whether the (first) graph was trained whole or sampled, and why; None after `load`.
         health: how the training went; None after `load` and after an interrupt.
+        choice: what was tried and picked; None unless the recipe was ``auto``, and after `load`.
     """
 
     parts: Parts
@@ -45,6 +47,7 @@ class Fitted:
     seconds: float = 0.0
     mode: Mode | None = None
     health: Health | None = None
+    choice: Choice | None = None
 
     def write(self, folder: Path, origin: runs.Origin) -> None:
         """Writes configuration, weights and metrics into a folder that is not yet a run."""
@@ -58,6 +61,8 @@ class Fitted:
         runs.write_weights(folder / runs.MODEL, self.encoder.state_dict())
         if isinstance(self.scaling, ColumnScaling):
             runs.write_weights(folder / runs.SCALING, self.scaling.tensors())
+        if self.choice is not None:
+            runs.write_choice(folder, self.choice.to_json())
         lines = [json.dumps(asdict(metrics), allow_nan=False) for metrics in self.history]
         (folder / runs.METRICS).write_text("".join(f"{line}\n" for line in lines))
 
@@ -91,6 +96,22 @@ class Fitted:
         return cls(parts, encoder, num_features, seed, history, scaling, seconds)
 
 
+# The estimator's attributes that end in an underscore.
+FITTED: dict[str, Callable[[Fitted], Any]] = {
+    "recipe_": lambda fitted: fitted.parts.recipe,
+    "encoder_": lambda fitted: fitted.encoder,
+    "num_features_": lambda fitted: fitted.num_features,
+    "n_features_in_": lambda fitted: fitted.num_features,
+    "history_": lambda fitted: fitted.history,
+    "scaling_": lambda fitted: fitted.scaling,
+    "mode_": lambda fitted: fitted.mode,
+    "seconds_": lambda fitted: fitted.seconds,
+    "seed_": lambda fitted: fitted.seed,
+    "health_": lambda fitted: fitted.health,
+    "choice_": lambda fitted: fitted.choice,
+}
+
+
 def _read_scaling(folder: Path, feature_scaling: str, num_features: int) -> Scaling:
     if feature_scaling != "auto":
         return feature_scaling
@@ -122,18 +143,3 @@ def _require_sizes(parts: Parts, num_features: int, folder: Path) -> None:
     if not fits:
         wrong = f"num_features = {num_features} and dim = {parts.recipe.dim}"
         raise RunError(f"{folder / runs.CONFIG}: {wrong} do not fit {runs.MODEL}")
-
-
-# What `fit` has found, by the names that scikit-learn gives it.
-ATTRIBUTES: dict[str, Callable[[Fitted], Any]] = {
-    "recipe_": lambda fitted: fitted.parts.recipe,
-    "encoder_": lambda fitted: fitted.encoder,
-    "num_features_": lambda fitted: fitted.num_features,
-    "n_features_in_": lambda fitted: fitted.num_features,
-    "history_": lambda fitted: fitted.history,
-    "scaling_": lambda fitted: fitted.scaling,
-    "mode_": lambda fitted: fitted.mode,
-    "seconds_": lambda fitted: fitted.seconds,
-    "seed_": lambda fitted: fitted.seed,
-    "health_": lambda fitted: fitted.health,
-}

@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self, overload
@@ -13,16 +14,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from graphcl.choosing.search import BUDGET, Choice
 from graphcl.devices import resolve_device
 from graphcl.distributed import current_share
 from graphcl.embedding import embed, embed_graph
 from graphcl.encoders import EncoderFactory, LayeredEncoder
 from graphcl.errors import GraphCLError, GraphError, RunError, TrainingWarning, require
 from graphcl.estimator.calibration import calibrate
-from graphcl.estimator.fitted import ATTRIBUTES, Fitted, say_clipped
+from graphcl.estimator.choice import AUTO, choose_recipe
+from graphcl.estimator.fitted import Fitted, say_clipped
 from graphcl.estimator.health import Health, check_health
 from graphcl.estimator.parts import Parts
-from graphcl.estimator.transformer import SklearnTransformer, as_table
+from graphcl.estimator.saving import Saved
+from graphcl.estimator.transformer import as_table
 from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import ColumnScaling, Scaling
@@ -30,8 +34,6 @@ from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import Loss
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.recipes.recipe import recipe_keys
-from graphcl.runs import files as runs
-from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.training import Checkpoints, EpochMetrics, train
 from graphcl.training.loop import TrainingState
 from graphcl.training.modes import Mode
@@ -43,11 +45,12 @@ Several = GraphCollection | list[Any] | tuple[Any, ...]
 LAYERWISE_NODES = 50_000  # above, inference goes layer by layer in blocks of rows
 
 
-class GraphCL(SklearnTransformer):
+class GraphCL(Saved):
     """Learns node embeddings of an attributed graph, or of several, without labels.
 
     Args:
-        recipe: a shipped recipe's name, a path to a `.toml`, or a `Recipe`.
+        recipe: a shipped recipe's name, a path to a `.toml`, or a `Recipe`; or ``auto``, which
+            tries several and picks one without labels (`graphcl.choosing`).
         encoder: overrides the recipe's key of that name, as do all the keywords that follow;
             None leaves the recipe's value. See `graphcl.recipes.Recipe` for their meaning. It may
             be an object: a factory or class as `graphcl.encoders.EncoderFactory` describes, or a
@@ -73,6 +76,7 @@ class GraphCL(SklearnTransformer):
         fan_out: as above.
         sample_with_replacement: as above.
         inductive: as above.
+        budget: of ``auto``: how many trainings it may take, the last of them with the pick.
         seed: decides weights, batches and views; on a CPU it decides every bit of the result.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         verbose: show progress on stderr.
@@ -90,6 +94,7 @@ class GraphCL(SklearnTransformer):
         seed_: the seed that it was trained with.
         health_: how the training went: a `graphcl.estimator.health.Health`, with the signs that it
             failed, if there are any.
+        choice_: of ``auto``: what was tried, what it showed, and what was picked.
     """
 
     recipe_: Recipe
@@ -101,6 +106,7 @@ class GraphCL(SklearnTransformer):
     seconds_: float
     seed_: int
     health_: Health
+    choice_: Choice
 
     def __init__(
         self,
@@ -128,6 +134,7 @@ class GraphCL(SklearnTransformer):
         fan_out: int | None = None,
         sample_with_replacement: bool | None = None,
         inductive: bool | None = None,
+        budget: int = BUDGET,
         seed: int = 0,
         device: str = "auto",
         verbose: bool = False,
@@ -156,6 +163,7 @@ class GraphCL(SklearnTransformer):
         self.fan_out = fan_out
         self.sample_with_replacement = sample_with_replacement
         self.inductive = inductive
+        self.budget = budget
         self.seed = seed
         self.device = device
         self.verbose = verbose
@@ -163,6 +171,8 @@ class GraphCL(SklearnTransformer):
 
     def complete_recipe(self, begun: Mapping[str, Any] | None = None) -> Recipe:
         """Returns the recipe with this estimator's keywords laid over it.
+
+        For ``auto`` that is what all trials have in common.
 
         Args:
             begun: the recipe of a training to go on with. It stands for `default`, which may have
@@ -174,10 +184,10 @@ class GraphCL(SklearnTransformer):
         given = {key: getattr(self, key) for key in recipe_keys()}
         own = {key: given.pop(key) for key in ("encoder", "perturbation", "loss")}
         changed = {key: value for key, value in given.items() if value is not None}
-        base = load_recipe(self.recipe)
+        base = load_recipe("default" if self.recipe == AUTO else self.recipe)
         if begun is not None and self.recipe == "default":
             base = Recipe.from_mapping(begun, where="the training that was begun")
-        return Parts.of(base.with_values(**changed), **own)
+        return Parts.of(base, changed, **own)
 
     def fit(
         self,
@@ -217,6 +227,10 @@ class GraphCL(SklearnTransformer):
         require(known, "GraphCL", "checkpoints", "a folder or a Checkpoints", checkpoints)
         begun = checkpoints.begun(recipe_keys()) if checkpoints and resume else None
         parts, device, seed = self._parts(begun), resolve_device(self.device), int(seed)
+        choice: Choice | None = None
+        if self.recipe == AUTO:
+            choice, chosen = choose_recipe(self, parts.recipe, given, checkpoints, resume=resume)
+            parts = replace(parts, recipe=chosen)
         recipe = parts.recipe
         trained = {**recipe.identity(), "seed": seed, "graph": fingerprint(graphs)}
         saved = checkpoints.latest(trained) if checkpoints and resume else None
@@ -239,6 +253,7 @@ class GraphCL(SklearnTransformer):
         shown = progress(epochs) if speaks else nullcontext(lambda _: None)
         before = self._fitted
         fitted = Fitted(parts, encoder, given.num_features, seed, [], scaling, mode=mode)
+        fitted.choice = choice
         with shown as show:
 
             def begin(state: TrainingState) -> None:
@@ -342,67 +357,3 @@ class GraphCL(SklearnTransformer):
         """Trains on `graph` and returns the embeddings of its nodes, as `transform` does."""
         given = as_graphs(graph)
         return self.fit(given, y).transform(given)
-
-    def __getattr__(self, name: str) -> Any:
-        """Returns what `fit` has found: the attributes that end in an underscore."""
-        found = ATTRIBUTES.get(name)
-        if found is None or self._fitted is None or found(self._fitted) is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return found(self._fitted)
-
-    def save(self, path: str | Path, *, graph: Any = None, overwrite: bool = False) -> None:
-        """Writes a run directory that `load` reads back; it appears whole or not at all.
-
-        Args:
-            path: the directory.
-            graph: a graph, or several. Its embeddings and the names of its nodes are kept in the
-                run, as `graphcl train` does, for `graphcl report` and `graphcl neighbors`.
-            overwrite: replace a run that is there. Anything else that is there is never touched.
-        """
-        self._require_fitted("save")
-        given = None if graph is None else as_graphs(graph)
-        z: Any = None if given is None else self.transform(given)
-        with runs.new_run(Path(path), overwrite=overwrite) as folder:
-            self.write_to(folder, runs.Origin())
-            if given is not None:
-                np.save(folder / runs.EMBEDDINGS, np.concatenate(z) if isinstance(z, list) else z)
-                write_nodes(folder, describe_nodes(given))
-
-    def write_to(self, folder: Path, origin: runs.Origin) -> None:
-        """Writes configuration, weights and metrics into an existing folder."""
-        self._require_fitted("save").write(folder, origin)
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        *,
-        device: str = "auto",
-        encoder: EncoderFactory | torch.nn.Module | None = None,
-        perturbation: Perturbation | None = None,
-        loss: Loss | None = None,
-    ) -> Self:
-        """Returns the fitted estimator of a run directory.
-
-        A run never says what code to execute. Where its encoder is of the caller's own, pass the
-        same class or module here, or register it first. Its own perturbation and loss are needed
-        to train again, not to embed.
-
-        Args:
-            path: the run.
-            device: as for the estimator.
-            encoder: what the run was trained with, where that was an object.
-            perturbation: likewise.
-            loss: likewise.
-
-        Raises:
-            RunError: the directory is missing, or a file in it is damaged.
-            ParameterError: the run's encoder is not registered, or another one was passed.
-        """
-        fitted = Fitted.read(
-            Path(path), own_encoder=encoder, own_perturbation=perturbation, own_loss=loss
-        )
-        own: Any = {"encoder": encoder, "perturbation": perturbation, "loss": loss}
-        model = cls(fitted.parts.recipe, seed=fitted.seed, device=device, **own)
-        model._fitted = fitted
-        return model

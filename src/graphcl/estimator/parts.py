@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -54,12 +54,20 @@ class Parts:
     own_loss: Loss | None = None
 
     @classmethod
-    def of(cls, recipe: Recipe, *, encoder: Any, perturbation: Any, loss: Any) -> Self:
-        """Lays parts over a recipe: each a name, an object, or None for the recipe's own."""
+    def of(
+        cls,
+        recipe: Recipe,
+        changed: Mapping[str, Any] | None = None,
+        *,
+        encoder: Any,
+        perturbation: Any,
+        loss: Any,
+    ) -> Self:
+        """Lays values and parts over a recipe: each a name, an object, or None for its own."""
         given = ((ENCODERS, encoder), (PERTURBATIONS, perturbation), (LOSSES, loss))
         names = {known.kind: known.name_of(part) for known, part in given if part is not None}
         objects = (part if not isinstance(part, str) else None for _, part in given)
-        return cls(recipe.with_values(**names), *objects)
+        return cls(recipe.with_values(**changed or {}, **names), *objects)
 
     def new_encoder(self, num_features: int, *, seed: int) -> nn.Module:
         """Returns the encoder on the CPU: fresh weights, or a copy of the caller's module."""

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import GraphCLError, require
-from graphcl.estimator.fitted import Fitted
+from graphcl.estimator.fitted import FITTED, Fitted
 from graphcl.graphs.graph import Graph
 
 
@@ -60,6 +60,13 @@ class SklearnTransformer(BaseEstimator):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         """Says whether `fit` was called, for scikit-learn's `check_is_fitted`."""
         return self._fitted is not None
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns what `fit` has found: the attributes that end in an underscore."""
+        found = FITTED.get(name)
+        if found is None or self._fitted is None or found(self._fitted) is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return found(self._fitted)
 
     def _require_fitted(self, verb: str) -> Fitted:
         if self._fitted is None:

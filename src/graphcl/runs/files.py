@@ -1,7 +1,8 @@
 """Run directories: written whole or not at all, read with suspicion.
 
 A run holds `config.toml`, `model.safetensors` and `metrics.jsonl`, and `scaling.safetensors` if its
-features are scaled by statistics of the training rows; the command line adds
+features are scaled by statistics of the training rows, and `choice.json` if its recipe was chosen
+among several (recipe ``auto``); the command line adds
 `embeddings.npy`, `result.json` and `nodes.npz` (see `graphcl.runs.nodes`). A baseline's run holds
 `config.toml`, `result.json`, `nodes.npz` and its output: `embeddings.npy`, or `predictions.npy` if
 the baseline is supervised. What a training keeps before it is complete is in
@@ -33,6 +34,7 @@ CONFIG, MODEL, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
 SCALING = "scaling.safetensors"  # where `feature_scaling` is ``auto``
 METRICS_BYTES = 1 << 28  # a million epochs
 EMBEDDINGS, PREDICTIONS, RESULT = "embeddings.npy", "predictions.npy", "result.json"
+CHOICE = "choice.json"  # where the recipe was ``auto``
 CURVES = "tensorboard"
 
 
@@ -131,6 +133,25 @@ def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     """Writes weights as safetensors, by rename."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     write_whole(path, safetensors.torch.save(tensors))
+
+
+def write_choice(folder: Path, choice: Mapping[str, Any]) -> None:
+    """Writes what was tried before the recipe was chosen, and why it was picked."""
+    write_whole(folder / CHOICE, json.dumps(choice, indent=2, allow_nan=False) + "\n")
+
+
+def read_choice(run: Path) -> dict[str, Any]:
+    """Returns what `write_choice` wrote; empty where the recipe was not chosen by ``auto``."""
+    path = run / CHOICE
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(read_text(path, RunError))
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path}: damaged ({error})") from None
+    if not isinstance(found, dict):
+        raise RunError(f"{path}: does not hold a JSON object")
+    return found
 
 
 def read_config(run: Path, *, baselines: bool = False) -> RunConfig:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -55,9 +55,9 @@ class Result:
     warnings: Sequence[Mapping[str, str]] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the result as JSON has it; an empty note or scaling is left out."""
+        """Returns the result as JSON has it; an empty note, scaling or choice is left out."""
         values = asdict(self)
-        unsaid = ("note", "scaling")
+        unsaid = ("note", "scaling", "choice")
         return {key: value for key, value in values.items() if key not in unsaid or value}
 
     def write(self, folder: Path) -> None:
@@ -70,7 +70,8 @@ class Result:
 class TrainingResult(Result):
     """The result of GraphCL; `loss` and `mi_bound` are those of the last epoch.
 
-    `scaling` says what ``feature_scaling = "auto"`` did; it is empty for other values.
+    `scaling` says what ``feature_scaling = "auto"`` did; it is empty for other values. `choice`
+    says which of how many trials the recipe ``auto`` picked, and why; it is empty for others.
     """
 
     probe: Scores | None
@@ -81,6 +82,7 @@ class TrainingResult(Result):
     mi_bound: float | None
     recipe_hash: str
     scaling: str = ""
+    choice: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

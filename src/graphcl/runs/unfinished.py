@@ -1,7 +1,7 @@
 """The unfinished run: `RUN.partial`, beside the run that it will become.
 
-While a run is trained, its checkpoints and TensorBoard's curves lie there, and the finished run is
-put together there. One process holds it at a time.
+While a run is trained, its checkpoints, TensorBoard's curves and the trials of the recipe ``auto``
+lie there, and the finished run is put together there. One process holds it at a time.
 """
 
 import fcntl
@@ -14,6 +14,7 @@ from graphcl.errors import RunError
 from graphcl.runs.files import CURVES
 
 LOCK = ".lock"
+CHOOSING = "choosing"  # trials of the recipe ``auto``, and the one under way
 
 
 def partial_folder(path: Path) -> Path:
@@ -49,7 +50,7 @@ def unfinished_run(path: Path, *, overwrite: bool = False, resume: bool = False)
         except OSError:
             raise RunError(f"{folder}: another process is training this run") from None
         for entry in _own_entries(folder, path):
-            kept = entry.name.startswith("checkpoint-") or entry.name == CURVES
+            kept = entry.name.startswith("checkpoint-") or entry.name in (CURVES, CHOOSING)
             if entry.name != LOCK and not (resume and kept):
                 shutil.rmtree(entry, ignore_errors=True)  # of a process that died while writing
         try:
@@ -70,7 +71,7 @@ def _own_entries(folder: Path, path: Path) -> list[Path]:
     return [
         entry
         for entry in folder.iterdir()
-        if entry.name.startswith(named) or entry.name in (LOCK, CURVES)
+        if entry.name.startswith(named) or entry.name in (LOCK, CURVES, CHOOSING)
     ]
 
 
@@ -87,4 +88,4 @@ def _tidy(folder: Path, path: Path) -> None:
 
 def _is_idle(folder: Path) -> bool:
     """Says whether nothing in an unfinished run is worth keeping."""
-    return not any(folder.glob("checkpoint-*"))
+    return not (any(folder.glob("checkpoint-*")) or (folder / CHOOSING).exists())

@@ -29,7 +29,7 @@ EPOCHS = (20, 50, 100, 150, 200)
 CHOICES: dict[str, tuple[Any, ...]] = {
     "temperature": (0.1, 0.5, 0.8, 1.0),
     "weight_decay": (0.0, 0.0001, 0.001, 0.01, 0.05, 0.1, 0.15),
-    "feature_scaling": ("none", "row"),
+    "feature_scaling": ("none", "row", "auto"),
 }
 RANGES = {"edge_drop": (0.05, 0.75), "feature_drop": (0.2, 0.8)}
 STEP = 0.01

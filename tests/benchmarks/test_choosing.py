@@ -1,0 +1,116 @@
+import sys
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from benchmarks import choosing
+from graphcl.choosing.portfolio import load_portfolio
+from graphcl.recipes import load_recipe
+from graphcl.trials import rows
+from tests.conftest import random_graph
+
+ROWS = rows.read(choosing.RESULTS)
+
+
+def call(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["choosing", *map(str, arguments)])
+    choosing.main()
+
+
+def row(graph, trial, score, **other):
+    plain = {"seed": 0, "signs": [], "own": 0.0, "around": 0.0}
+    return {"graph": graph, "trial": trial, "score": score, **plain, **other}
+
+
+def test_trainings_then_criteria_and_nothing_twice(tmp_path, monkeypatch):
+    graph = random_graph(num_nodes=80)
+    (tmp_path / "graphs").mkdir()
+    np.savez(tmp_path / "graphs/mine.npz", edge_index=graph.edge_index(), x=graph.x, y=graph.y)
+    monkeypatch.setenv("GRAPHCL_DATA", str(tmp_path))
+    out, kept, judged = tmp_path / "rows.jsonl", tmp_path / "kept", tmp_path / "judged.jsonl"
+    train = ["train", "--out", out, "--kept", kept, "--steps", "3", "--device", "cpu"]
+    train += ["--trials", "default", "residual-1", "--set", "dim=8", "batch_nodes=30"]
+    criteria = ["criteria", "--rows", out, "--kept", kept, "--out", judged]
+    call(monkeypatch, *train)
+    call(monkeypatch, *criteria)
+    first, second = found = rows.read(judged)
+    assert [one["trial"] for one in found] == ["default", "residual-1"]
+    assert second["settings"]["encoder"] == "residual"
+    assert second["settings"]["epochs"] == 1  # of three steps
+    assert np.load(kept / "mine/default-0.npy").shape == (4, 80, 8)
+    assert first["consensus"] == second["consensus"]  # there are but two
+    for name in ("own", "around", "lidar", "links", "view_cka", "position", "stability"):
+        assert np.isfinite(first[name])
+    for merits in choosing.CRITERIA.values():
+        merits(found, {"default": 0.1})  # every criterion finds its columns
+    before = judged.read_bytes()
+    call(monkeypatch, *train)
+    call(monkeypatch, *criteria)
+    assert judged.read_bytes() == before
+    assert len(rows.read(out)) == 2
+
+
+def test_regret_is_the_distance_to_the_best_trial_and_priors_leave_the_family_out():
+    found = [
+        row("wisconsin", "former", 0.5, own=0.1),
+        row("wisconsin", "residual", 0.7, own=0.3),
+        row("wisconsin", "gcn", 0.9, own=0.2),
+        row("chameleon_filtered", "former", 0.4),  # the same family
+        row("chameleon_filtered", "residual", 0.4),
+        row("chameleon_filtered", "gcn", 1.0),
+        row("nba", "former", 0.8, own=0.9, signs=["collapse"]),
+        row("nba", "residual", 0.7, own=0.1),
+        row("nba", "gcn", 0.6, own=0.2),
+    ]
+    groups = choosing.grouped(found)
+    line = choosing._line("own", groups, choosing.CRITERIA["own features told"])
+    # wisconsin: residual is picked; chameleon: the first; nba: gcn, for default has collapsed.
+    assert line["regret"] == pytest.approx(fmean([0.2, 0.6, 0.2]))
+    assert line["below"] == 1
+    assert line["collapsed"] == 0
+    line = choosing._line(
+        "prior", groups, choosing.CRITERIA["prior alone: the best on the other families"]
+    )
+    # The web's prior is nba's: former; nba's is the web's: gcn.
+    always = choosing._line(
+        "always the former", groups, choosing.CRITERIA["always the former `default`"]
+    )
+    assert always["regret"] == pytest.approx(fmean([0.4, 0.6, 0.0]))  # whatever became of it
+    assert always["collapsed"] == 1
+    assert line["regret"] == pytest.approx(fmean([0.4, 0.6, 0.2]))
+
+
+def test_the_portfolio_begins_with_the_best_and_adds_what_it_lacks():
+    found = [
+        row("a", "default", 0.9),
+        row("a", "residual", 0.8),
+        row("a", "gcn", 0.1),
+        row("b", "default", 0.5),
+        row("b", "residual", 0.5),
+        row("b", "gcn", 0.7),
+    ]
+    groups = list(choosing.grouped(found).values())
+    assert choosing.priors(groups)["default"] == pytest.approx((0.3 - 0.2 / 3) / 2)
+    assert choosing.portfolio_order(groups) == ["default", "gcn", "residual"]
+
+
+def test_every_trial_is_a_recipe():
+    for values in choosing.TRIALS.values():
+        load_recipe("default").with_values(**values)
+
+
+def test_the_page_and_the_portfolio_are_those_of_the_rows():
+    page = choosing.PAGE.read_text()
+    assert choosing.table(ROWS) in page, "python -m benchmarks.choosing table --write"
+    assert choosing.TABLE.read_text() == choosing.portfolio_text(ROWS)
+    order = choosing.portfolio_order(list(choosing.grouped(ROWS).values()))
+    assert [one.name for one in load_portfolio()] == ["default", *order]
+
+
+def test_the_choice_keeps_what_it_promises():
+    lines = {str(line["criterion"]): line for line in choosing.judge(ROWS)}
+    default, search = lines["always the former `default`"], list(lines.values())[-1]
+    assert search["regret"] <= 0.5 * default["regret"]
+    assert search["below"] <= search["graphs"] / 5
+    assert search["collapsed"] == 0
