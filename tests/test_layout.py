@@ -23,6 +23,7 @@ ELSEWHERE = {
     "encoders/paper.py": "encoders/test_encoders.py",
     "encoders/pyg.py": "encoders/test_encoders.py",
     "estimator/fitted.py": "estimator/test_model.py",
+    "estimator/saving.py": "estimator/test_model.py",
     "estimator/transformer.py": "estimator/test_sklearn.py",
     "files/user.py": "test_answers.py",
     "runs/results.py": "test_training_run.py",

@@ -18,7 +18,9 @@ from tests.cli.conftest import said
 
 LONG = ["--set", "epochs=1000000", "--set", "dim=8"]
 QUICK = ["--set", "epochs=3", "--set", "dim=8"]
-FILES = sorted([runs.CONFIG, runs.MODEL, runs.METRICS, runs.EMBEDDINGS, runs.RESULT, "nodes.npz"])
+FILES = sorted(
+    [runs.CONFIG, runs.MODEL, runs.SCALING, runs.METRICS, runs.EMBEDDINGS, runs.RESULT, "nodes.npz"]
+)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ each case, hashes by machine and a few rounded numbers that every machine must r
 
 import argparse
 import hashlib
+import inspect
 import json
 import os
 import platform
@@ -32,6 +33,18 @@ OUTCOMES = Path(__file__).with_name("outcomes.json")
 RECIPES = ("citeseer", "cora", "default", "ppi", "ppi-wide", "pubmed", "reddit")
 ENCODERS = ("mean", "residual", "gcn", "sage", "gat", "gin")
 SHORT = {"dim": 16, "epochs": 3}
+# What `default` was in version 0.1.0; cases without a recipe keep these values, of which an earlier
+# version of the package may not know all.
+FORMER = {
+    "encoder": "mean",
+    "normalisation": "none",
+    "side_by_side": False,
+    "own_features": 0.0,
+    "batch_nodes": 4096,
+    "feature_scaling": "row",
+}
+KNOWN = inspect.signature(graphcl.GraphCL).parameters
+PLAIN = {key: value for key, value in FORMER.items() if key in KNOWN}
 BASELINES = {
     "raw": {},
     "propagation": {},
@@ -104,7 +117,8 @@ def graph(kind: str = "dense", seed: int = 0, **sizes: int) -> graphcl.Graph:
 
 def trained(data: object, **settings: object) -> np.ndarray:
     """Returns the embeddings after a short training."""
-    model = graphcl.GraphCL(seed=1, device="cpu", **{**SHORT, **settings})
+    plain = {} if "recipe" in settings else PLAIN
+    model = graphcl.GraphCL(seed=1, device="cpu", **{**SHORT, **plain, **settings})
     z = model.fit_transform(data)
     return np.concatenate(z) if isinstance(z, list) else z
 
@@ -188,7 +202,8 @@ def stored(kind: str, mode: str) -> np.ndarray:
 
 def large(encoder: str, kind: str, nodes: slice | None) -> np.ndarray:
     """Returns embeddings of a graph that is too large to be encoded at once."""
-    model = graphcl.GraphCL(seed=1, device="cpu", encoder=encoder, dim=16, epochs=1)
+    settings = {**PLAIN, "encoder": encoder, "dim": 16, "epochs": 1}
+    model = graphcl.GraphCL(seed=1, device="cpu", **settings)
     model.fit(graph(kind, features=8))
     return model.transform(graph(kind, 1, nodes=50_500, features=8), nodes=nodes)
 
@@ -201,10 +216,17 @@ def baseline_cases() -> Iterator[Case]:
             f"baseline {name}",
             lambda name=name, settings=settings: by_command("--method", name, **settings),
         )
-    yield "two processes", lambda: by_command("--processes", "2", **SHORT, batch_nodes=64)
+    yield (
+        "two processes",
+        lambda: by_command("--processes", "2", **{**SHORT, **PLAIN, "batch_nodes": 64}),
+    )
     yield (
         "two processes, sampled",
-        lambda: by_command("--processes", "2", **SHORT, mode="sampled", batch_nodes=64, fan_out=3),
+        lambda: by_command(
+            "--processes",
+            "2",
+            **{**SHORT, **PLAIN, "mode": "sampled", "batch_nodes": 64, "fan_out": 3},
+        ),
     )
 
 

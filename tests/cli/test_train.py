@@ -48,6 +48,7 @@ def test_train_writes_a_run_and_prints_the_probe(folder, capsys):
     assert names == {
         "config.toml",
         "model.safetensors",
+        "scaling.safetensors",
         "metrics.jsonl",
         "embeddings.npy",
         "result.json",
@@ -121,7 +122,14 @@ def constant(folder, y):
 
 def test_a_training_that_failed_says_so_on_stderr_and_in_its_result(folder, capsys):
     constant(folder, np.random.default_rng(1).integers(0, 3, 90))
-    command = ["train", "flat.npz", "--set", "epochs=6", "--set", "dim=8", "--json"]
+    plain = ["encoder=mean", "feature_scaling=row", "side_by_side=false", "own_features=0"]
+    settings = ["epochs=6", "dim=8", "normalisation=none", *plain]
+    command = [
+        "train",
+        "flat.npz",
+        *(word for one in settings for word in ("--set", one)),
+        "--json",
+    ]
     assert run(command) == 0
     captured = capsys.readouterr()
     result = json.loads(captured.out)

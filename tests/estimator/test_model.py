@@ -50,7 +50,9 @@ def test_save_and_load(graph, recipe, tmp_path):
     assert loaded.history_ == model.history_
     assert loaded.seed == model.seed
     names = {file.name for file in (tmp_path / "run").iterdir()}
-    assert names == {"config.toml", "model.safetensors", "metrics.jsonl"}
+    files = {"config.toml", "model.safetensors", "metrics.jsonl"}
+    assert names - {"scaling.safetensors"} == files
+    assert ("scaling.safetensors" in names) == (model.recipe_.feature_scaling == "auto")
     lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
 
