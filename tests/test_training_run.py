@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks.kill import killed_and_resumed
 from graphcl.cli.main import run
@@ -78,6 +79,16 @@ def test_a_signal_saves_and_exits_130(folder, capsys):
     assert found == FILES
 
 
+@pytest.fixture
+def one_thread():
+    """As many as `start` gives a process: bits depend on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_a_choice_that_a_signal_stopped_goes_on_to_the_same_run(folder, capsys):
     auto = ["--recipe", "auto", "--budget", "3", "--set", "epochs=200", "--set", "dim=8"]
     process = start(folder, *auto)
