@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from graphcl.answers.prediction import predict
     from graphcl.datasets import load_dataset
     from graphcl.errors import GraphCLError
     from graphcl.estimator import GraphCL
@@ -24,6 +25,7 @@ _HOMES = {
     "linear_probe": "graphcl.evaluation",
     "load_dataset": "graphcl.datasets",
     "nt_xent": "graphcl.losses",
+    "predict": "graphcl.answers.prediction",
     "probe_scorer": "graphcl.trials.scoring",
     "read_tables": "graphcl.tabular.build",
 }
@@ -36,6 +38,7 @@ __all__ = [
     "linear_probe",
     "load_dataset",
     "nt_xent",
+    "predict",
     "probe_scorer",
     "read_tables",
 ]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from graphcl.answers import stored_index
+from graphcl.answers.index import stored_index
 from graphcl.cli._shared.graphs import load_run_graph
 from graphcl.cli._shared.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli._shared.tables import takes_tables

@@ -19,6 +19,7 @@ COMMANDS = {
     "compare": "Train systems on many graphs and score all alike: rows, a table and a picture.",
     "reproduce": "Reproduce the paper's tables and claims: ours, the paper's, and the difference.",
     "tune": "Search the paper's ranges for good hyperparameters and write a recipe.",
+    "predict": "Predict labels of nodes without one, with probabilities, from the labelled nodes.",
     "report": "Write one HTML file that shows a run: graph, training, map of embeddings, scores.",
     "check": "Compare every byte of a store with its checksums, and scan its structure.",
     "neighbors": "List the nodes whose embeddings are most similar to a node's, by cosine.",
