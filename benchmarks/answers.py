@@ -32,9 +32,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 import torch
+from sklearn.metrics import normalized_mutual_info_score as nmi
 
 from benchmarks.rows import append, provenance, read
+from graphcl.answers.grouping import cluster as group_nodes
+from graphcl.answers.linking import evaluate_links
 from graphcl.answers.prediction import KnownLabels, known_labels, predict_known
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
@@ -73,10 +77,10 @@ def main() -> None:
         for row in PARTS[options.what](files[name], options, done):
             row = {"what": options.what, "graph": name, **row, **provenance(device)}
             append(options.out, row)
-            print({key: row[key] for key in row if key in SHOWN}, flush=True)
+            print({key: row[key] for key in row if key in SHOWN or "nmi" in key}, flush=True)
 
 
-SHOWN = ("graph", "labels", "draw", "accuracy", "micro_f1", "calibration_error", "floor")
+SHOWN = ("graph", "labels", "draw", "accuracy", "micro_f1", "calibration_error", "floor", "scores")
 
 
 def _key(row: Any) -> tuple[Any, ...]:
@@ -163,7 +167,47 @@ def floor(probability: np.ndarray, several: bool, times: int = 20) -> float:
     return float(np.mean(found))
 
 
-PARTS: dict[str, Any] = {"predict": predict}
+def links(path: Path, options: argparse.Namespace, done: Any) -> Iterator[dict[str, Any]]:
+    """Yields one row: held-out edges, ranked by the embeddings and by simple scores."""
+    graph = read_gallery_graph(path)
+    if ("links", graph.name, None, None) in done:
+        return
+    began = time.perf_counter()
+    model = new_model(options)
+    found = evaluate_links(model, graph)
+    yield {
+        **asdict(found),
+        "edges": graph.num_edges,
+        "seconds": round(time.perf_counter() - began, 3),
+        "recipe": asdict(model.complete_recipe()),
+    }
+
+
+def cluster(path: Path, options: argparse.Namespace, done: Any) -> Iterator[dict[str, Any]]:
+    """Yields one row: NMI with the classes of groups by embeddings and by raw features."""
+    graph = read_gallery_graph(path)
+    if ("cluster", graph.name, None, None) in done or graph.y is None or graph.y.ndim == 2:
+        return  # groups exclude each other, several labels do not
+    z, labelled = embed(graph, options), graph.y >= 0
+    classes = len(np.unique(graph.y[labelled]))
+    raw = graph.x.toarray() if scipy.sparse.issparse(graph.x) else np.asarray(graph.x)
+    row: dict[str, Any] = {"classes": classes}
+    for name, rows in (("embeddings", z), ("features", raw)):
+        began = time.perf_counter()
+        for how, count in (("classes", classes), ("chosen", None)):
+            found = group_nodes(rows, count)
+            row[f"nmi_{name}_{how}"] = float(nmi(graph.y[labelled], found.assigned[labelled]))
+            row[f"groups_{name}_{how}"] = len(found)
+        row[f"seconds_{name}"] = round(time.perf_counter() - began, 3)
+    found = group_nodes(z, method="hdbscan")
+    row["nmi_embeddings_hdbscan"] = float(nmi(graph.y[labelled], found.assigned[labelled]))
+    row["groups_embeddings_hdbscan"] = len(found)
+    row["outside_hdbscan"] = float((found.assigned < 0).mean())
+    recipe = asdict(new_model(options).complete_recipe())
+    yield {**row, "recipe": recipe, "seed": 0}
+
+
+PARTS: dict[str, Any] = {"cluster": cluster, "links": links, "predict": predict}
 
 if __name__ == "__main__":
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "2"))))

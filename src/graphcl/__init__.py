@@ -4,6 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from graphcl.answers.grouping import cluster
+    from graphcl.answers.linking import evaluate_links, links
     from graphcl.answers.prediction import predict
     from graphcl.datasets import load_dataset
     from graphcl.errors import GraphCLError
@@ -22,7 +24,10 @@ _HOMES = {
     "GraphCL": "graphcl.estimator",
     "GraphCLError": "graphcl.errors",
     "GraphCollection": "graphcl.graphs.collection",
+    "cluster": "graphcl.answers.grouping",
+    "evaluate_links": "graphcl.answers.linking",
     "linear_probe": "graphcl.evaluation",
+    "links": "graphcl.answers.linking",
     "load_dataset": "graphcl.datasets",
     "nt_xent": "graphcl.losses",
     "predict": "graphcl.answers.prediction",
@@ -35,7 +40,10 @@ __all__ = [
     "GraphCL",
     "GraphCLError",
     "GraphCollection",
+    "cluster",
+    "evaluate_links",
     "linear_probe",
+    "links",
     "load_dataset",
     "nt_xent",
     "predict",

@@ -67,6 +67,7 @@ def give_answer(
     shown: list[str],
     out: Path | None,
     as_json: bool,
+    keep: bool = True,
 ) -> None:
     """Writes or prints a table with its summary, and keeps the summary in the run.
 
@@ -79,6 +80,7 @@ def give_answer(
         shown: lines printed below it if there is no file.
         out: the file.
         as_json: whether to print JSON.
+        keep: whether the run keeps the summary.
     """
     about = {"run": str(run), **summary}
     if out is not None:
@@ -89,7 +91,7 @@ def give_answer(
         text = "\n".join([text, *shown])
         if as_json:
             about["rows"] = records(columns)
-    why = keep_answer(run, kind, summary)
+    why = keep_answer(run, kind, summary) if keep else ""
     if why:
         print(f"{kind}: {why}", file=sys.stderr)
     print_result(about, text, as_json=as_json)

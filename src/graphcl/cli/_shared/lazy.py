@@ -20,6 +20,8 @@ COMMANDS = {
     "reproduce": "Reproduce the paper's tables and claims: ours, the paper's, and the difference.",
     "tune": "Search the paper's ranges for good hyperparameters and write a recipe.",
     "predict": "Predict labels of nodes without one, with probabilities, from the labelled nodes.",
+    "cluster": "Group similar nodes: k-means with the number of groups chosen, or HDBSCAN.",
+    "links": "List likely links that the graph lacks, or score given pairs of nodes.",
     "report": "Write one HTML file that shows a run: graph, training, map of embeddings, scores.",
     "check": "Compare every byte of a store with its checksums, and scan its structure.",
     "neighbors": "List the nodes whose embeddings are most similar to a node's, by cosine.",
