@@ -38,6 +38,7 @@ OTHERS = (
     ("graphcl.answers.linking", "Links"),
     ("graphcl.answers.linking", "LinkEvaluation"),
     ("graphcl.evaluation.links", "LinkScores"),
+    ("graphcl.answers.similar", "Neighbours"),
     ("graphcl.training", "EpochMetrics"),
     ("graphcl.estimator.health", "Health"),
     ("graphcl.evaluation.failure", "Sign"),

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from graphcl.answers.grouping import cluster
     from graphcl.answers.linking import evaluate_links, links
     from graphcl.answers.prediction import predict
+    from graphcl.answers.similar import neighbors
     from graphcl.datasets import load_dataset
     from graphcl.errors import GraphCLError
     from graphcl.estimator import GraphCL
@@ -29,6 +30,7 @@ _HOMES = {
     "linear_probe": "graphcl.evaluation",
     "links": "graphcl.answers.linking",
     "load_dataset": "graphcl.datasets",
+    "neighbors": "graphcl.answers.similar",
     "nt_xent": "graphcl.losses",
     "predict": "graphcl.answers.prediction",
     "probe_scorer": "graphcl.trials.scoring",
@@ -45,6 +47,7 @@ __all__ = [
     "linear_probe",
     "links",
     "load_dataset",
+    "neighbors",
     "nt_xent",
     "predict",
     "probe_scorer",
