@@ -55,6 +55,7 @@ def test_several_nodes_at_once_as_text_json_and_a_table(trained, capsys):
     rows = (trained.parents[1] / "near.csv").read_text().splitlines()
     assert rows[0] == "id,neighbor,cosine,label"
     assert len(rows) == 5
+    capsys.readouterr()
     assert "no node has the id 'node 99'" in fails(
         capsys, "neighbors", "runs/mine", "node 3", "node 99"
     )
