@@ -18,7 +18,7 @@ from graphcl.files.atomic import write_whole
 PAGE = Path(__file__).parents[1] / "docs/api.md"
 PUBLIC = ("GraphCL", "Graph", "GraphCollection", "load_dataset", "read_tables", "linear_probe")
 PUBLIC += ("predict", "cluster", "links", "evaluate_links", "neighbors", "nt_xent")
-PUBLIC += ("probe_scorer", "GraphCLError")
+PUBLIC += ("report", "probe_scorer", "GraphCLError")
 # Not public names, but the types that public functions take and return.
 OTHERS = (
     ("graphcl.recipes", "Recipe"),

@@ -44,6 +44,7 @@ ELSEWHERE = {
     "kernels/triangles.py": "graphs/test_structural.py",
     "paper/artefacts.py": "paper/studies/test_studies.py",
     "paper/plots.py": "paper/studies/test_studies.py",
+    "reporting/markup.py": "reporting/test_sections.py",
     "runs/embeddings.py": "cli/test_embed.py",
     "tabular/numbering.py": "tabular/test_tables.py",
     "tabular/options.py": "tabular/test_tables.py",
@@ -68,7 +69,7 @@ SEVERAL = {
     "test_distributed_on_gpu.py": "several processes on GPUs",
     "baselines/test_inductive_on_gpu.py": "the inductive baselines on a GPU",
     "cli/test_several_graphs.py": "the commands on a dataset of several graphs",
-    "report/test_browser.py": "the page and its script in a browser",
+    "reporting/test_browser.py": "the page and its script in a browser",
 }
 
 # Folders of tests/ that do not mirror src/graphcl.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from graphcl.graphs.collection import GraphCollection
     from graphcl.graphs.graph import Graph
     from graphcl.losses import nt_xent
+    from graphcl.reporting.writing import report
     from graphcl.tabular.build import read_tables
     from graphcl.trials.scoring import probe_scorer
 
@@ -35,6 +36,7 @@ _HOMES = {
     "predict": "graphcl.answers.prediction",
     "probe_scorer": "graphcl.trials.scoring",
     "read_tables": "graphcl.tabular.build",
+    "report": "graphcl.reporting.writing",
 }
 
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "predict",
     "probe_scorer",
     "read_tables",
+    "report",
 ]
 
 
