@@ -134,7 +134,10 @@ class Graph:
 
     @classmethod
     def from_pyg(cls, data: Any, *, name: str = "graph") -> Self:
-        """Builds a graph from a `torch_geometric.data.Data` (on any device)."""
+        """Builds a graph from a `torch_geometric.data.Data` (on any device).
+
+        A warning names what is left out, such as ``edge_attr`` or ``pos``.
+        """
         return cls.from_edge_index(name=name, **_with_features(interchange.arrays_from_pyg(data)))
 
     @classmethod
