@@ -3,6 +3,7 @@
 usage: python -m benchmarks.answers predict --out ROWS.jsonl [--graphs nba cora_ml ...] [--cache F]
        python -m benchmarks.answers links --out ROWS.jsonl [--graphs ...]
        python -m benchmarks.answers cluster --out ROWS.jsonl [--graphs ...] [--cache FOLDER]
+       python -m benchmarks.answers page [--check]
 
 `predict`: one row per graph, number of labels per class (5, 20, 100; at most half of a class) and
 draw of them: accuracy and calibration error (ECE, 10 bins) on all other labelled nodes, beside what
@@ -19,7 +20,8 @@ that the silhouette chooses, beside k-means on the raw features.
 The encoder is small and trained for a short time: the recipe `default` with the residual encoder
 and ``feature_scaling = "auto"``. ``--cache`` keeps embeddings in a folder, so that `predict` and
 `cluster` train once. Rows that are already in ROWS.jsonl are not computed again. The graphs are
-those of ``graphs/`` in the folder GRAPHCL_DATA names.
+those of ``graphs/`` in the folder GRAPHCL_DATA names. `page` writes the tables in docs/answers.md
+from the committed rows.
 """
 
 import argparse
@@ -45,6 +47,7 @@ from graphcl.devices import resolve_device
 from graphcl.errors import TrainingWarning
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.calibration import calibration_error
+from graphcl.files.atomic import write_whole
 from graphcl.graphs.graph import Graph
 
 LABELS = (5, 20, 100)  # per class
@@ -59,8 +62,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=sorted(PARTS))
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("what", choices=[*sorted(PARTS), "page"])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--check", action="store_true")
     parser.add_argument("--graphs", nargs="+", default=list(SMALL))
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--draws", type=int, default=3)
@@ -68,6 +72,14 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
+    if options.what == "page":
+        text = page(PAGE.read_text())
+        if options.check:
+            raise SystemExit(0 if text == PAGE.read_text() else f"{PAGE} is stale")
+        write_whole(PAGE, text)
+        return
+    if options.out is None:
+        parser.error("--out is required")
     warnings.simplefilter("ignore", TrainingWarning)
     device = resolve_device(options.device)
     files = graph_files(Path(os.environ.get("GRAPHCL_DATA", ".")) / "graphs")
@@ -207,6 +219,64 @@ def cluster(path: Path, options: argparse.Namespace, done: Any) -> Iterator[dict
     yield {**row, "recipe": recipe, "seed": 0}
 
 
+def page(text: str) -> str:
+    """Returns the page with its tables made anew from the committed rows."""
+    for name, table in TABLES.items():
+        made = table(read(RESULTS / f"answers_{name}.jsonl"))
+        before, start, rest = text.partition(f"<!-- rows: {name} -->\n")
+        _, end, after = rest.partition("<!-- end of rows -->")
+        text = f"{before}{start}{made}{end}{after}"
+    return text
+
+
+def _table(head: list[str], body: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *body]]
+    return "\n" + "\n".join(lines) + "\n\n"
+
+
+def _mean(rows: list[Any], name: str) -> float:
+    return float(np.mean([row[name] for row in rows]))
+
+
+def _predict_table(rows: list[Any]) -> str:
+    body = []
+    for graph in [*dict.fromkeys(row["graph"] for row in rows), "mean"]:
+        cells = []
+        for k in LABELS:
+            mine = [r for r in rows if r["labels"] == k and graph in (r["graph"], "mean")]
+            accuracy = f"{100 * _mean(mine, 'accuracy'):.1f}"
+            cells += [accuracy, f"{_mean(mine, 'calibration_error'):.3f}"]
+            cells.append(f"{_mean(mine, 'floor'):.3f}")
+        body.append([graph, *cells])
+    head = [f"{what}, {k} a class" for k in LABELS for what in ("accuracy %", "ECE", "floor")]
+    return _table(["graph", *head], body)
+
+
+def _cluster_table(rows: list[Any]) -> str:
+    names = ("nmi_embeddings_classes", "nmi_features_classes", "nmi_embeddings_chosen")
+    names += ("nmi_embeddings_hdbscan",)
+    body = [[r["graph"], str(r["classes"]), *(f"{r[name]:.3f}" for name in names)] for r in rows]
+    body.append(["mean", "", *(f"{_mean(rows, name):.3f}" for name in names)])
+    head = ["graph", "classes", "k-means, embeddings", "k-means, features"]
+    return _table([*head, "number chosen", "HDBSCAN"], body)
+
+
+def _links_table(rows: list[Any]) -> str:
+    names = ("embeddings", "common_neighbours", "adamic_adar", "features")
+    body = []
+    for row in rows:
+        found = [row["scores"][name] for name in names]
+        body.append([row["graph"], *(f"{s['roc_auc']:.3f} / {s['mrr']:.3f}" for s in found)])
+    return _table(["ROC-AUC / MRR", *(name.replace("_", " ") for name in names)], body)
+
+
+PAGE = Path(__file__).parents[1] / "docs/answers.md"
+RESULTS = Path(__file__).parent / "results"
+TABLES: dict[str, Any] = {
+    "cluster": _cluster_table,
+    "links": _links_table,
+    "predict": _predict_table,
+}
 PARTS: dict[str, Any] = {"cluster": cluster, "links": links, "predict": predict}
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ ELSEWHERE = {
     "__init__.py": "test_public.py",
     "__main__.py": "cli/test_main.py",
     "devices.py": "cli/test_main.py",
+    "evaluation/__init__.py": "cli/test_neighbors.py",
+    "tabular/__init__.py": "cli/test_neighbors.py",
     "cli/_shared/answers.py": "cli/test_predict.py",
     "cli/_shared/options.py": "cli/test_main.py",
     "encoders/paper.py": "encoders/test_encoders.py",
