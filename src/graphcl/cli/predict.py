@@ -163,8 +163,9 @@ def error_line(error: dict[str, Any], what: str) -> str:
     )
     if error["micro_f1"] != error["accuracy"]:
         score = f"micro-F1 {error['micro_f1']:.3f} (majority {error['majority']:.3f})"
+    word = "measured" if error["how"] == "held-out nodes" else "expected"
     return (
-        f"expected: {score}  macro-F1 {error['macro_f1']:.3f}  calibration error "
+        f"{word}: {score}  macro-F1 {error['macro_f1']:.3f}  calibration error "
         f"{error['calibration_error']:.3f}  ({error['nodes']:,} {what})"
     )
 

@@ -53,12 +53,13 @@ def predictions(about: Mapping[str, Any]) -> str:
 
 def _error(error: Mapping[str, Any], what: str, *, several: bool) -> list[tuple[str, str, str]]:
     nodes = f"{int(error['nodes']):,} {what}"
+    word = "Measured" if error.get("how") == "held-out nodes" else "Expected"
     if several:
-        score = ("Expected micro-F1", f"{float(error['micro_f1']):.3f}", nodes)
+        score = (f"{word} micro-F1", f"{float(error['micro_f1']):.3f}", nodes)
     else:
         spread = f" ± {100 * float(error['standard_error']):.1f}"
         accuracy = f"{100 * float(error['accuracy']):.1f}{spread} %"
-        score = ("Expected accuracy", accuracy, nodes)
+        score = (f"{word} accuracy", accuracy, nodes)
     majority = float(error["majority"])
     alone = f"{majority:.3f}" if several else f"{100 * majority:.1f} %"
     return [
