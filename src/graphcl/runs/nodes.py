@@ -5,6 +5,7 @@ report drawn after the graph itself is gone. Text ids lie as one run of UTF-8 by
 NumPy's own text arrays would give every id the room of the longest.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,27 +35,27 @@ class RunNodes:
         degree: neighbours per node.
         y: class numbers (−1: unlabelled), or None.
         split: per node 0 none, 1 train, 2 validation, 3 test; or None without a split.
+        class_names: names of the classes, or of the labels, by number; empty if they have none.
         labels: 0/1 ``[nodes, labels]`` where a node has several; runs of earlier versions lack it.
-        class_names: the name of each class or label, by number; empty if they have none.
     """
 
     ids: Array
     degree: Array
     y: Array | None = None
     split: Array | None = None
-    labels: Array | None = None
     class_names: tuple[str, ...] = ()
+    labels: Array | None = None
 
     def __len__(self) -> int:
         return len(self.degree)
 
     def class_name(self, number: int) -> str:
-        """Returns the name of a class, or ``class 3``."""
-        return class_name(self.class_names, number)
+        """Returns the name of a class; without names, ``class 3``."""
+        return name_of_class(number, self.class_names)
 
 
-def class_name(names: tuple[str, ...], number: int) -> str:
-    """Returns the name of class `number`; ``class 3`` where it has none."""
+def name_of_class(number: int, names: Sequence[str]) -> str:
+    """Returns the name of a class; without names, ``class 3``."""
     return names[number] if 0 <= number < len(names) else f"class {number}"
 
 
@@ -76,14 +77,14 @@ def describe_nodes(graph: "Graph | GraphCollection") -> RunNodes:
         for code, mask in enumerate((graph.train_mask, graph.val_mask, graph.test_mask), 1):
             if mask is not None:
                 split[np.asarray(mask)] = code
-    return RunNodes(ids, degree, single, split, several, graphs[0].class_names)
+    return RunNodes(ids, degree, single, split, graphs[0].class_names, several)
 
 
 def write_nodes(folder: Path, nodes: RunNodes) -> None:
     """Writes `nodes.npz` into a folder that is not yet a run."""
     arrays: dict[str, Array] = {"degree": nodes.degree.astype(np.int32), **_pack(nodes.ids)}
     if nodes.labels is not None:
-        arrays["labels"] = nodes.labels.astype(np.uint8)
+        arrays["labels"] = nodes.labels.astype(np.int8)
     if nodes.class_names:
         arrays |= _pack(np.array(nodes.class_names, dtype=object), "class")
     if nodes.y is not None:
