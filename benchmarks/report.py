@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from graphcl.evaluation.nearest import EXACT_ROWS, nearest
-from graphcl.report.contents import INDEX_DIMENSIONS
-from graphcl.report.projection import NEIGHBOURS, principal, project
+from graphcl.reporting.contents import INDEX_DIMENSIONS
+from graphcl.reporting.projection import NEIGHBOURS, principal, project
 
 
 def embeddings(nodes: int, seed: int = 0) -> np.ndarray:

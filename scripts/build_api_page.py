@@ -17,13 +17,21 @@ from graphcl.files.atomic import write_whole
 
 PAGE = Path(__file__).parents[1] / "docs/api.md"
 PUBLIC = ("GraphCL", "Graph", "GraphCollection", "load_dataset", "read_tables", "linear_probe")
-PUBLIC += ("nt_xent", "probe_scorer", "GraphCLError")
+PUBLIC += ("predict", "cluster", "links", "evaluate_links", "neighbors", "nt_xent")
+PUBLIC += ("report", "probe_scorer", "GraphCLError")
 # Not public names, but the types that public functions take and return.
 OTHERS = (
     ("graphcl.recipes", "Recipe"),
     ("graphcl.tabular.options", "TableOptions"),
     ("graphcl.evaluation", "ProbeResult"),
     ("graphcl.evaluation", "MultilabelResult"),
+    ("graphcl.answers.prediction", "Predictions"),
+    ("graphcl.evaluation.calibration", "PredictionError"),
+    ("graphcl.answers.grouping", "Groups"),
+    ("graphcl.answers.linking", "Links"),
+    ("graphcl.answers.linking", "LinkEvaluation"),
+    ("graphcl.evaluation.links", "LinkScores"),
+    ("graphcl.answers.similar", "Neighbours"),
     ("graphcl.training", "EpochMetrics"),
     ("graphcl.estimator.health", "Health"),
     ("graphcl.evaluation.failure", "Sign"),

@@ -27,6 +27,9 @@ def test_readme_commands_run(tmp_path, monkeypatch, capsys):
         "evaluate",
         "report",
         "neighbors",
+        "predict",
+        "cluster",
+        "links",
         "compare",
     }
     for program, *arguments in commands:

@@ -4,6 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from graphcl.answers.grouping import cluster
+    from graphcl.answers.linking import evaluate_links, links
+    from graphcl.answers.prediction import predict
+    from graphcl.answers.similar import neighbors
     from graphcl.datasets import load_dataset
     from graphcl.errors import GraphCLError
     from graphcl.estimator import GraphCL
@@ -11,6 +15,7 @@ if TYPE_CHECKING:
     from graphcl.graphs.collection import GraphCollection
     from graphcl.graphs.graph import Graph
     from graphcl.losses import nt_xent
+    from graphcl.reporting.writing import report
     from graphcl.tabular.build import read_tables
     from graphcl.trials.scoring import probe_scorer
 
@@ -21,11 +26,17 @@ _HOMES = {
     "GraphCL": "graphcl.estimator",
     "GraphCLError": "graphcl.errors",
     "GraphCollection": "graphcl.graphs.collection",
+    "cluster": "graphcl.answers.grouping",
+    "evaluate_links": "graphcl.answers.linking",
     "linear_probe": "graphcl.evaluation",
+    "links": "graphcl.answers.linking",
     "load_dataset": "graphcl.datasets",
+    "neighbors": "graphcl.answers.similar",
     "nt_xent": "graphcl.losses",
+    "predict": "graphcl.answers.prediction",
     "probe_scorer": "graphcl.trials.scoring",
     "read_tables": "graphcl.tabular.build",
+    "report": "graphcl.reporting.writing",
 }
 
 __all__ = [
@@ -33,11 +44,17 @@ __all__ = [
     "GraphCL",
     "GraphCLError",
     "GraphCollection",
+    "cluster",
+    "evaluate_links",
     "linear_probe",
+    "links",
     "load_dataset",
+    "neighbors",
     "nt_xent",
+    "predict",
     "probe_scorer",
     "read_tables",
+    "report",
 ]
 
 

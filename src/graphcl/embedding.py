@@ -79,7 +79,7 @@ def embed_graph(
     *,
     device: torch.device,
     feature_scaling: Scaling = "none",
-    nodes: slice | None = None,
+    nodes: slice | npt.NDArray[np.int64] | None = None,
     block_rows: int = BLOCK_ROWS,
     out: Path | None = None,
     scratch: Path | None = None,
@@ -106,7 +106,7 @@ def embed_graph(
         graph: any graph.
         device: where to compute.
         feature_scaling: as in training.
-        nodes: a range of nodes; None means all nodes.
+        nodes: a range of nodes, or their numbers in any order; None means all nodes.
         block_rows: how many rows are computed at a time.
         out: an `.npy` file for the result, which appears whole or not at all. The returned array is
             its memory map.
@@ -125,8 +125,16 @@ def embed_graph(
         x = stored_features(graph, feature_scaling=feature_scaling)
     else:
         x = feature_tensor(graph, device=device, feature_scaling=feature_scaling)
-    start, stop, step = (nodes or slice(None)).indices(graph.num_nodes)
-    require(step == 1 and start < stop, "embed_graph", "nodes", "a range of nodes", nodes)
+    order: Any = slice(None)
+    wanted: Tensor | None = None
+    if isinstance(nodes, np.ndarray):
+        require(out is None, "embed_graph", "nodes", "a range if there is an out", nodes)
+        some, order = np.unique(nodes, return_inverse=True)  # rows are computed in ascending order
+        start, stop, wanted = 0, len(some), torch.from_numpy(some).to(device)
+    else:
+        start, stop, step = (nodes or slice(None)).indices(graph.num_nodes)
+        require(step == 1 and start < stop, "embed_graph", "nodes", "a range of nodes", nodes)
+        wanted = torch.arange(start, stop, device=device) if nodes else None
     widths = [layer.outputs for layer in stated_layers(encoder, "embed_graph")]
     assert isinstance(encoder, LayeredEncoder)
     width = encoder.width
@@ -136,13 +144,14 @@ def embed_graph(
         scratch = scratch if held > IN_MEMORY * available_memory_bytes(device) else None
     options: dict[str, Any] = {
         "block_rows": block_rows,
-        "wanted": torch.arange(start, stop, device=device) if nodes else None,
+        "wanted": wanted,
         "scratch": scratch if device.type == "cpu" else None,
         "on_rows": on_rows,
     }
     if out is None or not current_share().first:
         rows = retry_smaller(lambda: _layer_by_layer(encoder, x, csr, **options))
-        return rows.float().cpu().numpy()
+        found: npt.NDArray[np.float32] = rows.float().cpu().numpy()[order]
+        return found
     with whole_file(out) as staging:
         table = np.lib.format.open_memmap(
             staging, mode="w+", dtype=np.float32, shape=(stop - start, width)

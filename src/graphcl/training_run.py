@@ -141,7 +141,7 @@ def train_run(
 
 
 def embed_rows(
-    model: GraphCL, graph: Data, *, nodes: slice | None = None, scratch: Path | None = None
+    model: GraphCL, graph: Data, *, nodes: Any = None, scratch: Path | None = None
 ) -> Rows:
     """Returns the embeddings of a graph, or of all graphs of a collection one below the other."""
     if isinstance(graph, GraphCollection):

@@ -47,3 +47,16 @@ def test_a_truncated_model_is_refused(trained, capsys):
 def test_feature_mismatch(trained, capsys):
     message = fails(capsys, "embed", "runs/mine", "cora", "--out", "z.npy")
     assert "cora: has 1433 features; the model was trained on 12" in message
+
+
+def test_nodes_by_id(trained, capsys):
+    whole = np.load(trained / "embeddings.npy")
+    assert run(["embed", "runs/mine", "--id", "node 41", "--id", "node 7", "--out", "two.csv"]) == 0
+    lines = (trained.parents[1] / "two.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["id", "node 41", "node 7"]
+    found = np.array([[float(cell) for cell in line.split(",")[1:]] for line in lines[1:]])
+    np.testing.assert_allclose(found, whole[[41, 7]], atol=1e-6)
+    capsys.readouterr()
+    command = ["embed", "runs/mine", "--out", "z.npy", "--id"]
+    assert "no node has the id 'nobody'" in fails(capsys, *command, "nobody")
+    assert "must be one of them" in fails(capsys, *command, "node 1", "--rows", "0:2")

@@ -173,3 +173,20 @@ def test_no_color_is_heeded():
     assert colour.search(coloured)
     assert not colour.search(plain)
     assert "Usage" in plain
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "coar", "--json"],
+        ["evaluate", "absent", "--json"],
+        ["train", "mine.npz", "--json", "--bogus"],
+        ["neighbors", "absent", "1", "--json"],
+    ],
+)
+def test_with_json_an_error_is_json_too(folder, capsys, arguments):
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)["error"]
+    assert told["exit_code"] == 2
+    assert told["message"] == captured.err.splitlines()[-1]

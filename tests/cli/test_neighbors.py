@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from graphcl.cli.main import run
-from tests.cli.conftest import QUICK
+from tests.cli.conftest import QUICK, call, fails
 
 
 def test_neighbors_are_those_of_brute_force_under_the_ids_that_came_in(trained, capsys):
@@ -38,3 +38,37 @@ def test_awkward_ids(folder, capsys, arrays):
         assert run(["neighbors", "runs/odd", name, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["id"] == name
     assert run(["neighbors", "runs/odd", "--", "-k"]) == 0
+
+
+def test_several_nodes_at_once_as_text_json_and_a_table(trained, capsys):
+    assert run(["neighbors", "runs/mine", "node 3", "node 9", "-k", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["id"] for one in told["nodes"]] == ["node 3", "node 9"]
+    for one in told["nodes"]:
+        assert run(["neighbors", "runs/mine", one["id"], "-k", "2", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["neighbors"] == one["neighbors"]
+    assert run(["neighbors", "runs/mine", "node 3", "node 9", "-k", "2"]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines] == ["node 3"] * 2 + ["node 9"] * 2
+    assert [line[2] for line in lines[:2]] == [n["id"] for n in told["nodes"][0]["neighbors"]]
+    assert run(["neighbors", "runs/mine", "node 3", "node 9", "-k", "2", "--out", "near.csv"]) == 0
+    rows = (trained.parents[1] / "near.csv").read_text().splitlines()
+    assert rows[0] == "id,neighbor,cosine,label"
+    assert len(rows) == 5
+    capsys.readouterr()
+    assert "no node has the id 'node 99'" in fails(
+        capsys, "neighbors", "runs/mine", "node 3", "node 99"
+    )
+
+
+def test_with_an_index_it_needs_no_torch_and_no_graph(trained, capsys):
+    assert run(["neighbors", "runs/mine", "node 3"]) == 0
+    code = (
+        "import sys\nfrom graphcl.cli.main import run\n"
+        "assert run(['neighbors', 'runs/mine', 'node 3']) == 0\n"
+        "heavy = {'torch', 'numba', 'scipy', 'sklearn', 'pandas', 'pyarrow'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = call("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == capsys.readouterr().out

@@ -17,9 +17,10 @@ from torch_geometric.data import Data
 
 import graphcl
 from graphcl import probe_scorer
-from graphcl.errors import ParameterError
+from graphcl.errors import GraphError, ParameterError
 from graphcl.estimator import GraphCL, NotFittedError
 from graphcl.graphs.graph import Graph
+from tests.conftest import random_graph
 
 # check_estimator hands out tables. OnTables makes a graph of one, a chain of its rows, so that
 # nearly all of scikit-learn's checks can be put to GraphCL. What cannot hold, and why:
@@ -125,3 +126,36 @@ def test_the_scorer_is_still_where_version_0_1_0_had_it():
     from graphcl.experiments import scoring
 
     assert scoring.probe_scorer is probe_scorer
+
+
+@pytest.mark.parametrize("encoder", ["mean", "residual", "gcn"])
+def test_some_nodes_by_number_id_or_mask_are_rows_of_all(encoder):
+    graph = random_graph(num_nodes=80)
+    ids = [f"n{n}" for n in range(80)]
+    named = Graph.from_edge_index(graph.edge_index(), graph.x, node_ids=ids)
+    model = GraphCL(encoder=encoder, dim=8, epochs=1, device="cpu").fit(named)
+    whole = model.transform(named)
+    mask = np.zeros(80, bool)
+    mask[[5, 7]] = True
+    for nodes, rows in (
+        (np.array([70, 3, 3]), [70, 3, 3]),
+        ([70, 3], [70, 3]),
+        (3, [3]),
+        (["n70", "n3"], [70, 3]),
+        ("n3", [3]),
+        (mask, [5, 7]),
+        (slice(2, 9), list(range(2, 9))),
+    ):
+        np.testing.assert_allclose(model.transform(named, nodes=nodes), whole[rows], atol=1e-6)
+    table = model.set_output(transform="pandas").transform(named, nodes=["n70", "n3"])
+    assert table.index.tolist() == ["n70", "n3"]
+    model.set_output(transform="default")
+    for wrong, message in (
+        ([80], "node 80 of a graph of 80 nodes"),
+        ([-1], "node -1"),
+        (["n80"], "no node has the id 'n80'; did you mean"),
+        (np.zeros(80, bool), "a mask of 80"),
+        ([], "one or more nodes"),
+    ):
+        with pytest.raises(GraphError, match=message):
+            model.transform(named, nodes=wrong)

@@ -76,3 +76,13 @@ def test_scipy_adjacency():
         Graph.from_scipy(scipy.sparse.csr_matrix((2, 3)), X)
     with pytest.raises(GraphError, match="x: 2 rows for 3 nodes"):
         Graph.from_scipy(adjacency, X[:2])
+
+
+def test_from_pyg_says_what_it_leaves_out():
+    edges = torch.tensor([[0, 1], [1, 2]])
+    data = Data(x=torch.eye(3), edge_index=edges, edge_attr=torch.ones(2, 4), pos=torch.ones(3, 2))
+    with pytest.warns(UserWarning, match="from_pyg: left out edge_attr, pos: a graph has no place"):
+        graph = Graph.from_pyg(data)
+    assert graph.num_edges == 2
+    plain = Data(x=torch.eye(3), edge_index=edges, edge_weight=torch.ones(2), num_nodes=3)
+    Graph.from_pyg(plain)  # warnings are errors here

@@ -68,6 +68,19 @@ def test_large_class_numbers_come_back(tmp_path):
     assert read_nodes(tmp_path).y.tolist() == y.tolist()
 
 
+def test_names_of_classes_and_several_labels_come_back(tmp_path):
+    labels = np.array([[1, 0], [0, 1], [-1, -1]])
+    nodes = RunNodes(np.arange(3), np.zeros(3, int), class_names=("Zoë", ""), labels=labels)
+    write_nodes(tmp_path, nodes)
+    again = read_nodes(tmp_path)
+    assert again.class_names == ("Zoë", "")
+    assert again.labels.tolist() == labels.tolist()
+    assert [again.class_name(number) for number in (0, 1, 2)] == ["Zoë", "", "class 2"]
+    np.savez(tmp_path / NODES, ids=np.arange(3), degree=np.arange(3), labels=np.ones((2, 2)))
+    with pytest.raises(RunError, match="differ in length"):
+        read_nodes(tmp_path)
+
+
 def hidden_calls(path):
     np.savez(path, degree=np.array([Hostile()], dtype=object))
 

@@ -1,4 +1,4 @@
-"""`graphcl compare`: systems side by side on many graphs, under one protocol."""
+"""`graphcl compare`: systems side by side on many graphs, or finished runs side by side."""
 
 import shutil
 import sys
@@ -23,6 +23,7 @@ from graphcl.gallery.comparison import read_systems
 from graphcl.gallery.summary import summarise_rows
 from graphcl.graphs.graph import Graph
 from graphcl.paper.artefacts import Artefacts
+from graphcl.runs.comparison import compare_runs, is_run
 from graphcl.store.reader import is_store
 
 METHODS = "graphcl,raw,propagation,dgi,grace,cca-ssg"
@@ -30,7 +31,8 @@ METHODS = "graphcl,raw,propagation,dgi,grace,cca-ssg"
 
 def compare(
     graphs: Annotated[
-        list[str], typer.Argument(help="Folders of .npz graphs, datasets, stores, graph files.")
+        list[str],
+        typer.Argument(help="Folders of .npz graphs, datasets, stores, graph files; or runs."),
     ],
     methods: Annotated[
         list[str],
@@ -48,6 +50,9 @@ def compare(
     scored by logistic regression over all splits of a graph, or three random ones if it has none:
     accuracy, ROC-AUC for two classes, mean AUC of the labels if a node has several.
 
+    Given runs instead of graphs, it trains nothing: it lists in which settings they differ, and
+    their scores, as each run has them.
+
     Rows are appended to OUT/compare.jsonl as trainings finish; the table is written to the same
     folder as Markdown, CSV, LaTeX and a PNG. The same command continues where an earlier one
     stopped. A failure is kept as a row and named below the table; the same command tries it again.
@@ -57,7 +62,15 @@ def compare(
         graphcl compare my-graphs --methods graphcl,grace,cca-ssg --runs 3
 
         graphcl compare cora citeseer --methods raw,graphcl:encoder=residual --device cuda
+
+        graphcl compare runs/first runs/second --json
     """
+    runs = [is_run(Path(name)) for name in graphs]
+    if any(runs):
+        require(all(runs), "compare", "arguments", "all runs, or all graphs", graphs)
+        found = compare_runs([Path(name) for name in graphs])
+        print_result(found.to_json(), found.table(), as_json=as_json)
+        return
     systems = read_systems(methods)
     require(len(systems) >= 1, "compare", "--methods", "one system or more", methods)
     chosen = find_graphs(graphs)

@@ -45,6 +45,9 @@ def embed(
     rows: Annotated[
         str, typer.Option(metavar="START:STOP", help="A range of nodes. (default: all)")
     ] = "",
+    ids: Annotated[
+        list[str], typer.Option("--id", metavar="ID", help="Only this node, by id; repeatable.")
+    ] = [],  # noqa: B006 (typer copies it)
     device: DeviceOption = "auto",
     overwrite: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
     processes: ProcessesOption = 1,
@@ -68,9 +71,13 @@ def embed(
         graphcl embed runs/big STORE --rows 0:1000000 --out first.npy
 
         graphcl embed runs/edges new_edges.csv --nodes new_nodes.csv --out new.csv
+
+        graphcl embed runs/mine grown.npz --id "Ada Lovelace" --id "Alan Turing" --out two.csv
     """
+    require(not (ids and rows), "embed", "--rows and --id", "one of them", rows)
     check_embeddings_file(out, overwrite=overwrite)
     if runs.read_config(run, baselines=True).method:
+        require(not ids, "embed", "--id", "left out for a baseline", ids)
         _embed_baseline(run, graph, tables, out, rows=rows, as_json=as_json)
         return
     launch(processes)
@@ -85,10 +92,20 @@ def embed(
         source = graph
         loaded = load_graph(graph, tables if trained is None else tables.after(trained))
     chosen = _range(rows, loaded)
+    if ids:
+        one = isinstance(loaded, Graph)
+        require(one, "embed", "--id", "a node of one graph", ids)
     with group(where) as share:
         model.verbose = share.first
-        z = embed_rows(model, loaded, nodes=chosen, scratch=out.absolute().parent)
+        nodes = np.array(ids) if ids else chosen
+        z = embed_rows(model, loaded, nodes=nodes, scratch=out.absolute().parent)
     if not share.first:
+        return
+    if ids:
+        write_embeddings(out, z, np.array(ids, dtype=object))
+        about = {"out": str(out), "graph": source, "nodes": len(z), "dim": z.shape[1]}
+        text = f"{out}: {len(z):,} embeddings of {z.shape[1]} numbers"
+        print_result(about, text, as_json=as_json)
         return
     _write(out, z, loaded, source, chosen.start if chosen else 0, as_json=as_json)
 

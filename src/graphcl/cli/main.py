@@ -1,10 +1,12 @@
 """The entry point: runs a command and turns every failure into an exit code.
 
-Exit codes: 0 done; 2 invalid input, reported in one line; 130 interrupted; 1 a bug.
+Exit codes: 0 done; 2 invalid input, reported in one line; 130 interrupted; 1 a bug. With `--json`,
+a failure is also one JSON object on stdout: ``{"error": {"message": …, "exit_code": 2}}``.
 """
 
 import contextlib
 import io
+import json
 import os
 import sys
 import traceback
@@ -79,6 +81,9 @@ def run(arguments: list[str]) -> int:
         code, message = _run(arguments)
     if message:
         print(message, file=stderr)
+        if "--json" in arguments:
+            about = {"message": message.splitlines()[-1], "exit_code": code}
+            print(json.dumps({"error": about}, indent=2))
     return code
 
 

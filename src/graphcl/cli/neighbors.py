@@ -1,29 +1,41 @@
-"""`graphcl neighbors`: lists the nodes most similar to a node."""
+"""`graphcl neighbors`: lists the nodes most similar to a node, or to several.
+
+With an index in the run it answers in about a second: nothing here imports torch or a graph.
+"""
 
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
-from graphcl.answers import stored_index
-from graphcl.cli._shared.graphs import load_run_graph
+from graphcl.answers.index import stored_index
+from graphcl.answers.inputs import rows_of
+from graphcl.answers.similar import Neighbours, find_neighbours
+from graphcl.cli._shared.answers import (
+    AnswerOption,
+    OverwriteOption,
+    RunArgument,
+    check_out,
+    plain,
+    run_nodes,
+)
 from graphcl.cli._shared.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli._shared.tables import takes_tables
-from graphcl.errors import RunError, require, suggestion
-from graphcl.runs import files as runs
-from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
+from graphcl.errors import RunError, require
+from graphcl.files.records import write_records
+from graphcl.runs.nodes import RunNodes
 from graphcl.tabular.options import TableOptions
-
-MOST_COMPARED = 100_000  # ids that are searched for a suggestion
 
 
 @takes_tables
 def neighbors(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
-    node: Annotated[str, typer.Argument(metavar="ID", help="A node's id, as in the input.")],
+    run: RunArgument,
+    node: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="Ids of nodes, as in the input.")
+    ],
     k: Annotated[int, typer.Option("-k", help="Number of nodes to list.")] = 10,
+    out: AnswerOption = None,
+    overwrite: OverwriteOption = False,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     as_json: JsonOption = False,
@@ -39,53 +51,58 @@ def neighbors(
         graphcl neighbors runs/cora 1024
 
         graphcl neighbors runs/mine "Ada Lovelace" -k 5 --json
+
+        graphcl neighbors runs/mine "Ada Lovelace" "Alan Turing" --out similar.csv
     """
     require(k >= 1, "neighbors", "-k", "at least 1", k)
-    runs.read_config(run)
-    z = runs.read_embeddings(run)
-    again = ("neighbors", str(run), *(["--"] if node.startswith("-") else []), node)
-    nodes = None if graph is not None else read_nodes(run)
-    if nodes is None:
-        nodes = describe_nodes(load_run_graph(run, graph, tables, again=again))
-    if len(nodes) != len(z):
-        raise RunError(f"{run}: {len(z)} embeddings for {len(nodes)} nodes")
-    row = _row(nodes, node, run)
+    check_out(out, overwrite=overwrite)
+    dashed = any(one.startswith("-") for one in node)
+    again = ("neighbors", str(run), *(["--"] if dashed else []), *node)
+    z, nodes = run_nodes(run, graph, tables, again=again)
+    rows = rows_of(node, nodes.ids, str(run), RunError)
     index, built = stored_index(run, z)
     if built:
         print(f"neighbors: built an index of {len(z):,} nodes ({built})", file=sys.stderr)
-    found = index.search(z[row], min(k + 1, len(z)))
-    near = [
-        (int(key), 1 - float(distance))
-        for key, distance in zip(found.keys, found.distances, strict=True)
-        if int(key) != row
-    ][:k]
-    listed = [
-        {"id": _plain(nodes.ids[key]), "cosine": cosine, **_label(nodes, key)}
-        for key, cosine in near
-    ]
-    about = {"run": str(run), "id": _plain(nodes.ids[row]), "k": k, "neighbors": listed}
-    lines = [f"{one['cosine']:.4f}\t{one['id']}{_class(one)}" for one in listed]
+    found = find_neighbours(z, nodes.ids, rows, k, index)
+    listed = [_listed(found, nodes, place) for place in range(len(found))]
+    about: dict[str, Any] = {"run": str(run), "k": k}
+    if len(rows) == 1:
+        about |= {"id": plain(nodes.ids[rows[0]]), "neighbors": listed[0]}
+    else:
+        ids = [plain(nodes.ids[row]) for row in rows]
+        each = zip(ids, listed, strict=True)
+        about["nodes"] = [{"id": one, "neighbors": near} for one, near in each]
+    if out is not None:
+        columns = found.columns()
+        if any("label" in one for near in listed for one in near):
+            columns["label"] = [one.get("label") for near in listed for one in near]
+        write_records(out, columns)
+        about["out"] = str(out)
+        print_result(about, f"{out}: {len(columns['id']):,} rows", as_json=as_json)
+        return
+    lines = []
+    for row, near in zip(rows, listed, strict=True):
+        own = f"{nodes.ids[row]}\t" if len(rows) > 1 else ""
+        lines += [f"{own}{one['cosine']:.4f}\t{one['id']}{_class(one)}" for one in near]
     print_result(about, "\n".join(lines), as_json=as_json)
 
 
-def _row(nodes: RunNodes, node: str, run: Path) -> int:
-    """Returns the row of the node whose id, as text, is `node`."""
-    texts = [str(name) for name in nodes.ids.tolist()]
-    try:
-        return texts.index(node)
-    except ValueError:
-        near = suggestion(node, texts[:MOST_COMPARED])
-        hint = near or f"; ids look like {texts[0]!r}"
-        raise RunError(f"{run}: no node has the id {node!r}{hint}") from None
+def _listed(found: Neighbours, nodes: RunNodes, place: int) -> list[dict[str, Any]]:
+    pairs = zip(found.nearest[place].tolist(), found.cosines[place].tolist(), strict=True)
+    return [
+        {"id": plain(nodes.ids[key]), "cosine": cosine, **_label(nodes, key)}
+        for key, cosine in pairs
+    ]
 
 
-def _label(nodes: RunNodes, row: int) -> dict[str, int]:
-    return {"label": int(nodes.y[row])} if nodes.y is not None and nodes.y[row] >= 0 else {}
+def _label(nodes: RunNodes, row: int) -> dict[str, Any]:
+    if nodes.y is None or nodes.y[row] < 0:
+        return {}
+    number = int(nodes.y[row])
+    return {"label": nodes.class_name(number) if nodes.class_names else number}
 
 
 def _class(entry: dict[str, Any]) -> str:
-    return f"\tclass {entry['label']}" if "label" in entry else ""
-
-
-def _plain(name: Any) -> Any:
-    return name.item() if isinstance(name, np.generic) else name
+    if "label" not in entry:
+        return ""
+    return f"\t{entry['label']}" if isinstance(entry["label"], str) else f"\tclass {entry['label']}"

@@ -11,8 +11,8 @@ from graphcl.cli._shared.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli._shared.tables import takes_tables
 from graphcl.errors import GraphCLError, RunError
 from graphcl.files.atomic import check_new_file, write_whole
-from graphcl.report.contents import gather
-from graphcl.report.page import render
+from graphcl.reporting.contents import gather
+from graphcl.reporting.page import render
 from graphcl.runs import files as runs
 from graphcl.tabular.options import TableOptions
 

@@ -26,7 +26,7 @@ from graphcl.estimator.fitted import Fitted, say_clipped
 from graphcl.estimator.health import Health, check_health
 from graphcl.estimator.parts import Parts
 from graphcl.estimator.saving import Saved
-from graphcl.estimator.transformer import as_table
+from graphcl.estimator.transformer import as_table, chosen_nodes
 from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import ColumnScaling, Scaling
@@ -297,17 +297,14 @@ class GraphCL(Saved):
     @overload
     def transform(self, graph: Several) -> list[Rows]: ...
     @overload
-    def transform(
-        self, graph: Any, *, nodes: slice | None = ..., scratch: Path | None = ...
-    ) -> Rows: ...
-    def transform(
-        self, graph: Any, *, nodes: slice | None = None, scratch: Path | None = None
-    ) -> Any:
+    def transform(self, graph: Any, *, nodes: Any = ..., scratch: Path | None = ...) -> Rows: ...
+    def transform(self, graph: Any, *, nodes: Any = None, scratch: Path | None = None) -> Any:
         """Returns embeddings of every node of `graph`, which may be unseen.
 
         Args:
             graph: one graph, or several.
-            nodes: of one graph: a range of its nodes, ``slice(start, stop)``; None is all.
+            nodes: of one graph: a range of its nodes, ``slice(start, stop)``; an array or list of
+                row numbers, of ids as texts, or of booleans; None is all.
             scratch: of one large graph: a folder for temporary files, where what is computed lies
                 if it would fill the memory; see `embed_graph`. The array returned may then be
                 mapped from there, and the space is freed when it is let go.
@@ -324,9 +321,8 @@ class GraphCL(Saved):
             return [self._transform_one(fitted, one, None, None) for one in given.graphs]
         return self._transform_one(fitted, given, nodes, scratch)
 
-    def _transform_one(
-        self, fitted: Fitted, graph: Graph, nodes: slice | None, scratch: Path | None
-    ) -> Any:
+    def _transform_one(self, fitted: Fitted, graph: Graph, nodes: Any, scratch: Path | None) -> Any:
+        nodes = chosen_nodes(graph, nodes)
         name, found, wanted = graph.name, graph.num_features, fitted.num_features
         if found != wanted:
             raise GraphError(f"{name}: has {found} features; the model was trained on {wanted}")
@@ -335,7 +331,8 @@ class GraphCL(Saved):
         scaling = fitted.scaling
         if self.verbose and isinstance(scaling, ColumnScaling):
             say_clipped(scaling, graph)
-        if graph.num_nodes > LAYERWISE_NODES and isinstance(encoder, LayeredEncoder):
+        local = graph.num_nodes > LAYERWISE_NODES or isinstance(nodes, np.ndarray)
+        if local and isinstance(encoder, LayeredEncoder):
             z = embed_graph(
                 encoder,
                 graph,
@@ -347,7 +344,8 @@ class GraphCL(Saved):
             )
             return as_table(self, z, graph, nodes)
         x, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
-        return as_table(self, embed(encoder, x, adjacency)[nodes or slice(None)], graph, nodes)
+        z = embed(encoder, x, adjacency)
+        return as_table(self, z if nodes is None else z[nodes], graph, nodes)
 
     @overload
     def fit_transform(self, graph: Several, y: None = None) -> list[Rows]: ...

@@ -1,12 +1,27 @@
 """Evaluation: scores of arrays. Nothing here gets a model, so no label can reach training."""
 
-from graphcl.evaluation.multilabel import MultilabelResult, multilabel_probe
-from graphcl.evaluation.probe import ProbeResult, linear_probe
-from graphcl.evaluation.scores import (
-    MultilabelPredictionResult,
-    PredictionResult,
-    score_predictions,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from graphcl.evaluation.multilabel import MultilabelResult, multilabel_probe
+    from graphcl.evaluation.probe import ProbeResult, linear_probe
+    from graphcl.evaluation.scores import (
+        MultilabelPredictionResult,
+        PredictionResult,
+        score_predictions,
+    )
+
+# Fetched on first use: some modules here need torch, which takes seconds to import; others do not.
+_HOMES = {
+    "MultilabelPredictionResult": "scores",
+    "MultilabelResult": "multilabel",
+    "PredictionResult": "scores",
+    "ProbeResult": "probe",
+    "linear_probe": "probe",
+    "multilabel_probe": "multilabel",
+    "score_predictions": "scores",
+}
 
 __all__ = [
     "MultilabelPredictionResult",
@@ -17,3 +32,9 @@ __all__ = [
     "multilabel_probe",
     "score_predictions",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from graphcl.errors import MissingExtraError, require
 
@@ -84,6 +83,8 @@ def drop_self(keys: Integers, cosines: Floats) -> tuple[Integers, Floats]:
 
 
 def _nearest_exact(unit: Floats, k: int) -> tuple[Integers, Floats]:
+    import torch  # here, because searching an index needs none
+
     rows = torch.from_numpy(unit)
     numbers, cosines = [], []
     block = max(1, BLOCK_PAIRS // len(unit))

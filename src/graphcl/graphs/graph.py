@@ -3,6 +3,7 @@
 All other modules rely on what is checked here, and do not check it again.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -47,6 +48,7 @@ class Graph:
         self_loops_removed: number of self-loops in the input.
         name: the graph's name in messages and reports.
         store: the folder that the arrays are mapped from; None if they are in memory.
+        class_names: the name of each class or label, by number; empty if they have none.
     """
 
     indptr: IntArray
@@ -62,6 +64,7 @@ class Graph:
     store: Path | None = None
     edge_weight: FloatArray | None = None
     splits: BoolArray | None = None
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for value in vars(self).values():
@@ -83,6 +86,7 @@ class Graph:
         val_mask: Any = None,
         test_mask: Any = None,
         node_ids: Any = None,
+        class_names: Sequence[str] = (),
         name: str = "graph",
     ) -> Self:
         """Builds a graph from an edge list ``[2, num_edges]`` and a feature table.
@@ -101,6 +105,7 @@ class Graph:
             val_mask: the nodes on which the probe's regularisation strength is chosen.
             test_mask: the nodes that are scored.
             node_ids: ids of the nodes, in the order of `x`.
+            class_names: the name of each class or label, by its number.
             name: the graph's name in messages.
 
         Raises:
@@ -123,12 +128,16 @@ class Graph:
             edge_weight=edge_weight,
             name=name,
             splits=splits,
+            class_names=tuple(map(str, class_names)),
             **masks,
         )
 
     @classmethod
     def from_pyg(cls, data: Any, *, name: str = "graph") -> Self:
-        """Builds a graph from a `torch_geometric.data.Data` (on any device)."""
+        """Builds a graph from a `torch_geometric.data.Data` (on any device).
+
+        A warning names what is left out, such as ``edge_attr`` or ``pos``.
+        """
         return cls.from_edge_index(name=name, **_with_features(interchange.arrays_from_pyg(data)))
 
     @classmethod

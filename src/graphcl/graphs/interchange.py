@@ -4,6 +4,7 @@ This module does not import `graphcl.Graph`, whose constructors validate the arr
 """
 
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
@@ -101,7 +102,29 @@ def arrays_from_pyg(data: Any) -> Arrays:
     arrays["edge_weight"] = getattr(data, "edge_weight", None)
     for name in ("train_mask", "val_mask", "test_mask"):
         arrays[name] = getattr(data, name, None)
+    _say_dropped(data)
     return arrays
+
+
+_TAKEN = {"edge_index", "x", "y", "edge_weight", "train_mask", "val_mask", "test_mask"}
+
+
+def _say_dropped(data: Any) -> None:
+    """Warns of what a `Data` holds and a graph has no place for, such as features of edges."""
+    names = data.keys() if callable(getattr(data, "keys", None)) else ()
+    dropped = sorted(
+        name
+        for name in names
+        if name not in _TAKEN | {"num_nodes"} and getattr(data, name, None) is not None
+    )
+    if dropped:
+        listed = ", ".join(dropped)
+        warnings.warn(
+            f"from_pyg: left out {listed}: a graph has no place for it; weights of edges are "
+            "data.edge_weight",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def arrays_from_networkx(

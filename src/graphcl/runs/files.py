@@ -16,18 +16,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import safetensors.torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from graphcl.errors import RunError
 from graphcl.files.atomic import check_new_folder, whole_folder, write_whole
 from graphcl.files.npy import map_npy
 from graphcl.files.text import format_toml, read_text
 from graphcl.files.user import seal_text, user_key
-from graphcl.files.weights import check_tensors, read_tensors
 from graphcl.version import package_version
+
+if TYPE_CHECKING:  # a run's words and embeddings are read without torch, which takes seconds
+    from torch import Tensor
 
 FORMAT = 1
 CONFIG, MODEL, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
@@ -129,8 +128,10 @@ def new_run(path: Path, *, overwrite: bool = False, within: Path | None = None) 
         yield staging
 
 
-def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
+def write_weights(path: Path, weights: "Mapping[str, Tensor]") -> None:
     """Writes weights as safetensors, by rename."""
+    import safetensors.torch
+
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     write_whole(path, safetensors.torch.save(tensors))
 
@@ -200,8 +201,10 @@ def read_config(run: Path, *, baselines: bool = False) -> RunConfig:
     )
 
 
-def read_weights(run: Path) -> dict[str, Tensor]:
+def read_weights(run: Path) -> "dict[str, Tensor]":
     """Returns the weights of a run."""
+    from graphcl.files.weights import read_tensors
+
     path = run / MODEL
     try:
         return read_tensors(path)
@@ -209,8 +212,10 @@ def read_weights(run: Path) -> dict[str, Tensor]:
         raise RunError(f"{run}: has no {MODEL}; was the training interrupted?") from None
 
 
-def read_scaling(run: Path) -> dict[str, Tensor]:
+def read_scaling(run: Path) -> "dict[str, Tensor]":
     """Returns the statistics by which a run scales features, not yet checked."""
+    from graphcl.files.weights import read_tensors
+
     try:
         return read_tensors(run / SCALING)
     except FileNotFoundError:
@@ -219,6 +224,8 @@ def read_scaling(run: Path) -> dict[str, Tensor]:
 
 def weights_bytes(run: Path) -> int:
     """Returns the size of a run's weights, their header checked."""
+    from graphcl.files.weights import check_tensors
+
     try:
         return check_tensors(run / MODEL)
     except FileNotFoundError:

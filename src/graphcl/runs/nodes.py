@@ -5,17 +5,20 @@ report drawn after the graph itself is gone. Text ids lie as one run of UTF-8 by
 NumPy's own text arrays would give every id the room of the longest.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import RunError
 from graphcl.files.npz import read_npz
-from graphcl.graphs.collection import GraphCollection
-from graphcl.graphs.graph import Graph, split_gap
+
+if TYPE_CHECKING:  # reading the file needs no graph, and so none of the imports of one
+    from graphcl.graphs.collection import GraphCollection
+    from graphcl.graphs.graph import Graph
 
 NODES = "nodes.npz"
 SPLITS = ("", "train", "validation", "test")
@@ -30,25 +33,42 @@ class RunNodes:
     Attributes:
         ids: numbers, or texts; ids of any other kind are kept as their text.
         degree: neighbours per node.
-        y: class numbers (−1: unlabelled), or None; several labels per node are not kept.
+        y: class numbers (−1: unlabelled), or None.
         split: per node 0 none, 1 train, 2 validation, 3 test; or None without a split.
+        class_names: names of the classes, or of the labels, by number; empty if they have none.
+        labels: 0/1 ``[nodes, labels]`` where a node has several; runs of earlier versions lack it.
     """
 
     ids: Array
     degree: Array
     y: Array | None = None
     split: Array | None = None
+    class_names: tuple[str, ...] = ()
+    labels: Array | None = None
 
     def __len__(self) -> int:
         return len(self.degree)
 
+    def class_name(self, number: int) -> str:
+        """Returns the name of a class; without names, ``class 3``."""
+        return name_of_class(number, self.class_names)
 
-def describe_nodes(graph: Graph | GraphCollection) -> RunNodes:
+
+def name_of_class(number: int, names: Sequence[str]) -> str:
+    """Returns the name of a class; without names, ``class 3``."""
+    return names[number] if 0 <= number < len(names) else f"class {number}"
+
+
+def describe_nodes(graph: "Graph | GraphCollection") -> RunNodes:
     """Returns what a run keeps of the nodes of a graph, or of several one below the other."""
+    from graphcl.graphs.collection import GraphCollection
+    from graphcl.graphs.graph import split_gap
+
     graphs = graph.graphs if isinstance(graph, GraphCollection) else (graph,)
     degree = np.concatenate([np.diff(one.indptr) for one in graphs])
     ids = np.arange(graph.num_nodes) if graph.node_ids is None else graph.node_ids[:]
-    y = graph.y if graph.y is not None and graph.y.ndim == 1 else None
+    y = graph.y
+    single, several = (y, None) if y is None or y.ndim == 1 else (None, y)
     split: Array | None = None
     if isinstance(graph, GraphCollection):
         split = np.repeat(np.arange(1, 4), graph.split_nodes)
@@ -57,12 +77,16 @@ def describe_nodes(graph: Graph | GraphCollection) -> RunNodes:
         for code, mask in enumerate((graph.train_mask, graph.val_mask, graph.test_mask), 1):
             if mask is not None:
                 split[np.asarray(mask)] = code
-    return RunNodes(ids, degree, y, split)
+    return RunNodes(ids, degree, single, split, graphs[0].class_names, several)
 
 
 def write_nodes(folder: Path, nodes: RunNodes) -> None:
     """Writes `nodes.npz` into a folder that is not yet a run."""
     arrays: dict[str, Array] = {"degree": nodes.degree.astype(np.int32), **_pack(nodes.ids)}
+    if nodes.labels is not None:
+        arrays["labels"] = nodes.labels.astype(np.int8)
+    if nodes.class_names:
+        arrays |= _pack(np.array(nodes.class_names, dtype=object), "class")
     if nodes.y is not None:
         arrays["y"] = nodes.y.astype(np.int64)
     if nodes.split is not None:
@@ -82,27 +106,36 @@ def read_nodes(run: Path) -> RunNodes | None:
         return None
     arrays = read_npz(path, None, RunError)
     try:
-        nodes = RunNodes(_unpack(arrays), arrays["degree"], arrays.get("y"), arrays.get("split"))
+        names = _unpack(arrays, "class") if "class_ends" in arrays else ()
+        ids = arrays["ids"] if "ids" in arrays else _unpack(arrays)
+        nodes = RunNodes(
+            ids,
+            arrays["degree"],
+            y=arrays.get("y"),
+            split=arrays.get("split"),
+            labels=arrays.get("labels"),
+            class_names=tuple(names),
+        )
     except (ValueError, KeyError) as error:
         raise RunError(f"{path}: damaged ({error})") from None
     given = (nodes.ids, nodes.y, nodes.split)
     if any(array is not None and array.shape != nodes.degree.shape for array in given):
         raise RunError(f"{path}: its arrays differ in length")
+    if nodes.labels is not None and (nodes.labels.ndim != 2 or len(nodes.labels) != len(nodes)):
+        raise RunError(f"{path}: its arrays differ in length")
     return nodes
 
 
-def _pack(ids: Array) -> dict[str, Array]:
+def _pack(ids: Array, name: str = "id") -> dict[str, Array]:
     if ids.dtype.kind in "iufb":
         return {"ids": ids}
     texts = [str(name).encode("utf-8", "surrogatepass") for name in ids.tolist()]
     ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
-    return {"id_bytes": np.frombuffer(b"".join(texts), np.uint8), "id_ends": ends}
+    return {f"{name}_bytes": np.frombuffer(b"".join(texts), np.uint8), f"{name}_ends": ends}
 
 
-def _unpack(arrays: dict[str, Array]) -> Array:
-    if "ids" in arrays:
-        return arrays["ids"]
-    blob, ends = arrays["id_bytes"].tobytes(), arrays["id_ends"].tolist()
+def _unpack(arrays: dict[str, Array], name: str = "id") -> Array:
+    blob, ends = arrays[f"{name}_bytes"].tobytes(), arrays[f"{name}_ends"].tolist()
     starts = [0, *ends[:-1]]
     names = [blob[a:b].decode("utf-8", "surrogatepass") for a, b in zip(starts, ends, strict=True)]
     unpacked = np.empty(len(names), dtype=object)  # in memory alone: no room for the longest

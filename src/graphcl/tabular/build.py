@@ -49,6 +49,7 @@ def load_tables(edges: str, options: TableOptions) -> tuple[Graph, TableReport]:
         if ids is not None:
             fields["node_ids"] = _names(ids)
         loops = tables.report.counts.self_loops
+        fields["class_names"] = tables.report.class_names
         return Graph(name=table_name(edges), self_loops_removed=loops, **fields), tables.report
 
 

@@ -38,3 +38,18 @@ def test_light_commands_import_nothing_heavy(arguments, seconds):
     assert done.stdout
     # CPU seconds, doubled: on a busy machine two threads of one core slow each other down.
     assert float(done.stderr.splitlines()[-1]) < 2 * seconds
+
+
+def test_options_of_tables_have_a_page_of_their_own(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in ("train", "predict", "embed"):
+        assert run([name, "--help"]) == 0
+        first = capsys.readouterr().out
+        assert "--id-column" not in first
+        assert "--help-tables" in first
+        assert run([name, "--help-tables"]) == 0
+        second = capsys.readouterr().out
+        assert "--id-column" in second
+        assert "--device" not in second
+    assert run(["build", "--help"]) == 0  # it is all about tables
+    assert "--id-column" in capsys.readouterr().out

@@ -1,7 +1,7 @@
 """Imports a command only when it is called, so that `--help` does not wait for torch."""
 
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -19,10 +19,17 @@ COMMANDS = {
     "compare": "Train systems on many graphs and score all alike: rows, a table and a picture.",
     "reproduce": "Reproduce the paper's tables and claims: ours, the paper's, and the difference.",
     "tune": "Search the paper's ranges for good hyperparameters and write a recipe.",
+    "predict": "Predict labels of nodes without one, with probabilities, from the labelled nodes.",
+    "cluster": "Group similar nodes: k-means with the number of groups chosen, or HDBSCAN.",
+    "links": "List likely links that the graph lacks, or score given pairs of nodes.",
     "report": "Write one HTML file that shows a run: graph, training, map of embeddings, scores.",
     "check": "Compare every byte of a store with its checksums, and scan its structure.",
     "neighbors": "List the nodes whose embeddings are most similar to a node's, by cosine.",
 }
+
+
+TABLES = "Tables"  # the group of options for reading tables
+ABOUT_TABLES = ("build", "check")  # commands whose `--help` shows them
 
 
 class InterruptedCommandError(Exception):
@@ -52,12 +59,52 @@ def load_command(name: str) -> Any:
     alone.command(name, context_settings={"help_option_names": ["-h", "--help"]})(function)
     command = typer.main.get_command(alone)
     help_last = [option for option in command.params if option.name == "help"]
+    tables = [option for option in command.params if _panel(option) == TABLES]
     command.params = [
         *(option for option in command.params if option not in help_last),
         *verbosity_options(),
+        *([_tables_help(tables)] if tables and name not in ABOUT_TABLES else []),
         *help_last,
     ]
     return command
+
+
+def _panel(option: Any) -> str:
+    return str(getattr(option, "rich_help_panel", None) or "")
+
+
+def _tables_help(tables: list[Any]) -> Any:
+    """Hides the options of tables from `--help`; returns `--help-tables`, which shows them alone.
+
+    Together they would not fit on a screen, and most graphs are no tables.
+    """
+
+    def show(ctx: Any, _: Any, asked: bool) -> None:
+        if not asked:
+            return
+        for option in ctx.command.params:
+            option.hidden = option not in tables
+        ctx.command.help = "How tables are read: columns, labels, missing values."
+        print(ctx.get_help())
+        raise typer.Exit
+
+    def command(
+        help_tables: Annotated[
+            bool,
+            typer.Option(
+                "--help-tables", is_eager=True, expose_value=False, help="Show options of tables."
+            ),
+        ] = False,
+    ) -> None:
+        """Never runs: only its option is used."""
+
+    for option in tables:
+        option.hidden = True
+    alone = typer.Typer(add_completion=False)
+    alone.command()(command)
+    found = next(one for one in typer.main.get_command(alone).params if "--help-tables" in one.opts)
+    found.callback = show
+    return found
 
 
 def register(app: typer.Typer) -> None:

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from graphcl.cli._shared.lazy import TABLES
 from graphcl.tabular.options import FEATURES, MISSING, TableOptions, TableReport
 
-_PANEL = "Tables"
+_PANEL = TABLES
 
 
 def _option(kind: Any, text: str, *names: str, metavar: str | None = None) -> Any:

@@ -8,8 +8,8 @@ import pytest
 
 from graphcl.evaluation.scores import Confusion
 from graphcl.evaluation.unsupervised import Agreement, Clusters
-from graphcl.report.contents import Contents, MapPoints
-from graphcl.report.page import _neighbours, _points, morton_order, quantised
+from graphcl.reporting.contents import Contents, MapPoints
+from graphcl.reporting.page import _neighbours, _points, morton_order, quantised
 from graphcl.runs.files import RunConfig
 from graphcl.runs.nodes import RunNodes
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcl.errors import RunError
-from graphcl.report import page as page_module
-from graphcl.report.page import (
+from graphcl.reporting import page as page_module
+from graphcl.reporting.page import (
     morton_order,
     pack,
     pack_texts,
@@ -23,7 +23,7 @@ from graphcl.report.page import (
     script_json,
 )
 from graphcl.runs.files import Origin, RunConfig
-from tests.report.conftest import made_up, map_data, unpack
+from tests.reporting.conftest import made_up, map_data, unpack
 
 NASTY = [
     "</script><script>alert(1)</script>",

@@ -3,8 +3,8 @@ import numpy as np
 
 def test_several_graphs_have_a_report(collection, tmp_path, recipe):
     from graphcl.estimator import GraphCL
-    from graphcl.report.contents import gather
-    from graphcl.report.page import render
+    from graphcl.reporting.contents import gather
+    from graphcl.reporting.page import render
     from graphcl.runs import files as runs
     from graphcl.runs.nodes import describe_nodes, write_nodes
 

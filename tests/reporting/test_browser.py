@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphcl.report.page import render
-from tests.report.conftest import made_up
+from graphcl.reporting.page import render
+from tests.reporting.conftest import made_up
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 CHROMIUM = (

@@ -6,7 +6,7 @@ from sklearn.decomposition import PCA
 
 from graphcl.errors import MissingExtraError, ParameterError
 from graphcl.evaluation.nearest import nearest
-from graphcl.report.projection import principal, project
+from graphcl.reporting.projection import principal, project
 
 
 def blobs(n=240, seed=0):

@@ -32,8 +32,9 @@ from graphcl.evaluation.unsupervised import (
 )
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
-from graphcl.report.projection import NEIGHBOURS, principal, project, usable_method
+from graphcl.reporting.projection import NEIGHBOURS, principal, project, usable_method
 from graphcl.runs import files as runs
+from graphcl.runs.answers import read_answers
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
 from graphcl.runs.results import read_result
 from graphcl.seeding import derive, generator
@@ -87,10 +88,17 @@ class Contents:
     notes: list[str] = field(default_factory=list)
     effective_rank: float | None = None
     mean_cosine: float | None = None
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def gather(
-    run: Path, graph: AnyGraph | None, *, method: str = "umap", seed: int = 0, why: str = ""
+    run: Path,
+    graph: AnyGraph | None,
+    *,
+    method: str = "umap",
+    seed: int = 0,
+    why: str = "",
+    result: dict[str, Any] | None = None,
 ) -> Contents:
     """Reads a run and measures what its report shows.
 
@@ -101,12 +109,13 @@ def gather(
         method: how the map is drawn; see `project`.
         seed: seed of the samples, the clusters and the map.
         why: the reason if there is no graph.
+        result: what `result.json` would say, if the run has none.
 
     Raises:
         RunError: the run is damaged, or the numbers of embeddings and nodes differ.
     """
     config, z = runs.read_config(run), runs.read_embeddings(run)
-    result = read_result(run)
+    result = result or read_result(run)
     nodes = read_nodes(run) or (describe_nodes(graph) if graph is not None else None)
     if nodes is None:
         raise RunError(f"{run}: has no node ids, and its graph cannot be read ({why})")
@@ -136,6 +145,7 @@ def gather(
         components=None if edges is None else int(connected_components(edges, directed=False)[0]),
         homophily=None if edges is None else _homophily(edges, nodes.y),
         notes=notes,
+        answers=read_answers(run),
     )
 
 

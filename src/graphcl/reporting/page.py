@@ -22,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import RunError
-from graphcl.report.contents import Contents
-from graphcl.report.sections import (
+from graphcl.reporting.answers import answer_sections
+from graphcl.reporting.contents import Contents
+from graphcl.reporting.sections import (
     graph_section,
     lead,
     probe_section,
@@ -95,7 +96,9 @@ def _channels(contents: Contents, rows: Any) -> list[dict[str, Any]]:
     if nodes.y is not None:
         classes = np.unique(nodes.y[nodes.y >= 0])
         code = np.where(nodes.y >= 0, np.searchsorted(classes, nodes.y), len(classes))
-        found.append(_category("Label", [f"class {c}" for c in classes.tolist()], code[rows]))
+        found.append(
+            _category("Label", [nodes.class_name(c) for c in classes.tolist()], code[rows])
+        )
     sizes = contents.clusters.sizes
     names = [f"cluster {number}" for number in range(1, len(sizes) + 1)]
     found.append(_category("Cluster", names, contents.clusters.assigned[rows]))
@@ -128,6 +131,7 @@ def _page(contents: Contents, data: dict[str, Any]) -> str:
         training_section(contents),
         probe_section(contents),
         unsupervised_section(contents),
+        answer_sections(contents.answers),
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -173,7 +177,7 @@ Keys on the map: arrows move, + and − zoom, 0 shows all, Enter chooses, Esc cl
 
 
 def _asset(name: str) -> str:
-    return (resources.files("graphcl.report") / "assets" / name).read_text(encoding="utf-8")
+    return (resources.files("graphcl.reporting") / "assets" / name).read_text(encoding="utf-8")
 
 
 def pack(values: Array) -> dict[str, Any]:

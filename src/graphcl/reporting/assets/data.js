@@ -1,5 +1,5 @@
 "use strict";
-// Unpacks the page's data: deflated byte planes in base64. Mirrors `pack` in graphcl/report/page.py.
+// Unpacks the page's data: deflated byte planes in base64. Mirrors `pack` in graphcl/reporting/page.py.
 
 async function inflate(text) {
   const binary = atob(text);

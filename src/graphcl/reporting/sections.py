@@ -5,13 +5,14 @@ variables, so that the page supports light and dark mode.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 import numpy as np
 
-from graphcl.report.contents import Contents
+from graphcl.reporting.contents import Contents
+from graphcl.reporting.markup import bars, card, facts_table, percent
 
 MOST_BARS = 24
 WIDTH, HEIGHT = 420, 230
@@ -87,9 +88,9 @@ def graph_section(contents: Contents) -> str:
         share = f"{100 * contents.homophily:.0f} %"
         facts.append(("Edges within one class", share, "homophily"))
     drawn = bars(degree_rows(degree), label="Nodes by degree")
-    return _card(
+    return card(
         "The graph",
-        f'<div class="two"><div>{_facts(facts)}</div>'
+        f'<div class="two"><div>{facts_table(facts)}</div>'
         f"<figure><h3>Nodes by degree</h3>{drawn}</figure></div>",
     )
 
@@ -114,7 +115,7 @@ def training_section(contents: Contents) -> str:
     details = f"<details><summary>The recipe</summary><pre>{escape(recipe)}</pre></details>"
     scaling = str(contents.result.get("scaling", ""))
     said = f"<p class='hint'>{escape(scaling)}</p>" if scaling else ""
-    return _card("Training", curves + said + details)
+    return card("Training", curves + said + details)
 
 
 def probe_section(contents: Contents) -> str:
@@ -122,7 +123,7 @@ def probe_section(contents: Contents) -> str:
     probe = contents.result.get("probe")
     if not probe:
         why = contents.result.get("probe_skipped") or "the run contains no score"
-        return _card("Labels", f"<p>There is no probe score: {escape(str(why))}.</p>")
+        return card("Labels", f"<p>There is no probe score: {escape(str(why))}.</p>")
     note = contents.result.get("note")
     notice = f"<p><strong>Note:</strong> {escape(str(note))}</p>" if note else ""
     train, val, test = probe["nodes"]
@@ -143,11 +144,11 @@ def probe_section(contents: Contents) -> str:
     )
     table = ""
     if contents.confusion is not None:
-        names = [f"class {number}" for number in contents.confusion.classes.tolist()]
+        names = [contents.nodes.class_name(one) for one in contents.confusion.classes.tolist()]
         table = confusion_table(names, contents.confusion.counts)
-    return _card(
+    return card(
         "With labels",
-        f'{notice}{text}<div class="uneven"><div>{_facts(facts)}</div>{table}</div>',
+        f'{notice}{text}<div class="uneven"><div>{facts_table(facts)}</div>{table}</div>',
     )
 
 
@@ -192,15 +193,11 @@ def unsupervised_section(contents: Contents) -> str:
     labelled = contents.nodes.y is not None
     chosen = "as many as there are classes" if labelled else "the number chosen by the silhouette"
     drawn = bars(rows, label="Nodes by cluster", coloured=True)
-    return _card(
+    return card(
         "Without labels",
-        f'<div class="two"><div>{_facts(facts)}</div><figure><h3>Cluster sizes</h3>{drawn}'
+        f'<div class="two"><div>{facts_table(facts)}</div><figure><h3>Cluster sizes</h3>{drawn}'
         f"<figcaption>k-means on embeddings of length 1, {chosen}.</figcaption></figure></div>",
     )
-
-
-def _card(title: str, body: str) -> str:
-    return f'<section class="card"><h2>{escape(title)}</h2>{body}</section>'
 
 
 def _curve(title: str, name: str, epochs: list[Any], values: list[Any], caption: str) -> str:
@@ -208,15 +205,6 @@ def _curve(title: str, name: str, epochs: list[Any], values: list[Any], caption:
     chart = line_chart(epochs, values, label=label, x_label="epoch")
     below = f"<figcaption>{escape(caption)}</figcaption>"
     return f"<figure><h3>{escape(title)}</h3>{chart}{below}</figure>"
-
-
-def _facts(facts: Iterable[tuple[Any, ...]]) -> str:
-    rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}'
-        f"{f'<small>{escape(about)}</small>' if about else ''}</td></tr>"
-        for name, value, about in facts
-    )
-    return f'<table class="facts"><tbody>{rows}</tbody></table>'
 
 
 def _share(value: float) -> str:
@@ -284,22 +272,6 @@ def ticks(low: float, high: float, about: int = 4) -> list[float]:
     return [round(step * i, 12) for i in range(first, last + 1)]
 
 
-def bars(rows: Sequence[tuple[str, int]], *, label: str, coloured: bool = False) -> str:
-    """Returns horizontal bars with their counts; `coloured` gives them their colours on the map."""
-    most = max((count for _, count in rows), default=1) or 1
-    total = sum(count for _, count in rows) or 1
-    items = []
-    for number, (name, count) in enumerate(rows):
-        colour = f' data-colour="{number}"' if coloured else ""
-        items.append(
-            f'<li><span class="name">{escape(name)}</span>'
-            f'<span class="track"><span class="bar"{colour} '
-            f'style="width:{100 * count / most:.2f}%"></span></span>'
-            f'<span class="count">{count:,} <small>{_percent(count / total)}</small></span></li>'
-        )
-    return f'<ul class="bars" aria-label="{escape(label, quote=True)}">{"".join(items)}</ul>'
-
-
 def degree_rows(degree: Any) -> list[tuple[str, int]]:
     """Returns counts of nodes by degree, in ranges that double: 1, 2, 3–4, 5–8 and so on."""
     degree = np.asarray(degree)
@@ -324,7 +296,7 @@ def confusion_table(classes: Sequence[str], counts: Any) -> str:
             _cell(int(count), count / whole, row == column)
             for column, count in enumerate(counts[row])
         )
-        recall = f"<td class='recall'>{_percent(counts[row, row] / whole)}</td>"
+        recall = f"<td class='recall'>{percent(counts[row, row] / whole)}</td>"
         body.append(f'<tr><th scope="row">{escape(name)}</th>{cells}{recall}</tr>')
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="Confusion matrix">'
@@ -339,7 +311,3 @@ def _cell(count: int, share: float, right: bool) -> str:
     kind = "right" if right else "wrong"
     text = f"{count:,}" if count else "<span class='nil'>·</span>"
     return f'<td class="{kind}" style="--share:{share:.3f}">{text}</td>'
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.0095 or share == 0 else "&lt;1 %"

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphcl.report.sections import bars, confusion_table, degree_rows, line_chart, ticks
+from graphcl.reporting.markup import bars
+from graphcl.reporting.sections import confusion_table, degree_rows, line_chart, ticks
 
 NASTY = '</script><b>"&'
 

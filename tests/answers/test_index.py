@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from graphcl.answers import ABOUT, INDEX, stored_index
+from graphcl.answers.index import ABOUT, INDEX, stored_index
 from graphcl.files.user import KEY
 
 
@@ -59,7 +59,7 @@ def test_an_index_that_another_user_sealed_is_not_read(tmp_path, home, monkeypat
     assert (home / "graphcl" / KEY).stat().st_mode & 0o777 == 0o600
     assert stored_index(tmp_path, z)[1] == ""
     (home / "graphcl" / KEY).unlink()  # now somebody else's, as far as we can tell
-    monkeypatch.setattr("graphcl.answers.empty_index", lambda dim: _Untouchable())
+    monkeypatch.setattr("graphcl.answers.index.empty_index", lambda dim: _Untouchable())
     assert "another user built it" in stored_index(tmp_path, z)[1]
 
 

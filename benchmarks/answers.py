@@ -1,0 +1,284 @@
+"""Answers after a training, measured on the gallery's graphs.
+
+usage: python -m benchmarks.answers predict --out ROWS.jsonl [--graphs nba cora_ml ...] [--cache F]
+       python -m benchmarks.answers links --out ROWS.jsonl [--graphs ...]
+       python -m benchmarks.answers cluster --out ROWS.jsonl [--graphs ...] [--cache FOLDER]
+       python -m benchmarks.answers page [--check]
+
+`predict`: one row per graph, number of labels per class (5, 20, 100; at most half of a class) and
+draw of them: accuracy and calibration error (ECE, 10 bins) on all other labelled nodes, beside what
+the labelled nodes alone had led to expect. ``floor`` is the ECE of perfect probabilities on as many
+nodes with the same confidences: chance alone. Where nodes have several labels, so many nodes per
+label are drawn, and every pair of node and label counts.
+
+`links`: one row per graph: a tenth of the edges is removed, an encoder is trained on the rest, and
+each removed edge is ranked among 100 pairs that are no edges.
+
+`cluster`: one row per graph: NMI of k-means with as many clusters as classes, and with the number
+that the silhouette chooses, beside k-means on the raw features.
+
+The encoder is small and trained for a short time: the recipe `default` with the residual encoder
+and ``feature_scaling = "auto"``. ``--cache`` keeps embeddings in a folder, so that `predict` and
+`cluster` train once. Rows that are already in ROWS.jsonl are not computed again. The graphs are
+those of ``graphs/`` in the folder GRAPHCL_DATA names. `page` writes the tables in docs/answers.md
+from the committed rows.
+"""
+
+import argparse
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from sklearn.metrics import normalized_mutual_info_score as nmi
+
+from benchmarks.rows import append, provenance, read
+from graphcl.answers.grouping import cluster as group_nodes
+from graphcl.answers.linking import evaluate_links
+from graphcl.answers.prediction import KnownLabels, known_labels, predict_known
+from graphcl.datasets.gallery import graph_files, read_gallery_graph
+from graphcl.devices import resolve_device
+from graphcl.errors import TrainingWarning
+from graphcl.estimator import GraphCL
+from graphcl.evaluation.calibration import calibration_error
+from graphcl.files.atomic import write_whole
+from graphcl.graphs.graph import Graph
+
+LABELS = (5, 20, 100)  # per class
+SMALL = (
+    *("nba", "wisconsin", "books_anomaly", "chameleon_filtered", "fb100_reed", "usa_airports_uat"),
+    *("cora_ml", "acm_amgcn", "humloc_multilabel", "acm_heco", "blogcatalog_attr"),
+    *("fb100_johnshopkins", "dblpv7_multilabel", "twitch_engb", "amazon_photo", "actor"),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=[*sorted(PARTS), "page"])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--graphs", nargs="+", default=list(SMALL))
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    if options.what == "page":
+        text = page(PAGE.read_text())
+        if options.check:
+            raise SystemExit(0 if text == PAGE.read_text() else f"{PAGE} is stale")
+        write_whole(PAGE, text)
+        return
+    if options.out is None:
+        parser.error("--out is required")
+    warnings.simplefilter("ignore", TrainingWarning)
+    device = resolve_device(options.device)
+    files = graph_files(Path(os.environ.get("GRAPHCL_DATA", ".")) / "graphs")
+    found = read(options.out) if options.out.exists() else []
+    done = {_key(row) for row in found if "failed" not in row}
+    for name in options.graphs:
+        for row in PARTS[options.what](files[name], options, done):
+            row = {"what": options.what, "graph": name, **row, **provenance(device)}
+            append(options.out, row)
+            print({key: row[key] for key in row if key in SHOWN or "nmi" in key}, flush=True)
+
+
+SHOWN = ("graph", "labels", "draw", "accuracy", "micro_f1", "calibration_error", "floor", "scores")
+
+
+def _key(row: Any) -> tuple[Any, ...]:
+    return row["what"], row["graph"], row.get("labels"), row.get("draw")
+
+
+def new_model(options: argparse.Namespace) -> GraphCL:
+    """Returns the small model of all rows."""
+    return GraphCL(
+        encoder="residual",
+        dim=options.dim,
+        epochs=options.epochs,
+        batch_nodes=1024,
+        feature_scaling="auto",
+        seed=0,
+        device=options.device,
+    )
+
+
+def embed(graph: Graph, options: argparse.Namespace) -> np.ndarray:
+    """Returns embeddings, from the cache if they are there."""
+    kept = options.cache / f"{graph.name}.npy" if options.cache else None
+    if kept is not None and kept.exists():
+        return np.load(kept)
+    z = new_model(options).fit_transform(graph)
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        np.save(kept, z)
+    return z
+
+
+def predict(path: Path, options: argparse.Namespace, done: Any) -> Iterator[dict[str, Any]]:
+    """Yields rows of predictions."""
+    graph = read_gallery_graph(path)
+    wanted = [(k, draw) for k in LABELS for draw in range(options.draws)]
+    wanted = [one for one in wanted if ("predict", graph.name, *one) not in done]
+    if not wanted:
+        return
+    z, ids = embed(graph, options), np.arange(graph.num_nodes)
+    truth = known_labels(graph.y, ids)
+    recipe = asdict(new_model(options).complete_recipe())
+    for k, draw in wanted:
+        began = time.perf_counter()
+        known = truth.only(_draw(truth, k, np.random.default_rng(draw)))
+        found = predict_known(z, ids, known, seed=draw)
+        seconds = time.perf_counter() - began
+        score = found.score(truth)
+        assert score is not None
+        yield {
+            "labels": k,
+            "draw": draw,
+            "labelled": int(known.known.sum()),
+            **asdict(score),
+            "floor": floor(found.probabilities, found.several),
+            "expected": None if found.error is None else asdict(found.error),
+            "strength": found.strength,
+            "temperature": found.temperature,
+            "seconds": round(seconds, 3),
+            "recipe": recipe,
+            "seed": 0,
+        }
+
+
+def _draw(truth: KnownLabels, k: int, random: np.random.Generator) -> np.ndarray:
+    """Returns which nodes keep their labels: `k` of each class, or half of it if that is less."""
+    chosen = np.zeros(len(truth.known), np.bool_)
+    for column in truth.targets.T:
+        members = np.flatnonzero(column * truth.known)
+        chosen[random.permutation(members)[: min(k, len(members) // 2)]] = True
+    return chosen
+
+
+def floor(probability: np.ndarray, several: bool, times: int = 20) -> float:
+    """Returns the mean ECE if the probabilities were perfect: truth is drawn from them."""
+    random, found = np.random.default_rng(0), []
+    for _ in range(times):
+        if several:
+            truth = (random.random(probability.shape) < probability).astype(np.int64)
+        else:
+            ends = np.cumsum(probability.astype(np.float64), axis=1)
+            drawn = (random.random((len(ends), 1)) * ends[:, -1:] > ends).sum(axis=1)
+            truth = (drawn[:, None] == np.arange(ends.shape[1])).astype(np.int64)
+        found.append(calibration_error(probability.astype(np.float64), truth, several))
+    return float(np.mean(found))
+
+
+def links(path: Path, options: argparse.Namespace, done: Any) -> Iterator[dict[str, Any]]:
+    """Yields one row: held-out edges, ranked by the embeddings and by simple scores."""
+    graph = read_gallery_graph(path)
+    if ("links", graph.name, None, None) in done:
+        return
+    began = time.perf_counter()
+    model = new_model(options)
+    found = evaluate_links(model, graph)
+    yield {
+        **asdict(found),
+        "edges": graph.num_edges,
+        "seconds": round(time.perf_counter() - began, 3),
+        "recipe": asdict(model.complete_recipe()),
+    }
+
+
+def cluster(path: Path, options: argparse.Namespace, done: Any) -> Iterator[dict[str, Any]]:
+    """Yields one row: NMI with the classes of groups by embeddings and by raw features."""
+    graph = read_gallery_graph(path)
+    if ("cluster", graph.name, None, None) in done or graph.y is None or graph.y.ndim == 2:
+        return  # groups exclude each other, several labels do not
+    z, labelled = embed(graph, options), graph.y >= 0
+    classes = len(np.unique(graph.y[labelled]))
+    raw = graph.x.toarray() if scipy.sparse.issparse(graph.x) else np.asarray(graph.x)
+    row: dict[str, Any] = {"classes": classes}
+    for name, rows in (("embeddings", z), ("features", raw)):
+        began = time.perf_counter()
+        for how, count in (("classes", classes), ("chosen", None)):
+            found = group_nodes(rows, count)
+            row[f"nmi_{name}_{how}"] = float(nmi(graph.y[labelled], found.assigned[labelled]))
+            row[f"groups_{name}_{how}"] = len(found)
+        row[f"seconds_{name}"] = round(time.perf_counter() - began, 3)
+    found = group_nodes(z, method="hdbscan")
+    row["nmi_embeddings_hdbscan"] = float(nmi(graph.y[labelled], found.assigned[labelled]))
+    row["groups_embeddings_hdbscan"] = len(found)
+    row["outside_hdbscan"] = float((found.assigned < 0).mean())
+    recipe = asdict(new_model(options).complete_recipe())
+    yield {**row, "recipe": recipe, "seed": 0}
+
+
+def page(text: str) -> str:
+    """Returns the page with its tables made anew from the committed rows."""
+    for name, table in TABLES.items():
+        made = table(read(RESULTS / f"answers_{name}.jsonl"))
+        before, start, rest = text.partition(f"<!-- rows: {name} -->\n")
+        _, end, after = rest.partition("<!-- end of rows -->")
+        text = f"{before}{start}{made}{end}{after}"
+    return text
+
+
+def _table(head: list[str], body: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *body]]
+    return "\n" + "\n".join(lines) + "\n\n"
+
+
+def _mean(rows: list[Any], name: str) -> float:
+    return float(np.mean([row[name] for row in rows]))
+
+
+def _predict_table(rows: list[Any]) -> str:
+    body = []
+    for graph in [*dict.fromkeys(row["graph"] for row in rows), "mean"]:
+        cells = []
+        for k in LABELS:
+            mine = [r for r in rows if r["labels"] == k and graph in (r["graph"], "mean")]
+            accuracy = f"{100 * _mean(mine, 'accuracy'):.1f}"
+            cells += [accuracy, f"{_mean(mine, 'calibration_error'):.3f}"]
+            cells.append(f"{_mean(mine, 'floor'):.3f}")
+        body.append([graph, *cells])
+    head = [f"{what}, {k} a class" for k in LABELS for what in ("accuracy %", "ECE", "floor")]
+    return _table(["graph", *head], body)
+
+
+def _cluster_table(rows: list[Any]) -> str:
+    names = ("nmi_embeddings_classes", "nmi_features_classes", "nmi_embeddings_chosen")
+    names += ("nmi_embeddings_hdbscan",)
+    body = [[r["graph"], str(r["classes"]), *(f"{r[name]:.3f}" for name in names)] for r in rows]
+    body.append(["mean", "", *(f"{_mean(rows, name):.3f}" for name in names)])
+    head = ["graph", "classes", "k-means, embeddings", "k-means, features"]
+    return _table([*head, "number chosen", "HDBSCAN"], body)
+
+
+def _links_table(rows: list[Any]) -> str:
+    names = ("embeddings", "common_neighbours", "adamic_adar", "features")
+    body = []
+    for row in rows:
+        found = [row["scores"][name] for name in names]
+        body.append([row["graph"], *(f"{s['roc_auc']:.3f} / {s['mrr']:.3f}" for s in found)])
+    return _table(["ROC-AUC / MRR", *(name.replace("_", " ") for name in names)], body)
+
+
+PAGE = Path(__file__).parents[1] / "docs/answers.md"
+RESULTS = Path(__file__).parent / "results"
+TABLES: dict[str, Any] = {
+    "cluster": _cluster_table,
+    "links": _links_table,
+    "predict": _predict_table,
+}
+PARTS: dict[str, Any] = {"cluster": cluster, "links": links, "predict": predict}
+
+if __name__ == "__main__":
+    torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "2"))))
+    main()

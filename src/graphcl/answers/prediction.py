@@ -1,0 +1,253 @@
+"""Labels and calibrated probabilities for nodes without a label, from those that have one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.answers.inputs import embeddings_of, ids_of, rows_of
+from graphcl.errors import GraphError, require
+from graphcl.evaluation.calibration import PredictionError, fit_calibrated, measure
+
+Array = npt.NDArray[Any]
+NODES = ("unlabelled", "all")
+
+
+@dataclass(frozen=True, eq=False)
+class KnownLabels:
+    """What is known of the labels of all nodes.
+
+    Attributes:
+        targets: 0/1 ``[nodes, classes]``; a row of zeros where nothing is known.
+        known: which nodes are labelled, ``[nodes]`` booleans.
+        classes: the name or number of each column.
+        several: whether a node may have several labels.
+    """
+
+    targets: Array
+    known: Array
+    classes: tuple[Any, ...]
+    several: bool
+
+    def only(self, nodes: Array) -> "KnownLabels":
+        """Returns the labels of some nodes, ``[nodes]`` booleans; the others become unknown."""
+        known = self.known & nodes
+        return KnownLabels(self.targets * known[:, None], known, self.classes, self.several)
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Predicted labels, with their probabilities and their error.
+
+    Attributes:
+        rows: numbers of the nodes, ascending, ``[n]``.
+        ids: their ids.
+        classes: the name or number of each class or label, in the order of the columns.
+        probabilities: calibrated, float32 ``[n, classes]``; rows sum to 1 unless a node may have
+            several labels. Those of labelled nodes are by a probe that has not seen their label.
+        several: whether a node may have several labels.
+        known: 0/1 ``[n, classes]``: what was given; a row of zeros for an unlabelled node.
+        error: what to expect, measured on labelled nodes that were held out; None if no class has
+            two labelled nodes.
+        labelled: number of labelled nodes per class.
+        strength: C of the probe's penalty.
+        temperature: what the probe's scores are divided by.
+    """
+
+    rows: Array
+    ids: Array
+    classes: tuple[Any, ...]
+    probabilities: Array
+    several: bool
+    known: Array
+    error: PredictionError | None
+    labelled: tuple[int, ...]
+    strength: float
+    temperature: float
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def labels(self) -> list[Any]:
+        """The most probable class of each node, or the list of labels above probability 0.5."""
+        if self.several:
+            return [self._names(row > 0.5) for row in self.probabilities]
+        return [self.classes[best] for best in self.probabilities.argmax(axis=1).tolist()]
+
+    def columns(self) -> dict[str, Any]:
+        """Returns the table that `graphcl predict` writes: ids, labels, one probability a class."""
+        table: dict[str, Any] = {"id": self.ids, "label": self.labels}
+        if not self.several:
+            table["probability"] = self.probabilities.max(axis=1)
+        if self.known.any():
+            known = [self._names(row > 0) for row in self.known]
+            one = [names[0] if names else None for names in known]
+            table["given"] = known if self.several else one
+        for place, name in enumerate(self.classes):
+            table[f"p:{name}"] = self.probabilities[:, place]
+        return table
+
+    def counts(self) -> dict[Any, int]:
+        """Returns how many of these nodes get each class or label."""
+        given = self.probabilities > 0.5
+        if not self.several:
+            best = self.probabilities.argmax(axis=1)
+            given = best[:, None] == np.arange(len(self.classes))
+        return dict(zip(self.classes, given.sum(axis=0).tolist(), strict=True))
+
+    def score(self, truth: KnownLabels) -> PredictionError | None:
+        """Returns the error on those nodes whose label `truth` knows; None if there are none."""
+        tested = truth.known[self.rows] & ~self.known.any(axis=1)
+        if not tested.any():
+            return None
+        targets = truth.targets[self.rows][tested]
+        return measure(
+            self.probabilities[tested].astype(np.float64),
+            targets,
+            self.several,
+            nodes=int(tested.sum()),
+            how="held-out nodes",
+        )
+
+    def _names(self, chosen: Array) -> list[Any]:
+        return [self.classes[place] for place in np.flatnonzero(chosen)]
+
+
+def predict(
+    source: Any, graph: Any = None, labels: Any = None, *, nodes: str = "unlabelled", seed: int = 0
+) -> Predictions:
+    """Returns labels and calibrated probabilities of nodes, learned from the labelled ones.
+
+    The probe is logistic regression on frozen embeddings. Its penalty and the temperature of its
+    probabilities are chosen by the log-loss of labelled nodes that were held out in turn, and
+    `Predictions.error` is measured on these. Labels never change the embeddings.
+
+    Args:
+        source: embeddings ``[num_nodes, dim]``, or a fitted model, which then embeds `graph`.
+        graph: gives ids, class names, and the labels if none are passed.
+        labels: class numbers or names ``[num_nodes]``, with −1 or None where a node has none; 0/1
+            ``[num_nodes, labels]`` where nodes have several, with a row of −1 for a node that has
+            none; or a mapping from ids to a label or a list of labels.
+        nodes: ``unlabelled``, or ``all``.
+        seed: decides the folds.
+
+    Raises:
+        GraphError: no labels, fewer than two classes, no node without a label, or arrays that do
+            not fit each other.
+    """
+    require(nodes in NODES, "predict", "nodes", " or ".join(NODES), nodes)
+    z = embeddings_of(source, graph, "predict")
+    ids = ids_of(graph, len(z))
+    if labels is None:
+        if graph is None or graph.y is None:
+            raise GraphError("predict: there are no labels; pass labels=")
+        names = graph.class_names if hasattr(graph, "class_names") else graph.graphs[0].class_names
+        known = known_labels(graph.y, ids, names)
+    else:
+        known = labels if isinstance(labels, KnownLabels) else known_labels(labels, ids)
+    return predict_known(z, ids, known, nodes=nodes, seed=seed)
+
+
+def predict_known(
+    z: Array, ids: Array, known: KnownLabels, *, nodes: str = "unlabelled", seed: int = 0
+) -> Predictions:
+    """Returns `predict` from labels that are prepared already."""
+    if not known.known.any():
+        raise GraphError("predict: no node has a label")
+    if nodes == "unlabelled" and known.known.all():
+        raise GraphError(
+            f"predict: all {len(z):,} nodes have a label; hide some, or ask for all nodes"
+        )
+    labelled = np.flatnonzero(known.known)
+    probe = fit_calibrated(
+        np.asarray(z[labelled]), known.targets[labelled], several=known.several, seed=seed
+    )
+    rows = np.arange(len(z)) if nodes == "all" else np.flatnonzero(~known.known)
+    probabilities = probe.probabilities(z[rows])
+    if nodes == "all":
+        there = ~np.isnan(probe.held_out).any(axis=1)
+        probabilities[labelled[there]] = probe.held_out[there]
+    counts = known.targets[labelled].sum(axis=0)
+    return Predictions(
+        rows=rows,
+        ids=ids[rows],
+        classes=known.classes,
+        probabilities=probabilities,
+        several=known.several,
+        known=known.targets[rows],
+        error=probe.error,
+        labelled=tuple(counts.tolist()),
+        strength=probe.strength,
+        temperature=probe.temperature,
+    )
+
+
+def known_labels(labels: Any, ids: Array, names: tuple[str, ...] = ()) -> KnownLabels:
+    """Returns labels in one form, from any that `predict` takes.
+
+    Raises:
+        GraphError: they do not fit the nodes.
+    """
+    if isinstance(labels, Mapping):
+        return _from_mapping(labels, ids)
+    given = labels.to_numpy() if hasattr(labels, "to_numpy") else np.asarray(labels)
+    if len(given) != len(ids) or given.ndim not in (1, 2):
+        raise GraphError(f"predict: labels {given.shape} for {len(ids)} nodes")
+    if given.ndim == 2:
+        return _from_matrix(given, names)
+    if given.dtype.kind in "biuf":
+        known = ~np.isnan(given) if given.dtype.kind == "f" else np.ones(len(given), np.bool_)
+        known &= given != -1
+        numbers = np.where(known, given, -1).astype(np.int64)
+        if not np.array_equal(numbers[known], given[known]) or (numbers[known] < 0).any():
+            raise GraphError("predict: class numbers must be whole, 0 or more; −1 is unlabelled")
+        found = np.unique(numbers[known])
+        classes = [names[one] if one < len(names) else one for one in found.tolist()]
+        return _one_hot(np.searchsorted(found, numbers), known, classes)
+    texts = [None if _is_missing(one) else str(one) for one in given.tolist()]
+    known = np.array([one is not None for one in texts], dtype=np.bool_)
+    words = sorted({one for one in texts if one is not None})
+    number = {word: place for place, word in enumerate(words)}
+    codes = np.array([number.get(one, 0) if one is not None else 0 for one in texts])
+    return _one_hot(codes, known, words)
+
+
+def _from_mapping(labels: Mapping[Any, Any], ids: Array) -> KnownLabels:
+    rows = rows_of(labels, ids, "predict", GraphError)
+    several = any(isinstance(one, list | tuple | set | frozenset) for one in labels.values())
+    lists = [
+        [one] if not isinstance(one, list | tuple | set | frozenset) else list(one)
+        for one in labels.values()
+    ]
+    classes = sorted({name for row in lists for name in row}, key=lambda one: (str(type(one)), one))
+    number = {name: place for place, name in enumerate(classes)}
+    targets, known = np.zeros((len(ids), len(classes)), np.int64), np.zeros(len(ids), np.bool_)
+    for row, some in zip(rows, lists, strict=True):
+        known[row] = True
+        targets[row, [number[name] for name in some]] = 1
+    return KnownLabels(targets, known, tuple(classes), several)
+
+
+def _from_matrix(given: Array, names: tuple[str, ...]) -> KnownLabels:
+    whole = given.astype(np.float64)
+    unknown = np.isnan(whole) | (whole == -1)
+    if (unknown.any(axis=1) != unknown.all(axis=1)).any():
+        raise GraphError("predict: a node's labels must be known all or none; −1 is unknown")
+    known = ~unknown.any(axis=1)
+    if not np.isin(whole[known], (0, 1)).all():
+        raise GraphError("predict: several labels per node must be 0 or 1")
+    targets = np.where(known[:, None], whole, 0).astype(np.int64)
+    classes = tuple(names[one] if one < len(names) else one for one in range(given.shape[1]))
+    return KnownLabels(targets, known, classes, several=True)
+
+
+def _one_hot(codes: Array, known: Array, classes: list[Any]) -> KnownLabels:
+    targets = (codes[:, None] == np.arange(len(classes))) & known[:, None]
+    return KnownLabels(targets.astype(np.int64), known, tuple(classes), several=False)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and np.isnan(value))

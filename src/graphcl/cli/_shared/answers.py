@@ -1,0 +1,102 @@
+"""What the commands that answer share: a run's embeddings and nodes, and tables out.
+
+Nothing here imports torch or a graph until a run needs it: `neighbors` answers in a second.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+import typer
+
+from graphcl.cli._shared.options import print_result
+from graphcl.errors import RunError
+from graphcl.files.records import check_records_file, records, write_records
+from graphcl.runs import files as runs
+from graphcl.runs.answers import keep_answer
+from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
+from graphcl.tabular.options import TableOptions
+
+Array = npt.NDArray[Any]
+RunArgument = Annotated[Path, typer.Argument(help="A run directory.")]
+AnswerOption = Annotated[
+    Path | None,
+    typer.Option("--out", help="A table: .parquet, .csv or .json. (default: it is printed)"),
+]
+OverwriteOption = Annotated[bool, typer.Option(help="Replace an existing file.")]
+
+
+def check_out(out: Path | None, *, overwrite: bool) -> None:
+    """Refuses an output file before any work is done for it."""
+    if out is not None:
+        check_records_file(out, RunError, overwrite=overwrite)
+
+
+def run_nodes(
+    run: Path, graph: str | None, tables: TableOptions, *, again: tuple[str, ...]
+) -> tuple[Array, RunNodes]:
+    """Returns the embeddings of a run and what it keeps of its nodes.
+
+    The graph is read only if `graph` names it, or the run has no `nodes.npz`.
+
+    Raises:
+        RunError: the run is damaged, has no embeddings, or they do not fit its nodes.
+    """
+    runs.read_config(run, baselines=True)
+    z = runs.read_embeddings(run)
+    nodes = None if graph is not None else read_nodes(run)
+    if nodes is None:
+        from graphcl.cli._shared.graphs import load_run_graph
+
+        nodes = describe_nodes(load_run_graph(run, graph, tables, again=again))
+    if len(nodes) != len(z):
+        raise RunError(f"{run}: {len(z)} embeddings for {len(nodes)} nodes")
+    return z, nodes
+
+
+def give_answer(
+    run: Path,
+    kind: str,
+    summary: Mapping[str, Any],
+    columns: Mapping[str, Any],
+    *,
+    text: str,
+    shown: list[str],
+    out: Path | None,
+    as_json: bool,
+    keep: bool = True,
+) -> None:
+    """Writes or prints a table with its summary, and keeps the summary in the run.
+
+    Args:
+        run: the run.
+        kind: the command.
+        summary: what is kept, and printed with ``--json``.
+        columns: the table; written to `out`, or printed under ``rows`` with ``--json``.
+        text: what is printed without ``--json``.
+        shown: lines printed below it if there is no file.
+        out: the file.
+        as_json: whether to print JSON.
+        keep: whether the run keeps the summary.
+    """
+    about = {"run": str(run), **summary}
+    if out is not None:
+        write_records(out, columns)
+        about["out"] = str(out)
+        text += f"\n{out}: {len(next(iter(columns.values()))):,} rows"
+    else:
+        text = "\n".join([text, *shown])
+        if as_json:
+            about["rows"] = records(columns)
+    why = keep_answer(run, kind, summary) if keep else ""
+    if why:
+        print(f"{kind}: {why}", file=sys.stderr)
+    print_result(about, text, as_json=as_json)
+
+
+def plain(value: Any) -> Any:
+    """Returns an id as JSON has it."""
+    return value.item() if isinstance(value, np.generic) else value

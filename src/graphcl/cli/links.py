@@ -1,0 +1,215 @@
+"""`graphcl links`: scores of pairs, likely missing links, and how far to trust them."""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from graphcl.answers.index import stored_index
+from graphcl.answers.inputs import rows_of
+from graphcl.answers.linking import (
+    LinkEvaluation,
+    Links,
+    evaluate_links,
+    missing_links,
+    score_pairs,
+)
+from graphcl.cli._shared.answers import (
+    AnswerOption,
+    OverwriteOption,
+    RunArgument,
+    check_out,
+    give_answer,
+    plain,
+    run_nodes,
+)
+from graphcl.cli._shared.graphs import load_run_graph
+from graphcl.cli._shared.options import DeviceOption, JsonOption, RunGraphOption, print_result
+from graphcl.cli._shared.tables import takes_tables
+from graphcl.devices import resolve_device
+from graphcl.errors import GraphError, RunError, require
+from graphcl.estimator import GraphCL
+from graphcl.evaluation.links import HITS
+from graphcl.evaluation.nearest import EXACT_ROWS
+from graphcl.files.records import read_pairs
+from graphcl.graphs.graph import Graph
+from graphcl.runs.answers import keep_answer, read_answers
+from graphcl.tabular.options import TableOptions
+
+SHOWN, KEPT = 20, 20  # links that are printed, and kept for the report
+NAMES = {
+    "embeddings": "embeddings (cosine)",
+    "common_neighbours": "common neighbours",
+    "adamic_adar": "Adamic–Adar",
+    "features": "features (cosine)",
+}
+
+
+@takes_tables
+def links(
+    run: RunArgument,
+    node: Annotated[
+        list[str], typer.Option("--node", metavar="ID", help="Only links of this node; repeatable.")
+    ] = [],  # noqa: B006 (typer copies it)
+    pairs: Annotated[
+        Path | None,
+        typer.Option(help="Score these pairs: .csv, .tsv or .parquet with two columns of ids."),
+    ] = None,
+    k: Annotated[int, typer.Option("-k", help="Number of links, of each node or in all.")] = 20,
+    evaluate: Annotated[
+        bool, typer.Option("--evaluate", help="Train again without a tenth of the edges, and rank.")
+    ] = False,
+    share: Annotated[float, typer.Option(help="Of the edges that --evaluate removes.")] = 0.1,
+    negatives: Annotated[
+        int, typer.Option(help="Pairs that are no edges, per edge that --evaluate removes.")
+    ] = 100,
+    out: AnswerOption = None,
+    overwrite: OverwriteOption = False,
+    graph: RunGraphOption = None,
+    tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
+    seed: Annotated[int, typer.Option(help="Decides which edges --evaluate removes.")] = 0,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """List likely links that the graph lacks, or score given pairs of nodes.
+
+    The score of a pair is the cosine of its embeddings. Above 20,000 nodes, links are searched
+    through the index of neighbors, among the 50 nodes nearest to each.
+
+    --evaluate says what these scores are worth on this graph: a tenth of the edges is removed, a
+    model with the run's settings is trained on the rest, and each removed edge is ranked among 100
+    pairs that are no edges, beside common neighbours, Adamic–Adar and the cosine of the features.
+
+    Examples:
+
+        graphcl links runs/mine -k 100 --out suggested.csv
+
+        graphcl links runs/mine --node "Ada Lovelace" -k 5
+
+        graphcl links runs/mine --pairs pairs.csv --out scored.parquet
+
+        graphcl links runs/mine --evaluate
+    """
+    require(k >= 1, "links", "-k", "at least 1", k)
+    asked = [bool(node), pairs is not None, evaluate]
+    require(sum(asked) <= 1, "links", "--node, --pairs and --evaluate", "one of them", asked)
+    require(not (evaluate and out), "links", "--out", "left out with --evaluate", str(out))
+    check_out(out, overwrite=overwrite)
+    if evaluate:
+        _evaluate(run, graph, tables, share, negatives, seed, device, as_json=as_json)
+        return
+    again = ("links", str(run))
+    z, nodes = run_nodes(run, graph, tables, again=again)
+    if pairs is not None:
+        wanted = read_pairs(pairs, ("source", "target"), RunError)
+        try:
+            found = score_pairs(z, nodes.ids, wanted)
+        except GraphError as error:
+            raise RunError(f"{pairs}: {error}") from None
+        what = f"{len(found):,} pairs scored"
+    else:
+        rows = rows_of(node, nodes.ids, str(run), RunError) if node else None
+        loaded = _one_graph(run, graph, tables)
+        index = _index(run, z) if len(z) > EXACT_ROWS else None
+        found = missing_links(z, nodes.ids, loaded, rows=rows, k=k, index=index)
+        of = f"of {len(node)} node{'s' if len(node) > 1 else ''}" if node else "of the graph"
+        what = f"the {len(found):,} most likely missing links {of}"
+    summary: dict[str, Any] = {
+        "links": len(found),
+        "of": node or None,
+        "given": pairs is not None,
+        "best": [],
+    }
+    if pairs is None:
+        summary["best"] = _best(found)
+        known = read_answers(run).get("links", {})
+        summary |= {"evaluation": known["evaluation"]} if "evaluation" in known else {}
+    lines = [
+        f"{score:.4f}\t{first}\t{second}"
+        for first, second, score in zip(
+            found.source[:SHOWN], found.target[:SHOWN], found.scores, strict=False
+        )
+    ]
+    more = len(found) - SHOWN
+    give_answer(
+        run,
+        "links",
+        summary,
+        found.columns(),
+        text=what,
+        shown=[*lines, f"… and {more:,} more; --out writes all"] if more > 0 else lines,
+        out=out,
+        as_json=as_json,
+        keep=pairs is None,
+    )
+
+
+def _best(found: Links) -> list[dict[str, Any]]:
+    parts = zip(found.source[:KEPT], found.target[:KEPT], found.scores[:KEPT], strict=True)
+    return [
+        {"source": plain(first), "target": plain(second), "score": round(float(score), 4)}
+        for first, second, score in parts
+    ]
+
+
+def _one_graph(run: Path, given: str | None, tables: TableOptions) -> Graph:
+    graph = load_run_graph(run, given, tables, again=("links", str(run)))
+    if not isinstance(graph, Graph):
+        raise RunError(f"{run}: has {len(graph.graphs)} graphs; links are of one")
+    return graph
+
+
+def _index(run: Path, z: Any) -> Any:
+    index, built = stored_index(run, z)
+    if built:
+        print(f"links: built an index of {len(z):,} nodes ({built})", file=sys.stderr)
+    return index
+
+
+def _evaluate(
+    run: Path,
+    given: str | None,
+    tables: TableOptions,
+    share: float,
+    negatives: int,
+    seed: int,
+    device: str,
+    *,
+    as_json: bool,
+) -> None:
+    graph = _one_graph(run, given, tables)
+    model = GraphCL.load(run, device=str(resolve_device(device)))
+    model.verbose = True
+    found = evaluate_links(model, graph, share=share, negatives=negatives, seed=seed)
+    about = asdict(found)
+    why = keep_answer(run, "links", {**read_answers(run).get("links", {}), "evaluation": about})
+    if why:
+        print(f"links: {why}", file=sys.stderr)
+    print_result({"run": str(run), **about}, _table(found), as_json=as_json)
+
+
+def _table(found: LinkEvaluation) -> str:
+    head = ["", "ROC-AUC", "AP", "MRR", *(f"Hits@{k}" for k in HITS)]
+    rows = [
+        [
+            NAMES[name],
+            *(f"{value:.3f}" for value in (one.roc_auc, one.average_precision, one.mrr)),
+            *(f"{one.hits[k]:.3f}" for k in HITS),
+        ]
+        for name, one in found.scores.items()
+    ]
+    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if place == 0 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in [head, *rows]
+    ]
+    about = (
+        f"{found.held_out:,} edges ({found.share:.0%}) removed before training, each ranked among "
+        f"{found.negatives} pairs that are no edges; seed {found.seed}"
+    )
+    return "\n".join([*lines, about])

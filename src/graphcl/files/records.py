@@ -1,0 +1,196 @@
+"""Tables of answers: `.parquet`, `.csv` or `.json`, written whole or not at all; pairs read back.
+
+A table is a mapping of columns, all of one length, the first of them ids. In Parquet a column has
+one type, so ids of several types are written as text. JSON is a list of objects, one per line.
+"""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphcl.errors import InvalidInputError, MissingExtraError
+from graphcl.files.atomic import check_new_file, whole_file
+
+SUFFIXES = (".parquet", ".csv", ".json")
+READABLE = (".csv", ".tsv", ".parquet")
+Columns = Mapping[str, Any]
+_ROWS = 65536  # written at a time
+
+
+def check_records_file(path: Path, error: type[InvalidInputError], *, overwrite: bool) -> None:
+    """Refuses an output file before any work is done for it."""
+    check_new_file(path, SUFFIXES, error, overwrite=overwrite)
+
+
+def records(columns: Columns, rows: slice = slice(None)) -> list[dict[str, Any]]:
+    """Returns rows of a table as plain objects, as JSON has them."""
+    lists = [_plain(values[rows]) for values in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+
+
+def write_records(path: Path, columns: Columns) -> None:
+    """Writes a table by rename; the suffix decides the format.
+
+    Raises:
+        MissingExtraError: `.parquet` without pyarrow.
+        OSError: the file cannot be written.
+    """
+    with whole_file(path) as staging:
+        if path.suffix == ".parquet":
+            _write_parquet(staging, columns)
+        elif path.suffix == ".csv":
+            _write_csv(staging, columns)
+        else:
+            _write_json(staging, columns)
+
+
+def _write_parquet(path: Path, columns: Columns) -> None:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtraError("writing .parquet", "parquet") from error
+    writer = None
+    kinds = {name: _kind(values) for name, values in columns.items()}
+    try:
+        for rows in _blocks(columns):
+            parts = {}
+            for name, values in columns.items():
+                plain = _plain(values[rows])
+                if kinds[name] == "text":
+                    plain = [None if value is None else str(value) for value in plain]
+                parts[name] = pyarrow.array(plain, type=_arrow(kinds[name], pyarrow))
+            table = pyarrow.table(parts)
+            writer = writer or pyarrow.parquet.ParquetWriter(path, table.schema)
+            writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _kind(values: Any) -> str:
+    """Returns the one type that all values of a column have."""
+    dtype = values.dtype if isinstance(values, np.ndarray) else np.dtype(object)
+    if dtype.kind in "iu":
+        return "integer"
+    if dtype.kind == "f":
+        return "float32" if dtype.itemsize <= 4 else "number"
+    if dtype.kind == "b":
+        return "boolean"
+    found = {type(value) for value in _plain(values) if value is not None}
+    if found == {list}:
+        return "texts"
+    return "integer" if found == {int} else "number" if found == {float} else "text"
+
+
+def _arrow(kind: str, pyarrow: Any) -> Any:
+    kinds = {"integer": pyarrow.int64, "number": pyarrow.float64, "float32": pyarrow.float32}
+    kinds |= {"boolean": pyarrow.bool_, "text": pyarrow.string}
+    return pyarrow.list_(pyarrow.string()) if kind == "texts" else kinds[kind]()
+
+
+def _write_csv(path: Path, columns: Columns) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        for rows in _blocks(columns):
+            for row in records(columns, rows):
+                writer.writerow([_cell(value) for value in row.values()])
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list):
+        return "|".join(map(str, value))
+    return "" if value is None else value
+
+
+def _write_json(path: Path, columns: Columns) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write("[")
+        first = True
+        for rows in _blocks(columns):
+            for row in records(columns, rows):
+                text = json.dumps(row, allow_nan=False)
+                file.write(("\n" if first else ",\n") + text)
+                first = False
+        file.write("\n]\n")
+
+
+def _blocks(columns: Columns) -> Iterator[slice]:
+    count = len(next(iter(columns.values())))
+    for start in range(0, max(count, 1), _ROWS):  # an empty table still has its header
+        yield slice(start, start + _ROWS)
+
+
+def _plain(values: Any) -> list[Any]:
+    """Returns values as JSON has them; a float32 becomes the shortest number that is equal."""
+    if isinstance(values, np.ndarray) and values.dtype == np.float32:
+        return [float(text) for text in values.astype(str)]
+    found = values.tolist() if isinstance(values, np.ndarray) else list(values)
+    return [one.item() if isinstance(one, np.generic) else one for one in found]
+
+
+def read_pairs(
+    path: Path, names: tuple[str, str], error: type[InvalidInputError]
+) -> list[tuple[str, str]]:
+    """Returns two columns of a table as texts; rows with an empty cell are left out.
+
+    Args:
+        path: a `.csv`, `.tsv` or `.parquet` file. A delimited file begins with column names.
+        names: the two columns; if the file does not have both, its first two.
+        error: what to raise.
+
+    Raises:
+        InvalidInputError: of the type `error`: the file is missing, damaged, or too narrow.
+    """
+    if path.suffix not in READABLE:
+        *most, last = READABLE
+        raise error(f"{path}: the name must end in {', '.join(most)} or {last}")
+    if not path.is_file():
+        raise error(f"{path}: no such file")
+    header, columns = _parquet(path, error) if path.suffix == ".parquet" else _rows(path, error)
+    if len(header) < 2:
+        raise error(f"{path}: needs two columns, {names[0]} and {names[1]}; found {header}")
+    both = all(name in header for name in names)
+    places = [header.index(name) for name in names] if both else [0, 1]
+    first, second = (columns[place] for place in places)
+    pairs = [(_text(a), _text(b)) for a, b in zip(first, second, strict=True)]
+    return [pair for pair in pairs if pair[0] and pair[1]]
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _rows(path: Path, error: type[InvalidInputError]) -> tuple[list[str], list[Sequence[Any]]]:
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = [line for line in csv.reader(file, delimiter=delimiter, strict=True) if line]
+    except (UnicodeDecodeError, csv.Error) as problem:
+        raise error(f"{path}: not a table in UTF-8 ({problem})") from None
+    if not lines:
+        raise error(f"{path}: is empty")
+    header, *rest = lines
+    for number, line in enumerate(rest, 2):
+        if len(line) != len(header):
+            raise error(f"{path}: line {number} has {len(line)} cells; the header {len(header)}")
+    return header, [[line[place] for line in rest] for place in range(len(header))]
+
+
+def _parquet(path: Path, error: type[InvalidInputError]) -> tuple[list[str], list[Sequence[Any]]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as problem:
+        raise MissingExtraError("reading .parquet", "parquet") from problem
+    try:
+        table = pyarrow.parquet.read_table(path)
+        return table.column_names, [column.to_pylist() for column in table.columns]
+    except (pyarrow.ArrowException, OSError, ValueError) as problem:
+        reason = " ".join(str(problem).split())[:120]
+        raise error(f"{path}: not a readable .parquet file ({reason})") from None

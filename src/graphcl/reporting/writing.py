@@ -1,0 +1,93 @@
+"""`graphcl.report`: the HTML file of a fitted model or of a run."""
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from graphcl.devices import device_name, resolve_device
+from graphcl.errors import GraphError, RunError, require
+from graphcl.estimator import GraphCL
+from graphcl.evaluation import linear_probe
+from graphcl.files.atomic import check_new_file, write_whole
+from graphcl.graphs.collection import as_graphs
+from graphcl.reporting.contents import AnyGraph, gather
+from graphcl.reporting.page import render
+from graphcl.runs.results import GraphFacts
+from graphcl.trials.rows import versions
+
+
+def report(
+    source: Any,
+    graph: Any = None,
+    out: str | Path = "report.html",
+    *,
+    layout: str = "umap",
+    seed: int = 0,
+    overwrite: bool = False,
+) -> Path:
+    """Writes one HTML file that shows a training: graph, loss, map of embeddings, scores.
+
+    It needs no network. If the graph has labels, the probe scores the embeddings.
+
+    Args:
+        source: a fitted model, or the path of a run.
+        graph: the graph that was trained on; needed for a model. Without it, the page of a run
+            leaves out what needs edges.
+        out: the file, `.html`.
+        layout: ``umap``, or ``pca``, which is faster and needs no extra.
+        seed: decides the map, clusters and samples.
+        overwrite: replace an existing file.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        GraphCLError: the model is not fitted, the graph does not fit, or the file is there.
+    """
+    require(layout in ("umap", "pca"), "report", "layout", "umap or pca", layout)
+    target = Path(out)
+    check_new_file(target, (".html", ".htm"), RunError, overwrite=overwrite)
+    given = None if graph is None else as_graphs(graph)
+    if isinstance(source, str | Path):
+        contents = gather(
+            Path(source), given, method=layout, seed=seed, why="no graph was passed to report"
+        )
+    else:
+        if given is None:
+            raise GraphError("report: a model needs the graph that it was trained on")
+        with tempfile.TemporaryDirectory(prefix="graphcl-") as folder:
+            run = Path(folder) / "run"
+            source.save(run, graph=given)
+            result = _result(source, given, run)
+            contents = gather(run, given, method=layout, seed=seed, result=result)
+    write_whole(target, render(contents).encode("utf-8", "replace"))
+    return target
+
+
+def _result(model: GraphCL, graph: AnyGraph, run: Path) -> dict[str, Any]:
+    """Returns what `graphcl train` would have kept as `result.json`, as far as it is known."""
+    import numpy as np
+
+    from graphcl.runs.files import EMBEDDINGS
+
+    health = getattr(model, "health_", None)  # a model that was loaded has none
+    result: dict[str, Any] = {
+        "graph": asdict(GraphFacts.of(graph, graph.name)),
+        "probe": None,
+        "probe_skipped": "the graph has no labels",
+        "seed": model.seed_,
+        "train_seconds": model.seconds_,
+        "device": device_name(resolve_device(model.device)),
+        "versions": versions(),
+    }
+    if health is not None:
+        result |= {"effective_rank": health.effective_rank, "mean_cosine": health.mean_cosine}
+        result["warnings"] = [sign.to_json() for sign in health.warnings]
+    if graph.y is not None:
+        try:
+            z = np.load(run / EMBEDDINGS)
+            result["probe"] = asdict(linear_probe(z, graph))
+        except GraphError as error:
+            result["probe_skipped"] = str(error)
+    return result

@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+
+from graphcl.answers.linking import evaluate_links, links, missing_links
+from graphcl.errors import GraphError
+from graphcl.estimator import GraphCL
+from graphcl.evaluation.nearest import build_index, unit_rows
+from graphcl.graphs.graph import Graph
+from tests.conftest import random_collection, random_graph
+
+
+@pytest.fixture
+def z():
+    return np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
+
+
+def absent(graph):
+    edges = {tuple(pair) for pair in graph.edge_index().T.tolist()}
+    return [(u, v) for u in range(60) for v in range(u + 1, 60) if (u, v) not in edges]
+
+
+def cosine(z, u, v):
+    return float(z[u] @ z[v] / np.linalg.norm(z[u]) / np.linalg.norm(z[v]))
+
+
+def test_the_best_missing_links_are_those_of_brute_force(graph, z, monkeypatch):
+    expected = sorted(absent(graph), key=lambda pair: -cosine(z, *pair))
+    found = links(z, graph=graph, k=40)
+    assert list(map(tuple, found.pairs.tolist())) == expected[:40]
+    np.testing.assert_allclose(
+        found.scores, [cosine(z, *pair) for pair in expected[:40]], rtol=1e-4
+    )
+    monkeypatch.setattr("graphcl.answers.linking._BLOCK_PAIRS", 7 * 60)
+    small = links(z, graph=graph, k=40)
+    np.testing.assert_array_equal(small.pairs, found.pairs)
+    assert len(links(z, graph=graph, k=10**6)) == len(expected)
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_missing_links_of_nodes_are_those_of_brute_force(graph, z, indexed):
+    index = build_index(unit_rows(z), threads=1) if indexed else None
+    found = missing_links(z, np.arange(60), graph, rows=np.array([4, 17]), k=6, index=index)
+    for node, part in ((4, slice(0, 6)), (17, slice(6, 12))):
+        linked = set(graph.indices[graph.indptr[node] : graph.indptr[node + 1]].tolist())
+        others = [v for v in range(60) if v != node and v not in linked]
+        best = sorted(others, key=lambda v: -cosine(z, node, v))[:6]
+        assert found.pairs[part, 0].tolist() == [node] * 6
+        if not indexed:
+            assert found.pairs[part, 1].tolist() == best
+        else:
+            assert len(set(found.pairs[part, 1].tolist()) & set(best)) >= 5
+
+
+def test_a_large_graph_is_searched_by_an_index(graph, z):
+    index = build_index(unit_rows(z), threads=1)
+    found = missing_links(z, np.arange(60), graph, k=20, index=index)
+    expected = sorted(absent(graph), key=lambda pair: -cosine(z, *pair))[:20]
+    assert len(set(map(tuple, found.pairs.tolist())) & set(expected)) >= 18
+    assert (np.diff(found.scores) <= 0).all()
+    assert set(map(tuple, found.pairs.tolist())) <= set(absent(graph))
+    built = missing_links(z, np.arange(60), graph, k=20, exact_rows=10)
+    assert len(set(map(tuple, built.pairs.tolist())) & set(expected)) >= 18
+
+
+def test_pairs_are_scored_by_id_and_edges_are_marked(graph, z):
+    ids = [f"n{n}" for n in range(60)]
+    named = Graph.from_edge_index(graph.edge_index(), graph.x, node_ids=ids)
+    u, v = graph.edge_index()[:, 0]
+    w, y = absent(graph)[0]
+    found = links(z, [(f"n{u}", f"n{v}"), (f"n{w}", f"n{y}")], graph=named)
+    np.testing.assert_allclose(found.scores, [cosine(z, u, v), cosine(z, w, y)], rtol=1e-5)
+    assert found.linked.tolist() == [True, False]
+    assert found.source.tolist() == [f"n{u}", f"n{w}"]
+    assert list(found.columns()) == ["source", "target", "score", "linked"]
+    assert len(links(z, [])) == 0
+    plain = links(z, np.array([[0, 1]]))
+    assert plain.linked is None
+
+
+def test_a_node_that_is_linked_to_all_others_has_no_missing_link(z):
+    star = Graph.from_edge_index([[0] * 59, list(range(1, 60))], np.ones((60, 1)))
+    found = links(z, graph=star, nodes=[0, 5], k=100)
+    assert (found.pairs[:, 0] == 5).all()
+    assert len(found) == 58
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"pairs": [(0, 1, 2)]}, r"pairs must be pairs of ids"),
+        ({"pairs": ["ab"]}, r"pairs must be pairs of ids"),
+        ({"pairs": [(0, 60)]}, "no node has the id '60'"),
+        ({}, "missing links need the graph"),
+    ],
+)
+def test_bad_input(z, given, message):
+    with pytest.raises(GraphError, match=message):
+        links(z, **given)
+
+
+def test_an_evaluation_trains_without_the_held_out_edges(monkeypatch):
+    graph = random_graph(num_nodes=120)
+    seen = []
+
+    class Spy(GraphCL):
+        def fit_transform(self, given, y=None):
+            seen.append(given)
+            return super().fit_transform(given, y)
+
+    model = Spy(dim=8, epochs=2, device="cpu")
+    found = evaluate_links(model, graph, share=0.2, negatives=10, seed=1)
+    assert found.held_out == round(0.2 * graph.num_edges)
+    assert seen[0].num_edges == graph.num_edges - found.held_out
+    assert model._fitted is None  # a copy was trained
+    assert found.scores["common_neighbours"].roc_auc > 0.5
+    assert 0 < found.scores["embeddings"].mrr <= 1
+    with pytest.raises(GraphError, match="takes one graph"):
+        evaluate_links(model, random_collection())

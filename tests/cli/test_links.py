@@ -1,0 +1,63 @@
+import json
+
+import numpy as np
+import pytest
+
+from graphcl.cli.main import run
+from graphcl.runs.answers import read_answers
+from tests.cli.conftest import fails
+
+
+def test_missing_links_pairs_and_files(trained, graph, capsys):
+    assert run(["links", "runs/mine", "-k", "5", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["rows"]) == 5
+    edges = {tuple(pair) for pair in graph.edge_index().T.tolist()}
+    z = np.load(trained / "embeddings.npy")
+    for row in told["rows"]:
+        u, v = (int(row[end].split()[1]) for end in ("source", "target"))
+        assert (u, v) not in edges
+        cosine = z[u] @ z[v] / np.linalg.norm(z[u]) / np.linalg.norm(z[v])
+        assert row["score"] == pytest.approx(float(cosine), abs=1e-5)
+    assert read_answers(trained)["links"]["best"][0]["source"] == told["rows"][0]["source"]
+    command = ["links", "runs/mine", "--node", "node 3", "--node", "node 9", "-k", "2"]
+    assert run(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "the 4 most likely missing links of 2 nodes"
+    assert lines[1].split("\t")[1] == "node 3"
+    assert run([*command, "--out", "found.csv"]) == 0
+    assert "found.csv: 4 rows" in capsys.readouterr().out
+    assert run(["links", "runs/mine", "--pairs", "found.csv", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == 4
+
+
+def test_an_evaluation_stands_beside_simple_scores(trained, capsys):
+    assert run(["links", "runs/mine", "--evaluate", "--negatives", "20", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert set(told["scores"]) == {"embeddings", "common_neighbours", "adamic_adar", "features"}
+    assert told["negatives"] == 20
+    assert run(["links", "runs/mine", "-k", "3"]) == 0  # the evaluation stays
+    assert read_answers(trained)["links"]["evaluation"]["held_out"] == told["held_out"]
+    capsys.readouterr()
+    assert run(["links", "runs/mine", "--evaluate", "--negatives", "5"]) == 0
+    text = capsys.readouterr().out
+    assert "Adamic–Adar" in text
+    assert "removed before training, each ranked among 5 pairs that are no edges" in text
+    assert len(read_answers(trained)["links"]["best"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--node", "nobody"], "no node has the id 'nobody'"),
+        (["-k", "0"], "-k must be at least 1"),
+        (["--node", "node 1", "--evaluate"], "must be one of them"),
+        (["--evaluate", "--out", "x.csv"], "--out must be left out with --evaluate"),
+        (["--evaluate", "--share", "2"], "share must be in (0, 1)"),
+        (["--pairs", "absent.csv"], "absent.csv: no such file"),
+        (["--pairs", "odd.csv"], "odd.csv: links: no node has the id 'x'"),
+    ],
+)
+def test_bad_input(trained, capsys, arguments, message):
+    (trained.parents[1] / "odd.csv").write_text("source,target\nx,y\n")
+    assert message in fails(capsys, "links", "runs/mine", *arguments)

@@ -1,0 +1,115 @@
+import json
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from graphcl.cli.main import run
+from graphcl.runs.answers import read_answers
+from graphcl.runs.nodes import NODES
+from tests.cli.conftest import QUICK, fails
+
+
+@pytest.fixture
+def labels(folder, graph):
+    lines = [f"node {n},{'abc'[graph.y[n]]}" for n in range(24)]
+    (folder / "labels.csv").write_text("\n".join(["id,label", *lines]))
+    return folder / "labels.csv"
+
+
+def test_a_few_labels_give_the_others_theirs(trained, labels, graph, capsys):
+    command = ["predict", "runs/mine", "--labels", "labels.csv"]
+    assert run([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["nodes"] == len(told["rows"]) == 36
+    assert told["classes"] == ["a", "b", "c"]
+    assert sum(told["labelled"].values()) == told["error"]["nodes"] == 24
+    right = np.mean(
+        [row["label"] == "abc"[graph.y[int(row["id"].split()[1])]] for row in told["rows"]]
+    )
+    assert right > 0.7
+    for row in told["rows"]:
+        assert row["probability"] == max(row[f"p:{name}"] for name in "abc")
+    assert read_answers(trained)["predict"]["predicted"] == told["predicted"]
+    assert run([*command, "--out", "told.parquet"]) == 0
+    assert "told.parquet: 36 rows" in capsys.readouterr().out
+    table = pyarrow.parquet.read_table("told.parquet")
+    assert table.column("id").to_pylist() == [row["id"] for row in told["rows"]]
+    assert run(command) == 0
+    text = capsys.readouterr().out
+    assert "expected: accuracy" in text
+    assert "24 labelled nodes, each held out" in text
+    assert "… and 26 more" in text
+
+
+def test_labels_of_the_run_with_test_nodes_hidden(trained, graph, capsys):
+    message = fails(capsys, "predict", "runs/mine")
+    assert "all 60 nodes have a label; --all predicts them too; --learn train hides" in message
+    assert run(["predict", "runs/mine", "--learn", "train", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["nodes"] == told["test"]["nodes"] == int(graph.test_mask.sum())
+    assert told["test"]["how"] == "held-out nodes"
+    assert run(["predict", "runs/mine", "--all", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [row["given"] for row in told["rows"]] == graph.y.tolist()
+
+
+def test_several_labels_per_node(folder, arrays, graph, capsys):
+    y = np.stack([graph.y == 0, graph.y > 0], axis=1).astype(int)
+    np.savez("several.npz", **arrays | {"y": y})
+    assert run(["train", "several.npz", *QUICK, "--probe-steps", "5"]) == 0
+    capsys.readouterr()
+    assert run(["predict", "runs/several", "--learn", "train", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["several"]
+    assert {tuple(row["label"]) for row in told["rows"]} <= {(), (0,), (1,), (0, 1)}
+    lines = [f"node {n},{name}" for n in range(20) for name in ("odd", "even")[n % 2 :]]
+    (folder / "many.csv").write_text("\n".join(["id,label", *lines, "node 1,third"]))
+    assert run(["predict", "runs/several", "--labels", "many.csv", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["classes"] == ["even", "odd", "third"]
+
+
+def test_a_run_without_its_nodes_reads_the_graph(trained, labels, capsys):
+    (trained / NODES).unlink()
+    assert run(["predict", "runs/mine", "--labels", "labels.csv", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["id"] == "node 24"
+
+
+def test_class_names_of_a_table(folder, graph, capsys):
+    edges = [f"{u},{v}" for u, v in graph.edge_index().T if u < v]
+    (folder / "edges.csv").write_text("\n".join(["source,target", *edges]))
+    names = ["Art", "Law", "Zoology"]
+    cells = [
+        f"{n},{graph.x[n, 0]:.3f},{graph.x[n, 1]:.3f},{graph.x[n, 2]:.3f},"
+        f"{names[graph.y[n]] if n < 40 else ''}"
+        for n in range(60)
+    ]
+    (folder / "nodes.csv").write_text("\n".join(["id,a,b,c,topic", *cells]))
+    assert run(["train", "edges.csv", "--nodes", "nodes.csv", "--label", "topic", *QUICK]) == 0
+    capsys.readouterr()
+    assert run(["predict", "runs/edges", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["classes"] == names
+    assert told["nodes"] == 20
+    assert {row["label"] for row in told["rows"]} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["runs/absent"], "no such run"),
+        (["runs/mine", "--labels", "absent.csv"], "absent.csv: no such file"),
+        (["runs/mine", "--labels", "strange.csv"], "no node has the id 'nobody'"),
+        (["runs/mine", "--labels", "empty.csv"], "holds no label"),
+        (["runs/mine", "--labels", "one.csv"], "no second class"),
+        (["runs/mine", "--out", "x.txt"], "must end in .parquet, .csv or .json"),
+        (["runs/mine", "--learn", "most"], "--learn must be all or train"),
+    ],
+)
+def test_what_cannot_be_answered(trained, capsys, arguments, message):
+    folder = trained.parents[1]
+    (folder / "strange.csv").write_text("id,label\nnobody,a\n")
+    (folder / "empty.csv").write_text("id,label\n")
+    (folder / "one.csv").write_text("id,label\nnode 1,a\n")
+    assert message in fails(capsys, "predict", *arguments)
+    assert not list(trained.glob("answer-*"))

@@ -1,0 +1,207 @@
+"""The calibrated probe: against plain loops, scikit-learn, and data whose truth is known."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import softmax
+from sklearn.metrics import f1_score, log_loss
+
+from graphcl.errors import GraphError
+from graphcl.evaluation import calibration
+from graphcl.evaluation.calibration import (
+    BINS,
+    calibration_error,
+    deal,
+    fit_calibrated,
+    fit_temperature,
+    measure,
+    to_probabilities,
+)
+
+
+def one_hot(y, classes):
+    return np.eye(classes, dtype=np.int64)[y]
+
+
+def noisy_classes(seed, n, classes=3, dim=6, noise=1.0):
+    """Rows whose class follows a softmax, so that the true probabilities are known."""
+    random = np.random.default_rng(seed)
+    z = random.normal(size=(n, dim))
+    truth = softmax(z @ np.random.default_rng(99).normal(size=(dim, classes)) / noise, axis=1)
+    y = np.array([random.choice(classes, p=p) for p in truth])
+    return z.astype(np.float32), y, truth
+
+
+def test_the_calibration_error_is_that_of_a_plain_loop():
+    random = np.random.default_rng(0)
+    probability = softmax(random.normal(size=(500, 4)) * 2, axis=1)
+    y = random.integers(0, 4, 500)
+    expected = 0.0
+    for group in range(BINS):
+        members = [
+            row
+            for row in range(500)
+            if group / BINS <= probability[row].max() < (group + 1) / BINS
+            or (group == BINS - 1 and probability[row].max() == 1)
+        ]
+        if members:
+            confidence = np.mean([probability[row].max() for row in members])
+            right = np.mean([probability[row].argmax() == y[row] for row in members])
+            expected += len(members) / 500 * abs(confidence - right)
+    assert calibration_error(probability, one_hot(y, 4), False) == pytest.approx(expected)
+
+
+def test_certain_and_right_has_no_calibration_error_and_certain_and_wrong_all_of_it():
+    certain = one_hot(np.array([0, 1, 2, 0]), 3).astype(float)
+    assert calibration_error(certain, one_hot(np.array([0, 1, 2, 0]), 3), False) == 0
+    assert calibration_error(certain, one_hot(np.array([1, 2, 0, 2]), 3), False) == 1
+    half = np.full((4, 2), 0.5)
+    assert calibration_error(half, np.array([[1, 0], [0, 1], [1, 0], [0, 1]]), True) == 0
+
+
+def test_the_temperature_is_that_of_a_fine_grid_and_undoes_a_wrong_scale():
+    _, y, truth = noisy_classes(1, 4000)
+    scores = np.log(truth) * 3  # three times too certain
+    targets = one_hot(y, 3)
+    temperature, loss = fit_temperature(scores, targets, False, nodes=len(y))
+    assert temperature == pytest.approx(3, rel=0.1)
+
+    def smoothed(one):
+        total, smoothing = 0.0, 1 / (len(y) + 2)
+        p = softmax(scores / one, axis=1)
+        for row in range(len(y)):
+            for place in range(3):
+                wanted = 1 - smoothing if place == y[row] else smoothing / 2
+                total -= wanted * np.log(p[row, place])
+        return total / len(y)
+
+    assert loss == pytest.approx(smoothed(temperature), rel=1e-6)
+    assert loss <= min(smoothed(one) for one in (1, 2, 2.7, 3.3, 4, 8)) + 1e-9
+
+
+def test_ten_right_answers_do_not_make_certainty():
+    scores = one_hot(np.arange(10) % 2, 2) * 50.0
+    temperature, _ = fit_temperature(scores, one_hot(np.arange(10) % 2, 2), False, nodes=10)
+    assert to_probabilities(scores, temperature, False).max(axis=1).max() == pytest.approx(
+        11 / 12, abs=0.01
+    )
+
+
+def test_measures_are_those_of_scikit_learn():
+    random = np.random.default_rng(0)
+    probability, y = softmax(random.normal(size=(200, 3)), axis=1), random.integers(0, 3, 200)
+    found = measure(probability, one_hot(y, 3), False, nodes=200)
+    assert found.accuracy == found.micro_f1 == (probability.argmax(1) == y).mean()
+    assert found.log_loss == pytest.approx(log_loss(y, probability))
+    assert found.macro_f1 == pytest.approx(f1_score(y, probability.argmax(1), average="macro"))
+    assert found.majority == np.bincount(y).max() / 200
+    assert found.standard_error == pytest.approx(np.std(probability.argmax(1) == y) / 200**0.5)
+    labels, chance = random.integers(0, 2, (100, 4)), random.random((100, 4))
+    found = measure(chance, labels, True, nodes=100)
+    assert found.micro_f1 == pytest.approx(f1_score(labels, chance > 0.5, average="micro"))
+    assert found.log_loss == pytest.approx(log_loss(labels.ravel(), chance.ravel()))
+
+
+@settings(deadline=None, max_examples=40)
+@given(kinds=st.lists(st.integers(0, 4), min_size=2, max_size=60), folds=st.integers(2, 10))
+def test_folds_are_even_for_every_class_and_in_all(kinds, folds):
+    kinds = np.array(kinds)
+    place = deal(kinds, folds, np.random.default_rng(0))
+    assert place.min() >= 0
+    assert place.max() < folds
+    for kind in [*np.unique(kinds), None]:
+        sizes = np.bincount(place[kinds == kind] if kind is not None else place, minlength=folds)
+        assert sizes.max() - sizes.min() <= 1
+
+
+def test_probabilities_are_near_the_truth_and_the_error_is_what_new_nodes_show():
+    z, y, _ = noisy_classes(2, 600)
+    new, new_y, truth = noisy_classes(3, 3000)
+    probe = fit_calibrated(z, one_hot(y, 3), several=False)
+    found = probe.probabilities(new)
+    assert np.abs(found - truth).mean() < 0.04
+    shown = measure(found.astype(float), one_hot(new_y, 3), False, nodes=3000)
+    assert shown.calibration_error < 0.03
+    assert probe.error.accuracy == pytest.approx(shown.accuracy, abs=0.04)
+    assert probe.error.log_loss == pytest.approx(shown.log_loss, abs=0.06)
+    assert probe.error.nodes == 600
+
+
+def test_labels_that_mean_nothing_are_called_so():
+    random = np.random.default_rng(0)
+    z, y = random.normal(size=(80, 20)), random.integers(0, 2, 80)
+    probe = fit_calibrated(z, one_hot(y, 2), several=False)
+    assert probe.error.accuracy < 0.65  # fitted on its own nodes it would be right in all
+    assert probe.error.calibration_error < 0.2
+    confidence = probe.probabilities(random.normal(size=(500, 20))).max(axis=1)
+    assert confidence.mean() < 0.65
+
+
+def test_no_node_is_fitted_in_the_fold_that_scores_it(monkeypatch):
+    random = np.random.default_rng(0)
+    z = random.normal(size=(90, 4))
+    y = (z[:, 0] + random.normal(size=90) > 0).astype(int)
+    seen = []
+
+    def spy(z, targets, parts, several):
+        seen.extend(parts)
+        return original(z, targets, parts, several)
+
+    original = calibration._score_parts
+    monkeypatch.setattr(calibration, "_score_parts", spy)
+    monkeypatch.setattr(calibration, "_VALUES", 90 * 30 * 4)  # a few folds at a time
+    probe = fit_calibrated(z, one_hot(y, 2), several=False)
+    assert len(seen) == 30
+    for train, test, _ in seen:
+        assert sorted([*train, *test]) == list(range(90))
+    assert sorted(np.concatenate([test for _, test, _ in seen])) == sorted([*range(90)] * 3)
+    monkeypatch.undo()
+    at_once = fit_calibrated(z, one_hot(y, 2), several=False)
+    np.testing.assert_allclose(at_once.held_out, probe.held_out, atol=1e-3)
+
+
+def test_several_labels():
+    random = np.random.default_rng(0)
+    rule = random.normal(size=(8, 5)) * 2
+    z, new = random.normal(size=(400, 8)), random.normal(size=(2000, 8))
+    y, new_y = (
+        (rows @ rule + random.normal(size=(len(rows), 5)) * 2 > 1).astype(np.int64)
+        for rows in (z, new)
+    )
+    probe = fit_calibrated(z, y, several=True)
+    found = probe.probabilities(new)
+    shown = measure(found.astype(float), new_y, True, nodes=2000)
+    assert shown.micro_f1 > 0.7
+    assert shown.calibration_error < 0.05
+    assert probe.error.micro_f1 == pytest.approx(shown.micro_f1, abs=0.05)
+    assert probe.held_out.shape == (400, 5)
+
+
+def test_a_class_with_one_node_is_learned_but_not_tested():
+    z, y, _ = noisy_classes(0, 60, classes=2)
+    targets = np.zeros((61, 3), np.int64)
+    targets[:60, :2] = one_hot(y, 2)
+    targets[60, 2] = 1
+    lonely = np.concatenate([z, np.full((1, 6), 30, np.float32)])
+    probe = fit_calibrated(lonely, targets, several=False)
+    assert probe.error.nodes == 60
+    assert np.isnan(probe.held_out[60]).all()
+    assert probe.probabilities(lonely[60:]).argmax() == 2
+
+
+def test_one_node_per_class_has_no_error_to_report():
+    probe = fit_calibrated(np.eye(3), np.eye(3, dtype=np.int64), several=False)
+    assert probe.error is None
+    assert probe.probabilities(np.eye(3)).argmax(axis=1).tolist() == [0, 1, 2]
+
+
+def test_nothing_to_tell_apart():
+    with pytest.raises(GraphError, match="no second class"):
+        fit_calibrated(np.eye(3), np.ones((3, 1), np.int64), several=False)
+    with pytest.raises(GraphError, match="no label that some nodes have"):
+        fit_calibrated(np.eye(3), np.ones((3, 2), np.int64), several=True)
+    with pytest.raises(GraphError, match="nan at row 1"):
+        fit_calibrated(
+            np.array([[0.0], [np.nan], [1]]), one_hot(np.array([0, 1, 1]), 2), several=False
+        )
