@@ -174,7 +174,7 @@ def _load(name: str, tables: TableOptions) -> tuple[AnyGraph, Origin]:
     graph, report = load_tables(name, tables)
     if first_process():
         print_notes(report)
-    return graph, Origin(name, graph_fingerprint(graph), tables.record(report))
+    return graph, Origin(name, graph_fingerprint(graph), tables.record())
 
 
 def _score(

@@ -43,6 +43,7 @@ class Source:
         untyped: whether every column is text because the format has no types (CSV). Text that
             looks like a number is then a number.
         nodes: the node table from the same file, or None.
+        stable: whether the rows come in the same order each time; those of a query may not.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Source:
     columns: dict[str, str]
     untyped: bool = False
     nodes: "Source | None" = None
+    stable: bool = True
 
 
 def is_query(text: str) -> bool:
@@ -109,7 +111,7 @@ def _query(duck: Duck, sql: str, role: str) -> Source:
     sql = sql.strip().rstrip(";")
     if not duck.is_one_select(sql, where=name):
         raise GraphError(f"{name}: must be one SELECT; got {sql[:60]!r}")
-    return Source(name, f"({sql})", duck.columns(f"({sql})", where=name))
+    return Source(name, f"({sql})", duck.columns(f"({sql})", where=name), stable=False)
 
 
 def _load_tables(duck: Duck, path: Path, found: graph_formats.GraphTables, role: str) -> Source:
@@ -140,7 +142,8 @@ def _database(duck: Duck, path: Path, table: str | None, role: str) -> Source:
     name = _choose_table(path, table, [name for _, name in listed])
     schema = next(full for full, short in listed if short == name).split(".")[0]
     relation = f"{alias}.{quoted(schema)}.{quoted(name)}"
-    return Source(f"{path}:{name}", relation, duck.columns(relation, where=f"{path}:{name}"))
+    columns = duck.columns(relation, where=f"{path}:{name}")
+    return Source(f"{path}:{name}", relation, columns, stable=False)  # it may be a view
 
 
 def _is_sqlite(path: Path) -> bool:

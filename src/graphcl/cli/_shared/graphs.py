@@ -6,7 +6,6 @@ read only if this user's key has sealed the run. A dataset is fixed. An `.npz` o
 readers that trust nothing, and is used only if it has the fingerprint that the run gives.
 """
 
-import json
 import shlex
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from graphcl.runs import files as runs
 from graphcl.store.reader import is_store
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.options import TableOptions
+from graphcl.tabular.preparation import read_preparation
 from graphcl.tabular.sources import EDGE_FILES, looks_like_tables
 
 AnyGraph = Graph | GraphCollection
@@ -168,10 +168,8 @@ def _tables(run: Path, config: runs.RunConfig) -> TableOptions | None:
     if not config.origin.tables:
         return None
     try:
-        given = json.loads(config.origin.tables)
-        lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
-        return TableOptions(**given | lists)
-    except (TypeError, ValueError, AttributeError, RecursionError):
+        return TableOptions.from_record(config.origin.tables, read_preparation(run))
+    except ValueError:
         raise RunError(f"{run / runs.CONFIG}: [run] tables is damaged") from None
 
 

@@ -27,13 +27,25 @@ _OPTIONS: dict[str, Any] = {
     "target_column": _option(_COLUMN, "Column of the edges' target nodes. (default: guessed)"),
     "weight": _option(_COLUMN, "Column of positive edge weights. (default: unweighted)"),
     "id_column": _option(_COLUMN, "Column of the nodes' ids. (default: guessed)"),
-    "label": _option(_COLUMN, "Column of the nodes' classes; only the probe uses it."),
+    "label": _option(
+        _COLUMNS,
+        "Column of the nodes' classes; only the probe uses it. Repeatable, for several labels.",
+        metavar="COLUMN",
+    ),
+    "label_separator": _option(
+        str | None, "What stands between the labels in a cell, such as '|'.", metavar="TEXT"
+    ),
     "split": _option(_COLUMN, "Column that says train, val or test."),
-    "one_hot": _option(_COLUMNS, "Encode a text column; repeatable.", metavar="COLUMN"),
+    "one_hot": _option(_COLUMNS, "A column of categories; repeatable.", metavar="COLUMN"),
+    "text": _option(_COLUMNS, "A column of texts to read; repeatable.", metavar="COLUMN"),
+    "date": _option(_COLUMNS, "A column of dates; repeatable.", metavar="COLUMN"),
     "ignore": _option(_COLUMNS, "Leave a column out; repeatable.", metavar="COLUMN"),
     "missing": _option(
-        str, f"Missing values: {MISSING[0]} them, or fill in {' or '.join(MISSING[1:])}."
+        str,
+        f"Missing values: {MISSING[1]} them, or fill in {' or '.join(MISSING[2:])}; auto: the mean "
+        "where few are missing.",
     ),
+    "strict": _option(bool, "Guess nothing: refuse what is not said by an option.", "--strict"),
     "add_missing_nodes": _option(
         bool, "Give zero features to nodes that appear only in edges.", "--add-missing-nodes"
     ),
@@ -65,8 +77,6 @@ def takes_tables(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def with_tables(**given: Any) -> None:
         chosen = {parameter.name: given.pop(parameter.name) for parameter in added}
-        for name in ("one_hot", "ignore"):
-            chosen[name] = tuple(chosen[name])
         command(**given, tables=TableOptions(**chosen))
 
     with_tables.__signature__ = own.replace(  # type: ignore[attr-defined]
