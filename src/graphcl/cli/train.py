@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -118,8 +118,11 @@ def train(
         ours["--log"] = log is not None
         check_baseline(method, graph, settings=changed, ours=ours)
     launch(processes)
-    loaded, origin = _load(graph, tables)
-    if method != "graphcl":
+    # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
+    chosen = recipe or recipe_for(graph.lower())
+    values = None if method != "graphcl" else load_recipe(chosen).with_values(**changed)
+    loaded, origin = _load(graph, tables, inductive=values is not None and values.inductive)
+    if values is None:
         train_baseline(
             method,
             loaded,
@@ -133,11 +136,9 @@ def train(
             as_json=as_json,
         )
         return
-    # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
-    chosen = recipe or recipe_for(graph.lower())
     where = local_device(resolve_device(device))
     model = GraphCL(
-        load_recipe(chosen).with_values(**changed),
+        values,
         seed=seed,
         device=str(where),
         verbose=True,
@@ -166,12 +167,15 @@ def train(
         print_warnings(result.warnings)
 
 
-def _load(name: str, tables: TableOptions) -> tuple[AnyGraph, Origin]:
-    """Returns the graph, and what the run keeps of where it came from."""
+def _load(name: str, tables: TableOptions, *, inductive: bool) -> tuple[AnyGraph, Origin]:
+    """Returns the graph, and what the run keeps of where it came from.
+
+    Inductive training does not see other nodes than the training's, so neither may a preparation.
+    """
     if not names_tables(name, tables):
         loaded = load_graph(name, tables)
         return loaded, Origin(name, graph_fingerprint(loaded))
-    graph, report = load_tables(name, tables)
+    graph, report = load_tables(name, replace(tables, inductive=inductive))
     if first_process():
         print_notes(report)
     return graph, Origin(name, graph_fingerprint(graph), tables.record())

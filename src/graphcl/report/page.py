@@ -95,7 +95,9 @@ def _channels(contents: Contents, rows: Any) -> list[dict[str, Any]]:
     if nodes.y is not None:
         classes = np.unique(nodes.y[nodes.y >= 0])
         code = np.where(nodes.y >= 0, np.searchsorted(classes, nodes.y), len(classes))
-        found.append(_category("Label", [f"class {c}" for c in classes.tolist()], code[rows]))
+        found.append(
+            _category("Label", [nodes.class_name(c) for c in classes.tolist()], code[rows])
+        )
     sizes = contents.clusters.sizes
     names = [f"cluster {number}" for number in range(1, len(sizes) + 1)]
     found.append(_category("Cluster", names, contents.clusters.assigned[rows]))

@@ -143,7 +143,7 @@ def probe_section(contents: Contents) -> str:
     )
     table = ""
     if contents.confusion is not None:
-        names = [f"class {number}" for number in contents.confusion.classes.tolist()]
+        names = [contents.nodes.class_name(c) for c in contents.confusion.classes.tolist()]
         table = confusion_table(names, contents.confusion.counts)
     return _card(
         "With labels",

@@ -5,6 +5,7 @@ report drawn after the graph itself is gone. Text ids lie as one run of UTF-8 by
 NumPy's own text arrays would give every id the room of the longest.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,15 +33,21 @@ class RunNodes:
         degree: neighbours per node.
         y: class numbers (−1: unlabelled), or None; several labels per node are not kept.
         split: per node 0 none, 1 train, 2 validation, 3 test; or None without a split.
+        class_names: names of the classes by number; empty if they have none.
     """
 
     ids: Array
     degree: Array
     y: Array | None = None
     split: Array | None = None
+    class_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.degree)
+
+    def class_name(self, number: int) -> str:
+        """Returns the name of a class; without names, ``class 3``."""
+        return name_of_class(number, self.class_names)
 
 
 def describe_nodes(graph: Graph | GraphCollection) -> RunNodes:
@@ -57,7 +64,13 @@ def describe_nodes(graph: Graph | GraphCollection) -> RunNodes:
         for code, mask in enumerate((graph.train_mask, graph.val_mask, graph.test_mask), 1):
             if mask is not None:
                 split[np.asarray(mask)] = code
-    return RunNodes(ids, degree, y, split)
+    names = graphs[0].class_names
+    return RunNodes(ids, degree, y, split, names)
+
+
+def name_of_class(number: int, names: Sequence[str]) -> str:
+    """Returns the name of a class; without names, ``class 3``."""
+    return names[number] if 0 <= number < len(names) else f"class {number}"
 
 
 def write_nodes(folder: Path, nodes: RunNodes) -> None:
@@ -67,6 +80,9 @@ def write_nodes(folder: Path, nodes: RunNodes) -> None:
         arrays["y"] = nodes.y.astype(np.int64)
     if nodes.split is not None:
         arrays["split"] = nodes.split.astype(np.uint8)
+    if nodes.class_names:
+        packed = _pack(np.array(nodes.class_names, dtype=object))
+        arrays |= {"class_bytes": packed["id_bytes"], "class_ends": packed["id_ends"]}
     with (folder / NODES).open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
 
@@ -82,7 +98,12 @@ def read_nodes(run: Path) -> RunNodes | None:
         return None
     arrays = read_npz(path, None, RunError)
     try:
-        nodes = RunNodes(_unpack(arrays), arrays["degree"], arrays.get("y"), arrays.get("split"))
+        names: tuple[str, ...] = ()
+        if "class_ends" in arrays:
+            packed = {"id_bytes": arrays["class_bytes"], "id_ends": arrays["class_ends"]}
+            names = tuple(_unpack(packed).tolist())
+        y, split = arrays.get("y"), arrays.get("split")
+        nodes = RunNodes(_unpack(arrays), arrays["degree"], y, split, names)
     except (ValueError, KeyError) as error:
         raise RunError(f"{path}: damaged ({error})") from None
     given = (nodes.ids, nodes.y, nodes.split)

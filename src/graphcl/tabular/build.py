@@ -13,6 +13,7 @@ from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.store.columns import Names
 from graphcl.store.writer import StoreWriter, write_names
 from graphcl.tabular.options import TableOptions, TableReport
+from graphcl.tabular.preparation import write_preparation
 from graphcl.tabular.sources import is_query
 from graphcl.tabular.tables import InMemory, Tables, open_tables
 
@@ -54,8 +55,10 @@ def load_tables(edges: str, options: TableOptions) -> tuple[Graph, TableReport]:
         ids = tables.node_ids()
         if ids is not None:
             fields["node_ids"] = _names(ids)
-        loops = tables.report.counts.self_loops
-        return Graph(name=table_name(edges), self_loops_removed=loops, **fields), tables.report
+        report = tables.report
+        fields |= {"class_names": report.class_names, "preparation": report.preparation}
+        loops = report.counts.self_loops
+        return Graph(name=table_name(edges), self_loops_removed=loops, **fields), report
 
 
 def build_store(
@@ -94,6 +97,9 @@ def build_store(
         if ids is not None:
             write_names(store, _names(ids))
         store.self_loops_removed = tables.report.counts.self_loops
+        store.class_names = tables.report.class_names
+        if tables.report.preparation is not None:
+            write_preparation(store.folder, tables.report.preparation)
         return tables.report
 
 

@@ -54,11 +54,10 @@ class NodeFeatures:
         width = len(self.names)
         if width < SPARSE_WIDTH:
             return False
-        facts, at = self.numbers.facts, {n: i for i, n in enumerate(self.numbers.columns)}
-        entries = 0
+        facts, entries = self.numbers.facts, 0
         for column in self.preparation.columns:
             if column.kind == NUMBER:
-                place = at[column.name]
+                place = self.numbers.place(column.name)
                 absent = int(facts.absent[place]) if column.fill else 0
                 entries += int(facts.filled[place]) + absent
             else:
@@ -93,12 +92,13 @@ class NodeFeatures:
 
     def _destinations(self) -> tuple[Places, Floats]:
         """Returns for each column of numbers its feature, or −1, and what a missing value is."""
-        at = {name: i for i, name in enumerate(self.numbers.columns)}
-        place, filling = np.full(len(at), -1), np.zeros(len(at))
+        width = len(self.numbers.facts.total)
+        place, filling = np.full(width, -1), np.zeros(width)
         start = 0
         for column in self.preparation.columns:
             if column.kind == NUMBER:
-                place[at[column.name]], filling[at[column.name]] = start, column.fill
+                at = self.numbers.place(column.name)
+                place[at], filling[at] = start, column.fill
             start += len(column.features)
         return place, filling
 

@@ -44,6 +44,7 @@ class Fitting:
         notes: what was decided, filled in and left out.
         empty: columns without a value, which are left out.
         filled: number of missing values that were filled in.
+        missing: number of missing values, by column.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Fitting:
         self.empty: list[str] = []
         self.filled = 0
         self._arrays: dict[str, npt.NDArray[np.float32]] = {}
+        self.missing: dict[str, int] = {}
         self._missing: list[tuple[str, int, int]] = []  # column, count, first row
         self._zeros = 0  # missing values that have no mean
         self._others: dict[str, Other] = {}
@@ -74,6 +76,7 @@ class Fitting:
         found = self._look(names, given)
         self.columns = [found[name] for name in names if name in found]
         self._refuse_missing()
+        self.missing = {column.name: column.missing for column in self.columns}
         self._say_filled()
         missing = "zero" if options.missing == "zero" else "mean"
         preparation = Preparation(tuple(self.columns), missing, arrays=self._arrays)
@@ -87,16 +90,13 @@ class Fitting:
     def _look(self, names: Sequence[str], given: dict[str, str]) -> dict[str, Column]:
         """Returns what columns become, and notes what is wrong with others."""
         plain = [name for name in names if name not in given and self._may_be_number(name)]
-
-        def value(name: str) -> str:
-            return cells.number(self._source, name)
-
         file = self._duck.folder / "numbers"
-        self._numbers = Numbers(self._table, plain, value, file, training=self._training)
+        self._numbers = Numbers(self._table, plain, file, training=self._training)
         columns: dict[str, Column] = {}
         facts, mean = self._numbers.facts, self._numbers.facts.mean
         doubtful: list[str] = []
-        for place, name in enumerate(plain):
+        for name in plain:
+            place = self._numbers.place(name)
             absent, wrong = int(facts.absent[place]), int(facts.wrong[place])
             if absent == facts.rows > 0:
                 self._note_empty(name)
@@ -119,11 +119,12 @@ class Fitting:
                 )
         typos = []
         for name in doubtful:
-            place = plain.index(name)
+            place = self._numbers.place(name)
             numbers = facts.rows - int(facts.absent[place]) - int(facts.wrong[place])
             if numbers >= (facts.rows - int(facts.absent[place])) / 2:
                 typos.append(name)
-        self._open_others([name for name in names if name in given or name not in columns])
+        settled = {*columns, *self.empty}
+        self._open_others([name for name in names if name in given or name not in settled])
         for name in typos:
             other = self._others[name]
             row, cell = other.first(f"{cells.number(self._source, name)} IS NULL")
@@ -290,7 +291,7 @@ class Fitting:
         if self.empty:
             shown = ", ".join(map(repr, self.empty[:8])) + (", …" if len(self.empty) > 8 else "")
             left = counted(len(self.empty), "column has", "columns have")
-            self.notes.append(f"nodes: {left} no values and left out: {shown}")
+            self.notes.append(f"nodes: {left} no values: {shown}: left out")
 
     # Runs of earlier versions, which have no preparation
 

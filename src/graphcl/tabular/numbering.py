@@ -17,6 +17,7 @@ from graphcl.tabular.node_table import NodeTable
 from graphcl.tabular.nodes import Fitting
 from graphcl.tabular.options import Fate, TableOptions, TableReport, counted
 from graphcl.tabular.preparation import CATEGORY, DATE, TEXT
+from graphcl.tabular.prepared import Applying
 from graphcl.tabular.problems import Problem
 from graphcl.tabular.sources import Source, is_query, open_source
 
@@ -196,7 +197,23 @@ class NumberedTables:
             return
         report.notes.append(f"nodes: {source.name}: ids in {identity!r} ({how})")
         ignored = table_columns.find_all(source, options.ignore, "--ignore")
-        used = {identity, *ignored, *self.labels}
+        if self.table is None or options.features == "structural":
+            return
+        found: Fitting | Applying
+        if options.preparation is not None:
+            found = Applying(self.duck, self.table, options.preparation)
+        else:
+            found = self._fit(self.table, {identity, *ignored, *self.labels})
+        self.problems += found.problems
+        if found.features is None:
+            return
+        self.features, report.column_features = found.features, found.features.names
+        report.preparation, report.filled_values = found.features.preparation, found.filled
+        self._say_features(found, ignored)
+
+    def _fit(self, table: NodeTable, used: set[str]) -> Fitting:
+        """Decides what the columns become that are not used for something else."""
+        options, source = self.options, table.source
         if self.split is not None:
             used.add(self.split)
         given: dict[str, str] = {}
@@ -206,31 +223,33 @@ class NumberedTables:
                 if name in used or name in given:
                     raise GraphError(f"{source.name}: {shown}: column {name!r} is already used")
                 given[name] = kind
-        if self.table is None or options.features == "structural":
-            return
         training = None
         if options.inductive and self.split is not None:
             training = read_split(self.duck, source, self.split)["train_mask"]
-        found = Fitting(self.duck, self.table, options, used=used, given=given, training=training)
-        self.problems += found.problems
-        self.features, report.column_features = found.features, found.features.names
-        report.preparation, report.filled_values = found.features.preparation, found.filled
-        if report.column_features:
-            names = report.column_features
+        return Fitting(self.duck, table, options, used=used, given=given, training=training)
+
+    def _say_features(self, found: Fitting | Applying, ignored: tuple[str, ...]) -> None:
+        """Reports the features, and what became of each column."""
+        assert self.table is not None
+        report, names = self.report, self.report.column_features
+        prepared = report.preparation
+        assert prepared is not None
+        if names:
             shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
-            kind = " sparse" if found.features.preparation.sparse else ""
+            kind = " sparse" if prepared.sparse else ""
             report.notes.append(f"nodes: {len(names):,}{kind} features: {shown}")
         report.notes += found.notes
-        became = {column.name: column for column in found.columns}
-        roles = dict.fromkeys(ignored, "left out, as you asked") | {identity: "the ids"}
+        became = {column.name: column for column in prepared.columns}
+        roles = dict.fromkeys(ignored, "left out, as you asked") | {self.identity[0]: "the ids"}
         roles |= dict.fromkeys(self.labels, "a label") | dict.fromkeys(
             found.empty, "empty: left out"
         )
         roles |= {} if self.split is None else {self.split: "the split"}
-        for name in source.columns:
+        for name in self.table.source.columns:
             if name in became:
                 column = became[name]
-                fate = Fate(name, column.describe(), len(column.features), column.missing)
+                missing = found.missing.get(name, 0)
+                fate = Fate(name, column.describe(), len(column.features), missing)
                 report.fates.append(fate)
             else:
                 report.fates.append(Fate(name, roles.get(name, "left out")))

@@ -5,7 +5,7 @@ a temporary file, as float32: a block that is mostly zeros as its other values a
 are made from this file, and the table itself is not parsed a second time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from graphcl.tabular.cells import NO_VALUE
+from graphcl.tabular.duck import quoted
 from graphcl.tabular.node_table import NodeTable
 
 MOST_FILLED = 0.15  # of a block's values: with more of them that are not zero, all are kept
@@ -43,6 +45,12 @@ class Facts:
         self.first_absent, self.unfit = np.full((2, width), -1, np.int64)
         self.total = np.zeros(width)
         self.low, self.high = np.full(width, np.inf), np.full(width, -np.inf)
+
+    def widen(self, width: int) -> None:
+        """Adds columns of which nothing is known yet."""
+        for name, value in vars(Facts(width)).items():
+            if isinstance(value, np.ndarray):
+                setattr(self, name, np.concatenate([getattr(self, name), value]))
 
     @property
     def mean(self) -> Floats:
@@ -118,35 +126,63 @@ class Numbers:
     Args:
         table: the node table.
         columns: the columns.
-        value: returns an SQL expression for a column's number: NaN for a missing value, NULL for
-            one that is not a number.
         file: a temporary file, to be created.
         training: whether each row is one that statistics are taken from; None means all are.
+
+    Attributes:
+        facts: what the values say, by `place`.
     """
 
     def __init__(
         self,
         table: NodeTable,
         columns: Sequence[str],
-        value: Callable[[str], str],
         file: Path,
         *,
         training: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        self.columns, self.facts = list(columns), Facts(len(columns))
+        self.facts = Facts(len(columns))
         self._file, self._training = file, training
         self._kept: list[_Kept] = []
-        column, end = 0, 0
-        with file.open("wb") as out:
-            for block in table.blocks(self.columns):
-                for first, batch in table.batches([value(name) for name in block]):
-                    piece = self._look(first, column, batch)
+        self._end = 0
+        file.write_bytes(b"")
+        self._read(table, columns, 0)
+        # In a text file a cell that is not a number may be a missing value, which its text says.
+        # Few columns have any, and only they are read once more.
+        again: list[str] = []
+        if table.source.untyped:
+            again = [name for name, wrong in zip(columns, self.facts.wrong, strict=True) if wrong]
+        self.facts.widen(len(again))
+        self._read(table, again, len(columns), with_texts=True)
+        self._places = {name: place for place, name in enumerate((*columns, *again))}
+
+    def place(self, name: str) -> int:
+        """Returns the place of a column in the facts and pieces."""
+        return self._places[name]
+
+    def _read(
+        self, table: NodeTable, columns: Sequence[str], column: int, *, with_texts: bool = False
+    ) -> None:
+        """Reads columns, which get the places from `column` on."""
+        # Without `trim` DuckDB moves the cast into its reader, where a text is an error.
+        cast = (
+            "TRY_CAST(trim({}) AS DOUBLE)" if table.source.untyped else "coalesce({}::DOUBLE, {})"
+        )
+        with self._file.open("ab") as out:
+            for block in table.blocks(columns):
+                values = [cast.format(quoted(name), "'nan'::DOUBLE") for name in block]
+                texts = [quoted(name) for name in block] if with_texts else []
+                for first, batch in table.batches([*values, *texts]):
+                    found = batch.columns[: len(block)]
+                    if with_texts:
+                        found = list(map(_with_missing, found, batch.columns[len(block) :]))
+                    piece = self._look(first, column, found)
                     sparse, count = piece.places is not None, len(piece.values)
                     where = (first, piece.rows, column, piece.columns)
-                    self._kept.append(_Kept(*where, end, count, sparse))
+                    self._kept.append(_Kept(*where, self._end, count, sparse))
                     for part in (piece.places, piece.values):
                         if part is not None:
-                            end += out.write(part.tobytes())
+                            self._end += out.write(part.tobytes())
                     self.facts.rows = max(self.facts.rows, first + piece.rows)
                 column += len(block)
 
@@ -161,12 +197,12 @@ class Numbers:
                 values = np.frombuffer(file.read(4 * kept.count), np.float32)
                 yield Piece(kept.first, kept.rows, kept.column, kept.columns, places, values)
 
-    def _look(self, first: int, column: int, batch: Any) -> Piece:
+    def _look(self, first: int, column: int, batch: Sequence[Any]) -> Piece:
         """Adds a batch to the facts and returns its values."""
-        rows, width = batch.num_rows, batch.num_columns
+        rows, width = len(batch[0]), len(batch)
         block = np.empty((width, rows))
         wrong = np.zeros(width, np.int64)
-        for place, values in enumerate(batch.columns):
+        for place, values in enumerate(batch):
             block[place] = values.to_numpy(zero_copy_only=False)
             wrong[place] = values.null_count
         self.facts.wrong[column : column + width] += wrong
@@ -194,7 +230,7 @@ class Numbers:
         wrong: Places,
         training: npt.NDArray[np.bool_] | None,
         height: int,
-        batch: Any,
+        batch: Sequence[Any],
     ) -> None:
         width, facts = len(wrong), self.facts
         part = slice(column, column + width)
@@ -202,7 +238,7 @@ class Numbers:
         absent = np.bincount(places[missing], minlength=width)
         facts.absent[part] += absent - wrong
         for place in np.flatnonzero((absent > wrong) & (facts.first_absent[part] < 0)):
-            facts.first_absent[column + place] = first + _first_nan(batch.column(int(place)))
+            facts.first_absent[column + place] = first + _first_nan(batch[int(place)])
         facts.filled[part] += np.bincount(places[~missing], minlength=width)
         self._note_unfit(first, column, places, rows, values)
         trained = height if training is None else int(training.sum())
@@ -230,7 +266,7 @@ class Numbers:
         block: Floats,
         wrong: Places,
         training: npt.NDArray[np.bool_] | None,
-        batch: Any,
+        batch: Sequence[Any],
     ) -> None:
         width, facts = len(block), self.facts
         part = slice(column, column + width)
@@ -238,7 +274,7 @@ class Numbers:
         absent = missing.sum(1)
         facts.absent[part] += absent - wrong
         for place in np.flatnonzero((absent > wrong) & (facts.first_absent[part] < 0)):
-            facts.first_absent[column + place] = first + _first_nan(batch.column(int(place)))
+            facts.first_absent[column + place] = first + _first_nan(batch[int(place)])
         large = np.abs(block) > np.finfo(np.float32).max
         if large.any():
             places, rows = np.nonzero(large)
@@ -265,6 +301,29 @@ class Numbers:
         for place, row in zip(places[large].tolist(), rows[large].tolist(), strict=True):
             if self.facts.unfit[column + place] < 0:
                 self.facts.unfit[column + place] = first + row
+
+
+def _with_missing(values: Any, texts: Any) -> Any:
+    """Returns numbers, where a text says that a value is missing NaN, and NULL if it is none."""
+    if not values.null_count:
+        return values
+    import pyarrow
+    import pyarrow.compute as compute
+
+    unread = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
+    cells = compute.utf8_lower(compute.utf8_trim(texts.take(unread), " "))
+    found = np.full(len(unread), np.inf)  # not a number, for now
+    missing = compute.is_in(cells, value_set=pyarrow.array(NO_VALUE, cells.type))
+    for mark, number in ((missing, np.nan), (cells.is_null(), np.nan)):
+        found[mark.to_numpy(zero_copy_only=False)] = number
+    for word, number in (("true", 1.0), ("false", 0.0)):
+        said = compute.equal(cells, word).fill_null(False)
+        found[said.to_numpy(zero_copy_only=False)] = number
+    whole = values.to_numpy(zero_copy_only=False).copy()
+    whole[unread] = found
+    nothing = np.zeros(len(whole), np.bool_)
+    nothing[unread] = np.isinf(found)
+    return pyarrow.array(whole, mask=nothing)
 
 
 def _first_nan(values: Any) -> int:

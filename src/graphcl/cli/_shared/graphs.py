@@ -7,6 +7,7 @@ readers that trust nothing, and is used only if it has the fingerprint that the 
 """
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from graphcl.cli._shared.tables import as_arguments, print_notes
@@ -48,7 +49,7 @@ def load_graph(name: str, tables: TableOptions | None = None) -> AnyGraph:
     if name.lower() in {*CATALOGUE, *gallery}:
         return load_dataset(name)
     if is_store(path):
-        graph = Graph.open(path)
+        graph = replace(Graph.open(path), preparation=read_preparation(path))
         graph.check()
         return graph
     if path.suffix == ".npz":
@@ -160,13 +161,17 @@ def graph_fingerprint(graph: AnyGraph) -> str:
 
 
 def run_tables(run: Path) -> TableOptions | None:
-    """Returns the table options that a run was trained with, or None if it used no tables."""
+    """Returns the table options that a run was trained with, or None if it used no tables.
+
+    A run that was trained on a store has the preparation that the store was built with.
+    """
     return _tables(run, runs.read_config(run, baselines=True))
 
 
 def _tables(run: Path, config: runs.RunConfig) -> TableOptions | None:
     if not config.origin.tables:
-        return None
+        prepared = read_preparation(run)
+        return None if prepared is None else TableOptions(preparation=prepared)
     try:
         return TableOptions.from_record(config.origin.tables, read_preparation(run))
     except ValueError:

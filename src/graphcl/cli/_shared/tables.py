@@ -2,16 +2,18 @@
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import wraps
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
 
-from graphcl.tabular.options import FEATURES, MISSING, TableOptions, TableReport
+from graphcl.tabular.options import FEATURES, MISSING, Fate, TableOptions, TableReport
 
 _PANEL = "Tables"
+_MANY_COLUMNS, _MOST_LINES = 20, 40
 
 
 def _option(kind: Any, text: str, *names: str, metavar: str | None = None) -> Any:
@@ -105,6 +107,29 @@ def as_arguments(tables: TableOptions) -> list[str]:
 
 
 def print_notes(report: TableReport) -> None:
-    """Prints on stderr what was guessed, merged, removed and filled in."""
-    for line in report.notes:
+    """Prints on stderr what was guessed, merged, removed and filled in, and each column's fate."""
+    for line in (*report.notes, *column_lines(report.fates)):
         print(line, file=sys.stderr)
+
+
+def column_lines(fates: Sequence[Fate]) -> list[str]:
+    """Returns a line per column, or per run of columns with the same fate if there are many."""
+    rows = [(fate.column, fate) for fate in fates]
+    if len(rows) > _MANY_COLUMNS:
+        rows = []
+        for _, group in groupby(fates, key=lambda fate: (fate.became, fate.missing > 0)):
+            same = list(group)
+            if len(same) < 3:
+                rows += [(fate.column, fate) for fate in same]
+            else:
+                name = f"{same[0].column} … {same[-1].column} ({len(same):,} columns)"
+                rows.append((name, same[0]._replace(missing=sum(one.missing for one in same))))
+    left = len(rows) - _MOST_LINES
+    width = max((len(name) for name, _ in rows[:_MOST_LINES]), default=0)
+    lines = [
+        f"  {name:{min(width, 40)}}  {fate.became}"
+        + (f"; {fate.missing:,} missing" if fate.missing else "")
+        for name, fate in rows[:_MOST_LINES]
+    ]
+    heading = ["columns of the node table:"] if lines else []
+    return heading + lines + ([f"  … and {left:,} more; the run lists all"] if left > 0 else [])
