@@ -62,6 +62,7 @@ class Fitting:
         self.problems: list[Problem] = []
         self.notes: list[str] = []
         self.empty: list[str] = []
+        self._void: set[str] = set()  # the same, also where they are refused
         self.filled = 0
         self._arrays: dict[str, npt.NDArray[np.float32]] = {}
         self.missing: dict[str, int] = {}
@@ -123,7 +124,7 @@ class Fitting:
             numbers = facts.rows - int(facts.absent[place]) - int(facts.wrong[place])
             if numbers >= (facts.rows - int(facts.absent[place])) / 2:
                 typos.append(name)
-        settled = {*columns, *self.empty}
+        settled = {*columns, *self._void}
         self._open_others([name for name in names if name in given or name not in settled])
         for name in typos:
             other = self._others[name]
@@ -228,6 +229,7 @@ class Fitting:
         return False
 
     def _note_empty(self, name: str) -> None:
+        self._void.add(name)
         if self._options.strict or self._options.like:
             self.problems.append(
                 Problem(
