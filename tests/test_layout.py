@@ -44,6 +44,9 @@ ELSEWHERE = {
     "paper/artefacts.py": "paper/studies/test_studies.py",
     "paper/plots.py": "paper/studies/test_studies.py",
     "runs/embeddings.py": "cli/test_embed.py",
+    "tabular/cells.py": "tabular/test_kinds.py",
+    "tabular/node_table.py": "tabular/test_numbers.py",
+    "tabular/problems.py": "tabular/test_kinds.py",
     "tabular/numbering.py": "tabular/test_tables.py",
     "tabular/options.py": "tabular/test_tables.py",
 }

@@ -45,19 +45,15 @@ def fit_text(texts: list[str | None], rows: int) -> tuple[Floats, Floats]:
     found = np.bincount(counts.indices, minlength=WORDS)
     idf = (np.log((1 + counts.shape[0]) / (1 + found)) + 1).astype(np.float32)
     weighted = _weighted(counts, idf)
-    used = int((found > 0).sum())
-    width = max(1, min(FEATURES, rows - 1, used - 1))
-    if min(weighted.shape[0], used) < 2:
+    places = np.flatnonzero(found)  # those without a word take no part
+    width = min(FEATURES, rows - 1, weighted.shape[0] - 1, len(places) - 1)
+    if width < 1:
         axes = np.zeros((1, WORDS), np.float32)
-        axes[0, np.flatnonzero(found)[:1]] = 1
+        axes[0, places[:1]] = 1
         return idf, axes
-    # The places without a word are left out: the solver's random start would depend on them.
-    places = np.flatnonzero(found)
     svd = TruncatedSVD(width, algorithm="arpack", random_state=0)
-    if width >= min(weighted.shape[0], used):
-        width = min(weighted.shape[0], used) - 1
-        svd = TruncatedSVD(width, algorithm="arpack", random_state=0)
-    svd.fit(weighted[:, places].astype(np.float64))
+    with np.errstate(all="ignore"):  # it also divides by the variance, which may be 0
+        svd.fit(weighted[:, places].astype(np.float64))
     axes = np.zeros((len(svd.components_), WORDS), np.float32)
     axes[:, places] = svd.components_
     return idf, axes
