@@ -33,7 +33,7 @@ def test_what_is_written_is_read(tmp_path):
     write_preparation(tmp_path, WHOLE)
     found = read_preparation(tmp_path)
     assert found.columns == WHOLE.columns
-    assert (found.missing, found.sparse, found.vectors) == ("zero", True, ())
+    assert (found.missing, found.sparse) == ("zero", True)
     assert found.features == WHOLE.features
     for name, array in WHOLE.arrays.items():
         assert np.array_equal(found.arrays[name], array)
@@ -45,7 +45,6 @@ def test_what_is_written_is_read(tmp_path):
         lambda about: about.update(format=99),
         lambda about: about.update(missing="guess"),
         lambda about: about.update(columns=3),
-        lambda about: about.update(vectors=[10**9]),
         lambda about: about["columns"][0].update(fill="much"),
         lambda about: about["columns"][0].update(fill=1e400),
         lambda about: about["columns"][0].update(kind="code"),

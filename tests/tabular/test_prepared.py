@@ -84,4 +84,4 @@ def test_inductive_statistics_are_of_training_rows():
     assert again.preparation.columns == graph.preparation.columns
     for name, array in graph.preparation.arrays.items():
         assert np.array_equal(array, again.preparation.arrays[name])
-    assert day.high == pytest.approx(1.009, abs=1e-3)
+    assert day.high == pytest.approx(368 / 365.2425)

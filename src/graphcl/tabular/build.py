@@ -61,6 +61,19 @@ def load_tables(edges: str, options: TableOptions) -> tuple[Graph, TableReport]:
         return Graph(name=table_name(edges), self_loops_removed=loops, **fields), report
 
 
+def check_tables(edges: str, options: TableOptions) -> tuple[dict[str, int], TableReport]:
+    """Reads tables and makes nothing of them; returns counts, and what would become of them.
+
+    Raises:
+        GraphError: what `load_tables` would raise.
+    """
+    with open_tables(edges, options) as tables:
+        width = _width(tables, options)
+        tables.fill_structure(InMemory())
+        counts = {"nodes": tables.num_nodes, "edges": tables.report.counts.edges}
+        return counts | {"features": width, "classes": tables.num_classes}, tables.report
+
+
 def build_store(
     edges: str,
     options: TableOptions,

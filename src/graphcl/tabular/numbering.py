@@ -194,6 +194,7 @@ class NumberedTables:
         options, report = self.options, self.report
         if self.matrix is not None:
             report.notes.append(f"nodes: {source.name}: {self.matrix.x.shape[1]} features")
+            report.notes += [self.matrix.note] if self.matrix.note else []
             return
         report.notes.append(f"nodes: {source.name}: ids in {identity!r} ({how})")
         ignored = table_columns.find_all(source, options.ignore, "--ignore")

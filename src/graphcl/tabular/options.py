@@ -1,7 +1,7 @@
 """The options for reading tables, and the report on what was found in them."""
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 from graphcl.errors import require
@@ -167,6 +167,13 @@ class TableReport:
     class_names: tuple[str, ...] = ()
     fates: list[Fate] = field(default_factory=list)
     preparation: Preparation | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the report as JSON has it; the preparation is kept elsewhere."""
+        kept = {one.name: getattr(self, one.name) for one in fields(self)}
+        kept |= {"counts": asdict(self.counts), "fates": [fate._asdict() for fate in self.fates]}
+        del kept["preparation"]
+        return kept
 
 
 def counted(number: int, one: str, several: str | None = None) -> str:

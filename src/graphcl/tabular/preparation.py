@@ -91,14 +91,12 @@ class Preparation:
         columns: the columns that become features, in the features' order.
         missing: ``zero`` or ``mean``: what fills a hole.
         sparse: whether the features are kept sparse.
-        vectors: widths of the matrices that are read beside the table.
         arrays: of columns of text, by name; see `graphcl.tabular.texts`.
     """
 
     columns: tuple[Column, ...]
     missing: str = "mean"
     sparse: bool = False
-    vectors: tuple[int, ...] = ()
     arrays: Arrays = field(default_factory=dict)
 
     @property
@@ -116,7 +114,7 @@ class Preparation:
                 del kept["features"]
             columns.append(kept)
         about = {"format": FORMAT, "missing": self.missing, "sparse": self.sparse}
-        about |= {"vectors": self.vectors, "columns": columns}
+        about |= {"columns": columns}
         return json.dumps(about, ensure_ascii=False, allow_nan=False, indent=0)
 
 
@@ -142,17 +140,14 @@ def read_preparation(run: Path) -> Preparation | None:
         if about["format"] != FORMAT:
             raise RunError(f"{path}: format {about['format']!r}; this version reads {FORMAT}")
         columns = tuple(_column(one) for one in about["columns"])
-        widths = tuple(int(width) for width in about["vectors"])
         missing, sparse = about["missing"], about["sparse"]
     except RunError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunError(f"{path}: damaged ({type(error).__name__}: {str(error)[:80]})") from None
-    wrong = missing not in ("zero", "mean") or not isinstance(sparse, bool)
-    if wrong or any(not 0 < width < 1 << 20 for width in widths):
-        raise RunError(f"{path}: damaged (missing, sparse or vectors)")
-    arrays = _arrays(run, columns)
-    return Preparation(columns, missing, sparse, widths, arrays)
+    if missing not in ("zero", "mean") or not isinstance(sparse, bool):
+        raise RunError(f"{path}: damaged (missing or sparse)")
+    return Preparation(columns, missing, sparse, _arrays(run, columns))
 
 
 def _column(given: Mapping[str, Any]) -> Column:

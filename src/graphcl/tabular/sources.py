@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from graphcl.errors import GraphError, suggestion
+from graphcl.store.reader import is_store
 from graphcl.tabular import graph_formats
 from graphcl.tabular.delimited import detect_dialect
 from graphcl.tabular.duck import Duck, file_literal, literal, quoted
@@ -60,8 +61,10 @@ def is_query(text: str) -> bool:
 
 
 def looks_like_tables(text: str) -> bool:
-    """Returns whether a graph argument is an SQL query, or a file with a known suffix."""
-    return is_query(text) or _kind(_split_table(text)[0]) in EDGE_FILES
+    """Returns whether a graph argument names tables: a query, a file, or a folder of Parquet."""
+    if is_query(text) or _kind(_split_table(text)[0]) in EDGE_FILES:
+        return True
+    return Path(text).is_dir() and not is_store(Path(text)) and bool(_parquet_files(Path(text)))
 
 
 def open_source(
@@ -79,11 +82,17 @@ def open_source(
         return _query(duck, text, role)
     path, table = _split_table(text)
     kind = _kind(path)
+    several = _parquet_files(path)
+    if several:
+        return _several(duck, text, several)
     if not path.exists():
         advice = "" if kind in SUFFIXES else "; an SQL query begins with SELECT, WITH or FROM"
         raise GraphError(f"{path}: no such file{advice}")
     if path.is_dir():
-        raise GraphError(f"{path}: is a directory; --{role} takes a file or an SQL query")
+        raise GraphError(
+            f"{path}: is a directory; --{role} takes a file or an SQL query, or a folder of "
+            ".parquet files"
+        )
     if path.stat().st_size == 0:
         raise GraphError(f"{path}: is empty")
     if kind in TEXT:
@@ -104,6 +113,35 @@ def open_source(
         return _load_tables(duck, path, graph_formats.read_adjacency(path), role)
     known_suffixes = ", ".join(SUFFIXES)
     raise GraphError(f"{path}: unknown kind of file; known: {known_suffixes}, or an SQL query")
+
+
+def _parquet_files(path: Path) -> list[Path]:
+    """Returns the Parquet files of a folder, or those that a pattern such as ``x/*.parquet`` names.
+
+    They are sorted by name, which is the order of their rows. Files that begin with a dot or an
+    underscore are left out, as other programs do.
+    """
+    if path.is_dir():
+        found = [one for kind in PARQUET for one in path.rglob(f"*{kind}")]
+        top = path
+    elif not path.exists() and _kind(path) in PARQUET and any(mark in str(path) for mark in "*?["):
+        top = Path(path.anchor or ".")
+        found = list(top.glob(str(path.relative_to(top) if path.anchor else path)))
+    else:
+        return []
+    hidden = (".", "_")
+    return sorted(
+        one
+        for one in found
+        if one.is_file() and not any(p.startswith(hidden) for p in one.relative_to(top).parts)
+    )
+
+
+def _several(duck: Duck, text: str, files: list[Path]) -> Source:
+    """Returns Parquet files as one table; all need the same columns."""
+    listed = ", ".join(file_literal(file) for file in files)
+    relation = f"read_parquet([{listed}], hive_partitioning=false)"
+    return Source(text, relation, duck.columns(relation, where=text))
 
 
 def _query(duck: Duck, sql: str, role: str) -> Source:

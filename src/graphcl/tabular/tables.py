@@ -157,6 +157,13 @@ class Tables:
         """Returns a class per node (−1 if it has none), several labels ``[N, L]``, or None."""
         return None if self._y is None else self._padded(self._y, -1 if self._y.ndim == 1 else 0)
 
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, or of labels per node if there are several; 0 without labels."""
+        if self._y is None:
+            return 0
+        return int(self._y.max()) + 1 if self._y.ndim == 1 else int(self._y.shape[1])
+
     def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
         """Returns the masks of the split; the dictionary is empty if there is no split."""
         return {name: self._padded(mask, False) for name, mask in self._masks.items()}

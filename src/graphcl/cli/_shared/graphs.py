@@ -7,7 +7,9 @@ readers that trust nothing, and is used only if it has the fingerprint that the 
 """
 
 import shlex
+import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from graphcl.cli._shared.tables import as_arguments, print_notes
@@ -54,8 +56,10 @@ def load_graph(name: str, tables: TableOptions | None = None) -> AnyGraph:
         return graph
     if path.suffix == ".npz":
         # A gallery's own files may hold arrays of any name; elsewhere one may be a misspelling.
+        # It is said, not refused.
         listed = path.exists() and path.resolve() in {one.resolve() for one in gallery.values()}
-        return Graph.from_edge_index(name=path.stem, **read_arrays(path, extras=listed))
+        arrays = read_arrays(path, extras=listed, on_note=partial(print, file=sys.stderr))
+        return Graph.from_edge_index(name=path.stem, **arrays)
     known, near = ", ".join(CATALOGUE), suggestion(name.lower(), (*CATALOGUE, *gallery))
     if path.exists():
         raise DatasetError(
