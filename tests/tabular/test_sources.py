@@ -13,6 +13,7 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphcl.errors import GraphError
 from graphcl.graphs.structural import FEATURE_NAMES
 from graphcl.tabular.build import read_tables
 from tests.conftest import FUZZ
