@@ -7,7 +7,7 @@ beyond what is needed to find their columns.
 import re
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,19 @@ def open_source(
     Raises:
         GraphError: the source does not exist, or cannot be read.
     """
+    source = _open(duck, text, role=role, header=header, names=names)
+    # DuckDB numbers the rows of a table as `rowid`, unless a column has that name.
+    taken = [name for name in source.columns if name.lower() == "rowid"]
+    for name in taken:
+        renamed = {("row id" if one == name else one): k for one, k in source.columns.items()}
+        relation = f'(SELECT * RENAME ({quoted(name)} AS "row id") FROM {source.relation})'
+        source = replace(source, relation=relation, columns=renamed)
+    return source
+
+
+def _open(
+    duck: Duck, text: str, *, role: str, header: bool | None, names: frozenset[str]
+) -> Source:
     if is_query(text):
         return _query(duck, text, role)
     path, table = _split_table(text)
