@@ -16,6 +16,7 @@ import pytest
 from graphcl.cli.main import run
 from graphcl.estimator import GraphCL
 from graphcl.graphs.graph import Graph
+from graphcl.runs.nodes import read_nodes
 
 QUICK = ["--set", "epochs=2", "--set", "dim=8"]
 PEOPLE = ["Zoë Ω", "ann  b", "007", "李 雷", 'the "q"', "a,b", " lead", "éric", "lone", "🙂"]
@@ -104,6 +105,9 @@ def test_an_awkward_graph_goes_from_files_to_embeddings_under_its_own_ids(awkwar
     assert run(["report", "runs/friends", "--out", "report.html", "--map", "pca"]) == 0
     page = Path("report.html").read_text(encoding="utf-8")
     assert "11 nodes placed by their first two principal components" in page
+    assert "What became of 3 columns" in page
+    assert read_nodes(Path("runs/friends")).class_names == ("a", "b")
+    assert json.loads(Path("runs/friends/result.json").read_text())["class_names"] == ["a", "b"]
 
 
 def test_build_writes_the_store_that_every_command_takes(awkward, capsys):
@@ -118,13 +122,20 @@ def test_build_writes_the_store_that_every_command_takes(awkward, capsys):
     listed = Graph.open("store").edge_index().T.tolist()
     pairs = {tuple(sorted((names[u], names[v]))) for u, v in listed}
     assert pairs == awkward | {("007", "nobody")}
+    assert Graph.open("store").class_names == ("a", "b")
     assert run(["train", "store", *QUICK]) == 0
     assert run(["embed", "runs/friends", "store", "--out", "z.parquet"]) == 0
     assert pyarrow.parquet.read_table("z.parquet")["id"].to_pylist() == [*PEOPLE, "nobody"]
 
 
-def test_unseen_tables_get_the_features_of_training(awkward, capsys):
-    assert run(["train", *TABLES, *SETTLED, *QUICK]) == 0
+@pytest.mark.parametrize("trained_on", ["tables", "store"])
+def test_unseen_tables_get_the_features_of_training(awkward, capsys, trained_on):
+    graph = TABLES
+    if trained_on == "store":
+        assert run(["build", "--edges", *TABLES, *SETTLED, "--out", "store"]) == 0
+        graph = ["store"]
+    settled = SETTLED if trained_on == "tables" else ["--out", "runs/friends"]
+    assert run(["train", *graph, *settled, *QUICK]) == 0
     Path("new_edges.csv").write_text("source,target\nx,y\ny,z\n")
     Path("new.csv").write_text(
         "name,shoe,height,town,age\nx,1,1.5,Köln,30\ny,2,1.6,Rome,\nz,3,1.7,Łódź,40\n"

@@ -16,6 +16,7 @@ import io
 import json
 import os
 import random
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -150,6 +151,15 @@ def try_one(seed: int, folder: Path) -> int:
         message = [line for line in said.splitlines() if line.startswith("graphcl")]
         assert len(message) == 1, where
         assert len(said) < 20_000, where
+        _, offered, rest = said.partition("try: graphcl ")
+        if offered:  # what is ready to paste settles all that was listed
+            with (
+                contextlib.redirect_stdout(out),
+                contextlib.redirect_stderr(again := io.StringIO()),
+            ):
+                assert run(shlex.split(rest)) in (0, 2), where
+            assert "Traceback" not in again.getvalue(), where
+            assert again.getvalue() != said, where
         return 2
     found = json.loads(out.getvalue())["found"]
     lowered = {name.strip().lower() for name in labels}

@@ -37,6 +37,7 @@ from graphcl.runs import files as runs
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
 from graphcl.runs.results import read_result
 from graphcl.seeding import derive, generator
+from graphcl.tabular.preparation import Column, read_preparation
 from graphcl.training.loop import BatchSource
 
 MAP_NODES = 200_000  # drawn at most; a larger graph is sampled
@@ -87,6 +88,7 @@ class Contents:
     notes: list[str] = field(default_factory=list)
     effective_rank: float | None = None
     mean_cosine: float | None = None
+    columns: tuple[Column, ...] = ()
 
 
 def gather(
@@ -119,6 +121,7 @@ def gather(
     classes = 0 if nodes.y is None else len(np.unique(nodes.y[nodes.y >= 0]))
     _log.info("clusters and uniformity")
     edges = None if graph is None else adjacency(graph)
+    prepared = read_preparation(run)
     return Contents(
         name=str(result.get("graph", {}).get("name") or run.name),
         config=config,
@@ -136,6 +139,7 @@ def gather(
         components=None if edges is None else int(connected_components(edges, directed=False)[0]),
         homophily=None if edges is None else _homophily(edges, nodes.y),
         notes=notes,
+        columns=() if prepared is None else prepared.columns,
     )
 
 

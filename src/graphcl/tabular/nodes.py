@@ -245,8 +245,8 @@ class Fitting:
         number = f"TRY_CAST({quoted(name)} AS DOUBLE)"
         largest = literal(str(float(np.finfo(np.float32).max)))
         found = self._duck.rows(
-            f"SELECT {number} FROM {self._source.relation} WHERE abs({number}) > "
-            f"{largest}::DOUBLE LIMIT 1",
+            f"SELECT {number} FROM {self._source.relation} WHERE NOT isnan({number}) AND "
+            f"abs({number}) > {largest}::DOUBLE LIMIT 1",
             where=self._source.name,
         )
         value = found[0][0] if found else "a number"

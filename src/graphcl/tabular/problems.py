@@ -1,5 +1,6 @@
 """Problems with tables: all of them in one message, with the options that settle them."""
 
+import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -34,4 +35,4 @@ def short(text: str) -> str:
 
 def shell(name: str) -> str:
     """Returns a column's name as one types it."""
-    return f"'{name}'" if not name.isidentifier() else name
+    return name if name.isidentifier() else shlex.quote(" ".join(name.split()))
