@@ -42,9 +42,9 @@ def test_tune_without_labels(here, graph, capsys):
 
 def test_tune_takes_tables(here, capsys):
     (here / "e.csv").write_text(
-        "source,target\n" + "".join(f"{n},{(n + 1) % 12}\n" for n in range(12))
+        "source,target\n" + "".join(f"{n},{(n + 1) % 60}\n" for n in range(60))
     )
-    (here / "n.csv").write_text("id,f\n" + "".join(f"{n},{n % 5}\n" for n in range(12)))
+    (here / "n.csv").write_text("id,f\n" + "".join(f"{n},{n % 5}\n" for n in range(60)))
     command = ["tune", "e.csv", "--nodes", "n.csv", "--trials", "1", "--set", "epochs=1"]
     assert run([*command, "--set", "dim=4"]) == 0
     assert "nodes: 1 features: f" in capsys.readouterr().err
