@@ -20,7 +20,7 @@ COMMANDS = {
     "reproduce": "Reproduce the paper's tables and claims: ours, the paper's, and the difference.",
     "tune": "Search the paper's ranges for good hyperparameters and write a recipe.",
     "report": "Write one HTML file that shows a run: graph, training, map of embeddings, scores.",
-    "check": "Compare a store with its checksums; or read tables, and say what would become of them.",
+    "check": "Compare a store with its checksums, or say what would become of tables.",
     "neighbors": "List the nodes whose embeddings are most similar to a node's, by cosine.",
 }
 
