@@ -49,6 +49,9 @@ ELSEWHERE = {
     "paper/plots.py": "paper/studies/test_studies.py",
     "reporting/markup.py": "reporting/test_sections.py",
     "runs/embeddings.py": "cli/test_embed.py",
+    "tabular/cells.py": "tabular/test_kinds.py",
+    "tabular/node_table.py": "tabular/test_numbers.py",
+    "tabular/problems.py": "tabular/test_kinds.py",
     "tabular/numbering.py": "tabular/test_tables.py",
     "tabular/options.py": "tabular/test_tables.py",
 }
@@ -65,6 +68,7 @@ SEVERAL = {
     "test_sampled_law.py": "the views of sampled trees against those of whole graphs",
     "test_from_store.py": "training and embedding from a store",
     "test_feature_scaling.py": "feature_scaling = auto, from training to the commands",
+    "tabular/test_odd_tables.py": "odd tables of every kind, by the hundred",
     "datasets/test_download.py": "downloads, and forged files of every kind in them",
     "estimator/test_sklearn.py": "what scikit-learn expects of the estimator",
     "benchmarks/test_guide.py": "the guide to the benchmarks",

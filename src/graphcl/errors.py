@@ -4,6 +4,7 @@
     ├── InvalidInputError (ValueError)   the caller's input is at fault
     │   ├── ParameterError               one parameter: who, which, the constraint, the value
     │   ├── GraphError                   edges, features, labels or masks that do not form a graph
+    │   │   └── TableError               all that is wrong with tables
     │   ├── DatasetError                 a dataset that is unknown, absent or damaged
     │   ├── RecipeError                  a recipe that is unknown or does not parse
     │   ├── StoreError                   a store that is missing or damaged, or exists already
@@ -17,7 +18,7 @@ The command line reports each of them in one line, with exit code 2. Any other e
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 _KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -37,6 +38,21 @@ class ParameterError(InvalidInputError):
 
 class GraphError(InvalidInputError):
     """Edges, features, labels or masks do not form a graph."""
+
+
+class TableError(GraphError):
+    """Tables have problems, all of which are listed.
+
+    Attributes:
+        problems: a message for each.
+        fix: words of a command line that settle all of them; empty where only the user can.
+    """
+
+    def __init__(self, problems: Sequence[str], fix: tuple[str, ...] = ()) -> None:
+        self.problems, self.fix = tuple(problems), fix
+        count = len(self.problems)
+        listed = "".join(f"\n  {place}. {text}" for place, text in enumerate(self.problems, 1))
+        super().__init__(self.problems[0] if count == 1 else f"{count} problems:{listed}")
 
 
 class DatasetError(InvalidInputError):

@@ -41,6 +41,7 @@ from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import GraphFacts, Scores, TrainingResult, read_training_result
 from graphcl.runs.unfinished import CHOOSING, partial_folder, unfinished_run
+from graphcl.tabular.preparation import write_preparation
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Pace, StoppedError
 from graphcl.trials.rows import versions
@@ -135,6 +136,8 @@ def train_run(
                 np.save(staging / runs.EMBEDDINGS, z)
                 result.write(staging)
                 write_nodes(staging, describe_nodes(graph))
+                if isinstance(graph, Graph) and graph.preparation is not None:
+                    write_preparation(staging, graph.preparation)
                 if (folder / runs.CURVES).exists():
                     (folder / runs.CURVES).rename(staging / runs.CURVES)
             return result
@@ -250,6 +253,7 @@ def _result(
         effective_rank=health.effective_rank,
         mean_cosine=health.mean_cosine,
         warnings=[sign.to_json() for sign in signs],
+        class_names=graph.class_names if isinstance(graph, Graph) else (),
     )
 
 

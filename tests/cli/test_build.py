@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import shlex
 from pathlib import Path
 
 import duckdb
@@ -15,6 +16,7 @@ import pytest
 from graphcl.cli.main import run
 from graphcl.estimator import GraphCL
 from graphcl.graphs.graph import Graph
+from graphcl.runs.nodes import read_nodes
 
 QUICK = ["--set", "epochs=2", "--set", "dim=8"]
 PEOPLE = ["Zoë Ω", "ann  b", "007", "李 雷", 'the "q"', "a,b", " lead", "éric", "lone", "🙂"]
@@ -42,18 +44,19 @@ TABLES = ["friends.csv.gz", "--nodes", "people.csv", "--label", "group"]
 SETTLED = ["--one-hot", "town", "--missing", "mean", "--add-missing-nodes"]
 
 
-def test_an_awkward_graph_says_what_it_needs_one_thing_after_the_other(awkward, capsys):
-    for settled, message in [
-        ([], "people.csv: column 'town' is text (row 1: 'Köln'); features are numbers: encode it "),
-        (["--one-hot", "town"], "row 4, column 'age' is missing; missing values: 'age' 1; fill"),
-        (
-            ["--one-hot", "town", "--missing", "mean"],
-            "1 edge names 1 unknown node, first 'nobody' in row",
-        ),
-    ]:
-        assert run(["train", *TABLES, *settled, *QUICK]) == 2
-        assert message in capsys.readouterr().err.splitlines()[-1]
-        assert not Path("runs").exists()
+def test_an_awkward_graph_says_all_that_it_needs_at_once(awkward, capsys):
+    assert run(["train", *TABLES, "--strict", *QUICK]) == 2
+    said = capsys.readouterr().err
+    for message in (
+        "graphcl: 3 problems:",
+        "people.csv: column 'town' is text (row 1: 'Köln'); features are numbers: encode it ",
+        "row 4, column 'age' is missing; missing values: 'age' 1; fill",
+        "1 edge names 1 unknown node, first 'nobody' in row",
+    ):
+        assert message in said
+    command = said.splitlines()[-1].removeprefix("try: graphcl ")
+    assert not Path("runs").exists()
+    assert run(shlex.split(command)) == 0
 
 
 def test_an_awkward_graph_goes_from_files_to_embeddings_under_its_own_ids(awkward, capsys):
@@ -102,6 +105,9 @@ def test_an_awkward_graph_goes_from_files_to_embeddings_under_its_own_ids(awkwar
     assert run(["report", "runs/friends", "--out", "report.html", "--map", "pca"]) == 0
     page = Path("report.html").read_text(encoding="utf-8")
     assert "11 nodes placed by their first two principal components" in page
+    assert "What became of 3 columns" in page
+    assert read_nodes(Path("runs/friends")).class_names == ("a", "b")
+    assert json.loads(Path("runs/friends/result.json").read_text())["class_names"] == ["a", "b"]
 
 
 def test_build_writes_the_store_that_every_command_takes(awkward, capsys):
@@ -116,13 +122,20 @@ def test_build_writes_the_store_that_every_command_takes(awkward, capsys):
     listed = Graph.open("store").edge_index().T.tolist()
     pairs = {tuple(sorted((names[u], names[v]))) for u, v in listed}
     assert pairs == awkward | {("007", "nobody")}
+    assert Graph.open("store").class_names == ("a", "b")
     assert run(["train", "store", *QUICK]) == 0
     assert run(["embed", "runs/friends", "store", "--out", "z.parquet"]) == 0
     assert pyarrow.parquet.read_table("z.parquet")["id"].to_pylist() == [*PEOPLE, "nobody"]
 
 
-def test_unseen_tables_get_the_features_of_training(awkward, capsys):
-    assert run(["train", *TABLES, *SETTLED, *QUICK]) == 0
+@pytest.mark.parametrize("trained_on", ["tables", "store"])
+def test_unseen_tables_get_the_features_of_training(awkward, capsys, trained_on):
+    graph = TABLES
+    if trained_on == "store":
+        assert run(["build", "--edges", *TABLES, *SETTLED, "--out", "store"]) == 0
+        graph = ["store"]
+    settled = SETTLED if trained_on == "tables" else ["--out", "runs/friends"]
+    assert run(["train", *graph, *settled, *QUICK]) == 0
     Path("new_edges.csv").write_text("source,target\nx,y\ny,z\n")
     Path("new.csv").write_text(
         "name,shoe,height,town,age\nx,1,1.5,Köln,30\ny,2,1.6,Rome,\nz,3,1.7,Łódź,40\n"
@@ -130,7 +143,8 @@ def test_unseen_tables_get_the_features_of_training(awkward, capsys):
     arguments = ["embed", "runs/friends", "new_edges.csv", "--nodes", "new.csv", "--out", "new.csv"]
     assert run([*arguments[:-1], "z.csv"]) == 0
     assert "1 category is new to the model and encoded as zeros" in capsys.readouterr().err
-    x = [[30, 1, 0, 1.5], [35, 0, 0, 1.6], [40, 0, 1, 1.7]]
+    known = [20 + place for place in range(len(PEOPLE)) if place != 3]  # the training's ages
+    x = [[30, 1, 0, 1.5], [np.mean(known), 0, 0, 1.6], [40, 0, 1, 1.7]]
     graph = Graph.from_edge_index([[0, 1], [1, 2]], x)
     expected = GraphCL.load("runs/friends").transform(graph)
     table = pandas.read_csv("z.csv")

@@ -1,6 +1,7 @@
 """`graphcl check`, and the other commands on a store."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,3 +42,23 @@ def test_the_commands_take_a_store(tmp_path, monkeypatch, capsys):
     changed.flush()
     assert run(["check", "store"]) == 2
     assert "x.npy: altered or damaged" in capsys.readouterr().err
+
+
+def test_tables_are_read_and_nothing_is_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("e.csv").write_text("source,target\n1,2\n2,1\n")
+    Path("n.csv").write_text("id,age,town,topic\n1,3,a,x\n2,4,a,y\n")
+    arguments = ["check", "e.csv", "--nodes", "n.csv", "--label", "topic"]
+    assert run(arguments) == 0
+    answer = capsys.readouterr()
+    assert answer.out == "e.csv: 2 nodes, 1 edges, 2 features, 2 classes\n"
+    for line in ("  age    a number", "  town   a category: 1 values", "  topic  a label"):
+        assert line in answer.err
+    assert run([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["found"]
+    assert [fate["column"] for fate in found["fates"]] == ["id", "age", "town", "topic"]
+    assert run(["check", "e.csv", "--nodes", "n.csv", "--strict"]) == 2
+    problems = capsys.readouterr().err
+    assert "graphcl: 2 problems:" in problems
+    assert problems.splitlines()[-1].startswith("try: graphcl check e.csv --nodes n.csv --strict ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["e.csv", "n.csv"]

@@ -53,6 +53,16 @@ def test_tune_without_labels_needs_no_extra(here, graph, capsys, monkeypatch):
     assert "another graph, recipe, seed or objective" in capsys.readouterr().err
 
 
+def test_tune_takes_tables(here, capsys):
+    (here / "e.csv").write_text(
+        "source,target\n" + "".join(f"{n},{(n + 1) % 60}\n" for n in range(60))
+    )
+    (here / "n.csv").write_text("id,f\n" + "".join(f"{n},{n % 5}\n" for n in range(60)))
+    command = ["tune", "e.csv", "--nodes", "n.csv", "--trials", "1", "--set", "epochs=1"]
+    assert run([*command, "--set", "dim=4"]) == 0
+    assert "nodes: 1 features: f" in capsys.readouterr().err
+
+
 def test_a_missing_extra_is_named(here, graph, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert run(["tune", "cora", "--trials", "1"]) == 2

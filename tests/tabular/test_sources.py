@@ -13,6 +13,7 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphcl.errors import GraphError
 from graphcl.graphs.structural import FEATURE_NAMES
 from graphcl.tabular.build import read_tables
 from tests.conftest import FUZZ
@@ -152,3 +153,18 @@ def test_damaged_files(kind):
 def test_any_text_as_a_query(text):
     graph_or_one_line(f"SELECT {text}", features="structural")
     graph_or_one_line("SELECT 1 AS a, 2 AS b", nodes=f"SELECT {text}", features="both")
+
+
+def test_a_folder_and_a_pattern_of_parquet_files_are_one_table():
+    Path("parts/year=2020").mkdir(parents=True)
+    for place, name in enumerate(("b", "a", "year=2020/c")):
+        table = pyarrow.table({"id": [2 * place, 2 * place + 1], "f": [1.0 * place, 0.5]})
+        pyarrow.parquet.write_table(table, f"parts/{name}.parquet")
+    Path("parts/_temporary.parquet").write_text("unfinished")
+    write("e.csv", "source,target\n0,1\n2,3\n")
+    graph = read_tables("e.csv", "parts")
+    assert graph.node_ids.tolist() == [2, 3, 0, 1, 4, 5]  # files in the order of their names
+    assert graph.x[:, 0].tolist() == [1, 0.5, 0, 0.5, 2, 0.5]
+    assert read_tables("e.csv", "parts/*.parquet").node_ids.tolist() == [2, 3, 0, 1]
+    with pytest.raises(GraphError, match="no such file"):
+        read_tables("e.csv", "parts/z*.parquet")

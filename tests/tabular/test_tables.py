@@ -76,7 +76,7 @@ def _files(tmp_path, monkeypatch):
     whole = gzip.compress(("source,target\n" + "1,2\n" * 9999).encode())
     Path("cut.csv.gz").write_bytes(whole[: len(whole) // 2])
     parquet("float.parquet", source=[1.5, 2.5], target=[2.5, 3.5])
-    parquet("list.parquet", id=[1, 2, 3], f=[[1, 2], [3, 4], [5, 6]])
+    parquet("list.parquet", id=[1, 2, 3], f=[[1, 2], [3], [5, 6]])
     database("two.sqlite", "CREATE TABLE a (u, v)", "CREATE TABLE b (u, v)")
     database("blob.sqlite", "CREATE TABLE a (u, v)", "INSERT INTO a VALUES (x'00', 1)")
     database("t.duckdb", "CREATE TABLE links (u INT, v INT)")
@@ -124,17 +124,23 @@ MALFORMED = [
     ("--edges e.csv", "the graph has no features (no node table): pass --nodes"),
     ("--edges e.csv --label y", "--label: there is no node table; pass --nodes"),
     ("--edges e.csv --features clever", "--features must be columns or structural or both"),
-    ("--edges e.csv --nodes n.csv --missing drop", "--missing must be refuse or zero or mean"),
+    (
+        "--edges e.csv --nodes n.csv --missing drop",
+        "--missing must be auto or refuse or zero or mean",
+    ),
     ("--edges e.csv --nodes absent.npy", "absent.npy: no such file"),
     ("--edges e.csv --nodes flat.npy", "flat.npy: x: expected a table"),
     ("--edges e.csv --nodes pickled.npz", "holds pickled objects, which are never read"),
     ("--edges e.csv --nodes short.npy", "2 edges name 2 unknown nodes, first '2' in row 1"),
     ("--edges unknown.csv --nodes n.csv", "2 edges name 2 unknown nodes, first '9' in row 2"),
-    ("--edges e.csv --nodes text.csv", "column 'colour' is text (row 1: 'red'); features are"),
-    ("--edges e.csv --nodes list.parquet", "column 'f' is text (row 1: '[1, 2]')"),
+    (
+        "--edges e.csv --nodes text.csv --strict",
+        "column 'colour' is text (row 1: 'red'); features are",
+    ),
+    ("--edges e.csv --nodes list.parquet", "column 'f' has vectors of 1 to 2 numbers"),
     ("--edges e.csv --nodes typo.csv", "row 2, column 'f': 'o.25' is not a number"),
     ("--edges e.csv --nodes gap.csv", "row 2, column 'f' is missing; missing values: 'f' 1"),
-    ("--edges e.csv --nodes void.csv", "column 'g' has no values; leave the column out"),
+    ("--edges e.csv --nodes void.csv --strict", "column 'g' has no values; leave the column out"),
     ("--edges e.csv --nodes same.csv", "rows 1 and 3 have the same id '1' in column 'id'"),
     ("--edges e.csv --nodes noid.csv", "noid.csv: row 2: column 'id' is empty"),
     ("--edges e.csv --nodes infinite.csv", "row 2, column 'f': inf does not fit"),

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -32,7 +31,7 @@ def build(
     """Turn tables into a store: a graph on disk that every command takes.
 
     Ids are integers or text and are kept as they are. Columns of numbers become features. A column
-    of text is refused unless --one-hot encodes it. Edges are undirected: repeated rows are merged,
+    of text is a category if it has few values. Edges are undirected: repeated rows are merged,
     self-loops are removed, and both are counted. Memory use is bounded; larger tables are processed
     in temporary files.
 
@@ -53,4 +52,4 @@ def build(
     print_notes(report)
     graph = Graph.open(out)
     about = {"store": str(out), **figures(graph), "seconds": time.perf_counter() - began}
-    print_result(about | {"found": asdict(report)}, f"{out}: {graph!r}", as_json=as_json)
+    print_result(about | {"found": report.to_json()}, f"{out}: {graph!r}", as_json=as_json)

@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import sys
 import traceback
 from typing import Annotated
@@ -22,7 +23,7 @@ from graphcl.cli._shared.verbosity import (
     is_verbose,
     restored_verbosity,
 )
-from graphcl.errors import GraphCLError, TrainingEndedError
+from graphcl.errors import GraphCLError, TableError, TrainingEndedError
 
 # typer carries its own copy of click in some versions; this is ClickException in either.
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -92,6 +93,8 @@ def _run(arguments: list[str]) -> tuple[int, str]:
     try:
         code = app(args=arguments or ["--help"], prog_name="graphcl", standalone_mode=False)
         sys.stdout.flush()
+    except TableError as error:
+        return 2, _table_message(error, arguments)
     except GraphCLError as error:
         return _failure(str(error))
     except TrainingEndedError as error:
@@ -126,6 +129,20 @@ def _failure(message: str, *, command: str = "", code: int = 2) -> tuple[int, st
     if others and code != 1:  # the first process reports it
         return code, ""
     return code, f"{command or 'graphcl'}: {' '.join(message.split())}"
+
+
+def _table_message(error: TableError, arguments: list[str]) -> str:
+    """Returns all problems with tables, and the command that settles them, ready to paste."""
+    if _under_torchrun() and os.environ.get("RANK", "0") != "0":
+        return ""
+    lines = [" ".join(line.split()) for line in str(error).splitlines()]
+    command = shlex.join(["graphcl", *arguments, *error.fix]) if error.fix else ""
+    if not command.isprintable() or len(command) > 2000:
+        command = ""
+    if len(lines) == 1:
+        return f"graphcl: {lines[0]}" + (f"; try: {command}" if command else "")
+    lines = [f"graphcl: {lines[0]}", *(f"  {line}" for line in lines[1:])]
+    return "\n".join([*lines, *([f"try: {command}"] if command else [])])
 
 
 def _under_torchrun() -> bool:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -129,8 +129,12 @@ def train(
         check_baseline(method, graph, settings=changed, ours=ours)
     _check_auto(recipe, budget, processes)
     launch(processes)
-    loaded, origin = _load(graph, tables)
-    if method != "graphcl":
+    # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
+    chosen = recipe or recipe_for(graph.lower())
+    base = "default" if chosen == AUTO else chosen
+    values = None if method != "graphcl" else load_recipe(base).with_values(**changed)
+    loaded, origin = _load(graph, tables, inductive=values is not None and values.inductive)
+    if values is None:
         train_baseline(
             method,
             loaded,
@@ -144,14 +148,11 @@ def train(
             as_json=as_json,
         )
         return
-    # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
-    chosen = recipe or recipe_for(graph.lower())
     where = local_device(resolve_device(device))
     # By name, not as a recipe: a training that was begun may have been with another `default`.
-    full = load_recipe("default" if chosen == AUTO else chosen).with_values(**changed)
     model = GraphCL(
         chosen,
-        **{key: getattr(full, key) for key in changed},
+        **{key: getattr(values, key) for key in changed},
         seed=seed,
         device=str(where),
         verbose=True,
@@ -194,15 +195,18 @@ def _check_auto(recipe: str | None, budget: int | None, processes: int) -> None:
     )
 
 
-def _load(name: str, tables: TableOptions) -> tuple[AnyGraph, Origin]:
-    """Returns the graph, and what the run keeps of where it came from."""
+def _load(name: str, tables: TableOptions, *, inductive: bool) -> tuple[AnyGraph, Origin]:
+    """Returns the graph, and what the run keeps of where it came from.
+
+    Inductive training does not see other nodes than the training's, so neither may a preparation.
+    """
     if not names_tables(name, tables):
         loaded = load_graph(name, tables)
         return loaded, Origin(name, graph_fingerprint(loaded))
-    graph, report = load_tables(name, tables)
+    graph, report = load_tables(name, replace(tables, inductive=inductive))
     if first_process():
         print_notes(report)
-    return graph, Origin(name, graph_fingerprint(graph), tables.record(report))
+    return graph, Origin(name, graph_fingerprint(graph), tables.record())
 
 
 def _score(

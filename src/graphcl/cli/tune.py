@@ -19,11 +19,13 @@ from graphcl.cli._shared.options import (
     print_result,
 )
 from graphcl.cli._shared.progress import ProbeStepsOption
+from graphcl.cli._shared.tables import takes_tables
 from graphcl.devices import resolve_device
 from graphcl.errors import RunError
 from graphcl.estimator.choice import trial_text
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.recipes import load_recipe, recipe_for
+from graphcl.tabular.options import TableOptions
 from graphcl.training.progress import duration
 from graphcl.trials import rows
 from graphcl.tuning.objective import build_objective
@@ -34,11 +36,12 @@ from graphcl.tuning.unlabelled import NAME, UnlabelledSearch, tune_unlabelled
 TRIALS_WITH_LABELS = 50
 
 
+@takes_tables
 def tune(
     graph: Annotated[
-        str,
-        typer.Argument(help="A dataset (cora, …), a store (graphcl build makes one) or an .npz."),
+        str, typer.Argument(help="A dataset (cora, …), a store, an .npz or a list of edges.")
     ],
+    tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     trials: Annotated[
         int | None,
         typer.Option(
@@ -81,11 +84,13 @@ def tune(
 
         graphcl tune cora --trials 30
 
+        graphcl tune edges.csv --nodes nodes.csv --label topic --trials 20
+
         graphcl tune mine.npz --unsupervised --trials 10 --out tuning/mine
 
         graphcl train cora --recipe tuning/cora/recipe.toml
     """
-    loaded = load_graph(graph)
+    loaded = load_graph(graph, tables)
     changed = parse_settings(settings)
     chosen = recipe or recipe_for(graph.lower())
     where = resolve_device(device)

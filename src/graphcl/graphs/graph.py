@@ -48,7 +48,10 @@ class Graph:
         self_loops_removed: number of self-loops in the input.
         name: the graph's name in messages and reports.
         store: the folder that the arrays are mapped from; None if they are in memory.
-        class_names: the name of each class or label, by number; empty if they have none.
+        class_names: the names of the classes, or of the labels, in the order of their numbers;
+            empty if they have none.
+        preparation: what turned the columns of a node table into `x`, or None; a run keeps it, and
+            `read_tables` applies it to other tables.
     """
 
     indptr: IntArray
@@ -65,6 +68,7 @@ class Graph:
     edge_weight: FloatArray | None = None
     splits: BoolArray | None = None
     class_names: tuple[str, ...] = ()
+    preparation: Any = None
 
     def __post_init__(self) -> None:
         for value in vars(self).values():

@@ -5,7 +5,7 @@ This module does not import `graphcl.Graph`, whose constructors validate the arr
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, MissingExtraError
+from graphcl.errors import GraphError, MissingExtraError, suggestion
 from graphcl.files.npz import read_npz
 
 if TYPE_CHECKING:
@@ -154,23 +154,30 @@ def arrays_from_networkx(
     }
 
 
-def read_arrays(path: Path, *, extras: bool = False) -> Arrays:
+def unused_arrays(path: Path, unknown: Sequence[str], known: Iterable[str]) -> str:
+    """Returns a line about arrays of a file that are not used."""
+    listed, near = ", ".join(map(repr, unknown[:8])), suggestion(unknown[0], known)
+    return f"{path}: not used: unknown array {listed}{near}; known: {', '.join(sorted(known))}"
+
+
+def read_arrays(
+    path: Path, *, extras: bool = False, on_note: Callable[[str], None] = lambda _: None
+) -> Arrays:
     """Reads the arguments of `Graph.from_edge_index` from an `.npz` file that `numpy.savez` wrote.
 
     The file contains ``edge_index`` [2, edges], and ``x`` [nodes, features] or the sparse features
     ``x_indptr``, ``x_indices``, ``x_data`` and ``x_shape``. It may contain ``y``, ``train_mask``,
     ``val_mask``, ``test_mask``, ``node_ids`` and ``edge_weight`` [edges]. Pickles are never read.
-    With `extras`, other arrays are left alone; otherwise they are refused, except for types of
-    nodes and edges and the edges of other relations (``edge_index_NAME``), which are not used.
+    Other arrays are not used. Without `extras`, `on_note` gets a line about them, since one may be
+    misspelt, except for types of nodes and edges and the edges of other relations
+    (``edge_index_NAME``).
     """
     arrays: Arrays = read_npz(path, _KNOWN if extras else None, GraphError)
     unknown = sorted(
         name for name in set(arrays) - _KNOWN - _TYPES if not name.startswith("edge_index_")
     )
     if unknown:
-        raise GraphError(
-            f"{path}: unknown array {unknown[0]!r}; known: {', '.join(sorted(_KNOWN))}"
-        )
+        on_note(unused_arrays(path, unknown, _KNOWN))
     if "edge_index" not in arrays:
         raise GraphError(f"{path}: has no array 'edge_index' ([2, edges])")
     given: Arrays = {name: arrays[name] for name in _OPTIONAL if name in arrays}

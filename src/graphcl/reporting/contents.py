@@ -38,6 +38,7 @@ from graphcl.runs.answers import read_answers
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
 from graphcl.runs.results import read_result
 from graphcl.seeding import derive, generator
+from graphcl.tabular.preparation import Column, read_preparation
 from graphcl.training.loop import BatchSource
 
 MAP_NODES = 200_000  # drawn at most; a larger graph is sampled
@@ -89,6 +90,7 @@ class Contents:
     effective_rank: float | None = None
     mean_cosine: float | None = None
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    columns: tuple[Column, ...] = ()
 
 
 def gather(
@@ -128,6 +130,7 @@ def gather(
     classes = 0 if nodes.y is None else len(np.unique(nodes.y[nodes.y >= 0]))
     _log.info("clusters and uniformity")
     edges = None if graph is None else adjacency(graph)
+    prepared = read_preparation(run)
     return Contents(
         name=str(result.get("graph", {}).get("name") or run.name),
         config=config,
@@ -146,6 +149,7 @@ def gather(
         homophily=None if edges is None else _homophily(edges, nodes.y),
         notes=notes,
         answers=read_answers(run),
+        columns=() if prepared is None else prepared.columns,
     )
 
 

@@ -15,6 +15,7 @@ from graphcl.reporting.contents import Contents
 from graphcl.reporting.markup import bars, card, facts_table, percent
 
 MOST_BARS = 24
+MOST_COLUMNS = 200
 WIDTH, HEIGHT = 420, 230
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 30
 MOST_POINTS = 400  # drawn per curve; a chart is about as many units wide
@@ -91,8 +92,22 @@ def graph_section(contents: Contents) -> str:
     return card(
         "The graph",
         f'<div class="two"><div>{facts_table(facts)}</div>'
-        f"<figure><h3>Nodes by degree</h3>{drawn}</figure></div>",
+        f"<figure><h3>Nodes by degree</h3>{drawn}</figure></div>{_columns(contents)}",
     )
+
+
+def _columns(contents: Contents) -> str:
+    """Returns what became of the columns of the node table, if there was one."""
+    if not contents.columns:
+        return ""
+    facts = []
+    for column in contents.columns[:MOST_COLUMNS]:
+        holes = f"{column.missing:,} missing" if column.missing else ""
+        facts.append((column.name, column.describe(), holes))
+    left = len(contents.columns) - MOST_COLUMNS
+    more = f"<p class='hint'>… and {left:,} more columns</p>" if left > 0 else ""
+    title = f"What became of {len(contents.columns):,} columns"
+    return f"<details><summary>{title}</summary>{facts_table(facts)}{more}</details>"
 
 
 def training_section(contents: Contents) -> str:

@@ -91,6 +91,9 @@ def write_nodes(folder: Path, nodes: RunNodes) -> None:
         arrays["y"] = nodes.y.astype(np.int64)
     if nodes.split is not None:
         arrays["split"] = nodes.split.astype(np.uint8)
+    if nodes.class_names:
+        packed = _pack(np.array(nodes.class_names, dtype=object))
+        arrays |= {"class_bytes": packed["id_bytes"], "class_ends": packed["id_ends"]}
     with (folder / NODES).open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
 

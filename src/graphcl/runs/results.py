@@ -39,7 +39,7 @@ class Result:
     `peak_memory_bytes` is that of the GPU, or of the process on a CPU. `note` is shown beside every
     score on this graph; it is mostly empty. `effective_rank` and `mean_cosine` are those of the
     embeddings, and `warnings` are signs that the training failed; see `graphcl.evaluation.failure`.
-    Runs of earlier versions have none of the three.
+    Runs of earlier versions have none of the three. `class_names` are empty if classes have none.
     """
 
     status: str = "complete"
@@ -53,11 +53,12 @@ class Result:
     effective_rank: float | None = None
     mean_cosine: float | None = None
     warnings: Sequence[Mapping[str, str]] = ()
+    class_names: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the result as JSON has it; an empty note, scaling or choice is left out."""
+        """Returns the result as JSON has it; what is empty and need not be said is left out."""
         values = asdict(self)
-        unsaid = ("note", "scaling", "choice")
+        unsaid = ("note", "scaling", "choice", "class_names")
         return {key: value for key, value in values.items() if key not in unsaid or value}
 
     def write(self, folder: Path) -> None:

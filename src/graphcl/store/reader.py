@@ -68,6 +68,7 @@ class StoreHeader(NamedTuple):
     num_features: int
     self_loops_removed: int
     arrays: dict[str, dict[str, Any]]
+    class_names: tuple[str, ...] = ()
 
 
 def is_store(path: Path) -> bool:
@@ -98,7 +99,8 @@ def open_store(path: Path) -> dict[str, Any]:
         fields["node_ids"] = Names(arrays["node_id_offsets"], arrays["node_ids"])
     elif "node_ids" in arrays:
         fields["node_ids"] = arrays["node_ids"]
-    return fields | {"name": header.name, "self_loops_removed": header.self_loops_removed}
+    about = {"name": header.name, "self_loops_removed": header.self_loops_removed}
+    return fields | about | {"class_names": header.class_names}
 
 
 def read_store_header(path: Path) -> StoreHeader:
@@ -127,6 +129,10 @@ def read_store_header(path: Path) -> StoreHeader:
     for name, about in values["arrays"].items():
         _check_about(path, name, about)
     values["name"] = values["name"][:200]
+    names = values.get("class_names", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise StoreError(f"{path / HEADER}: class_names must be texts")
+    values["class_names"] = tuple(names)
     return StoreHeader(*(values[field] for field in StoreHeader._fields))
 
 

@@ -40,11 +40,13 @@ class StoreWriter:
     Attributes:
         self_loops_removed: number of self-loops in the input; the caller sets it.
         num_features: number of features if they are sparse; their arrays do not contain it.
+        class_names: names of the classes; empty if they have none.
     """
 
     def __init__(self, path: str | Path, *, name: str = "graph", overwrite: bool = False) -> None:
         self.path, self.name, self.overwrite = Path(path), name, overwrite
         self.self_loops_removed = self.num_features = 0
+        self.class_names: tuple[str, ...] = ()
         self._shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         self._maps: dict[str, Any] = {}
 
@@ -123,6 +125,8 @@ class StoreWriter:
             "self_loops_removed": self.self_loops_removed,
             "arrays": arrays,
         }
+        if self.class_names:
+            header["class_names"] = list(self.class_names)
         (self.folder / HEADER).write_text(json.dumps(header, indent=2, allow_nan=False) + "\n")
         open_store(self.folder)  # a store that cannot be opened must not appear
 
@@ -153,6 +157,7 @@ def write_store(
         raise ParameterError(f"Graph.save: features must be {FEATURE_DTYPES}; got {features!r}")
     with StoreWriter(path, name=fields["name"], overwrite=overwrite) as store:
         store.self_loops_removed = fields["self_loops_removed"]
+        store.class_names = tuple(fields.get("class_names", ()))
         store.write("indptr", np.asarray(fields["indptr"], dtype=np.int64))
         _write_indices(store, "indices", fields["indices"], fields["x"].shape[0])
         write_features(store, fields["x"], features, train=fields.get("train_mask"))

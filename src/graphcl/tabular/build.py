@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from graphcl.errors import GraphError
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.store.columns import Names
-from graphcl.store.writer import StoreWriter, write_features, write_names
+from graphcl.store.writer import StoreWriter, write_names
 from graphcl.tabular.options import TableOptions, TableReport
+from graphcl.tabular.preparation import write_preparation
 from graphcl.tabular.sources import is_query
 from graphcl.tabular.tables import InMemory, Tables, open_tables
 
@@ -40,17 +42,36 @@ def load_tables(edges: str, options: TableOptions) -> tuple[Graph, TableReport]:
         arrays = InMemory()
         tables.fill_structure(arrays)
         fields: dict[str, Any] = dict(arrays.arrays)
-        fields["x"] = tables.sparse_features() if _stays_sparse(tables, options) else None
-        if fields["x"] is None:
-            fields["x"] = np.zeros((tables.num_nodes, _width(tables, options)), dtype=np.float32)
+        width = _width(tables, options)
+        if _stays_sparse(tables, options):
+            sparse = InMemory()
+            tables.fill_sparse_features(sparse)
+            parts = tuple(sparse.arrays[name] for name in ("x_data", "x_indices", "x_indptr"))
+            fields["x"] = scipy.sparse.csr_array(parts, shape=(tables.num_nodes, width))
+        else:
+            fields["x"] = np.zeros((tables.num_nodes, width), dtype=np.float32)
             _fill_features(tables, options, fields, fields["x"])
         fields |= {"y": tables.labels(), **tables.masks()}
         ids = tables.node_ids()
         if ids is not None:
             fields["node_ids"] = _names(ids)
-        loops = tables.report.counts.self_loops
-        fields["class_names"] = tables.report.class_names
-        return Graph(name=table_name(edges), self_loops_removed=loops, **fields), tables.report
+        report = tables.report
+        fields |= {"class_names": report.class_names, "preparation": report.preparation}
+        loops = report.counts.self_loops
+        return Graph(name=table_name(edges), self_loops_removed=loops, **fields), report
+
+
+def check_tables(edges: str, options: TableOptions) -> tuple[dict[str, int], TableReport]:
+    """Reads tables and makes nothing of them; returns counts, and what would become of them.
+
+    Raises:
+        GraphError: what `load_tables` would raise.
+    """
+    with open_tables(edges, options) as tables:
+        width = _width(tables, options)
+        tables.fill_structure(InMemory())
+        counts = {"nodes": tables.num_nodes, "edges": tables.report.counts.edges}
+        return counts | {"features": width, "classes": tables.num_classes}, tables.report
 
 
 def build_store(
@@ -71,9 +92,9 @@ def build_store(
         on_step("sorting the edges")
         tables.fill_structure(store, index=np.int32)
         on_step("writing features, labels and ids")
-        sparse = tables.sparse_features() if _stays_sparse(tables, options) else None
-        if sparse is not None:
-            write_features(store, sparse)
+        if _stays_sparse(tables, options):
+            store.num_features = width
+            tables.fill_sparse_features(store)
         else:
             structure = {
                 name: np.load(store.folder / f"{name}.npy", mmap_mode="r")
@@ -89,6 +110,9 @@ def build_store(
         if ids is not None:
             write_names(store, _names(ids))
         store.self_loops_removed = tables.report.counts.self_loops
+        store.class_names = tables.report.class_names
+        if tables.report.preparation is not None:
+            write_preparation(store.folder, tables.report.preparation)
         return tables.report
 
 
@@ -102,7 +126,7 @@ def _structural(options: TableOptions) -> bool:
 
 
 def _stays_sparse(tables: Tables, options: TableOptions) -> bool:
-    return options.features == "columns" and tables.sparse_features() is not None
+    return options.features == "columns" and tables.is_sparse
 
 
 def _width(tables: Tables, options: TableOptions) -> int:

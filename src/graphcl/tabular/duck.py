@@ -19,6 +19,9 @@ class Duck:
     """A database in a temporary folder, which is removed when the session ends.
 
     Extensions are neither downloaded nor loaded, and SQL cannot read Python variables.
+
+    Attributes:
+        folder: the temporary folder.
     """
 
     def __init__(self) -> None:
@@ -29,7 +32,7 @@ class Duck:
             raise MissingExtraError("reading tables", "tables") from error
         self._error: type[Exception] = duckdb.Error
         self._folder = tempfile.TemporaryDirectory(prefix="graphcl-tables-")
-        folder = Path(self._folder.name)
+        self.folder = folder = Path(self._folder.name)
         self._connection: Any = duckdb.connect(
             str(folder / "work.duckdb"),
             config={
@@ -66,10 +69,10 @@ class Duck:
         """Returns the first row of a query."""
         return self.rows(sql, where=where)[0]
 
-    def batches(self, sql: str, *, where: str = "tables") -> Iterator[Any]:
-        """Yields the result of a query as Arrow record batches of up to `BATCH_ROWS` rows."""
+    def batches(self, sql: str, *, where: str = "tables", rows: int = BATCH_ROWS) -> Iterator[Any]:
+        """Yields the result of a query as Arrow record batches of up to `rows` rows."""
         try:
-            yield from self._connection.sql(sql).to_arrow_reader(BATCH_ROWS)
+            yield from self._connection.sql(sql).to_arrow_reader(rows)
         except (self._error, OSError) as error:
             raise GraphError(f"{where}: {one_line(error)}") from None
 

@@ -12,6 +12,7 @@ from graphcl.errors import GraphError
 from graphcl.files.npy import read_npy
 from graphcl.files.npz import read_npz
 from graphcl.graphs import validation
+from graphcl.graphs.interchange import unused_arrays
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
 # The arrays that `scipy.sparse.save_npz` writes for each format, in the constructors' order.
@@ -28,12 +29,14 @@ class NodeMatrix:
         node_ids: ids of the rows; None if the row numbers are the ids.
         y: class numbers, or None.
         masks: the masks of the split, by name.
+        note: what is said of the file; mostly nothing.
     """
 
     x: Any
     node_ids: npt.NDArray[Any] | None = None
     y: npt.NDArray[np.int64] | None = None
     masks: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
+    note: str = ""
 
     def id_table(self) -> Any:
         """Returns the ids as an Arrow table with one column."""
@@ -68,9 +71,7 @@ def read(text: str) -> NodeMatrix | None:
     if x is None:
         raise GraphError(f"{path}: has no array 'x'; it has {', '.join(sorted(arrays)) or 'none'}")
     unknown = sorted(arrays.keys() - {"node_ids", "y", *_MASKS})
-    if unknown:
-        known = ", ".join(("x", "node_ids", "y", *_MASKS))
-        raise GraphError(f"{path}: unknown array {unknown[0]!r}; known: {known}")
+    note = unused_arrays(path, unknown, ("x", "node_ids", "y", *_MASKS)) if unknown else ""
     x = _features(path, x)
     rows = x.shape[0]
     masks = validation.masks({name: arrays.get(name) for name in _MASKS}, rows)
@@ -84,6 +85,7 @@ def read(text: str) -> NodeMatrix | None:
         ids,
         validation.labels(arrays.get("y"), rows),
         {name: mask for name, mask in masks.items() if mask is not None},
+        note,
     )
 
 

@@ -1,106 +1,307 @@
-"""Turns the columns of a node table into features, labels and splits.
+"""Decides what the columns of a node table become, from what they hold.
 
-Numbers become features unchanged. Text is refused, or one-hot encoded on request. A missing value
-is an error that names its row and column, unless the caller asks to fill missing values in.
+Everything that is wrong is found before anything is refused. For a table that a model reads after
+its training nothing is decided: see `graphcl.tabular.prepared`.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError
+from graphcl.tabular import cells
 from graphcl.tabular.columns import LABELS, SPLITS
 from graphcl.tabular.duck import Duck, literal, quoted
-from graphcl.tabular.options import TableOptions
-from graphcl.tabular.sources import Source
+from graphcl.tabular.features import NodeFeatures
+from graphcl.tabular.kinds import FEW_MISSING, TRAINING, Other
+from graphcl.tabular.node_table import NodeTable
+from graphcl.tabular.numbers import Numbers
+from graphcl.tabular.options import TableOptions, counted
+from graphcl.tabular.preparation import CATEGORY, DATE, DURATION, NUMBER, Column, Preparation
+from graphcl.tabular.problems import Problem, shell, short
 
-MAX_CATEGORIES = 1000
-_NO_VALUE = ("", "na", "n/a", "nan", "null", "none", "<na>", "-", "?")
-_NUMBERS = ("INT", "DOUBLE", "FLOAT", "DECIMAL", "BOOLEAN")
-
-
-@dataclass(frozen=True)
-class Feature:
-    """A column that becomes one feature, or one per category.
-
-    Attributes:
-        column: the column's name.
-        sql: an expression over ``node_rows``: a number, or the text of a category.
-        categories: the categories of a one-hot encoded column, or None.
-    """
-
-    column: str
-    sql: str
-    categories: tuple[str, ...] | None = None
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the features that the column becomes."""
-        if self.categories is None:
-            return [self.column]
-        return [f"{self.column}={category}" for category in self.categories]
+OTHER_COLUMNS = 200  # that a table of the session holds
+_FILLED = (NUMBER, DATE, DURATION)  # kinds whose missing values become the training's mean
 
 
-class NodeFeatures:
-    """The features of a table ``node_rows``.
+class Fitting:
+    """Decides what the columns of a node table become.
 
     Args:
         duck: the session.
-        source: the table that ``node_rows`` was read from.
-        options: how to fill in missing values, and which features to make.
-        used: columns that are not features: id, label, split and ignored ones.
-        one_hot: columns to encode.
+        table: the node table.
+        options: how to fill in missing values, and what columns are.
+        used: columns that are not features: id, labels, split and ignored ones.
+        given: what the caller says of columns, by name.
+        training: the rows that statistics are taken from; None means all.
+
+    Attributes:
+        columns: what the columns become, in the features' order.
+        features: the features; their arrays are complete only if there is no problem.
+        problems: what is wrong.
+        notes: what was decided, filled in and left out.
+        empty: columns without a value, which are left out.
+        filled: number of missing values that were filled in.
+        missing: number of missing values, by column.
     """
 
     def __init__(
         self,
         duck: Duck,
-        source: Source,
+        table: NodeTable,
         options: TableOptions,
         *,
         used: set[str],
-        one_hot: Sequence[str],
+        given: dict[str, str],
+        training: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        self._duck, self._source = duck, source
-        self._missing, self._like = options.missing, options.like
-        self.filled = self.unknown = 0
-        columns = [name for name in source.columns if name not in used]
-        if self._like:
-            columns = self._columns_like(columns, one_hot)
+        self._duck, self._table, self._source = duck, table, table.source
+        self._options, self._training = options, training
+        self.problems: list[Problem] = []
+        self.notes: list[str] = []
+        self.empty: list[str] = []
+        self._void: set[str] = set()  # the same, also where they are refused
+        self.filled = 0
+        self._arrays: dict[str, npt.NDArray[np.float32]] = {}
+        self.missing: dict[str, int] = {}
+        self._missing: list[tuple[str, int, int]] = []  # column, count, first row
+        self._zeros = 0  # missing values that have no mean
+        self._others: dict[str, Other] = {}
+        names = [name for name in self._source.columns if name not in used]
+        if options.like:
+            names = self._columns_like(names, given)
         else:
-            for name in columns:
-                self._refuse_leak(name)
-        plain = [name for name in columns if name not in one_hot]
-        numeric = {feature.column: feature for feature in self._numeric(plain)}
-        encoded = {name: self._one_hot(name) for name in columns if name in one_hot}
-        self.features = [(numeric | encoded)[name] for name in columns]
-        self.names = [name for feature in self.features for name in feature.names]
+            names = [name for name in names if not self._leaks(name)]
+        found = self._look(names, given)
+        self.columns = [found[name] for name in names if name in found]
+        self._refuse_missing()
+        self.missing = {column.name: column.missing for column in self.columns}
+        self._say_filled()
+        missing = "zero" if options.missing == "zero" else "mean"
+        preparation = Preparation(tuple(self.columns), missing, arrays=self._arrays)
+        self.features = NodeFeatures(preparation, self._source, self._numbers, self._others)
+        if not options.like and self.features.mostly_zeros():
+            preparation = replace(preparation, sparse=True)
+            self.features = replace(self.features, preparation=preparation)
 
-    def batches(self) -> Iterator[npt.NDArray[np.float32]]:
-        """Yields blocks ``[rows, features]`` in the order of the table."""
-        if not self.features:
+    # Looking
+
+    def _look(self, names: Sequence[str], given: dict[str, str]) -> dict[str, Column]:
+        """Returns what columns become, and notes what is wrong with others."""
+        plain = [name for name in names if name not in given and self._may_be_number(name)]
+        file = self._duck.folder / "numbers"
+        self._numbers = Numbers(self._table, plain, file, training=self._training)
+        columns: dict[str, Column] = {}
+        facts, mean = self._numbers.facts, self._numbers.facts.mean
+        doubtful: list[str] = []
+        for name in plain:
+            place = self._numbers.place(name)
+            absent, wrong = int(facts.absent[place]), int(facts.wrong[place])
+            if absent == facts.rows > 0:
+                self._note_empty(name)
+            elif wrong:
+                doubtful.append(name)
+            else:
+                if absent:
+                    self._missing.append((name, absent, int(facts.first_absent[place])))
+                if facts.unfit[place] >= 0:
+                    self._note_unfit(name, int(facts.unfit[place]))
+                known = facts.known[place] > 0
+                columns[name] = Column(
+                    name,
+                    NUMBER,
+                    (name,),
+                    fill=float(mean[place]) if self._options.missing != "zero" else 0.0,
+                    low=float(facts.low[place]) if known else 0.0,
+                    high=float(facts.high[place]) if known else 0.0,
+                    missing=absent,
+                )
+        typos = []
+        for name in doubtful:
+            place = self._numbers.place(name)
+            numbers = facts.rows - int(facts.absent[place]) - int(facts.wrong[place])
+            if numbers >= (facts.rows - int(facts.absent[place])) / 2:
+                typos.append(name)
+        settled = {*columns, *self._void}
+        self._open_others([name for name in names if name in given or name not in settled])
+        for name in typos:
+            other = self._others[name]
+            row, cell = other.first(f"{cells.number(self._source, name)} IS NULL")
+            self.problems.append(
+                Problem(
+                    f"{self._source.name}: row {row}, column {name!r}: {short(cell)} is not a "
+                    f"number; correct it, or leave the column out with --ignore {shell(name)}",
+                    ("--ignore", name),
+                )
+            )
+        for name in names:
+            if name not in columns and name not in typos and name in self._others:
+                found = self._decide(name, given.get(name, ""))
+                if found is not None:
+                    columns[name] = found
+        return columns
+
+    def _decide(self, name: str, kind: str) -> Column | None:
+        """Returns what a column that is not numbers becomes, or notes the problem with it."""
+        other, strict = self._others[name], self._options.strict
+        rows, missing = other.missing()
+        if missing == rows and not kind:
+            self._note_empty(name)
+            return None
+        chosen = kind or other.plain_kind()
+        said = chosen in (CATEGORY, DATE) and not kind
+        if not chosen or (strict and said and chosen == CATEGORY):
+            self.problems.append(other.problem())
+            return None
+        if strict and said and cells.kind_of_type(self._source.columns[name]) != DATE:
+            self.problems.append(
+                Problem(
+                    f"{self._source.name}: column {name!r} holds dates: read it with --date "
+                    f"{shell(name)}, or leave the column out with --ignore {shell(name)}",
+                    ("--date", name),
+                )
+            )
+            return None
+        fitted = other.fit(chosen, missing)
+        if isinstance(fitted, Problem):
+            self.problems.append(fitted)
+            return None
+        column, arrays = fitted
+        self._arrays |= arrays
+        if missing:
+            first = self._duck.row(
+                f"SELECT min(rowid) FROM {quoted(other.table)} WHERE "
+                f"{cells.absent(self._source, name)}"
+            )[0]
+            if chosen in _FILLED or self._policy == "refuse":
+                self._missing.append((name, missing, int(first)))
+            else:
+                self._zeros += missing
+        if self._options.missing == "zero":
+            column = replace(column, fill=0.0)
+        return self._like_category(column) if self._options.like else column
+
+    def _may_be_number(self, name: str) -> bool:
+        return self._source.untyped or cells.kind_of_type(self._source.columns[name]) == NUMBER
+
+    def _open_others(self, names: Sequence[str]) -> None:
+        """Copies columns that are not numbers into tables of the session."""
+        split = self._options.split
+        for start in range(0, len(names), OTHER_COLUMNS):
+            block, table = names[start : start + OTHER_COLUMNS], f"node_others_{start}"
+            fitted = self._training is not None and split is not None
+            flag = ""
+            if fitted and split is not None:
+                words = f"lower(trim({quoted(split)}::VARCHAR)) IN ('train', 'training')"
+                flag = f", coalesce({words}, false) AS {quoted(TRAINING)}"
+            picked = ", ".join(quoted(name) for name in block)
+            self._duck.run(
+                f"CREATE TABLE {table} AS SELECT {picked}{flag} FROM {self._source.relation}",
+                where=self._source.name,
+            )
+            for name in block:
+                self._others[name] = Other(self._duck, self._source, name, table, fitted)
+
+    # What is wrong, and what was done about it
+
+    @property
+    def _policy(self) -> str:
+        """``refuse``, ``zero``, ``mean``, or ``auto``: the mean where few values are missing."""
+        missing = self._options.missing
+        careful = self._options.strict or bool(self._options.like)
+        return "refuse" if missing == "auto" and careful else missing
+
+    def _leaks(self, name: str) -> bool:
+        """Notes a column that looks like a label or a split: as a feature it would leak."""
+        for option, known in (("label", LABELS), ("split", SPLITS)):
+            if name.strip().lower() in known:
+                self.problems.append(
+                    Problem(
+                        f"{self._source.name}: column {name!r} would become a feature, but is "
+                        f"named like a {option}: pass --{option} {shell(name)}, or --ignore "
+                        f"{shell(name)}",
+                        (f"--{option}", name),
+                    )
+                )
+                return True
+        return False
+
+    def _note_empty(self, name: str) -> None:
+        self._void.add(name)
+        if self._options.strict or self._options.like:
+            self.problems.append(
+                Problem(
+                    f"{self._source.name}: column {name!r} has no values; leave the column out "
+                    f"with --ignore {shell(name)}",
+                    ("--ignore", name),
+                )
+            )
+        else:
+            self.empty.append(name)
+
+    def _note_unfit(self, name: str, row: int) -> None:
+        number = f"TRY_CAST({quoted(name)} AS DOUBLE)"
+        largest = literal(str(float(np.finfo(np.float32).max)))
+        found = self._duck.rows(
+            f"SELECT {number} FROM {self._source.relation} WHERE NOT isnan({number}) AND "
+            f"abs({number}) > {largest}::DOUBLE LIMIT 1",
+            where=self._source.name,
+        )
+        value = found[0][0] if found else "a number"
+        self.problems.append(
+            Problem(
+                f"{self._source.name}: row {row + 1}, column {name!r}: {value} does not fit in a "
+                f"float32 feature; correct it, or leave the column out with --ignore {shell(name)}",
+                ("--ignore", name),
+            )
+        )
+
+    def _refuse_missing(self) -> None:
+        rows = max(1, self._numbers.facts.rows or self._count())
+        many = [
+            one
+            for one in self._missing
+            if self._policy == "refuse" or (self._policy == "auto" and one[1] > FEW_MISSING * rows)
+        ]
+        self.filled = sum(count for _, count, _ in self._missing)
+        if not many:
             return
-        picked = ", ".join(f"{feature.sql} AS f{n}" for n, feature in enumerate(self.features))
-        first = 0
-        query = f"SELECT {picked} FROM node_rows ORDER BY rowid"
-        for batch in self._duck.batches(query, where=self._source.name):
-            block = np.empty((batch.num_rows, len(self.names)), dtype=np.float32)
-            place = 0
-            for number, feature in enumerate(self.features):
-                width = len(feature.names)
-                _fill(block[:, place : place + width], batch.column(number), feature)
-                place += width
-            self._check_finite(block, first)
-            first += batch.num_rows
-            yield block
+        name, _, first = many[0]
+        shown = ", ".join(f"{other!r} {count:,}" for other, count, _ in many[:5])
+        more = f" and {len(many) - 5} more columns" if len(many) > 5 else ""
+        self.problems.append(
+            Problem(
+                f"{self._source.name}: row {first + 1}, column {name!r} is missing; missing "
+                f"values: {shown}{more}; fill them with --missing zero or --missing mean, or leave "
+                f"a column out with --ignore {shell(name)}",
+                ("--missing", "mean"),
+            )
+        )
 
-    def _columns_like(self, columns: list[str], one_hot: Sequence[str]) -> list[str]:
+    def _count(self) -> int:
+        return max((other.missing()[0] for other in self._others.values()), default=0)
+
+    def _say_filled(self) -> None:
+        if self.filled:
+            filling = "zero" if self._options.missing == "zero" else "the mean"
+            filled = counted(self.filled, "missing value")
+            self.notes.append(f"nodes: {filled} filled with {filling}")
+        if self._zeros:
+            self.notes.append(f"nodes: {counted(self._zeros, 'missing value')} encoded as zeros")
+        if self.empty:
+            shown = ", ".join(map(repr, self.empty[:8])) + (", …" if len(self.empty) > 8 else "")
+            left = counted(len(self.empty), "column has", "columns have")
+            self.notes.append(f"nodes: {left} no values: {shown}: left out")
+
+    # Runs of earlier versions, which have no preparation
+
+    def _columns_like(self, columns: list[str], given: dict[str, str]) -> list[str]:
         """Returns the columns that the wanted features come from, in the features' order."""
         wanted: dict[str, None] = {}
-        for name in self._like:
+        one_hot = [name for name, kind in given.items() if kind == CATEGORY]
+        for name in self._options.like:
             encoded = [column for column in one_hot if name.startswith(f"{column}=")]
             column = encoded[0] if encoded else name
             if column not in columns:
@@ -110,223 +311,14 @@ class NodeFeatures:
             wanted[column] = None
         return list(wanted)
 
-    def _refuse_leak(self, name: str) -> None:
-        """Refuses a column that looks like a label or a split: as a feature it would leak."""
-        for option, known in (("label", LABELS), ("split", SPLITS)):
-            if name.lower() in known:
-                raise GraphError(
-                    f"{self._source.name}: column {name!r} would become a feature, but is named "
-                    f"like a {option}: pass --{option} {_shell(name)}, or --ignore {_shell(name)}"
-                )
-
-    def _numeric(self, names: list[str]) -> list[Feature]:
-        """Returns the features of numeric columns; refuses other columns."""
-        if not names:
-            return []
-        values = {name: self._value(name) for name in names}
-        # One pass over the table for all columns: missing values, numbers and mean of each.
-        aggregates = [
-            f"count(*) FILTER ({self._absent(name)}), count({values[name]}), avg({values[name]})"
-            for name in names
-        ]
-        rows, *found = self._duck.row(
-            f"SELECT count(*), {', '.join(aggregates)} FROM node_rows", where=self._source.name
-        )
-        features, missing = [], []
-        for name, absent, numbers, mean in zip(
-            names, found[::3], found[1::3], found[2::3], strict=True
-        ):
-            self._check_kind(name, rows, absent, numbers)
-            if absent:
-                missing.append((name, absent))
-            filling = 0.0 if self._missing == "zero" else mean
-            sql = f"coalesce({values[name]}, {filling!r})" if absent else values[name]
-            features.append(Feature(name, sql))
-        if missing:
-            self._report_missing(missing)
-        return features
-
-    def _check_kind(self, name: str, rows: int, absent: int, numbers: int) -> None:
-        where, advice = self._source.name, f"leave the column out with --ignore {_shell(name)}"
-        if absent == rows and rows > 0:
-            raise GraphError(f"{where}: column {name!r} has no values; {advice}")
-        if absent + numbers == rows:
-            return
-        # A column that is mostly numbers has a typing error; any other is text.
-        found = self._duck.row(
-            f"SELECT rowid, {quoted(name)}::VARCHAR FROM node_rows WHERE NOT {self._absent(name)} "
-            f"AND {self._value(name)} IS NULL ORDER BY rowid LIMIT 1"
-        )
-        if numbers >= (rows - absent) / 2:
-            raise GraphError(
-                f"{where}: row {found[0] + 1}, column {name!r}: {_short(found[1])} is not a "
-                f"number; correct it, or {advice}"
-            )
-        raise GraphError(
-            f"{where}: column {name!r} is text (row {found[0] + 1}: {_short(found[1])}); features "
-            f"are numbers: encode it with --one-hot {_shell(name)}, or {advice}"
-        )
-
-    def _report_missing(self, missing: list[tuple[str, int]]) -> None:
-        total = sum(count for _, count in missing)
-        if self._missing != "refuse":
-            self.filled += total
-            return
-        name = missing[0][0]
-        (row,) = self._duck.row(
-            f"SELECT min(rowid) FROM node_rows WHERE {self._absent(name)}", where=self._source.name
-        )
-        others = ", ".join(f"{other!r} {count:,}" for other, count in missing[:5])
-        raise GraphError(
-            f"{self._source.name}: row {row + 1}, column {name!r} is missing; missing values: "
-            f"{others}; fill them with --missing zero or --missing mean, or leave a column out "
-            f"with --ignore {_shell(name)}"
-        )
-
-    def _one_hot(self, name: str) -> Feature:
-        text = f"{quoted(name)}::VARCHAR"
-        absent = self._absent(name)
-        found = self._duck.rows(
-            f"SELECT DISTINCT {text} FROM node_rows WHERE NOT {absent} ORDER BY 1 "
-            f"LIMIT {MAX_CATEGORIES + 1}",
-            where=self._source.name,
-        )
-        start = f"{name}="
-        known = [one.removeprefix(start) for one in self._like if one.startswith(start)]
-        self.unknown += sum(category not in known for (category,) in found) if known else 0
-        listed = known or [category for (category,) in found]
-        if not listed:
-            raise GraphError(f"{self._source.name}: --one-hot: column {name!r} has no values")
-        if len(listed) > MAX_CATEGORIES:
-            raise GraphError(
-                f"{self._source.name}: --one-hot: column {name!r} has more than "
-                f"{MAX_CATEGORIES:,} categories; group them first, or leave it out with "
-                f"--ignore {_shell(name)}"
-            )
-        (missing,) = self._duck.row(f"SELECT count(*) FROM node_rows WHERE {absent}")
-        if missing:
-            self._report_missing([(name, missing)])
-        sql = f"CASE WHEN {absent} THEN NULL ELSE {text} END"
-        return Feature(name, sql, tuple(listed))
-
-    def _absent(self, name: str) -> str:
-        """Returns an SQL condition that is true for missing values."""
-        column, kind = quoted(name), self._source.columns[name]
-        if kind in ("FLOAT", "DOUBLE"):
-            return f"({column} IS NULL OR isnan({column}))"
-        if not self._source.untyped:
-            return f"({column} IS NULL)"
-        words = ", ".join(literal(word) for word in _NO_VALUE)
-        return f"({column} IS NULL OR lower(trim({column})) IN ({words}))"
-
-    def _value(self, name: str) -> str:
-        """Returns an SQL expression for a column's number: NULL if a value is not a number."""
-        column, kind = quoted(name), self._source.columns[name]
-        if self._source.untyped:
-            return (
-                f"CASE WHEN {self._absent(name)} THEN NULL ELSE CASE lower(trim({column})) "
-                f"WHEN 'true' THEN 1.0::DOUBLE WHEN 'false' THEN 0.0::DOUBLE "
-                f"ELSE TRY_CAST({column} AS DOUBLE) END END"
-            )
-        if any(word in kind for word in _NUMBERS) and not kind.endswith("]"):
-            nan = f"isnan({column})" if kind in ("FLOAT", "DOUBLE") else "false"
-            return f"CASE WHEN {nan} THEN NULL ELSE {column}::DOUBLE END"
-        return "NULL::DOUBLE"
-
-    def _check_finite(self, block: npt.NDArray[np.float32], first: int) -> None:
-        if np.isfinite(block).all():
-            return
-        row, place = (int(index) for index in np.argwhere(~np.isfinite(block))[0])
-        raise GraphError(
-            f"{self._source.name}: row {first + row + 1}, column {self.names[place]!r}: "
-            f"{block[row, place]} does not fit in a float32 feature"
-        )
-
-
-def _fill(block: npt.NDArray[np.float32], column: Any, feature: Feature) -> None:
-    if feature.categories is None:
-        with np.errstate(over="ignore"):
-            block[:, 0] = column.to_numpy(zero_copy_only=False)
-        return
-    import pyarrow
-    import pyarrow.compute
-
-    found = pyarrow.compute.index_in(column, value_set=pyarrow.array(feature.categories))
-    codes = found.fill_null(-1).to_numpy(zero_copy_only=False)
-    block[...] = codes[:, None] == np.arange(len(feature.categories))
-
-
-def read_labels(
-    duck: Duck, source: Source, name: str
-) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
-    """Returns a class number per row (−1 if there is none) and the names of the classes.
-
-    Integers 0 … C − 1 are the class numbers; other values are numbered in sorted order.
-    """
-    column = quoted(name)
-    empty = f"{column} IS NULL OR trim({column}::VARCHAR) = ''"
-    whole = f"TRY_CAST({column} AS BIGINT)"
-    text_only = source.columns[name] == "VARCHAR" and not source.untyped
-    numbers, values, low, high = duck.row(
-        f"SELECT bool_and({whole} IS NOT NULL AND {whole} = TRY_CAST({column} AS DOUBLE)), "
-        f"count(DISTINCT {whole}) FILTER ({whole} >= 0), "
-        f"min({whole}), max({whole}) FROM node_rows WHERE NOT ({empty})",
-        where=source.name,
-    )
-    if numbers is None:
-        raise GraphError(f"{source.name}: --label: column {name!r} has no values")
-    absent, order, kept = empty, f"{column}::VARCHAR", False
-    if numbers and not text_only and low >= -1:
-        absent, order, kept = f"{empty} OR {whole} = -1", whole, high + 1 == values
-    duck.run(
-        "CREATE OR REPLACE TABLE classes AS SELECT c::VARCHAR AS name, "
-        "row_number() OVER (ORDER BY c) - 1 AS number FROM "
-        f"(SELECT DISTINCT {order} AS c FROM node_rows WHERE NOT ({absent}))",
-        where=source.name,
-    )
-    query = (
-        f"SELECT coalesce(number, -1) FROM (SELECT rowid AS place, CASE WHEN {absent} THEN NULL "
-        f"ELSE ({order})::VARCHAR END AS c FROM node_rows) LEFT JOIN classes ON c = classes.name "
-        "ORDER BY place"
-    )
-    parts = [batch.column(0).to_numpy() for batch in duck.batches(query, where=source.name)]
-    listed = [] if kept else duck.rows("SELECT name FROM classes ORDER BY number")
-    return np.concatenate(parts).astype(np.int64), tuple(name for (name,) in listed)
-
-
-def read_split(duck: Duck, source: Source, name: str) -> dict[str, npt.NDArray[np.bool_]]:
-    """Returns the masks of a column of train, val and test; an empty cell is in no mask."""
-    words = {
-        "train_mask": ("train", "training"),
-        "val_mask": ("val", "valid", "validation", "dev"),
-        "test_mask": ("test", "testing"),
-    }
-    column = f"lower(trim({quoted(name)}::VARCHAR))"
-    known = [word for group in words.values() for word in group]
-    none = ("", "none", "unused")
-    listed = ", ".join(literal(word) for word in (*known, *none))
-    wrong = duck.rows(
-        f"SELECT rowid, {quoted(name)}::VARCHAR FROM node_rows WHERE {column} NOT IN ({listed}) "
-        "ORDER BY rowid LIMIT 1",
-        where=source.name,
-    )
-    if wrong:
-        raise GraphError(
-            f"{source.name}: row {wrong[0][0] + 1}, column {name!r}: {_short(wrong[0][1])} is not "
-            "a split; known: train, val, test, or an empty cell"
-        )
-    masks = {}
-    for mask, group in words.items():
-        chosen = ", ".join(literal(word) for word in group)
-        query = f"SELECT coalesce({column} IN ({chosen}), false) FROM node_rows ORDER BY rowid"
-        parts = [batch.column(0).to_numpy(zero_copy_only=False) for batch in duck.batches(query)]
-        masks[mask] = np.concatenate(parts).astype(np.bool_)
-    return masks
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:39] + "…")
-
-
-def _shell(name: str) -> str:
-    return f"'{name}'" if not name.isidentifier() else name
+    def _like_category(self, column: Column) -> Column:
+        start = f"{column.name}="
+        known = [one.removeprefix(start) for one in self._options.like if one.startswith(start)]
+        if not known:
+            return column
+        new = sum(category not in known for category in column.categories)
+        if new:
+            are = counted(new, "category is", "categories are")
+            self.notes.append(f"nodes: {are} new to the model and encoded as zeros")
+        names = tuple(f"{start}{category}" for category in known)
+        return replace(column, categories=tuple(known), features=names)

@@ -9,10 +9,16 @@ from graphcl.errors import GraphError
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular import matrix as node_matrix
 from graphcl.tabular.columns import IdColumn, common_kind
-from graphcl.tabular.duck import Duck, quoted
+from graphcl.tabular.duck import Duck, literal, quoted
 from graphcl.tabular.edges import number_ends
-from graphcl.tabular.nodes import NodeFeatures
-from graphcl.tabular.options import TableOptions, TableReport, counted
+from graphcl.tabular.features import NodeFeatures
+from graphcl.tabular.labels import read_split
+from graphcl.tabular.node_table import NodeTable
+from graphcl.tabular.nodes import Fitting
+from graphcl.tabular.options import Fate, TableOptions, TableReport, counted
+from graphcl.tabular.preparation import CATEGORY, DATE, TEXT
+from graphcl.tabular.prepared import Applying
+from graphcl.tabular.problems import Problem
 from graphcl.tabular.sources import Source, is_query, open_source
 
 
@@ -27,6 +33,7 @@ class NumberedTables:
         nodes: the node table, or None.
         matrix: the feature matrix that is given instead of a node table, or None.
         features: the features from the node table's columns, or None.
+        problems: what is wrong with the tables, as far as it does not end the reading at once.
         id_kind: the DuckDB type of the ids in the resulting graph.
         num_nodes: number of nodes.
     """
@@ -37,11 +44,15 @@ class NumberedTables:
         self.duck, self.options, self.report = duck, options, TableReport()
         self.matrix: node_matrix.NodeMatrix | None = None
         self.features: NodeFeatures | None = None
+        self.table: NodeTable | None = None
+        self.problems: list[Problem] = []
         self.id_kind = "BIGINT"
         on_step("reading the edges")
         self.edges = self._open(edges, "edges")
         ends = self._load_edges()
         on_step("reading the nodes")
+        self.identity, self.labels = ("", ""), tuple[str, ...]()
+        self.split: str | None = None
         self.nodes = self._load_nodes()
         on_step("numbering the nodes")
         kinds = {column.kind(duck) for column in ends} if self.report.counts.rows else set()
@@ -120,8 +131,19 @@ class NumberedTables:
         if given is not None:
             source = self._open(given, "nodes")
             source = source.nodes or source  # a graph file has a node table of its own
-        if source is not None:
-            duck.run(f"CREATE TABLE node_rows AS FROM {source.relation}", where=source.name)
+        if source is None:
+            return None
+        # Ids, labels and split alone: features, of which there may be thousands, are read later.
+        options, self.table = self.options, NodeTable(duck, source)
+        source = self.table.source
+        self.identity = table_columns.identity(source, options.id_column)
+        self.labels = table_columns.find_all(source, options.label, "--label")
+        if options.split is not None:
+            self.split = table_columns.find(source, options.split, "--split")
+        split = () if self.split is None else (self.split,)
+        self.table.narrow(
+            "node_rows", list(dict.fromkeys((self.identity[0], *self.labels, *split)))
+        )
         return source
 
     def _number_nodes_of_edges(self, kinds: set[str]) -> str:
@@ -142,7 +164,7 @@ class NumberedTables:
 
     def _number_table(self, source: Source, kinds: set[str]) -> str:
         duck = self.duck
-        name, how = table_columns.identity(source, self.options.id_column)
+        name, how = self.identity if self.table else ("id", "given")
         column = IdColumn(source, name, "node_rows", name)
         if duck.row("SELECT count(*) FROM node_rows") == (0,):
             raise GraphError(f"{source.name}: has no rows; a graph needs at least one node")
@@ -172,31 +194,66 @@ class NumberedTables:
         options, report = self.options, self.report
         if self.matrix is not None:
             report.notes.append(f"nodes: {source.name}: {self.matrix.x.shape[1]} features")
+            report.notes += [self.matrix.note] if self.matrix.note else []
             return
         report.notes.append(f"nodes: {source.name}: ids in {identity!r} ({how})")
-        used = {identity, *table_columns.find_all(source, options.ignore, "--ignore")}
-        for name, option in ((options.label, "--label"), (options.split, "--split")):
-            if name is not None:
-                used.add(table_columns.find(source, name, option))
-        one_hot = table_columns.find_all(source, options.one_hot, "--one-hot")
-        clash = next((name for name in one_hot if name in used), None)
-        if clash is not None:
-            raise GraphError(f"{source.name}: --one-hot: column {clash!r} is already used")
-        if options.features == "structural":
+        ignored = table_columns.find_all(source, options.ignore, "--ignore")
+        if self.table is None or options.features == "structural":
             return
-        found = NodeFeatures(self.duck, source, options, used=used, one_hot=one_hot)
-        self.features, report.column_features = found, found.names
-        report.filled_values = found.filled
-        if found.names:
-            shown = ", ".join(found.names[:8]) + (", …" if len(found.names) > 8 else "")
-            report.notes.append(f"nodes: {len(found.names)} features: {shown}")
-        if found.unknown:
-            new = counted(found.unknown, "category is", "categories are")
-            report.notes.append(f"nodes: {new} new to the model and encoded as zeros")
-        if found.filled:
-            filled = counted(found.filled, "missing value")
-            filling = "the mean" if options.missing == "mean" else "zero"
-            report.notes.append(f"nodes: {filled} filled with {filling}")
+        found: Fitting | Applying
+        if options.preparation is not None:
+            found = Applying(self.duck, self.table, options.preparation)
+        else:
+            found = self._fit(self.table, {identity, *ignored, *self.labels})
+        self.problems += found.problems
+        if found.features is None:
+            return
+        self.features, report.column_features = found.features, found.features.names
+        report.preparation, report.filled_values = found.features.preparation, found.filled
+        self._say_features(found, ignored)
+
+    def _fit(self, table: NodeTable, used: set[str]) -> Fitting:
+        """Decides what the columns become that are not used for something else."""
+        options, source = self.options, table.source
+        if self.split is not None:
+            used.add(self.split)
+        given: dict[str, str] = {}
+        for option, kind in (("one_hot", CATEGORY), ("text", TEXT), ("date", DATE)):
+            shown = "--" + option.replace("_", "-")
+            for name in table_columns.find_all(source, getattr(options, option), shown):
+                if name in used or name in given:
+                    raise GraphError(f"{source.name}: {shown}: column {name!r} is already used")
+                given[name] = kind
+        training = None
+        if options.inductive and self.split is not None:
+            training = read_split(self.duck, source, self.split)["train_mask"]
+        return Fitting(self.duck, table, options, used=used, given=given, training=training)
+
+    def _say_features(self, found: Fitting | Applying, ignored: tuple[str, ...]) -> None:
+        """Reports the features, and what became of each column."""
+        assert self.table is not None
+        report, names = self.report, self.report.column_features
+        prepared = report.preparation
+        assert prepared is not None
+        if names:
+            shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+            kind = " sparse" if prepared.sparse else ""
+            report.notes.append(f"nodes: {len(names):,}{kind} features: {shown}")
+        report.notes += found.notes
+        became = {column.name: column for column in prepared.columns}
+        roles = dict.fromkeys(ignored, "left out, as you asked") | {self.identity[0]: "the ids"}
+        roles |= dict.fromkeys(self.labels, "a label") | dict.fromkeys(
+            found.empty, "empty: left out"
+        )
+        roles |= {} if self.split is None else {self.split: "the split"}
+        for name in self.table.source.columns:
+            if name in became:
+                column = became[name]
+                missing = found.missing.get(name, 0)
+                fate = Fate(name, column.describe(), len(column.features), missing)
+                report.fates.append(fate)
+            else:
+                report.fates.append(Fate(name, roles.get(name, "left out")))
 
     def _handle_unknown_nodes(self, kind: str) -> None:
         """Refuses edges to nodes that are not in the node table, or adds those nodes."""
@@ -213,10 +270,15 @@ class NumberedTables:
             value, place = duck.row(
                 "SELECT key::VARCHAR, place FROM unknown_nodes ORDER BY place, key LIMIT 1"
             )
-            raise GraphError(
-                f"{self.edges.name}: {rows} {named}, first {value!r} in row {place + 1}; add the "
-                "missing rows to the node table, or pass --add-missing-nodes"
+            self.problems.append(
+                Problem(
+                    f"{self.edges.name}: {rows} {named}, first {value!r} in row {place + 1}; add "
+                    "the missing rows to the node table, or pass --add-missing-nodes"
+                    + self._same_numbers(value),
+                    ("--add-missing-nodes",),
+                )
             )
+            return
         duck.run(
             "INSERT INTO nodes SELECT key, (SELECT count(*) FROM nodes) + "
             "row_number() OVER (ORDER BY key) - 1 FROM unknown_nodes"
@@ -227,4 +289,19 @@ class NumberedTables:
         self.report.added_nodes = unknown
         self.report.notes.append(
             f"edges: {rows} {named}: added, with features of zero and without a label"
+        )
+
+    def _same_numbers(self, unknown: str) -> str:
+        """Returns a hint if the node table has the same number, written in another way."""
+        written = self.duck.rows(
+            "SELECT key::VARCHAR FROM nodes WHERE TRY_CAST(key::VARCHAR AS DOUBLE) = "
+            f"TRY_CAST({literal(unknown)} AS DOUBLE) LIMIT 1"
+        )
+        if not written or self.nodes is None:
+            return ""
+        column = self.report.columns["id"]
+        return (
+            f"; its ids are written {written[0][0]!r} there and {unknown!r} here: with whole "
+            f'numbers, read it as --nodes "SELECT * REPLACE (CAST(CAST({quoted(column)} AS DOUBLE) '
+            f"AS BIGINT) AS {quoted(column)}) FROM '{self.nodes.name}'\""
         )

@@ -1,13 +1,15 @@
 """The options for reading tables, and the report on what was found in them."""
 
 import json
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, NamedTuple
 
 from graphcl.errors import require
 from graphcl.tabular.edges import EdgeCounts
+from graphcl.tabular.preparation import Preparation
 
-MISSING = ("refuse", "zero", "mean")
+MISSING = ("auto", "refuse", "zero", "mean")
+COLUMNS = ("label", "one_hot", "text", "date", "ignore")  # options that name several columns
 FEATURES = ("columns", "structural", "both")
 
 
@@ -22,16 +24,25 @@ class TableOptions:
         target_column: column of the edges' second ends; None guesses it.
         weight: column of positive edge weights; None leaves edges unweighted.
         id_column: column of the nodes' ids; None guesses it.
-        label: column of the nodes' classes.
+        label: column of the nodes' classes, or several columns: a node then has several labels.
+            Columns of zeros and ones are a label each; of others, each value is a label.
+        label_separator: what stands between the labels in a cell, such as ``|``.
         split: column with the values train, val and test.
-        one_hot: text columns to encode.
+        one_hot: columns of categories: one feature for each.
+        text: columns of texts to read: 64 features for each.
+        date: columns of dates, where their values do not say so plainly.
         ignore: columns of the node table to leave out.
-        missing: ``refuse`` missing values, or fill in ``zero`` or the column's ``mean``.
+        missing: ``refuse`` missing values, or fill in ``zero`` or the ``mean`` of the training
+            rows; ``auto`` fills in the mean if at most a fifth of a column is missing.
+        strict: refuse what would otherwise be guessed: categories, dates, missing values, columns
+            without a value.
         add_missing_nodes: add nodes that only edges name, with features of zero.
         features: ``columns``, ``structural`` (computed from the edges alone) or ``both``.
         header: whether delimited files begin with column names; None guesses it.
-        like: names of the features to make, in this order: those that a model was trained on.
-            Other columns are left out, and a new category is encoded as zeros.
+        inductive: take statistics (means, categories, …) from the training rows of the split alone.
+        like: names of the features to make, in this order: those that a model was trained on that
+            keeps no preparation. Other columns are left out; a new category is encoded as zeros.
+        preparation: what the columns become, as a training has decided it.
     """
 
     nodes: str | None = None
@@ -39,30 +50,62 @@ class TableOptions:
     target_column: str | None = None
     weight: str | None = None
     id_column: str | None = None
-    label: str | None = None
+    label: tuple[str, ...] = ()
+    label_separator: str | None = None
     split: str | None = None
     one_hot: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
+    date: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
-    missing: str = "refuse"
+    missing: str = "auto"
+    strict: bool = False
     add_missing_nodes: bool = False
     features: str = "columns"
     header: bool | None = None
+    inductive: bool = False
     like: tuple[str, ...] = ()
+    preparation: Preparation | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        for name in COLUMNS:  # one column may be given as a text
+            value = getattr(self, name)
+            listed = () if value is None else (value,) if isinstance(value, str) else tuple(value)
+            object.__setattr__(self, name, listed)
         known = " or ".join(MISSING)
         require(self.missing in MISSING, "tables", "--missing", known, self.missing)
         known = " or ".join(FEATURES)
         require(self.features in FEATURES, "tables", "--features", known, self.features)
+        separator = self.label_separator
+        require(separator != "", "tables", "--label-separator", "not empty", separator)
 
     def given(self) -> dict[str, Any]:
-        """Returns the options that differ from the defaults."""
+        """Returns the options that differ from the defaults; a preparation is not an option."""
         pairs = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
-        return {name: value for name, value, default in pairs if value != default}
+        found = {name: value for name, value, default in pairs if value != default}
+        found.pop("preparation", None)
+        return found
 
-    def record(self, report: "TableReport") -> str:
+    def record(self) -> str:
         """Returns the options as JSON, to read these tables or similar ones again."""
-        return json.dumps(self.given() | {"like": report.column_features})
+        return json.dumps(self.given())
+
+    @classmethod
+    def from_record(cls, text: str, preparation: Preparation | None) -> "TableOptions":
+        """Reads what `record` returned; the text may be damaged.
+
+        Raises:
+            ValueError: it is.
+        """
+        try:
+            given = json.loads(text)
+            if "preparation" in given or not isinstance(given, dict):
+                raise ValueError("not options")
+            if "missing" not in given and preparation is None:
+                given["missing"] = "refuse"  # the default of earlier versions
+            lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
+            return cls(**given | lists, preparation=preparation)
+        except (TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(str(error)) from None
 
     def after(self, trained: "TableOptions") -> "TableOptions":
         """Returns these options, completed from the options of the training tables.
@@ -70,21 +113,48 @@ class TableOptions:
         An option that is not given is taken from `trained`, except those in `own`, which describe
         particular tables.
         """
-        own = ("nodes", "label", "split", "ignore", "add_missing_nodes")
+        own = (
+            "nodes",
+            "label",
+            "label_separator",
+            "split",
+            "ignore",
+            "add_missing_nodes",
+            "strict",
+        )
         kept = {name: value for name, value in trained.given().items() if name not in own}
-        return TableOptions(**kept | self.given())
+        return TableOptions(**kept | self.given(), preparation=trained.preparation)
 
     @property
     def names(self) -> frozenset[str]:
         """All column names that are given, in lower case."""
-        single = (self.source_column, self.target_column, self.weight, self.id_column, self.label)
-        listed = (*single, self.split, *self.one_hot, *self.ignore)
+        single = (self.source_column, self.target_column, self.weight, self.id_column, self.split)
+        listed = (*single, *(name for one in COLUMNS for name in getattr(self, one)))
         return frozenset(name.lower() for name in listed if name)
+
+
+class Fate(NamedTuple):
+    """What became of a column of the node table.
+
+    Attributes:
+        column: its name.
+        became: in a few words.
+        features: number of features.
+        missing: number of missing values.
+    """
+
+    column: str
+    became: str
+    features: int = 0
+    missing: int = 0
 
 
 @dataclass
 class TableReport:
-    """What was found in the tables; `notes` are the lines that are shown to the user."""
+    """What was found in the tables; `notes` are the lines that are shown to the user.
+
+    `fates` say what became of each column of the node table, in the table's order.
+    """
 
     notes: list[str] = field(default_factory=list)
     columns: dict[str, str] = field(default_factory=dict)
@@ -95,6 +165,15 @@ class TableReport:
     column_features: list[str] = field(default_factory=list)
     structural_features: list[str] = field(default_factory=list)
     class_names: tuple[str, ...] = ()
+    fates: list[Fate] = field(default_factory=list)
+    preparation: Preparation | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the report as JSON has it; the preparation is kept elsewhere."""
+        kept = {one.name: getattr(self, one.name) for one in fields(self)}
+        kept |= {"counts": asdict(self.counts), "fates": [fate._asdict() for fate in self.fates]}
+        del kept["preparation"]
+        return kept
 
 
 def counted(number: int, one: str, several: str | None = None) -> str:

@@ -7,11 +7,12 @@ beyond what is needed to find their columns.
 import re
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from graphcl.errors import GraphError, suggestion
+from graphcl.store.reader import is_store
 from graphcl.tabular import graph_formats
 from graphcl.tabular.delimited import detect_dialect
 from graphcl.tabular.duck import Duck, file_literal, literal, quoted
@@ -43,6 +44,7 @@ class Source:
         untyped: whether every column is text because the format has no types (CSV). Text that
             looks like a number is then a number.
         nodes: the node table from the same file, or None.
+        stable: whether the rows come in the same order each time; those of a query may not.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Source:
     columns: dict[str, str]
     untyped: bool = False
     nodes: "Source | None" = None
+    stable: bool = True
 
 
 def is_query(text: str) -> bool:
@@ -58,8 +61,10 @@ def is_query(text: str) -> bool:
 
 
 def looks_like_tables(text: str) -> bool:
-    """Returns whether a graph argument is an SQL query, or a file with a known suffix."""
-    return is_query(text) or _kind(_split_table(text)[0]) in EDGE_FILES
+    """Returns whether a graph argument names tables: a query, a file, or a folder of Parquet."""
+    if is_query(text) or _kind(_split_table(text)[0]) in EDGE_FILES:
+        return True
+    return Path(text).is_dir() and not is_store(Path(text)) and bool(_parquet_files(Path(text)))
 
 
 def open_source(
@@ -73,15 +78,34 @@ def open_source(
     Raises:
         GraphError: the source does not exist, or cannot be read.
     """
+    source = _open(duck, text, role=role, header=header, names=names)
+    # DuckDB numbers the rows of a table as `rowid`, unless a column has that name.
+    taken = [name for name in source.columns if name.lower() == "rowid"]
+    for name in taken:
+        renamed = {("row id" if one == name else one): k for one, k in source.columns.items()}
+        relation = f'(SELECT * RENAME ({quoted(name)} AS "row id") FROM {source.relation})'
+        source = replace(source, relation=relation, columns=renamed)
+    return source
+
+
+def _open(
+    duck: Duck, text: str, *, role: str, header: bool | None, names: frozenset[str]
+) -> Source:
     if is_query(text):
         return _query(duck, text, role)
     path, table = _split_table(text)
     kind = _kind(path)
+    several = _parquet_files(path)
+    if several:
+        return _several(duck, text, several)
     if not path.exists():
         advice = "" if kind in SUFFIXES else "; an SQL query begins with SELECT, WITH or FROM"
         raise GraphError(f"{path}: no such file{advice}")
     if path.is_dir():
-        raise GraphError(f"{path}: is a directory; --{role} takes a file or an SQL query")
+        raise GraphError(
+            f"{path}: is a directory; --{role} takes a file or an SQL query, or a folder of "
+            ".parquet files"
+        )
     if path.stat().st_size == 0:
         raise GraphError(f"{path}: is empty")
     if kind in TEXT:
@@ -104,12 +128,41 @@ def open_source(
     raise GraphError(f"{path}: unknown kind of file; known: {known_suffixes}, or an SQL query")
 
 
+def _parquet_files(path: Path) -> list[Path]:
+    """Returns the Parquet files of a folder, or those that a pattern such as ``x/*.parquet`` names.
+
+    They are sorted by name, which is the order of their rows. Files that begin with a dot or an
+    underscore are left out, as other programs do.
+    """
+    if path.is_dir():
+        found = [one for kind in PARQUET for one in path.rglob(f"*{kind}")]
+        top = path
+    elif not path.exists() and _kind(path) in PARQUET and any(mark in str(path) for mark in "*?["):
+        top = Path(path.anchor or ".")
+        found = list(top.glob(str(path.relative_to(top) if path.anchor else path)))
+    else:
+        return []
+    hidden = (".", "_")
+    return sorted(
+        one
+        for one in found
+        if one.is_file() and not any(p.startswith(hidden) for p in one.relative_to(top).parts)
+    )
+
+
+def _several(duck: Duck, text: str, files: list[Path]) -> Source:
+    """Returns Parquet files as one table; all need the same columns."""
+    listed = ", ".join(file_literal(file) for file in files)
+    relation = f"read_parquet([{listed}], hive_partitioning=false)"
+    return Source(text, relation, duck.columns(relation, where=text))
+
+
 def _query(duck: Duck, sql: str, role: str) -> Source:
     name = f"--{role} query"
     sql = sql.strip().rstrip(";")
     if not duck.is_one_select(sql, where=name):
         raise GraphError(f"{name}: must be one SELECT; got {sql[:60]!r}")
-    return Source(name, f"({sql})", duck.columns(f"({sql})", where=name))
+    return Source(name, f"({sql})", duck.columns(f"({sql})", where=name), stable=False)
 
 
 def _load_tables(duck: Duck, path: Path, found: graph_formats.GraphTables, role: str) -> Source:
@@ -140,7 +193,8 @@ def _database(duck: Duck, path: Path, table: str | None, role: str) -> Source:
     name = _choose_table(path, table, [name for _, name in listed])
     schema = next(full for full, short in listed if short == name).split(".")[0]
     relation = f"{alias}.{quoted(schema)}.{quoted(name)}"
-    return Source(f"{path}:{name}", relation, duck.columns(relation, where=f"{path}:{name}"))
+    columns = duck.columns(relation, where=f"{path}:{name}")
+    return Source(f"{path}:{name}", relation, columns, stable=False)  # it may be a view
 
 
 def _is_sqlite(path: Path) -> bool:

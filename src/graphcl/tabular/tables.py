@@ -6,30 +6,23 @@ memory or in a store. The report lists everything that was guessed, merged, left
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError
-from graphcl.tabular import columns as table_columns
 from graphcl.tabular.duck import Duck
 from graphcl.tabular.edges import Entries
-from graphcl.tabular.nodes import read_labels, read_split
+from graphcl.tabular.features import ArraySink, fill_sparse
+from graphcl.tabular.labels import read_labels, read_several_labels, read_split, separator_in
 from graphcl.tabular.numbering import NumberedTables
 from graphcl.tabular.options import TableOptions, TableReport, counted
+from graphcl.tabular.problems import Problem, refuse
 from graphcl.tabular.sources import Source
 
-
-class ArraySink(Protocol):
-    """Where arrays are created: in memory, or by the writer of a store."""
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """Returns a new array of zeros, called `name`, for the caller to fill."""
-
-    def shorten(self, name: str, length: int) -> None:
-        """Cuts an array to its first `length` entries."""
+T = TypeVar("T")
 
 
 class InMemory:
@@ -75,6 +68,17 @@ class Tables:
         self._duck, self._options = numbered.duck, numbered.options
         self.num_nodes = numbered.num_nodes
         self.report: TableReport = numbered.report
+        # Read now, so that all that is wrong is found before anything is refused.
+        self._y = self._collecting(self._read_labels)
+        self._masks = self._collecting(self._read_masks) or {}
+        refuse(numbered.problems)
+
+    def _collecting(self, read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except GraphError as error:
+            self._numbered.problems.append(Problem(str(error)))
+            return None
 
     @property
     def num_features(self) -> int:
@@ -119,49 +123,101 @@ class Tables:
 
     def fill_features(self, x: npt.NDArray[np.float32]) -> None:
         """Fills the first `num_features` columns of `x`, zeros with `num_nodes` rows."""
-        place = 0
-        for block in self._blocks():
-            x[place : place + len(block), : block.shape[1]] = block
-            place += len(block)
-
-    def sparse_features(self) -> scipy.sparse.csr_array | None:
-        """Returns the features as CSR, or None if they were not given as a sparse matrix."""
         matrix = self._numbered.matrix
-        if matrix is None or not scipy.sparse.issparse(matrix.x):
-            return None
-        x = scipy.sparse.csr_array(matrix.x, copy=True)
-        x.resize((self.num_nodes, x.shape[1]))
-        return x
+        if matrix is not None:
+            given = matrix.x.toarray() if scipy.sparse.issparse(matrix.x) else matrix.x
+            x[: len(given), : given.shape[1]] = given
+        elif self._numbered.features is not None:
+            self._numbered.features.fill(x)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the features are sparse: given so, or mostly zeros."""
+        matrix, found = self._numbered.matrix, self._numbered.features
+        if matrix is not None:
+            return bool(scipy.sparse.issparse(matrix.x))
+        return found is not None and found.preparation.sparse
+
+    def fill_sparse_features(self, into: ArraySink) -> None:
+        """Fills ``x_indptr``, ``x_indices`` and ``x_data``."""
+        matrix, found = self._numbered.matrix, self._numbered.features
+        if matrix is not None:
+            x = scipy.sparse.csr_array(matrix.x, copy=True)
+            x.resize((self.num_nodes, x.shape[1]))
+            for name, part, kind in (
+                ("x_indptr", x.indptr, np.int64),
+                ("x_indices", x.indices, np.int32),
+                ("x_data", x.data, np.float32),
+            ):
+                into.array(name, part.shape, kind)[...] = part
+        elif found is not None:
+            fill_sparse(into, found.entries, self.num_nodes)
 
     def labels(self) -> npt.NDArray[np.int64] | None:
-        """Returns a class per node (−1 if it has none), or None if there are no labels."""
-        matrix, given = self._numbered.matrix, self._options.label
-        if given is None:
-            return None if matrix is None or matrix.y is None else self._padded(matrix.y, -1)
-        source = self._table("--label")
-        name = table_columns.find(source, given, "--label")
-        y, classes = read_labels(self._duck, source, name)
-        self.report.columns["label"], self.report.class_names = name, classes
-        called = ": " + ", ".join(classes[:8]) + (", …" if len(classes) > 8 else "")
-        unlabelled = int((y < 0).sum())
-        self.report.notes.append(
-            f"nodes: labels in {name!r}: {int(y.max()) + 1} classes{called if classes else ''}"
-            + (f"; {counted(unlabelled, 'node')} without a label" if unlabelled else "")
-        )
-        return self._padded(y, -1)
+        """Returns a class per node (−1 if it has none), several labels ``[N, L]``, or None."""
+        return None if self._y is None else self._padded(self._y, -1 if self._y.ndim == 1 else 0)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, or of labels per node if there are several; 0 without labels."""
+        if self._y is None:
+            return 0
+        return int(self._y.max()) + 1 if self._y.ndim == 1 else int(self._y.shape[1])
 
     def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
         """Returns the masks of the split; the dictionary is empty if there is no split."""
-        matrix, given = self._numbered.matrix, self._options.split
-        found = {} if matrix is None else matrix.masks
-        if given is not None:
-            source = self._table("--split")
-            name = table_columns.find(source, given, "--split")
-            found = read_split(self._duck, source, name)
-            self.report.columns["split"] = name
-            sizes = "/".join(f"{int(mask.sum()):,}" for mask in found.values())
-            self.report.notes.append(f"nodes: split in {name!r}: {sizes} train/val/test nodes")
-        return {name: self._padded(mask, False) for name, mask in found.items()}
+        return {name: self._padded(mask, False) for name, mask in self._masks.items()}
+
+    def _read_labels(self) -> npt.NDArray[np.int64] | None:
+        matrix, names = self._numbered.matrix, self._numbered.labels
+        separator = self._options.label_separator
+        if not self._options.label:
+            if separator is not None:
+                raise GraphError("--label-separator: there are no labels; pass --label")
+            return None if matrix is None else matrix.y
+        source, report = self._table("--label"), self.report
+        report.columns["label"] = ", ".join(names)
+        if len(names) == 1 and separator is None:
+            y, report.class_names = read_labels(self._duck, source, names[0])
+            self._say_labels(y, "class", "classes")
+            found = separator_in(self._duck, names[0]) if report.class_names else ""
+            if found:
+                report.notes.append(
+                    f"nodes: cells of {names[0]!r} contain {found!r}; if it stands between labels, "
+                    f"pass --label-separator '{found}'"
+                )
+            return y
+        y, report.class_names = read_several_labels(self._duck, source, names, separator)
+        self._say_labels(y, "label per node", "labels per node")
+        return y
+
+    def _say_labels(self, y: npt.NDArray[np.int64], one: str, several: str) -> None:
+        report, classes = self.report, self.report.class_names
+        if y.ndim == 1:
+            unlabelled, count = int((y < 0).sum()), int(y.max()) + 1
+            without = "without a label"
+        else:
+            unlabelled, count = int((y.sum(1) == 0).sum()), y.shape[1]
+            without = "with none of them"
+        shown = ": " + ", ".join(classes[:8]) + (", …" if len(classes) > 8 else "")
+        named = ", ".join(map(repr, self._numbered.labels))
+        report.notes.append(
+            f"nodes: labels in {named}: {count} {several if count != 1 or y.ndim == 1 else one}"
+            f"{shown if classes else ''}"
+            + (f"; {counted(unlabelled, 'node')} {without}" if unlabelled else "")
+        )
+
+    def _read_masks(self) -> dict[str, npt.NDArray[np.bool_]]:
+        matrix, name = self._numbered.matrix, self._numbered.split
+        if self._options.split is None:
+            return {} if matrix is None else matrix.masks
+        source = self._table("--split")
+        assert name is not None
+        found = read_split(self._duck, source, name)
+        self.report.columns["split"] = name
+        sizes = "/".join(f"{int(mask.sum()):,}" for mask in found.values())
+        self.report.notes.append(f"nodes: split in {name!r}: {sizes} train/val/test nodes")
+        return found
 
     def node_ids(self) -> Any:
         """Returns the ids as an Arrow column, or None if they are 0 … num_nodes − 1 in order."""
@@ -174,15 +230,6 @@ class Tables:
                 return None
         query = f"SELECT key::{kind} FROM nodes ORDER BY number"
         return pyarrow.chunked_array([batch.column(0) for batch in self._duck.batches(query)])
-
-    def _blocks(self) -> Iterator[npt.NDArray[np.float32]]:
-        if self._options.features == "structural":
-            return
-        if self._numbered.matrix is not None:
-            x = self._numbered.matrix.x
-            yield x.toarray() if scipy.sparse.issparse(x) else x
-        elif self._numbered.features is not None:
-            yield from self._numbered.features.batches()
 
     def _table(self, option: str) -> Source:
         if self._numbered.nodes is None or self._numbered.matrix is not None:

@@ -6,8 +6,10 @@ read only if this user's key has sealed the run. A dataset is fixed. An `.npz` o
 readers that trust nothing, and is used only if it has the fingerprint that the run gives.
 """
 
-import json
 import shlex
+import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from graphcl.cli._shared.tables import as_arguments, print_notes
@@ -21,6 +23,7 @@ from graphcl.runs import files as runs
 from graphcl.store.reader import is_store
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.options import TableOptions
+from graphcl.tabular.preparation import read_preparation
 from graphcl.tabular.sources import EDGE_FILES, looks_like_tables
 
 AnyGraph = Graph | GraphCollection
@@ -48,13 +51,15 @@ def load_graph(name: str, tables: TableOptions | None = None) -> AnyGraph:
     if name.lower() in {*CATALOGUE, *gallery}:
         return load_dataset(name)
     if is_store(path):
-        graph = Graph.open(path)
+        graph = replace(Graph.open(path), preparation=read_preparation(path))
         graph.check()
         return graph
     if path.suffix == ".npz":
         # A gallery's own files may hold arrays of any name; elsewhere one may be a misspelling.
+        # It is said, not refused.
         listed = path.exists() and path.resolve() in {one.resolve() for one in gallery.values()}
-        return Graph.from_edge_index(name=path.stem, **read_arrays(path, extras=listed))
+        arrays = read_arrays(path, extras=listed, on_note=partial(print, file=sys.stderr))
+        return Graph.from_edge_index(name=path.stem, **arrays)
     known, near = ", ".join(CATALOGUE), suggestion(name.lower(), (*CATALOGUE, *gallery))
     if path.exists():
         raise DatasetError(
@@ -160,18 +165,20 @@ def graph_fingerprint(graph: AnyGraph) -> str:
 
 
 def run_tables(run: Path) -> TableOptions | None:
-    """Returns the table options that a run was trained with, or None if it used no tables."""
+    """Returns the table options that a run was trained with, or None if it used no tables.
+
+    A run that was trained on a store has the preparation that the store was built with.
+    """
     return _tables(run, runs.read_config(run, baselines=True))
 
 
 def _tables(run: Path, config: runs.RunConfig) -> TableOptions | None:
     if not config.origin.tables:
-        return None
+        prepared = read_preparation(run)
+        return None if prepared is None else TableOptions(preparation=prepared)
     try:
-        given = json.loads(config.origin.tables)
-        lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
-        return TableOptions(**given | lists)
-    except (TypeError, ValueError, AttributeError, RecursionError):
+        return TableOptions.from_record(config.origin.tables, read_preparation(run))
+    except ValueError:
         raise RunError(f"{run / runs.CONFIG}: [run] tables is damaged") from None
 
 

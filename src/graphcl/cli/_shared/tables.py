@@ -2,17 +2,19 @@
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import wraps
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
 
 from graphcl.cli._shared.lazy import TABLES
-from graphcl.tabular.options import FEATURES, MISSING, TableOptions, TableReport
+from graphcl.tabular.options import FEATURES, MISSING, Fate, TableOptions, TableReport
 
 _PANEL = TABLES
+_MANY_COLUMNS, _MOST_LINES = 20, 40
 
 
 def _option(kind: Any, text: str, *names: str, metavar: str | None = None) -> Any:
@@ -28,13 +30,25 @@ _OPTIONS: dict[str, Any] = {
     "target_column": _option(_COLUMN, "Column of the edges' target nodes. (default: guessed)"),
     "weight": _option(_COLUMN, "Column of positive edge weights. (default: unweighted)"),
     "id_column": _option(_COLUMN, "Column of the nodes' ids. (default: guessed)"),
-    "label": _option(_COLUMN, "Column of the nodes' classes; only the probe uses it."),
+    "label": _option(
+        _COLUMNS,
+        "Column of the nodes' classes; only the probe uses it. Repeatable, for several labels.",
+        metavar="COLUMN",
+    ),
+    "label_separator": _option(
+        str | None, "What stands between the labels in a cell, such as '|'.", metavar="TEXT"
+    ),
     "split": _option(_COLUMN, "Column that says train, val or test."),
-    "one_hot": _option(_COLUMNS, "Encode a text column; repeatable.", metavar="COLUMN"),
+    "one_hot": _option(_COLUMNS, "A column of categories; repeatable.", metavar="COLUMN"),
+    "text": _option(_COLUMNS, "A column of texts to read; repeatable.", metavar="COLUMN"),
+    "date": _option(_COLUMNS, "A column of dates; repeatable.", metavar="COLUMN"),
     "ignore": _option(_COLUMNS, "Leave a column out; repeatable.", metavar="COLUMN"),
     "missing": _option(
-        str, f"Missing values: {MISSING[0]} them, or fill in {' or '.join(MISSING[1:])}."
+        str,
+        f"Missing values: {MISSING[1]} them, or fill in {' or '.join(MISSING[2:])}; auto: the mean "
+        "where few are missing.",
     ),
+    "strict": _option(bool, "Guess nothing: refuse what is not said by an option.", "--strict"),
     "add_missing_nodes": _option(
         bool, "Give zero features to nodes that appear only in edges.", "--add-missing-nodes"
     ),
@@ -66,8 +80,6 @@ def takes_tables(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def with_tables(**given: Any) -> None:
         chosen = {parameter.name: given.pop(parameter.name) for parameter in added}
-        for name in ("one_hot", "ignore"):
-            chosen[name] = tuple(chosen[name])
         command(**given, tables=TableOptions(**chosen))
 
     with_tables.__signature__ = own.replace(  # type: ignore[attr-defined]
@@ -96,6 +108,29 @@ def as_arguments(tables: TableOptions) -> list[str]:
 
 
 def print_notes(report: TableReport) -> None:
-    """Prints on stderr what was guessed, merged, removed and filled in."""
-    for line in report.notes:
+    """Prints on stderr what was guessed, merged, removed and filled in, and each column's fate."""
+    for line in (*report.notes, *column_lines(report.fates)):
         print(line, file=sys.stderr)
+
+
+def column_lines(fates: Sequence[Fate]) -> list[str]:
+    """Returns a line per column, or per run of columns with the same fate if there are many."""
+    rows = [(fate.column, fate) for fate in fates]
+    if len(rows) > _MANY_COLUMNS:
+        rows = []
+        for _, group in groupby(fates, key=lambda fate: (fate.became, fate.missing > 0)):
+            same = list(group)
+            if len(same) < 3:
+                rows += [(fate.column, fate) for fate in same]
+            else:
+                name = f"{same[0].column} … {same[-1].column} ({len(same):,} columns)"
+                rows.append((name, same[0]._replace(missing=sum(one.missing for one in same))))
+    left = len(rows) - _MOST_LINES
+    width = max((len(name) for name, _ in rows[:_MOST_LINES]), default=0)
+    lines = [
+        f"  {name:{min(width, 40)}}  {fate.became}"
+        + (f"; {fate.missing:,} missing" if fate.missing else "")
+        for name, fate in rows[:_MOST_LINES]
+    ]
+    heading = ["columns of the node table:"] if lines else []
+    return heading + lines + ([f"  … and {left:,} more; the run lists all"] if left > 0 else [])

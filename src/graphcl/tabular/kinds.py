@@ -1,0 +1,295 @@
+"""Columns that are not numbers: what each of them is, and the features that it becomes.
+
+Where the meaning is plain, nobody need say it: text with few values is a category, a timestamp is a
+date. Anything else is a problem that the caller settles with an option.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.tabular import cells
+from graphcl.tabular.duck import Duck, quoted
+from graphcl.tabular.preparation import CATEGORY, DATE, DURATION, TEXT, TIME, VECTOR, Arrays, Column
+from graphcl.tabular.problems import Problem, shell, short
+from graphcl.tabular.sources import Source
+from graphcl.tabular.texts import FIT_ROWS, fit_text, spaced, text_features
+
+MAX_CATEGORIES = 1000
+FEW_CATEGORIES = 50  # so many, on two rows each, are a category without being asked
+FEW_MISSING = 0.2  # of a column's rows: so many missing values are filled without being asked
+PROSE = 3  # words in a cell, on average: more is text to read, less is a name or a code
+DAY, YEAR = 86400.0, 365.2425 * 86400.0
+TRAINING = "graphcl training row"  # a column of tables of the session
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Other:
+    """A column that is not numbers, in a table of the session that has ``rowid``.
+
+    Attributes:
+        duck: the session.
+        source: the node table.
+        name: the column.
+        table: the session's table.
+        fitted: whether statistics are of the rows that say so in the column `TRAINING`.
+    """
+
+    duck: Duck
+    source: Source
+    name: str
+    table: str
+    fitted: bool = False
+
+    @property
+    def _absent(self) -> str:
+        return cells.absent(self.source, self.name)
+
+    @property
+    def _seen(self) -> str:
+        return quoted(TRAINING) if self.fitted else "true"
+
+    def _row(self, sql: str) -> tuple[Any, ...]:
+        return self.duck.row(f"SELECT {sql} FROM {quoted(self.table)}", where=self.source.name)
+
+    def missing(self) -> tuple[int, int]:
+        """Returns the numbers of rows and of missing values."""
+        rows, missing = self._row(f"count(*), count(*) FILTER ({self._absent})")
+        return int(rows), int(missing)
+
+    def first(self, condition: str) -> tuple[int, str]:
+        """Returns the number, from 1, and the text of the first cell where a condition holds."""
+        found = self.duck.rows(
+            f"SELECT rowid, {quoted(self.name)}::VARCHAR FROM {quoted(self.table)} WHERE NOT "
+            f"{self._absent} AND ({condition}) ORDER BY rowid LIMIT 1",
+            where=self.source.name,
+        )
+        return (int(found[0][0]) + 1, str(found[0][1])) if found else (1, "")
+
+    # What it is
+
+    def plain_kind(self) -> str:
+        """Returns the kind if the meaning is plain, or an empty string."""
+        typed = cells.kind_of_type(self.source.columns[self.name])
+        if typed not in ("text", ""):
+            return typed
+        if typed == "":
+            return ""
+        cell = f"{quoted(self.name)}::VARCHAR"
+        there, dates, lengths, distinct = self._row(
+            f"count(*) FILTER (NOT {self._absent}), "
+            f"count({cells.date(self.source, self.name)}), "
+            f"count({cells.duration(self.source, self.name)}), "
+            f"count(DISTINCT {cell}) FILTER (NOT {self._absent})"
+        )
+        if there and dates == there:
+            return DATE
+        if there and lengths == there:
+            return DURATION
+        return CATEGORY if 0 < distinct <= min(FEW_CATEGORIES, (there + 1) // 2) else ""
+
+    def problem(self) -> Problem:
+        """Says that the column's meaning is not plain, and what to do."""
+        name, given = self.name, self.source.columns[self.name]
+        if cells.kind_of_type(given) == "":
+            return Problem(
+                f"{self.source.name}: column {name!r} is {given[:40]}; leave the column out with "
+                f"--ignore {shell(name)}",
+                ("--ignore", name),
+            )
+        row, cell = self.first("true")
+        words, distinct = self._row(
+            f"avg(len(string_split({quoted(name)}::VARCHAR, ' '))) FILTER (NOT {self._absent}), "
+            f"count(DISTINCT {quoted(name)}::VARCHAR)"
+        )
+        start = f"{self.source.name}: column {name!r} is text (row {row}: {short(cell)})"
+        leave = f"leave the column out with --ignore {shell(name)}"
+        if (words or 0) >= PROSE:
+            how = f"read it with --text {shell(name)}, or {leave}"
+            return Problem(f"{start}, {distinct:,} different ones: {how}", ("--text", name))
+        if distinct <= min(MAX_CATEGORIES, (self.missing()[0] + 1) // 2):
+            how = f"encode it with --one-hot {shell(name)}, or {leave}"
+            return Problem(f"{start}; features are numbers: {how}", ("--one-hot", name))
+        how = f"{leave}, encode it with --one-hot {shell(name)}, or read it with --text"
+        return Problem(
+            f"{start}, {distinct:,} different values; features are numbers: {how} {shell(name)}",
+            ("--ignore", name),
+        )
+
+    # What it becomes
+
+    def fit(self, kind: str, missing: int) -> tuple[Column, dict[str, Floats]] | Problem:
+        """Returns what the column becomes, with the arrays of a text, or the problem with it."""
+        column = Column(self.name, kind, (self.name,), missing=missing)
+        if kind == CATEGORY:
+            return self._fit_category(column)
+        if kind == TEXT:
+            return self._fit_text(column)
+        if kind == VECTOR:
+            return self._fit_vector(column)
+        return self._fit_moment(column)
+
+    def _fit_category(self, column: Column) -> tuple[Column, dict[str, Floats]] | Problem:
+        name, found = self.name, self.categories(self._seen)
+        leave = f"--ignore {shell(name)}"
+        if not found:
+            start = f"{self.source.name}: --one-hot: column {name!r} has no values"
+            return Problem(f"{start}; leave it out with {leave}", ("--ignore", name))
+        if len(found) > MAX_CATEGORIES:
+            return Problem(
+                f"{self.source.name}: --one-hot: column {name!r} has more than "
+                f"{MAX_CATEGORIES:,} categories; group them first, or leave it out with {leave}",
+                ("--ignore", name),
+            )
+        names = tuple(f"{name}={category}" for category in found)
+        return replace(column, features=names, categories=tuple(found)), {}
+
+    def categories(self, condition: str = "true") -> list[str]:
+        """Returns the different texts in order, one more than is allowed at most."""
+        found = self.duck.rows(
+            f"SELECT DISTINCT {quoted(self.name)}::VARCHAR FROM {quoted(self.table)} WHERE NOT "
+            f"{self._absent} AND {condition} ORDER BY 1 LIMIT {MAX_CATEGORIES + 1}",
+            where=self.source.name,
+        )
+        return [category for (category,) in found]
+
+    def _fit_text(self, column: Column) -> tuple[Column, dict[str, Floats]] | Problem:
+        places = np.arange(self.missing()[0])
+        if self.fitted:
+            found = self.duck.rows(
+                f"SELECT rowid FROM {quoted(self.table)} WHERE {self._seen} ORDER BY rowid"
+            )
+            places = np.array([row for (row,) in found], dtype=np.int64)
+        rows = len(places)
+        if rows > FIT_ROWS:
+            places = places[np.linspace(0, rows - 1, FIT_ROWS).astype(np.int64)]
+        parts = ((first, batch.column(0)) for first, batch in self.batches(TEXT))
+        texts = spaced(parts, places)
+        if not any(texts):
+            return Problem(
+                f"{self.source.name}: --text: column {self.name!r} has no values; leave it out "
+                f"with --ignore {shell(self.name)}",
+                ("--ignore", self.name),
+            )
+        idf, axes = fit_text(texts, rows)
+        names = tuple(f"{self.name}~{place}" for place in range(len(axes)))
+        arrays = {f"{self.name}/idf": idf, f"{self.name}/axes": axes}
+        return replace(column, features=names), arrays
+
+    def _fit_vector(self, column: Column) -> tuple[Column, dict[str, Floats]] | Problem:
+        low, high = self._row(f"min(len({quoted(self.name)})), max(len({quoted(self.name)}))")
+        if not high or low != high:
+            found = "no values" if not high else f"vectors of {low} to {high} numbers"
+            return Problem(
+                f"{self.source.name}: column {self.name!r} has {found}; all need the same length: "
+                f"leave it out with --ignore {shell(self.name)}",
+                ("--ignore", self.name),
+            )
+        names = tuple(f"{self.name}[{place}]" for place in range(high))
+        return replace(column, features=names), {}
+
+    def _fit_moment(self, column: Column) -> tuple[Column, dict[str, Floats]] | Problem:
+        kind, sql = column.kind, self._moment(column.kind)
+        wrong = f"{sql} IS NULL"
+        (count,) = self._row(f"count(*) FILTER (NOT {self._absent} AND {wrong})")
+        if count:
+            row, cell = self.first(wrong)
+            word = "date" if kind == DATE else "duration"
+            return Problem(
+                f"{self.source.name}: row {row}, column {self.name!r}: {short(cell)} is not a "
+                f"{word}; correct it, or leave the column out with --ignore {shell(self.name)}",
+                ("--ignore", self.name),
+            )
+        low, high, mean, clock = self._row(
+            f"min({sql}) FILTER ({self._seen}), max({sql}) FILTER ({self._seen}), "
+            f"avg({sql}) FILTER ({self._seen}), coalesce(bool_or({sql} % 86400 <> 0), false)"
+        )
+        low, high, mean = (float(one or 0) for one in (low, high, mean))
+        name = self.name
+        if kind == DURATION:
+            scaled = (mean / DAY, low / DAY, high / DAY)
+            return replace(column, fill=scaled[0], low=scaled[1], high=scaled[2]), {}
+        if kind == TIME:
+            return replace(column, features=(f"{name} (sin)", f"{name} (cos)")), {}
+        parts = ("year", "week", "day") if clock else ("year", "week")
+        cyclic = [f"{name} ({part}, {wave})" for part in parts for wave in ("sin", "cos")]
+        column = replace(column, features=(name, *cyclic), clock=bool(clock), origin=low)
+        return replace(column, fill=(mean - low) / YEAR, high=(high - low) / YEAR), {}
+
+    def _moment(self, kind: str) -> str:
+        if kind == TIME:
+            return cells.clock(self.name)
+        return (cells.date if kind == DATE else cells.duration)(self.source, self.name)
+
+    def expression(self, kind: str) -> str:
+        """Returns the SQL expression that `encode` takes the values of."""
+        if kind in (CATEGORY, TEXT):
+            return cells.text(self.source, self.name)
+        return f"{quoted(self.name)}::FLOAT[]" if kind == VECTOR else self._moment(kind)
+
+    def batches(self, kind: str) -> Iterator[tuple[int, Any]]:
+        """Yields the first row and batches of the column."""
+        query = f"SELECT {self.expression(kind)} FROM {quoted(self.table)} ORDER BY rowid"
+        first = 0
+        for batch in self.duck.batches(query, where=self.source.name, rows=1 << 15):
+            yield first, batch
+            first += batch.num_rows
+
+
+def encode(column: Column, values: Any, arrays: Arrays) -> Floats:
+    """Returns the features of a column, float32 ``[rows, features]``.
+
+    A missing number is the training's mean; a missing or unknown category, text, vector or place on
+    a circle has zeros.
+    """
+    encoders: dict[str, Callable[..., Floats]] = {CATEGORY: _category, VECTOR: _vector, DATE: _date}
+    if column.kind == TEXT:
+        idf, axes = arrays[f"{column.name}/idf"], arrays[f"{column.name}/axes"]
+        return text_features(values.to_pylist(), idf, axes)
+    if column.kind in encoders:
+        return encoders[column.kind](column, values)
+    seconds = values.to_numpy(zero_copy_only=False).astype(np.float64)
+    if column.kind == TIME:
+        return np.stack(_circle(seconds, DAY), axis=1).astype(np.float32)
+    days = seconds / DAY
+    found: Floats = np.where(np.isnan(days), column.fill, days)[:, None].astype(np.float32)
+    return found
+
+
+def _category(column: Column, values: Any) -> Floats:
+    import pyarrow
+    import pyarrow.compute
+
+    known = pyarrow.array(column.categories, pyarrow.string())
+    found = pyarrow.compute.index_in(values.cast(pyarrow.string()), value_set=known)
+    codes = found.fill_null(-1).to_numpy(zero_copy_only=False)
+    one: Floats = (codes[:, None] == np.arange(len(column.categories))).astype(np.float32)
+    return one
+
+
+def _vector(column: Column, values: Any) -> Floats:
+    block = np.zeros((len(values), len(column.features)), np.float32)
+    there = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+    flat = values.flatten().to_numpy(zero_copy_only=False)
+    block[there] = np.nan_to_num(flat, posinf=np.inf, neginf=-np.inf).reshape(len(there), -1)
+    return block
+
+
+def _date(column: Column, values: Any) -> Floats:
+    seconds = values.to_numpy(zero_copy_only=False).astype(np.float64)
+    years = (seconds - column.origin) / YEAR
+    parts = [np.where(np.isnan(years), column.fill, years)]
+    for period in (YEAR, 7 * DAY, DAY) if column.clock else (YEAR, 7 * DAY):
+        parts += _circle(seconds, period)
+    return np.stack(parts, axis=1).astype(np.float32)
+
+
+def _circle(seconds: npt.NDArray[np.float64], period: float) -> list[npt.NDArray[np.float64]]:
+    """Returns sine and cosine of the place in a period; zeros where it is not known."""
+    angle = 2 * np.pi * (seconds % period) / period
+    return [np.where(np.isnan(angle), 0, wave(angle)) for wave in (np.sin, np.cos)]

@@ -1,0 +1,160 @@
+"""Labels and splits from the columns of a node table."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.errors import GraphError
+from graphcl.tabular.duck import Duck, literal, quoted
+from graphcl.tabular.problems import short
+from graphcl.tabular.sources import Source
+
+MAX_LABELS = 1000
+SEPARATORS = ("|", ";", ",")
+_YES, _NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
+
+
+def read_labels(
+    duck: Duck, source: Source, name: str
+) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
+    """Returns a class number per row (−1 if there is none) and the names of the classes.
+
+    Integers 0 … C − 1 are the class numbers; other values are numbered in sorted order.
+    """
+    column = quoted(name)
+    empty = f"{column} IS NULL OR trim({column}::VARCHAR) = ''"
+    whole = f"TRY_CAST({column} AS BIGINT)"
+    text_only = source.columns[name] == "VARCHAR" and not source.untyped
+    numbers, values, low, high = duck.row(
+        f"SELECT bool_and({whole} IS NOT NULL AND {whole} = TRY_CAST({column} AS DOUBLE)), "
+        f"count(DISTINCT {whole}) FILTER ({whole} >= 0), "
+        f"min({whole}), max({whole}) FROM node_rows WHERE NOT ({empty})",
+        where=source.name,
+    )
+    if numbers is None:
+        raise GraphError(f"{source.name}: --label: column {name!r} has no values")
+    absent, order, kept = empty, f"{column}::VARCHAR", False
+    if numbers and not text_only and low >= -1:
+        absent, order, kept = f"{empty} OR {whole} = -1", whole, high + 1 == values
+    duck.run(
+        "CREATE OR REPLACE TABLE classes AS SELECT c::VARCHAR AS name, "
+        "row_number() OVER (ORDER BY c) - 1 AS number FROM "
+        f"(SELECT DISTINCT {order} AS c FROM node_rows WHERE NOT ({absent}))",
+        where=source.name,
+    )
+    query = (
+        f"SELECT coalesce(number, -1) FROM (SELECT rowid AS place, CASE WHEN {absent} THEN NULL "
+        f"ELSE ({order})::VARCHAR END AS c FROM node_rows) LEFT JOIN classes ON c = classes.name "
+        "ORDER BY place"
+    )
+    parts = [batch.column(0).to_numpy() for batch in duck.batches(query, where=source.name)]
+    listed = [] if kept else duck.rows("SELECT name FROM classes ORDER BY number")
+    return np.concatenate(parts).astype(np.int64), tuple(name for (name,) in listed)
+
+
+def read_several_labels(
+    duck: Duck, source: Source, names: Sequence[str], separator: str | None
+) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
+    """Returns zeros and ones ``[rows, labels]``, and the names of the labels.
+
+    Columns of zeros and ones are a label each. In others, a cell holds a label, or several with a
+    separator, and the labels of a node are those of all its cells. An empty cell holds none.
+    """
+    if separator is None and all(_is_flag(duck, source, name) for name in names):
+        return _flags(duck, source, names), tuple(names)
+    cells = []
+    for name in names:
+        text = f"{quoted(name)}::VARCHAR"
+        listed = f"[{text}]" if separator is None else f"string_split({text}, {literal(separator)})"
+        cells.append(f"SELECT rowid AS place, trim(unnest({listed})) AS name FROM node_rows")
+    duck.run(
+        "CREATE OR REPLACE TABLE label_cells AS SELECT DISTINCT * FROM "
+        f"({' UNION ALL '.join(cells)}) WHERE name <> ''",
+        where=source.name,
+    )
+    found = [name for (name,) in duck.rows("SELECT DISTINCT name FROM label_cells ORDER BY 1")]
+    shown = ", ".join(map(repr, names))
+    if not found:
+        raise GraphError(f"{source.name}: --label: {shown} has no values")
+    if len(found) > MAX_LABELS:
+        raise GraphError(
+            f"{source.name}: --label: {shown} has {len(found):,} labels; at most {MAX_LABELS:,} "
+            "can be told apart"
+        )
+    if all(name.isdecimal() and len(name) < 18 for name in found):
+        found.sort(key=int)
+    number = {name: place for place, name in enumerate(found)}
+    (rows,) = duck.row("SELECT count(*) FROM node_rows")
+    y = np.zeros((rows, len(found)), np.int64)
+    for batch in duck.batches("SELECT place, name FROM label_cells"):
+        columns = [number[name] for name in batch.column(1).to_pylist()]
+        y[batch.column(0).to_numpy(), columns] = 1
+    return y, tuple(found)
+
+
+def separator_in(duck: Duck, name: str) -> str:
+    """Returns what seems to separate several labels in the cells of a column, or nothing."""
+    cell = f"{quoted(name)}::VARCHAR"
+    for mark in SEPARATORS:
+        holds = f"contains({cell}, {literal(mark)})"
+        with_mark, whole, parts = duck.row(
+            f"SELECT count(*) FILTER ({holds}), count(DISTINCT {cell}), "
+            f"(SELECT count(DISTINCT trim(part)) FROM (SELECT unnest(string_split({cell}, "
+            f"{literal(mark)})) AS part FROM node_rows)) FROM node_rows"
+        )
+        if with_mark and parts < whole:
+            return mark
+    return ""
+
+
+def _is_flag(duck: Duck, source: Source, name: str) -> bool:
+    cell = f"lower(trim({quoted(name)}::VARCHAR))"
+    known = ", ".join(literal(word) for word in ("", *_NO, *_YES))
+    wrong, there = duck.row(
+        f"SELECT count(*) FILTER ({cell} NOT IN ({known})), count(*) FILTER ({cell} <> '') "
+        "FROM node_rows",
+        where=source.name,
+    )
+    return not wrong and bool(there)
+
+
+def _flags(duck: Duck, source: Source, names: Sequence[str]) -> npt.NDArray[np.int64]:
+    yes = ", ".join(literal(word) for word in _YES)
+    flags = [f"coalesce(lower(trim({quoted(name)}::VARCHAR)) IN ({yes}), false)" for name in names]
+    query = f"SELECT {', '.join(flags)} FROM node_rows ORDER BY rowid"
+    parts = [
+        np.stack([column.to_numpy(zero_copy_only=False) for column in batch.columns], axis=1)
+        for batch in duck.batches(query, where=source.name)
+    ]
+    return np.concatenate(parts).astype(np.int64)
+
+
+def read_split(duck: Duck, source: Source, name: str) -> dict[str, npt.NDArray[np.bool_]]:
+    """Returns the masks of a column of train, val and test; an empty cell is in no mask."""
+    words = {
+        "train_mask": ("train", "training"),
+        "val_mask": ("val", "valid", "validation", "dev"),
+        "test_mask": ("test", "testing"),
+    }
+    column = f"lower(trim({quoted(name)}::VARCHAR))"
+    known = [word for group in words.values() for word in group]
+    none = ("", "none", "unused")
+    listed = ", ".join(literal(word) for word in (*known, *none))
+    wrong = duck.rows(
+        f"SELECT rowid, {quoted(name)}::VARCHAR FROM node_rows WHERE {column} NOT IN ({listed}) "
+        "ORDER BY rowid LIMIT 1",
+        where=source.name,
+    )
+    if wrong:
+        raise GraphError(
+            f"{source.name}: row {wrong[0][0] + 1}, column {name!r}: {short(wrong[0][1])} is not "
+            "a split; known: train, val, test, or an empty cell"
+        )
+    masks = {}
+    for mask, group in words.items():
+        chosen = ", ".join(literal(word) for word in group)
+        query = f"SELECT coalesce({column} IN ({chosen}), false) FROM node_rows ORDER BY rowid"
+        parts = [batch.column(0).to_numpy(zero_copy_only=False) for batch in duck.batches(query)]
+        masks[mask] = np.concatenate(parts).astype(np.bool_)
+    return masks

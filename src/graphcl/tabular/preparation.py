@@ -1,0 +1,186 @@
+"""A preparation: what turns the columns of a node table into features.
+
+It is fitted to the training rows once, kept with the run as data (JSON, and arrays as safetensors),
+and applied unchanged to every table that the model reads later: the mean that fills a hole, the
+categories and their order, the origin of dates and the vocabulary of a text are the training's.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+
+from graphcl.errors import RunError
+from graphcl.files.atomic import write_whole
+from graphcl.files.text import read_text
+
+FORMAT = 1
+FILE, ARRAYS = "preparation.json", "preparation.safetensors"
+NUMBER, CATEGORY, DATE, DURATION, TIME, TEXT, VECTOR = KINDS = (
+    "number",
+    "category",
+    "date",
+    "duration",
+    "time",
+    "text",
+    "vector",
+)
+_BYTES = 1 << 28  # of the JSON: a million columns
+
+Arrays = Mapping[str, npt.NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Column:
+    """What becomes of one column.
+
+    Attributes:
+        name: the column's name in the table.
+        kind: one of `KINDS`.
+        features: the names of the features that it becomes, in order.
+        fill: what a missing number, date or duration becomes: the training rows' mean, in the
+            feature's unit.
+        low: the smallest value in the training rows, in the feature's unit.
+        high: the largest.
+        categories: of a category: the texts, in the features' order.
+        origin: of a date: seconds since 1970 of the first date in the training rows.
+        clock: of a date: whether the hour of the day is a feature.
+        missing: missing values in the table that this was fitted to.
+    """
+
+    name: str
+    kind: str = NUMBER
+    features: tuple[str, ...] = ()
+    fill: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    categories: tuple[str, ...] = ()
+    origin: float = 0.0
+    clock: bool = False
+    missing: int = 0
+
+    def describe(self) -> str:
+        """Says in a few words what becomes of the column."""
+        if self.kind == NUMBER:
+            return "a number"
+        if self.kind == CATEGORY:
+            return f"a category: {len(self.categories)} values, one feature each"
+        if self.kind == DATE:
+            parts = "year, week" + (" and day" if self.clock else "")
+            return f"a date: years since the first, and its place in the {parts}"
+        if self.kind == DURATION:
+            return "a duration, in days"
+        if self.kind == TIME:
+            return "a time of day: its place on the clock, two features"
+        if self.kind == TEXT:
+            return f"text: {len(self.features)} features (hashed TF-IDF, then SVD)"
+        return f"a vector of {len(self.features)} numbers"
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What becomes of each column of a node table.
+
+    Attributes:
+        columns: the columns that become features, in the features' order.
+        missing: ``zero`` or ``mean``: what fills a hole.
+        sparse: whether the features are kept sparse.
+        arrays: of columns of text, by name; see `graphcl.tabular.texts`.
+    """
+
+    columns: tuple[Column, ...]
+    missing: str = "mean"
+    sparse: bool = False
+    arrays: Arrays = field(default_factory=dict)
+
+    @property
+    def features(self) -> list[str]:
+        """The names of all features that come from columns."""
+        return [name for column in self.columns for name in column.features]
+
+    def to_json(self) -> str:
+        """Returns everything but the arrays as JSON."""
+        columns = []
+        defaults = {one.name: one.default for one in fields(Column)}
+        for column in self.columns:
+            kept = {key: v for key, v in asdict(column).items() if v != defaults[key]}
+            if kept.get("features") == (column.name,):
+                del kept["features"]
+            columns.append(kept)
+        about = {"format": FORMAT, "missing": self.missing, "sparse": self.sparse}
+        about |= {"columns": columns}
+        return json.dumps(about, ensure_ascii=False, allow_nan=False, indent=0)
+
+
+def write_preparation(folder: Path, preparation: Preparation) -> None:
+    """Writes the preparation into a folder that is not yet a run."""
+    write_whole(folder / FILE, preparation.to_json().encode("utf-8", "surrogatepass"))
+    if preparation.arrays:
+        arrays = {key: np.ascontiguousarray(a) for key, a in preparation.arrays.items()}
+        write_whole(folder / ARRAYS, safetensors.numpy.save(arrays))
+
+
+def read_preparation(run: Path) -> Preparation | None:
+    """Returns the preparation of a run; None where it has none. The file may be forged.
+
+    Raises:
+        RunError: it is damaged.
+    """
+    path = run / FILE
+    if not path.exists():
+        return None
+    try:
+        about = json.loads(read_text(path, RunError, limit=_BYTES))
+        if about["format"] != FORMAT:
+            raise RunError(f"{path}: format {about['format']!r}; this version reads {FORMAT}")
+        columns = tuple(_column(one) for one in about["columns"])
+        missing, sparse = about["missing"], about["sparse"]
+    except RunError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise RunError(f"{path}: damaged ({type(error).__name__}: {str(error)[:80]})") from None
+    if missing not in ("zero", "mean") or not isinstance(sparse, bool):
+        raise RunError(f"{path}: damaged (missing or sparse)")
+    return Preparation(columns, missing, sparse, _arrays(run, columns))
+
+
+def _column(given: Mapping[str, Any]) -> Column:
+    lists = {key: tuple(map(str, given[key])) for key in ("features", "categories") if key in given}
+    column = Column(**{"features": (str(given["name"]),), **given, **lists})
+    numbers = (column.fill, column.low, column.high, column.origin, column.missing)
+    if column.kind not in KINDS or type(column.clock) is not bool:
+        raise ValueError(f"column {column.name!r}")
+    if not all(type(one) in (int, float) and math.isfinite(one) for one in numbers):
+        raise ValueError(f"column {column.name!r} has a number that is not finite")
+    if column.kind == CATEGORY and len(column.categories) != len(column.features):
+        raise ValueError(f"column {column.name!r} has categories without features")
+    expected = {NUMBER: 1, DURATION: 1, TIME: 2, DATE: 7 if column.clock else 5}.get(column.kind)
+    if not column.features or expected not in (None, len(column.features)):
+        raise ValueError(f"column {column.name!r} has {len(column.features)} features")
+    return column
+
+
+def _arrays(run: Path, columns: tuple[Column, ...]) -> Arrays:
+    texts = [column for column in columns if column.kind == TEXT]
+    if not texts:
+        return {}
+    from graphcl.files.weights import read_tensors  # imports torch
+
+    path = run / ARRAYS
+    try:
+        arrays = {name: tensor.numpy() for name, tensor in read_tensors(path).items()}
+    except FileNotFoundError:
+        raise RunError(f"{path}: missing; the run prepares text by it") from None
+    for column in texts:
+        idf, axes = (arrays.get(f"{column.name}/{part}") for part in ("idf", "axes"))
+        if idf is None or axes is None or axes.shape != (len(column.features), *idf.shape):
+            raise RunError(f"{path}: lacks the arrays of column {column.name!r}")
+        if not (np.isfinite(idf).all() and np.isfinite(axes).all()):
+            raise RunError(f"{path}: column {column.name!r} holds a number that is not finite")
+    return dict(arrays)

@@ -1,0 +1,126 @@
+"""What columns that are not numbers become: categories, dates, durations, times, texts, vectors."""
+
+import datetime as dt
+import math
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from graphcl.errors import TableError
+from graphcl.tabular.build import load_tables
+from graphcl.tabular.kinds import YEAR
+from graphcl.tabular.options import TableOptions
+from tests.tabular.conftest import write
+
+MOMENTS = [dt.datetime(2020, 1, 6, 6), dt.datetime(2021, 7, 1), None, dt.datetime(2019, 12, 31, 18)]
+
+
+@pytest.fixture(autouse=True)
+def _edges():
+    write("e.csv", "source,target\n0,1\n")
+
+
+def read(nodes, **options):
+    return load_tables("e.csv", TableOptions(nodes=nodes, **options))
+
+
+def csv(*rows):
+    write("n.csv", "\n".join(rows) + "\n")
+    return "n.csv"
+
+
+def circle(seconds, period):
+    angle = 2 * math.pi * (seconds % period) / period
+    return [math.sin(angle), math.cos(angle)]
+
+
+def features_of(moment, first, mean):
+    """The features of a date by its definition."""
+    if moment is None:
+        return [(mean - first) / YEAR, 0, 0, 0, 0, 0, 0]
+    seconds = moment.replace(tzinfo=dt.UTC).timestamp()
+    periods = (YEAR, 7 * 86400, 86400)
+    return [(seconds - first) / YEAR, *(one for p in periods for one in circle(seconds, p))]
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_dates_are_years_and_places_on_circles(typed):
+    known = [one.replace(tzinfo=dt.UTC).timestamp() for one in MOMENTS if one]
+    if typed:
+        table = pyarrow.table({"id": [0, 1, 2, 3], "when": MOMENTS})
+        pyarrow.parquet.write_table(table, "n.parquet")
+        nodes = "n.parquet"
+    else:
+        nodes = csv("id,when", *(f"{n},{one or ''}" for n, one in enumerate(MOMENTS)))
+    graph, report = read(nodes, missing="mean")
+    mean = sum(known) / len(known)
+    expected = [features_of(one, min(known), mean) for one in MOMENTS]
+    np.testing.assert_allclose(graph.x, expected, atol=1e-5)
+    assert [fate.features for fate in report.fates] == [0, 7]
+
+
+def test_days_have_no_clock_and_other_ways_to_write_them_are_read():
+    graph, report = read(csv("id,day", "0,2020-01-06", "1,2020-01-13"))
+    assert report.column_features == [
+        "day",
+        *(f"day ({p}, {w})" for p in ("year", "week") for w in ("sin", "cos")),
+    ]
+    np.testing.assert_allclose(graph.x[0, 3:], graph.x[1, 3:], atol=1e-6)  # both are Mondays
+    other, _ = read(csv("id,day", "0,06.01.2020", "1,13.01.2020"))
+    assert np.array_equal(graph.x, other.x)
+
+
+def test_durations_are_days_and_times_are_places_on_the_clock():
+    graph, _ = read(csv("id,took", "0,36:00", "1,12:30:00"))
+    np.testing.assert_allclose(graph.x[:, 0], [1.5, 12.5 / 24])
+    graph, _ = read(csv("id,took", "0,3 days", "1,2 hours"))
+    np.testing.assert_allclose(graph.x[:, 0], [3, 2 / 24])
+    table = pyarrow.table({"id": [0, 1], "at": [dt.time(6), dt.time(18)]})
+    pyarrow.parquet.write_table(table, "n.parquet")
+    graph, _ = read("n.parquet")
+    np.testing.assert_allclose(graph.x, [[1, 0], [-1, 0]], atol=1e-6)
+
+
+def test_vectors_are_their_numbers():
+    vectors = [[1.0, 2.0], None, [3.0, 4.0]]
+    pyarrow.parquet.write_table(pyarrow.table({"id": [0, 1, 2], "v": vectors}), "n.parquet")
+    graph, report = read("n.parquet")
+    assert graph.x.tolist() == [[1, 2], [0, 0], [3, 4]]
+    assert report.column_features == ["v[0]", "v[1]"]
+
+
+def test_text_with_few_values_is_a_category_and_other_text_is_not():
+    rows = [f"{n},{'ab'[n % 2]}" for n in range(6)]
+    graph, _ = read(csv("id,c", *rows))
+    assert graph.x.tolist() == [[1, 0], [0, 1]] * 3
+    with pytest.raises(TableError, match="column 'c' is text") as error:
+        read(csv("id,c", *(f"{n},code{n}" for n in range(6))))
+    assert error.value.fix == ("--ignore", "c")
+    with pytest.raises(TableError, match="read it with --text c") as error:
+        read(csv("id,c", *(f"{n},the text of row {n}" for n in range(6))))
+    assert error.value.fix == ("--text", "c")
+    graph, report = read("n.csv", text="c")
+    assert report.fates[1].features == graph.num_features > 1
+
+
+def test_everything_wrong_is_said_at_once_and_strictness_guesses_nothing():
+    nodes = csv(
+        "id,age,day,town,bio,void,split",
+        "0,30,2020-01-06,a,some words about one,,train",
+        "1,,2020-01-07,b,other words about two,,test",
+        "2,3o,2020-01-08,a,more words about three,,train",
+        "3,31,2020-01-09,b,last words about four,,train",
+    )
+    with pytest.raises(TableError) as error:
+        read(nodes)
+    assert len(error.value.problems) == 3  # split, typing error, text
+    with pytest.raises(TableError) as error:
+        read(nodes, strict=True, split="split", ignore=("age",))
+    said = "\n".join(error.value.problems)
+    for word in ("--date day", "--one-hot town", "--text bio", "--ignore void"):
+        assert word in said
+    given = {"date": "day", "one_hot": "town", "text": "bio", "ignore": ("age", "void")}
+    graph, _ = read(nodes, strict=True, split="split", **given)
+    assert graph.num_nodes == 4

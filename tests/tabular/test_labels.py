@@ -1,0 +1,54 @@
+"""Several labels per node: columns of flags, columns of names, and cells with a separator."""
+
+import pytest
+
+from graphcl.errors import GraphError
+from graphcl.tabular.build import load_tables
+from graphcl.tabular.options import TableOptions
+from tests.tabular.conftest import write
+
+
+def read(text, **options):
+    write("e.csv", "source,target\n1,2\n")
+    write("n.csv", text)
+    return load_tables("e.csv", TableOptions(nodes="n.csv", **options))
+
+
+def test_repeated_labels_are_labels_and_none_is_a_feature():
+    table = "id,f,y0,y1,y2\n1,5,1,0,1\n2,6,0,0,0\n3,7,true,1,\n"
+    graph, report = read(table, label=("y0", "y1", "y2"))
+    assert graph.y.tolist() == [[1, 0, 1], [0, 0, 0], [1, 1, 0]]
+    assert graph.class_names == report.class_names == ("y0", "y1", "y2")
+    assert report.column_features == ["f"]
+    assert any("3 labels per node: y0, y1, y2; 1 node with none" in note for note in report.notes)
+
+
+def test_a_separator_and_columns_of_names_give_the_union():
+    table = "id,f,a,b\n1,5,L0|L11,x\n2,6,L2,\n3,7,,L2| L0 \n"
+    graph, _ = read(table, label=("a", "b"), label_separator="|")
+    assert graph.class_names == ("L0", "L11", "L2", "x")
+    assert graph.y.tolist() == [[1, 1, 0, 1], [0, 0, 1, 0], [1, 0, 1, 0]]
+    graph, _ = read("id,f,a,b\n1,5,10,9\n2,6,9,9\n3,7,2,\n", label=("a", "b"))
+    assert graph.class_names == ("2", "9", "10")
+    assert graph.y.tolist() == [[0, 1, 1], [0, 1, 0], [1, 0, 0]]
+
+
+def test_cells_that_seem_to_hold_several_labels_are_pointed_out():
+    table = "id,f,a\n1,5,L0|L1\n2,6,L1|L2\n3,7,L0|L2\n4,8,L2|L1\n"
+    _, report = read(table, label="a")
+    assert any("--label-separator '|'" in note for note in report.notes)
+    _, report = read("id,f,a\n1,5,x\n2,6,y\n3,7,x\n", label="a")
+    assert not any("--label-separator" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label": ("y", "z")}, "no column 'z'"),
+        ({"label": ("g", "h"), "ignore": ("y",)}, "has no values"),
+        ({"label_separator": "|", "ignore": ("y",)}, "there are no labels; pass --label"),
+    ],
+)
+def test_wrong_labels(options, message):
+    with pytest.raises(GraphError, match=message):
+        read("id,f,y,g,h\n1,5,1,,\n2,6,0,,\n", **options)
