@@ -96,7 +96,7 @@ def test_a_loaded_run_applies_the_same_numbers(recipe, tmp_path):
     other = GraphCL(recipe, **AUTO).fit(unseen).scaling_
     x, adjacency = graph_tensors(unseen, device=CPU, feature_scaling=other)
     with torch.no_grad():
-        wrong = model.encoder_(x, adjacency).numpy()
+        wrong = model.encoder_.embedding(x, adjacency).numpy()
     assert not np.allclose(model.transform(unseen), wrong, atol=1e-3)
 
 

@@ -18,6 +18,8 @@ def labels(folder, graph):
 
 
 def test_a_few_labels_give_the_others_theirs(trained, labels, graph, capsys):
+    assert run(["train", "mine.npz", "--set", "dim=32", "--set", "epochs=20", "--overwrite"]) == 0
+    capsys.readouterr()
     command = ["predict", "runs/mine", "--labels", "labels.csv"]
     assert run([*command, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

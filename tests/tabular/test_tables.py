@@ -80,6 +80,7 @@ def _files(tmp_path, monkeypatch):
     database("two.sqlite", "CREATE TABLE a (u, v)", "CREATE TABLE b (u, v)")
     database("blob.sqlite", "CREATE TABLE a (u, v)", "INSERT INTO a VALUES (x'00', 1)")
     database("t.duckdb", "CREATE TABLE links (u INT, v INT)")
+    Path("nothing").mkdir()
     np.save("flat.npy", np.ones(3))
     np.save("short.npy", np.ones((2, 2)))
     np.savez("pickled.npz", x=np.array([{}], dtype=object))
@@ -89,7 +90,11 @@ def _files(tmp_path, monkeypatch):
 # input → message
 MALFORMED = [
     ("--edges absent.csv", "absent.csv: no such file"),
-    ("--edges .", ".: is a directory; --edges takes a file or an SQL query"),
+    ("--edges .", "File 'fake.parquet' too small to be a Parquet file"),
+    (
+        "--edges nothing",
+        "nothing: is a directory; --edges takes a file or an SQL query, or a folder",
+    ),
     ("--edges notes.docx", "notes.docx: unknown kind of file; known: .csv, .tsv"),
     ("--edges empty.csv", "empty.csv: is empty"),
     ("--edges header.csv", "header.csv: has no rows"),

@@ -9,6 +9,7 @@ from graphcl.estimator import GraphCL
 from graphcl.estimator.parts import Parts
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import load_recipe
+from graphcl.settings import BEYOND
 from graphcl.training import SampledGraph, modes
 from graphcl.training.modes import choose_mode, full_graph_bytes
 from graphcl.views import DropBoth, DropEdges, DropFeatures
@@ -19,7 +20,8 @@ PERTURBATION = DropBoth(DropEdges(0.2), DropFeatures(0.5))
 
 
 def footprint(graph, encoder="mean", **changes):
-    recipe = load_recipe("default").with_values(encoder=encoder, **{"dim": 64, **changes})
+    plain = {**BEYOND, "encoder": encoder, "dim": 64}
+    recipe = load_recipe("default").with_values(**plain | changes)
     return Parts(recipe).footprint(graph.num_features)
 
 

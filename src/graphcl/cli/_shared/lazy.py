@@ -18,7 +18,7 @@ COMMANDS = {
     "evaluate": "Score a run by the probe: logistic regression on its frozen embeddings.",
     "compare": "Train systems on many graphs and score all alike: rows, a table and a picture.",
     "reproduce": "Reproduce the paper's tables and claims: ours, the paper's, and the difference.",
-    "tune": "Search the paper's ranges for good hyperparameters and write a recipe.",
+    "tune": "Search for good hyperparameters and write a recipe.",
     "predict": "Predict labels of nodes without one, with probabilities, from the labelled nodes.",
     "cluster": "Group similar nodes: k-means with the number of groups chosen, or HDBSCAN.",
     "links": "List likely links that the graph lacks, or score given pairs of nodes.",
