@@ -160,7 +160,10 @@ def test_other_encoders_come_without():
     assert recipe.with_values(encoder="mean").side_by_side
     other = recipe.with_values(encoder="gcn")
     assert (other.normalisation, other.side_by_side, other.own_features) == ("none", False, 0.0)
-    with pytest.raises(ParameterError, match="takes no normalisation; only mean and residual do"):
+    message = "encoder 'gcn' takes no normalisation; only mean and residual do"
+    with pytest.raises(ParameterError, match=f"recipe: {message}"):
+        recipe.with_values(encoder="gcn", normalisation="layer")
+    with pytest.raises(ParameterError, match=message):
         build_encoder("gcn", 3, generator=torch.Generator(), **ALL)
 
 

@@ -79,7 +79,8 @@ def build_encoder(
     asked = {key: value for key, value in beyond.items() if value != BEYOND[key]}
     if asked and not getattr(factory, "takes_beyond", False):
         known = " and ".join(TAKES_BEYOND)
-        raise ParameterError(f"encoder {encoder!r} takes no {min(asked)}; only {known} do")
+        name = encoder if isinstance(encoder, str) else getattr(encoder, "__name__", "given")
+        raise ParameterError(f"encoder {name!r} takes no {min(asked)}; only {known} do")
     built = factory(num_features, dim=dim, layers=layers, generator=generator, **asked)
     require(isinstance(built, nn.Module), "encoder", "what the factory returns", "a module", built)
     return built  # type: ignore[no-any-return]

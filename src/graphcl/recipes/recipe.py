@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from graphcl.errors import RecipeError, suggestion, typed
+from graphcl.errors import ParameterError, RecipeError, suggestion, typed
 from graphcl.files.text import format_toml, read_text
 from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS
 from graphcl.settings import BEYOND, TAKES_BEYOND, check_setting
@@ -78,6 +78,12 @@ class Recipe:
         LOSSES.check(self.loss)
         for key in recipe_keys():
             check_setting("recipe", key, getattr(self, key))
+        asked = [key for key, off in BEYOND.items() if getattr(self, key) != off]
+        if asked and self.encoder not in TAKES_BEYOND:
+            known = " and ".join(TAKES_BEYOND)
+            raise ParameterError(
+                f"recipe: encoder {self.encoder!r} takes no {asked[0]}; only {known} do"
+            )
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, where: str) -> Self:
