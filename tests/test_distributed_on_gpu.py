@@ -79,7 +79,8 @@ def test_more_processes_than_gpus_train_the_same_encoder(tmp_path, graph, mode):
     processes = torch.cuda.device_count() + 1
     losses, weights = train(tmp_path, processes, **MODES[mode])
     alone, those = train(tmp_path, 1, **MODES[mode])
-    assert losses == pytest.approx(alone, rel=1e-4)
+    # In 16 bits each tile rounds its weights by itself: what is promised there is 5e-3.
+    assert losses == pytest.approx(alone, rel=5e-3 if "16 bits" in mode else 1e-4)
     for name, weight in weights.items():  # Adam turns rounding of a gradient near 0 into a step
         assert np.linalg.norm(weight - those[name]) < 1e-2 * np.linalg.norm(those[name]), name
 

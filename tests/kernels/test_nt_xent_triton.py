@@ -110,6 +110,21 @@ class TestKernels:
             assert ours.shape == theirs.shape
             assert float((ours - theirs).norm()) <= limit * float(theirs.norm()) + 1e-7
 
+    @pytest.mark.parametrize("dim", [1, 7] if INTERPRETED else [1, 7, 140])
+    @pytest.mark.parametrize("num_nodes", [1, 2, 3])
+    def test_padding_outweighs_the_pairs_of_a_tiny_batch(
+        self, num_nodes: int, dim: int, monkeypatch: pytest.MonkeyPatch
+    ):
+        """The factor that fits weights of pairs to float16 is too large for those of padding."""
+        monkeypatch.setattr(sys.modules["graphcl.kernels.nt_xent_triton"], "ON_CPU", torch.float16)
+        signs = torch.tensor([1.0, -1.0, 1.0], device=DEVICE)[:num_nodes, None]
+        tilt = torch.linspace(-1, 1, num_nodes * dim, device=DEVICE).view(num_nodes, dim)
+        h1 = signs * torch.linspace(1, 2, dim, device=DEVICE) + 0.5 * tilt
+        for h2 in (h1 + 0.1, 0.1 - h1):  # positives agree, or point away from each other
+            found, expected = fused(h1, h2, 0.1, "bf16"), exact(h1, h2, 0.1)
+            for ours, theirs in zip(found, expected, strict=True):
+                assert float((ours - theirs).norm()) <= 5e-3 * float(theirs.norm()) + 1e-7
+
     @pytest.mark.parametrize("dim", [100, 140])
     def test_large_batches_compute_the_gradient_in_the_backward_pass(
         self, dim: int, monkeypatch: pytest.MonkeyPatch

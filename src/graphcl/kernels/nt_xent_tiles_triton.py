@@ -126,6 +126,16 @@ def enlarged(peak, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _finite(sums):  # type: ignore[no-untyped-def]
+    """Returns enlarged weights as float16 can hold them.
+
+    Weights of pairs are at most 4096. Those of padding have no bound, and an infinite one would
+    make a product NaN, though padding is 0 in the other table.
+    """
+    return tl.minimum(sums, 65504.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _both(scores, r_row, r_column, scale, factor, COLD: tl.constexpr):  # type: ignore[no-untyped-def]
     """Returns P + P^T of a tile."""
     if COLD:  # P <= 1; the minimum keeps padding, where z is 0, from overflowing
@@ -174,6 +184,8 @@ def weights_kernel(  # type: ignore[no-untyped-def]
             sums = ((sums.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(
                 tl.float32, bitcast=True
             )
+        if HALF:
+            sums = _finite(sums)
         sums = sums.to(weights.dtype)
         weights.store([row * SIDE, column * SIDE], sums)
         if DIAGONAL:  # a tile on the diagonal has no mirror image: a row outside stores nothing
@@ -214,7 +226,7 @@ def narrow_pull_kernel(  # type: ignore[no-untyped-def]
         sums = _both(scores, of_row, of_column, scale, factor, COLD)
         if COLD:
             sums *= enlarge
-        total = tl.dot(sums.to(b.dtype), b, total)
+        total = tl.dot(_finite(sums).to(b.dtype), b, total)
     if OWN:
         lanes, wide = tl.arange(0, SIDE), tl.arange(0, WIDE)
         for k in range(0, tl.where(part == 0, 2 * RATIO, 0)):
@@ -228,5 +240,5 @@ def narrow_pull_kernel(  # type: ignore[no-untyped-def]
             sums = tl.where(lanes[:, None] != (k % RATIO) * WIDE + wide[None, :], sums, 0.0)
             if COLD:
                 sums *= enlarge
-            total = tl.dot(sums.to(b.dtype), b, total)
+            total = tl.dot(_finite(sums).to(b.dtype), b, total)
     partials.store([(part * tl.num_programs(0) + here) * SIDE, 0], total)

@@ -80,6 +80,7 @@ _SMALL_BLOCK = 6656
 COLD = 0.025  # temperature: the largest r_i is e^(2 / 0.025) = 5e34
 _NARROW = 128  # up to this width one kernel computes a tile's weights and multiplies them
 _NARROW_PARTS = 8  # of the columns: enough programs for a GPU on small graphs
+ON_CPU = torch.float32  # of tables: Triton's interpreter is slow with float16
 _LOG2E = math.log2(math.e)
 NARROW = (64, 4, 2)  # of `narrow_pull_kernel`: columns of a tile, warps, pipeline stages
 
@@ -93,9 +94,8 @@ class FusedPairs:
         self._scale = _LOG2E / temperature
         self._factor = self._scale / ends.MAGNIFIED**2  # of a score of two magnified rows
         self._depth = math.ceil(h_1.shape[1] / DEPTH) * DEPTH
-        # Triton's interpreter, on a CPU, is slow with float16.
         shape = self.shape(len(h_1))
-        self.rows = h_1.new_empty(shape, dtype=torch.float16 if h_1.is_cuda else torch.float32)
+        self.rows = h_1.new_empty(shape, dtype=torch.float16 if h_1.is_cuda else ON_CPU)
         self._operands = self.rows
         if self._tile.split:
             self._operands = h_1.new_empty((shape[0], self._depth), dtype=torch.float32)
