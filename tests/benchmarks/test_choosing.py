@@ -4,13 +4,13 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from benchmarks import choosing
+from benchmarks import choosing, criteria
 from graphcl.choosing.portfolio import load_portfolio
 from graphcl.recipes import load_recipe
 from graphcl.trials import rows
 from tests.conftest import random_graph
 
-ROWS = rows.read(choosing.RESULTS)
+ROWS = rows.read(criteria.RESULTS)
 
 
 def call(monkeypatch, *arguments):
@@ -31,9 +31,9 @@ def test_trainings_then_criteria_and_nothing_twice(tmp_path, monkeypatch):
     out, kept, judged = tmp_path / "rows.jsonl", tmp_path / "kept", tmp_path / "judged.jsonl"
     train = ["train", "--out", out, "--kept", kept, "--steps", "3", "--device", "cpu"]
     train += ["--trials", "default", "residual-1", "--set", "dim=8", "batch_nodes=30"]
-    criteria = ["criteria", "--rows", out, "--kept", kept, "--out", judged]
+    judging = ["criteria", "--rows", out, "--kept", kept, "--out", judged]
     call(monkeypatch, *train)
-    call(monkeypatch, *criteria)
+    call(monkeypatch, *judging)
     first, second = found = rows.read(judged)
     assert [one["trial"] for one in found] == ["default", "residual-1"]
     assert second["settings"]["encoder"] == "residual"
@@ -42,11 +42,11 @@ def test_trainings_then_criteria_and_nothing_twice(tmp_path, monkeypatch):
     assert first["consensus"] == second["consensus"]  # there are but two
     for name in ("own", "around", "lidar", "links", "view_cka", "position", "stability"):
         assert np.isfinite(first[name])
-    for merits in choosing.CRITERIA.values():
+    for merits in criteria.CRITERIA.values():
         merits(found, {"default": 0.1})  # every criterion finds its columns
     before = judged.read_bytes()
     call(monkeypatch, *train)
-    call(monkeypatch, *criteria)
+    call(monkeypatch, *judging)
     assert judged.read_bytes() == before
     assert len(rows.read(out)) == 2
 
@@ -63,18 +63,18 @@ def test_regret_is_the_distance_to_the_best_trial_and_priors_leave_the_family_ou
         row("nba", "residual", 0.7, own=0.1),
         row("nba", "gcn", 0.6, own=0.2),
     ]
-    groups = choosing.grouped(found)
-    line = choosing._line("own", groups, choosing.CRITERIA["own features told"])
+    groups = criteria.grouped(found)
+    line = criteria._line("own", groups, criteria.CRITERIA["own features told"])
     # wisconsin: residual is picked; chameleon: the first; nba: gcn, for default has collapsed.
     assert line["regret"] == pytest.approx(fmean([0.2, 0.6, 0.2]))
     assert line["below"] == 1
     assert line["collapsed"] == 0
-    line = choosing._line(
-        "prior", groups, choosing.CRITERIA["prior alone: the best on the other families"]
+    line = criteria._line(
+        "prior", groups, criteria.CRITERIA["prior alone: the best on the other families"]
     )
     # The web's prior is nba's: former; nba's is the web's: gcn.
-    always = choosing._line(
-        "always the former", groups, choosing.CRITERIA["always the former `default`"]
+    always = criteria._line(
+        "always the former", groups, criteria.CRITERIA["always the former `default`"]
     )
     assert always["regret"] == pytest.approx(fmean([0.4, 0.6, 0.0]))  # whatever became of it
     assert always["collapsed"] == 1
@@ -90,26 +90,26 @@ def test_the_portfolio_begins_with_the_best_and_adds_what_it_lacks():
         row("b", "residual", 0.5),
         row("b", "gcn", 0.7),
     ]
-    groups = list(choosing.grouped(found).values())
-    assert choosing.priors(groups)["default"] == pytest.approx((0.3 - 0.2 / 3) / 2)
-    assert choosing.portfolio_order(groups) == ["default", "gcn", "residual"]
+    groups = list(criteria.grouped(found).values())
+    assert criteria.priors(groups)["default"] == pytest.approx((0.3 - 0.2 / 3) / 2)
+    assert criteria.portfolio_order(groups) == ["default", "gcn", "residual"]
 
 
 def test_every_trial_is_a_recipe():
-    for values in choosing.TRIALS.values():
+    for values in criteria.TRIALS.values():
         load_recipe("default").with_values(**values)
 
 
 def test_the_page_and_the_portfolio_are_those_of_the_rows():
-    page = choosing.PAGE.read_text()
-    assert choosing.table(ROWS) in page, "python -m benchmarks.choosing table --write"
-    assert choosing.TABLE.read_text() == choosing.portfolio_text(ROWS)
-    order = choosing.portfolio_order(list(choosing.grouped(ROWS).values()))
+    page = criteria.PAGE.read_text()
+    assert criteria.table(ROWS) in page, "python -m benchmarks.choosing table --write"
+    assert criteria.TABLE.read_text() == criteria.portfolio_text(ROWS)
+    order = criteria.portfolio_order(list(criteria.grouped(ROWS).values()))
     assert [one.name for one in load_portfolio()] == ["default", *order]
 
 
 def test_the_choice_keeps_what_it_promises():
-    lines = {str(line["criterion"]): line for line in choosing.judge(ROWS)}
+    lines = {str(line["criterion"]): line for line in criteria.judge(ROWS)}
     default, search = lines["always the former `default`"], list(lines.values())[-1]
     assert search["regret"] <= 0.5 * default["regret"]
     assert search["below"] <= search["graphs"] / 5
