@@ -21,13 +21,12 @@ import time
 from functools import partial
 from pathlib import Path
 
+from benchmarks.gallery_page import FORMER, FORMER_RESIDUAL, write_page
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
-from graphcl.files.atomic import write_whole
 from graphcl.gallery import rendering
 from graphcl.gallery.comparison import compare, read_systems
 from graphcl.gallery.summary import summarise_rows
-from graphcl.paper import plots
 from graphcl.trials import rows
 from graphcl.trials.runner import Progress
 
@@ -43,15 +42,9 @@ SYSTEMS = (
     "cca-ssg",
     "graphmae",
     "graphcl",
-    "graphcl:encoder=residual",
+    FORMER,
+    FORMER_RESIDUAL,
 )
-HEAD = """# Out of the box on many graphs
-
-Every system with its defaults on every graph of a gallery. The protocol is that of `graphcl
-compare`: the graph's own splits, all of them, else three random ones of 10 % / 10 % / 80 % of each
-class; accuracy, ROC-AUC for two classes, the mean AUC of the labels where a node has several. Made
-from rows by `python -m benchmarks.gallery --page`.
-"""
 
 
 def main() -> None:
@@ -69,7 +62,10 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     options = parser.parse_args()
     if options.page:
-        write_page(options.out, options.docs)
+        found = rows.read(options.out)
+        if not found:
+            raise SystemExit(f"{options.out}: holds no rows")
+        write_page(found, options.docs)
         return
     folder = options.folder or Path(os.environ.get("GRAPHCL_DATA", ".")) / "graphs"
     files = graph_files(folder)
@@ -98,18 +94,6 @@ def show(progress: Progress) -> None:
         f"{progress.failed} failed, {progress.remaining:.0f} s left",
         flush=True,
     )
-
-
-def write_page(path: Path, docs: Path) -> None:
-    """Writes the page and its picture from the rows of `path`."""
-    found = rows.read(path)
-    if not found:
-        raise SystemExit(f"{path}: holds no rows")
-    summary = summarise_rows(found, SYSTEMS)
-    (docs / "images").mkdir(parents=True, exist_ok=True)
-    plots.save(rendering.draw(summary), docs / "images/gallery.png")
-    table = rendering.markdown(summary, picture="images/gallery.png")
-    write_whole(docs / "gallery.md", f"{HEAD}\n{table}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,219 @@
+"""The gallery's page and the README's first table, from rows of `benchmarks.gallery`.
+
+The systems of the page are those that were scored on every graph; one that was not is listed below
+it, beside ours on the same graphs. Variants of our `default` are no systems of their own: what they
+change is in a second table, and a third says which of them would have been chosen without the
+graphs of a family.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from benchmarks.criteria import family
+from graphcl.files.atomic import write_whole
+from graphcl.gallery import rendering
+from graphcl.gallery.comparison import RAW
+from graphcl.gallery.summary import POINT, Summary, summarise_rows
+from graphcl.paper import plots
+from graphcl.paper.rendering import markdown_table
+from graphcl.trials.rows import Row, number, text
+
+OURS = "GraphCL, default"
+_FORMER = (
+    "dim=512,normalisation=none,side_by_side=false,own_features=0,feature_scaling=row,"
+    "batch_nodes=4096,epochs=100"
+)
+FORMER = f"graphcl:encoder=mean,{_FORMER}"
+FORMER_RESIDUAL = f"graphcl:encoder=residual,{_FORMER}"
+TITLES = {
+    "graphcl": OURS,
+    FORMER: "GraphCL 0.1.0, default",
+    FORMER_RESIDUAL: "GraphCL 0.1.0, residual encoder",
+    "propagation": "propagation, no training",
+    "random-encoder": "random encoder",
+    "deepwalk-features": "DeepWalk + features",
+    "ep-b": "EP-B",
+    "dgi": "DGI",
+    "grace": "GRACE",
+    "bgrl": "BGRL",
+    "bgrl:epochs=1000": "BGRL, 1,000 epochs",
+    "cca-ssg": "CCA-SSG",
+    "graphmae": "GraphMAE",
+}
+ABLATIONS = {
+    "graphcl:own_features=0": "no own features beside the layers; these are twice as wide",
+    "graphcl:side_by_side=false": "own features and the last layer, not all layers",
+    "graphcl:normalisation=none": "hidden layers not normalised",
+    "graphcl:feature_scaling=row": "features scaled by rows, whatever they are",
+    "graphcl:layers=3": "three layers",
+    "graphcl:temperature=0.2": "temperature 0.2",
+    "graphcl:temperature=0.3": "temperature 0.3",
+    "graphcl:feature_drop=0.3": "30 % of the features dropped, not 50 %",
+    "graphcl:steps=400": "twice as many steps",
+    "graphcl:own_features=0.6667,dim=1536": "twice as many columns of own features",
+    "graphcl:dim=1536,own_features=0.33334": "layers twice as wide",
+    "graphcl:dim=2048,own_features=0.5": "everything twice as wide",
+    "graphcl:dim=1536,own_features=0.33334,steps=400": "layers and steps doubled",
+    "graphcl:dim=1536,own_features=0.33334,learning_rate=0.002": "layers and learning rate doubled",
+    "graphcl:dim=2048,own_features=0.25,layers=3": "three layers, twice as wide",
+}
+HEAD = """# Out of the box on many graphs
+
+Every system with its defaults on every graph of a gallery: real graphs of many kinds. The protocol
+is that of [`graphcl compare`](comparing.md): the graph's own splits, all of them, else three random
+ones of 10 % / 10 % / 80 % of each class; accuracy, ROC-AUC for two classes, the mean AUC of the
+labels where a node has several. Made from rows by `python -m benchmarks.gallery --page`.
+"""
+
+
+def write_page(found: Sequence[Row], docs: Path) -> None:
+    """Writes gallery.md and its picture."""
+    (docs / "images").mkdir(parents=True, exist_ok=True)
+    summary = compared(found)
+    plots.save(rendering.draw(summary), docs / "images/gallery.png")
+    parts = [HEAD, overall_table(found), "", *(f"{note}\n" for note in partial(found))]
+    parts.append(rendering.markdown(summary, picture="images/gallery.png"))
+    if any(row["system"] in ABLATIONS for row in found):
+        parts += [ablations(found), left_out(found)]
+    write_whole(docs / "gallery.md", "\n".join(parts))
+
+
+def compared(found: Iterable[Row]) -> Summary:
+    """Returns the systems that were scored on every graph, under the names of the page."""
+    systems = [row for row in found if row["system"] not in ABLATIONS]
+    graphs = {text(row, "graph") for row in systems}
+    whole = {name for name in names(systems) if set(scores(systems, name)) == graphs}
+    shown = [
+        row | {"system": TITLES.get(text(row, "system"), text(row, "system"))}
+        for row in systems
+        if row["system"] in whole
+    ]
+    overall = summarise_rows(shown).overall
+    best_first = sorted(overall, key=lambda one: -one.mean)
+    return summarise_rows(shown, [one.system for one in best_first])
+
+
+def names(found: Iterable[Row]) -> list[str]:
+    return list(dict.fromkeys(text(row, "system") for row in found))
+
+
+def scores(found: Iterable[Row], system: str) -> dict[str, float]:
+    """Returns a system's mean score on each graph."""
+    each: dict[str, list[float]] = {}
+    for row in found:
+        if row["system"] == system and "failed" not in row:
+            each.setdefault(text(row, "graph"), []).append(number(row, "score"))
+    return {graph: fmean(values) for graph, values in each.items()}
+
+
+def overall_table(found: Sequence[Row]) -> str:
+    """Returns a line per system, the best first."""
+    summary = compared(found)
+    best = summary.overall[0].system if summary.overall else ""
+    lines = []
+    for one in summary.overall:
+        cells = [c for c in summary.cells if c.system == one.system]
+        runs = "–" if cells[0].identical else _range(c.runs for c in cells)
+        line = [one.system, f"{100 * one.mean:.1f}", f"{100 * one.distance:.1f}"]
+        line += ["–" if one.system == RAW else str(one.losses), runs]
+        lines.append([f"**{cell}**" for cell in line] if one.system == best else line)
+    columns = (
+        f"On {len(summary.common)} graphs, out of the box",
+        "mean score",
+        "mean distance to the best",
+        "graphs over a point below raw features",
+        "seeds",
+    )
+    return markdown_table(columns, lines)
+
+
+def _range(values: Iterable[int]) -> str:
+    ordered = sorted(values)
+    return "–".join(str(value) for value in dict.fromkeys((ordered[0], ordered[-1])))
+
+
+def partial(found: Sequence[Row]) -> list[str]:
+    """Says of each system that lacks graphs how it does on those it has."""
+    shown, ours, raw = compared(found).systems, scores(found, "graphcl"), scores(found, RAW)
+    notes = []
+    for name in names(found):
+        title = TITLES.get(name, name)
+        mine = {g: s for g, s in scores(found, name).items() if g in ours and g in raw}
+        if name in ABLATIONS or title in shown or not mine:
+            continue
+        means = [100 * fmean(one[graph] for graph in mine) for one in (mine, ours, raw)]
+        notes.append(
+            f"{title} was run on {len(mine)} of the graphs: {means[0]:.1f}, where `default` has "
+            f"{means[1]:.1f} and the raw features {means[2]:.1f}."
+        )
+    return notes
+
+
+def ablations(found: Sequence[Row]) -> str:
+    """Returns what each change of `default` gains or loses, on the graphs it was run on."""
+    ours, raw = scores(found, "graphcl"), scores(found, RAW)
+    lines = []
+    for name, title in ABLATIONS.items():
+        mine = {g: s for g, s in scores(found, name).items() if g in ours}
+        if not mine:
+            continue
+        gain = 100 * fmean(mine[graph] - ours[graph] for graph in mine)
+        below = sum(mine[graph] < raw[graph] - POINT for graph in mine if graph in raw)
+        usual = sum(ours[graph] < raw[graph] - POINT for graph in mine if graph in raw)
+        setting = f"`{name.partition(':')[2]}`"
+        shown = f"{gain:+.1f}".replace("-", "−")
+        lines.append([title, setting, str(len(mine)), shown, f"{below} ({usual})"])
+    columns = ("`default` with", "setting", "graphs", "points", "over a point below raw")
+    return "\n".join(
+        [
+            "## What each part earns",
+            "",
+            "One thing changed at a time, on one or two seeds; *points* is the mean difference to",
+            "`default` on the same graphs. In brackets: `default` itself. A difference of half a",
+            "point or less is within the spread over seeds.",
+            "",
+            markdown_table(columns, lines),
+            "",
+        ]
+    )
+
+
+def left_out(found: Sequence[Row]) -> str:
+    """Returns which variant the other families would choose for each family, and what it scores."""
+    ours = scores(found, "graphcl")
+    variants = {"graphcl": ours} | {name: scores(found, name) for name in ABLATIONS}
+    variants = {name: each for name, each in variants.items() if set(each) >= set(ours)}
+    families: dict[str, list[str]] = {}
+    for graph in sorted(ours):
+        families.setdefault(family(graph), []).append(graph)
+    lines, chosen_scores = [], []
+    for name, members in families.items():
+        others = [graph for graph in ours if graph not in members]
+        chosen = max(variants, key=lambda one: fmean(variants[one][graph] for graph in others))
+        got = [variants[chosen][graph] for graph in members]
+        chosen_scores += got
+        best = [max(each[graph] for each in variants.values()) for graph in members]
+        lines.append(
+            [
+                name,
+                ABLATIONS.get(chosen, "nothing changed"),
+                *(f"{100 * fmean(v):.1f}" for v in (got, [ours[g] for g in members], best)),
+            ]
+        )
+    mean = f"{100 * fmean(chosen_scores):.1f}"
+    columns = ("family left out", "the others choose", "its score", "`default`", "best variant")
+    return "\n".join(
+        [
+            "## Chosen without a family",
+            "",
+            "Could the choice have been lucky? For each family of graphs: the variant that is best",
+            f"on the mean of all other families, among the {len(variants)} that were run on every",
+            "graph, and what it scores on the family that had no say. On the mean over graphs this",
+            f"scores {mean}; `default` has {100 * fmean(ours.values()):.1f}. `default` is the",
+            "cheapest of those within half a point, and the least often below raw features.",
+            "",
+            markdown_table(columns, lines),
+            "",
+        ]
+    )
