@@ -7,7 +7,12 @@ from graphcl.errors import require
 
 PRECISIONS = ("auto", "float32", "tf32", "bf16")
 # Keys of a recipe that only some encoders take, all beyond the paper, and what turns them off.
-BEYOND = {"normalisation": "none", "side_by_side": False, "own_features": 0.0}
+BEYOND = {
+    "normalisation": "none",
+    "side_by_side": False,
+    "own_features": 0.0,
+    "spread_own": False,
+}
 TAKES_BEYOND = ("mean", "residual")
 _INFINITY = float("inf")
 

@@ -7,7 +7,9 @@ embedding may keep more than one result:
 .. math:: z = \bigl[\, X R \;\big|\; H^{(1)} \;\big|\; \dots \;\big|\; H^{(L)} \,\bigr]
 
 R is a random matrix, drawn with the weights and never trained: inner products of features survive
-in few columns. Training contrasts :math:`H^{(L)}`, as without this.
+in few columns. Where there are fewer features than columns for them, R can spread them over these,
+so that a few features of the node weigh as much as many. Training contrasts :math:`H^{(L)}`, as
+without this.
 
 After training, each part is brought to mean 0 and to one size, so that a distance between two
 embeddings means as much in each. These figures are taken from training nodes and stay with the
@@ -24,12 +26,19 @@ from graphcl.kernels.features import Features, linear
 
 
 def divide_columns(
-    num_features: int, *, dim: int, layers: int, side_by_side: bool, own_features: float
+    num_features: int,
+    *,
+    dim: int,
+    layers: int,
+    side_by_side: bool,
+    own_features: float,
+    spread_own: bool = False,
 ) -> tuple[int, list[int]]:
     """Returns how many columns of `dim` hold own features, and how wide each layer is.
 
-    No more columns are taken for own features than there are, and one is left for each layer.
-    Layers that stand side by side share the rest; otherwise each layer is that wide.
+    Own features take their share of the columns; unless they are spread over it, no more columns
+    than there are features. One column is left for each layer. Layers that stand side by side share
+    the rest; otherwise each layer is that wide.
 
     Raises:
         ParameterError: a layer would have no column.
@@ -37,7 +46,9 @@ def divide_columns(
     least = layers if side_by_side else 1
     need = f"at least {least}, a column for each layer that stands side by side"
     require(dim >= least, "encoder", "dim", need, dim)
-    own = min(num_features, round(own_features * dim), dim - least)
+    own = min(round(own_features * dim), dim - least)
+    if not spread_own:
+        own = min(own, num_features)
     rest = dim - own
     if not side_by_side:
         return own, [rest] * layers
@@ -52,7 +63,7 @@ class SideBySide(nn.Module):
     Its tensors are stored with the weights; none is trained.
 
     Attributes:
-        projection: R, ``[num_features, own]``; the identity if that holds all features.
+        projection: R, ``[num_features, own]``; the identity if these are equal.
         shift: the mean of each column, ``[dim]``; 0 until `calibrate`.
         scale: the factor of each column, ``[dim]``; 1 until `calibrate`.
     """

@@ -125,7 +125,7 @@ def enlarged(peak, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
     return 1.0
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _finite(sums):  # type: ignore[no-untyped-def]
     """Returns enlarged weights as float16 can hold them.
 

@@ -1,0 +1,164 @@
+"""Score against seconds of training: `default` and its rivals, each trained for several lengths.
+
+usage: python -m benchmarks.time_to_quality --out ROWS.jsonl [--graphs amazon_photo ...]
+           [--systems graphcl cca-ssg ...] [--runs 1] [--device cpu] [--budget SECONDS]
+       python -m benchmarks.time_to_quality --page
+
+Each point is a training of its own, from the first step to its last, so that a schedule over the
+steps is that of its length. The last length of a system is its default. Nothing else should run on
+the machine. Before the first row of a system on a graph, one step is trained and thrown away: what
+is compiled once is not counted. The protocol and the rows are those of `benchmarks.gallery`; rows
+that are there are not computed again. `--page` draws docs/images/time_to_quality.png and writes the
+table of docs/gallery.md from the committed rows.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from graphcl.datasets.gallery import graph_files, read_gallery_graph
+from graphcl.devices import resolve_device
+from graphcl.gallery.comparison import compare, read_systems
+from graphcl.graphs.graph import Graph
+from graphcl.paper import plots
+from graphcl.paper.rendering import markdown_table
+from graphcl.trials import rows
+from graphcl.trials.methods import train_method
+from graphcl.trials.rows import Row, number, text
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks/results/time_to_quality.jsonl"
+PICTURE = ROOT / "docs/images/time_to_quality.png"
+GRAPHS = ("amazon_photo", "blogcatalog_attr", "cora_ml", "tolokers")
+LENGTHS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "graphcl": ("steps", (10, 25, 50, 100)),
+    "dgi": ("epochs", (10, 30, 100, 300)),
+    "grace": ("epochs", (5, 20, 60)),
+    "bgrl": ("epochs", (30, 100, 300, 1000)),
+    "cca-ssg": ("epochs", (5, 15, 40)),
+}
+OWN_LENGTH = ("graphcl", "grace", "cca-ssg")  # whose default is one more point
+TITLES = {
+    "graphcl": "GraphCL, default",
+    "dgi": "DGI",
+    "grace": "GRACE",
+    "bgrl": "BGRL",
+    "cca-ssg": "CCA-SSG",
+}
+
+
+def lengths(method: str) -> list[str]:
+    """Returns a system for each length, the shortest first."""
+    key, values = LENGTHS[method]
+    default = [method] if method in OWN_LENGTH else []
+    return [f"{method}:{key}={value}" for value in values] + default
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--graphs", nargs="+", default=list(GRAPHS))
+    parser.add_argument("--systems", nargs="+", default=list(LENGTHS), choices=list(LENGTHS))
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--budget", type=float, default=float("inf"))
+    parser.add_argument("--page", action="store_true")
+    options = parser.parse_args()
+    if options.page:
+        plots.save(draw(rows.read(RESULTS)), PICTURE)
+        return
+    if options.out is None:
+        parser.error("--out or --page")
+    files = graph_files(Path(os.environ.get("GRAPHCL_DATA", ".")) / "graphs")
+    device, began = resolve_device(options.device), time.perf_counter()
+    for name in options.graphs:
+        graph = read_gallery_graph(files[name])
+        for method in options.systems:
+            left = options.budget - (time.perf_counter() - began)
+            if left <= 0:
+                return
+            _measure(name, graph, method, options, device, left)
+
+
+def _measure(
+    name: str, graph: Graph, method: str, options: argparse.Namespace, device: Any, left: float
+) -> None:
+    systems = read_systems(lengths(method))
+    there = {(row["graph"], row["system"], row["seed"]) for row in rows.read(options.out)}
+    wanted = {(name, one.name, seed) for one in systems for seed in range(options.runs)}
+    if wanted <= there:
+        return
+    train_method(method, graph, seed=0, device=device, settings={LENGTHS[method][0]: 1})
+    compare(
+        {name: lambda: graph},
+        systems,
+        options.out,
+        seeds=range(options.runs),
+        device=device,
+        budget=left,
+        on_progress=lambda now: print(f"{now.label}  {now.elapsed:.0f} s", flush=True),
+    )
+
+
+def curves(found: Sequence[Row]) -> dict[tuple[str, str, str], list[tuple[float, float]]]:
+    """Returns seconds and score of each length, by device, graph and method, means over seeds."""
+    each: dict[tuple[str, str, str, str], list[Row]] = {}
+    for row in found:
+        if "failed" not in row:
+            kind = "CPU" if row["device"] == "cpu" else text(row, "device")
+            method, system = text(row, "method"), text(row, "system")
+            each.setdefault((kind, text(row, "graph"), method, system), []).append(row)
+    points: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    for (kind, graph, method, _), members in each.items():
+        seconds = fmean(number(row, "train_seconds") for row in members)
+        score = fmean(number(row, "score") for row in members)
+        points.setdefault((kind, graph, method), []).append((seconds, score))
+    return {key: sorted(value) for key, value in points.items()}
+
+
+def draw(found: Sequence[Row]) -> Any:
+    """Draws a panel per device and graph: score by seconds, a line per system."""
+    points = curves(found)
+    panels = list(dict.fromkeys((kind, graph) for kind, graph, _ in points))
+    figure, axes = plots.new_figure(3.3 * len(panels), 3.6, len(panels))
+    for axis, (kind, graph) in zip(axes, panels, strict=True):
+        for place, method in enumerate(LENGTHS):
+            mine = points.get((kind, graph, method))
+            if mine:
+                x, y = zip(*mine, strict=True)
+                style = {"color": plots.COLOURS[place], "marker": plots.MARKERS[place]}
+                shown = [100 * one for one in y]
+                axis.plot(x, shown, label=TITLES[method], markersize=4, **style)
+        axis.set(xscale="log", xlabel="seconds of training", title=f"{graph}, {kind}")
+        plots.finish(axis)
+    axes[0].set_ylabel("score, %")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
+    return figure
+
+
+def table(found: Sequence[Row]) -> str:
+    """Returns the best score of each system and the seconds to it, and ours at that time."""
+    points = curves(found)
+    lines = []
+    for (kind, graph, method), mine in points.items():
+        ours = points.get((kind, graph, "graphcl"))
+        if method == "graphcl" or ours is None:
+            continue
+        seconds, score = max(mine, key=lambda one: one[1])
+        sooner = next((f"{spent:.1f} s" for spent, got in ours if got >= score), "never")
+        lines.append(
+            [graph, kind, TITLES[method], f"{100 * score:.1f}", f"{seconds:.1f} s", sooner]
+        )
+    columns = ("graph", "on", "rival", "its best score", "after", "`default` is there after")
+    return markdown_table(columns, lines)
+
+
+if __name__ == "__main__":
+    main()
