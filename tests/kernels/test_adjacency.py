@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from graphcl.kernels.adjacency import Adjacency, csr_matmul, mean_pool, mean_pool_elu
+from graphcl.kernels.adjacency import (
+    Adjacency,
+    csr_matmul,
+    mean_pool,
+    mean_pool_elu,
+    mean_pool_rows,
+)
 from graphcl.kernels.features import product
 from tests.conftest import dense_adjacency
 
@@ -45,6 +51,32 @@ def test_mean_pool_is_the_dense_product_value_and_gradient(adjacency, generator)
     (pooled * weight).sum().backward()
     (expected * weight).sum().backward()
     torch.testing.assert_close(ours.grad, dense.grad)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("rows", [[3, 0, 59], [], [7], list(range(60)), [5, 5, 2]])
+def test_rows_of_the_mean_are_those_of_the_dense_product(graph, generator, rows, weighted):
+    weights = None
+    if weighted:
+        random = np.random.default_rng(0).random((60, 60)) + 0.1
+        weights = (random + random.T)[tuple(graph.edge_index())]
+    whole = Adjacency.from_csr(
+        graph.indptr, graph.indices, weights, device=CPU, dtype=torch.float64
+    )
+    keep = torch.rand(whole.num_edges, generator=generator) > 0.4
+    adjacency = whole.with_weight(whole.weight * keep[whole.edge_ids])
+    chosen = torch.tensor(rows, dtype=torch.int64)
+    h = torch.randn(adjacency.num_nodes, 5, dtype=torch.float64, generator=generator)
+    weight = torch.randn(len(rows), 5, dtype=torch.float64, generator=generator)
+    ours, all_of_them = h.clone().requires_grad_(), h.clone().requires_grad_()
+    found = mean_pool_rows(ours, adjacency, chosen)
+    expected = mean_pool(all_of_them, adjacency)[chosen]
+    torch.testing.assert_close(found, expected)
+    if not weighted:
+        torch.testing.assert_close(found.detach(), (normalised(adjacency) @ h)[chosen])
+    (found * weight).sum().backward()
+    (expected * weight).sum().backward()
+    torch.testing.assert_close(ours.grad, all_of_them.grad)
 
 
 def test_edge_index_leaves_dropped_edges_out(adjacency):

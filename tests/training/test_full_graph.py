@@ -4,7 +4,7 @@ import pytest
 import scipy.sparse
 import torch
 
-from graphcl.encoders import build_encoder
+from graphcl.encoders import Layer, LayeredEncoder, build_encoder
 from graphcl.errors import ParameterError
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import NTXent, nt_xent
@@ -42,6 +42,59 @@ def test_a_batch_is_two_copies_side_by_side(graph):
         for part, half in zip(dense.chunk(2), halves, strict=True):
             encoder(part, adjacency.with_weight(half)).square().sum().backward()
         torch.testing.assert_close(ours, encoder.weights[0].grad)
+
+
+class Entangled(LayeredEncoder):
+    """Its last layer is normalised over the nodes: no row can be computed alone."""
+
+    def __init__(self, num_features):
+        super().__init__()
+        draw = torch.Generator().manual_seed(0)
+        self.weights = torch.nn.ParameterList(
+            torch.randn(shape, generator=draw) for shape in ((num_features, 6), (6, 4))
+        )
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def statement(self):
+        first, last = self.weights
+        return Layer(first), Layer(last, normalisation=self.norm)
+
+
+@pytest.mark.parametrize("name", ["mean", "residual", "one layer", "entangled"])
+@pytest.mark.parametrize("views", [1, 2])
+def test_a_batch_is_encoded_as_in_the_whole_graph(graph, name, views):
+    """The last layer computes the nodes of the batch alone; value and gradient are the same."""
+    x, adjacency = graph_tensors(graph, device=CPU)
+    encoder = (
+        Entangled(graph.num_features)
+        if name == "entangled"
+        else build_encoder(
+            "residual" if name == "one layer" else name,
+            graph.num_features,
+            dim=8,
+            layers=1 if name == "one layer" else 3,
+            generator=generator(0, "weights"),
+        )
+    )
+    source = FullGraph(x, adjacency, 20)
+    batch = next(source.epoch(0, 0, perturbation=PERTURBATION))
+    drawn = batch.views(torch.Generator().manual_seed(0))
+    if views == 2:
+        drawn = [PERTURBATION(x, adjacency, torch.Generator().manual_seed(n)) for n in range(2)]
+    grads = []
+    for ours in (True, False):
+        encoder.zero_grad()
+        if ours:
+            found = batch.encode(encoder, drawn)
+        else:
+            whole = encoder(*drawn[0]).chunk(2) if views == 1 else [encoder(*v) for v in drawn]
+            for mine, theirs in zip(found, whole, strict=True):
+                torch.testing.assert_close(mine, theirs[batch.nodes])
+            found = tuple(h[batch.nodes] for h in whole)
+        nt_xent(*found, 0.5).backward()
+        grads.append([parameter.grad.clone() for parameter in encoder.parameters()])
+    for mine, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("batch_nodes", [7, 25, 60, 100])

@@ -9,7 +9,8 @@ normalisation and :math:`\sigma` an activation. Each of these, and the bias b, m
 The statement is used in four places:
 
 - `Layer.on_graph` computes a layer on all nodes: whole-graph training, and small graphs. Given own
-  rows of features and adjacency, it computes these rows (`graphcl.training.divided`);
+  rows of features and adjacency, it computes these rows (`graphcl.training.divided`).
+  `Layer.on_rows` computes the nodes of a batch alone;
 - `graphcl.sampling.encode_tree` computes it on sampled trees;
 - `graphcl.embedding` computes it on blocks of rows, for graphs of any size;
 - `graphcl.training.modes` reads its widths to estimate memory.
@@ -17,6 +18,7 @@ The statement is used in four places:
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +26,10 @@ from torch.nn.functional import elu
 
 from graphcl.encoders.side_by_side import SideBySide
 from graphcl.errors import ParameterError
-from graphcl.kernels.adjacency import Adjacency, mean_pool, mean_pool_elu
+from graphcl.kernels.adjacency import Adjacency, mean_pool, mean_pool_elu, mean_pool_rows
 from graphcl.kernels.features import Features, linear, product
+
+BY_ROWS = (nn.LayerNorm, nn.RMSNorm, nn.Identity)
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,21 @@ class Layer:
             return mean_pool_elu(moved, adjacency)
         return self.finish(mean_pool(moved, adjacency))
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether a row of the result depends on no other row of the products."""
+        return self.normalisation is None or isinstance(self.normalisation, BY_ROWS)
+
+    def on_rows(self, h: Tensor, adjacency: Adjacency, rows: Tensor) -> Tensor:
+        """Returns some rows of what `on_graph` returns, to rounding, and computes no others.
+
+        It pools first: few rows are multiplied then. On a CPU alone.
+        """
+        mean = mean_pool_rows(h, adjacency, rows)
+        if self.own is None:
+            return self.finish(product(mean, self.pooled))
+        return self.finish(torch.addmm(h[rows] @ self.own, mean, self.pooled))
+
 
 class LayeredEncoder(nn.Module):
     """An encoder that states its layers; subclasses define `statement` and their parameters.
@@ -124,6 +143,21 @@ class LayeredEncoder(nn.Module):
     def forward(self, x: Features, adjacency: Adjacency) -> Tensor:
         """Returns the result of the last layer, which training contrasts."""
         return self._results(x, adjacency)[-1]
+
+    def on_rows(self, x: Features, adjacency: Adjacency, rows: Tensor) -> Tensor:
+        """Returns some rows of what `forward` returns, to rounding.
+
+        On a CPU the last layer computes these rows alone, which is most of what there is to save:
+        the layers before it are needed around them.
+        """
+        *before, last = self.statement()
+        alone = before and last.by_rows and rows.device.type == "cpu"
+        if not alone or type(self).forward is not LayeredEncoder.forward:
+            return cast("Tensor", self(x, adjacency))[rows]
+        h = x
+        for layer in before:
+            h = layer.on_graph(h, adjacency)
+        return last.on_rows(cast("Tensor", h), adjacency, rows)
 
     def embedding(self, x: Features, adjacency: Adjacency) -> Tensor:
         """Returns the embeddings, ``[num_nodes, width]``."""

@@ -280,6 +280,42 @@ def mean_pool(h: Tensor, adjacency: Adjacency) -> Tensor:
     return cast("Tensor", _MeanPool.apply(h, adjacency, False))  # type: ignore[no-untyped-call]
 
 
+class _MeanPoolRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, adjacency: Adjacency, rows: Tensor) -> Tensor:
+        looped = adjacency.looped
+        counts = looped.indptr.diff()[rows]
+        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        of_entry = torch.repeat_interleave(torch.arange(len(rows)), counts)
+        places = torch.arange(len(of_entry)) + (looped.indptr[rows] - indptr[:-1])[of_entry]
+        indices = looped.indices[places]
+        values = adjacency.looped_weight[places] * adjacency.inverse_degree[rows, 0][of_entry]
+        ctx.entries, ctx.num_nodes = (of_entry, indices, values), len(h)
+        return csr_matmul(indptr, indices, values, h)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        of_entry, indices, values = ctx.entries
+        order = indices.argsort(stable=True)  # by column: the transposed matrix
+        counts = torch.bincount(indices, minlength=ctx.num_nodes)
+        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return csr_matmul(indptr, of_entry[order], values[order], grad), None, None
+
+
+def mean_pool_rows(h: Tensor, adjacency: Adjacency, rows: Tensor) -> Tensor:
+    r"""Returns some rows of :math:`\hat A H`, ``[len(rows), d]``, on a CPU.
+
+    Its cost, forward and backward, is that of the entries of these rows.
+
+    Args:
+        h: ``[num_nodes, d]``.
+        adjacency: symmetric; no gradient flows into its weights.
+        rows: numbers of nodes.
+    """
+    return cast("Tensor", _MeanPoolRows.apply(h, adjacency, rows))  # type: ignore[no-untyped-call]
+
+
 def mean_pool_elu(h: Tensor, adjacency: Adjacency) -> Tensor:
     r"""Returns :math:`\mathrm{ELU}(\hat A H)`, with the arguments of `mean_pool`."""
     return cast("Tensor", _MeanPool.apply(h, adjacency, True))  # type: ignore[no-untyped-call]

@@ -27,8 +27,6 @@ from graphcl.settings import check_setting
 from graphcl.training.full_graph import node_batches, steps_of
 from graphcl.views import DropBoth, PartOfDraws, Perturbation, drop_edges, drop_features
 
-BY_ROWS = (nn.LayerNorm, nn.RMSNorm, nn.Identity)
-
 
 def can_divide(encoder: nn.Module, perturbation: Perturbation) -> bool:
     """Returns whether a process can encode some nodes of a view without the others' layers.
@@ -39,8 +37,7 @@ def can_divide(encoder: nn.Module, perturbation: Perturbation) -> bool:
     """
     if not isinstance(encoder, LayeredEncoder) or type(perturbation) is not DropBoth:
         return False
-    normalisations = (layer.normalisation for layer in encoder.statement())
-    by_rows = all(one is None or isinstance(one, BY_ROWS) for one in normalisations)
+    by_rows = all(layer.by_rows for layer in encoder.statement())
     return by_rows and type(encoder).forward is LayeredEncoder.forward
 
 

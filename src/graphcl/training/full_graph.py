@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from graphcl.distributed import ALONE, Share
+from graphcl.encoders.layer import LayeredEncoder
 from graphcl.errors import require
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
@@ -52,6 +53,13 @@ class WholeBatch:
         self, encoder: nn.Module, views: list[tuple[Features, Adjacency]]
     ) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of B, or this process's share, in view 1 and in view 2."""
+        if self.nodes is not None and self.share.world == 1 and isinstance(encoder, LayeredEncoder):
+            if len(views) == 2:
+                h_1, h_2 = (encoder.on_rows(*view, self.nodes) for view in views)
+                return h_1, h_2
+            both = torch.cat([self.nodes, self.nodes + self.graph.adjacency.num_nodes])
+            h_1, h_2 = encoder.on_rows(*views[0], both).chunk(2)
+            return h_1, h_2
         h_1, h_2 = encoder(*views[0]).chunk(2) if len(views) == 1 else (encoder(*v) for v in views)
         if self.nodes is None and self.share.world == 1:
             return h_1, h_2
