@@ -21,6 +21,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+from benchmarks import time_to_quality
 from benchmarks.gallery_page import FORMER, FORMER_RESIDUAL, write_page
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
@@ -65,7 +66,7 @@ def main() -> None:
         found = rows.read(options.out)
         if not found:
             raise SystemExit(f"{options.out}: holds no rows")
-        write_page(found, options.docs)
+        write_page(found, options.docs, rows.read(time_to_quality.RESULTS))
         return
     folder = options.folder or Path(os.environ.get("GRAPHCL_DATA", ".")) / "graphs"
     files = graph_files(folder)

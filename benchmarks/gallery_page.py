@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from benchmarks import time_to_quality
 from benchmarks.criteria import family
 from graphcl.files.atomic import write_whole
 from graphcl.gallery import rendering
@@ -67,8 +68,8 @@ labels where a node has several. Made from rows by `python -m benchmarks.gallery
 """
 
 
-def write_page(found: Sequence[Row], docs: Path) -> None:
-    """Writes gallery.md and its picture."""
+def write_page(found: Sequence[Row], docs: Path, timed: Sequence[Row] = ()) -> None:
+    """Writes gallery.md and its pictures; `timed` are rows of `benchmarks.time_to_quality`."""
     (docs / "images").mkdir(parents=True, exist_ok=True)
     summary = compared(found)
     plots.save(rendering.draw(summary), docs / "images/gallery.png")
@@ -76,6 +77,9 @@ def write_page(found: Sequence[Row], docs: Path) -> None:
     parts.append(rendering.markdown(summary, picture="images/gallery.png"))
     if any(row["system"] in ABLATIONS for row in found):
         parts += [ablations(found), left_out(found)]
+    if timed:
+        plots.save(time_to_quality.draw(timed), docs / "images/time_to_quality.png")
+        parts.append(time_to_quality.section(timed))
     write_whole(docs / "gallery.md", "\n".join(parts))
 
 

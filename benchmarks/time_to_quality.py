@@ -2,14 +2,13 @@
 
 usage: python -m benchmarks.time_to_quality --out ROWS.jsonl [--graphs amazon_photo ...]
            [--systems graphcl cca-ssg ...] [--runs 1] [--device cpu] [--budget SECONDS]
-       python -m benchmarks.time_to_quality --page
 
 Each point is a training of its own, from the first step to its last, so that a schedule over the
 steps is that of its length. The last length of a system is its default. Nothing else should run on
 the machine. Before the first row of a system on a graph, one step is trained and thrown away: what
 is compiled once is not counted. The protocol and the rows are those of `benchmarks.gallery`; rows
-that are there are not computed again. `--page` draws docs/images/time_to_quality.png and writes the
-table of docs/gallery.md from the committed rows.
+that are there are not computed again. `python -m benchmarks.gallery --page` shows what is committed
+in docs/gallery.md.
 """
 
 import argparse
@@ -32,7 +31,6 @@ from graphcl.trials.rows import Row, number, text
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/time_to_quality.jsonl"
-PICTURE = ROOT / "docs/images/time_to_quality.png"
 GRAPHS = ("amazon_photo", "blogcatalog_attr", "cora_ml", "tolokers")
 LENGTHS: dict[str, tuple[str, tuple[int, ...]]] = {
     "graphcl": ("steps", (10, 25, 50, 100)),
@@ -62,19 +60,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--graphs", nargs="+", default=list(GRAPHS))
     parser.add_argument("--systems", nargs="+", default=list(LENGTHS), choices=list(LENGTHS))
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--budget", type=float, default=float("inf"))
-    parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
-    if options.page:
-        plots.save(draw(rows.read(RESULTS)), PICTURE)
-        return
-    if options.out is None:
-        parser.error("--out or --page")
     files = graph_files(Path(os.environ.get("GRAPHCL_DATA", ".")) / "graphs")
     device, began = resolve_device(options.device), time.perf_counter()
     for name in options.graphs:
@@ -141,6 +133,25 @@ def draw(found: Sequence[Row]) -> Any:
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     return figure
+
+
+def section(found: Sequence[Row]) -> str:
+    """Returns the part of the page that shows the rows."""
+    return "\n".join(
+        [
+            "## Score against seconds",
+            "",
+            "Trainings of several lengths, each from its first step to its last, by",
+            "`python -m benchmarks.time_to_quality`. The last point of a line is the system's",
+            "default, of DGI and BGRL a tenth of it or less. The table has the best point of each",
+            "rival, and when `default` has passed it.",
+            "",
+            "![Score against seconds of training](images/time_to_quality.png)",
+            "",
+            table(found),
+            "",
+        ]
+    )
 
 
 def table(found: Sequence[Row]) -> str:

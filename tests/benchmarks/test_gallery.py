@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import gallery, gallery_page
+from benchmarks import gallery, gallery_page, time_to_quality
 from graphcl.gallery.comparison import read_systems
 from graphcl.trials import rows
 from tests.conftest import random_graph
@@ -101,7 +101,7 @@ def test_a_variant_is_compared_on_the_graphs_it_has():
 
 def test_the_page_is_that_of_the_rows(tmp_path):
     found = rows.read(Path("benchmarks/results/gallery.jsonl"))
-    gallery_page.write_page(found, tmp_path)
+    gallery_page.write_page(found, tmp_path, rows.read(time_to_quality.RESULTS))
     assert (tmp_path / "gallery.md").read_text() == Path("docs/gallery.md").read_text()
     known = {
         system.name for system in read_systems([*gallery_page.TITLES, *gallery_page.ABLATIONS])

@@ -1,0 +1,59 @@
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks import time_to_quality
+from graphcl.gallery.comparison import read_systems
+from graphcl.trials import rows
+from tests.conftest import random_graph
+
+
+def row(system, seconds, score, seed=0, **other):
+    plain = {"graph": "mine", "device": "cpu", "method": system.partition(":")[0], "seed": seed}
+    return plain | {"system": system, "train_seconds": seconds, "score": score, **other}
+
+
+FOUND = [
+    row("graphcl:steps=10", 1.0, 0.5),
+    row("graphcl:steps=10", 3.0, 0.7, seed=1),
+    row("graphcl", 9.0, 0.9),
+    row("dgi:epochs=10", 4.0, 0.65),
+    row("dgi:epochs=30", 8.0, 0.6),
+    row("grace", 7.0, 0.95),
+    row("grace:epochs=5", 1.0, None, failed="no memory"),
+]
+
+
+def test_points_are_means_over_seeds_in_the_order_of_time():
+    points = time_to_quality.curves(FOUND)
+    assert points["CPU", "mine", "graphcl"] == [pytest.approx((2.0, 0.6)), (9.0, 0.9)]
+    assert points["CPU", "mine", "grace"] == [(7.0, 0.95)]
+
+
+def test_the_table_says_when_ours_has_passed_a_rival():
+    lines = time_to_quality.table(FOUND).splitlines()
+    assert lines[2] == "| mine | CPU | DGI | 65.0 | 4.0 s | 9.0 s |"
+    assert lines[3] == "| mine | CPU | GRACE | 95.0 | 7.0 s | never |"
+    assert len(time_to_quality.draw(FOUND).axes) == 1
+
+
+def test_every_length_is_a_system():
+    for method in time_to_quality.LENGTHS:
+        systems = read_systems(time_to_quality.lengths(method))
+        assert {system.method for system in systems} == {method}
+
+
+def test_rows_of_every_length_and_nothing_twice(tmp_path, monkeypatch):
+    graph = random_graph()
+    (tmp_path / "graphs").mkdir()
+    np.savez(tmp_path / "graphs/mine.npz", edge_index=graph.edge_index(), x=graph.x, y=graph.y)
+    monkeypatch.setenv("GRAPHCL_DATA", str(tmp_path))
+    out = tmp_path / "rows.jsonl"
+    arguments = ["--out", out, "--graphs", "mine", "--systems", "cca-ssg"]
+    monkeypatch.setattr(sys, "argv", ["time_to_quality", *map(str, arguments)])
+    time_to_quality.main()
+    found = [one["system"] for one in rows.read(out)]
+    assert found == time_to_quality.lengths("cca-ssg")
+    time_to_quality.main()
+    assert len(rows.read(out)) == len(found)
