@@ -101,9 +101,8 @@ def _columns(contents: Contents) -> str:
     if not contents.columns:
         return ""
     facts = []
-    for column in contents.columns[:MOST_COLUMNS]:
-        holes = f"{column.missing:,} missing" if column.missing else ""
-        facts.append((column.name, column.describe(), holes))
+    for name, became, missing in contents.columns[:MOST_COLUMNS]:
+        facts.append((name, became, f"{missing:,} missing" if missing else ""))
     left = len(contents.columns) - MOST_COLUMNS
     more = f"<p class='hint'>… and {left:,} more columns</p>" if left > 0 else ""
     title = f"What became of {len(contents.columns):,} columns"

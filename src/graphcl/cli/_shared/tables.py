@@ -26,6 +26,20 @@ _OPTIONS: dict[str, Any] = {
     "nodes": _option(
         str | None, "Nodes: .csv, .tsv, .parquet, .npy, .npz, FILE:TABLE or an SQL query."
     ),
+    "tags": _option(
+        str | None,
+        "A long table, with rows of id, name[, value]: each name is a feature. Or its columns "
+        "(page,keyword), if --nodes is one.",
+    ),
+    "tag_columns": _option(
+        _COLUMNS, "The columns of --tags: ID,NAME[,VALUE]. (default: guessed)", metavar="COLUMNS"
+    ),
+    "vectors": _option(
+        str | None, "An .npy with a vector for each row of --nodes, as of a language model."
+    ),
+    "vector_ids": _option(
+        str | None, "Ids of the vectors, if they are in another order: an .npy or a table."
+    ),
     "source_column": _option(_COLUMN, "Column of the edges' source nodes. (default: guessed)"),
     "target_column": _option(_COLUMN, "Column of the edges' target nodes. (default: guessed)"),
     "weight": _option(_COLUMN, "Column of positive edge weights. (default: unweighted)"),
@@ -132,5 +146,6 @@ def column_lines(fates: Sequence[Fate]) -> list[str]:
         + (f"; {fate.missing:,} missing" if fate.missing else "")
         for name, fate in rows[:_MOST_LINES]
     ]
-    heading = ["columns of the node table:"] if lines else []
+    of_nodes = any(not fate.column.startswith("--") for fate in fates)
+    heading = ["columns of the node table:" if of_nodes else "beside the edges:"] if lines else []
     return heading + lines + ([f"  … and {left:,} more; the run lists all"] if left > 0 else [])
