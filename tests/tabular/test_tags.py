@@ -222,6 +222,8 @@ def test_strict_guesses_nothing():
         ("x y z more", None, ("x", "y", None)),
         ("node name when count", None, ("node", "name", "count")),
         ("name tag", None, ("name", "tag", None)),
+        ("Name instrument hours", "name", ("Name", "instrument", "hours")),
+        ("keyword name", "name", ("name", "keyword", None)),
         ("id value name", None, ("id", "name", "value")),
     ],
 )

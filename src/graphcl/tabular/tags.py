@@ -58,13 +58,15 @@ def tag_columns(source: Source, given: tuple[str, ...], id_column: str | None) -
             f"{source.name}: --tags: has one column; a tag needs an id and a name; check that the "
             "delimiter is a comma, tab, semicolon or bar"
         )
-    ids = [one for one in (id_column, *columns.IDS) if one and one.lower() not in NAMES]
-    rest = list(source.columns)
-    name = columns.named(source, NAMES)
-    identity = columns.named(source, [one.strip().lower() for one in ids], excluding=name)
+    # The node table's own word for ids comes first; `name` is a name here rather than an id.
+    identity = columns.named(source, [id_column.strip().lower()]) if id_column else None
+    name = columns.named(source, NAMES, excluding=identity)
+    ids = [one for one in columns.IDS if one not in NAMES]
+    identity = identity or columns.named(source, ids, excluding=name)
     how = "guessed by name" if name and identity else "guessed: the first columns"
+    rest = list(source.columns)
     identity = identity or next(one for one in rest if one != name)
-    name = name if name and name != identity else next(one for one in rest if one != identity)
+    name = name or next(one for one in rest if one != identity)
     rest = [one for one in rest if one not in (identity, name)]
     value = next((one for one in rest if one.strip().lower() in VALUES), None)
     if value is None and len(rest) == 1 and _may_be_number(source, rest[0]):
