@@ -13,7 +13,7 @@ from tests.conftest import random_graph
 
 def test_the_commands_take_a_store(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("graphcl.estimator.model.LAYERWISE_NODES", 10)
+    monkeypatch.setattr("graphcl.estimator.inference.LAYERWISE_NODES", 10)
     graph = random_graph()
     names = [f"n{number}" for number in range(60)]
     Graph.from_edge_index(graph.edge_index(), graph.x, graph.y, node_ids=names).save(
