@@ -27,7 +27,7 @@ from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs.embeddings import check_embeddings_file, write_embeddings
-from graphcl.tabular.options import TableOptions
+from graphcl.tabular.options import TableOptions, counted
 
 Array = npt.NDArray[np.float32]
 
@@ -109,7 +109,7 @@ def embed(
     if ids:
         write_embeddings(out, z, np.array(ids, dtype=object))
         about = {"out": str(out), "graph": source, "nodes": len(z), "dim": z.shape[1]}
-        text = f"{out}: {len(z):,} embeddings of {z.shape[1]} numbers"
+        text = _text(out, z)
         print_result(about, text, as_json=as_json)
         return
     _write(out, z, loaded, source, chosen.start if chosen else 0, as_json=as_json)
@@ -138,8 +138,12 @@ def _embed_baseline(
 def _write(out: Path, z: Array, graph: AnyGraph, source: str, first: int, *, as_json: bool) -> None:
     write_embeddings(out, z, graph.node_ids, first=first)
     about = {"out": str(out), "graph": source, "first": first}
-    text = f"{out}: {z.shape[0]:,} embeddings of {z.shape[1]} numbers"
+    text = _text(out, z)
     print_result(about | {"nodes": z.shape[0], "dim": z.shape[1]}, text, as_json=as_json)
+
+
+def _text(out: Path, z: Array) -> str:
+    return f"{out}: {counted(len(z), 'embedding')} of {counted(z.shape[1], 'number')}"
 
 
 def _range(text: str, graph: AnyGraph) -> slice | None:

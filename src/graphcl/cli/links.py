@@ -38,6 +38,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.runs.answers import keep_answer, read_answers
 from graphcl.tabular.options import TableOptions
 
+_EVALUATION = "How far to trust them"  # a group of options
 SHOWN, KEPT = 20, 20  # links that are printed, and kept for the report
 NAMES = {
     "embeddings": "embeddings (cosine)",
@@ -59,11 +60,23 @@ def links(
     ] = None,
     k: Annotated[int, typer.Option("-k", help="Number of links, of each node or in all.")] = 20,
     evaluate: Annotated[
-        bool, typer.Option("--evaluate", help="Train again without a tenth of the edges, and rank.")
+        bool,
+        typer.Option(
+            "--evaluate",
+            help="Train again without a tenth of the edges, and rank.",
+            rich_help_panel=_EVALUATION,
+        ),
     ] = False,
-    share: Annotated[float, typer.Option(help="Of the edges that --evaluate removes.")] = 0.1,
+    share: Annotated[
+        float,
+        typer.Option(help="Of the edges that --evaluate removes.", rich_help_panel=_EVALUATION),
+    ] = 0.1,
     negatives: Annotated[
-        int, typer.Option(help="Pairs that are no edges, per edge that --evaluate removes.")
+        int,
+        typer.Option(
+            help="Pairs that are no edges, per edge that --evaluate removes.",
+            rich_help_panel=_EVALUATION,
+        ),
     ] = 100,
     out: AnswerOption = None,
     overwrite: OverwriteOption = False,

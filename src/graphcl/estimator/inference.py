@@ -1,5 +1,6 @@
 """Embeds a graph with what a training left; knows nothing of scikit-learn, which takes a second."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from graphcl.distributed import apart
 from graphcl.embedding import embed, embed_graph
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import GraphError, suggestion
@@ -54,15 +56,17 @@ def embed_fitted(
     # Layer by layer, an embedding does not depend on the size of the graph, bit for bit.
     by_layer = device.type == "cpu" or nodes is not None or graph.num_nodes > LAYERWISE_NODES
     if by_layer and isinstance(encoder, LayeredEncoder):
-        return embed_graph(
-            encoder,
-            graph,
-            device=device,
-            feature_scaling=scaling,
-            nodes=nodes,
-            scratch=scratch,
-            on_rows=RowProgress() if verbose else lambda *_: None,
-        )
+        # Processes of a group share the rows of a large graph; of a small one, each has them all.
+        with nullcontext() if graph.num_nodes > LAYERWISE_NODES else apart():
+            return embed_graph(
+                encoder,
+                graph,
+                device=device,
+                feature_scaling=scaling,
+                nodes=nodes,
+                scratch=scratch,
+                on_rows=RowProgress() if verbose else lambda *_: None,
+            )
     x, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
     z = embed(encoder, x, adjacency)
     return z if nodes is None else z[nodes]
