@@ -73,7 +73,7 @@ class Column:
         if self.kind == CATEGORY:
             return f"a category: {len(self.categories)} values, one feature each"
         if self.kind == DATE:
-            parts = "year, week" + (" and day" if self.clock else "")
+            parts = "year, week and day" if self.clock else "year and week"
             return f"a date: years since the first, and its place in the {parts}"
         if self.kind == DURATION:
             return "a duration, in days"
