@@ -51,7 +51,7 @@ def test_tables_are_read_and_nothing_is_written(tmp_path, monkeypatch, capsys):
     arguments = ["check", "e.csv", "--nodes", "n.csv", "--label", "topic"]
     assert run(arguments) == 0
     answer = capsys.readouterr()
-    assert answer.out == "e.csv: 2 nodes, 1 edges, 2 features, 2 classes\n"
+    assert answer.out == "e.csv: 2 nodes, 1 edge, 2 features, 2 classes\n"
     for line in ("  age    a number", "  town   a category: 1 values", "  topic  a label"):
         assert line in answer.err
     assert run([*arguments, "--json"]) == 0

@@ -13,6 +13,7 @@ from graphcl.tabular.preparation import Preparation
 MISSING = ("auto", "refuse", "zero", "mean")
 COLUMNS = ("label", "one_hot", "text", "date", "ignore")  # options that name several columns
 FEATURES = ("columns", "structural", "both")
+FILES = ("nodes", "tags", "vectors", "vector_ids")  # options that name files
 
 
 @dataclass(frozen=True)
