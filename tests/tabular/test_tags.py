@@ -3,6 +3,8 @@
 import json
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import scipy.sparse
 from hypothesis import given, settings
@@ -175,7 +177,9 @@ def test_what_is_wrong_is_said(monkeypatch):
     with pytest.raises(TableError, match="add up to more than"):
         read(tags="t.csv")
     write("t.csv", "page,keyword\n8,sea\n9,sea\n")
-    with pytest.raises(TableError, match="2 rows name 2 unknown nodes, first '8' in row 1"):
+    with pytest.raises(
+        TableError, match=r"2 rows name 2 unknown nodes, first '8' in row 1.*such as 'a'"
+    ):
         read(tags="t.csv")
     write("t.csv", "page,keyword\n,sea\n")
     with pytest.raises(GraphError, match="row 1: column 'page' is empty"):
@@ -210,6 +214,16 @@ def test_strict_guesses_nothing():
         read(tags="t.csv", strict=True)
     assert "row 2, column 'keyword' is missing" in str(error.value)
     assert "row 3, column 'count' is missing" in str(error.value)
+
+
+def test_a_row_without_a_value_is_left_out():
+    table = pyarrow.table({"page": ["a", "b"], "tag": ["x", "y"], "n": [None, 2.0]})
+    pyarrow.parquet.write_table(table, "t.parquet")
+    for file in ("t.parquet", "t.csv"):
+        write("t.csv", "page,tag,n\na,x,\nb,y,2\n")
+        graph, report = read(tags=file)
+        assert graph.x[:, 1:].tolist() == [[0], [2], [0], [0]]
+        assert "tags: 1 row has no value: left out" in report.notes
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,8 @@ class Tags:
 
     def describe(self) -> str:
         """Says in a few words what becomes of the names."""
-        return f"tags: {len(self.names):,} names, one feature each"
+        names = "1 name" if len(self.names) == 1 else f"{len(self.names):,} names"
+        return f"tags: {names}, one feature each"
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ class TagTable:
         largest = float(np.finfo(np.float32).max)
         for condition, what in (
             ("w IS NULL", "is not a number"),
-            (f"abs(w) > {largest}::DOUBLE", "does not fit in a float32 feature"),
+            (f"NOT isnan(w) AND abs(w) > {largest}::DOUBLE", "does not fit in a float32 feature"),
         ):
             row = self._first(condition)
             if row is not None:
@@ -205,10 +205,11 @@ class TagTable:
         unknown = counted(nodes, "unknown node")
         if rows < self.rows and not self._strict:
             return [f"tags: {name} {unknown}, first {str(value)!r} in row {first}: left out"]
+        (known,) = self._duck.row("SELECT min_by(key, number)::VARCHAR FROM nodes")
         problems.append(
             Problem(
                 f"{self.source.name}: --tags: {name} {unknown}, first {str(value)!r} in row "
-                f"{first}; column {self._found.id!r} must hold the ids of nodes"
+                f"{first}; column {self._found.id!r} must hold ids of nodes, such as {known!r}"
             )
         )
         return []
