@@ -95,8 +95,7 @@ class VectorFeatures:
         path: the file's name in messages.
         table: the vectors, ``[rows, width]``.
         places: the node of each row, −1 if there is none; None means that they are the same.
-        vectors: what is known of them; None looks at them first.
-        training: whether each node is one that the range is taken from; None means all are.
+        vectors: what becomes of them; their range is known after `look`.
         notes: what was found.
         problems: what is wrong.
     """
@@ -142,7 +141,12 @@ class VectorFeatures:
             yield rows, block
 
     def look(self, known: Vectors | None, training: npt.NDArray[np.bool_] | None) -> None:
-        """Finds the range of the values and what is wrong with them."""
+        """Finds the range of the values and what is wrong with them.
+
+        Args:
+            known: the vectors of a training; None keeps the range that is found.
+            training: whether each node is one that the range is taken from; None means all are.
+        """
         if known is not None and known.width != self.width:
             self.problems.append(
                 Problem(
@@ -224,8 +228,8 @@ def place_vectors(
     )
     if twice:
         value, first, last = twice[0]
-        rows_ = f"rows {first} and {last} have the same id {value!r}"
-        found.problems.append(Problem(f"{ids.source.name}: --vector-ids: {rows_}"))
+        same = f"rows {first} and {last} have the same id {value!r}"
+        found.problems.append(Problem(f"{ids.source.name}: --vector-ids: {same}"))
         return found
     query = (
         f"SELECT coalesce(number, -1) FROM (SELECT rowid AS place, CAST(id AS {kind}) AS key "
