@@ -179,6 +179,6 @@ def test_a_store_keeps_weights(heavy, tmp_path):
 def test_large_inference_agrees_with_small(heavy, monkeypatch):
     model = GraphCL(dim=8, epochs=1, device="cpu").fit(heavy)
     small = model.transform(heavy)
-    monkeypatch.setattr("graphcl.estimator.model.LAYERWISE_NODES", 10)
+    monkeypatch.setattr("graphcl.estimator.inference.LAYERWISE_NODES", 10)
     np.testing.assert_allclose(model.transform(heavy), small, atol=1e-5)
     assert random_graph().edge_weight is None

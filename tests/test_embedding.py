@@ -95,3 +95,43 @@ def test_scaled_features(graph):
 def test_other_encoders_are_named(graph):
     with pytest.raises(ParameterError, match="layers, like mean or residual; got PygEncoder"):
         embed_graph(encoder_for(graph, "gcn"), graph, device=CPU)
+
+
+def lattice(nodes, *, width=11, strangers=0, sparse=False, weighted=False):
+    """A ring with chords; strangers know node 0 alone, and do not change what others are."""
+    random = np.random.default_rng(0)
+    around = np.arange(nodes)
+    edges = np.stack(
+        [np.tile(around, 3), np.concatenate([(around + k) % nodes for k in (1, 7, 50)])]
+    )
+    new = np.arange(nodes, nodes + strangers)
+    edges = np.concatenate([edges, np.stack([new, 0 * new])], axis=1)
+    x = np.maximum(random.normal(size=(nodes, width)), 0)
+    x = np.concatenate([x, 100 * random.normal(size=(strangers, width))]).astype(np.float32)
+    weight = 1.0 + (edges.sum(0) % 5) if weighted else None
+    table = scipy.sparse.csr_array(x) if sparse else x
+    return Graph.from_edge_index(edges, table, edge_weight=weight)
+
+
+@pytest.mark.parametrize("dim", [32, 37])
+@pytest.mark.parametrize("kind", ["dense", "sparse", "weighted"])
+@pytest.mark.parametrize("name", ["mean", "residual"])
+def test_bits_do_not_depend_on_what_is_far_away(name, kind, dim):
+    how = {} if kind == "dense" else {kind: True}
+    encoder = build_encoder(name, 11, dim=dim, layers=2, generator=torch.Generator().manual_seed(0))
+    options = {"device": CPU, "feature_scaling": "row"}
+    whole = embed_graph(encoder, lattice(2113, **how), **options)
+    plain = embed(encoder, *graph_tensors(lattice(2113, **how), **options))
+    np.testing.assert_allclose(whole, plain, rtol=1e-5, atol=1e-6)
+    far = slice(101, 2012)
+    for strangers in (1, 2, 40):
+        grown = embed_graph(encoder, lattice(2113, strangers=strangers, **how), **options)
+        assert np.array_equal(grown[far], whole[far])
+        assert not np.array_equal(grown[1], whole[1])
+    for nodes in (slice(7, 8), slice(2000, 2113), np.array([5, 2112, 5]), slice(0, 1500)):
+        some = embed_graph(encoder, lattice(2113, **how), nodes=nodes, **options)
+        assert np.array_equal(some, whole[nodes])
+    for block_rows in (100, 777):
+        assert np.array_equal(
+            embed_graph(encoder, lattice(2113, **how), block_rows=block_rows, **options), whole
+        )

@@ -3,12 +3,16 @@
 A small graph is encoded at once. A large graph is encoded layer by layer: layer l is computed on
 all nodes where it is needed, in blocks of rows, before layer l + 1 begins. A block only needs the
 rows of its nodes' neighbours in the layer below. So two layers are held at a time, and the result
-is the same as that of the whole encoder.
+is the same as that of the whole encoder. Of some nodes, only their neighbourhood is looked at.
+
+On a CPU an embedding has the same bits whatever other nodes the graph has, as long as they are more
+than L hops away: see `_stable` and `_finish`.
 """
 
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,14 +22,16 @@ import numpy.typing as npt
 import scipy.sparse
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import elu
 
 from graphcl.devices import available_memory_bytes
 from graphcl.distributed import current_share, fill_rows
-from graphcl.encoders import LayeredEncoder, SideBySide, stated_layers
+from graphcl.encoders import Layer, LayeredEncoder, SideBySide, stated_layers
 from graphcl.errors import require
 from graphcl.files.atomic import reserve, whole_file
 from graphcl.files.npy import advise_random_reads
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.neighbourhood import neighbourhood
 from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.tensors import feature_tensor, stored_features
 from graphcl.kernels.adjacency import Adjacency, csr_matmul, self_weights
@@ -33,6 +39,8 @@ from graphcl.kernels.buffers import block_height, borrow, retry_smaller
 from graphcl.kernels.features import Features, SparseFeatures
 from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoods
 
+UNIT = 64  # rows of a product on a CPU are a multiple of it
+GRAIN = 32768  # elements that PyTorch gives to a thread at least (at::internal::GRAIN_SIZE)
 BLOCK_ROWS = 4096  # a block takes 2 MB at dim 128, little beside two layers of 10^6 rows
 IN_MEMORY = 0.5  # fraction of the free memory; larger layers are kept in scratch files
 Table = Features | StoredFeatures
@@ -92,11 +100,10 @@ def embed_graph(
     and these would take more than half of the free memory, they and the result are kept in unnamed
     temporary files there.
 
-    With `nodes`, layer l is only computed on the nodes that are at most L − l hops away. This saves
-    much with one or two layers and little with three: if each node has 20 neighbours, 10^6 of 10^7
-    nodes reach nine tenths of the graph in one hop and all of it in two, so all layers but the last
-    cost as much as for every node. One large range is cheaper than many small ones, because each
-    range computes its own neighbourhood again.
+    With `nodes`, layer l is only computed on the nodes that are at most L − l hops away. A few take
+    milliseconds. Of many, this saves much with one or two layers and little with three: if each
+    node has 20 neighbours, 10^6 of 10^7 nodes reach nine tenths of the graph in one hop. One large
+    range is cheaper than many small ones, each of which computes its neighbourhood again.
 
     In a group of processes, each process computes its share of every layer's rows and sends them to
     the others, N · dim numbers per layer. Rank 0 writes `out`.
@@ -115,9 +122,14 @@ def embed_graph(
     """
     encoder.eval()
     graph.check()
-    csr = Csr(borrow(graph.indptr).to(device), borrow(graph.indices).to(device))
     # If every weight is 1, the result must have the bits of an unweighted graph: same loop.
-    if graph.edge_weight is not None and not bool((graph.edge_weight == 1).all()):
+    if graph.edge_weight is not None and bool((graph.edge_weight == 1).all()):
+        graph = replace(graph, edge_weight=None)
+    layers = stated_layers(encoder, "embed_graph")
+    if nodes is not None and out is None:
+        graph, nodes = neighbourhood(graph, nodes, len(layers))
+    csr = Csr(borrow(graph.indptr).to(device), borrow(graph.indices).to(device))
+    if graph.edge_weight is not None:
         weight = borrow(graph.edge_weight).to(device)
         csr = Csr(csr.indptr, csr.indices, weight, self_weights(csr.indptr, weight))
     x: Table
@@ -135,7 +147,7 @@ def embed_graph(
         start, stop, step = (nodes or slice(None)).indices(graph.num_nodes)
         require(step == 1 and start < stop, "embed_graph", "nodes", "a range of nodes", nodes)
         wanted = torch.arange(start, stop, device=device) if nodes else None
-    widths = [layer.outputs for layer in stated_layers(encoder, "embed_graph")]
+    widths = [layer.outputs for layer in layers]
     assert isinstance(encoder, LayeredEncoder)
     width = encoder.width
     if device.type == "cpu" and scratch is not None:
@@ -205,10 +217,10 @@ def _layer_by_layer(
             nodes = _nodes(needed[number], rows, csr)
             block = _mean(source, csr, nodes, below_place)
             if source is below:
-                block = block @ weight
+                block = _stable(block, weight)
             if layer.own is not None:
                 block += _rows(below, nodes, below_place, layer.own)
-            h[rows] = layer.finish(block, inplace=True)
+            h[rows] = _finish(layer, block)
             done += rows.stop - rows.start
             on_rows(done, to_do)
         fill_rows(h, share)
@@ -344,7 +356,37 @@ def _rows(x: Table, nodes: Tensor, place: Tensor | None, weight: Tensor) -> Tens
     if isinstance(x, SparseFeatures):
         return _sparse_rows(x, nodes, weight)
     own = nodes if place is None else place[nodes].long()
-    return (x.rows(own) if isinstance(x, StoredFeatures) else x[own]) @ weight
+    return _stable(x.rows(own) if isinstance(x, StoredFeatures) else x[own], weight)
+
+
+def _stable(rows: Tensor, weight: Tensor) -> Tensor:
+    """Returns rows @ weight; on a CPU the bits of a row do not depend on the number of rows.
+
+    BLAS has other loops for a single row and for the last rows of a table.
+    """
+    missing = 0 if rows.is_cuda else -len(rows) % UNIT
+    if not missing:
+        return rows @ weight
+    padded = torch.cat([rows, rows.new_zeros(missing, rows.shape[1])])
+    return (padded @ weight)[: len(rows)]
+
+
+def _finish(layer: Layer, block: Tensor) -> Tensor:
+    """Returns `layer.finish` of a block; on a CPU ELU has the same bits wherever a row stands.
+
+    PyTorch computes exponentials eight at a time, and what is left over at the end of a thread's
+    share one by one, with other bits. So the shares are made whole.
+    """
+    shares, threads = -(-block.numel() // GRAIN), torch.get_num_threads()
+    if shares > threads:
+        shares = -(-shares // threads) * threads
+    whole = shares * GRAIN
+    if block.is_cuda or layer.activation is not elu or whole == block.numel():
+        return layer.finish(block, inplace=True)
+    before = replace(layer, activation=None).finish(block)
+    flat = block.new_zeros(whole)
+    flat[: block.numel()] = before.reshape(-1)
+    return elu(flat, inplace=True)[: block.numel()].view(block.shape)
 
 
 def _sparse_rows(x: SparseFeatures, nodes: Tensor, weight: Tensor) -> Tensor:

@@ -187,3 +187,35 @@ def test_help_has_examples(capsys):
     said = capsys.readouterr().out
     for text in ("--edges", "--one-hot", "--add-missing-nodes", "--json", "graphcl build --edges"):
         assert text in said
+
+
+def test_a_matrix_with_several_labels_goes_through_every_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    y = (random.random((90, 3)) < 0.4).astype(np.int64)
+    x = np.concatenate([y + random.normal(size=(90, 3)) / 3, random.normal(size=(90, 3))], axis=1)
+    part = random.permutation(90) % 3
+    masks = {f"{name}_mask": part == n for n, name in enumerate(("train", "val", "test"))}
+    np.savez("nodes.npz", x=x, y=y, node_ids=[f"n{n}" for n in range(90)], **masks)
+    pairs = "".join(f"n{a},n{b}\n" for a, b in random.integers(0, 90, (200, 2)))
+    Path("edges.csv").write_text("source,target\n" + pairs)
+    tables = ["edges.csv", "--nodes", "nodes.npz"]
+    assert run(["check", *tables]) == 0
+    assert run(["build", "--edges", *tables, "--out", "store"]) == 0
+    assert np.array_equal(Graph.open("store").y, y)
+    assert run(["train", *tables, *QUICK[:2], "--set", "dim=8", "--out", "run"]) == 0
+    for command in (
+        ["evaluate", "run", "--runs", "1", "--probe-steps", "20"],
+        ["predict", "run", "--all", "--out", "labels.csv"],
+        ["cluster", "run", "--count", "3"],
+        ["links", "run", "-k", "3"],
+        ["neighbors", "run", "n5", "-k", "2"],
+        ["report", "run", "--out", "r.html", "--map", "pca"],
+        ["embed", "run", "--id", "n7", "--out", "z.csv"],
+        ["tune", *tables, "--trials", "2", "--set", "epochs=1", "--set", "dim=8"],
+    ):
+        capsys.readouterr()
+        assert run(command) == 0, capsys.readouterr().err
+    table = pandas.read_csv("labels.csv")
+    assert table["id"].tolist() == [f"n{n}" for n in range(90)]
+    assert {"p:0", "p:1", "p:2"} <= set(table.columns)

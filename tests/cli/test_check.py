@@ -13,7 +13,7 @@ from tests.conftest import random_graph
 
 def test_the_commands_take_a_store(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("graphcl.estimator.model.LAYERWISE_NODES", 10)
+    monkeypatch.setattr("graphcl.estimator.inference.LAYERWISE_NODES", 10)
     graph = random_graph()
     names = [f"n{number}" for number in range(60)]
     Graph.from_edge_index(graph.edge_index(), graph.x, graph.y, node_ids=names).save(
@@ -51,7 +51,7 @@ def test_tables_are_read_and_nothing_is_written(tmp_path, monkeypatch, capsys):
     arguments = ["check", "e.csv", "--nodes", "n.csv", "--label", "topic"]
     assert run(arguments) == 0
     answer = capsys.readouterr()
-    assert answer.out == "e.csv: 2 nodes, 1 edges, 2 features, 2 classes\n"
+    assert answer.out == "e.csv: 2 nodes, 1 edge, 2 features, 2 classes\n"
     for line in ("  age    a number", "  town   a category: 1 values", "  topic  a label"):
         assert line in answer.err
     assert run([*arguments, "--json"]) == 0

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from graphcl.cli._shared.lazy import COMMANDS
 from graphcl.cli.main import run
 from graphcl.datasets import CATALOGUE
 from tests.cli.conftest import QUICK, call, fails
@@ -103,6 +104,21 @@ def test_help_and_version(capsys):
     for command in ("build", "datasets", "train", "embed", "evaluate"):
         assert run([command, "--help"]) == 0
         assert "--json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_group_of_options_fits_on_a_screen(command, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "100")
+    for asked in ("--help", "--help-tables"):
+        code = run([command, asked])
+        shown = capsys.readouterr().out.splitlines()
+        if asked == "--help":
+            assert code == 0
+        starts = [place for place, line in enumerate(shown) if line.startswith("╭")]
+        ends = [place for place, line in enumerate(shown) if line.startswith("╰")]
+        assert asked == "--help-tables" or starts
+        for start, end in zip(starts, ends, strict=True):
+            assert end - start < 24, shown[start]
 
 
 def test_a_command_starts_quickly(folder):

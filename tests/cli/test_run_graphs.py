@@ -214,3 +214,31 @@ def test_a_training_on_tables_is_resumed(tables, capsys):
     assert run(command) == 0
     assert "run: already complete" in capsys.readouterr().err
     assert runs.read_config(Path("run")).is_sealed
+
+
+def test_a_run_finds_its_graph_from_another_folder(tmp_path, monkeypatch, capsys):
+    home = tmp_path / "home"
+    (home / "data").mkdir(parents=True)
+    monkeypatch.chdir(home)
+    pairs = "".join(f"{n},{(n + 1) % 30}\n" for n in range(30))
+    (home / "data/e.csv").write_text("source,target\n" + pairs)
+    (home / "data/n.csv").write_text("id,x,y\n" + "".join(f"{n},{n},{n % 2}\n" for n in range(30)))
+    (home / "data/t.csv").write_text("id,tag\n" + "".join(f"{n},t{n % 3}\n" for n in range(30)))
+    tables = ["data/e.csv", "--nodes", "data/n.csv", "--tags", "data/t.csv", "--label", "y"]
+    assert run(["train", *tables, *QUICK, "--out", "runs/e"]) == 0
+    assert run(["build", "--edges", *tables, "--out", "data/store"]) == 0
+    assert run(["train", "data/store", *QUICK, "--out", "runs/store"]) == 0
+    assert run(["embed", "runs/e", "--out", "here.npy"]) == 0
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    for name in ("e", "store"):
+        assert run(["embed", f"../home/runs/{name}", "--out", f"{name}.npy"]) == 0
+    assert np.array_equal(np.load("e.npy"), np.load("../home/here.npy"))
+    assert run(["evaluate", str(home / "runs/e"), "--runs", "1"]) == 0
+    (home / "data/e.csv").write_text("source,target\n0,1\n")  # another graph now
+    capsys.readouterr()
+    assert run(["embed", "../home/runs/e", "--out", "e.npy", "--overwrite"]) == 2
+    assert "is not the graph that the run was trained on" in capsys.readouterr().err
+    (home / "data/e.csv").unlink()
+    assert run(["embed", "../home/runs/e", "--out", "e.npy", "--overwrite"]) == 2
+    assert "data/e.csv: no such file" in capsys.readouterr().err

@@ -58,9 +58,11 @@ def test_tune_takes_tables(here, capsys):
         "source,target\n" + "".join(f"{n},{(n + 1) % 60}\n" for n in range(60))
     )
     (here / "n.csv").write_text("id,f\n" + "".join(f"{n},{n % 5}\n" for n in range(60)))
-    command = ["tune", "e.csv", "--nodes", "n.csv", "--trials", "1", "--set", "epochs=1"]
+    (here / "t.csv").write_text("id,tag\n" + "".join(f"{n},t{n % 2}\n" for n in range(60)))
+    command = ["tune", "e.csv", "--nodes", "n.csv", "--tags", "t.csv", "--trials", "1"]
+    command += ["--set", "epochs=1"]
     assert run([*command, "--set", "dim=4"]) == 0
-    assert "nodes: 1 features: f" in capsys.readouterr().err
+    assert "nodes: 3 features: f, tag=t0, tag=t1" in capsys.readouterr().err
 
 
 def test_a_missing_extra_is_named(here, graph, capsys, monkeypatch):

@@ -92,7 +92,7 @@ def test_an_encoder_that_states_its_layers_trains_on_trees_and_embeds_in_blocks(
         model = small(recipe, encoder=encoder, layers=3, **sampled).fit(graph)
         assert model.mode_.name == "sampled"
         whole = model.transform(graph)
-        monkeypatch.setattr("graphcl.estimator.model.LAYERWISE_NODES", 1)
+        monkeypatch.setattr("graphcl.estimator.inference.LAYERWISE_NODES", 1)
         np.testing.assert_allclose(model.transform(graph), whole, rtol=1e-4, atol=1e-5)
         monkeypatch.undo()
 

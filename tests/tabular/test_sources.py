@@ -6,6 +6,9 @@ from pathlib import Path
 
 import duckdb
 import networkx
+import numpy as np
+import pandas
+import polars
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -168,3 +171,64 @@ def test_a_folder_and_a_pattern_of_parquet_files_are_one_table():
     assert read_tables("e.csv", "parts/*.parquet").node_ids.tolist() == [2, 3, 0, 1]
     with pytest.raises(GraphError, match="no such file"):
         read_tables("e.csv", "parts/z*.parquet")
+
+
+def _frames():
+    edges = {"source": ["a", "b", "c"], "target": ["b", "c", "d"]}
+    nodes = {"id": ["a", "b", "c", "d"], "age": [1, 2, None, 4], "town": ["x", "y", "x", "y"]}
+    return edges, nodes
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "arrow", "duckdb", "dictionary", "index"])
+def test_tables_in_memory_are_read_as_files_are(kind):
+    edges, nodes = _frames()
+    pandas.DataFrame(edges).to_csv("e.csv", index=False)
+    pandas.DataFrame(nodes).to_csv("n.csv", index=False)
+    make = {
+        "pandas": lambda one: pandas.DataFrame(one).astype({list(one)[-1]: "category"}),
+        "polars": polars.DataFrame,
+        "arrow": pyarrow.table,
+        "duckdb": lambda one: duckdb.from_arrow(pyarrow.table(one)),
+        "dictionary": dict,
+        "index": lambda one: pandas.DataFrame(one).set_index(next(iter(one))),
+    }[kind]
+    options = {"missing": "mean"}
+    expected = read_tables("e.csv", "n.csv", **options)
+    graph = read_tables(make(edges), make(nodes), **options)
+    assert np.array_equal(graph.x, expected.x)
+    assert graph.node_ids.tolist() == expected.node_ids.tolist() == list("abcd")
+    assert np.array_equal(graph.indices, expected.indices)
+    tagged = read_tables(make(edges), tags=make({"id": ["a", "d"], "tag": ["k", "l"]}))
+    assert tagged.x.tolist() == [[1, 0], [0, 0], [0, 0], [0, 1]]
+
+
+@pytest.mark.parametrize("make", [np.asarray, scipy.sparse.csr_array, scipy.sparse.coo_matrix])
+def test_a_matrix_in_memory_has_ids(make):
+    edges, _ = _frames()
+    x = np.arange(8).reshape(4, 2) % 3
+    graph = read_tables(pyarrow.table(edges), make(x), node_ids=list("dcba"))
+    assert graph.node_ids.tolist() == list("dcba")
+    assert scipy.sparse.issparse(graph.x) == (make is not np.asarray)
+    found = graph.x.toarray() if scipy.sparse.issparse(graph.x) else graph.x
+    assert np.array_equal(found, x)
+    assert graph.indices[graph.indptr[3] : graph.indptr[4]].tolist() == [2]  # a knows b
+    vectors = np.eye(4)
+    both = read_tables(pyarrow.table(edges), make(x), node_ids=list("dcba"), vectors=vectors)
+    found = both.x.toarray() if scipy.sparse.issparse(both.x) else both.x
+    assert np.array_equal(found, np.concatenate([x, vectors], axis=1))
+    assert scipy.sparse.issparse(both.x) == scipy.sparse.issparse(graph.x)
+    with pytest.raises(GraphError, match="node_ids: expected 4 integers or strings"):
+        read_tables(pyarrow.table(edges), make(x), node_ids=["a"])
+
+
+def test_what_is_no_table_is_refused():
+    edges, nodes = _frames()
+    with pytest.raises(GraphError, match="edges: a ndarray is not a table of columns"):
+        read_tables(np.zeros((2, 3)), pyarrow.table(nodes))
+    with pytest.raises(GraphError, match="nodes: a int is not a table"):
+        read_tables(pyarrow.table(edges), 3)
+    twice = pyarrow.Table.from_arrays([pyarrow.array([1])] * 2, names=["a", "a"])
+    with pytest.raises(GraphError, match="two columns have the same name"):
+        read_tables(twice, features="structural")
+    with pytest.raises(GraphError, match="a table has a column of ids"):
+        read_tables(pyarrow.table(edges), pyarrow.table(nodes), node_ids=[1, 2, 3, 4])

@@ -97,7 +97,7 @@ def test_inductive_training_sees_training_nodes_alone(recipe, mode):
 def test_large_graphs_are_embedded_layer_by_layer(graph, recipe, monkeypatch):
     model = GraphCL(recipe, device="cpu").fit(graph)
     whole = model.transform(graph)
-    monkeypatch.setattr("graphcl.estimator.model.LAYERWISE_NODES", 1)
+    monkeypatch.setattr("graphcl.estimator.inference.LAYERWISE_NODES", 1)
     np.testing.assert_allclose(model.transform(graph), whole, rtol=1e-4, atol=1e-6)
 
 

@@ -92,7 +92,8 @@ def cluster(
     if not np.isfinite(z).all():
         raise GraphError("cluster: an embedding is not finite")
     if len(z) <= (count or 2):
-        raise GraphError(f"cluster: {len(z)} nodes are too few for {count or 2} groups")
+        nodes = "1 node is" if len(z) == 1 else f"{len(z):,} nodes are"
+        raise GraphError(f"cluster: {nodes} too few for {count or 2} groups")
     unit = unit_rows(z)
     if by_hdbscan:
         assigned, score, tried = _hdbscan(unit, least or max(5, len(z) // 100), seed)

@@ -13,7 +13,7 @@ from graphcl.errors import StoreError
 from graphcl.graphs.graph import Graph
 from graphcl.store.reader import is_store, verify_store
 from graphcl.tabular.build import check_tables
-from graphcl.tabular.options import TableOptions
+from graphcl.tabular.options import TableOptions, counted
 
 
 @takes_tables
@@ -45,7 +45,10 @@ def check(
     if names_tables(graph, tables) and not is_store(Path(graph)):
         counts, report = check_tables(graph, tables)
         print_notes(report)
-        shown = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+        words = {name: name.removesuffix("es" if name == "classes" else "s") for name in counts}
+        shown = ", ".join(
+            counted(count, words[name], name) for name, count in counts.items() if count
+        )
         about = {"graph": graph, **counts, "found": report.to_json()}
         print_result(about, f"{graph}: {shown}", as_json=as_json)
         return

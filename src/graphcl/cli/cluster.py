@@ -19,7 +19,7 @@ from graphcl.cli._shared.answers import (
 from graphcl.cli._shared.options import JsonOption, RunGraphOption
 from graphcl.cli._shared.tables import takes_tables
 from graphcl.runs.nodes import RunNodes
-from graphcl.tabular.options import TableOptions
+from graphcl.tabular.options import TableOptions, counted
 
 KEPT = 24  # groups that are kept for the report
 
@@ -91,8 +91,8 @@ def _text(found: Groups, chosen: bool) -> str:
     how = f"; the number with the highest silhouette of {len(found.tried)} tried" if chosen else ""
     score = "" if found.silhouette is None else f", silhouette {found.silhouette:.3f}"
     outside = int((found.assigned < 0).sum())
-    left = f"; {outside:,} nodes in none" if outside else ""
-    return f"{len(found)} groups by {found.method}{score}{how}{left}"
+    left = f"; {counted(outside, 'node')} in none" if outside else ""
+    return f"{counted(len(found), 'group')} by {found.method}{score}{how}{left}"
 
 
 def _lines(found: Groups, nodes: RunNodes) -> list[str]:
@@ -100,5 +100,7 @@ def _lines(found: Groups, nodes: RunNodes) -> list[str]:
     for number, (size, some) in enumerate(zip(found.sizes, found.typical, strict=True), 1):
         names = ", ".join(map(str, nodes.ids[some].tolist()))
         share = 100 * size / np.size(found.assigned)
-        lines.append(f"group {number}\t{size:,} nodes ({share:.0f} %)\tnearest its centre: {names}")
+        lines.append(
+            f"group {number}\t{counted(size, 'node')} ({share:.0f} %)\tnearest its centre: {names}"
+        )
     return lines

@@ -1,7 +1,7 @@
 """`graphcl embed`: writes the embeddings of a graph, seen or unseen in training, to a file."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,13 @@ from graphcl.cli._shared.tables import takes_tables
 from graphcl.devices import resolve_device
 from graphcl.distributed import group, local_device
 from graphcl.errors import ParameterError, RunError, require
-from graphcl.estimator import GraphCL
+from graphcl.estimator.fitted import Fitted
+from graphcl.estimator.inference import chosen_nodes, embed_fitted
+from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs.embeddings import check_embeddings_file, write_embeddings
-from graphcl.tabular.options import TableOptions
-from graphcl.training_run import embed_rows
+from graphcl.tabular.options import TableOptions, counted
 
 Array = npt.NDArray[np.float32]
 
@@ -82,7 +83,7 @@ def embed(
         return
     launch(processes)
     where = local_device(resolve_device(device))
-    model = GraphCL.load(run, device=str(where))
+    fitted = Fitted.read(run)
     if graph is None:
         require(not tables.given(), "embed", "GRAPH", "named when table options are given", graph)
         again = ("embed", str(run), "--out", str(out))
@@ -96,15 +97,19 @@ def embed(
         one = isinstance(loaded, Graph)
         require(one, "embed", "--id", "a node of one graph", ids)
     with group(where) as share:
-        model.verbose = share.first
-        nodes = np.array(ids) if ids else chosen
-        z = embed_rows(model, loaded, nodes=nodes, scratch=out.absolute().parent)
+        several = isinstance(loaded, GraphCollection)
+        graphs = loaded.graphs if isinstance(loaded, GraphCollection) else (loaded,)
+        nodes = None if several else chosen_nodes(graphs[0], np.array(ids) if ids else chosen)
+        scratch = None if several else out.absolute().parent
+        options: dict[str, Any] = {"device": where, "scratch": scratch, "verbose": share.first}
+        parts = [embed_fitted(fitted, one, nodes, **options) for one in graphs]
+        z = np.concatenate(parts) if several else parts[0]
     if not share.first:
         return
     if ids:
         write_embeddings(out, z, np.array(ids, dtype=object))
         about = {"out": str(out), "graph": source, "nodes": len(z), "dim": z.shape[1]}
-        text = f"{out}: {len(z):,} embeddings of {z.shape[1]} numbers"
+        text = _text(out, z)
         print_result(about, text, as_json=as_json)
         return
     _write(out, z, loaded, source, chosen.start if chosen else 0, as_json=as_json)
@@ -133,8 +138,12 @@ def _embed_baseline(
 def _write(out: Path, z: Array, graph: AnyGraph, source: str, first: int, *, as_json: bool) -> None:
     write_embeddings(out, z, graph.node_ids, first=first)
     about = {"out": str(out), "graph": source, "first": first}
-    text = f"{out}: {z.shape[0]:,} embeddings of {z.shape[1]} numbers"
+    text = _text(out, z)
     print_result(about | {"nodes": z.shape[0], "dim": z.shape[1]}, text, as_json=as_json)
+
+
+def _text(out: Path, z: Array) -> str:
+    return f"{out}: {counted(len(z), 'embedding')} of {counted(z.shape[1], 'number')}"
 
 
 def _range(text: str, graph: AnyGraph) -> slice | None:

@@ -36,8 +36,9 @@ from graphcl.evaluation.nearest import EXACT_ROWS
 from graphcl.files.records import read_pairs
 from graphcl.graphs.graph import Graph
 from graphcl.runs.answers import keep_answer, read_answers
-from graphcl.tabular.options import TableOptions
+from graphcl.tabular.options import TableOptions, counted
 
+_EVALUATION = "How far to trust them"  # a group of options
 SHOWN, KEPT = 20, 20  # links that are printed, and kept for the report
 NAMES = {
     "embeddings": "embeddings (cosine)",
@@ -59,11 +60,23 @@ def links(
     ] = None,
     k: Annotated[int, typer.Option("-k", help="Number of links, of each node or in all.")] = 20,
     evaluate: Annotated[
-        bool, typer.Option("--evaluate", help="Train again without a tenth of the edges, and rank.")
+        bool,
+        typer.Option(
+            "--evaluate",
+            help="Train again without a tenth of the edges, and rank.",
+            rich_help_panel=_EVALUATION,
+        ),
     ] = False,
-    share: Annotated[float, typer.Option(help="Of the edges that --evaluate removes.")] = 0.1,
+    share: Annotated[
+        float,
+        typer.Option(help="Of the edges that --evaluate removes.", rich_help_panel=_EVALUATION),
+    ] = 0.1,
     negatives: Annotated[
-        int, typer.Option(help="Pairs that are no edges, per edge that --evaluate removes.")
+        int,
+        typer.Option(
+            help="Pairs that are no edges, per edge that --evaluate removes.",
+            rich_help_panel=_EVALUATION,
+        ),
     ] = 100,
     out: AnswerOption = None,
     overwrite: OverwriteOption = False,
@@ -108,14 +121,17 @@ def links(
             found = score_pairs(z, nodes.ids, wanted)
         except GraphError as error:
             raise RunError(f"{pairs}: {error}") from None
-        what = f"{len(found):,} pairs scored"
+        what = f"{counted(len(found), 'pair')} scored"
     else:
         rows = rows_of(node, nodes.ids, str(run), RunError) if node else None
         loaded = _one_graph(run, graph, tables)
         index = _index(run, z) if len(z) > EXACT_ROWS else None
         found = missing_links(z, nodes.ids, loaded, rows=rows, k=k, index=index)
         of = f"of {len(node)} node{'s' if len(node) > 1 else ''}" if node else "of the graph"
-        what = f"the {len(found):,} most likely missing links {of}"
+        several = f"the {len(found):,} most likely missing links"
+        what = f"{several if len(found) != 1 else 'the most likely missing link'} {of}"
+        if not len(found):
+            what = f"no pair of nodes lacks a link {of}" if not node else f"no link is missing {of}"
     summary: dict[str, Any] = {
         "links": len(found),
         "of": node or None,
@@ -164,7 +180,7 @@ def _one_graph(run: Path, given: str | None, tables: TableOptions) -> Graph:
 def _index(run: Path, z: Any) -> Any:
     index, built = stored_index(run, z)
     if built:
-        print(f"links: built an index of {len(z):,} nodes ({built})", file=sys.stderr)
+        print(f"links: built an index of {counted(len(z), 'node')} ({built})", file=sys.stderr)
     return index
 
 

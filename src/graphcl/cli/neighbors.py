@@ -24,7 +24,7 @@ from graphcl.cli._shared.tables import takes_tables
 from graphcl.errors import RunError, require
 from graphcl.files.records import write_records
 from graphcl.runs.nodes import RunNodes
-from graphcl.tabular.options import TableOptions
+from graphcl.tabular.options import TableOptions, counted
 
 
 @takes_tables
@@ -62,7 +62,7 @@ def neighbors(
     rows = rows_of(node, nodes.ids, str(run), RunError)
     index, built = stored_index(run, z)
     if built:
-        print(f"neighbors: built an index of {len(z):,} nodes ({built})", file=sys.stderr)
+        print(f"neighbors: built an index of {counted(len(z), 'node')} ({built})", file=sys.stderr)
     found = find_neighbours(z, nodes.ids, rows, k, index)
     listed = [_listed(found, nodes, place) for place in range(len(found))]
     about: dict[str, Any] = {"run": str(run), "k": k}

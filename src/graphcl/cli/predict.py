@@ -27,7 +27,7 @@ from graphcl.errors import GraphError, RunError, require
 from graphcl.evaluation.calibration import PredictionError
 from graphcl.files.records import read_pairs, records
 from graphcl.runs.nodes import RunNodes
-from graphcl.tabular.options import TableOptions
+from graphcl.tabular.options import TableOptions, counted
 
 LEARN = ("all", "train")
 SHOWN = 10
@@ -140,9 +140,11 @@ def summary(found: Predictions, tested: PredictionError | None) -> dict[str, Any
 
 
 def _text(found: Predictions, tested: PredictionError | None) -> str:
-    learned = f"{found.known.shape[1]} classes" if not found.several else "several labels per node"
-    lines = [f"{len(found):,} nodes predicted; {learned}"]
-    for error, what in ((found.error, "labelled nodes, each held out"), (tested, "test nodes")):
+    classes = counted(found.known.shape[1], "class", "classes")
+    learned = classes if not found.several else "several labels per node"
+    lines = [f"{counted(len(found), 'node')} predicted; {learned}"]
+    held_out = ("labelled node, held out", "labelled nodes, each held out")
+    for error, what in ((found.error, held_out), (tested, ("test node", "test nodes"))):
         if error is not None:
             lines.append(error_line(asdict(error), what))
     if found.error is None:
@@ -155,8 +157,8 @@ def _most(counts: dict[Any, int]) -> list[tuple[Any, int]]:
     return sorted(counts.items(), key=lambda pair: -pair[1])[:12]
 
 
-def error_line(error: dict[str, Any], what: str) -> str:
-    """Returns one line on an error."""
+def error_line(error: dict[str, Any], what: tuple[str, str]) -> str:
+    """Returns one line on an error; `what` are the nodes: one of them, and several."""
     score = (
         f"accuracy {100 * error['accuracy']:.1f} ± {100 * error['standard_error']:.1f} % "
         f"(majority {100 * error['majority']:.1f} %)"
@@ -166,7 +168,7 @@ def error_line(error: dict[str, Any], what: str) -> str:
     word = "measured" if error["how"] == "held-out nodes" else "expected"
     return (
         f"{word}: {score}  macro-F1 {error['macro_f1']:.3f}  calibration error "
-        f"{error['calibration_error']:.3f}  ({error['nodes']:,} {what})"
+        f"{error['calibration_error']:.3f}  ({counted(error['nodes'], *what)})"
     )
 
 

@@ -14,7 +14,7 @@ from graphcl.files.atomic import check_new_file, write_whole
 from graphcl.reporting.contents import gather
 from graphcl.reporting.page import render
 from graphcl.runs import files as runs
-from graphcl.tabular.options import TableOptions
+from graphcl.tabular.options import TableOptions, counted
 
 
 @takes_tables
@@ -62,7 +62,7 @@ def report(
     write_whole(target, page)
     shown = len(contents.points.rows)
     about = {"out": str(target), "bytes": len(page), "nodes_on_map": shown, "map": layout}
-    text = f"{target}: {shown:,} nodes on the map, {len(page) / 1e6:.1f} MB"
+    text = f"{target}: {counted(shown, 'node')} on the map, {len(page) / 1e6:.1f} MB"
     print_result(about, text, as_json=as_json)
 
 

@@ -37,10 +37,12 @@ from graphcl.recipes.recipe import recipe_for
 from graphcl.runs.files import CURVES, Origin
 from graphcl.runs.results import TrainingResult
 from graphcl.tabular.build import load_tables
-from graphcl.tabular.options import TableOptions
+from graphcl.tabular.options import TableOptions, counted
 from graphcl.training import EpochMetrics
 from graphcl.training.checkpoints import Pace
 from graphcl.training_run import train_run
+
+_METHOD, _RUN = "What is trained", "The run"  # groups of options
 
 
 @takes_tables
@@ -54,37 +56,57 @@ def train(
     ],
     tables: TableOptions,
     out: Annotated[
-        Path | None, typer.Option(help="The run directory. (default: runs/NAME)")
+        Path | None,
+        typer.Option(help="The run directory. (default: runs/NAME)", rich_help_panel=_RUN),
     ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
             help="A recipe's name or a .toml; auto: try several and pick one without labels. "
-            "(default: the dataset's own, or default)"
+            "(default: the dataset's own, or default)",
+            rich_help_panel=_METHOD,
         ),
     ] = None,
     budget: Annotated[
-        int | None, typer.Option(min=2, help="Of --recipe auto: trainings in all. (default: 10)")
+        int | None,
+        typer.Option(
+            min=2, help="Of --recipe auto: trainings in all. (default: 10)", rich_help_panel=_METHOD
+        ),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="graphcl, or another system of the paper's tables: dgi, gcn, …")
+        str,
+        typer.Option(
+            help="graphcl, or another system of the paper's tables: dgi, gcn, …",
+            rich_help_panel=_METHOD,
+        ),
     ] = "graphcl",
     settings: SetOption = [],  # noqa: B006 (typer copies it)
-    seed: Annotated[int, typer.Option(help="Decides weights, batches and views.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Decides weights, batches and views.", rich_help_panel=_METHOD)
+    ] = 0,
     probe_steps: ProbeStepsOption = STEPS,
     device: DeviceOption = "auto",
     log: Annotated[
-        str | None, typer.Option("--log", help="tensorboard: curves in RUN/tensorboard.")
+        str | None,
+        typer.Option("--log", help="tensorboard: curves in RUN/tensorboard.", rich_help_panel=_RUN),
     ] = None,
     ignore_memory: Annotated[
-        bool, typer.Option("--ignore-memory", help="Start even where memory may not suffice.")
+        bool,
+        typer.Option("--ignore-memory", help="Start even where memory may not suffice."),
     ] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace a run that is there.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option(help="Replace a run that is there.", rich_help_panel=_RUN)
+    ] = False,
     resume: Annotated[
-        bool, typer.Option(help="Go on from the last checkpoint, if there is one.")
+        bool,
+        typer.Option(help="Go on from the last checkpoint, if there is one.", rich_help_panel=_RUN),
     ] = False,
     checkpoint_every: Annotated[
-        str, typer.Option(help="60s, 10epochs, or never: only when interrupted and at the end.")
+        str,
+        typer.Option(
+            help="60s, 10epochs, or never: only when interrupted and at the end.",
+            rich_help_panel=_RUN,
+        ),
     ] = "60s",
     processes: ProcessesOption = 1,
     as_json: JsonOption = False,
@@ -246,6 +268,6 @@ def _text(result: TrainingResult, out: Path) -> str:
     note = f"\nnote: {result.note}" if result.note else ""
     return (
         f"{picked}{probe + note if probe else f'no probe: {result.probe_skipped}'}\n"
-        f"run: {out}  ({result.epochs} epochs in {result.train_seconds:.1f} s, "
+        f"run: {out}  ({counted(result.epochs, 'epoch')} in {result.train_seconds:.1f} s, "
         f"peak memory {result.peak_memory_bytes / 2**30:.2f} GiB)"
     )

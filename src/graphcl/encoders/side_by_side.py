@@ -82,7 +82,7 @@ class SideBySide(nn.Module):
         self._widths = [own, *(widths[number] for number in self._kept)]
         projection = torch.empty(num_features, own)
         if own == num_features:
-            nn.init.eye_(projection)
+            projection.zero_().diagonal().fill_(1)  # `eye_` without memory imports a compiler
         else:
             nn.init.normal_(projection, std=own**-0.5 if own else 1.0, generator=generator)
         self.projection: Tensor

@@ -5,13 +5,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from graphcl.choosing.search import Choice
 from graphcl.errors import RunError
-from graphcl.estimator.health import Health
 from graphcl.estimator.parts import Parts
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import LIMIT, ColumnScaling, Scaling
@@ -19,6 +17,10 @@ from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
 from graphcl.training import EpochMetrics
 from graphcl.training.modes import Mode
+
+if TYPE_CHECKING:  # they know what makes them, which takes a while to import
+    from graphcl.choosing.search import Choice
+    from graphcl.estimator.health import Health
 
 
 @dataclass
@@ -46,8 +48,8 @@ class Fitted:
     scaling: Scaling
     seconds: float = 0.0
     mode: Mode | None = None
-    health: Health | None = None
-    choice: Choice | None = None
+    health: "Health | None" = None
+    choice: "Choice | None" = None
 
     def write(self, folder: Path, origin: runs.Origin) -> None:
         """Writes configuration, weights and metrics into a folder that is not yet a run."""

@@ -17,32 +17,30 @@ import torch
 from graphcl.choosing.search import BUDGET, Choice
 from graphcl.devices import resolve_device
 from graphcl.distributed import current_share
-from graphcl.embedding import embed, embed_graph
-from graphcl.encoders import EncoderFactory, LayeredEncoder
+from graphcl.encoders import EncoderFactory
 from graphcl.errors import GraphCLError, GraphError, RunError, TrainingWarning, require
 from graphcl.estimator.calibration import calibrate
 from graphcl.estimator.choice import AUTO, choose_recipe
-from graphcl.estimator.fitted import Fitted, say_clipped
+from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.health import Health, check_health
+from graphcl.estimator.inference import chosen_nodes, embed_fitted
 from graphcl.estimator.parts import Parts
 from graphcl.estimator.saving import Saved
-from graphcl.estimator.transformer import as_table, chosen_nodes
+from graphcl.estimator.transformer import as_table
 from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import ColumnScaling, Scaling
-from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import Loss
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.recipes.recipe import recipe_keys
 from graphcl.training import Checkpoints, EpochMetrics, train
 from graphcl.training.loop import TrainingState
 from graphcl.training.modes import Mode
-from graphcl.training.progress import RowProgress, progress
+from graphcl.training.progress import progress
 from graphcl.views import Perturbation
 
 Rows = npt.NDArray[np.float32]
 Several = GraphCollection | list[Any] | tuple[Any, ...]
-LAYERWISE_NODES = 50_000  # above, inference goes layer by layer in blocks of rows
 
 
 class GraphCL(Saved):
@@ -326,29 +324,9 @@ class GraphCL(Saved):
 
     def _transform_one(self, fitted: Fitted, graph: Graph, nodes: Any, scratch: Path | None) -> Any:
         nodes = chosen_nodes(graph, nodes)
-        name, found, wanted = graph.name, graph.num_features, fitted.num_features
-        if found != wanted:
-            raise GraphError(f"{name}: has {found} features; the model was trained on {wanted}")
-        device = resolve_device(self.device)
-        encoder = fitted.encoder.to(device)
-        scaling = fitted.scaling
-        if self.verbose and isinstance(scaling, ColumnScaling):
-            say_clipped(scaling, graph)
-        local = graph.num_nodes > LAYERWISE_NODES or isinstance(nodes, np.ndarray)
-        if local and isinstance(encoder, LayeredEncoder):
-            z = embed_graph(
-                encoder,
-                graph,
-                device=device,
-                feature_scaling=scaling,
-                nodes=nodes,
-                scratch=scratch,
-                on_rows=RowProgress() if self.verbose else lambda *_: None,
-            )
-            return as_table(self, z, graph, nodes)
-        x, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
-        z = embed(encoder, x, adjacency)
-        return as_table(self, z if nodes is None else z[nodes], graph, nodes)
+        device, verbose = resolve_device(self.device), self.verbose
+        z = embed_fitted(fitted, graph, nodes, device=device, scratch=scratch, verbose=verbose)
+        return as_table(self, z, graph, nodes)
 
     @overload
     def fit_transform(self, graph: Several, y: None = None) -> list[Rows]: ...

@@ -10,8 +10,9 @@ import sklearn.utils
 from sklearn.base import BaseEstimator
 
 from graphcl.encoders import LayeredEncoder
-from graphcl.errors import GraphCLError, GraphError, require, suggestion
+from graphcl.errors import GraphCLError, require
 from graphcl.estimator.fitted import FITTED, Fitted
+from graphcl.estimator.inference import Nodes
 from graphcl.graphs.graph import Graph
 
 
@@ -72,42 +73,6 @@ class SklearnTransformer(BaseEstimator):  # type: ignore[misc]
         if self._fitted is None:
             raise NotFittedError(f"GraphCL: call fit before {verb}")
         return self._fitted
-
-
-Nodes = slice | npt.NDArray[np.int64] | None
-
-
-def chosen_nodes(graph: Graph, nodes: Any) -> Nodes:
-    """Returns which nodes are meant: a range as it is, or row numbers.
-
-    Whole numbers are row numbers, booleans a mask, texts ids of the graph.
-
-    Raises:
-        GraphError: a number is out of range, an id is unknown, or no node is chosen.
-    """
-    if nodes is None or isinstance(nodes, slice):
-        return nodes
-    given = np.atleast_1d(np.asarray(nodes))
-    if given.ndim != 1 or not len(given):
-        raise GraphError(f"transform: nodes must be one or more nodes; got shape {given.shape}")
-    if given.dtype.kind == "b":
-        if len(given) != graph.num_nodes or not given.any():
-            raise GraphError(f"transform: a mask of {len(given)} for {graph.num_nodes} nodes")
-        return np.flatnonzero(given)
-    if given.dtype.kind in "iu":
-        wrong = given[(given < 0) | (given >= graph.num_nodes)]
-        if len(wrong):
-            raise GraphError(f"transform: node {wrong[0]} of a graph of {graph.num_nodes} nodes")
-        return given.astype(np.int64)
-    ids = np.arange(graph.num_nodes) if graph.node_ids is None else graph.node_ids[:]
-    place: dict[str, int] = {}
-    for row, name in enumerate(ids.tolist()):
-        place.setdefault(str(name), row)
-    texts = [str(name) for name in given.tolist()]
-    for name in texts:
-        if name not in place:
-            raise GraphError(f"{graph.name}: no node has the id {name!r}{suggestion(name, place)}")
-    return np.array([place[name] for name in texts], dtype=np.int64)
 
 
 def as_table(

@@ -4,7 +4,7 @@ import math
 import mmap
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -49,8 +49,12 @@ def read_npy(path: Path, error: type[InvalidInputError]) -> npt.NDArray[Any]:
     return array
 
 
-def map_npy(path: Path, error: type[InvalidInputError]) -> npt.NDArray[Any]:
+def map_npy(
+    path: Path, error: type[InvalidInputError], *, fortran_too: bool = False
+) -> npt.NDArray[Any]:
     """Maps the array of a file, read-only, after comparing its header with the file's size.
+
+    An array that lies column by column is refused unless `fortran_too`: we never write one.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -64,12 +68,13 @@ def map_npy(path: Path, error: type[InvalidInputError]) -> npt.NDArray[Any]:
             reason = " ".join(str(problem).split())[:100]
             raise error(f"{path}: damaged, not an .npy file ({reason})") from None
         offset = file.tell()
-    if dtype.hasobject or fortran or min(shape, default=0) < 0:
+    if dtype.hasobject or (fortran and not fortran_too) or min(shape, default=0) < 0:
         raise error(f"{path}: damaged, holds {dtype} {str(shape)[:60]}; expected rows of numbers")
     needed = offset + dtype.itemsize * math.prod(shape)
     if size != needed:
         raise error(f"{path}: damaged or truncated: has {size} bytes; its header needs {needed}")
-    return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
+    order: Literal["F", "C"] = "F" if fortran else "C"
+    return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
 
 
 def regular_size(path: Path, error: type[InvalidInputError]) -> int:

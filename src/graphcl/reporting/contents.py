@@ -38,7 +38,7 @@ from graphcl.runs.answers import read_answers
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
 from graphcl.runs.results import read_result
 from graphcl.seeding import derive, generator
-from graphcl.tabular.preparation import Column, read_preparation
+from graphcl.tabular.preparation import Preparation, read_preparation
 from graphcl.training.loop import BatchSource
 
 MAP_NODES = 200_000  # drawn at most; a larger graph is sampled
@@ -90,7 +90,7 @@ class Contents:
     effective_rank: float | None = None
     mean_cosine: float | None = None
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    columns: tuple[Column, ...] = ()
+    columns: tuple[tuple[str, str, int], ...] = ()
 
 
 def gather(
@@ -149,7 +149,7 @@ def gather(
         homophily=None if edges is None else _homophily(edges, nodes.y),
         notes=notes,
         answers=read_answers(run),
-        columns=() if prepared is None else prepared.columns,
+        columns=_fates(prepared),
     )
 
 
@@ -239,6 +239,14 @@ def _labels_only(nodes: RunNodes) -> Graph:
         masks = {name: nodes.split == code for code, name in enumerate(names, 1)}
     empty = np.zeros((2, 0), np.int64)
     return Graph.from_edge_index(empty, np.zeros((len(nodes), 1)), nodes.y, **masks)
+
+
+def _fates(prepared: Preparation | None) -> tuple[tuple[str, str, int], ...]:
+    """Returns what became of each column, of tags and of vectors, and its missing values."""
+    if prepared is None:
+        return ()
+    columns = [(one.name, one.describe(), one.missing) for one in prepared.columns]
+    return (*columns, *((option, one.describe(), 0) for option, one in prepared.beside))
 
 
 def _homophily(edges: scipy.sparse.csr_array, y: Array | None) -> float | None:

@@ -101,9 +101,8 @@ def _columns(contents: Contents) -> str:
     if not contents.columns:
         return ""
     facts = []
-    for column in contents.columns[:MOST_COLUMNS]:
-        holes = f"{column.missing:,} missing" if column.missing else ""
-        facts.append((column.name, column.describe(), holes))
+    for name, became, missing in contents.columns[:MOST_COLUMNS]:
+        facts.append((name, became, f"{missing:,} missing" if missing else ""))
     left = len(contents.columns) - MOST_COLUMNS
     more = f"<p class='hint'>… and {left:,} more columns</p>" if left > 0 else ""
     title = f"What became of {len(contents.columns):,} columns"
@@ -182,19 +181,19 @@ def _majority(probe: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 def unsupervised_section(contents: Contents) -> str:
     """Returns the measures that need no labels."""
-    facts: list[tuple[str, str, str]] = []
-    if contents.alignment is not None:
-        about = "squared distance between two views of a node; 0 means equal, 2 unrelated"
-        facts.append(("Alignment", f"{contents.alignment:.3f}", about))
-    if contents.uniformity is not None:
-        about = "lower is more evenly spread; 0 means all embeddings coincide"
-        facts.append(("Uniformity", f"{contents.uniformity:.2f}", about))
-    if contents.effective_rank is not None:
-        about = "directions that the embeddings use; 1 means that they coincide"
-        facts.append(("Effective rank", f"{contents.effective_rank:.1f}", about))
-    if contents.mean_cosine is not None:
-        about = "between two nodes; 1 means that all embeddings coincide"
-        facts.append(("Mean cosine", f"{contents.mean_cosine:.3f}", about))
+    distance = "squared distance between two views of a node; 0 means equal, 2 unrelated"
+    spread = "lower is more evenly spread; 0 means all embeddings coincide"
+    directions = "directions that the embeddings use; 1 means that they coincide"
+    cosine = "between two nodes; 1 means that all embeddings coincide"
+    measures = (
+        ("Alignment", contents.alignment, ".3f", distance),
+        ("Uniformity", contents.uniformity, ".2f", spread),
+        ("Effective rank", contents.effective_rank, ".1f", directions),
+        ("Mean cosine", contents.mean_cosine, ".3f", cosine),
+    )
+    facts = [
+        (name, f"{value:{how}}", about) for name, value, how, about in measures if value is not None
+    ]
     if contents.agreement is not None:
         agreement = contents.agreement
         chance = _share(agreement.chance)

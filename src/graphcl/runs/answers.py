@@ -11,7 +11,7 @@ from typing import Any
 
 from graphcl.errors import RunError
 from graphcl.files.atomic import write_whole
-from graphcl.files.text import read_text
+from graphcl.runs.files import read_object
 
 KINDS = ("predict", "cluster", "links", "neighbors")
 
@@ -37,13 +37,10 @@ def read_answers(run: Path) -> dict[str, dict[str, Any]]:
     """Returns the summaries that a run keeps, by kind; damaged ones are left out."""
     found = {}
     for kind in KINDS:
-        path = answer_file(run, kind)
-        if not path.is_file():
-            continue
         try:
-            summary = json.loads(read_text(path, RunError))
-        except (OSError, ValueError, RecursionError, RunError):
+            summary = read_object(answer_file(run, kind))
+        except (OSError, RunError):
             continue
-        if isinstance(summary, dict):
+        if summary:
             found[kind] = summary
     return found

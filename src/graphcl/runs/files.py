@@ -143,7 +143,15 @@ def write_choice(folder: Path, choice: Mapping[str, Any]) -> None:
 
 def read_choice(run: Path) -> dict[str, Any]:
     """Returns what `write_choice` wrote; empty where the recipe was not chosen by ``auto``."""
-    path = run / CHOICE
+    return read_object(run / CHOICE)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Returns the JSON object in a file of a run; empty where there is no such file.
+
+    Raises:
+        RunError: it is damaged.
+    """
     if not path.exists():
         return {}
     try:

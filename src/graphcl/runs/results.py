@@ -8,10 +8,9 @@ from typing import Any, Self
 
 from graphcl.errors import RunError
 from graphcl.files.atomic import write_whole
-from graphcl.files.text import read_text
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
-from graphcl.runs.files import RESULT
+from graphcl.runs.files import RESULT, read_object
 
 Scores = Mapping[str, Any]  # of a probe or of predictions; see `graphcl.evaluation`
 
@@ -98,16 +97,7 @@ class BaselineResult(Result):
 
 def read_result(run: Path) -> dict[str, Any]:
     """Returns the parsed `result.json` of a run; empty where there is none."""
-    path = run / RESULT
-    if not path.exists():
-        return {}
-    try:
-        result = json.loads(read_text(path, RunError))
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{path}: damaged ({error})") from None
-    if not isinstance(result, dict):
-        raise RunError(f"{path}: does not hold a JSON object")
-    return result
+    return read_object(run / RESULT)
 
 
 def read_training_result(run: Path) -> TrainingResult:

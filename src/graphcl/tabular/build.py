@@ -12,31 +12,34 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.store.columns import Names
 from graphcl.store.writer import StoreWriter, write_names
+from graphcl.tabular.duck import is_query
 from graphcl.tabular.options import TableOptions, TableReport
 from graphcl.tabular.preparation import write_preparation
-from graphcl.tabular.sources import is_query
 from graphcl.tabular.tables import InMemory, Tables, open_tables
 
 
-def read_tables(edges: str | Path, nodes: str | Path | None = None, **options: Any) -> Graph:
+def read_tables(edges: Any, nodes: Any = None, **options: Any) -> Graph:
     """Reads tables into a graph in memory.
 
     Args:
         edges: a list of edges: `.csv`, `.tsv`, `.parquet`, gzipped or not, a whitespace-separated
-            list, GraphML, GML, a SciPy `.npz`, ``FILE:TABLE`` of a DuckDB or SQLite database, or
-            an SQL query.
-        nodes: a table of nodes in one of the same forms, or a feature matrix (`.npy`, `.npz`).
+            list, GraphML, GML, a SciPy `.npz`, ``FILE:TABLE`` of a DuckDB or SQLite database, an
+            SQL query, or a table in memory: of pandas, Polars or Arrow.
+        nodes: a table of nodes in one of the same forms, or a feature matrix: `.npy`, `.npz`, or
+            one of NumPy or SciPy, whose rows have the ids `node_ids`.
         options: see `graphcl.tabular.options.TableOptions`.
 
     Raises:
         GraphError: a table is wrong; the message names the table, row and column, the value, and
             what to do.
     """
-    given = None if nodes is None else str(nodes)
-    return load_tables(str(edges), TableOptions(nodes=given, **options))[0]
+    given = {"nodes": nodes, **options}
+    given = {name: str(one) if isinstance(one, Path) else one for name, one in given.items()}
+    source = str(edges) if isinstance(edges, Path) else edges
+    return load_tables(source, TableOptions(**given))[0]
 
 
-def load_tables(edges: str, options: TableOptions) -> tuple[Graph, TableReport]:
+def load_tables(edges: Any, options: TableOptions) -> tuple[Graph, TableReport]:
     """Reads tables into a graph in memory; also returns a report on what was found in them."""
     with open_tables(edges, options) as tables:
         arrays = InMemory()
@@ -116,8 +119,10 @@ def build_store(
         return tables.report
 
 
-def table_name(edges: str) -> str:
+def table_name(edges: Any) -> str:
     """Returns the name of a graph from these edges: the file's name without its suffixes."""
+    if not isinstance(edges, str):
+        return "graph"
     return "query" if is_query(edges) else Path(edges.split(":")[0]).name.split(".")[0] or "graph"
 
 

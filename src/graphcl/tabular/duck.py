@@ -10,6 +10,7 @@ from graphcl.errors import GraphError, MissingExtraError
 
 MEMORY_LIMIT = "1500MB"  # beyond it, DuckDB sorts and joins on disk
 BATCH_ROWS = 1 << 18
+_QUERY = re.compile(r"\s*(select|with|from)\s", re.IGNORECASE)
 
 # The kind of error that DuckDB puts before its message.
 _PREFIX = re.compile(r"^(?:[A-Z][A-Za-z]*(?: [A-Z][A-Za-z]*)* Error|Error)\s*:\s*")
@@ -92,6 +93,11 @@ class Duck:
         finally:
             self._connection.unregister("arriving")
 
+    def register(self, name: str, arrow: Any) -> str:
+        """Makes an Arrow table readable under a name, without a copy; returns the name as SQL."""
+        self._connection.register(name, arrow)
+        return quoted(name)
+
     def is_one_select(self, sql: str, *, where: str) -> bool:
         """Returns whether `sql` is a single statement that only reads."""
         import duckdb
@@ -112,6 +118,11 @@ def one_line(error: Exception) -> str:
             break
         kept.append(line.strip())
     return "; ".join(kept)[:300].rstrip(" .") or "DuckDB failed"
+
+
+def is_query(text: str) -> bool:
+    """Returns whether `text` is SQL rather than a path."""
+    return _QUERY.match(text) is not None
 
 
 def quoted(name: str) -> str:

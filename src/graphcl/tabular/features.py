@@ -1,6 +1,10 @@
-"""The features of a node table, made from its columns in blocks: dense, or sparse."""
+"""The features of nodes, made in blocks from columns and the tables beside them: dense, or sparse.
 
-from collections.abc import Callable, Iterator, Mapping
+Features have up to three parts, side by side: those of the node table's columns (or of a matrix),
+those of tags, and vectors.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,6 +32,27 @@ class ArraySink(Protocol):
         """Cuts an array to its first `length` entries."""
 
 
+class FeaturePart(Protocol):
+    """Features that stand side by side with others."""
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+
+    @property
+    def filled(self) -> int:
+        """Number of values that are not zero, at most."""
+
+    def fill(self, x: npt.NDArray[np.float32]) -> None:
+        """Fills `x`, zeros ``[nodes, width]``."""
+
+    def entries(self) -> Iterator["Entries"]:
+        """Yields rows, columns and values that are not zero; rows ascend in each part."""
+
+
+Entries = tuple[Places, Places, npt.NDArray[np.float32]]
+
+
 @dataclass(frozen=True)
 class NodeFeatures:
     """The features of a node table.
@@ -47,13 +72,16 @@ class NodeFeatures:
     @property
     def names(self) -> list[str]:
         """The names of the features."""
-        return self.preparation.features
+        return [name for column in self.preparation.columns for name in column.features]
 
-    def mostly_zeros(self) -> bool:
-        """Returns whether the features are so many, and so many of them 0, as to be sparse."""
-        width = len(self.names)
-        if width < SPARSE_WIDTH:
-            return False
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return sum(len(column.features) for column in self.preparation.columns)
+
+    @property
+    def filled(self) -> int:
+        """Number of values that are not zero, at most."""
         facts, entries = self.numbers.facts, 0
         for column in self.preparation.columns:
             if column.kind == NUMBER:
@@ -63,7 +91,7 @@ class NodeFeatures:
             else:
                 each = 1 if column.kind == CATEGORY else len(column.features)
                 entries += facts.rows * each
-        return entries <= SPARSE_SHARE * facts.rows * width
+        return entries
 
     def fill(self, x: npt.NDArray[np.float32]) -> None:
         """Fills the first columns of `x`, zeros with at least as many rows as the table."""
@@ -79,7 +107,7 @@ class NodeFeatures:
         for first, start, block in self._encoded():
             x[first : first + len(block), start : start + block.shape[1]] = block
 
-    def entries(self) -> Iterator[tuple[Places, Places, npt.NDArray[np.float32]]]:
+    def entries(self) -> Iterator[Entries]:
         """Yields rows, columns and values that are not zero; rows ascend in each part."""
         place, filling = self._destinations()
         for piece in self.numbers.pieces():
@@ -119,9 +147,33 @@ class NodeFeatures:
             start += len(column.features)
 
 
+def mostly_zeros(parts: Sequence[FeaturePart], rows: int) -> bool:
+    """Returns whether features are so many, and so many of them 0, as to be sparse."""
+    width = sum(part.width for part in parts)
+    filled = sum(part.filled for part in parts)
+    return width >= SPARSE_WIDTH and filled <= SPARSE_SHARE * rows * width
+
+
+def fill_parts(parts: Sequence[FeaturePart], x: npt.NDArray[np.float32]) -> None:
+    """Fills the first columns of `x`, zeros with a row for each node, with all parts in order."""
+    start = 0
+    for part in parts:
+        part.fill(x[:, start : start + part.width])
+        start += part.width
+
+
+def entries_of(parts: Sequence[FeaturePart]) -> Iterator[Entries]:
+    """Yields rows, columns and values of all parts that are not zero; rows ascend in each."""
+    start = 0
+    for part in parts:
+        for rows, columns, values in part.entries():
+            yield rows, start + columns, values
+        start += part.width
+
+
 def fill_sparse(
     into: ArraySink,
-    entries: Callable[[], Iterator[tuple[Places, Places, npt.NDArray[np.float32]]]],
+    entries: Callable[[], Iterator[Entries]],
     num_nodes: int,
 ) -> None:
     """Fills the arrays of a CSR matrix from entries, which are read twice, part by part.

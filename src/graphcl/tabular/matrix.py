@@ -1,6 +1,7 @@
 """Reads matrices: node features (`.npy`, `.npz` or SciPy), and adjacencies of SciPy."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from graphcl.files.npz import read_npz
 from graphcl.graphs import validation
 from graphcl.graphs.interchange import unused_arrays
 
+_BLOCK_ROWS = 1 << 14  # that are taken apart at a time
 _MASKS = ("train_mask", "val_mask", "test_mask")
 # The arrays that `scipy.sparse.save_npz` writes for each format, in the constructors' order.
 _PARTS = {"csr": ("data", "indices", "indptr"), "csc": ("data", "indices", "indptr")}
@@ -48,7 +50,62 @@ class NodeMatrix:
         return pyarrow.table({"id": pyarrow.array(ids.tolist())})
 
 
-def read(text: str) -> NodeMatrix | None:
+@dataclass(frozen=True)
+class MatrixFeatures:
+    """The features of a matrix, as a part of a graph's features.
+
+    Attributes:
+        x: float32 ``[rows, features]``, dense or CSR.
+    """
+
+    x: Any
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return int(self.x.shape[1])
+
+    @property
+    def filled(self) -> int:
+        """Number of values that are not zero, at most."""
+        return int(self.x.nnz if scipy.sparse.issparse(self.x) else self.x.size)
+
+    def fill(self, x: npt.NDArray[np.float32]) -> None:
+        """Fills `x`, zeros with at least as many rows as the matrix."""
+        x[: self.x.shape[0]] = self.x.toarray() if scipy.sparse.issparse(self.x) else self.x
+
+    def entries(
+        self,
+    ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]]:
+        """Yields rows, columns and values that are not zero; rows ascend in each part."""
+        for first in range(0, self.x.shape[0], _BLOCK_ROWS):
+            block = scipy.sparse.csr_array(self.x[first : first + _BLOCK_ROWS])
+            rows = np.repeat(np.arange(first, first + block.shape[0]), np.diff(block.indptr))
+            yield rows, block.indices.astype(np.int64), block.data
+
+
+def read(given: Any, node_ids: Any = None) -> NodeMatrix | None:
+    """Reads a feature matrix; returns None if `given` is neither one nor an array file.
+
+    Args:
+        given: a file's name, or from Python a matrix of NumPy or SciPy.
+        node_ids: the ids of the rows of a matrix from Python.
+    """
+    if isinstance(given, str):
+        matrix = _read_file(given)
+    elif isinstance(given, np.ndarray) or scipy.sparse.issparse(given):
+        matrix = NodeMatrix(validation.features(given))
+    else:
+        return None
+    if node_ids is None or matrix is None:
+        return matrix
+    ids = np.asarray(node_ids)
+    if ids.dtype.kind == "O":
+        ids = np.array([str(one) for one in ids.reshape(-1)]).reshape(ids.shape)
+    return replace(matrix, node_ids=_checked_ids(ids, matrix.x.shape[0], "nodes"))
+
+
+def _read_file(text: str) -> NodeMatrix | None:
     """Reads a feature matrix; returns None if `text` does not name an array file.
 
     An `.npz` file comes from `scipy.sparse.save_npz`, or contains ``x`` (or a single array) and
@@ -76,10 +133,8 @@ def read(text: str) -> NodeMatrix | None:
     rows = x.shape[0]
     masks = validation.masks({name: arrays.get(name) for name in _MASKS}, rows)
     ids = arrays.get("node_ids")
-    if ids is not None and (ids.shape != (rows,) or ids.dtype.kind not in "iuU"):
-        raise GraphError(
-            f"{path}: node_ids: expected {rows} integers or strings; got {ids.dtype} {ids.shape}"
-        )
+    if ids is not None:
+        _checked_ids(ids, rows, str(path))
     return NodeMatrix(
         x,
         ids,
@@ -87,6 +142,14 @@ def read(text: str) -> NodeMatrix | None:
         {name: mask for name, mask in masks.items() if mask is not None},
         note,
     )
+
+
+def _checked_ids(ids: npt.NDArray[Any], rows: int, where: str) -> npt.NDArray[Any]:
+    if ids.shape != (rows,) or ids.dtype.kind not in "iuU":
+        raise GraphError(
+            f"{where}: node_ids: expected {rows} integers or strings; got {ids.dtype} {ids.shape}"
+        )
+    return ids
 
 
 def read_matrix(path: Path) -> scipy.sparse.coo_array:

@@ -82,9 +82,6 @@ class Fitting:
         missing = "zero" if options.missing == "zero" else "mean"
         preparation = Preparation(tuple(self.columns), missing, arrays=self._arrays)
         self.features = NodeFeatures(preparation, self._source, self._numbers, self._others)
-        if not options.like and self.features.mostly_zeros():
-            preparation = replace(preparation, sparse=True)
-            self.features = replace(self.features, preparation=preparation)
 
     # Looking
 

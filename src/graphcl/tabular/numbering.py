@@ -4,22 +4,29 @@ Nodes of a node table keep its order. Nodes that only edges name are numbered in
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
 
 from graphcl.errors import GraphError
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular import matrix as node_matrix
+from graphcl.tabular.beside import Beside
 from graphcl.tabular.columns import IdColumn, common_kind
-from graphcl.tabular.duck import Duck, literal, quoted
+from graphcl.tabular.duck import Duck, is_query, literal, quoted
 from graphcl.tabular.edges import number_ends
-from graphcl.tabular.features import NodeFeatures
+from graphcl.tabular.features import FeaturePart, mostly_zeros
 from graphcl.tabular.labels import read_split
 from graphcl.tabular.node_table import NodeTable
 from graphcl.tabular.nodes import Fitting
 from graphcl.tabular.options import Fate, TableOptions, TableReport, counted
-from graphcl.tabular.preparation import CATEGORY, DATE, TEXT
+from graphcl.tabular.preparation import CATEGORY, DATE, TEXT, Preparation
 from graphcl.tabular.prepared import Applying
 from graphcl.tabular.problems import Problem
-from graphcl.tabular.sources import Source, is_query, open_source
+from graphcl.tabular.sources import Source, open_source
 
 
 class NumberedTables:
@@ -32,18 +39,21 @@ class NumberedTables:
         edges: the list of edges.
         nodes: the node table, or None.
         matrix: the feature matrix that is given instead of a node table, or None.
-        features: the features from the node table's columns, or None.
+        parts: the features, side by side: of columns or a matrix, of tags, and vectors.
+        sparse: whether features are sparse: given so, or mostly zeros.
         problems: what is wrong with the tables, as far as it does not end the reading at once.
         id_kind: the DuckDB type of the ids in the resulting graph.
         num_nodes: number of nodes.
     """
 
     def __init__(
-        self, duck: Duck, edges: str, options: TableOptions, on_step: Callable[[str], None]
+        self, duck: Duck, edges: Any, options: TableOptions, on_step: Callable[[str], None]
     ) -> None:
         self.duck, self.options, self.report = duck, options, TableReport()
         self.matrix: node_matrix.NodeMatrix | None = None
-        self.features: NodeFeatures | None = None
+        self.parts: list[FeaturePart] = []
+        self.sparse = False
+        self._prepared: Fitting | Applying | None = None
         self.table: NodeTable | None = None
         self.problems: list[Problem] = []
         self.id_kind = "BIGINT"
@@ -54,8 +64,12 @@ class NumberedTables:
         self.identity, self.labels = ("", ""), tuple[str, ...]()
         self.split: str | None = None
         self.nodes = self._load_nodes()
+        self.beside = Beside(duck, options, self._open, self.identity[0])
         on_step("numbering the nodes")
         kinds = {column.kind(duck) for column in ends} if self.report.counts.rows else set()
+        for column in self.beside.ids:
+            self._note_padding(column)
+            kinds.add(column.kind(duck))
         if self.nodes is None:
             kind = self._number_nodes_of_edges(kinds)
         else:
@@ -66,8 +80,10 @@ class NumberedTables:
             self._handle_unknown_nodes(kind)
         (self.num_nodes,) = duck.row("SELECT count(*) FROM nodes")
         (counts.self_loops,) = duck.row("SELECT count(*) FROM pairs WHERE u = v")
+        self._complete(kind)
+        self._say_features()
 
-    def _open(self, text: str, role: str) -> Source:
+    def _open(self, text: Any, role: str) -> Source:
         options = self.options
         return open_source(self.duck, text, role=role, header=options.header, names=options.names)
 
@@ -122,11 +138,14 @@ class NumberedTables:
     def _load_nodes(self) -> Source | None:
         """Creates ``node_rows`` from the node table, if there is one."""
         given, duck = self.options.nodes, self.duck
-        if given is not None and not is_query(given):
-            self.matrix = node_matrix.read(given)
+        if given is not None and not (isinstance(given, str) and is_query(given)):
+            self.matrix = node_matrix.read(given, self.options.node_ids)
         if self.matrix is not None:
             duck.load("node_rows", self.matrix.id_table())
-            return Source(str(given), "node_rows", duck.columns("node_rows"))
+            name = given if isinstance(given, str) else "nodes"
+            return Source(name, "node_rows", duck.columns("node_rows"))
+        if self.options.node_ids is not None:
+            raise GraphError("node_ids: they are for a matrix; a table has a column of ids")
         source = self.edges.nodes
         if given is not None:
             source = self._open(given, "nodes")
@@ -152,13 +171,14 @@ class NumberedTables:
             if getattr(self.options, name):
                 option = "--" + name.replace("_", "-")
                 raise GraphError(f"{option}: there is no node table; pass --nodes")
-        if not self.report.counts.rows:
+        if not self.report.counts.rows and self.beside.tags is None:
             raise GraphError(f"{self.edges.name}: has no rows; a graph needs at least one node")
         self.id_kind = kind = common_kind(kinds)
         self.duck.run(
             "CREATE TABLE nodes AS SELECT key, row_number() OVER (ORDER BY key) - 1 AS number "
             f"FROM (SELECT CAST(s AS {kind}) AS key FROM edges UNION "
-            f"SELECT CAST(t AS {kind}) FROM edges)"
+            f"SELECT CAST(t AS {kind}) FROM edges"
+            + (f" UNION SELECT CAST(key AS {kind}) FROM tag_rows)" if self.beside.tags else ")")
         )
         return kind
 
@@ -195,6 +215,9 @@ class NumberedTables:
         if self.matrix is not None:
             report.notes.append(f"nodes: {source.name}: {self.matrix.x.shape[1]} features")
             report.notes += [self.matrix.note] if self.matrix.note else []
+            if options.features != "structural":
+                self.parts.append(node_matrix.MatrixFeatures(self.matrix.x))
+                self.sparse = scipy.sparse.issparse(self.matrix.x)
             return
         report.notes.append(f"nodes: {source.name}: ids in {identity!r} ({how})")
         ignored = table_columns.find_all(source, options.ignore, "--ignore")
@@ -208,9 +231,9 @@ class NumberedTables:
         self.problems += found.problems
         if found.features is None:
             return
-        self.features, report.column_features = found.features, found.features.names
+        self.parts.append(found.features)
         report.preparation, report.filled_values = found.features.preparation, found.filled
-        self._say_features(found, ignored)
+        self._prepared, self._ignored = found, ignored
 
     def _fit(self, table: NodeTable, used: set[str]) -> Fitting:
         """Decides what the columns become that are not used for something else."""
@@ -224,24 +247,62 @@ class NumberedTables:
                 if name in used or name in given:
                     raise GraphError(f"{source.name}: {shown}: column {name!r} is already used")
                 given[name] = kind
-        training = None
-        if options.inductive and self.split is not None:
-            training = read_split(self.duck, source, self.split)["train_mask"]
+        training = self._training_rows(source)
         return Fitting(self.duck, table, options, used=used, given=given, training=training)
 
-    def _say_features(self, found: Fitting | Applying, ignored: tuple[str, ...]) -> None:
-        """Reports the features, and what became of each column."""
-        assert self.table is not None
-        report, names = self.report, self.report.column_features
+    def _training_rows(self, source: Source) -> npt.NDArray[np.bool_] | None:
+        """Returns the rows that statistics are taken from; None means all."""
+        if not self.options.inductive or self.split is None:
+            return None
+        return read_split(self.duck, source, self.split)["train_mask"]
+
+    def _complete(self, kind: str) -> None:
+        """Adds the features of tags and vectors, and completes the preparation."""
+        report, options = self.report, self.options
+        training = None if self.nodes is None else self._training_rows(self.nodes)
+        if training is not None:  # nodes that only edges name are not in training
+            training = np.pad(training, (0, self.num_nodes - len(training)))
+        tags, vectors = self.beside.features(kind, self.nodes, training)
         prepared = report.preparation
-        assert prepared is not None
+        for part in (tags, vectors):
+            if part is not None:
+                self.parts.append(part)
+                self.problems += part.problems
+                report.notes += part.notes
+        if tags is not None:
+            prepared = replace(prepared or Preparation(()), tags=tags.tags)
+        if vectors is not None:
+            prepared = replace(prepared or Preparation(()), vectors=vectors.vectors)
+        if prepared is None or self.problems or options.like:
+            return
+        if options.preparation is not None:
+            self.sparse = options.preparation.sparse
+        else:
+            self.sparse = self.sparse or mostly_zeros(self.parts, self.num_nodes)
+        report.preparation = replace(prepared, sparse=self.sparse)
+
+    def _say_features(self) -> None:
+        """Reports the features, and what became of each column."""
+        report, prepared = self.report, self.report.preparation
+        if prepared is None or self.problems:
+            return
+        report.column_features = names = prepared.features
         if names:
             shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
             kind = " sparse" if prepared.sparse else ""
-            report.notes.append(f"nodes: {len(names):,}{kind} features: {shown}")
+            report.notes.append(f"nodes: {counted(len(names), f'{kind} feature'.strip())}: {shown}")
+        if self._prepared is not None:
+            self._say_columns(self._prepared, prepared)
+        for option, one in prepared.beside:
+            report.fates.append(Fate(option, one.describe(), len(one.features)))
+
+    def _say_columns(self, found: Fitting | Applying, prepared: Preparation) -> None:
+        report = self.report
+        assert self.table is not None
         report.notes += found.notes
         became = {column.name: column for column in prepared.columns}
-        roles = dict.fromkeys(ignored, "left out, as you asked") | {self.identity[0]: "the ids"}
+        roles = dict.fromkeys(self._ignored, "left out, as you asked")
+        roles |= {self.identity[0]: "the ids"}
         roles |= dict.fromkeys(self.labels, "a label") | dict.fromkeys(
             found.empty, "empty: left out"
         )

@@ -2,15 +2,18 @@
 
 import json
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from graphcl.errors import require
+from graphcl.errors import GraphError, require
+from graphcl.tabular.duck import is_query
 from graphcl.tabular.edges import EdgeCounts
 from graphcl.tabular.preparation import Preparation
 
 MISSING = ("auto", "refuse", "zero", "mean")
 COLUMNS = ("label", "one_hot", "text", "date", "ignore")  # options that name several columns
 FEATURES = ("columns", "structural", "both")
+FILES = ("nodes", "tags", "vectors", "vector_ids")  # options that name files
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,16 @@ class TableOptions:
 
     Attributes:
         nodes: the node table: a file, ``FILE:TABLE`` of a database, an SQL query, or a feature
-            matrix.
+            matrix; from Python also a DataFrame, an Arrow table, or a matrix of NumPy or SciPy.
+        tags: a long table, whose rows are a node's id, a name and perhaps a value: each name is a
+            feature. In the same forms as `nodes`. Or the names of its columns (``page,keyword``),
+            if `nodes` is such a table.
+        tag_columns: the columns of `tags`: ids, names and perhaps values; empty guesses them.
+        vectors: an `.npy` file with a vector for each row of the node table; from Python also an
+            array.
+        vector_ids: the ids of the vectors, if they are in another order: an `.npy` file or a
+            table; from Python also a list.
+        node_ids: from Python: the ids of the rows, if `nodes` is a matrix of NumPy or SciPy.
         source_column: column of the edges' first ends; None guesses it.
         target_column: column of the edges' second ends; None guesses it.
         weight: column of positive edge weights; None leaves edges unweighted.
@@ -45,7 +57,12 @@ class TableOptions:
         preparation: what the columns become, as a training has decided it.
     """
 
-    nodes: str | None = None
+    nodes: Any = None
+    tags: Any = None
+    tag_columns: tuple[str, ...] = ()
+    vectors: Any = None
+    vector_ids: Any = None
+    node_ids: Any = None
     source_column: str | None = None
     target_column: str | None = None
     weight: str | None = None
@@ -71,6 +88,7 @@ class TableOptions:
             value = getattr(self, name)
             listed = () if value is None else (value,) if isinstance(value, str) else tuple(value)
             object.__setattr__(self, name, listed)
+        self._set_tags()
         known = " or ".join(MISSING)
         require(self.missing in MISSING, "tables", "--missing", known, self.missing)
         known = " or ".join(FEATURES)
@@ -78,10 +96,30 @@ class TableOptions:
         separator = self.label_separator
         require(separator != "", "tables", "--label-separator", "not empty", separator)
 
+    def _set_tags(self) -> None:
+        """Reads column names that are given as one text; moves a long node table to `tags`."""
+        tags: Any = self.tags
+        columns: Any = self.tag_columns
+        listed = (columns,) if isinstance(columns, str) else tuple(columns or ())
+        if len(listed) == 1:  # as a command line gives them
+            listed = tuple(listed[0].split(","))
+        if isinstance(tags, str) and _names_columns(tags):
+            require(not listed, "tables", "--tag-columns", "left out if --tags names columns", "")
+            if self.nodes is None:
+                raise GraphError(f"--tags: no such file: {tags}; columns are those of --nodes")
+            listed = tuple(tags.split(","))
+            object.__setattr__(self, "tags", self.nodes)
+            object.__setattr__(self, "nodes", None)
+        listed = tuple(name.strip() for name in listed)
+        object.__setattr__(self, "tag_columns", listed)
+        allowed = "the columns of ids and of names, and perhaps of values: page,keyword"
+        fits = not listed or (len(listed) in (2, 3) and all(listed))
+        require(fits, "tables", "--tag-columns", allowed, ",".join(listed))
+
     def given(self) -> dict[str, Any]:
         """Returns the options that differ from the defaults; a preparation is not an option."""
         pairs = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
-        found = {name: value for name, value, default in pairs if value != default}
+        found = {name: value for name, value, default in pairs if not _same(value, default)}
         found.pop("preparation", None)
         return found
 
@@ -115,6 +153,10 @@ class TableOptions:
         """
         own = (
             "nodes",
+            "tags",
+            "vectors",
+            "vector_ids",
+            "node_ids",
             "label",
             "label_separator",
             "split",
@@ -130,6 +172,7 @@ class TableOptions:
         """All column names that are given, in lower case."""
         single = (self.source_column, self.target_column, self.weight, self.id_column, self.split)
         listed = (*single, *(name for one in COLUMNS for name in getattr(self, one)))
+        listed = (*listed, *self.tag_columns)
         return frozenset(name.lower() for name in listed if name)
 
 
@@ -174,6 +217,17 @@ class TableReport:
         kept |= {"counts": asdict(self.counts), "fates": [fate._asdict() for fate in self.fates]}
         del kept["preparation"]
         return kept
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Returns whether an option has its default; a table or an array never has."""
+    plain = value is None or isinstance(value, str | bool | tuple)
+    return bool(value == default) if plain else value is default
+
+
+def _names_columns(text: str) -> bool:
+    """Returns whether ``--tags`` gives columns, such as ``page,keyword``, rather than a table."""
+    return "," in text and not is_query(text) and not Path(text).exists()
 
 
 def counted(number: int, one: str, several: str | None = None) -> str:

@@ -21,6 +21,7 @@ from graphcl.files.atomic import write_whole
 from graphcl.files.text import read_text
 
 FORMAT = 1
+WITH_FILES = 2  # the format of a preparation that also has tags or vectors
 FILE, ARRAYS = "preparation.json", "preparation.safetensors"
 NUMBER, CATEGORY, DATE, DURATION, TIME, TEXT, VECTOR = KINDS = (
     "number",
@@ -72,7 +73,7 @@ class Column:
         if self.kind == CATEGORY:
             return f"a category: {len(self.categories)} values, one feature each"
         if self.kind == DATE:
-            parts = "year, week" + (" and day" if self.clock else "")
+            parts = "year, week and day" if self.clock else "year and week"
             return f"a date: years since the first, and its place in the {parts}"
         if self.kind == DURATION:
             return "a duration, in days"
@@ -84,25 +85,89 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Tags:
+    """What becomes of a long table, whose rows are a node's id, a name and perhaps a value.
+
+    Attributes:
+        column: the column of names.
+        names: the names in the training rows, in the features' order; others are left out.
+        low: the smallest value in the training rows.
+        high: the largest.
+    """
+
+    column: str
+    names: tuple[str, ...]
+    low: float = 1.0
+    high: float = 1.0
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the features."""
+        return [f"{self.column}={name}" for name in self.names]
+
+    def describe(self) -> str:
+        """Says in a few words what becomes of the names."""
+        names = "1 name" if len(self.names) == 1 else f"{len(self.names):,} names"
+        return f"tags: {names}, one feature each"
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """What becomes of a file of vectors, one for each node: its numbers, as they are.
+
+    Attributes:
+        name: the file's name without its suffix.
+        width: numbers in a vector.
+        low: the smallest number in the training rows.
+        high: the largest.
+    """
+
+    name: str
+    width: int
+    low: float = 0.0
+    high: float = 0.0
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the features."""
+        return [f"{self.name}[{place}]" for place in range(self.width)]
+
+    def describe(self) -> str:
+        """Says in a few words what becomes of the vectors."""
+        return f"vectors of {self.width:,} numbers"
+
+
+@dataclass(frozen=True)
 class Preparation:
-    """What becomes of each column of a node table.
+    """What becomes of each column of a node table, and of the tables and files beside it.
 
     Attributes:
         columns: the columns that become features, in the features' order.
         missing: ``zero`` or ``mean``: what fills a hole.
         sparse: whether the features are kept sparse.
         arrays: of columns of text, by name; see `graphcl.tabular.texts`.
+        tags: what becomes of a long table; None if there was none.
+        vectors: what becomes of a file of vectors; None if there was none.
     """
 
     columns: tuple[Column, ...]
     missing: str = "mean"
     sparse: bool = False
     arrays: Arrays = field(default_factory=dict)
+    tags: Tags | None = None
+    vectors: Vectors | None = None
+
+    @property
+    def beside(self) -> list[tuple[str, Tags | Vectors]]:
+        """What is not a column, with the option that names it, in the features' order."""
+        both = (("--tags", self.tags), ("--vectors", self.vectors))
+        return [(option, one) for option, one in both if one is not None]
 
     @property
     def features(self) -> list[str]:
-        """The names of all features that come from columns."""
-        return [name for column in self.columns for name in column.features]
+        """The names of all features that come from columns, tags and vectors, in order."""
+        names = [name for column in self.columns for name in column.features]
+        return names + [name for _, one in self.beside for name in one.features]
 
     def to_json(self) -> str:
         """Returns everything but the arrays as JSON."""
@@ -113,8 +178,9 @@ class Preparation:
             if kept.get("features") == (column.name,):
                 del kept["features"]
             columns.append(kept)
-        about = {"format": FORMAT, "missing": self.missing, "sparse": self.sparse}
-        about |= {"columns": columns}
+        about: dict[str, Any] = {"format": WITH_FILES if self.beside else FORMAT}
+        about |= {"missing": self.missing, "sparse": self.sparse, "columns": columns}
+        about |= {option.removeprefix("--"): asdict(one) for option, one in self.beside}
         return json.dumps(about, ensure_ascii=False, allow_nan=False, indent=0)
 
 
@@ -137,17 +203,20 @@ def read_preparation(run: Path) -> Preparation | None:
         return None
     try:
         about = json.loads(read_text(path, RunError, limit=_BYTES))
-        if about["format"] != FORMAT:
-            raise RunError(f"{path}: format {about['format']!r}; this version reads {FORMAT}")
+        if about["format"] not in (FORMAT, WITH_FILES):
+            known = f"{FORMAT} and {WITH_FILES}"
+            raise RunError(f"{path}: format {about['format']!r}; this version reads {known}")
         columns = tuple(_column(one) for one in about["columns"])
         missing, sparse = about["missing"], about["sparse"]
+        tags = _tags(about["tags"]) if "tags" in about else None
+        vectors = _vectors(about["vectors"]) if "vectors" in about else None
     except RunError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunError(f"{path}: damaged ({type(error).__name__}: {str(error)[:80]})") from None
     if missing not in ("zero", "mean") or not isinstance(sparse, bool):
         raise RunError(f"{path}: damaged (missing or sparse)")
-    return Preparation(columns, missing, sparse, _arrays(run, columns))
+    return Preparation(columns, missing, sparse, _arrays(run, columns), tags, vectors)
 
 
 def _column(given: Mapping[str, Any]) -> Column:
@@ -156,14 +225,34 @@ def _column(given: Mapping[str, Any]) -> Column:
     numbers = (column.fill, column.low, column.high, column.origin, column.missing)
     if column.kind not in KINDS or type(column.clock) is not bool:
         raise ValueError(f"column {column.name!r}")
-    if not all(type(one) in (int, float) and math.isfinite(one) for one in numbers):
-        raise ValueError(f"column {column.name!r} has a number that is not finite")
+    _require_finite(f"column {column.name!r}", *numbers)
     if column.kind == CATEGORY and len(column.categories) != len(column.features):
         raise ValueError(f"column {column.name!r} has categories without features")
     expected = {NUMBER: 1, DURATION: 1, TIME: 2, DATE: 7 if column.clock else 5}.get(column.kind)
     if not column.features or expected not in (None, len(column.features)):
         raise ValueError(f"column {column.name!r} has {len(column.features)} features")
     return column
+
+
+def _tags(given: Mapping[str, Any]) -> Tags:
+    tags = Tags(**{**given, "names": tuple(map(str, given["names"]))})
+    _require_finite("tags", tags.low, tags.high)
+    if type(tags.column) is not str or not tags.names or len(set(tags.names)) < len(tags.names):
+        raise ValueError("tags: none, or one twice")
+    return tags
+
+
+def _vectors(given: Mapping[str, Any]) -> Vectors:
+    vectors = Vectors(**given)
+    _require_finite("vectors", vectors.low, vectors.high)
+    if type(vectors.name) is not str or type(vectors.width) is not int or vectors.width < 1:
+        raise ValueError("vectors")
+    return vectors
+
+
+def _require_finite(what: str, *numbers: Any) -> None:
+    if not all(type(one) in (int, float) and math.isfinite(one) for one in numbers):
+        raise ValueError(f"{what} has a number that is not finite")
 
 
 def _arrays(run: Path, columns: tuple[Column, ...]) -> Arrays:

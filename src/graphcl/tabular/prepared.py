@@ -23,6 +23,8 @@ from graphcl.tabular.preparation import (
     VECTOR,
     Column,
     Preparation,
+    Tags,
+    Vectors,
 )
 from graphcl.tabular.problems import Problem, short
 
@@ -123,7 +125,7 @@ class Applying:
                 empty.append(name)
             self.missing[name] = int(facts.absent[place])
             low, high = facts.low[place], facts.high[place]
-            if facts.known[place] and _is_far(column, float(low), float(high)):
+            if facts.known[place] and is_far(column, float(low), float(high)):
                 worst = low if column.low - low > high - column.high else high
                 far.append((name, column, float(worst)))
         self._say_empty(empty)
@@ -172,7 +174,7 @@ class Applying:
             elif read:
                 unit = YEAR if column.kind == DATE else DAY
                 first, last = ((float(one) - column.origin) / unit for one in (low, high))
-                if _is_far(column, first, last):
+                if is_far(column, first, last):
                     self.notes.append(
                         f"nodes: column {column.name!r} has {column.kind}s far outside the "
                         "training's range"
@@ -200,7 +202,7 @@ class Applying:
         return {one.name: Other(self.duck, source, one.name, name) for one in columns}
 
 
-def _is_far(column: Column, low: float, high: float) -> bool:
+def is_far(column: Column | Tags | Vectors, low: float, high: float) -> bool:
     """Returns whether a value lies more than `FAR` spans outside the training's range."""
     span = column.high - column.low
     # A constant column has no span; any other value is as far outside as can be.

@@ -4,7 +4,6 @@ The result is an SQL expression that DuckDB scans later. Text, Parquet and DuckD
 beyond what is needed to find their columns.
 """
 
-import re
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from graphcl.errors import GraphError, suggestion
 from graphcl.store.reader import is_store
 from graphcl.tabular import graph_formats
 from graphcl.tabular.delimited import detect_dialect
-from graphcl.tabular.duck import Duck, file_literal, literal, quoted
+from graphcl.tabular.duck import Duck, file_literal, is_query, literal, quoted
 
 TEXT = (".csv", ".tsv", ".txt", ".edges", ".el", ".edgelist")
 PARQUET = (".parquet", ".pq")
@@ -27,7 +26,6 @@ SUFFIXES = (*TEXT, *PARQUET, *DATABASE, *GRAPHS, *ARRAYS)
 
 CHUNK_ROWS = 100_000  # rows of SQLite that are copied at a time
 _SQLITE = b"SQLite format 3\x00"
-_QUERY = re.compile(r"\s*(select|with|from)\s", re.IGNORECASE)
 # Column names that mark the first line of a file as a header.
 _HEADER_NAMES = frozenset(("source", "target", "src", "dst", "from", "to", "id", "node", "node_id"))
 _HEADER_NAMES |= {"label", "weight", "split"}
@@ -55,11 +53,6 @@ class Source:
     stable: bool = True
 
 
-def is_query(text: str) -> bool:
-    """Returns whether `text` is SQL rather than a path."""
-    return _QUERY.match(text) is not None
-
-
 def looks_like_tables(text: str) -> bool:
     """Returns whether a graph argument names tables: a query, a file, or a folder of Parquet."""
     if is_query(text) or _kind(_split_table(text)[0]) in EDGE_FILES:
@@ -68,9 +61,11 @@ def looks_like_tables(text: str) -> bool:
 
 
 def open_source(
-    duck: Duck, text: str, *, role: str, header: bool | None = None, names: frozenset[str]
+    duck: Duck, text: Any, *, role: str, header: bool | None = None, names: frozenset[str]
 ) -> Source:
-    """Resolves a path, ``PATH:TABLE`` of a database, or an SQL query as ``edges`` or ``nodes``.
+    """Resolves a path, ``PATH:TABLE`` of a database, or an SQL query as ``edges``, ``nodes`` ….
+
+    From Python it may also be a table in memory: of pandas, Polars, Arrow or DuckDB.
 
     `header` says whether a delimited file begins with column names; None guesses, with the help of
     the column names that the caller has given.
@@ -78,7 +73,10 @@ def open_source(
     Raises:
         GraphError: the source does not exist, or cannot be read.
     """
-    source = _open(duck, text, role=role, header=header, names=names)
+    if isinstance(text, str):
+        source = _open(duck, text, role=role, header=header, names=names)
+    else:
+        source = _in_memory(duck, text, role)
     # DuckDB numbers the rows of a table as `rowid`, unless a column has that name.
     taken = [name for name in source.columns if name.lower() == "rowid"]
     for name in taken:
@@ -126,6 +124,43 @@ def _open(
         return _load_tables(duck, path, graph_formats.read_adjacency(path), role)
     known_suffixes = ", ".join(SUFFIXES)
     raise GraphError(f"{path}: unknown kind of file; known: {known_suffixes}, or an SQL query")
+
+
+def _in_memory(duck: Duck, table: Any, role: str) -> Source:
+    """Returns a table of pandas, Polars, Arrow or DuckDB, which DuckDB scans where it is."""
+    import pyarrow
+
+    try:
+        if isinstance(table, pyarrow.Table):
+            arrow = table
+        elif hasattr(table, "to_arrow") and hasattr(table, "__arrow_c_stream__"):
+            arrow = pyarrow.table(table)  # Polars and DuckDB; text without a copy
+        elif hasattr(table, "columns") and hasattr(table, "index"):
+            arrow = _of_pandas(table)
+        else:
+            arrow = pyarrow.table(table)  # a dictionary of lists, or what speaks Arrow
+    except (pyarrow.ArrowException, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise GraphError(
+            f"{role}: a {type(table).__name__} is not a table of columns ({reason})"
+        ) from None
+    if len(set(arrow.column_names)) < len(arrow.column_names):
+        raise GraphError(f"{role}: two columns have the same name: {arrow.column_names[:8]}")
+    relation = duck.register(f"{role}_given", arrow)
+    return Source(role, relation, duck.columns(relation, where=role))
+
+
+def _of_pandas(table: Any) -> Any:
+    """Returns the columns of a pandas table, and its index first if that has a name."""
+    import pyarrow
+
+    named = any(name is not None for name in getattr(table.index, "names", ()))
+    frame = table.reset_index() if named else table
+    frame = frame.rename(columns=str)
+    for name in frame.columns:
+        if str(frame[name].dtype) == "category":
+            frame = frame.assign(**{name: frame[name].astype(object)})
+    return pyarrow.Table.from_pandas(frame, preserve_index=False)
 
 
 def _parquet_files(path: Path) -> list[Path]:

@@ -10,12 +10,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
 
 from graphcl.errors import GraphError
 from graphcl.tabular.duck import Duck
 from graphcl.tabular.edges import Entries
-from graphcl.tabular.features import ArraySink, fill_sparse
+from graphcl.tabular.features import ArraySink, entries_of, fill_parts, fill_sparse
 from graphcl.tabular.labels import read_labels, read_several_labels, read_split, separator_in
 from graphcl.tabular.numbering import NumberedTables
 from graphcl.tabular.options import TableOptions, TableReport, counted
@@ -43,7 +42,7 @@ class InMemory:
 
 @contextmanager
 def open_tables(
-    edges: str, options: TableOptions, *, on_step: Callable[[str], None] = lambda _: None
+    edges: Any, options: TableOptions, *, on_step: Callable[[str], None] = lambda _: None
 ) -> Iterator["Tables"]:
     """Opens tables, checks them and numbers the nodes; `on_step` gets the name of each step.
 
@@ -83,11 +82,7 @@ class Tables:
     @property
     def num_features(self) -> int:
         """Number of features from the tables; structural features are not counted."""
-        if self._options.features == "structural":
-            return 0
-        if self._numbered.matrix is not None:
-            return int(self._numbered.matrix.x.shape[1])
-        return len(self._numbered.features.names) if self._numbered.features else 0
+        return sum(part.width for part in self._numbered.parts)
 
     def fill_structure(self, into: ArraySink, *, index: Any = np.int64) -> None:
         """Fills ``indptr``, ``indices`` of type `index` and, with weights, ``edge_weight``."""
@@ -123,35 +118,17 @@ class Tables:
 
     def fill_features(self, x: npt.NDArray[np.float32]) -> None:
         """Fills the first `num_features` columns of `x`, zeros with `num_nodes` rows."""
-        matrix = self._numbered.matrix
-        if matrix is not None:
-            given = matrix.x.toarray() if scipy.sparse.issparse(matrix.x) else matrix.x
-            x[: len(given), : given.shape[1]] = given
-        elif self._numbered.features is not None:
-            self._numbered.features.fill(x)
+        fill_parts(self._numbered.parts, x)
 
     @property
     def is_sparse(self) -> bool:
         """Whether the features are sparse: given so, or mostly zeros."""
-        matrix, found = self._numbered.matrix, self._numbered.features
-        if matrix is not None:
-            return bool(scipy.sparse.issparse(matrix.x))
-        return found is not None and found.preparation.sparse
+        return self._numbered.sparse
 
     def fill_sparse_features(self, into: ArraySink) -> None:
         """Fills ``x_indptr``, ``x_indices`` and ``x_data``."""
-        matrix, found = self._numbered.matrix, self._numbered.features
-        if matrix is not None:
-            x = scipy.sparse.csr_array(matrix.x, copy=True)
-            x.resize((self.num_nodes, x.shape[1]))
-            for name, part, kind in (
-                ("x_indptr", x.indptr, np.int64),
-                ("x_indices", x.indices, np.int32),
-                ("x_data", x.data, np.float32),
-            ):
-                into.array(name, part.shape, kind)[...] = part
-        elif found is not None:
-            fill_sparse(into, found.entries, self.num_nodes)
+        parts = self._numbered.parts
+        fill_sparse(into, lambda: entries_of(parts), self.num_nodes)
 
     def labels(self) -> npt.NDArray[np.int64] | None:
         """Returns a class per node (−1 if it has none), several labels ``[N, L]``, or None."""

@@ -18,7 +18,7 @@ from graphcl.files.records import check_records_file, records, write_records
 from graphcl.runs import files as runs
 from graphcl.runs.answers import keep_answer
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
-from graphcl.tabular.options import TableOptions
+from graphcl.tabular.options import TableOptions, counted
 
 Array = npt.NDArray[Any]
 RunArgument = Annotated[Path, typer.Argument(help="A run directory.")]
@@ -86,7 +86,7 @@ def give_answer(
     if out is not None:
         write_records(out, columns)
         about["out"] = str(out)
-        text += f"\n{out}: {len(next(iter(columns.values()))):,} rows"
+        text += f"\n{out}: {counted(len(next(iter(columns.values()))), 'row')}"
     else:
         text = "\n".join([text, *shown])
         if as_json:

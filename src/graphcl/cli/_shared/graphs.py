@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from graphcl.cli._shared.tables import as_arguments, print_notes
 from graphcl.datasets import CATALOGUE, data_folders, load_dataset
@@ -22,7 +23,8 @@ from graphcl.graphs.interchange import read_arrays
 from graphcl.runs import files as runs
 from graphcl.store.reader import is_store
 from graphcl.tabular.build import load_tables
-from graphcl.tabular.options import TableOptions
+from graphcl.tabular.duck import is_query
+from graphcl.tabular.options import FILES, TableOptions
 from graphcl.tabular.preparation import read_preparation
 from graphcl.tabular.sources import EDGE_FILES, looks_like_tables
 
@@ -115,6 +117,7 @@ def load_run_graph(
         options = trained or options
         if not config.is_sealed:
             _require_harmless(run, config.origin, options, again)
+        source, options = _moved(run, source, options)
     elif trained is not None and names_tables(given, options):
         options = options.after(trained)
     try:
@@ -125,6 +128,36 @@ def load_run_graph(
     if expected and graph_fingerprint(graph) != expected:
         raise RunError(f"{run}: {source} is not the graph that the run was trained on")
     return graph
+
+
+def _moved(run: Path, source: str, options: TableOptions) -> tuple[str, TableOptions]:
+    """Returns the files that a run names as they are called from here.
+
+    The run names them as they were called where it was trained. If there is no such file here, it
+    is looked for beside the run and in the folders above; the fingerprint says if it is the one.
+    """
+    if _is_here(source, Path()) or is_query(source) or source.lower() in CATALOGUE:
+        return source, options
+    for folder in run.absolute().parents:
+        if _is_here(source, folder):
+            files = {name: getattr(options, name) for name in FILES}
+            found: dict[str, Any] = {
+                name: str(folder / one) if isinstance(one, str) and _is_here(one, folder) else one
+                for name, one in files.items()
+            }
+            return str(folder / source), replace(options, **found)
+    return source, options
+
+
+def _is_here(text: str, folder: Path) -> bool:
+    """Returns whether a file, ``FILE:TABLE``, a store or a folder of tables is in a folder."""
+    path, before = folder / text, text.rpartition(":")[0]
+    try:
+        if path.is_file() or (before and (folder / before).is_file()):
+            return True
+        return is_store(path) or (path.is_dir() and looks_like_tables(str(path)))
+    except OSError:  # a query may be too long for a name
+        return False
 
 
 class UntrustedRunError(RunError):

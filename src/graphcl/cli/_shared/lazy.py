@@ -28,7 +28,7 @@ COMMANDS = {
 }
 
 
-TABLES = "Tables"  # the group of options for reading tables
+TABLES = "Tables"  # how the names of the groups of options for reading tables begin
 ABOUT_TABLES = ("build", "check")  # commands whose `--help` shows them
 
 
@@ -59,7 +59,7 @@ def load_command(name: str) -> Any:
     alone.command(name, context_settings={"help_option_names": ["-h", "--help"]})(function)
     command = typer.main.get_command(alone)
     help_last = [option for option in command.params if option.name == "help"]
-    tables = [option for option in command.params if _panel(option) == TABLES]
+    tables = [option for option in command.params if _panel(option).startswith(TABLES)]
     command.params = [
         *(option for option in command.params if option not in help_last),
         *verbosity_options(),

@@ -13,6 +13,7 @@ import typer
 from graphcl.cli._shared.graphs import AnyGraph
 from graphcl.evaluation import MultilabelResult, ProbeResult, linear_probe
 from graphcl.evaluation.multilabel import STEPS
+from graphcl.tabular.options import counted
 from graphcl.training.progress import LINE_EVERY_SECONDS, duration
 
 if TYPE_CHECKING:
@@ -122,13 +123,13 @@ def probe_progress(steps: int) -> Iterator[Callable[[int], None]]:
 def probe_text(probe: Mapping[str, Any]) -> str:
     """Returns one line: the scores of a probe, its nodes, and how it was fitted."""
     train, val, test = probe["nodes"]
-    where = f"test {test:,} nodes, {probe['split']} split"
+    where = f"test {counted(test, 'node')}, {probe['split']} split"
     micro, macro = f"micro-F1 {probe['micro_f1']:.4f}", f"macro-F1 {probe['macro_f1']:.3f}"
     first = micro if "val_micro_f1" in probe else f"accuracy {100 * probe['accuracy']:.1f} %"
     first += _majority_text(probe, " (majority ", ")")
     if "strength" not in probe:  # the predictions of a supervised baseline
-        return f"{first}  {macro}  ({where}; trained on {train:,} nodes)"
-    chosen = f"chosen on {val:,} validation nodes, trained on {train:,}"
+        return f"{first}  {macro}  ({where}; trained on {counted(train, 'node')})"
+    chosen = f"chosen on {counted(val, 'validation node')}, trained on {train:,}"
     if "steps" not in probe:
         return f"{first}  {macro}  ({where}; C = {probe['strength']:.2g} {chosen})"
     return (

@@ -13,32 +13,72 @@ import typer
 from graphcl.cli._shared.lazy import TABLES
 from graphcl.tabular.options import FEATURES, MISSING, Fate, TableOptions, TableReport
 
-_PANEL = TABLES
+_FILES, _LABELS, _COLUMNS_PANEL = (
+    f"{TABLES}: files and features",
+    f"{TABLES}: ids, labels and weights",
+    f"{TABLES}: columns of the nodes",
+)
 _MANY_COLUMNS, _MOST_LINES = 20, 40
 
 
-def _option(kind: Any, text: str, *names: str, metavar: str | None = None) -> Any:
-    return Annotated[kind, typer.Option(*names, help=text, metavar=metavar, rich_help_panel=_PANEL)]
+def _option(
+    kind: Any, text: str, *names: str, metavar: str | None = None, panel: str = _COLUMNS_PANEL
+) -> Any:
+    return Annotated[kind, typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel)]
 
 
 _COLUMN, _COLUMNS = str | None, list[str]
 _OPTIONS: dict[str, Any] = {
     "nodes": _option(
-        str | None, "Nodes: .csv, .tsv, .parquet, .npy, .npz, FILE:TABLE or an SQL query."
+        str | None,
+        "Nodes: .csv, .tsv, .parquet, .npy, .npz, FILE:TABLE or an SQL query.",
+        panel=_FILES,
     ),
-    "source_column": _option(_COLUMN, "Column of the edges' source nodes. (default: guessed)"),
-    "target_column": _option(_COLUMN, "Column of the edges' target nodes. (default: guessed)"),
-    "weight": _option(_COLUMN, "Column of positive edge weights. (default: unweighted)"),
-    "id_column": _option(_COLUMN, "Column of the nodes' ids. (default: guessed)"),
+    "tags": _option(
+        str | None,
+        "A long table, with rows of id, name[, value]: each name is a feature. Or its columns "
+        "(page,keyword), if --nodes is one.",
+        panel=_FILES,
+    ),
+    "tag_columns": _option(
+        _COLUMNS,
+        "The columns of --tags: ID,NAME[,VALUE]. (default: guessed)",
+        metavar="COLUMNS",
+        panel=_FILES,
+    ),
+    "vectors": _option(
+        str | None,
+        "An .npy with a vector for each row of --nodes, as of a language model.",
+        panel=_FILES,
+    ),
+    "vector_ids": _option(
+        str | None,
+        "Ids of the vectors, if they are in another order: an .npy or a table.",
+        panel=_FILES,
+    ),
+    "source_column": _option(
+        _COLUMN, "Column of the edges' source nodes. (default: guessed)", panel=_LABELS
+    ),
+    "target_column": _option(
+        _COLUMN, "Column of the edges' target nodes. (default: guessed)", panel=_LABELS
+    ),
+    "weight": _option(
+        _COLUMN, "Column of positive edge weights. (default: unweighted)", panel=_LABELS
+    ),
+    "id_column": _option(_COLUMN, "Column of the nodes' ids. (default: guessed)", panel=_LABELS),
     "label": _option(
         _COLUMNS,
         "Column of the nodes' classes; only the probe uses it. Repeatable, for several labels.",
         metavar="COLUMN",
+        panel=_LABELS,
     ),
     "label_separator": _option(
-        str | None, "What stands between the labels in a cell, such as '|'.", metavar="TEXT"
+        str | None,
+        "What stands between the labels in a cell, such as '|'.",
+        metavar="TEXT",
+        panel=_LABELS,
     ),
-    "split": _option(_COLUMN, "Column that says train, val or test."),
+    "split": _option(_COLUMN, "Column that says train, val or test.", panel=_LABELS),
     "one_hot": _option(_COLUMNS, "A column of categories; repeatable.", metavar="COLUMN"),
     "text": _option(_COLUMNS, "A column of texts to read; repeatable.", metavar="COLUMN"),
     "date": _option(_COLUMNS, "A column of dates; repeatable.", metavar="COLUMN"),
@@ -53,9 +93,13 @@ _OPTIONS: dict[str, Any] = {
         bool, "Give zero features to nodes that appear only in edges.", "--add-missing-nodes"
     ),
     "features": _option(
-        str, f"Features: {', '.join(FEATURES)}; structural ones are computed from the edges."
+        str,
+        f"Features: {', '.join(FEATURES)}; structural ones are computed from the edges.",
+        panel=_FILES,
     ),
-    "header": _option(bool | None, "Whether the first line holds column names. (default: guessed)"),
+    "header": _option(
+        bool | None, "Whether the first line holds column names. (default: guessed)", panel=_FILES
+    ),
 }
 
 
@@ -132,5 +176,6 @@ def column_lines(fates: Sequence[Fate]) -> list[str]:
         + (f"; {fate.missing:,} missing" if fate.missing else "")
         for name, fate in rows[:_MOST_LINES]
     ]
-    heading = ["columns of the node table:"] if lines else []
+    of_nodes = any(not fate.column.startswith("--") for fate in fates)
+    heading = ["columns of the node table:" if of_nodes else "beside the edges:"] if lines else []
     return heading + lines + ([f"  … and {left:,} more; the run lists all"] if left > 0 else [])
