@@ -11,7 +11,7 @@ BEYOND = {
     "normalisation": "none",
     "side_by_side": False,
     "own_features": 0.0,
-    "spread_own": False,
+    "repeat_own": False,
 }
 TAKES_BEYOND = ("mean", "residual")
 _INFINITY = float("inf")

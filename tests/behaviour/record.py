@@ -40,7 +40,7 @@ FORMER = {
     "normalisation": "none",
     "side_by_side": False,
     "own_features": 0.0,
-    "spread_own": False,
+    "repeat_own": False,
     "batch_nodes": 4096,
     "feature_scaling": "row",
 }

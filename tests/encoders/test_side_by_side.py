@@ -102,10 +102,10 @@ def test_layer_by_layer_is_the_whole(graph, tmp_path, name, beyond, sparse):
     layers=st.integers(1, 5),
     side_by_side=st.booleans(),
     own_features=st.floats(0, 0.95),
-    spread_own=st.booleans(),
+    repeat_own=st.booleans(),
 )
-def test_columns_are_divided(num_features, dim, layers, side_by_side, own_features, spread_own):
-    options = {"dim": dim, "layers": layers, "spread_own": spread_own}
+def test_columns_are_divided(num_features, dim, layers, side_by_side, own_features, repeat_own):
+    options = {"dim": dim, "layers": layers, "repeat_own": repeat_own}
     options |= {"side_by_side": side_by_side, "own_features": own_features}
     least = layers if side_by_side else 1
     if dim < least:
@@ -113,7 +113,7 @@ def test_columns_are_divided(num_features, dim, layers, side_by_side, own_featur
             divide_columns(num_features, **options)
         return
     own, widths = divide_columns(num_features, **options)
-    most = dim if spread_own else num_features
+    most = dim if repeat_own else num_features
     assert own == min(most, round(own_features * dim), dim - least)
     assert len(widths) == layers
     assert own + (sum(widths) if side_by_side else widths[-1]) == dim
@@ -150,15 +150,14 @@ def test_calibration_brings_parts_to_one_size():
     torch.testing.assert_close(beside.scale, before, rtol=1e-3, atol=0)
 
 
-def test_few_features_are_spread_over_their_share(graph):
-    dim = 8 * graph.num_features
-    encoder = built(graph, dim=dim, **ALL, spread_own=True)
+def test_few_features_are_repeated_until_they_fill_their_share(graph):
+    features = graph.num_features
+    dim = 8 * features + 12
+    encoder = built(graph, dim=dim, **ALL, repeat_own=True)
     assert [weight.shape[1] for weight in encoder.own_weights] == [dim // 4, dim // 4]
     own = embed(encoder, *graph_tensors(graph, device=CPU))[:, : dim // 2]
-    told, *_ = np.linalg.lstsq(own, graph.x, rcond=None)
-    np.testing.assert_allclose(own @ told, graph.x, atol=1e-4)  # nothing is lost
-    # Inner products survive, up to chance: as large as the features' own on the mean.
-    assert (own @ own.T).trace() == pytest.approx((graph.x @ graph.x.T).trace(), rel=0.3)
+    expected = np.stack([graph.x[:, column % features] for column in range(dim // 2)], axis=1)
+    np.testing.assert_allclose(own, expected, rtol=1e-6)
 
 
 def test_a_part_without_variation_stays_finite():

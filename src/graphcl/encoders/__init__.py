@@ -67,7 +67,7 @@ def build_encoder(
         dim: P', the width of the embedding.
         layers: L.
         generator: a CPU generator; the weights depend on nothing else.
-        beyond: `normalisation`, `side_by_side`, `own_features` and `spread_own`, which only the
+        beyond: `normalisation`, `side_by_side`, `own_features` and `repeat_own`, which only the
             paper's encoders take. Values that turn them off are not passed on.
 
     Raises:

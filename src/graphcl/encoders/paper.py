@@ -36,7 +36,7 @@ class _PaperEncoder(LayeredEncoder):
         normalisation: of hidden layers: ``none``, or ``layer``.
         side_by_side: the embedding has the results of all layers.
         own_features: the share of its columns that hold the node's own features.
-        spread_own: that share is filled even if there are fewer features.
+        repeat_own: that share is filled even if there are fewer features.
     """
 
     takes_beyond = True  # the last four arguments
@@ -51,7 +51,7 @@ class _PaperEncoder(LayeredEncoder):
         normalisation: str = "none",
         side_by_side: bool = False,
         own_features: float = 0.0,
-        spread_own: bool = False,
+        repeat_own: bool = False,
     ) -> None:
         super().__init__()
         check_setting("encoder", "normalisation", normalisation)
@@ -62,7 +62,7 @@ class _PaperEncoder(LayeredEncoder):
             layers=layers,
             side_by_side=side_by_side,
             own_features=own_features,
-            spread_own=spread_own,
+            repeat_own=repeat_own,
         )
         self._weigh(list(pairwise([num_features, *widths])))
         hidden = widths[:-1] if normalisation == "layer" else []

@@ -7,9 +7,9 @@ embedding may keep more than one result:
 .. math:: z = \bigl[\, X R \;\big|\; H^{(1)} \;\big|\; \dots \;\big|\; H^{(L)} \,\bigr]
 
 R is a random matrix, drawn with the weights and never trained: inner products of features survive
-in few columns. Where there are fewer features than columns for them, R can spread them over these,
-so that a few features of the node weigh as much as many. Training contrasts :math:`H^{(L)}`, as
-without this.
+in few columns. Where there are no more features than columns for them, R is the identity, which can
+be repeated until it fills them, so that few features weigh as much as many. Training contrasts
+:math:`H^{(L)}`, as without this.
 
 After training, each part is brought to mean 0 and to one size, so that a distance between two
 embeddings means as much in each. These figures are taken from training nodes and stay with the
@@ -32,12 +32,12 @@ def divide_columns(
     layers: int,
     side_by_side: bool,
     own_features: float,
-    spread_own: bool = False,
+    repeat_own: bool = False,
 ) -> tuple[int, list[int]]:
     """Returns how many columns of `dim` hold own features, and how wide each layer is.
 
-    Own features take their share of the columns; unless they are spread over it, no more columns
-    than there are features. One column is left for each layer. Layers that stand side by side share
+    Own features take their share of the columns; unless they are repeated, no more columns than
+    there are features. One column is left for each layer. Layers that stand side by side share
     the rest; otherwise each layer is that wide.
 
     Raises:
@@ -47,7 +47,7 @@ def divide_columns(
     need = f"at least {least}, a column for each layer that stands side by side"
     require(dim >= least, "encoder", "dim", need, dim)
     own = min(round(own_features * dim), dim - least)
-    if not spread_own:
+    if not repeat_own:
         own = min(own, num_features)
     rest = dim - own
     if not side_by_side:
@@ -63,7 +63,7 @@ class SideBySide(nn.Module):
     Its tensors are stored with the weights; none is trained.
 
     Attributes:
-        projection: R, ``[num_features, own]``; the identity if these are equal.
+        projection: R, ``[num_features, own]``; identities side by side if all features fit.
         shift: the mean of each column, ``[dim]``; 0 until `calibrate`.
         scale: the factor of each column, ``[dim]``; 1 until `calibrate`.
     """
@@ -81,8 +81,10 @@ class SideBySide(nn.Module):
         self._kept = range(len(widths)) if every_layer else range(len(widths) - 1, len(widths))
         self._widths = [own, *(widths[number] for number in self._kept)]
         projection = torch.empty(num_features, own)
-        if own == num_features:
-            projection.zero_().diagonal().fill_(1)  # `eye_` without memory imports a compiler
+        if own >= num_features:
+            projection.zero_()
+            for start in range(0, own, num_features):  # `eye_` without memory imports a compiler
+                projection[:, start : start + num_features].diagonal().fill_(1)
         else:
             nn.init.normal_(projection, std=own**-0.5 if own else 1.0, generator=generator)
         self.projection: Tensor

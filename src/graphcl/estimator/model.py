@@ -58,7 +58,7 @@ class GraphCL(Saved):
         normalisation: as above.
         side_by_side: as above.
         own_features: as above.
-        spread_own: as above.
+        repeat_own: as above.
         perturbation: as above; or an object as `graphcl.views.Perturbation` describes.
         edge_drop: as above.
         feature_drop: as above.
@@ -117,7 +117,7 @@ class GraphCL(Saved):
         normalisation: str | None = None,
         side_by_side: bool | None = None,
         own_features: float | None = None,
-        spread_own: bool | None = None,
+        repeat_own: bool | None = None,
         perturbation: str | Perturbation | None = None,
         edge_drop: float | None = None,
         feature_drop: float | None = None,
@@ -147,7 +147,7 @@ class GraphCL(Saved):
         self.normalisation = normalisation
         self.side_by_side = side_by_side
         self.own_features = own_features
-        self.spread_own = spread_own
+        self.repeat_own = repeat_own
         self.perturbation = perturbation
         self.edge_drop = edge_drop
         self.feature_drop = feature_drop

@@ -28,7 +28,7 @@ class Recipe:
         normalisation: of hidden layers: `none`, or `layer`, each row to mean 0 and variance 1.
         side_by_side: whether the embedding has the results of all layers, not of the last alone.
         own_features: the share of the embedding's columns that hold the node's own features.
-        spread_own: whether they are spread over all these columns where there are fewer features;
+        repeat_own: whether fewer features than that are repeated until they fill these columns;
             otherwise the layers get the columns that are left.
         perturbation: what draws the views: `drop`, the paper's; or one of your own.
         edge_drop: probability that an edge is absent from a view.
@@ -57,7 +57,7 @@ class Recipe:
     normalisation: str = "none"
     side_by_side: bool = False
     own_features: float = 0.0
-    spread_own: bool = False
+    repeat_own: bool = False
     perturbation: str = "drop"
     edge_drop: float
     feature_drop: float
