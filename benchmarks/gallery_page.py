@@ -224,7 +224,7 @@ def left_out(found: Sequence[Row]) -> str:
             f"on the mean of all other families, among {len(variants)} that were run on the same",
             f"{len(ours)} graphs, and what it scores on the family that had no say. On the mean it",
             f"scores {mean}; `default` has {100 * fmean(ours.values()):.1f}. `default` is the",
-            "cheapest of those within half a point, and the least often below raw features.",
+            "cheapest of those within half a point.",
             "",
             markdown_table(columns, lines),
             "",
