@@ -130,8 +130,11 @@ def draw(found: Sequence[Row]) -> Any:
         axis.set(xscale="log", xlabel="seconds of training", title=f"{graph}, {kind}")
         plots.finish(axis)
     axes[0].set_ylabel("score, %")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
+    pairs = [pair for axis in axes for pair in zip(*axis.get_legend_handles_labels(), strict=True)]
+    shown = {label: handle for handle, label in pairs}  # a panel may lack a system
+    figure.legend(
+        shown.values(), shown.keys(), loc="outside lower center", ncols=5, frameon=False, fontsize=8
+    )
     return figure
 
 

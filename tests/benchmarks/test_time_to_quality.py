@@ -35,7 +35,15 @@ def test_the_table_says_when_ours_has_passed_a_rival():
     lines = time_to_quality.table(FOUND).splitlines()
     assert lines[2] == "| mine | CPU | DGI | 65.0 | 4.0 s | 9.0 s |"
     assert lines[3] == "| mine | CPU | GRACE | 95.0 | 7.0 s | never |"
-    assert len(time_to_quality.draw(FOUND).axes) == 1
+
+
+def test_the_legend_has_the_systems_of_all_panels():
+    other = [row("cca-ssg", 1.0, 0.5) | {"graph": "other"}]
+    figure = time_to_quality.draw(FOUND + other)
+    assert len(figure.axes) == 2
+    (legend,) = figure.legends
+    shown = {text.get_text() for text in legend.get_texts()}
+    assert shown == {"GraphCL, default", "DGI", "GRACE", "CCA-SSG"}
 
 
 def test_every_length_is_a_system():
