@@ -166,30 +166,30 @@ def test_a_forged_vocabulary_is_refused(tmp_path):
             read_preparation(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("table", "error", "message"),
+    [
+        ("page,keyword,count\na,sea,much\n", TableError, "column 'count': 'much' is not a number"),
+        ("page,keyword,count\na,sea,1e300\n", TableError, "does not fit in a float32"),
+        ("page,keyword,count\na,sea,3e38\na,sea,3e38\n", TableError, "add up to more than"),
+        (
+            "page,keyword\n8,sea\n9,sea\n",
+            TableError,
+            "2 rows name 2 unknown nodes, first '8' in row 1.*such as 'a'",
+        ),
+        ("page,keyword\n,sea\n", GraphError, "row 1: column 'page' is empty"),
+        ("page,keyword\n", GraphError, "--tags: has no rows"),
+        ("page\na\n", GraphError, "a tag needs an id and a name"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said(table, error, message):
+    write("t.csv", table)
+    with pytest.raises(error, match=message):
+        read(tags="t.csv")
+
+
 def test_what_is_wrong_is_said(monkeypatch):
-    write("t.csv", "page,keyword,count\na,sea,much\n")
-    with pytest.raises(TableError, match="row 1, column 'count': 'much' is not a number"):
-        read(tags="t.csv")
-    write("t.csv", "page,keyword,count\na,sea,1e300\n")
-    with pytest.raises(TableError, match="does not fit in a float32"):
-        read(tags="t.csv")
-    write("t.csv", "page,keyword,count\na,sea,3e38\na,sea,3e38\n")
-    with pytest.raises(TableError, match="add up to more than"):
-        read(tags="t.csv")
-    write("t.csv", "page,keyword\n8,sea\n9,sea\n")
-    with pytest.raises(
-        TableError, match=r"2 rows name 2 unknown nodes, first '8' in row 1.*such as 'a'"
-    ):
-        read(tags="t.csv")
-    write("t.csv", "page,keyword\n,sea\n")
-    with pytest.raises(GraphError, match="row 1: column 'page' is empty"):
-        read(tags="t.csv")
-    write("t.csv", "page,keyword\n")
-    with pytest.raises(GraphError, match="--tags: has no rows"):
-        read(tags="t.csv")
     write("t.csv", "page\na\n")
-    with pytest.raises(GraphError, match="a tag needs an id and a name"):
-        read(tags="t.csv")
     with pytest.raises(ParameterError, match="--tag-columns"):
         read(tags="t.csv", tag_columns="page")
     with pytest.raises(GraphError, match=r"--tag-columns: no column 'pag'.*'page'"):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from graphcl.distributed import ALONE, Share
-from graphcl.encoders.layer import LayeredEncoder
+from graphcl.encoders import LayeredEncoder
 from graphcl.errors import require
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
