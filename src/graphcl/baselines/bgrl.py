@@ -162,11 +162,26 @@ class BGRL:
 
 
 # The authors publish no settings for citation graphs. The defaults are theirs for WikiCS, a graph
-# of linked texts.
+# of linked texts. Those of the citation graphs are chosen by validation accuracy among 36 widths,
+# lengths, learning rates and drop rates; after 10,000 steps Cora scores seven points less.
+_CITATIONS = {
+    "hidden": 1024,
+    "dim": 512,
+    "edge_drop_1": 0.5,
+    "edge_drop_2": 0.4,
+    "feature_drop_1": 0.5,
+    "feature_drop_2": 0.4,
+    "epochs": 300,
+}
 BASELINE = Baseline(
     "bgrl",
     "BGRL",
     BGRL,
+    settings={
+        "cora": _CITATIONS,
+        "citeseer": _CITATIONS | {"learning_rate": 1e-4},
+        "pubmed": _CITATIONS,
+    },
     paper="Thakoor et al., Large-Scale Representation Learning on Graphs via Bootstrapping, 2022",
     weighted=True,
 )

@@ -109,21 +109,24 @@ class GRACE:
         return h.cpu().numpy()
 
 
-# The settings are those of the authors' `config.yaml`. Other graphs get Cora's.
+# The defaults, and what is Pubmed's, are the authors' (`config.yaml`: Cora, Pubmed). Their settings
+# for Cora and Citeseer are for random splits with more labels. On the public split validation
+# accuracy prefers others, chosen among 48 widths, lengths, learning rates and drop rates.
 BASELINE = Baseline(
     "grace",
     "GRACE",
     GRACE,
     settings={
+        "cora": {"dim": 256, "learning_rate": 1e-3, "epochs": 400},
         "citeseer": {
-            "dim": 256,
+            "dim": 512,
             "activation": "prelu",
-            "edge_drop_1": 0.2,
-            "edge_drop_2": 0.0,
-            "feature_drop_1": 0.3,
-            "feature_drop_2": 0.2,
+            "edge_drop_1": 0.3,
+            "edge_drop_2": 0.3,
+            "feature_drop_1": 0.4,
+            "feature_drop_2": 0.4,
             "temperature": 0.9,
-            "learning_rate": 1e-3,
+            "epochs": 100,
         },
         "pubmed": {
             "dim": 256,
