@@ -4,6 +4,13 @@ import os
 import resource
 from pathlib import Path
 
+# Workers share the cores: threads of one, which spin while they wait, would take them from another.
+# Libraries read this when they are imported, and processes that tests start inherit it. Numba's
+# loops keep their number of threads.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import numpy as np
 import pytest
 import torch
@@ -89,6 +96,15 @@ def recipe() -> Recipe:
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def two_threads():
+    """Two threads of torch, also where workers have one each."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

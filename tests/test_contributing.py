@@ -18,11 +18,17 @@ STEP = re.compile(
 SECTIONS = dict(re.findall(r"^## (Add an? \w+)\n(.*?)(?=^## )", PAGE, flags=re.DOTALL | re.M))
 
 
+def skipped(folder, names):
+    """What is not copied. What numba compiled is: it is valid for files of the same time."""
+    if Path(folder).name == "__pycache__":
+        return [name for name in names if not name.endswith((".nbi", ".nbc"))]
+    return [name for name in names if name == "results" or name.endswith(".egg-info")]
+
+
 @pytest.fixture
 def scratch(tmp_path):
     """A copy of what a contributor changes, and of what the tests read."""
     for name in ("src", "tests", "benchmarks", "scripts", "examples", "docs"):
-        skipped = shutil.ignore_patterns("__pycache__", "results", "*.egg-info")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=skipped)
     for name in ("pyproject.toml", "README.md", "CONTRIBUTING.md"):
         shutil.copy(ROOT / name, tmp_path / name)

@@ -11,6 +11,7 @@ from graphcl.graphs.tensors import graph_tensors
 from tests.conftest import random_graph
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 
 def encoder_for(graph, name, layers=3):

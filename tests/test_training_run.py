@@ -169,7 +169,7 @@ def test_checkpoint_every_is_checked(folder, capsys, text):
 
 def test_kill_9_at_random_moments(folder):
     """The small sister of `python -m benchmarks.kill`, which does it 50 times on Cora."""
-    settings = {"epochs": 300, "dim": 16}
+    settings = {"epochs": 100, "dim": 16}
     row = killed_and_resumed("mine.npz", settings, kills=2, seed=0, folder=folder / "out")
     assert row["bitwise_equal"]
     assert row["stray"] == []

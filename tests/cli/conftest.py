@@ -1,6 +1,7 @@
 """A small graph file, a run trained on it, and how commands are called."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -8,12 +9,12 @@ import numpy as np
 import pytest
 
 from graphcl.cli.main import run
+from tests.conftest import random_graph
 
 QUICK = ["--set", "epochs=2", "--set", "dim=8"]
 
 
-@pytest.fixture
-def arrays(graph):
+def arrays_of(graph):
     return {
         "edge_index": graph.edge_index(),
         "x": graph.x,
@@ -26,15 +27,32 @@ def arrays(graph):
 
 
 @pytest.fixture
+def arrays(graph):
+    return arrays_of(graph)
+
+
+@pytest.fixture
 def folder(tmp_path, monkeypatch, arrays):
     monkeypatch.chdir(tmp_path)
     np.savez("mine.npz", **arrays)
     return tmp_path
 
 
+@pytest.fixture(scope="session")
+def trained_once(tmp_path_factory):
+    """The run that tests copy; it names its graph as they do, `mine.npz`."""
+    place = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        np.savez("mine.npz", **arrays_of(random_graph()))
+        assert run(["train", "mine.npz", *QUICK]) == 0
+    return place / "runs/mine"
+
+
 @pytest.fixture
-def trained(folder, capsys):
-    assert run(["train", "mine.npz", *QUICK]) == 0
+def trained(folder, trained_once, capsys):
+    """A run trained on this folder's graph, to use or to break."""
+    shutil.copytree(trained_once, folder / "runs/mine")
     capsys.readouterr()
     return folder / "runs/mine"
 

@@ -13,6 +13,7 @@ from graphcl.kernels.features import (
 )
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 
 def test_sparse_linear_is_the_dense_product_value_and_gradient(generator):

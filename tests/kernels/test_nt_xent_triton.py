@@ -24,8 +24,16 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
 PRECISIONS = ["bf16", "tf32", "float32"]
 SIZES = [(64, 64), (40, 513), (140, 96)]
+# Width and precision of shares. In bf16 one kernel is for narrow tables, of one or two units of
+# width, and others for wide ones; other precisions have the latter alone.
+SHARED = [(40, "bf16"), (100, "bf16"), (140, "bf16"), (100, "tf32"), (100, "float32")]
+SHARES = [(*how, *kind) for how in ((41, 3, 0.1), (41, 2, 0.01)) for kind in SHARED]
+SHARES += [(140, 2, 0.1, *kind) for kind in SHARED[1:3]]
 if not INTERPRETED:
     SIZES = [(m, d) for m in (64, 1_000, 20_000) for d in (64, 513, 6_144)] + [(1_000, 96)]
+    SHARED = [(d, precision) for d in (40, 100, 140) for precision in PRECISIONS]
+    batches = ((140, 2, 0.1), (41, 3, 0.1), (41, 3, 0.01))
+    SHARES = [(m, w, t, *kind) for m, w, t in batches for kind in SHARED]
 
 
 def bound(precision: str, temperature: float) -> float:
@@ -147,13 +155,9 @@ class TestKernels:
         monkeypatch.setattr(nt_xent_triton, "_SMALL_BLOCK", 256)
         assert max(errors(fused(h1, h2, temperature, precision), whole)) <= 1e-5
 
-    @pytest.mark.parametrize("precision", PRECISIONS)
-    @pytest.mark.parametrize("dim", [40, 100, 140])
-    @pytest.mark.parametrize(
-        ("num_nodes", "world", "temperature"), [(140, 2, 0.1), (41, 3, 0.1), (41, 3, 0.01)]
-    )
+    @pytest.mark.parametrize(("num_nodes", "world", "temperature", "dim", "precision"), SHARES)
     def test_shares_of_several_processes(
-        self, num_nodes: int, world: int, dim: int, precision: str, temperature: float
+        self, num_nodes: int, world: int, temperature: float, dim: int, precision: str
     ):
         h1, h2 = two_views(num_nodes, dim, 0.5, device=DEVICE)
         whole = fused(h1, h2, temperature, precision)

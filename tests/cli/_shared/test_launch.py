@@ -14,15 +14,34 @@ import numpy as np
 import pytest
 
 from graphcl.cli._shared import launch
+from tests.conftest import random_graph
 
 SETTINGS = {"epochs": 30, "dim": 8, "mode": "sampled", "batch_nodes": 8, "fan_out": 3}
 
 
+def prepared(folder):
+    graph = random_graph()
+    np.savez(folder / "mine.npz", edge_index=graph.edge_index(), x=graph.x, y=graph.y)
+    (folder / "temporary").mkdir()
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path, graph):
-    np.savez(tmp_path / "mine.npz", edge_index=graph.edge_index(), x=graph.x, y=graph.y)
-    (tmp_path / "temporary").mkdir()
-    return tmp_path
+def folder(tmp_path):
+    return prepared(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The weights of an undisturbed training under torchrun."""
+    folder = prepared(tmp_path_factory.mktemp("undisturbed"))
+    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "graphcl")
+    process = start(folder, torchrun, "--out", "whole", "--json")
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    assert json.loads(out)["epochs"] == SETTINGS["epochs"]
+    assert err.count("epoch 1/") == 1  # one process speaks
+    return weights(folder, "whole")
 
 
 def start(folder, module, *arguments, variables=None, **settings):
@@ -58,15 +77,8 @@ def wait_for(what, *processes):
         time.sleep(0.01)
 
 
-def test_a_killed_worker_changes_nothing(folder):
-    """Undisturbed under torchrun; then by --processes, one worker killed in an epoch's middle."""
-    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "graphcl")
-    process = start(folder, torchrun, "--out", "whole", "--json")
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
-    assert json.loads(out)["epochs"] == SETTINGS["epochs"]
-    assert err.count("epoch 1/") == 1  # one process speaks
-
+def test_a_killed_worker_changes_nothing(folder, whole):
+    """By --processes, one worker killed in an epoch's middle."""
     command = ("--processes", "2", "--out", "run", "--checkpoint-every", "1epochs")
     process = start(folder, ("graphcl",), *command)
     saved = folder / "run.partial"
@@ -77,19 +89,14 @@ def test_a_killed_worker_changes_nothing(folder):
     wait_for(lambda: pid.exists() and pid.read_text() not in ("", first), process)
     _, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
-    assert weights(folder, "run") == weights(folder, "whole")
+    assert weights(folder, "run") == whole
     names = sorted(path.name for path in folder.iterdir())
-    assert names == ["mine.npz", "run", "temporary", "whole"]
+    assert names == ["mine.npz", "run", "temporary"]
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds workers in /proc")
-def test_two_hosts_meet_and_survive_a_killed_worker(folder):
+def test_two_hosts_meet_and_survive_a_killed_worker(folder, whole):
     """Two agents, as on two hosts with one disk; a worker of one dies, and both start again."""
-    alone = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "graphcl")
-    process = start(folder, alone, "--out", "whole")
-    _, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
-
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -111,7 +118,7 @@ def test_two_hosts_meet_and_survive_a_killed_worker(folder):
             agent.kill()
     assert [agent.returncode for agent in agents] == [0, 0], said
     assert "exitcode: -9" in said[1]
-    assert weights(folder, "run") == weights(folder, "whole")
+    assert weights(folder, "run") == whole
 
 
 def test_ctrl_c_under_a_launcher_saves_and_exits_130(folder):
