@@ -36,25 +36,23 @@ def _trial(encoder: str, scaling: str = "auto", **other: object) -> dict[str, ob
     return {"encoder": encoder, "feature_scaling": scaling, **BEYOND, **plain, **other}
 
 
-# A trial is `default` with other settings, or a plain encoder without what `default` has beyond the
-# paper; such a trial says all that it is about. `default` is whatever that recipe is: it is tried
-# first, measured or not. `former` is what it was in version 0.1.0.
+# Each trial says all that it is about. `default` is whatever that recipe is: it is tried first,
+# measured or not. `former` is what it was in version 0.1.0.
 FIRST = "default"
 TRIALS: dict[str, dict[str, object]] = {
     FIRST: {},
-    "layers-alone": {"own_features": 0.0, "repeat_own": False},
-    "last-layer": {"side_by_side": False},
-    "wide": {"dim": 1536, "own_features": 0.33334},
-    "shallow": {"layers": 1},
-    "deep": {"layers": 3},
-    "cold": {"temperature": 0.2},
-    "warm": {"temperature": 1.0},
-    "light": {"edge_drop": 0.1, "feature_drop": 0.2},
-    "heavy": {"edge_drop": 0.5, "feature_drop": 0.7},
-    "far": {"edge_drop": 0.1, "feature_drop": 0.8},
-    "row": {"feature_scaling": "row"},
     "former": _trial("mean", "row"),
+    "mean": _trial("mean"),
     "residual": _trial("residual"),
+    "residual-row": _trial("residual", "row"),
+    "residual-none": _trial("residual", "none"),
+    "residual-1": _trial("residual", layers=1),
+    "residual-cold": _trial("residual", temperature=0.2),
+    "residual-warm": _trial("residual", temperature=1.0),
+    "residual-light": _trial("residual", edge_drop=0.1, feature_drop=0.2),
+    "residual-heavy": _trial("residual", edge_drop=0.5, feature_drop=0.7),
+    "residual-own": _trial("residual", edge_drop=0.8, feature_drop=0.2),
+    "residual-far": _trial("residual", edge_drop=0.1, feature_drop=0.8),
     "gcn": _trial("gcn"),
     "gcn-row": _trial("gcn", "row"),
     "gcn-cold": _trial("gcn", temperature=0.2, feature_drop=0.2),

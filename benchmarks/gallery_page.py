@@ -27,6 +27,10 @@ _FORMER = (
 )
 FORMER = f"graphcl:encoder=mean,{_FORMER}"
 FORMER_RESIDUAL = f"graphcl:encoder=residual,{_FORMER}"
+_BGRL = (
+    "bgrl:hidden=1024,dim=512,epochs=300,edge_drop_1=0.5,edge_drop_2=0.4,feature_drop_1=0.5,"
+    "feature_drop_2=0.4"
+)
 TITLES = {
     "graphcl": OURS,
     FORMER: "GraphCL 0.1.0, default",
@@ -39,6 +43,7 @@ TITLES = {
     "grace": "GRACE",
     "bgrl": "BGRL",
     "bgrl:epochs=1000": "BGRL, 1,000 epochs",
+    _BGRL: "BGRL, as on citation graphs",
     "cca-ssg": "CCA-SSG",
     "graphmae": "GraphMAE",
 }
@@ -59,6 +64,20 @@ ABLATIONS = {
     "graphcl:dim=1536,own_features=0.33334,steps=400": "layers and steps doubled",
     "graphcl:dim=1536,own_features=0.33334,learning_rate=0.002": "layers and learning rate doubled",
     "graphcl:dim=2048,own_features=0.25,layers=3": "three layers, twice as wide",
+    "graphcl:learning_rate=0.002": "learning rate doubled",
+    "graphcl:own_features=0.25": "half as many columns of own features, for the layers",
+    "graphcl:own_features=0.25,learning_rate=0.002,steps=150": (
+        "the same, learning rate doubled, three quarters of the steps"
+    ),
+    "graphcl:own_features=0.25,learning_rate=0.002,temperature=0.3,steps=150": (
+        "the same, temperature 0.3"
+    ),
+    "graphcl:dim=1536,own_features=0.33334,learning_rate=0.002,steps=150": (
+        "layers and learning rate doubled, three quarters of the steps"
+    ),
+    "graphcl:dim=1536,own_features=0.33334,learning_rate=0.002,steps=100": (
+        "layers and learning rate doubled, half of the steps"
+    ),
 }
 MOST = 0.7  # of the graphs: a variant with fewer is not among those to choose from
 HEAD = """# Out of the box on many graphs

@@ -118,7 +118,11 @@ def draw(found: Sequence[Row]) -> Any:
     """Draws a panel per device and graph: score by seconds, a line per system."""
     points = curves(found)
     panels = list(dict.fromkeys((kind, graph) for kind, graph, _ in points))
-    figure, axes = plots.new_figure(3.3 * len(panels), 3.6, len(panels))
+    kinds = list(dict.fromkeys(kind for kind, _ in panels))
+    graphs = list(dict.fromkeys(graph for _, graph in panels))
+    panels = [(kind, graph) for kind in kinds for graph in graphs]
+    wide, high = 3.3 * len(graphs), 0.4 + 3.1 * len(kinds)
+    figure, axes = plots.new_figure(wide, high, len(panels), len(kinds))
     for axis, (kind, graph) in zip(axes, panels, strict=True):
         for place, method in enumerate(LENGTHS):
             mine = points.get((kind, graph, method))
@@ -129,7 +133,8 @@ def draw(found: Sequence[Row]) -> Any:
                 axis.plot(x, shown, label=TITLES[method], markersize=4, **style)
         axis.set(xscale="log", xlabel="seconds of training", title=f"{graph}, {kind}")
         plots.finish(axis)
-    axes[0].set_ylabel("score, %")
+    for axis in axes[:: len(graphs)]:
+        axis.set_ylabel("score, %")
     pairs = [pair for axis in axes for pair in zip(*axis.get_legend_handles_labels(), strict=True)]
     shown = {label: handle for handle, label in pairs}  # a panel may lack a system
     figure.legend(
@@ -147,7 +152,7 @@ def section(found: Sequence[Row]) -> str:
             "Trainings of several lengths, each from its first step to its last, by",
             "`python -m benchmarks.time_to_quality`. The last point of a line is the system's",
             "default, of DGI and BGRL a small part of it. The table has the best point of each",
-            "rival, and when `default` has passed it.",
+            "rival, and when `default` has passed it. *CPU* is two cores of a server's Xeon.",
             "",
             "![Score against seconds of training](images/time_to_quality.png)",
             "",

@@ -18,8 +18,10 @@ COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#66ccee", "#ccbb44", "#b
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
-def new_figure(width: float, height: float, panels: int = 1) -> tuple[Any, list[Any]]:
-    """Returns a figure and its panels, side by side, without pyplot's window and global state.
+def new_figure(
+    width: float, height: float, panels: int = 1, lines: int = 1
+) -> tuple[Any, list[Any]]:
+    """Returns a figure and its panels, line by line, without pyplot's window and global state.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -31,7 +33,7 @@ def new_figure(width: float, height: float, panels: int = 1) -> tuple[Any, list[
         raise MissingExtraError("a plot", "plot") from error
     figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, panels, squeeze=False)[0]
+    axes = figure.subplots(lines, panels // lines, squeeze=False).flat
     return figure, list(axes)
 
 
