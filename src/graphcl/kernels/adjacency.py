@@ -231,6 +231,10 @@ class Adjacency:
         """Returns Âᵀ h."""
         return csr_matmul(self.looped.indptr, self.looped.indices, self._transposed_weight, h)
 
+    def pool_rows(self, h: Tensor, rows: Tensor) -> Tensor:
+        """Returns some rows of Â h, on a CPU; differentiable."""
+        return cast("Tensor", _MeanPoolRows.apply(h, self, rows))  # type: ignore[no-untyped-call]
+
     @cached_property
     def _mean_weight(self) -> Tensor:
         return self.looped_weight * self.inverse_degree[self.looped.rows, 0]
@@ -280,15 +284,20 @@ def mean_pool(h: Tensor, adjacency: Adjacency) -> Tensor:
     return cast("Tensor", _MeanPool.apply(h, adjacency, False))  # type: ignore[no-untyped-call]
 
 
+def entries_of_rows(indptr: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns pointers of some rows of a CSR, and the row and place of each of their entries."""
+    counts = indptr.diff()[rows]
+    pointers = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    of_entry = torch.repeat_interleave(torch.arange(len(rows)), counts)
+    places = torch.arange(len(of_entry)) + (indptr[rows] - pointers[:-1])[of_entry]
+    return pointers, of_entry, places
+
+
 class _MeanPoolRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, adjacency: Adjacency, rows: Tensor) -> Tensor:
-        looped = adjacency.looped
-        counts = looped.indptr.diff()[rows]
-        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        of_entry = torch.repeat_interleave(torch.arange(len(rows)), counts)
-        places = torch.arange(len(of_entry)) + (looped.indptr[rows] - indptr[:-1])[of_entry]
-        indices = looped.indices[places]
+        indptr, of_entry, places = entries_of_rows(adjacency.looped.indptr, rows)
+        indices = adjacency.looped.indices[places]
         values = adjacency.looped_weight[places] * adjacency.inverse_degree[rows, 0][of_entry]
         ctx.entries, ctx.num_nodes = (of_entry, indices, values), len(h)
         return csr_matmul(indptr, indices, values, h)
@@ -313,7 +322,7 @@ def mean_pool_rows(h: Tensor, adjacency: Adjacency, rows: Tensor) -> Tensor:
         adjacency: symmetric; no gradient flows into its weights.
         rows: numbers of nodes.
     """
-    return cast("Tensor", _MeanPoolRows.apply(h, adjacency, rows))  # type: ignore[no-untyped-call]
+    return adjacency.pool_rows(h, rows)
 
 
 def mean_pool_elu(h: Tensor, adjacency: Adjacency) -> Tensor:

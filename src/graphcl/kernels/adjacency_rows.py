@@ -10,9 +10,10 @@ Wide tables are gathered and pooled in slabs of columns. Then what a process hol
 rows has a bound, and is gone after the product.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from graphcl.kernels.adjacency import (
     Adjacency,
     IntArray,
     csr_matmul,
+    entries_of_rows,
     looped_pattern,
     self_weights,
 )
@@ -49,6 +51,20 @@ class Gathering(Protocol):
         """Returns the gathered table; each process passes its rows of both copies."""
 
 
+class BatchRows(NamedTuple):
+    """The nodes of a batch, over all processes; the last layer is computed for these alone.
+
+    Attributes:
+        gather: takes own rows of the batch, of both copies, and returns those of all processes.
+        row: the row of each place in what `gather` returns, ``[places]``; -1 outside of the batch.
+        number: the number of each place's node in the batch, ``[places]``.
+    """
+
+    gather: Callable[[Tensor], Tensor]
+    row: Tensor
+    number: Tensor
+
+
 @dataclass(frozen=True)
 class AdjacencyRows(Adjacency):
     """Own rows of an adjacency, with the columns of all nodes.
@@ -59,10 +75,12 @@ class AdjacencyRows(Adjacency):
     Attributes:
         edges: number of undirected edges of the whole graph.
         gathering: puts the rows of all processes together.
+        batch: the nodes that `pool_rows` is for.
     """
 
     edges: int = field(kw_only=True)
     gathering: Gathering = field(kw_only=True)
+    batch: BatchRows | None = field(default=None, kw_only=True)
 
     @classmethod
     def two_copies(
@@ -133,18 +151,59 @@ class AdjacencyRows(Adjacency):
         # Each process scales its rows before they are gathered, so nobody needs others' degrees.
         return self._gathered_product(self.looped_weight, h, self.inverse_degree)
 
+    def pool_rows(self, h: Tensor, rows: Tensor) -> Tensor:
+        """Returns those of own rows of Â H that are in `batch`; all processes call it together."""
+        return cast("Tensor", _PoolRows.apply(h, self, rows))  # type: ignore[no-untyped-call]
+
     def _gathered_product(self, values: Tensor, h: Tensor, scale: Tensor | None = None) -> Tensor:
-        out = empty(tuple(h.shape), h)
+        return self.product(self.looped.indptr, self.looped.indices, values, h, scale)
+
+    def product(
+        self,
+        indptr: Tensor,
+        indices: Tensor,
+        values: Tensor,
+        h: Tensor,
+        scale: Tensor | None = None,
+    ) -> Tensor:
+        """Returns a CSR, whose columns are places, times the gathered table."""
+        out = empty((len(indptr) - 1, h.shape[1]), h)
         width = max(LEAST_WIDTH, SLAB_ELEMENTS // self.gathering.places)
         for start in range(0, h.shape[1], width):
             slab = slice(start, start + width)
             part = h[:, slab] if scale is None else h[:, slab] * scale
             table = self.gathering.gather(part)
-            product = csr_matmul(self.looped.indptr, self.looped.indices, values, table)
+            product = csr_matmul(indptr, indices, values, table)
             if width >= h.shape[1]:
                 return product
             out[:, slab] = product
         return out
+
+
+class _PoolRows(torch.autograd.Function):
+    """Own rows of a batch; the backward pass gathers the batch's gradients, not all nodes'."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, adjacency: AdjacencyRows, rows: Tensor) -> Tensor:
+        indptr, of_entry, places = entries_of_rows(adjacency.looped.indptr, rows)
+        values = adjacency.looped_weight[places] * adjacency.inverse_degree[rows, 0][of_entry]
+        ctx.adjacency, ctx.rows, ctx.num_rows = adjacency, rows, len(h)
+        return adjacency.product(indptr, adjacency.looped.indices[places], values, h)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        adjacency: AdjacencyRows = ctx.adjacency
+        looped, batch = adjacency.looped, cast("BatchRows", adjacency.batch)
+        table = batch.gather(grad * adjacency.inverse_degree[ctx.rows])
+        # Entries of own rows whose columns are in the batch, in the order that one process sums.
+        kept = (batch.row[looped.indices] >= 0).nonzero()[:, 0]
+        rows, columns = looped.rows[kept], looped.indices[kept]
+        order = (rows * len(table) + batch.number[columns]).argsort()
+        counts = torch.bincount(rows, minlength=ctx.num_rows)
+        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        values = adjacency.looped_weight[kept][order]
+        return csr_matmul(indptr, batch.row[columns[order]], values, table), None, None
 
 
 def edge_numbers(indptr: IntArray, indices: IntArray, rows: slice) -> IntArray:

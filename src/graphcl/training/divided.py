@@ -6,7 +6,7 @@ processes draw the views that one process would draw, and each keeps what belong
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self, cast
 
@@ -21,7 +21,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.tensors import feature_tensor
 from graphcl.kernels.adjacency import Adjacency, IntArray
-from graphcl.kernels.adjacency_rows import AdjacencyRows
+from graphcl.kernels.adjacency_rows import AdjacencyRows, BatchRows
 from graphcl.kernels.features import Features
 from graphcl.settings import check_setting
 from graphcl.training.full_graph import node_batches, steps_of
@@ -106,10 +106,11 @@ class _Route(NamedTuple):
 
     Attributes:
         height: how many nodes of the batch a process has at most.
-        held: the own rows, in one copy, that are in the batch.
+        held: the own rows that are in the batch, of both copies.
         wanted: the places of this process's share of the batch, among the rows that all hold.
         batch: how the batch is divided.
         returned: the places of `held` in a gathered table of the batch.
+        rows: the batch among the places of all nodes.
     """
 
     height: int
@@ -117,6 +118,7 @@ class _Route(NamedTuple):
     wanted: Tensor
     batch: Division
     returned: Tensor
+    rows: BatchRows
 
     @classmethod
     def of(cls, nodes: IntArray, division: Division, device: torch.device) -> Self:
@@ -128,39 +130,50 @@ class _Route(NamedTuple):
         number = np.empty_like(order)
         number[order] = np.arange(len(nodes)) - np.repeat(np.cumsum(counts) - counts, counts)
         height = int(counts.max())
-        wanted = (owner * 2 * height + number)[batch.own]
+        row = owner * 2 * height + number
         mine = np.flatnonzero(owner == share.rank)
-        returned = batch.place(mine)
+        held, own = nodes[mine] - division.own.start, division.own.stop - division.own.start
+        places = division.place(nodes)
 
         def index(array: Any) -> Tensor:
             return torch.from_numpy(array).to(device)
 
+        def both(first: IntArray, further: int) -> IntArray:
+            return np.concatenate([first, first + further])
+
+        rows = np.full((2, division.places), -1)
+        rows[:, both(places, division.height)] = both(row, height), np.tile(np.arange(len(row)), 2)
+
+        def gather(table: Tensor) -> Tensor:
+            return _gather_copies(_copies(table), height, share)
+
         return cls(
             height,
-            index(nodes[mine] - division.own.start),
-            index(np.concatenate([wanted, wanted + height])),
+            index(both(held, own)),
+            index(both(row[batch.own], height)),
             batch,
-            index(np.concatenate([returned, returned + batch.height])),
+            index(both(batch.place(mine), batch.height)),
+            BatchRows(gather, *index(rows)),
         )
 
 
+def _copies(table: Tensor) -> Tensor:
+    return table.view(2, len(table) // 2, table.shape[1])
+
+
 class _Exchange(torch.autograd.Function):
-    """From own rows of both copies to this process's share of a batch; backward, the way back."""
+    """From own rows in a batch to this process's share of it; backward, the way back."""
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, route: _Route) -> Tensor:
-        ctx.route, ctx.rows = route, len(h)
-        held = h.view(2, -1, h.shape[1])[:, route.held]
-        return _gather_copies(held, route.height, route.batch.share)[route.wanted]
+    def forward(ctx: Any, held: Tensor, route: _Route) -> Tensor:
+        ctx.route = route
+        return route.rows.gather(held)[route.wanted]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         route: _Route = ctx.route
-        below = grad.new_zeros(2, ctx.rows // 2, grad.shape[1])
-        returned = route.batch.gather(grad)[route.returned]
-        below[:, route.held] = returned.view(2, -1, grad.shape[1])
-        return below.flatten(0, 1), None
+        return route.batch.gather(grad)[route.returned], None
 
 
 @dataclass(frozen=True)
@@ -194,11 +207,15 @@ class DividedBatch:
         self, encoder: nn.Module, views: tuple[Features, Adjacency]
     ) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of this process's share of B in view 1 and in view 2."""
-        h: Tensor = encoder(*views)
-        if self.nodes is not None:
-            route = _Route.of(self.nodes.numpy(), self.graph.division, h.device)
-            h = cast("Tensor", _Exchange.apply(h, route))  # type: ignore[no-untyped-call]
-        h_1, h_2 = h.chunk(2)
+        x, adjacency = views
+        if self.nodes is None:
+            h_1, h_2 = encoder(x, adjacency).chunk(2)
+            return h_1, h_2
+        route = _Route.of(self.nodes.numpy(), self.graph.division, adjacency.weight.device)
+        held = cast("LayeredEncoder", encoder).on_rows(
+            x, replace(cast("AdjacencyRows", adjacency), batch=route.rows), route.held
+        )
+        h_1, h_2 = _Exchange.apply(held, route).chunk(2)  # type: ignore[no-untyped-call]
         return h_1, h_2
 
 
