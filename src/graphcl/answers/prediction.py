@@ -10,6 +10,7 @@ import numpy.typing as npt
 from graphcl.answers.inputs import embeddings_of, ids_of, rows_of
 from graphcl.errors import GraphError, require
 from graphcl.evaluation.calibration import PredictionError, fit_calibrated, measure
+from graphcl.evaluation.probe import standardiser
 
 Array = npt.NDArray[Any]
 NODES = ("unlabelled", "all")
@@ -163,7 +164,11 @@ def predict_known(
         )
     labelled = np.flatnonzero(known.known)
     probe = fit_calibrated(
-        np.asarray(z[labelled]), known.targets[labelled], several=known.several, seed=seed
+        np.asarray(z[labelled]),
+        known.targets[labelled],
+        several=known.several,
+        seed=seed,
+        standard=standardiser(z),
     )
     rows = np.arange(len(z)) if nodes == "all" else np.flatnonzero(~known.known)
     probabilities = probe.probabilities(z[rows])
