@@ -13,8 +13,9 @@ and odds instead.
 
 From ten nodes, neither strength nor temperature can be known, and the best of many is best by
 chance. So none is chosen: probabilities are averaged over strengths, weighted by the likelihood of
-the held-out labels. A temperature is stated as the mean confidence that it leads to, of which every
-value is equally credible beforehand; it is the one of the mean confidence afterwards. Ten right
+the held-out labels. A temperature is stated as the mean confidence that it leads to if all classes
+are equally frequent. Every confidence is equally credible beforehand; T is that of the mean
+afterwards. Ten right
 answers of ten lead to a confidence of 11/12. The regressions are then fitted on all labelled nodes.
 
 The error that is reported is that of the folds, each with weights and temperatures from the labels

@@ -45,22 +45,18 @@ class HeldOut:
     def temperatures(self) -> Array:
         """Those that lead to the levels of confidence, ``[strengths, levels]``.
 
-        Level 0 is the confidence of the classes' shares, without embeddings; level 1 is certainty.
+        It is the mean confidence if all classes were equally frequent, so it falls with the
+        temperature: level 0 is chance, level 1 certainty.
         """
         some = np.linspace(0, len(self.rows) - 1, min(len(self.rows), 2000)).astype(np.int64)
+        chance = 0.5 if self.several else 1 / self.targets.shape[1]
         found = []
-        least = _confidence(self._probabilities(0, some[:1], np.inf), self.several)
-        for place in range(len(self.scores)):
-            reached = np.array(
-                [
-                    _confidence(self._probabilities(place, some, one), self.several)
-                    for one in _TEMPERATURES
-                ]
-            )
-            reached = (np.minimum.accumulate(reached) - least) / (1 - least)
-            found.append(np.interp(-_LEVELS, -reached, np.log(_TEMPERATURES)))
-        levels: Array = np.exp(np.array(found))
-        return levels
+        for scores in self.scores[:, some] - self.shares:
+            reached = [_confidence(scores / one, self.several) for one in _TEMPERATURES]
+            levels = (np.array(reached) - chance) / (1 - chance)
+            found.append(np.interp(-_LEVELS, -levels, np.log(_TEMPERATURES)))
+        temperatures: Array = np.exp(np.array(found))
+        return temperatures
 
     @cached_property
     def losses(self) -> Array:
@@ -90,10 +86,6 @@ class HeldOut:
             )
             for place in np.flatnonzero(weight >= min(_LEAST_WEIGHT, weight.max())).tolist()
         ]
-
-    def _probabilities(self, place: int, rows: Array, temperature: float) -> Array:
-        scores = _tempered(self.scores[place, rows], temperature, self.shares)
-        return _to_probabilities(scores, self.several)
 
 
 def log_shares(targets: Array, several: bool) -> Array:
@@ -128,7 +120,8 @@ def _to_probabilities(scores: Array, several: bool) -> Array:
     return found
 
 
-def _confidence(probability: Array, several: bool) -> float:
+def _confidence(scores: Array, several: bool) -> float:
+    probability = _to_probabilities(scores, several)
     best = np.maximum(probability, 1 - probability) if several else probability.max(axis=1)
     return float(best.mean())
 
