@@ -15,8 +15,8 @@ From ten nodes, neither strength nor temperature can be known, and the best of m
 chance. So none is chosen: probabilities are averaged over strengths, weighted by the likelihood of
 the held-out labels. A temperature is stated as the mean confidence that it leads to if all classes
 are equally frequent. Every confidence is equally credible beforehand; T is that of the mean
-afterwards. Ten right
-answers of ten lead to a confidence of 11/12. The regressions are then fitted on all labelled nodes.
+afterwards. Of two classes, ten right answers of ten lead to a confidence of about 11/12. The
+regressions are then fitted on all labelled nodes.
 
 The error that is reported is that of the folds, each with weights and temperatures from the labels
 of other nodes, so no node takes part in a choice by which it is scored.
