@@ -18,9 +18,9 @@ each removed edge is ranked among 100 pairs that are no edges.
 that the silhouette chooses, beside k-means on the raw features.
 
 The encoder is trained by the recipe `default`. ``--cache`` keeps embeddings in a folder, so that
-`predict` and `cluster` train once. Rows that are already in ROWS.jsonl are not computed again. The graphs are
-those of ``graphs/`` in the folder GRAPHCL_DATA names. `page` writes the tables in docs/answers.md
-from the committed rows.
+`predict` and `cluster` train once. Rows that are already in ROWS.jsonl are not computed again. The
+graphs are those of ``graphs/`` in the folder GRAPHCL_DATA names. `page` writes the tables in
+docs/answers.md from the committed rows.
 """
 
 import argparse
@@ -50,6 +50,7 @@ from graphcl.files.atomic import write_whole
 from graphcl.graphs.graph import Graph
 
 LABELS = (5, 20, 100)  # per class
+DRAWS = {5: 12, 20: 6, 100: 3}  # the fewer the labels, the more it matters which they are
 SMALL = (
     *("nba", "wisconsin", "books_anomaly", "chameleon_filtered", "fb100_reed", "usa_airports_uat"),
     *("cora_ml", "acm_amgcn", "humloc_multilabel", "acm_heco", "blogcatalog_attr"),
@@ -66,7 +67,6 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--graphs", nargs="+", default=list(SMALL))
     parser.add_argument("--cache", type=Path)
-    parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     if options.what == "page":
@@ -116,7 +116,7 @@ def embed(graph: Graph, options: argparse.Namespace) -> np.ndarray:
 def predict(path: Path, options: argparse.Namespace, done: Any) -> Iterator[dict[str, Any]]:
     """Yields rows of predictions."""
     graph = read_gallery_graph(path)
-    wanted = [(k, draw) for k in LABELS for draw in range(options.draws)]
+    wanted = [(k, draw) for k in LABELS for draw in range(DRAWS[k])]
     wanted = [one for one in wanted if ("predict", graph.name, *one) not in done]
     if not wanted:
         return
