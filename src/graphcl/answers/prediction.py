@@ -53,8 +53,8 @@ class Predictions:
         error: what to expect, measured on labelled nodes that were held out; None if no class has
             two labelled nodes.
         labelled: number of labelled nodes per class.
-        strength: C of the probe's penalty.
-        temperature: what the probe's scores are divided by.
+        strength: C of the penalty with the largest weight in the probe's average.
+        temperature: what its scores are divided by.
     """
 
     rows: Array
@@ -122,9 +122,10 @@ def predict(
 ) -> Predictions:
     """Returns labels and calibrated probabilities of nodes, learned from the labelled ones.
 
-    The probe is logistic regression on frozen embeddings. Its penalty and the temperature of its
-    probabilities are chosen by the log-loss of labelled nodes that were held out in turn, and
-    `Predictions.error` is measured on these. Labels never change the embeddings.
+    The probe is logistic regression on frozen embeddings, averaged over penalties. Their weights
+    and the temperatures of the probabilities follow from the likelihood of labelled nodes that were
+    held out in turn, and `Predictions.error` is measured on these. Labels never change the
+    embeddings.
 
     Args:
         source: embeddings ``[num_nodes, dim]``, or a fitted model, which then embeds `graph`.
