@@ -228,15 +228,26 @@ def _mean(rows: list[Any], name: str) -> float:
 
 
 def _predict_table(rows: list[Any]) -> str:
-    body = []
-    for graph in [*dict.fromkeys(row["graph"] for row in rows), "mean"]:
-        cells = []
-        for k in LABELS:
-            mine = [r for r in rows if r["labels"] == k and graph in (r["graph"], "mean")]
-            accuracy = f"{100 * _mean(mine, 'accuracy'):.1f}"
-            cells += [accuracy, f"{_mean(mine, 'calibration_error'):.3f}"]
-            cells.append(f"{_mean(mine, 'floor'):.3f}")
-        body.append([graph, *cells])
+    names = ("accuracy", "calibration_error", "floor")
+    found = {
+        graph: [
+            _mean([r for r in rows if (r["graph"], r["labels"]) == (graph, k)], name)
+            for k in LABELS
+            for name in names
+        ]
+        for graph in dict.fromkeys(row["graph"] for row in rows)
+    }
+    found["mean"] = np.mean(list(found.values()), axis=0).tolist()  # graphs count alike
+    body = [
+        [
+            graph,
+            *(
+                f"{100 * one:.1f}" if place % 3 == 0 else f"{one:.3f}"
+                for place, one in enumerate(values)
+            ),
+        ]
+        for graph, values in found.items()
+    ]
     head = [f"{what}, {k} a class" for k in LABELS for what in ("accuracy %", "ECE", "floor")]
     return _table(["graph", *head], body)
 
