@@ -129,3 +129,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """Returns ``; did you mean 'x'?`` for the nearest known name, or an empty text."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def counted(number: int, one: str, several: str | None = None) -> str:
+    """Returns ``1 row`` or ``2 rows``."""
+    return f"1 {one}" if number == 1 else f"{number:,} {several or one + 's'}"

@@ -53,6 +53,8 @@ def test_json_is_one_object_on_stdout(folder, capsys):
         (["train", "mine.npz", "--out", "/proc/run"], "cannot be written"),
         (["train", "mine.npz", "--out", "mine.npz/run"], "cannot be written"),
         (["train", "mine.npz", "--bogus"], "No such option"),
+        (["links", "absent", "--k", "3"], "No such option: --k; did you mean -k?"),
+        (["neighbors", "absent", "--k=3"], "No such option: --k; did you mean -k?"),
         (["train", "mine.npz", "--set", "learning_rate=1e30"], "the loss became nan"),
         (["train"], "Missing argument"),
         (["frobnicate"], "No such command"),

@@ -14,10 +14,9 @@ from graphcl.evaluation.calibration import (
     calibration_error,
     deal,
     fit_calibrated,
-    fit_temperature,
     measure,
-    to_probabilities,
 )
+from graphcl.evaluation.probe import standardiser
 
 
 def one_hot(y, classes):
@@ -60,34 +59,6 @@ def test_certain_and_right_has_no_calibration_error_and_certain_and_wrong_all_of
     assert calibration_error(half, np.array([[1, 0], [0, 1], [1, 0], [0, 1]]), True) == 0
 
 
-def test_the_temperature_is_that_of_a_fine_grid_and_undoes_a_wrong_scale():
-    _, y, truth = noisy_classes(1, 4000)
-    scores = np.log(truth) * 3  # three times too certain
-    targets = one_hot(y, 3)
-    temperature, loss = fit_temperature(scores, targets, False, nodes=len(y))
-    assert temperature == pytest.approx(3, rel=0.1)
-
-    def smoothed(one):
-        total, smoothing = 0.0, 1 / (len(y) + 2)
-        p = softmax(scores / one, axis=1)
-        for row in range(len(y)):
-            for place in range(3):
-                wanted = 1 - smoothing if place == y[row] else smoothing / 2
-                total -= wanted * np.log(p[row, place])
-        return total / len(y)
-
-    assert loss == pytest.approx(smoothed(temperature), rel=1e-6)
-    assert loss <= min(smoothed(one) for one in (1, 2, 2.7, 3.3, 4, 8)) + 1e-9
-
-
-def test_ten_right_answers_do_not_make_certainty():
-    scores = one_hot(np.arange(10) % 2, 2) * 50.0
-    temperature, _ = fit_temperature(scores, one_hot(np.arange(10) % 2, 2), False, nodes=10)
-    assert to_probabilities(scores, temperature, False).max(axis=1).max() == pytest.approx(
-        11 / 12, abs=0.01
-    )
-
-
 def test_measures_are_those_of_scikit_learn():
     random = np.random.default_rng(0)
     probability, y = softmax(random.normal(size=(200, 3)), axis=1), random.integers(0, 3, 200)
@@ -105,14 +76,71 @@ def test_measures_are_those_of_scikit_learn():
 
 @settings(deadline=None, max_examples=40)
 @given(kinds=st.lists(st.integers(0, 4), min_size=2, max_size=60), folds=st.integers(2, 10))
-def test_folds_are_even_for_every_class_and_in_all(kinds, folds):
+def test_every_class_is_spread_evenly_and_no_fold_takes_all(kinds, folds):
     kinds = np.array(kinds)
     place = deal(kinds, folds, np.random.default_rng(0))
     assert place.min() >= 0
     assert place.max() < folds
-    for kind in [*np.unique(kinds), None]:
-        sizes = np.bincount(place[kinds == kind] if kind is not None else place, minlength=folds)
+    for kind in np.unique(kinds):
+        sizes = np.bincount(place[kinds == kind], minlength=folds)
         assert sizes.max() - sizes.min() <= 1
+    assert len(np.unique(place)) == min(folds, len(kinds)) or len(np.unique(place)) >= 2
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    classes=st.integers(2, 5),
+    size=st.integers(2, 12),
+    folds=st.integers(2, 10),
+    seed=st.integers(0, 9),
+)
+def test_classes_of_equal_size_are_equal_in_every_fold(classes, size, folds, seed):
+    kinds = np.repeat(np.arange(classes), size)
+    place = deal(kinds, min(folds, size), np.random.default_rng(seed))
+    for fold in range(min(folds, size)):
+        assert len(set(np.bincount(kinds[place == fold], minlength=classes).tolist())) == 1
+
+
+def test_five_labels_a_class_that_mean_nothing_are_right_as_often_as_chance():
+    # With uneven folds a held-out node's class is the smaller one, and 20 % would be right.
+    found = []
+    for seed in range(12):
+        random = np.random.default_rng(seed)
+        targets = one_hot(np.repeat([0, 1], 5), 2)
+        probe = fit_calibrated(random.normal(size=(10, 200)), targets, several=False, seed=seed)
+        found.append(probe.error.accuracy)
+    assert np.mean(found) == pytest.approx(0.5, abs=0.12)
+
+
+def test_without_evidence_probabilities_are_the_shares_of_classes():
+    random = np.random.default_rng(0)
+    targets = one_hot((np.arange(400) % 10 == 0).astype(int), 2)
+    probe = fit_calibrated(random.normal(size=(400, 5)), targets, several=False)
+    found = probe.probabilities(random.normal(size=(500, 5)))
+    np.testing.assert_allclose(found.mean(axis=0), [0.9, 0.1], atol=0.03)
+    assert probe.error.accuracy == pytest.approx(0.9, abs=0.01)
+    assert probe.error.calibration_error < 0.03
+
+
+def test_a_narrow_basis_changes_nothing():
+    random = np.random.default_rng(0)
+    z, new = random.normal(size=(12, 40)), random.normal(size=(6, 40))
+    standard = standardiser(np.concatenate([z, new]))
+    inside = calibration._within_span(z, standard)
+    assert inside(new).shape == (6, 12)
+    np.testing.assert_allclose(inside(z) @ inside(new).T, standard(z) @ standard(new).T)
+    wide = random.normal(size=(50, 40))
+    assert calibration._within_span(wide, standard)(new).shape == (6, 40)
+
+
+def test_columns_are_scaled_by_all_nodes_where_they_are_known():
+    random = np.random.default_rng(0)
+    z = random.normal(size=(300, 3)) * [1, 100, 1]
+    few = np.r_[0:10]
+    targets = one_hot((z[few, 0] > np.median(z[few, 0])).astype(int), 2)
+    probe = fit_calibrated(z[few], targets, several=False, standard=standardiser(z))
+    again = fit_calibrated(z[few] / 7, targets, several=False, standard=standardiser(z / 7))
+    np.testing.assert_allclose(probe.probabilities(z), again.probabilities(z / 7), atol=1e-3)
 
 
 def test_probabilities_are_near_the_truth_and_the_error_is_what_new_nodes_show():
@@ -153,12 +181,38 @@ def test_no_node_is_fitted_in_the_fold_that_scores_it(monkeypatch):
     monkeypatch.setattr(calibration, "_VALUES", 90 * 30 * 4)  # a few folds at a time
     probe = fit_calibrated(z, one_hot(y, 2), several=False)
     assert len(seen) == 30
-    for train, test, _ in seen:
+    for train, test in seen:
         assert sorted([*train, *test]) == list(range(90))
-    assert sorted(np.concatenate([test for _, test, _ in seen])) == sorted([*range(90)] * 3)
+    assert sorted(np.concatenate([test for _, test in seen])) == sorted([*range(90)] * 3)
     monkeypatch.undo()
     at_once = fit_calibrated(z, one_hot(y, 2), several=False)
     np.testing.assert_allclose(at_once.held_out, probe.held_out, atol=1e-3)
+
+
+def test_no_node_takes_part_in_the_choice_by_which_it_is_scored(monkeypatch):
+    z, y, _ = noisy_classes(0, 60)
+    chosen = []
+
+    def spy(held, allowed):
+        chosen.append((held, allowed))
+        return original(held, allowed)
+
+    original = calibration.HeldOut.choose
+    monkeypatch.setattr(calibration.HeldOut, "choose", spy)
+    fit_calibrated(z, one_hot(y, 3), several=False)
+    (held, everything), *others = chosen
+    assert everything.all()
+    assert len(others) == len(np.unique(held.part)) > held.folds  # in several divisions
+    for part, (_, allowed) in enumerate(others):
+        mine = set(held.rows[held.part == part].tolist())
+        assert mine.isdisjoint(held.rows[allowed].tolist())
+        assert mine | set(held.rows[allowed].tolist()) == set(held.rows.tolist())
+
+
+def test_nodes_that_have_a_label_of_their_own_each():
+    targets = np.eye(5, dtype=np.int64)
+    probe = fit_calibrated(np.random.default_rng(0).normal(size=(5, 3)), targets, several=True)
+    assert np.isfinite(probe.probabilities(np.zeros((2, 3)))).all()
 
 
 def test_several_labels():

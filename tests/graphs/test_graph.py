@@ -37,6 +37,13 @@ def test_structure_is_the_set_of_pairs_given(case):
     assert np.array_equal(dense_adjacency(graph), dense_adjacency(graph).T)
 
 
+def test_one_of_a_thing_is_said_in_the_singular():
+    lonely = Graph.from_edge_index([[0], [1]], np.ones((2, 1)), np.zeros(2, int), name="pair")
+    assert repr(lonely) == "Graph('pair': 2 nodes, 1 edge, 1 dense feature, 1 class)"
+    wide = Graph.from_edge_index([[0, 1], [1, 2]], scipy.sparse.csr_array(X), name="path")
+    assert repr(wide) == "Graph('path': 3 nodes, 2 edges, 3 sparse features)"
+
+
 def test_it_is_immutable_and_leaves_its_input_alone():
     edges, x = np.array([[0, 1], [1, 2]]), X.astype(np.float32)
     graph = Graph.from_edge_index(edges, x, [0, 1, 2], train_mask=[True, False, False])

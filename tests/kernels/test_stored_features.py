@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from graphcl.kernels import stored_features
 from graphcl.kernels.gather_mean import Draws, gather_mean
 from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoods
 from tests.conftest import dense_adjacency, random_graph
@@ -75,6 +76,33 @@ def test_means_of_neighbourhoods(kind, divided):
     moved = StoredFeatures(x.values[order], x.column_scale, divisor)
     place = torch.argsort(order).to(torch.int32)
     torch.testing.assert_close(mean_of_neighbourhoods(moved, *csr, nodes, place=place), ours)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 17, 64])
+@pytest.mark.parametrize("moved", [False, True])
+def test_few_nodes_have_the_bits_of_the_compiled_loop(monkeypatch, width, moved):
+    graph = random_graph()
+    x = StoredFeatures(torch.randn(60, width, generator=torch.Generator().manual_seed(width)))
+    csr = (torch.from_numpy(graph.indptr.copy()), torch.from_numpy(graph.indices.astype(np.int32)))
+    nodes, place = torch.arange(60), torch.arange(60).flip(0).to(torch.int32) if moved else None
+    assert x.is_plain
+    few = mean_of_neighbourhoods(x, *csr, nodes, place=place)
+    monkeypatch.setattr(stored_features, "_FEW_NODES", 0)
+    many = mean_of_neighbourhoods(x, *csr, nodes, place=place)
+    assert torch.equal(few, many)
+
+
+def test_a_hub_has_the_bits_of_the_compiled_loop(monkeypatch):
+    count = 3000
+    indptr = torch.tensor([0, count - 1, *range(count, 2 * count - 1)])
+    indices = torch.cat([torch.arange(1, count), torch.zeros(count - 1, dtype=torch.int64)])
+    for width in (1, 2, 8):
+        x = StoredFeatures(torch.randn(count, width, generator=torch.Generator().manual_seed(0)))
+        few = mean_of_neighbourhoods(x, indptr, indices, torch.tensor([0, 5]))
+        with monkeypatch.context() as patch:
+            patch.setattr(stored_features, "_FEW_NEIGHBOURS", 0)
+            many = mean_of_neighbourhoods(x, indptr, indices, torch.tensor([0, 5]))
+        assert torch.equal(few, many), width
 
 
 @KINDS

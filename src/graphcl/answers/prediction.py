@@ -10,6 +10,7 @@ import numpy.typing as npt
 from graphcl.answers.inputs import embeddings_of, ids_of, rows_of
 from graphcl.errors import GraphError, require
 from graphcl.evaluation.calibration import PredictionError, fit_calibrated, measure
+from graphcl.evaluation.probe import standardiser
 
 Array = npt.NDArray[Any]
 NODES = ("unlabelled", "all")
@@ -52,8 +53,8 @@ class Predictions:
         error: what to expect, measured on labelled nodes that were held out; None if no class has
             two labelled nodes.
         labelled: number of labelled nodes per class.
-        strength: C of the probe's penalty.
-        temperature: what the probe's scores are divided by.
+        strength: C of the penalty with the largest weight in the probe's average.
+        temperature: what its scores are divided by.
     """
 
     rows: Array
@@ -121,9 +122,10 @@ def predict(
 ) -> Predictions:
     """Returns labels and calibrated probabilities of nodes, learned from the labelled ones.
 
-    The probe is logistic regression on frozen embeddings. Its penalty and the temperature of its
-    probabilities are chosen by the log-loss of labelled nodes that were held out in turn, and
-    `Predictions.error` is measured on these. Labels never change the embeddings.
+    The probe is logistic regression on frozen embeddings, averaged over penalties. Their weights
+    and the temperatures of the probabilities follow from the likelihood of labelled nodes that were
+    held out in turn, and `Predictions.error` is measured on these. Labels never change the
+    embeddings.
 
     Args:
         source: embeddings ``[num_nodes, dim]``, or a fitted model, which then embeds `graph`.
@@ -163,7 +165,11 @@ def predict_known(
         )
     labelled = np.flatnonzero(known.known)
     probe = fit_calibrated(
-        np.asarray(z[labelled]), known.targets[labelled], several=known.several, seed=seed
+        np.asarray(z[labelled]),
+        known.targets[labelled],
+        several=known.several,
+        seed=seed,
+        standard=standardiser(z),
     )
     rows = np.arange(len(z)) if nodes == "all" else np.flatnonzero(~known.known)
     probabilities = probe.probabilities(z[rows])

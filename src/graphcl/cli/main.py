@@ -101,7 +101,7 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         return error.code, str(error)
     except _CommandLineError as error:
         context = getattr(error, "ctx", None)
-        message = getattr(error, "format_message", error.__str__)()
+        message = getattr(error, "format_message", error.__str__)() + _short_option(error)
         return _failure(message, command=context.command_path if context else "")
     except (InterruptedCommandError, KeyboardInterrupt, typer.Abort):
         return _failure("interrupted", code=130)
@@ -122,6 +122,14 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         code, message = _failure(f"bug: {summary} (--verbose shows where)", code=1)
         return code, where + message
     return (code if isinstance(code, int) else 0), ""
+
+
+def _short_option(error: Exception) -> str:
+    """Returns ``; did you mean -k?`` where ``--k`` was given: click compares long options alone."""
+    context, name = getattr(error, "ctx", None), getattr(error, "option_name", None) or ""
+    short = f"-{name[2:]}"
+    known = [one for option in context.command.params for one in option.opts] if context else []
+    return f"; did you mean {short}?" if name.startswith("--") and short in known else ""
 
 
 def _failure(message: str, *, command: str = "", code: int = 2) -> tuple[int, str]:

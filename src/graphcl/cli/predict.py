@@ -60,7 +60,7 @@ def predict(
     """Predict labels of nodes without one, with probabilities, from the labelled nodes.
 
     Logistic regression on the run's embeddings. Labelled nodes are held out in turn: on them its
-    penalty and the temperature of its probabilities are chosen, and its error is measured. A
+    penalties and the temperatures of its probabilities are weighed, and its error is measured. A
     probability of 0.8 should be right in 8 of 10 cases; the calibration error says how far from
     that it is. Nodes with several labels get one probability per label.
 

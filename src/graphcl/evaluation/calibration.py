@@ -1,17 +1,25 @@
 r"""A probe that gives probabilities, from few labels, and says honestly how often it is wrong.
 
-Labelled nodes are divided into folds, each class evenly. Every fold is scored by regressions that
-were fitted without it, for every strength of the penalty: the *held-out* scores. For a strength,
-the temperature T of
+Labelled nodes are divided into folds. Every fold is scored by regressions that were fitted without
+it, for every strength of the penalty: the *held-out* scores s. Each fold takes as many nodes of a
+class as the others do. Otherwise a held-out node's class has fewer train nodes than the rest, and
+with five labels a class its scores are worse than chance. Probabilities are
 
-.. math:: p = \mathrm{softmax}(s / T) \quad\text{or}\quad p = \mathrm{sigmoid}(s / T)
+.. math:: p \propto \pi \exp((s - \log \pi) / T) ,
 
-is the one with the least log-loss of the held-out scores (Guo et al., 2017), and the strength with
-the least log-loss is chosen. Log-loss sees rare classes, which accuracy does not. The probe is then
-fitted on all labelled nodes.
+with the classes' shares π of the labelled nodes: the temperature T (Guo et al., 2017) weakens or
+sharpens what embeddings say, not how frequent classes are. Several labels per node have a sigmoid
+and odds instead.
 
-The error that is reported is that of the folds. Strength and temperature of a fold are chosen on
-the other folds, so no node takes part in a choice by which it is scored.
+From ten nodes, neither strength nor temperature can be known, and the best of many is best by
+chance. So none is chosen: probabilities are averaged over strengths, weighted by the likelihood of
+the held-out labels. A temperature is stated as the mean confidence that it leads to if all classes
+are equally frequent. Every confidence is equally credible beforehand; T is that of the mean
+afterwards. Of two classes, ten right answers of ten lead to a confidence of about 11/12. The
+regressions are then fitted on all labelled nodes.
+
+The error that is reported is that of the folds, each with weights and temperatures from the labels
+of other nodes, so no node takes part in a choice by which it is scored.
 """
 
 from collections.abc import Callable
@@ -26,17 +34,18 @@ from torch import Tensor
 from graphcl.errors import GraphError
 from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.logistic import Fitted, fit_logistic_batch
-from graphcl.evaluation.probe import STRENGTHS, check_embeddings, standardiser
+from graphcl.evaluation.probe import check_embeddings, standardiser
+from graphcl.evaluation.tempering import STRENGTHS, HeldOut, Term, average, log_shares
 
 Array = npt.NDArray[Any]
 BINS = 10
 FOLDS = 5
 MORE_FOLDS, FEW_NODES = 10, 300  # of so few nodes, each fold's regression needs all it can get
-REPEATS, REPEATED_NODES = 3, 2000  # other divisions into folds: with few nodes one is chance
+FITS, FEWER_FITS = 30, 10  # regressions in several divisions: with few nodes, one is chance
+REPEATED_NODES = 2000  # above, one division will do
 MOST_TESTED = 20_000  # labelled nodes in folds; more do not change the error's first digits
 _BLOCK = 1 << 16  # rows that are scored at a time
 _VALUES = 1 << 24  # inputs and outputs of regressions that are fitted at once, 64 MB
-_COLDEST, _HOTTEST = 1 / 32, 128.0
 
 
 @dataclass(frozen=True)
@@ -74,12 +83,12 @@ class PredictionError:
 
 @dataclass(frozen=True, eq=False)
 class CalibratedProbe:
-    """Logistic regression with a temperature.
+    """Logistic regressions with temperatures, averaged over strengths of the penalty.
 
     Attributes:
         several: whether a node may have several labels; otherwise classes exclude each other.
-        strength: C of the penalty.
-        temperature: what scores are divided by; above 1 makes probabilities more cautious.
+        strength: C of the penalty that has the largest weight.
+        temperature: what its scores are divided by; above 1 makes probabilities more cautious.
         error: measured on folds; None if there were too few labels for that.
         held_out: the probabilities of every labelled node by regressions that were fitted without
             it, ``[labelled, outputs]``; NaN for those that were never held out.
@@ -91,17 +100,27 @@ class CalibratedProbe:
     error: PredictionError | None
     held_out: Array
     _fitted: Fitted
-    _standard: Callable[[Array], Array]
+    _terms: list[Term]
+    _shares: Array
+    _prepare: Callable[[Array], Array]
 
     def probabilities(self, z: Array) -> Array:
         """Returns the probability of every class or label, float32 ``[rows, outputs]``."""
         blocks = [z[start : start + _BLOCK] for start in range(0, len(z), _BLOCK)]
-        found = [_scores(self._fitted, self._standard, block)[0] for block in blocks]
-        scores = np.concatenate(found) if found else np.zeros((0, self.held_out.shape[1]))
-        return to_probabilities(scores, self.temperature, self.several).astype(np.float32)
+        scores = (_scores(self._fitted, self._prepare(block)) for block in blocks)
+        found = [average(self._terms, one, self._shares, self.several) for one in scores]
+        wide = self.held_out.shape[1]
+        return np.concatenate([np.zeros((0, wide)), *found]).astype(np.float32)
 
 
-def fit_calibrated(z: Array, targets: Array, *, several: bool, seed: int = 0) -> CalibratedProbe:
+def fit_calibrated(
+    z: Array,
+    targets: Array,
+    *,
+    several: bool,
+    seed: int = 0,
+    standard: Callable[[Array], Array] | None = None,
+) -> CalibratedProbe:
     """Fits a probe on labelled nodes and measures its error on folds of them.
 
     Args:
@@ -109,6 +128,8 @@ def fit_calibrated(z: Array, targets: Array, *, several: bool, seed: int = 0) ->
         targets: 0/1 ``[labelled, outputs]``; without `several`, one 1 in each row.
         several: whether a node may have several labels.
         seed: decides the folds.
+        standard: standardises rows, by all nodes where they are known: ten do not tell a column's
+            deviation. (default: by `z`)
 
     Raises:
         GraphError: there is nothing to tell apart, or an embedding is not finite.
@@ -119,55 +140,47 @@ def fit_calibrated(z: Array, targets: Array, *, several: bool, seed: int = 0) ->
     if varied < (1 if several else 2):
         what = "label that some nodes have and others lack" if several else "second class"
         raise GraphError(f"predict: the labelled nodes hold no {what}")
-    random = np.random.default_rng(seed)
-    held = _hold_out(z, targets, several, random)
+    prepare = _within_span(z, standard or standardiser(z))
+    rows, shares = prepare(z), log_shares(targets, several)
+    held = _hold_out(rows, targets, several, np.random.default_rng(seed))
     if held is None:
-        strength, temperature, error = 0.01, 1.0, None
+        terms, error = [Term(STRENGTHS.index(0.01), 1.0, 1.0)], None
         held_out = np.full(targets.shape, np.nan)
     else:
-        strength, temperature = held.choose(np.ones(len(held.rows), np.bool_))
-        error, held_out = held.judge(len(z))
-    standard = standardiser(z)
-    problem = (_tensor(standard(z)), _tensor(targets))
-    fitted = fit_logistic_batch([problem], (strength,), softmax=not several)[0]
-    return CalibratedProbe(several, strength, temperature, error, held_out, fitted, standard)
+        terms = held.choose(np.ones(len(held.rows), np.bool_))
+        error, held_out = _judge(held, len(z))
+    problem = (_tensor(rows), _tensor(targets))
+    fitted = fit_logistic_batch([problem], STRENGTHS, softmax=not several)[0]
+    best = max(terms, key=lambda term: term.weight)
+    chosen = (STRENGTHS[best.place], best.temperature, error, held_out)
+    return CalibratedProbe(several, *chosen, fitted, terms, shares, prepare)
 
 
-@dataclass(frozen=True, eq=False)
-class _HeldOut:
-    """Scores of held-out nodes for every strength; a node has a row per division into folds."""
+def _within_span(z: Array, standard: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Returns what standardises rows, in a basis of the span of `z` if that is narrower.
 
-    rows: Array  # the labelled node of each row
-    fold: Array  # numbered within a division
-    scores: Array  # [strengths, rows, outputs]
-    targets: Array  # [rows, outputs]
-    several: bool
+    The penalty keeps the weights of a regression in this span: ten columns instead of 1,024.
+    """
+    if len(z) >= z.shape[1]:
+        return standard
+    basis = np.linalg.qr(standard(z).T)[0]
+    return lambda rows: standard(rows) @ basis
 
-    def choose(self, allowed: Array) -> tuple[float, float]:
-        """Returns the strength and the temperature with the least log-loss of some rows."""
-        least, best = np.inf, (STRENGTHS[0], 1.0)
-        targets, count = self.targets[allowed], len(np.unique(self.rows[allowed]))
-        for strength, scores in zip(STRENGTHS, self.scores[:, allowed], strict=True):
-            temperature, loss = fit_temperature(scores, targets, self.several, nodes=count)
-            if loss < least - 1e-9:  # the strongest penalty on a tie
-                least, best = loss, (strength, temperature)
-        return best
 
-    def judge(self, labelled: int) -> tuple[PredictionError, Array]:
-        """Returns the error, and the mean held-out probabilities of each labelled node."""
-        found: Array = np.zeros(self.targets.shape)
-        for fold in np.unique(self.fold):
-            mine = self.fold == fold
-            strength, temperature = self.choose(~mine)
-            scores = self.scores[STRENGTHS.index(strength), mine]
-            found[mine] = to_probabilities(scores, temperature, self.several)
-        means, times = np.zeros((labelled, self.targets.shape[1])), np.zeros(labelled)
-        np.add.at(means, self.rows, found)
-        np.add.at(times, self.rows, 1)
-        with np.errstate(invalid="ignore"):
-            means /= times[:, None]
-        folds, nodes = len(np.unique(self.fold)), int((times > 0).sum())
-        return measure(found, self.targets, self.several, nodes=nodes, folds=folds), means
+def _judge(held: HeldOut, labelled: int) -> tuple[PredictionError, Array]:
+    """Returns the error, and the mean held-out probabilities of each labelled node."""
+    found: Array = np.zeros(held.targets.shape)
+    for part in np.unique(held.part):
+        mine = held.part == part
+        terms = held.choose(~np.isin(held.rows, held.rows[mine]))
+        found[mine] = average(terms, held.scores[:, mine], held.shares, held.several)
+    means, times = np.zeros((labelled, held.targets.shape[1])), np.zeros(labelled)
+    np.add.at(means, held.rows, found)
+    np.add.at(times, held.rows, 1)
+    with np.errstate(invalid="ignore"):
+        means /= times[:, None]
+    nodes = int((times > 0).sum())
+    return measure(found, held.targets, held.several, nodes=nodes, folds=held.folds), means
 
 
 def _hold_out(z: Array, targets: Array, several: bool, random: np.random.Generator) -> Any:
@@ -181,38 +194,36 @@ def _hold_out(z: Array, targets: Array, several: bool, random: np.random.Generat
     if len(testable) > MOST_TESTED:
         testable = np.sort(random.choice(testable, MOST_TESTED, replace=False))
     always = np.setdiff1d(np.arange(len(z)), testable)[:MOST_TESTED]
-    folds = min(MORE_FOLDS if len(testable) <= FEW_NODES else FOLDS, len(testable))
-    repeats = REPEATS if len(testable) <= REPEATED_NODES else 1
-    parts = []  # train and test nodes, and the number of the fold
+    most, fits = (MORE_FOLDS, FITS) if len(testable) <= FEW_NODES else (FOLDS, FEWER_FITS)
+    folds = int(np.clip(np.median(counts[kinds[testable]]), 2, min(most, len(testable))))
+    repeats = fits // folds if len(testable) <= REPEATED_NODES else 1
+    parts = []  # train and test nodes
     for _ in range(repeats):
         place = deal(kinds[testable], folds, random)
         for number in range(folds):
             test = testable[place == number]
             train = np.concatenate([testable[place != number], always])
             if len(test) and (targets[train].sum(axis=0) < len(train)).any():
-                parts.append((train, test, number))
+                parts.append((train, test))
+    if not parts:
+        return None
     outputs = targets.shape[1] * len(STRENGTHS)
     together = max(1, _VALUES // (len(z) * (z.shape[1] + outputs)))
     scores: list[Array] = []
     for start in range(0, len(parts), together):
         scores += _score_parts(z, targets, parts[start : start + together], several)
-    every = np.concatenate([test for _, test, _ in parts])
-    fold = np.concatenate([np.full(len(test), number) for _, test, number in parts])
-    return _HeldOut(every, fold, np.concatenate(scores, axis=1), targets[every], several)
+    every = np.concatenate([test for _, test in parts])
+    part = np.repeat(np.arange(len(parts)), [len(test) for _, test in parts])
+    shares = log_shares(targets, several)
+    found = np.concatenate(scores, axis=1)
+    return HeldOut(every, part, folds, found, targets[every], shares, several)
 
 
 def _score_parts(z: Array, targets: Array, parts: list[Any], several: bool) -> list[Array]:
     """Fits several folds at once; returns the scores of their test nodes."""
-    standards = [standardiser(z[train]) for train, _, _ in parts]  # each by its train rows alone
-    problems = [
-        (_tensor(standard(z[train])), _tensor(targets[train]))
-        for (train, _, _), standard in zip(parts, standards, strict=True)
-    ]
+    problems = [(_tensor(z[train]), _tensor(targets[train])) for train, _ in parts]
     fitted = fit_logistic_batch(problems, STRENGTHS, softmax=not several)
-    return [
-        _scores(one, standard, z[test])
-        for one, standard, (_, test, _) in zip(fitted, standards, parts, strict=True)
-    ]
+    return [_scores(one, z[test]) for one, (_, test) in zip(fitted, parts, strict=True)]
 
 
 def _rarest(targets: Array) -> Array:
@@ -223,62 +234,27 @@ def _rarest(targets: Array) -> Array:
 
 
 def deal(kinds: Array, folds: int, random: np.random.Generator) -> Array:
-    """Deals nodes to folds like cards, class by class; returns the fold of each node."""
+    """Deals the nodes of every class to the folds in turn; returns the fold of each node.
+
+    A class that is in every fold begins with the first: classes of equal size are equal in every
+    fold. Smaller ones go on where the last one ended, or all would be in the first fold.
+    """
     place, first = np.empty(len(kinds), np.int64), 0
     for kind in np.unique(kinds):
         members = random.permutation(np.flatnonzero(kinds == kind))
-        place[members] = (first + np.arange(len(members))) % folds
-        first += len(members)
+        small = len(members) < folds
+        place[members] = (first * small + np.arange(len(members))) % folds
+        first += len(members) * small
     return place
 
 
-def _scores(fitted: Fitted, standard: Callable[[Array], Array], z: Array) -> Array:
-    found: Array = fitted.scores(_tensor(standard(z))).numpy().astype(np.float64)
+def _scores(fitted: Fitted, z: Array) -> Array:
+    found: Array = fitted.scores(_tensor(z)).numpy().astype(np.float64)
     return found
 
 
 def _tensor(values: Array) -> Tensor:
     return torch.tensor(np.asarray(values), dtype=torch.float32)
-
-
-def to_probabilities(scores: Array, temperature: float, several: bool) -> Array:
-    """Returns softmax or, with `several`, sigmoid of scores divided by a temperature."""
-    from scipy.special import expit, softmax
-
-    found: Array = expit(scores / temperature) if several else softmax(scores / temperature, axis=1)
-    return found
-
-
-def fit_temperature(
-    scores: Array, targets: Array, several: bool, *, nodes: int
-) -> tuple[float, float]:
-    """Returns the temperature with the least log-loss, and that loss.
-
-    Targets are smoothed as if one more node of every class had been seen: with ten nodes that are
-    all right, certainty would otherwise look best.
-    """
-    from scipy.optimize import minimize_scalar
-
-    smoothing = 1 / (nodes + 2)
-
-    def loss(cold: float) -> float:  # convex in 1/T, so there is one minimum
-        return _log_loss(scores * np.exp(cold), targets, several, smoothing)
-
-    bounds = (-np.log(_HOTTEST), -np.log(_COLDEST))
-    found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 0.01})
-    return float(np.exp(-found.x)), float(found.fun)
-
-
-def _log_loss(scores: Array, targets: Array, several: bool, smoothing: float = 0.0) -> float:
-    from scipy.special import log_expit, log_softmax
-
-    if several:
-        wanted = targets * (1 - 2 * smoothing) + smoothing
-        right = wanted * log_expit(scores) + (1 - wanted) * log_expit(-scores)
-        return float(-right.mean())
-    spread = smoothing / max(1, targets.shape[1] - 1)
-    wanted = targets * (1 - smoothing - spread) + spread
-    return float(-(wanted * log_softmax(scores, axis=1)).sum(axis=1).mean())
 
 
 def measure(

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError
+from graphcl.errors import GraphError, counted
 from graphcl.graphs.graph import Graph
 from graphcl.store.columns import ScaledFeatures
 
@@ -112,12 +112,15 @@ class GraphCollection:
 
     def __repr__(self) -> str:
         counts = "/".join(str(len(graphs)) for graphs in (self.train, self.val, self.test))
-        labels = f", {self.num_classes} classes" if self.train[0].y is not None else ""
-        return (
-            f"GraphCollection({self.name!r}: {counts} train/val/test graphs, "
-            f"{self.num_nodes:,} nodes, {self.num_edges:,} edges, "
-            f"{self.num_features:,} features{labels})"
-        )
+        parts = [
+            f"{counts} train/val/test graphs",
+            counted(self.num_nodes, "node"),
+            counted(self.num_edges, "edge"),
+            counted(self.num_features, "feature"),
+        ]
+        if self.train[0].y is not None:
+            parts.append(counted(self.num_classes, "class", "classes"))
+        return f"GraphCollection({self.name!r}: {', '.join(parts)})"
 
 
 def _features(graph: Graph) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, StoreError, require
+from graphcl.errors import GraphError, StoreError, counted, require
 from graphcl.graphs import interchange, validation
 from graphcl.graphs.validation import BoolArray, FloatArray, IntArray
 from graphcl.store import reader as store
@@ -318,11 +318,14 @@ class Graph:
 
     def __repr__(self) -> str:
         kind = "sparse" if scipy.sparse.issparse(self.x) else "dense"
-        labels = f", {self.num_classes} classes" if self.y is not None else ""
-        return (
-            f"Graph({self.name!r}: {self.num_nodes:,} nodes, {self.num_edges:,} edges, "
-            f"{self.num_features:,} {kind} features{labels})"
-        )
+        parts = [
+            counted(self.num_nodes, "node"),
+            counted(self.num_edges, "edge"),
+            counted(self.num_features, f"{kind} feature"),
+        ]
+        if self.y is not None:
+            parts.append(counted(self.num_classes, "class", "classes"))
+        return f"Graph({self.name!r}: {', '.join(parts)})"
 
 
 def split_gap(graph: Graph) -> str:

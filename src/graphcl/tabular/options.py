@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from graphcl.errors import GraphError, require
+from graphcl.errors import counted as counted
 from graphcl.tabular.duck import is_query
 from graphcl.tabular.edges import EdgeCounts
 from graphcl.tabular.preparation import Preparation
@@ -228,8 +229,3 @@ def _same(value: Any, default: Any) -> bool:
 def _names_columns(text: str) -> bool:
     """Returns whether ``--tags`` gives columns, such as ``page,keyword``, rather than a table."""
     return "," in text and not is_query(text) and not Path(text).exists()
-
-
-def counted(number: int, one: str, several: str | None = None) -> str:
-    """Returns ``1 row`` or ``2 rows``."""
-    return f"1 {one}" if number == 1 else f"{number:,} {several or one + 's'}"
