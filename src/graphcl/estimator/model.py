@@ -24,8 +24,8 @@ from graphcl.estimator.choice import AUTO, choose_recipe
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.health import Health, check_health
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
+from graphcl.estimator.live import Growing
 from graphcl.estimator.parts import Parts
-from graphcl.estimator.saving import Saved
 from graphcl.estimator.transformer import as_table
 from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
 from graphcl.graphs.graph import Graph
@@ -43,7 +43,7 @@ Rows = npt.NDArray[np.float32]
 Several = GraphCollection | list[Any] | tuple[Any, ...]
 
 
-class GraphCL(Saved):
+class GraphCL(Growing):
     """Learns node embeddings of an attributed graph, or of several, without labels.
 
     Args:
