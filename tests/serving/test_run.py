@@ -1,5 +1,7 @@
 """What a run answers, against the commands' own functions."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -7,9 +9,10 @@ from graphcl.answers.prediction import predict
 from graphcl.answers.similar import neighbors
 from graphcl.errors import RunError
 from graphcl.estimator import GraphCL
+from graphcl.evaluation.calibration import fit_calibrated
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
-from graphcl.serving.run import New, ServedRun, UnknownError
+from graphcl.serving.run import New, NotYetError, ServedRun, UnknownError
 
 
 def test_similar_nodes_are_those_of_the_command(served, a_run):
@@ -45,6 +48,40 @@ def test_predictions_are_those_of_the_command(served, a_run):
     table = [[one["probabilities"][name] for name in names] for one in found]
     np.testing.assert_allclose(table, expected.probabilities, atol=1e-6)
     assert [one["label"] for one in found] == expected.labels
+
+
+def test_labels_that_take_long_to_learn(a_run, monkeypatch):
+    from graphcl.serving import run as module
+
+    whole = ServedRun(*a_run).predict(np.ones((1, 24), np.float32))
+    begun = threading.Event()
+
+    def slow(*arguments, **options):
+        begun.wait(10)
+        return fit_calibrated(*arguments, **options)
+
+    monkeypatch.setattr(module, "PATIENCE", 0.05)
+    monkeypatch.setattr(module, "fit_calibrated", slow)
+    served = ServedRun(*a_run)
+    for _ in range(2):
+        with pytest.raises(NotYetError):
+            served.predict(served.z[:1], np.array([0]))
+    begun.set()
+    served._fit._thread.join()
+    assert served.predict(np.ones((1, 24), np.float32)) == whole
+
+
+def test_of_many_labels_a_sample_is_learned(a_run, monkeypatch):
+    monkeypatch.setattr("graphcl.serving.run.MOST_LABELLED", 20)
+    served = ServedRun(*a_run)
+    rows = np.arange(60)
+    found = served.predict(np.asarray(served.z), rows)
+    assert len(served._learned) == 20
+    plain = served._fit.result(1).probabilities(np.asarray(served.z))
+    others = np.setdiff1d(rows, served._learned)
+    names = ("red", "green", "blue")
+    table = np.array([[one["probabilities"][name] for name in names] for one in found])
+    np.testing.assert_array_equal(table[others], plain[others].astype(float))
 
 
 def test_new_nodes_are_the_models(served, a_run, new_node):

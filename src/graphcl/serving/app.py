@@ -17,7 +17,7 @@ from graphcl.serving.asking import ARROW, Asked, AskedError, Bounds, read_asked
 from graphcl.serving.description import ADDRESSES, description_page, open_api
 from graphcl.serving.gate import COOKIE, LOGIN, Counts, Gate, as_json, ticket
 from graphcl.serving.page import PageMaker
-from graphcl.serving.run import ServedRun, UnknownError
+from graphcl.serving.run import NotYetError, ServedRun, UnknownError
 
 try:
     from starlette.applications import Starlette
@@ -125,6 +125,8 @@ class _Service:
             return _error(error.status, str(error))
         except UnknownError as error:
             return _error(404, str(error))
+        except NotYetError as error:
+            return _error(503, str(error))
         except GraphCLError as error:
             return _error(400, str(error))
         return Response(found, media_type=ARROW if as_arrow else "application/json")

@@ -1,5 +1,6 @@
 """What a run answers while it is served: about its nodes, and about nodes that it does not have."""
 
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from graphcl.runs import files as runs
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
 
 Array = npt.NDArray[Any]
+MOST_LABELLED = 10_000  # nodes that labels are learned from; of more, a sample
+PATIENCE = 2.0  # seconds that the first requests wait for the labels to be learned
 
 
 class UnknownError(GraphError):
@@ -51,6 +54,36 @@ class Near:
     cosines: Array
 
 
+class NotYetError(GraphError):
+    """The answer is being prepared; ask again in a moment."""
+
+
+class _Fit:
+    """A probe that is fitted in a thread of its own: with many labels it takes minutes."""
+
+    def __init__(self, z: Array, rows: Array, labels: KnownLabels) -> None:
+        self._arguments = (z, labels.targets[rows], labels.several)
+        self._probe: CalibratedProbe | None = None
+        self._failed = ""
+        self._thread = threading.Thread(target=self._work, name="labels", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        z, targets, several = self._arguments
+        try:
+            self._probe = fit_calibrated(z, targets, several=several)
+        except GraphError as error:  # of a sample: one class alone
+            self._failed = str(error)
+
+    def result(self, seconds: float) -> CalibratedProbe:
+        self._thread.join(seconds)
+        if self._failed:
+            raise UnknownError(self._failed)
+        if self._probe is None:
+            raise NotYetError("the labels are being learned; ask again in a while")
+        return self._probe
+
+
 class ServedRun:
     """A run that is ready to answer; everything is read when it is made.
 
@@ -75,7 +108,10 @@ class ServedRun:
         few = len(self.z) <= EXACT_ROWS
         self._unit = unit_rows(self.z) if few else None
         self._index: Any = None if few else stored_index(path, self.z)[0]
-        self._labels, self._probe = self._fit_labels()
+        self._labels = self._known_labels()
+        self._learned: Array = np.zeros(0, np.int64)  # the rows that the probe learns from
+        self._fit: _Fit | None = None
+        self._fitting = threading.Lock()
 
     @property
     def dim(self) -> int:
@@ -85,23 +121,35 @@ class ServedRun:
     @property
     def can_predict(self) -> bool:
         """Whether the run has labels to learn from."""
-        return self._probe is not None
+        return self._labels is not None
 
-    def _fit_labels(self) -> tuple[KnownLabels | None, CalibratedProbe | None]:
+    def _known_labels(self) -> KnownLabels | None:
         given = self.nodes.y if self.nodes.y is not None else self.nodes.labels
         if given is None:
-            return None, None
+            return None
         known = known_labels(given.astype(np.int64), self.nodes.ids, self.nodes.class_names)
-        labelled = np.flatnonzero(known.known)
-        if not len(labelled):
-            return None, None
-        try:
-            probe = fit_calibrated(
-                np.asarray(self.z[labelled]), known.targets[labelled], several=known.several
-            )
-        except GraphError:  # one class alone: nothing to predict
-            return None, None
-        return known, probe
+        counts = known.targets[known.known].sum(axis=0)
+        varied = ((counts > 0) & (counts < known.known.sum())).sum()
+        return known if varied >= (1 if known.several else 2) else None
+
+    def _fit_labels(self) -> CalibratedProbe:
+        """Returns the probe; the first call begins to fit it, and waits for a moment.
+
+        Raises:
+            UnknownError: there are no labels.
+            NotYetError: it is still being fitted.
+        """
+        if self._labels is None:
+            raise UnknownError(f"{self.name}: has no labels to learn from")
+        with self._fitting:
+            if self._fit is None:
+                labelled = np.flatnonzero(self._labels.known)
+                if len(labelled) > MOST_LABELLED:
+                    random = np.random.default_rng(0)
+                    labelled = np.sort(random.choice(labelled, MOST_LABELLED, replace=False))
+                self._learned = labelled
+                self._fit = _Fit(np.asarray(self.z[labelled]), labelled, self._labels)
+        return self._fit.result(PATIENCE)
 
     def rows(self, ids: list[str]) -> Array:
         """Returns the rows of nodes.
@@ -181,17 +229,16 @@ class ServedRun:
 
         Raises:
             UnknownError: the run has no labels.
+            NotYetError: they are still being learned.
         """
-        if self._probe is None or self._labels is None:
-            raise UnknownError(f"{self.name}: has no labels to learn from")
-        labels, probe = self._labels, self._probe
+        probe = self._fit_labels()
         found = probe.probabilities(z)
         if rows is not None:
-            place = np.cumsum(labels.known) - 1
-            for number, row in enumerate(rows.tolist()):
-                held = probe.held_out[place[row]] if labels.known[row] else np.array([np.nan])
-                if not np.isnan(held).any():
-                    found[number] = held
+            place = np.searchsorted(self._learned, rows).clip(max=len(self._learned) - 1)
+            seen = self._learned[place] == rows
+            held = probe.held_out[place]
+            seen &= ~np.isnan(held).any(axis=1)
+            found[seen] = held[seen]
         return [self._prediction(one) for one in found]
 
     def _prediction(self, probabilities: Array) -> dict[str, Any]:
