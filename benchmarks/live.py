@@ -4,6 +4,7 @@ usage: python -m benchmarks.live node [--nodes 30000 1000000 10000000] [--recipe
            [--calls 1000] [--folder DIR] [--out FILE]
        python -m benchmarks.live http [--nodes 30000] [--calls 1000] [--out FILE]
        python -m benchmarks.live load [--nodes 30000] [--clients 32] [--seconds 60] [--out FILE]
+       python -m benchmarks.live page [--check]
 
 `node`: one new node with ten neighbours is embedded by `Live.embed_new`, exactly, with a model of
 two layers of 128 (the recipe `cora`) or with the recipe `default`. The graph is that of
@@ -15,7 +16,8 @@ of the last minute over its cores); `cpu_ms` is the time that the process itself
 
 `http`: the same node through `graphcl serve` on this machine, one request after the other. `load`:
 many clients at once for a while; every answer is compared with the right one. Then the same with
-the service killed half-way (SIGKILL) and started again at the same port.
+the service killed half-way (SIGKILL) and started again at the same port. `page` writes the tables
+of docs/serving.md from the committed rows; with `--check` it compares and writes nothing.
 """
 
 import argparse
@@ -37,19 +39,22 @@ from benchmarks import rows
 from benchmarks.store import FEATURES, build
 from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.estimator import GraphCL
+from graphcl.files.atomic import write_whole
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.growing import grown_graph, new_nodes
 
 CPU = torch.device("cpu")
 NEIGHBOURS, DIM, LAYERS = 10, 128, 2
 COMPARED, FORWARDS = 3, 3
+PAGE = Path(__file__).parents[1] / "docs/serving.md"
+RESULTS = Path(__file__).parent / "results/live.jsonl"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["node", "http", "load"])
+    parser.add_argument("what", choices=["node", "http", "load", "page"])
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--nodes", type=int, nargs="+", default=[30_000, 1_000_000, 10_000_000])
@@ -58,8 +63,15 @@ def main() -> None:
     parser.add_argument("--rival-nodes", type=int, default=1_000_000)
     parser.add_argument("--exact-nodes", type=int, default=100_000)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("live.jsonl"))
     options = parser.parse_args()
+    if options.what == "page":
+        text = page(PAGE.read_text(), rows.read(RESULTS))
+        if options.check:
+            raise SystemExit(0 if text == PAGE.read_text() else f"{PAGE} is stale")
+        write_whole(PAGE, text)
+        return
     if options.what != "node":
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             for row in through_http(Path(folder), options):
@@ -325,6 +337,55 @@ class _Load:
             found["wrong"] += status == 200 and answer != right[turn]
             found["after"] += bool(self._back) and status == 200
             found["times"].append(time.perf_counter() - began)
+
+
+def page(text: str, found: list[Any]) -> str:
+    """Returns a page with its tables made from rows; of equal measurements the last counts."""
+    latest = {(row["what"], row.get("nodes"), row.get("recipe")): row for row in found}
+    tables = {
+        "node": _node_table([row for (what, *_), row in latest.items() if what == "one new node"]),
+        "http": _http_table([row for (what, *_), row in latest.items() if what != "one new node"]),
+    }
+    for name, table in tables.items():
+        head, tail = f"<!-- table: {name} -->\n", "<!-- end -->"
+        before, _, rest = text.partition(head)
+        text = before + head + table + tail + rest.partition(tail)[2]
+    return text
+
+
+def _node_table(found: list[Any]) -> str:
+    lines = [
+        "| nodes | model | processor, p50 / p99 | wall, p50 / p99 | PyG, all nodes | difference |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in sorted(found, key=lambda row: (row["recipe"], row["nodes"])):
+        model = "2 × 128" if row["recipe"] != "default" else "`default`, 1,024"
+        rival = f"{row['pyg_whole_graph_ms']:,.0f} ms" if "pyg_whole_graph_ms" in row else "–"
+        exact = f"{row['largest_difference']:g}" if "largest_difference" in row else "–"
+        lines.append(
+            f"| {row['nodes']:,} | {model} | {row['p50_cpu_ms']:.1f} / {row['p99_cpu_ms']:.1f} ms "
+            f"| {row['p50_ms']:.1f} / {row['p99_ms']:.1f} ms | {rival} | {exact} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _http_table(found: list[Any]) -> str:
+    titles = {"http": "one client", "load": "many clients", "killed": "killed and started again"}
+    lines = [
+        "| | clients | requests per second | p50 / p99 | errors | wrong | refused | memory |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted(found, key=lambda row: list(titles).index(row["what"])):
+        rate = f"{row['per_second']:,.0f}" if "per_second" in row else "–"
+        memory = "–"
+        if "memory_after" in row:
+            memory = f"{row['memory_before'] / 2**20:.0f} → {row['memory_after'] / 2**20:.0f} MiB"
+        counts = [str(row.get(key, "–")) for key in ("errors", "wrong", "refused")]
+        lines.append(
+            f"| {titles[row['what']]} | {row.get('clients', 1)} | {rate} | {row['p50_ms']:.1f} / "
+            f"{row['p99_ms']:.1f} ms | {' | '.join(counts)} | {memory} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -79,6 +79,7 @@ SEVERAL = {
     "training/test_cuda_graph.py": "recorded training steps on a GPU",
     "test_distributed_on_gpu.py": "several processes on GPUs",
     "baselines/test_inductive_on_gpu.py": "the inductive baselines on a GPU",
+    "test_dockerfile.py": "the Dockerfile",
     "cli/test_several_graphs.py": "the commands on a dataset of several graphs",
     "reporting/test_browser.py": "the page and its script in a browser",
 }

@@ -23,6 +23,7 @@ from graphcl.distributed import group, local_device
 from graphcl.errors import ParameterError, RunError, require
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
+from graphcl.exporting.vectors import batches, check_vectors, write_vectors
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
@@ -41,7 +42,7 @@ def embed(
             help="A dataset, a store, an .npz or a list of edges. (default: the run's graph)"
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The file: .npy, .parquet or .csv.")] = ...,  # type: ignore[assignment]
+    out: Annotated[Path, typer.Option(help="The file, .npy, .parquet or .csv; see --to.")] = ...,  # type: ignore[assignment]
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     rows: Annotated[
         str, typer.Option(metavar="START:STOP", help="A range of nodes. (default: all)")
@@ -49,6 +50,14 @@ def embed(
     ids: Annotated[
         list[str], typer.Option("--id", metavar="ID", help="Only this node, by id; repeatable.")
     ] = [],  # noqa: B006 (typer copies it)
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="parquet (a folder of shards), arrow (a file), faiss, usearch or lancedb "
+            "(folders). (default: one file by its suffix)",
+        ),
+    ] = "",
     device: DeviceOption = "auto",
     overwrite: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
     processes: ProcessesOption = 1,
@@ -73,13 +82,18 @@ def embed(
 
         graphcl embed runs/edges new_edges.csv --nodes new_nodes.csv --out new.csv
 
+        graphcl embed runs/big STORE --to parquet --out shards
+
         graphcl embed runs/mine grown.npz --id "Ada Lovelace" --id "Alan Turing" --out two.csv
     """
     require(not (ids and rows), "embed", "--rows and --id", "one of them", rows)
-    check_embeddings_file(out, overwrite=overwrite)
+    if to:
+        check_vectors(out, to, overwrite=overwrite)
+    else:
+        check_embeddings_file(out, overwrite=overwrite)
     if runs.read_config(run, baselines=True).method:
         require(not ids, "embed", "--id", "left out for a baseline", ids)
-        _embed_baseline(run, graph, tables, out, rows=rows, as_json=as_json)
+        _embed_baseline(run, graph, tables, out, rows=rows, to=to, as_json=as_json)
         return
     launch(processes)
     where = local_device(resolve_device(device))
@@ -107,16 +121,26 @@ def embed(
     if not share.first:
         return
     if ids:
-        write_embeddings(out, z, np.array(ids, dtype=object))
+        if to:
+            write_vectors(out, to, batches(z, np.array(ids, dtype=object)), dim=z.shape[1])
+        else:
+            write_embeddings(out, z, np.array(ids, dtype=object))
         about = {"out": str(out), "graph": source, "nodes": len(z), "dim": z.shape[1]}
         text = _text(out, z)
         print_result(about, text, as_json=as_json)
         return
-    _write(out, z, loaded, source, chosen.start if chosen else 0, as_json=as_json)
+    _write(out, z, loaded, source, chosen.start if chosen else 0, to=to, as_json=as_json)
 
 
 def _embed_baseline(
-    run: Path, graph: str | None, tables: TableOptions, out: Path, *, rows: str, as_json: bool
+    run: Path,
+    graph: str | None,
+    tables: TableOptions,
+    out: Path,
+    *,
+    rows: str,
+    to: str,
+    as_json: bool,
 ) -> None:
     """Writes the embeddings that are stored in the run of a baseline.
 
@@ -132,11 +156,16 @@ def _embed_baseline(
     again = ("embed", str(run), "--out", str(out))
     z, loaded = runs.read_embeddings(run), load_run_graph(run, graph, tables, again=again)
     chosen = _range(rows, loaded) or slice(0, len(z))
-    _write(out, z[chosen], loaded, source, chosen.start, as_json=as_json)
+    _write(out, z[chosen], loaded, source, chosen.start, to=to, as_json=as_json)
 
 
-def _write(out: Path, z: Array, graph: AnyGraph, source: str, first: int, *, as_json: bool) -> None:
-    write_embeddings(out, z, graph.node_ids, first=first)
+def _write(
+    out: Path, z: Array, graph: AnyGraph, source: str, first: int, *, to: str, as_json: bool
+) -> None:
+    if to:
+        write_vectors(out, to, batches(z, graph.node_ids, first=first), dim=z.shape[1])
+    else:
+        write_embeddings(out, z, graph.node_ids, first=first)
     about = {"out": str(out), "graph": source, "first": first}
     text = _text(out, z)
     print_result(about | {"nodes": z.shape[0], "dim": z.shape[1]}, text, as_json=as_json)

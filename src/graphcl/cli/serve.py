@@ -114,6 +114,7 @@ def serve(
         name = f"[{host}]" if ":" in host else host
         where = f"http://{name}:{listening.getsockname()[1]}"
         text = f"serve: {counted(len(served.z), 'node')} of {run} on {where} (Ctrl-C stops)"
+        listening.listen(2 * CONNECTIONS)  # who reads the next line may ask at once
         print(text, file=sys.stderr, flush=True)
         # uvicorn raises the signal again, once all requests are done.
         with suppress(KeyboardInterrupt):
