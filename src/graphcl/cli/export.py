@@ -32,7 +32,7 @@ def export(
     overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Export a trained model: ONNX, a torch.export program, or a folder with a model card.
+    """Export a trained model: as ONNX, for torch.export, or a folder with a model card.
 
     ONNX and torch hold the encoder over plain tensors, with its scaling of features: x [nodes,
     features], edge_index [2, entries] with both directions of every edge and no self-loops, and
