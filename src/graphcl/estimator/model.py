@@ -3,7 +3,7 @@
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from numbers import Integral
@@ -198,6 +198,7 @@ class GraphCL(Growing):
         checkpoints: Checkpoints | str | Path | None = None,
         resume: bool = False,
         on_epoch: Callable[[EpochMetrics], object] = lambda _: None,
+        callbacks: Sequence[Callable[[int, EpochMetrics, Self], object]] = (),
     ) -> Self:
         """Trains an encoder on `graph`; its labels, if any, are not looked at.
 
@@ -216,6 +217,8 @@ class GraphCL(Growing):
             resume: go on from the newest checkpoint in that folder, if there is one: on a CPU to
                 the same weights, bit for bit, as without the pause.
             on_epoch: called after each epoch.
+            callbacks: called after it with the epoch's number, its metrics and this model, which
+                has the weights of that epoch.
         """
         given = as_graphs(graph)
         graphs = given.train if isinstance(given, GraphCollection) else (given,)
@@ -268,6 +271,8 @@ class GraphCL(Growing):
                 fitted.seconds = time.perf_counter() - began
                 show(metrics)
                 on_epoch(metrics)
+                for callback in callbacks:
+                    callback(metrics.epoch, metrics, self)
 
             try:
                 train(
