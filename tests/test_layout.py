@@ -27,6 +27,7 @@ ELSEWHERE = {
     "encoders/pyg.py": "encoders/test_encoders.py",
     "estimator/__init__.py": "test_public.py",
     "estimator/fitted.py": "estimator/test_model.py",
+    "estimator/growing.py": "estimator/test_live.py",
     "estimator/inference.py": "estimator/test_sklearn.py",
     "estimator/saving.py": "estimator/test_model.py",
     "estimator/transformer.py": "estimator/test_sklearn.py",

@@ -12,7 +12,8 @@ from graphcl.estimator import GraphCL
 from graphcl.evaluation.calibration import fit_calibrated
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
-from graphcl.serving.run import New, NotYetError, ServedRun, UnknownError
+from graphcl.serving.asking import New
+from graphcl.serving.run import NotYetError, ServedRun, UnknownError
 
 
 def test_similar_nodes_are_those_of_the_command(served, a_run):

@@ -145,3 +145,15 @@ def test_callbacks_change_no_bit():
         graph, callbacks=[lambda number, metrics, model: model.transform(graph)]
     )
     assert (plain.transform(graph) == watched.transform(graph)).all()
+
+
+def test_after_a_callback_the_encoder_trains_on():
+    graph, modes = random_graph(), []
+    model = GraphCL(epochs=3, dim=8, device="cpu")
+
+    def embed(number, metrics, same):
+        modes.append(same.encoder_.training)
+        same.transform(graph)
+
+    model.fit(graph, callbacks=[embed])
+    assert modes == [True, True, True]

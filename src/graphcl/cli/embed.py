@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 import typer
 
 from graphcl.cli._shared.graphs import (
@@ -20,17 +21,21 @@ from graphcl.cli._shared.options import DeviceOption, JsonOption, print_result
 from graphcl.cli._shared.tables import takes_tables
 from graphcl.devices import resolve_device
 from graphcl.distributed import group, local_device
-from graphcl.errors import ParameterError, RunError, require
+from graphcl.errors import GraphError, ParameterError, RunError, require
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
+from graphcl.estimator.live import Live
 from graphcl.exporting.vectors import batches, check_vectors, write_vectors
+from graphcl.files.text import read_text
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs.embeddings import check_embeddings_file, write_embeddings
+from graphcl.serving.asking import JSON, Bounds, read_asked
 from graphcl.tabular.options import TableOptions, counted
 
 Array = npt.NDArray[np.float32]
+ANY = Bounds(nodes=1 << 40, neighbours=1 << 40)  # a file of one's own is not bounded
 
 
 @takes_tables
@@ -50,6 +55,13 @@ def embed(
     ids: Annotated[
         list[str], typer.Option("--id", metavar="ID", help="Only this node, by id; repeatable.")
     ] = [],  # noqa: B006 (typer copies it)
+    new: Annotated[
+        Path | None,
+        typer.Option(
+            help='Instead of the graph\'s nodes, new ones: JSON, {"new": [{"features": [1, 2], '
+            '"neighbors": ["a"]}]}, as the service takes it.'
+        ),
+    ] = None,
     to: Annotated[
         str,
         typer.Option(
@@ -82,17 +94,21 @@ def embed(
 
         graphcl embed runs/edges new_edges.csv --nodes new_nodes.csv --out new.csv
 
+        graphcl embed runs/mine --new new.json --out new.csv
+
         graphcl embed runs/big STORE --to parquet --out shards
 
         graphcl embed runs/mine grown.npz --id "Ada Lovelace" --id "Alan Turing" --out two.csv
     """
-    require(not (ids and rows), "embed", "--rows and --id", "one of them", rows)
+    several = sum((bool(ids), bool(rows), new is not None))
+    require(several <= 1, "embed", "--rows, --id and --new", "one of them", rows)
     if to:
         check_vectors(out, to, overwrite=overwrite)
     else:
         check_embeddings_file(out, overwrite=overwrite)
     if runs.read_config(run, baselines=True).method:
         require(not ids, "embed", "--id", "left out for a baseline", ids)
+        require(new is None, "embed", "--new", "left out for a baseline", str(new))
         _embed_baseline(run, graph, tables, out, rows=rows, to=to, as_json=as_json)
         return
     launch(processes)
@@ -106,6 +122,9 @@ def embed(
         trained = run_tables(run) if names_tables(graph, tables) else None
         source = graph
         loaded = load_graph(graph, tables if trained is None else tables.after(trained))
+    if new is not None:
+        _embed_new(fitted, loaded, new, out, source, where, to=to, as_json=as_json)
+        return
     chosen = _range(rows, loaded)
     if ids:
         one = isinstance(loaded, Graph)
@@ -130,6 +149,48 @@ def embed(
         print_result(about, text, as_json=as_json)
         return
     _write(out, z, loaded, source, chosen.start if chosen else 0, to=to, as_json=as_json)
+
+
+def _embed_new(
+    fitted: Fitted,
+    graph: AnyGraph,
+    file: Path,
+    out: Path,
+    source: str,
+    device: torch.device,
+    *,
+    to: str,
+    as_json: bool,
+) -> None:
+    """Writes the embeddings of nodes that the graph does not have; their ids are 0, 1, ….
+
+    Raises:
+        RunError: the file is not there, or is not understood.
+    """
+    if not isinstance(graph, Graph):
+        raise RunError("embed: --new joins nodes to one graph, not to several")
+    try:
+        text = read_text(file, RunError)
+    except FileNotFoundError:
+        raise RunError(f"{file}: no such file") from None
+    features = graph.num_features
+    try:
+        asked = read_asked(text.encode(), JSON, ANY, features=features, takes=("new",)).new
+        assert asked is not None
+        z = Live(fitted, graph, device).embed_new(
+            asked.features,
+            [np.array(names, dtype=object) for names in asked.neighbours],
+            edges=asked.edges or None,
+            weights=asked.weights,
+        )
+    except GraphError as error:
+        raise RunError(f"{file}: {error}") from None
+    if to:
+        write_vectors(out, to, batches(z, None), dim=z.shape[1])
+    else:
+        write_embeddings(out, z, None)
+    about = {"out": str(out), "graph": source, "nodes": len(z), "dim": z.shape[1]}
+    print_result(about, _text(out, z), as_json=as_json)
 
 
 def _embed_baseline(

@@ -22,9 +22,9 @@ from graphcl.errors import GraphCLError, GraphError, RunError, TrainingWarning, 
 from graphcl.estimator.calibration import calibrate
 from graphcl.estimator.choice import AUTO, choose_recipe
 from graphcl.estimator.fitted import Fitted
+from graphcl.estimator.growing import Growing
 from graphcl.estimator.health import Health, check_health
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
-from graphcl.estimator.live import Growing
 from graphcl.estimator.parts import Parts
 from graphcl.estimator.transformer import as_table
 from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
@@ -273,6 +273,7 @@ class GraphCL(Growing):
                 on_epoch(metrics)
                 for callback in callbacks:
                     callback(metrics.epoch, metrics, self)
+                    encoder.train()  # to embed, it was set to inference
 
             try:
                 train(

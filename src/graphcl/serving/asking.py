@@ -8,14 +8,13 @@ import io
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError, MissingExtraError
-from graphcl.serving.run import New
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 TEXT_LENGTH = 4096  # of an id
@@ -55,6 +54,23 @@ class AskedError(GraphError):
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
         self.status = status
+
+
+@dataclass(frozen=True, eq=False)
+class New:
+    """New nodes as a request describes them.
+
+    Attributes:
+        features: ``[n, P]``.
+        neighbours: ids of each node's neighbours.
+        weights: in the same form, or None.
+        edges: pairs of new nodes, with a weight or without.
+    """
+
+    features: Array
+    neighbours: list[list[str]]
+    weights: list[list[float]] | None = None
+    edges: list[list[float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,9 +253,9 @@ def _arrow(body: bytes, bounds: Bounds) -> dict[str, Any]:
         raise AskedError(
             f"the body may hold {bounds.nodes} rows at most; got {table.num_rows}", 413
         )
-    for field in table.schema:
-        if not _is_plain(field.type, pyarrow.types):
-            raise AskedError(f"column {field.name[:40]!r} has the type {str(field.type)[:60]}")
+    for column in table.schema:
+        if not _is_plain(column.type, pyarrow.types):
+            raise AskedError(f"column {column.name[:40]!r} has the type {str(column.type)[:60]}")
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
     if set(columns) == {"id"}:
         return {"ids": columns["id"]}

@@ -1,7 +1,7 @@
 """What a run answers while it is served: about its nodes, and about nodes that it does not have."""
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
+from graphcl.serving.asking import New
 
 Array = npt.NDArray[Any]
 MOST_LABELLED = 10_000  # nodes that labels are learned from; of more, a sample
@@ -27,23 +28,6 @@ PATIENCE = 2.0  # seconds that the first requests wait for the labels to be lear
 
 class UnknownError(GraphError):
     """Something was asked for that the run does not have: a node, or labels."""
-
-
-@dataclass(frozen=True, eq=False)
-class New:
-    """New nodes as a request describes them.
-
-    Attributes:
-        features: ``[n, P]``.
-        neighbours: ids of each node's neighbours.
-        weights: in the same form, or None.
-        edges: pairs of new nodes, with a weight or without.
-    """
-
-    features: Array
-    neighbours: list[list[str]]
-    weights: list[list[float]] | None = None
-    edges: list[list[float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
