@@ -4,6 +4,7 @@ usage: python -m benchmarks.live node [--nodes 30000 1000000 10000000] [--recipe
            [--calls 1000] [--folder DIR] [--out FILE]
        python -m benchmarks.live http [--nodes 30000] [--calls 1000] [--out FILE]
        python -m benchmarks.live load [--nodes 30000] [--clients 32] [--seconds 60] [--out FILE]
+       python -m benchmarks.live vectors [--nodes 10000000] [--out FILE]
        python -m benchmarks.live page [--check]
 
 `node`: one new node with ten neighbours is embedded by `Live.embed_new`, exactly, with a model of
@@ -16,8 +17,10 @@ of the last minute over its cores); `cpu_ms` is the time that the process itself
 
 `http`: the same node through `graphcl serve` on this machine, one request after the other. `load`:
 many clients at once for a while; every answer is compared with the right one. Then the same with
-the service killed half-way (SIGKILL) and started again at the same port. `page` writes the tables
-of docs/serving.md from the committed rows; with `--check` it compares and writes nothing.
+the service killed half-way (SIGKILL) and started again at the same port. `vectors`:
+embeddings of 128 numbers, mapped from a file, are written by each streaming writer of
+`graphcl embed --to`; `private_bytes` is the peak of the process's own memory. `page` writes the
+tables of docs/serving.md from the committed rows; with `--check` it compares and writes nothing.
 """
 
 import argparse
@@ -36,9 +39,10 @@ import numpy as np
 import torch
 
 from benchmarks import rows
-from benchmarks.store import FEATURES, build
+from benchmarks.store import FEATURES, PeakMemory, build
 from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.estimator import GraphCL
+from graphcl.exporting.vectors import batches, write_vectors
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.growing import grown_graph, new_nodes
@@ -46,6 +50,7 @@ from graphcl.graphs.growing import grown_graph, new_nodes
 CPU = torch.device("cpu")
 NEIGHBOURS, DIM, LAYERS = 10, 128, 2
 COMPARED, FORWARDS = 3, 3
+TITLES = {"http": "one client", "load": "many clients", "killed": "killed and started again"}
 PAGE = Path(__file__).parents[1] / "docs/serving.md"
 RESULTS = Path(__file__).parent / "results/live.jsonl"
 
@@ -54,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["node", "http", "load", "page"])
+    parser.add_argument("what", choices=["node", "http", "load", "vectors", "page"])
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--nodes", type=int, nargs="+", default=[30_000, 1_000_000, 10_000_000])
@@ -71,6 +76,11 @@ def main() -> None:
         if options.check:
             raise SystemExit(0 if text == PAGE.read_text() else f"{PAGE} is stale")
         write_whole(PAGE, text)
+        return
+    if options.what == "vectors":
+        for row in streamed(options.nodes[-1], options.folder):
+            rows.append(options.out, row | rows.provenance(CPU))
+            print(row)
         return
     if options.what != "node":
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
@@ -339,12 +349,51 @@ class _Load:
             found["times"].append(time.perf_counter() - began)
 
 
+def streamed(number: int, folder: Path | None) -> Iterator[dict[str, Any]]:
+    """Writes many embeddings and watches the memory that it takes beside the mapped ones."""
+    random = np.random.default_rng(0)
+    for kind in ("arrow", "parquet", "lancedb"):
+        with tempfile.TemporaryDirectory(dir=folder) as room:
+            file = Path(room) / "z.npy"
+            z = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=(number, DIM))
+            block = random.standard_normal((1 << 16, DIM), dtype=np.float32)
+            for start in range(0, number, len(block)):
+                z[start : start + len(block)] = block[: number - start]
+            z.flush()
+            mapped = np.load(file, mmap_mode="r")
+            del z, block
+            out = Path(room) / ("out.arrow" if kind == "arrow" else "out")
+            with PeakMemory() as peak:
+                before = private_bytes()
+                began = time.perf_counter()
+                written = write_vectors(out, kind, batches(mapped, None), dim=DIM)
+                seconds = time.perf_counter() - began
+            assert written == number
+            yield {
+                "what": "vectors",
+                "to": kind,
+                "nodes": number,
+                "dim": DIM,
+                "vectors_bytes": number * DIM * 4,
+                "private_bytes": max(0, peak["RssAnon"] - before),
+                "write_seconds": round(seconds, 1),
+            }
+
+
+def private_bytes() -> int:
+    """Returns the memory of this process that no file backs."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+
 def page(text: str, found: list[Any]) -> str:
     """Returns a page with its tables made from rows; of equal measurements the last counts."""
-    latest = {(row["what"], row.get("nodes"), row.get("recipe")): row for row in found}
+    keys = ("what", "nodes", "recipe", "to")
+    latest = {tuple(row.get(key) for key in keys): row for row in found}
     tables = {
         "node": _node_table([row for (what, *_), row in latest.items() if what == "one new node"]),
-        "http": _http_table([row for (what, *_), row in latest.items() if what != "one new node"]),
+        "http": _http_table([row for (what, *_), row in latest.items() if what in TITLES]),
+        "vectors": _vectors_table([row for (what, *_), row in latest.items() if what == "vectors"]),
     }
     for name, table in tables.items():
         head, tail = f"<!-- table: {name} -->\n", "<!-- end -->"
@@ -370,21 +419,30 @@ def _node_table(found: list[Any]) -> str:
 
 
 def _http_table(found: list[Any]) -> str:
-    titles = {"http": "one client", "load": "many clients", "killed": "killed and started again"}
     lines = [
         "| | clients | requests per second | p50 / p99 | errors | wrong | refused | memory |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for row in sorted(found, key=lambda row: list(titles).index(row["what"])):
+    for row in sorted(found, key=lambda row: list(TITLES).index(row["what"])):
         rate = f"{row['per_second']:,.0f}" if "per_second" in row else "–"
         memory = "–"
         if "memory_after" in row:
             memory = f"{row['memory_before'] / 2**20:.0f} → {row['memory_after'] / 2**20:.0f} MiB"
         counts = [str(row.get(key, "–")) for key in ("errors", "wrong", "refused")]
         lines.append(
-            f"| {titles[row['what']]} | {row.get('clients', 1)} | {rate} | {row['p50_ms']:.1f} / "
+            f"| {TITLES[row['what']]} | {row.get('clients', 1)} | {rate} | {row['p50_ms']:.1f} / "
             f"{row['p99_ms']:.1f} ms | {' | '.join(counts)} | {memory} |"
         )
+    return "\n".join(lines) + "\n"
+
+
+def _vectors_table(found: list[Any]) -> str:
+    lines = ["| `--to` | vectors | size | memory beside them | seconds |", "|---|---|---|---|---|"]
+    lines += [
+        f"| `{row['to']}` | {row['nodes']:,} × {row['dim']} | {row['vectors_bytes'] / 1e9:.1f} GB "
+        f"| {row['private_bytes'] / 1e6:,.0f} MB | {row['write_seconds']:,.0f} |"
+        for row in found
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,9 @@
 """`graphcl serve` as a process: it starts, answers, stops when told to, and dies without harm."""
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -98,6 +100,44 @@ def test_another_address_needs_a_token(trained, tmp_path, capsys):
         assert service.embed(headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
 
 
+RAW = [
+    b"",
+    b"\r\n\r\n",
+    b"GET\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",  # TLS
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    b"GET /health HTTP/1.1\r\nx: " + b"y" * 200_000 + b"\r\n\r\n",
+    b"GET /health HTTP/1.1\r\nhost: localhost\r\nhost: evil\r\n\r\n",
+    b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: -5\r\n\r\n",
+    b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n"
+    b"transfer-encoding: chunked\r\n\r\nzz\r\n",
+    b"GET /../../../etc/passwd HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    b"GET http://evil/health HTTP/1.1\r\nhost: evil\r\n\r\n",
+    b"GET /health HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: eA==\r\n\r\n",
+]
+
+
+def test_bytes_that_are_no_request(trained):
+    with Process(str(trained), "--map", "none") as service:
+        for sent in RAW:
+            with socket.create_connection(("127.0.0.1", service.port), timeout=5) as raw:
+                with contextlib.suppress(OSError):
+                    raw.sendall(sent)
+                    raw.shutdown(socket.SHUT_WR)
+                got = b""
+                with contextlib.suppress(OSError):
+                    got = raw.recv(1 << 16)
+            status = got.split()[1] if got else b"none"
+            fine = status[:1] == b"4" or status == b"none" or b"websocket" in sent
+            assert fine, (sent[:60], got[:200])
+            assert b"root:" not in got
+        assert service.embed().status_code == 200
+        service.process.terminate()
+        assert "Traceback" not in service.process.stderr.read()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -126,8 +166,6 @@ def test_tokens_that_keep_nobody_out_are_refused(trained, monkeypatch, capsys, t
 
 
 def test_a_port_that_is_taken(trained, capsys):
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

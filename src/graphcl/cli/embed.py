@@ -35,6 +35,7 @@ from graphcl.serving.asking import JSON, Bounds, read_asked
 from graphcl.tabular.options import TableOptions, counted
 
 Array = npt.NDArray[np.float32]
+NEW_BYTES = 1 << 28  # of a file of new nodes
 ANY = Bounds(nodes=1 << 40, neighbours=1 << 40)  # a file of one's own is not bounded
 
 
@@ -170,7 +171,7 @@ def _embed_new(
     if not isinstance(graph, Graph):
         raise RunError("embed: --new joins nodes to one graph, not to several")
     try:
-        text = read_text(file, RunError)
+        text = read_text(file, RunError, limit=NEW_BYTES)
     except FileNotFoundError:
         raise RunError(f"{file}: no such file") from None
     features = graph.num_features
