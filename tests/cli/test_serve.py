@@ -15,6 +15,7 @@ import pytest
 
 from graphcl.cli.main import run
 from graphcl.runs.files import read_embeddings
+from tests.cli.conftest import call
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "0123456789abcdef-secret"
@@ -177,3 +178,14 @@ def test_a_port_that_is_taken(trained, capsys):
 def test_no_run(tmp_path, capsys):
     assert run(["serve", str(tmp_path / "none")]) == 2
     assert "no such run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
+def test_the_extra_is_named_where_it_is_missing(trained, package):
+    code = (
+        f"import sys; sys.modules[{package!r}] = None; from graphcl.cli.main import run; "
+        f"sys.exit(run(['serve', {str(trained)!r}, '--map', 'none']))"
+    )
+    done = call("-c", code)
+    assert done.returncode == 2
+    assert "pip install 'graphcl[serve]'" in done.stderr

@@ -1,6 +1,7 @@
 """Exported encoders against ours: by onnxruntime and by torch.export, on graphs of three sizes."""
 
 import io
+import sys
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from graphcl.encoders import Layer, LayeredEncoder
-from graphcl.errors import ParameterError
+from graphcl.errors import MissingExtraError, ParameterError
 from graphcl.estimator import GraphCL
 from graphcl.exporting.program import PlainEncoder, exported, write_program
 from graphcl.graphs.graph import Graph
@@ -124,3 +125,11 @@ def test_exporters_stay_quiet(capsys):
     program = exported(model.encoder_, model.scaling_, 9)
     torch.export.save(program, io.BytesIO())
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_extra_is_named_where_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    model = GraphCL("cora", epochs=1, dim=8, device="cpu").fit(graph_of(50))
+    with pytest.raises(MissingExtraError, match=r"graphcl\[export\]"):
+        write_program(tmp_path / "a.onnx", "onnx", model.encoder_, model.scaling_, 9)
+    assert list(tmp_path.iterdir()) == []

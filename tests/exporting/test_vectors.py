@@ -2,6 +2,7 @@
 
 import gc
 import json
+import sys
 import weakref
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
-from graphcl.errors import RunError
+from graphcl.errors import MissingExtraError, RunError
 from graphcl.exporting import vectors
 from graphcl.exporting.vectors import SINKS, batches, check_vectors, vectors_of, write_vectors
 from graphcl.store.columns import Names
@@ -122,3 +123,18 @@ def test_what_is_there_is_kept(tmp_path):
         check_vectors(tmp_path / "mine", "parquet", overwrite=True)
     with pytest.raises(RunError, match="arrow"):
         check_vectors(tmp_path / "out.npy", "arrow", overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "package", "extra"),
+    [
+        ("faiss", "faiss", "vectors"),
+        ("lancedb", "lancedb", "vectors"),
+        ("usearch", "usearch.index", "neighbors"),
+    ],
+)
+def test_the_extra_is_named_where_it_is_missing(tmp_path, monkeypatch, z, kind, package, extra):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=rf"graphcl\[{extra}\]"):
+        write_vectors(tmp_path / "out", kind, batches(z, None), dim=DIM)
+    assert list(tmp_path.iterdir()) == []

@@ -93,6 +93,9 @@ class ServedRun:
         self._unit = unit_rows(self.z) if few else None
         self._index: Any = None if few else stored_index(path, self.z)[0]
         self._labels = self._known_labels()
+        # The first new node compiles loops; no request should wait for that.
+        features = np.zeros(graph.num_features, np.float32)
+        self.live.embed_new(features, np.arange(min(1, graph.num_nodes)))
         self._learned: Array = np.zeros(0, np.int64)  # the rows that the probe learns from
         self._fit: _Fit | None = None
         self._fitting = threading.Lock()
