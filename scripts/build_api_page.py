@@ -37,6 +37,7 @@ OTHERS = (
     ("graphcl.evaluation.failure", "Sign"),
     ("graphcl.choosing.search", "Choice"),
     ("graphcl.choosing.search", "Trial"),
+    ("graphcl.estimator.live", "Live"),
     ("graphcl.encoders", "EncoderFactory"),
     ("graphcl.encoders", "LayeredEncoder"),
     ("graphcl.encoders", "Layer"),

@@ -27,6 +27,7 @@ ELSEWHERE = {
     "encoders/pyg.py": "encoders/test_encoders.py",
     "estimator/__init__.py": "test_public.py",
     "estimator/fitted.py": "estimator/test_model.py",
+    "estimator/growing.py": "estimator/test_live.py",
     "estimator/inference.py": "estimator/test_sklearn.py",
     "estimator/saving.py": "estimator/test_model.py",
     "estimator/transformer.py": "estimator/test_sklearn.py",
@@ -79,6 +80,7 @@ SEVERAL = {
     "training/test_cuda_graph.py": "recorded training steps on a GPU",
     "test_distributed_on_gpu.py": "several processes on GPUs",
     "baselines/test_inductive_on_gpu.py": "the inductive baselines on a GPU",
+    "test_dockerfile.py": "the Dockerfile",
     "cli/test_several_graphs.py": "the commands on a dataset of several graphs",
     "reporting/test_browser.py": "the page and its script in a browser",
 }

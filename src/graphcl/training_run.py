@@ -97,7 +97,7 @@ def train_run(
         resume: go on from the last checkpoint, if there is one.
         interruption: asked after each step.
         curves: called with the folder of the unfinished run; yields an `on_epoch` that logs there.
-            What it leaves in ``tensorboard/`` moves into the run.
+            What it leaves in ``tensorboard/`` and ``epochs.csv`` moves into the run.
         introduction: printed on stderr before training begins.
 
     Returns:
@@ -122,8 +122,8 @@ def train_run(
             checkpoints = Checkpoints(folder, **pace._asdict(), stop=stop)
             if interruption is not None:
                 interruption.patient = True
-            with curves(folder) if share.first else _no_curves(folder) as log:
-                model.fit(graph, checkpoints=checkpoints, resume=resume, on_epoch=log)
+            with curves(folder) if share.first else _no_curves(folder) as on_epoch:
+                model.fit(graph, checkpoints=checkpoints, resume=resume, on_epoch=on_epoch)
             if interruption is not None:
                 interruption.patient = False
             z = embed_rows(model, graph, scratch=_existing_folder_above(out))
@@ -138,8 +138,9 @@ def train_run(
                 write_nodes(staging, describe_nodes(graph))
                 if isinstance(graph, Graph) and graph.preparation is not None:
                     write_preparation(staging, graph.preparation)
-                if (folder / runs.CURVES).exists():
-                    (folder / runs.CURVES).rename(staging / runs.CURVES)
+                for log in runs.LOGS:
+                    if (folder / log).exists():
+                        (folder / log).rename(staging / log)
             return result
 
 

@@ -1,9 +1,13 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
+import pytest
 
 from graphcl.cli.main import run
+from graphcl.estimator import GraphCL
+from graphcl.graphs.graph import Graph
 from tests.cli.conftest import fails
 
 
@@ -60,3 +64,40 @@ def test_nodes_by_id(trained, capsys):
     command = ["embed", "runs/mine", "--out", "z.npy", "--id"]
     assert "no node has the id 'nobody'" in fails(capsys, *command, "nobody")
     assert "must be one of them" in fails(capsys, *command, "node 1", "--rows", "0:2")
+
+
+def test_new_nodes_from_a_file(trained, arrays, capsys):
+    random = np.random.default_rng(3)
+    features = random.normal(size=(2, 12)).astype(np.float32)
+    asked = {
+        "new": [
+            {"features": features[0].tolist(), "neighbors": ["node 3", "node 8"]},
+            {"features": features[1].tolist()},
+        ],
+        "edges": [[0, 1]],
+    }
+    Path("new.json").write_text(json.dumps(asked))
+    assert run(["embed", str(trained), "--new", "new.json", "--out", "new.npy"]) == 0
+    assert "2 embeddings of 8 numbers" in capsys.readouterr().out
+    edges = np.concatenate([arrays["edge_index"], [[60, 60, 61], [3, 8, 60]]], axis=1)
+    grown = Graph.from_edge_index(edges, np.concatenate([arrays["x"], features]))
+    expected = GraphCL.load(trained, device="cpu").transform(grown)[60:]
+    np.testing.assert_array_equal(np.load("new.npy"), expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "new.json: the body is not JSON"),
+        ('{"new": [{"features": [1]}]}', "new.json: features must be 12 numbers; got 1"),
+        ('{"new": [{"features": {}, "neighbors": ["x"]}]}', "no node has the id 'x'"),
+        ('{"ids": ["node 3"]}', "unknown key 'ids'"),
+    ],
+)
+def test_new_nodes_that_are_not_understood(trained, capsys, text, words):
+    Path("new.json").write_text(text)
+    assert words in fails(capsys, "embed", str(trained), "--new", "new.json", "--out", "a.npy")
+    assert not Path("a.npy").exists()
+    both = ["embed", str(trained), "--new", "new.json", "--id", "node 3", "--out", "a.npy"]
+    assert "one of them" in fails(capsys, *both)
+    assert "no such file" in fails(capsys, "embed", str(trained), "--new", "b", "--out", "a.npy")

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 import typer
 
 from graphcl.cli._shared.graphs import (
@@ -20,16 +21,22 @@ from graphcl.cli._shared.options import DeviceOption, JsonOption, print_result
 from graphcl.cli._shared.tables import takes_tables
 from graphcl.devices import resolve_device
 from graphcl.distributed import group, local_device
-from graphcl.errors import ParameterError, RunError, require
+from graphcl.errors import GraphError, ParameterError, RunError, require
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
+from graphcl.estimator.live import Live
+from graphcl.exporting.vectors import batches, check_vectors, write_vectors
+from graphcl.files.text import read_text
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs.embeddings import check_embeddings_file, write_embeddings
+from graphcl.serving.asking import JSON, Bounds, read_asked
 from graphcl.tabular.options import TableOptions, counted
 
 Array = npt.NDArray[np.float32]
+NEW_BYTES = 1 << 28  # of a file of new nodes
+ANY = Bounds(nodes=1 << 40, neighbours=1 << 40)  # a file of one's own is not bounded
 
 
 @takes_tables
@@ -41,7 +48,7 @@ def embed(
             help="A dataset, a store, an .npz or a list of edges. (default: the run's graph)"
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The file: .npy, .parquet or .csv.")] = ...,  # type: ignore[assignment]
+    out: Annotated[Path, typer.Option(help="The file, .npy, .parquet or .csv; see --to.")] = ...,  # type: ignore[assignment]
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     rows: Annotated[
         str, typer.Option(metavar="START:STOP", help="A range of nodes. (default: all)")
@@ -49,6 +56,21 @@ def embed(
     ids: Annotated[
         list[str], typer.Option("--id", metavar="ID", help="Only this node, by id; repeatable.")
     ] = [],  # noqa: B006 (typer copies it)
+    new: Annotated[
+        Path | None,
+        typer.Option(
+            help='Instead of the graph\'s nodes, new ones: JSON, {"new": [{"features": [1, 2], '
+            '"neighbors": ["a"]}]}, as the service takes it.'
+        ),
+    ] = None,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="parquet (a folder of shards), arrow (a file), faiss, usearch or lancedb "
+            "(folders). (default: one file by its suffix)",
+        ),
+    ] = "",
     device: DeviceOption = "auto",
     overwrite: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
     processes: ProcessesOption = 1,
@@ -73,13 +95,22 @@ def embed(
 
         graphcl embed runs/edges new_edges.csv --nodes new_nodes.csv --out new.csv
 
+        graphcl embed runs/mine --new new.json --out new.csv
+
+        graphcl embed runs/big STORE --to parquet --out shards
+
         graphcl embed runs/mine grown.npz --id "Ada Lovelace" --id "Alan Turing" --out two.csv
     """
-    require(not (ids and rows), "embed", "--rows and --id", "one of them", rows)
-    check_embeddings_file(out, overwrite=overwrite)
+    several = sum((bool(ids), bool(rows), new is not None))
+    require(several <= 1, "embed", "--rows, --id and --new", "one of them", rows)
+    if to:
+        check_vectors(out, to, overwrite=overwrite)
+    else:
+        check_embeddings_file(out, overwrite=overwrite)
     if runs.read_config(run, baselines=True).method:
         require(not ids, "embed", "--id", "left out for a baseline", ids)
-        _embed_baseline(run, graph, tables, out, rows=rows, as_json=as_json)
+        require(new is None, "embed", "--new", "left out for a baseline", str(new))
+        _embed_baseline(run, graph, tables, out, rows=rows, to=to, as_json=as_json)
         return
     launch(processes)
     where = local_device(resolve_device(device))
@@ -92,6 +123,9 @@ def embed(
         trained = run_tables(run) if names_tables(graph, tables) else None
         source = graph
         loaded = load_graph(graph, tables if trained is None else tables.after(trained))
+    if new is not None:
+        _embed_new(fitted, loaded, new, out, source, where, to=to, as_json=as_json)
+        return
     chosen = _range(rows, loaded)
     if ids:
         one = isinstance(loaded, Graph)
@@ -107,16 +141,68 @@ def embed(
     if not share.first:
         return
     if ids:
-        write_embeddings(out, z, np.array(ids, dtype=object))
+        if to:
+            write_vectors(out, to, batches(z, np.array(ids, dtype=object)), dim=z.shape[1])
+        else:
+            write_embeddings(out, z, np.array(ids, dtype=object))
         about = {"out": str(out), "graph": source, "nodes": len(z), "dim": z.shape[1]}
         text = _text(out, z)
         print_result(about, text, as_json=as_json)
         return
-    _write(out, z, loaded, source, chosen.start if chosen else 0, as_json=as_json)
+    _write(out, z, loaded, source, chosen.start if chosen else 0, to=to, as_json=as_json)
+
+
+def _embed_new(
+    fitted: Fitted,
+    graph: AnyGraph,
+    file: Path,
+    out: Path,
+    source: str,
+    device: torch.device,
+    *,
+    to: str,
+    as_json: bool,
+) -> None:
+    """Writes the embeddings of nodes that the graph does not have; their ids are 0, 1, ….
+
+    Raises:
+        RunError: the file is not there, or is not understood.
+    """
+    if not isinstance(graph, Graph):
+        raise RunError("embed: --new joins nodes to one graph, not to several")
+    try:
+        text = read_text(file, RunError, limit=NEW_BYTES)
+    except FileNotFoundError:
+        raise RunError(f"{file}: no such file") from None
+    features = graph.num_features
+    try:
+        asked = read_asked(text.encode(), JSON, ANY, features=features, takes=("new",)).new
+        assert asked is not None
+        z = Live(fitted, graph, device).embed_new(
+            asked.features,
+            [np.array(names, dtype=object) for names in asked.neighbours],
+            edges=asked.edges or None,
+            weights=asked.weights,
+        )
+    except GraphError as error:
+        raise RunError(f"{file}: {error}") from None
+    if to:
+        write_vectors(out, to, batches(z, None), dim=z.shape[1])
+    else:
+        write_embeddings(out, z, None)
+    about = {"out": str(out), "graph": source, "nodes": len(z), "dim": z.shape[1]}
+    print_result(about, _text(out, z), as_json=as_json)
 
 
 def _embed_baseline(
-    run: Path, graph: str | None, tables: TableOptions, out: Path, *, rows: str, as_json: bool
+    run: Path,
+    graph: str | None,
+    tables: TableOptions,
+    out: Path,
+    *,
+    rows: str,
+    to: str,
+    as_json: bool,
 ) -> None:
     """Writes the embeddings that are stored in the run of a baseline.
 
@@ -132,11 +218,16 @@ def _embed_baseline(
     again = ("embed", str(run), "--out", str(out))
     z, loaded = runs.read_embeddings(run), load_run_graph(run, graph, tables, again=again)
     chosen = _range(rows, loaded) or slice(0, len(z))
-    _write(out, z[chosen], loaded, source, chosen.start, as_json=as_json)
+    _write(out, z[chosen], loaded, source, chosen.start, to=to, as_json=as_json)
 
 
-def _write(out: Path, z: Array, graph: AnyGraph, source: str, first: int, *, as_json: bool) -> None:
-    write_embeddings(out, z, graph.node_ids, first=first)
+def _write(
+    out: Path, z: Array, graph: AnyGraph, source: str, first: int, *, to: str, as_json: bool
+) -> None:
+    if to:
+        write_vectors(out, to, batches(z, graph.node_ids, first=first), dim=z.shape[1])
+    else:
+        write_embeddings(out, z, graph.node_ids, first=first)
     about = {"out": str(out), "graph": source, "first": first}
     text = _text(out, z)
     print_result(about | {"nodes": z.shape[0], "dim": z.shape[1]}, text, as_json=as_json)

@@ -34,12 +34,13 @@ from graphcl.estimator.choice import AUTO
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.recipes import load_recipe
 from graphcl.recipes.recipe import recipe_for
-from graphcl.runs.files import CURVES, Origin
+from graphcl.runs.files import CURVES, EPOCHS, Origin
 from graphcl.runs.results import TrainingResult
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.training import EpochMetrics
 from graphcl.training.checkpoints import Pace
+from graphcl.training.trackers import parse_trackers, tracked
 from graphcl.training_run import train_run
 
 _METHOD, _RUN = "What is trained", "The run"  # groups of options
@@ -88,7 +89,11 @@ def train(
     device: DeviceOption = "auto",
     log: Annotated[
         str | None,
-        typer.Option("--log", help="tensorboard: curves in RUN/tensorboard.", rich_help_panel=_RUN),
+        typer.Option(
+            "--log",
+            help="tensorboard, csv (RUN/epochs.csv), mlflow, wandb; several with commas.",
+            rich_help_panel=_RUN,
+        ),
     ] = None,
     ignore_memory: Annotated[
         bool,
@@ -135,11 +140,11 @@ def train(
 
         torchrun --nproc-per-node 8 -m graphcl train mine.npz
 
-        graphcl train cora --log tensorboard
+        graphcl train cora --log tensorboard,csv
 
         graphcl train cora --method dgi --set patience=50
     """
-    pace = Pace.parse(checkpoint_every)
+    pace, trackers = Pace.parse(checkpoint_every), parse_trackers(log)
     try:
         graph.encode()  # `config.toml` will name it
     except UnicodeEncodeError:
@@ -196,7 +201,7 @@ def train(
             overwrite=overwrite,
             resume=resume,
             interruption=taken,
-            curves=partial(_epoch_log, log),
+            curves=partial(_epoch_log, trackers, model, out.name),
             introduction=introduction,
         )
     if result is not None:
@@ -244,21 +249,21 @@ def _score(
 
 
 @contextmanager
-def _epoch_log(kind: str | None, unfinished: Path) -> Iterator[Callable[[EpochMetrics], None]]:
-    """Yields an `on_epoch` that logs as ``--log`` asks; None does nothing.
+def _epoch_log(
+    names: tuple[str, ...], model: GraphCL, title: str, unfinished: Path
+) -> Iterator[Callable[[EpochMetrics], object]]:
+    """Yields an `on_epoch` that logs as ``--log`` asks.
 
     A run appears whole when training ends, but curves are watched before: until then they lie
     beside the checkpoints, and a training that is resumed adds to them.
     """
-    require(kind in (None, "tensorboard"), "train", "--log", "tensorboard", kind)
-    if kind is None:
-        yield lambda _: None
-        return
-    from graphcl.training.progress import TensorBoardLog
-
     folder = unfinished / CURVES
-    with TensorBoardLog(folder) as log:
-        print(f"watch it with: tensorboard --logdir {folder}", file=sys.stderr, flush=True)
+    settings = {"seed": model.seed, **asdict(model.complete_recipe())} if names else {}
+    with tracked(
+        names, curves=folder, file=unfinished / EPOCHS, title=title, settings=settings
+    ) as log:
+        if "tensorboard" in names:
+            print(f"watch it with: tensorboard --logdir {folder}", file=sys.stderr, flush=True)
         yield log
 
 

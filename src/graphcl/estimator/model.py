@@ -3,7 +3,7 @@
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from numbers import Integral
@@ -22,10 +22,10 @@ from graphcl.errors import GraphCLError, GraphError, RunError, TrainingWarning, 
 from graphcl.estimator.calibration import calibrate
 from graphcl.estimator.choice import AUTO, choose_recipe
 from graphcl.estimator.fitted import Fitted
+from graphcl.estimator.growing import Growing
 from graphcl.estimator.health import Health, check_health
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
 from graphcl.estimator.parts import Parts
-from graphcl.estimator.saving import Saved
 from graphcl.estimator.transformer import as_table
 from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
 from graphcl.graphs.graph import Graph
@@ -43,7 +43,7 @@ Rows = npt.NDArray[np.float32]
 Several = GraphCollection | list[Any] | tuple[Any, ...]
 
 
-class GraphCL(Saved):
+class GraphCL(Growing):
     """Learns node embeddings of an attributed graph, or of several, without labels.
 
     Args:
@@ -198,6 +198,7 @@ class GraphCL(Saved):
         checkpoints: Checkpoints | str | Path | None = None,
         resume: bool = False,
         on_epoch: Callable[[EpochMetrics], object] = lambda _: None,
+        callbacks: Sequence[Callable[[int, EpochMetrics, Self], object]] = (),
     ) -> Self:
         """Trains an encoder on `graph`; its labels, if any, are not looked at.
 
@@ -216,6 +217,8 @@ class GraphCL(Saved):
             resume: go on from the newest checkpoint in that folder, if there is one: on a CPU to
                 the same weights, bit for bit, as without the pause.
             on_epoch: called after each epoch.
+            callbacks: called after it with the epoch's number, its metrics and this model, which
+                has the weights of that epoch.
         """
         given = as_graphs(graph)
         graphs = given.train if isinstance(given, GraphCollection) else (given,)
@@ -268,6 +271,9 @@ class GraphCL(Saved):
                 fitted.seconds = time.perf_counter() - began
                 show(metrics)
                 on_epoch(metrics)
+                for callback in callbacks:
+                    callback(metrics.epoch, metrics, self)
+                    encoder.train()  # to embed, it was set to inference
 
             try:
                 train(

@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from numba import njit
 from torch import Tensor
 
 from graphcl.kernels.columns import ColumnTransform, row_of
 from graphcl.kernels.floats import as_float
-from graphcl.kernels.parallel import parallel, prange
+from graphcl.kernels.parallel import parallel, prange, serial
 
 _BLOCK_ELEMENTS = 1 << 23  # converted at a time: 32 MB
-_FEW_NODES, _FEW_NEIGHBOURS = 64, 4096  # up to these, a plain loop needs milliseconds
+_FEW_NODES, _FEW_NEIGHBOURS = 32, 4096  # up to these, a plain loop needs a millisecond
+FEW = 64  # rows whose means take less time on one core than a second one takes to wake up
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ def mean_of_neighbourhoods(
         _plain_mean(x.values.numpy(), indptr, indices, nodes, place, out.numpy())
         return out
     places = torch.empty(0, dtype=torch.int64) if place is None else place
-    _mean(*x.arrays(), indptr.numpy(), indices.numpy(), nodes.numpy(), places.numpy(), out.numpy())
+    loop = _mean_of_few if len(nodes) <= FEW else _mean
+    loop(*x.arrays(), indptr.numpy(), indices.numpy(), nodes.numpy(), places.numpy(), out.numpy())
     return out
 
 
@@ -160,20 +163,38 @@ def _plain_mean(
 def _mean(  # type: ignore[no-untyped-def]
     values, column_scale, row_divisor, indptr, indices, nodes, places, out
 ):
+    for row in prange(nodes.shape[0]):
+        _mean_of_one(
+            values, column_scale, row_divisor, indptr, indices, nodes[row], places, out[row]
+        )
+
+
+@serial
+def _mean_of_few(  # type: ignore[no-untyped-def]
+    values, column_scale, row_divisor, indptr, indices, nodes, places, out
+):
+    for row in range(nodes.shape[0]):
+        _mean_of_one(
+            values, column_scale, row_divisor, indptr, indices, nodes[row], places, out[row]
+        )
+
+
+@njit(error_model="numpy")
+def _mean_of_one(  # type: ignore[no-untyped-def]
+    values, column_scale, row_divisor, indptr, indices, node, places, out
+):
     width = column_scale.shape[0]
     scaled, moved = row_divisor.shape[0] > 0, places.shape[0] > 0
-    for row in prange(nodes.shape[0]):
-        node = nodes[row]
-        total, buffer = np.zeros(width, np.float32), np.empty(width, np.float32)
-        # The first round, one before the row's entries, is for the node itself.
-        for entry in range(indptr[node] - 1, indptr[node + 1]):
-            other = node if entry < indptr[node] else indices[entry]
-            where = places[other] if moved else other
-            divisor = row_divisor[where] if scaled else np.float32(1)
-            features = row_of(values, where, buffer)
-            for column in range(width):
-                value = as_float(features[column])
-                total[column] += value / divisor if scaled else value
-        factor = np.float32(1) / np.float32(indptr[node + 1] - indptr[node] + 1)
+    total, buffer = np.zeros(width, np.float32), np.empty(width, np.float32)
+    # The first round, one before the row's entries, is for the node itself.
+    for entry in range(indptr[node] - 1, indptr[node + 1]):
+        other = node if entry < indptr[node] else indices[entry]
+        where = places[other] if moved else other
+        divisor = row_divisor[where] if scaled else np.float32(1)
+        features = row_of(values, where, buffer)
         for column in range(width):
-            out[row, column] = total[column] * factor * column_scale[column]
+            value = as_float(features[column])
+            total[column] += value / divisor if scaled else value
+    factor = np.float32(1) / np.float32(indptr[node + 1] - indptr[node] + 1)
+    for column in range(width):
+        out[column] = total[column] * factor * column_scale[column]

@@ -60,6 +60,12 @@ def render(contents: Contents) -> str:
     )
 
 
+def map_data(contents: Contents, k: int) -> dict[str, Any]:
+    """Returns what the map's script reads, with `k` neighbours of each node."""
+    order = morton_order(quantised(contents.points.places))
+    return _points(contents, order) | _neighbours(contents, order, k)
+
+
 def _view(grid: Any) -> list[float]:
     """Returns the centre and the zoom that show all points but a few outliers."""
     low, high = np.quantile(grid / 65535, (0.01, 0.99), axis=0)
@@ -118,7 +124,7 @@ def _category(title: str, names: list[str], code: Any) -> dict[str, Any]:
 
 
 def _page(contents: Contents, data: dict[str, Any]) -> str:
-    script = "\n".join(_asset(name) for name in ("data.js", "scatter.js", "map.js"))
+    script = "\n".join(asset(name) for name in ("data.js", "scatter.js", "map.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     title = escape(f"GraphCL: {contents.name}")
@@ -137,7 +143,7 @@ def _page(contents: Contents, data: dict[str, Any]) -> str:
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{_asset('report.css')}</style></head><body><main>"
+        f"<title>{title}</title><style>{asset('report.css')}</style></head><body><main>"
         f"<header><h1>{escape(contents.name)}</h1>{lead(contents)}{tiles(contents)}</header>"
         f"{warnings_box(contents)}"
         f"{f'<div class=notes role=note>{notes}</div>' if notes else ''}"
@@ -176,7 +182,8 @@ Keys on the map: arrows move, + and − zoom, 0 shows all, Enter chooses, Esc cl
 <noscript><p>The map needs JavaScript; the rest of this page does not.</p></noscript></section>"""
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Returns a script or style of the page."""
     return (resources.files("graphcl.reporting") / "assets" / name).read_text(encoding="utf-8")
 
 

@@ -34,7 +34,8 @@ SCALING = "scaling.safetensors"  # where `feature_scaling` is ``auto``
 METRICS_BYTES = 1 << 28  # a million epochs
 EMBEDDINGS, PREDICTIONS, RESULT = "embeddings.npy", "predictions.npy", "result.json"
 CHOICE = "choice.json"  # where the recipe was ``auto``
-CURVES = "tensorboard"
+CURVES, EPOCHS = "tensorboard", "epochs.csv"
+LOGS = (CURVES, EPOCHS)  # what ``train --log`` leaves in a run
 
 
 @dataclass(frozen=True)

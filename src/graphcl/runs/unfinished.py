@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from graphcl.errors import RunError
-from graphcl.runs.files import CURVES
+from graphcl.runs.files import LOGS
 
 LOCK = ".lock"
 CHOOSING = "choosing"  # trials of the recipe ``auto``, and the one under way
@@ -50,7 +50,7 @@ def unfinished_run(path: Path, *, overwrite: bool = False, resume: bool = False)
         except OSError:
             raise RunError(f"{folder}: another process is training this run") from None
         for entry in _own_entries(folder, path):
-            kept = entry.name.startswith("checkpoint-") or entry.name in (CURVES, CHOOSING)
+            kept = entry.name.startswith("checkpoint-") or entry.name in (*LOGS, CHOOSING)
             if entry.name != LOCK and not (resume and kept):
                 shutil.rmtree(entry, ignore_errors=True)  # of a process that died while writing
         try:
@@ -71,7 +71,7 @@ def _own_entries(folder: Path, path: Path) -> list[Path]:
     return [
         entry
         for entry in folder.iterdir()
-        if entry.name.startswith(named) or entry.name in (LOCK, CURVES, CHOOSING)
+        if entry.name.startswith(named) or entry.name in (LOCK, *LOGS, CHOOSING)
     ]
 
 

@@ -23,6 +23,8 @@ COMMANDS = {
     "cluster": "Group similar nodes: k-means with the number of groups chosen, or HDBSCAN.",
     "links": "List likely links that the graph lacks, or score given pairs of nodes.",
     "report": "Write one HTML file that shows a run: graph, training, map of embeddings, scores.",
+    "serve": "Serve a run over HTTP: embeddings, also of new nodes, similar nodes, labels, links.",
+    "export": "Export a trained model: as ONNX, for torch.export, or a folder with a model card.",
     "check": "Compare a store with its checksums, or say what would become of tables.",
     "neighbors": "List the nodes whose embeddings are most similar to a node's, by cosine.",
 }

@@ -1,0 +1,65 @@
+"""`graphcl export`: a trained model as a file or folder for other programs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphcl.cli._shared.answers import OverwriteOption, RunArgument
+from graphcl.cli._shared.options import JsonOption, print_result
+from graphcl.errors import RunError, require
+from graphcl.estimator.fitted import Fitted
+from graphcl.exporting.card import check_card, write_card
+from graphcl.exporting.program import INPUTS, KINDS, write_program
+from graphcl.files.atomic import check_new_file
+
+TO = (*KINDS, "card")
+
+
+def export(
+    run: RunArgument,
+    to: Annotated[str, typer.Option("--to", help="onnx, torch, or card.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file, or the card's folder. (default: model.onnx, .pt2 or card here)"
+        ),
+    ] = None,
+    licence: Annotated[
+        str, typer.Option(help="Of the model, for the card: mit, apache-2.0, cc-by-4.0, ….")
+    ] = "unknown",
+    overwrite: OverwriteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Export a trained model: as ONNX, for torch.export, or a folder with a model card.
+
+    ONNX and torch hold the encoder over plain tensors, with its scaling of features: x [nodes,
+    features], edge_index [2, entries] with both directions of every edge and no self-loops, and
+    edge_weight [entries], 1 where edges have none. Nodes and entries may be any number. The card's
+    folder holds model.safetensors, config.json and README.md, and can be loaded like a run.
+
+    Examples:
+
+        graphcl export runs/cora --to onnx --out cora.onnx
+
+        graphcl export runs/cora --to torch --out cora.pt2
+
+        graphcl export runs/cora --to card --out cora --licence mit
+    """
+    require(to in TO, "export", "--to", " or ".join(TO), to)
+    require(to == "card" or licence == "unknown", "export", "--licence", "given with --to card", to)
+    if to == "card":
+        target = out or Path("card")
+        check_card(target, overwrite=overwrite)
+        write_card(target, run, licence=licence)
+        print_result({"out": str(target), "to": to}, f"{target}: a model card", as_json=as_json)
+        return
+    target = out or Path(f"model{KINDS[to]}")
+    check_new_file(target, (KINDS[to],), RunError, overwrite=overwrite)
+    fitted = Fitted.read(run)
+    print("export: tracing the encoder", file=sys.stderr, flush=True)
+    write_program(target, to, fitted.encoder, fitted.scaling, fitted.num_features)
+    size = target.stat().st_size
+    about = {"out": str(target), "to": to, "bytes": size, "inputs": list(INPUTS)}
+    print_result(about, f"{target}: {size / 1e6:.1f} MB", as_json=as_json)

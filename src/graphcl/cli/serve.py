@@ -1,0 +1,181 @@
+"""`graphcl serve`: a run as an HTTP service."""
+
+import ipaddress
+import os
+import socket
+import sys
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from graphcl.cli._shared.answers import RunArgument
+from graphcl.cli._shared.graphs import load_run_graph
+from graphcl.cli._shared.options import DeviceOption, RunGraphOption
+from graphcl.cli._shared.tables import takes_tables
+from graphcl.errors import MissingExtraError, RunError, require
+from graphcl.files.text import read_text
+from graphcl.serving.app import build_app
+from graphcl.serving.asking import Bounds
+from graphcl.serving.page import PageMaker
+from graphcl.serving.run import ServedRun
+from graphcl.tabular.options import TableOptions, counted
+
+TOKEN = "GRAPHCL_TOKEN"  # the environment's variable
+LEAST_TOKEN = 16  # characters
+CONNECTIONS = 512  # at a time
+GRACE = 10  # seconds that requests under way are given when the service is told to stop
+_BOUNDS = "What a request may ask"  # a group of options
+
+
+@takes_tables
+def serve(
+    run: RunArgument,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="The address to listen on; another than this machine's own needs a token."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes any that is free.")] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help=f"A file with the token that requests must bring. (default: {TOKEN})"),
+    ] = None,
+    layout: Annotated[
+        str, typer.Option("--map", help="How the live page draws its map: pca, umap, or none.")
+    ] = "pca",
+    graph: RunGraphOption = None,
+    tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
+    device: DeviceOption = "cpu",
+    rate: Annotated[
+        float,
+        typer.Option(help="Requests per second of one address; 0: any.", rich_help_panel=_BOUNDS),
+    ] = Bounds.per_second,
+    most_nodes: Annotated[
+        int, typer.Option(help="Nodes of one request.", rich_help_panel=_BOUNDS)
+    ] = Bounds.nodes,
+    most_bytes: Annotated[
+        int, typer.Option(help="Bytes of one request.", rich_help_panel=_BOUNDS)
+    ] = Bounds.bytes,
+    seconds: Annotated[
+        float, typer.Option(help="Until a request is answered.", rich_help_panel=_BOUNDS)
+    ] = Bounds.seconds,
+) -> None:
+    """Serve a run over HTTP: embeddings, also of new nodes, similar nodes, labels, links.
+
+    The service also has a live page: the map of the report, with a form that embeds a new node.
+    What it answers is described at /docs, and for machines at /openapi.json. On another address
+    than this machine's own, every request must bring a token (Authorization: Bearer TOKEN), which
+    is read from a file or from the environment, never from the command line. Ctrl-C and SIGTERM let
+    requests under way finish.
+
+    Examples:
+
+        graphcl serve runs/cora
+
+        graphcl serve runs/cora --host 0.0.0.0 --token-file token.txt --port 80
+
+        curl localhost:8000/embed -H 'content-type: application/json' -d '{"ids": ["5"]}'
+    """
+    require(layout in ("pca", "umap", "none"), "serve", "--map", "pca, umap or none", layout)
+    require(0 <= port <= 65535, "serve", "--port", "in [0, 65535]", port)
+    require(rate >= 0, "serve", "--rate", "at least 0", rate)
+    for name, value in (("--most-nodes", most_nodes), ("--most-bytes", most_bytes)):
+        require(value >= 1, "serve", name, "at least 1", value)
+    require(seconds > 0, "serve", "--seconds", "more than 0", seconds)
+    token = _token(token_file)
+    own = _is_own(host)
+    if not own and token is None:
+        raise RunError(
+            f"serve: {host} can be reached by others; give a token: --token-file, or {TOKEN}"
+        )
+    uvicorn = _import_uvicorn()
+    with closing(_listen(host, port)) as listening:
+        loaded = load_run_graph(run, graph, tables, again=("serve", str(run)))
+        served = ServedRun(run, loaded, device=device)
+        bounds = Bounds(nodes=most_nodes, bytes=most_bytes, seconds=seconds, per_second=rate)
+        page = None if layout == "none" else PageMaker(served, layout=layout)
+        app = build_app(served, bounds=bounds, token=token, any_host=not own, page=page)
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=CONNECTIONS,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=GRACE,
+            h11_max_incomplete_event_size=1 << 16,
+            http="h11",
+            ws="none",
+            lifespan="off",
+        )
+        name = f"[{host}]" if ":" in host else host
+        where = f"http://{name}:{listening.getsockname()[1]}"
+        text = f"serve: {counted(len(served.z), 'node')} of {run} on {where} (Ctrl-C stops)"
+        listening.listen(2 * CONNECTIONS)  # who reads the next line may ask at once
+        print(text, file=sys.stderr, flush=True)
+        # uvicorn raises the signal again, once all requests are done.
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listening])
+    print("serve: stopped", file=sys.stderr, flush=True)
+
+
+def _token(file: Path | None) -> str | None:
+    """Returns the token, or None where there is none.
+
+    Raises:
+        RunError: it is too short to keep anybody out, or no text of one line.
+    """
+    where = str(file) if file is not None else TOKEN
+    try:
+        text = read_text(file, RunError) if file is not None else os.environ.get(TOKEN, "")
+    except FileNotFoundError:
+        raise RunError(f"{file}: no such file") from None
+    token = text.strip()
+    if not token and file is None:
+        return None
+    plain = token.isascii() and token.isprintable() and " " not in token
+    if len(token) < LEAST_TOKEN or not plain:
+        raise RunError(
+            f"{where}: a token must have at least {LEAST_TOKEN} characters, and no spaces"
+        )
+    return token
+
+
+def _is_own(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Returns a socket that is bound: a port that is taken is known before anything else."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+        except OSError:
+            listening.close()
+            raise
+    except OSError as error:
+        raise RunError(
+            f"serve: cannot listen on {host}:{port}: {error.strerror or error}"
+        ) from None
+    return listening
+
+
+def _import_uvicorn() -> Any:
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtraError("graphcl serve", "serve") from error
+    return uvicorn

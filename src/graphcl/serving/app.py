@@ -1,0 +1,349 @@
+"""The addresses of the service."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qs
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.errors import GraphCLError, MissingExtraError
+from graphcl.serving.asking import ARROW, Asked, AskedError, Bounds, read_asked
+from graphcl.serving.description import ADDRESSES, description_page, open_api
+from graphcl.serving.gate import COOKIE, LOGIN, Counts, Gate, as_json, ticket
+from graphcl.serving.page import PageMaker
+from graphcl.serving.run import NotYetError, ServedRun, UnknownError
+
+try:
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import RedirectResponse, Response
+    from starlette.routing import Route
+except ImportError as error:
+    raise MissingExtraError("graphcl serve", "serve") from error
+
+BODY_SECONDS = 10.0  # until a request's body is there
+WORKERS = 4  # threads at most; a request is computed in one
+Columns = dict[str, Any]
+Answer = tuple[dict[str, Any], Columns]  # as JSON, and as a table
+WAIT = "<title>GraphCL</title><meta http-equiv=refresh content=2><p>The map is being drawn.</p>"
+PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'"
+
+
+def build_app(
+    served: ServedRun,
+    *,
+    bounds: Bounds = Bounds(),  # noqa: B008 (frozen)
+    token: str | None = None,
+    any_host: bool = False,
+    page: PageMaker | None = None,
+) -> Gate:
+    """Returns the service as an ASGI application.
+
+    Args:
+        served: what answers.
+        bounds: of requests.
+        token: what requests must bring; None admits all.
+        any_host: whether it answers to any name, not only to this machine's own.
+        page: draws the live page; None leaves it out.
+    """
+    counts = Counts(tuple(ADDRESSES))
+    service = _Service(served, bounds, counts, token, page)
+    asked: dict[str, Callable[[Asked], Answer]] = {
+        "/embed": service.embed,
+        "/neighbors": service.neighbors,
+        "/predict": service.predict,
+        "/links": service.links,
+    }
+    shown: dict[str, Callable[[Request], Awaitable[Response]]] = {
+        "/": service.live_page,
+        "/docs": service.docs,
+        "/health": service.health,
+        "/metrics": service.metrics,
+        "/openapi.json": service.description,
+    }
+    routes = [
+        Route(path, partial(service.answer, path=path, work=work), methods=["POST"])
+        for path, work in asked.items()
+    ]
+    routes += [Route(path, work, methods=["GET"]) for path, work in shown.items()]
+    routes.append(Route("/login", service.login, methods=["POST"]))
+    inner = Starlette(
+        routes=routes,
+        exception_handlers={HTTPException: _http_error, Exception: _bug},  # type: ignore[dict-item]
+    )
+    inner.router.redirect_slashes = False
+    return Gate(inner, bounds=bounds, counts=counts, token=token, any_host=any_host)
+
+
+async def _http_error(_: Request, error: HTTPException) -> Response:
+    return _error(error.status_code, str(error.detail))
+
+
+async def _bug(_: Request, __: Exception) -> Response:
+    return _error(500, "the service failed; its log says more")
+
+
+def _error(status: int, message: str) -> Response:
+    headers = {"retry-after": "1"} if status in (429, 503) else None
+    body = as_json({"error": message})
+    return Response(body, status, headers, media_type="application/json")
+
+
+class _Service:
+    """Answers requests; the work is done by a few threads, so that `/health` never waits."""
+
+    def __init__(
+        self,
+        served: ServedRun,
+        bounds: Bounds,
+        counts: Counts,
+        token: str | None,
+        page: PageMaker | None,
+    ) -> None:
+        self._served, self._bounds, self._counts = served, bounds, counts
+        self._token, self._page = token, page
+        workers = min(WORKERS, os.cpu_count() or 1)
+        self._threads = ThreadPoolExecutor(workers, "answer", initializer=_one_core)
+        self._room = threading.BoundedSemaphore(workers + bounds.waiting)
+
+    async def answer(
+        self, request: Request, *, path: str, work: Callable[[Asked], Answer]
+    ) -> Response:
+        """Reads a body, does the work in a thread and sends JSON or Arrow."""
+        as_arrow = ARROW in request.headers.get("accept", "").lower()
+        try:
+            body = await self._body(request)
+            found = await self._work(partial(self._do, body, request, path, work, as_arrow))
+        except AskedError as error:
+            return _error(error.status, str(error))
+        except UnknownError as error:
+            return _error(404, str(error))
+        except NotYetError as error:
+            return _error(503, str(error))
+        except GraphCLError as error:
+            return _error(400, str(error))
+        return Response(found, media_type=ARROW if as_arrow else "application/json")
+
+    def _do(
+        self,
+        body: bytes,
+        request: Request,
+        path: str,
+        work: Callable[[Asked], Answer],
+        as_arrow: bool,
+    ) -> bytes:
+        asked = read_asked(
+            body,
+            request.headers.get("content-type", ""),
+            self._bounds,
+            features=self._served.graph.num_features,
+            takes=ADDRESSES[path].takes,
+        )
+        answer, columns = work(asked)
+        return _as_arrow(columns) if as_arrow else as_json(answer)
+
+    async def _body(self, request: Request) -> bytes:
+        most = self._bounds.bytes
+        told = request.headers.get("content-length", "0")
+        if not told.isdecimal() or int(told[:20]) > most:
+            raise AskedError(f"the body may have {most} bytes at most", 413)
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most:
+                        raise AskedError(f"the body may have {most} bytes at most", 413)
+                    parts.append(part)
+        except TimeoutError:
+            raise AskedError("the body did not arrive in time", 408) from None
+        except ClientDisconnect:
+            raise AskedError("the client went away", 400) from None
+        return b"".join(parts)
+
+    async def _work(self, work: Callable[[], Any]) -> Any:
+        if not self._room.acquire(blocking=False):
+            raise AskedError("too many requests are waiting", 503)
+        try:
+            done = self._threads.submit(work)
+        except RuntimeError:
+            self._room.release()
+            raise AskedError("the service is stopping", 503) from None
+        done.add_done_callback(lambda _: self._room.release())
+        return await asyncio.wrap_future(done)
+
+    def _vectors(self, asked: Asked) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+        """Returns the embeddings that are asked about, and their rows unless they are new."""
+        if asked.new is not None:
+            z = self._served.embed_new(asked.new)
+            self._counts.embedded += len(z)
+            return z, None
+        rows = self._served.rows(asked.ids or [])
+        return np.asarray(self._served.z[rows]), rows
+
+    def _names(self, asked: Asked, rows: Any) -> list[Any]:
+        if rows is None:
+            return [None] * (len(asked.new.features) if asked.new else 0)
+        return [self._served.id(row) for row in rows.tolist()]
+
+    def embed(self, asked: Asked) -> Answer:
+        """Answers ``/embed``."""
+        z, rows = self._vectors(asked)
+        names = self._names(asked, rows)
+        listed = [
+            _with_id(name, {"embedding": row}) for name, row in zip(names, z.tolist(), strict=True)
+        ]
+        return {"dim": int(z.shape[1]), "nodes": listed}, {"id": names, "embedding": z}
+
+    def neighbors(self, asked: Asked) -> Answer:
+        """Answers ``/neighbors``: the most similar nodes of each."""
+        z, rows = self._vectors(asked)
+        own = [np.zeros(0, np.int64)] * len(z) if rows is None else list(rows[:, None])
+        return self._similar(asked, z, rows, own, "neighbors", "neighbor", "cosine")
+
+    def _similar(
+        self, asked: Asked, z: Any, rows: Any, without: Any, many: str, one: str, score: str
+    ) -> Answer:
+        served = self._served
+        found = served.near(z, asked.k, without)
+        listed = []
+        columns: Columns = {"place": [], "id": [], one: [], score: []}
+        for place, (name, near) in enumerate(zip(self._names(asked, rows), found, strict=True)):
+            others = []
+            for row, cosine in zip(near.rows.tolist(), near.cosines.tolist(), strict=True):
+                other, label = served.id(row), served.label(row)
+                others.append(
+                    {"id": other, score: cosine} | ({} if label is None else {"label": label})
+                )
+                for key, value in zip(columns, (place, name, other, cosine), strict=True):
+                    columns[key].append(value)
+            listed.append(_with_id(name, {many: others}))
+        return {"k": asked.k, "nodes": listed}, columns
+
+    def predict(self, asked: Asked) -> Answer:
+        """Answers ``/predict``."""
+        z, rows = self._vectors(asked)
+        found, names = self._served.predict(z, rows), self._names(asked, rows)
+        listed = [_with_id(name, one) for name, one in zip(names, found, strict=True)]
+        columns: Columns = {"id": names}
+        if found and "label" in found[0]:
+            columns["label"] = [str(one["label"]) for one in found]
+            columns["probability"] = [one["probability"] for one in found]
+        else:
+            columns["labels"] = [one["labels"] for one in found]
+        for name in found[0]["probabilities"]:
+            columns[f"probability of {name}"] = [one["probabilities"][name] for one in found]
+        return {"nodes": listed}, columns
+
+    def links(self, asked: Asked) -> Answer:
+        """Answers ``/links``: scores of pairs, or the likeliest links that a node lacks."""
+        served = self._served
+        if asked.pairs is None:
+            z, rows = self._vectors(asked)
+            without = served.linked(np.zeros(0, np.int64) if rows is None else rows)
+            if asked.new is not None:
+                without = [served.rows(some) for some in asked.new.neighbours]
+            return self._similar(asked, z, rows, without, "links", "target", "score")
+        first = served.rows([one for one, _ in asked.pairs])
+        second = served.rows([two for _, two in asked.pairs])
+        scores = served.cosines(first, second).tolist()
+        columns: Columns = {
+            "source": [served.id(row) for row in first.tolist()],
+            "target": [served.id(row) for row in second.tolist()],
+            "score": scores,
+        }
+        listed = [
+            dict(zip(columns, one, strict=True)) for one in zip(*columns.values(), strict=True)
+        ]
+        return {"pairs": listed}, columns
+
+    async def health(self, _: Request) -> Response:
+        """Answers ``/health``."""
+        served = self._served
+        about = {"status": "ok", "run": served.name, "nodes": len(served.z), "dim": served.dim}
+        about |= {"features": served.graph.num_features, "predicts": served.can_predict}
+        return Response(as_json(about), media_type="application/json")
+
+    async def metrics(self, _: Request) -> Response:
+        """Answers ``/metrics``."""
+        return Response(self._counts.text(), media_type="text/plain; version=0.0.4")
+
+    async def description(self, _: Request) -> Response:
+        """Answers ``/openapi.json``."""
+        about = open_api(self._served.graph.num_features, self._served.dim, self._bounds)
+        return Response(as_json(about), media_type="application/json")
+
+    async def docs(self, _: Request) -> Response:
+        """Answers ``/docs``: the description for readers."""
+        about = open_api(self._served.graph.num_features, self._served.dim, self._bounds)
+        return _html(description_page(about, self._served.name), PAGE_POLICY)
+
+    async def live_page(self, _: Request) -> Response:
+        """Answers ``/``: the map, once it is drawn."""
+        if self._page is None:
+            return _error(404, "the service was started without a map")
+        drawn = self._page.result()
+        if drawn is None:
+            response = _html(WAIT, PAGE_POLICY, status=503)
+            response.headers["retry-after"] = "2"
+            return response
+        return _html(drawn.html, drawn.policy)
+
+    async def login(self, request: Request) -> Response:
+        """Answers ``/login``: gives a browser that knows the token a cookie."""
+        try:
+            body = await self._body(request)
+        except AskedError as error:
+            return _error(error.status, str(error))
+        given = parse_qs(body.decode("latin-1")).get("token", [""])[0]
+        if self._token is not None and ticket(given) == ticket(self._token):
+            answer: Response = RedirectResponse("/", 303)
+            answer.set_cookie(COOKIE, ticket(self._token), httponly=True, samesite="strict")
+            return answer
+        return _html(LOGIN, PAGE_POLICY, status=401)
+
+
+def _html(text: str, policy: str, *, status: int = 200) -> Response:
+    headers = {"content-security-policy": policy}
+    return Response(text.encode("utf-8", "replace"), status, headers, media_type="text/html")
+
+
+def _with_id(name: Any, rest: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(rest) if name is None else {"id": name, **rest}
+
+
+def _one_core() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _as_arrow(columns: Columns) -> bytes:
+    """Returns a table as an Arrow stream; ids are texts."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError as error:
+        raise MissingExtraError("Arrow answers", "serve") from error
+    arrays = {}
+    for name, values in columns.items():
+        if name == "embedding":
+            flat = pyarrow.array(np.ascontiguousarray(values, np.float32).reshape(-1))
+            arrays[name] = pyarrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
+        elif name in ("id", "source", "target", "neighbor"):
+            texts = [None if one is None else str(one) for one in values]
+            arrays[name] = pyarrow.array(texts, pyarrow.string())
+        else:
+            arrays[name] = pyarrow.array(values)
+    table = pyarrow.table(arrays)
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())

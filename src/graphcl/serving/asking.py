@@ -1,0 +1,315 @@
+"""Bodies of requests: JSON or Arrow, checked and bounded before anything is computed.
+
+An Arrow body is a stream of record batches. Compressed batches and dictionaries are refused: a few
+bytes of either can stand for gigabytes.
+"""
+
+import io
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.errors import GraphError, MissingExtraError
+
+JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
+TEXT_LENGTH = 4096  # of an id
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a request may ask for.
+
+    Attributes:
+        nodes: nodes, or pairs, of one request.
+        neighbours: of one new node.
+        k: similar nodes of each node.
+        bytes: of a body.
+        seconds: until a request is answered.
+        per_second: requests of one address; 0 is any number.
+        waiting: requests that wait while others are computed.
+    """
+
+    nodes: int = 1000
+    neighbours: int = 10_000
+    k: int = 1000
+    bytes: int = 8 << 20
+    seconds: float = 30.0
+    per_second: float = 1000.0
+    waiting: int = 256
+
+
+class AskedError(GraphError):
+    """A request that cannot be understood.
+
+    Attributes:
+        status: of the answer.
+    """
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, eq=False)
+class New:
+    """New nodes as a request describes them.
+
+    Attributes:
+        features: ``[n, P]``.
+        neighbours: ids of each node's neighbours.
+        weights: in the same form, or None.
+        edges: pairs of new nodes, with a weight or without.
+    """
+
+    features: Array
+    neighbours: list[list[str]]
+    weights: list[list[float]] | None = None
+    edges: list[list[float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What a request asks for; one of the first three is given.
+
+    Attributes:
+        ids: nodes of the graph.
+        new: nodes that it does not have.
+        pairs: pairs of ids.
+        k: how many similar nodes, or links, of each.
+    """
+
+    ids: list[str] | None = None
+    new: New | None = None
+    pairs: list[tuple[str, str]] | None = None
+    k: int = 10
+
+
+def read_asked(
+    body: bytes, content_type: str, bounds: Bounds, *, features: int, takes: tuple[str, ...]
+) -> Asked:
+    """Returns what a body asks for.
+
+    Args:
+        body: the bytes.
+        content_type: their kind, as the request's header says.
+        bounds: what is allowed.
+        features: of a node.
+        takes: the keys that the address knows, of ``ids``, ``new``, ``pairs`` and ``k``.
+
+    Raises:
+        AskedError: it is no such body; the message says why.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == JSON:
+        given = _json(body)
+    elif kind == ARROW:
+        given = _arrow(body, bounds)
+    else:
+        raise AskedError(f"the body must be {JSON} or {ARROW}; got {kind[:100]!r}", 415)
+    return _asked(given, bounds, features, takes)
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is no number")
+
+    try:
+        given = json.loads(body.decode("utf-8"), parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise AskedError(f"the body is not JSON: {str(error)[:200]}") from None
+    if not isinstance(given, dict):
+        raise AskedError("the body must be a JSON object")
+    return given
+
+
+def _asked(
+    given: Mapping[str, Any], bounds: Bounds, features: int, takes: tuple[str, ...]
+) -> Asked:
+    known = {*takes, *(("edges",) if "new" in takes else ())}
+    unknown = sorted(str(key)[:40] for key in set(given) - known)
+    if unknown:
+        raise AskedError(f"unknown key {unknown[0]!r}; known: {', '.join(sorted(known))}")
+    kinds = [key for key in ("ids", "new", "pairs") if key in given]
+    if len(kinds) != 1:
+        wanted = " or ".join(key for key in takes if key != "k")
+        raise AskedError(f"give one of {wanted}")
+    if "edges" in given and kinds != ["new"]:
+        raise AskedError("edges are of new nodes; give new")
+    k = given.get("k", min(10, bounds.k))
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= bounds.k:
+        raise AskedError(f"k must be a whole number from 1 to {bounds.k}")
+    items = _list(given[kinds[0]], kinds[0], bounds.nodes)
+    if not items:
+        raise AskedError(f"{kinds[0]} must hold at least one")
+    if kinds == ["ids"]:
+        return Asked(ids=[_id(one) for one in items], k=k)
+    if kinds == ["pairs"]:
+        pairs = [_list(one, "a pair", 2) for one in items]
+        if any(len(one) != 2 for one in pairs):
+            raise AskedError("a pair must be two ids")
+        return Asked(pairs=[(_id(one[0]), _id(one[1])) for one in pairs], k=k)
+    return Asked(new=_new(items, given.get("edges", []), bounds, features), k=k)
+
+
+def _new(items: list[Any], edges: Any, bounds: Bounds, features: int) -> New:
+    rows = np.zeros((len(items), features), np.float32)
+    neighbours, weights = [], []
+    for place, one in enumerate(items):
+        if not isinstance(one, dict) or not {"features"} <= set(one):
+            raise AskedError("a new node must be an object with features and neighbors")
+        unknown = sorted(str(key)[:40] for key in set(one) - {"features", "neighbors", "weights"})
+        if unknown:
+            raise AskedError(f"a new node has the unknown key {unknown[0]!r}")
+        rows[place] = _features(one["features"], features)
+        near = [
+            _id(name) for name in _list(one.get("neighbors", []), "neighbors", bounds.neighbours)
+        ]
+        neighbours.append(near)
+        weights.append(one.get("weights"))
+    pairs = [_numbers(one, "an edge", 3) for one in _list(edges, "edges", bounds.neighbours)]
+    if any(len(one) not in (2, 3) for one in pairs) or len({len(one) for one in pairs}) > 1:
+        raise AskedError("edges must be pairs of places in new, all with a weight or all without")
+    given = [some for some in weights if some is not None]
+    if given and len(given) < len(weights):
+        raise AskedError("weights must be given for all new nodes or for none")
+    lists = [_numbers(some, "weights", bounds.neighbours) for some in given]
+    return New(rows, neighbours, lists or None, pairs)
+
+
+def _features(given: Any, number: int) -> Array:
+    """Returns one row: a list of all features, or an object that has some of them by number."""
+    row = np.zeros(number, np.float64)
+    if isinstance(given, dict):
+        for key, value in given.items():
+            if not (key.isascii() and key.isdecimal() and len(key) < 10 and int(key) < number):
+                raise AskedError(f"feature {key[:40]!r}: features are numbered 0 to {number - 1}")
+            row[int(key)] = _number(value, "a feature")
+    else:
+        values = _numbers(given, "features", number)
+        if len(values) != number:
+            raise AskedError(f"features must be {number} numbers; got {len(values)}")
+        row[:] = values
+    if not (np.abs(row) <= np.finfo(np.float32).max).all():
+        raise AskedError("a feature is outside the range of float32")
+    return row
+
+
+def _list(given: Any, what: str, most: int) -> list[Any]:
+    if not isinstance(given, list):
+        raise AskedError(f"{what} must be a list")
+    if len(given) > most:
+        raise AskedError(f"{what} may hold {most} at most; got {len(given)}", 413)
+    return given
+
+
+def _numbers(given: Any, what: str, most: int) -> list[float]:
+    return [_number(one, what) for one in _list(given, what, most)]
+
+
+def _number(given: Any, what: str) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise AskedError(f"{what} must be numbers")
+    try:
+        number = float(given)
+    except OverflowError:
+        number = np.inf
+    if not np.isfinite(number):
+        raise AskedError(f"{what} must be finite numbers")
+    return number
+
+
+def _id(given: Any) -> str:
+    """Returns an id as its text, so that 7 and "7" are one."""
+    if isinstance(given, bool) or not isinstance(given, int | str):
+        raise AskedError("an id must be text or a whole number")
+    text = str(given)
+    if len(text) > TEXT_LENGTH:
+        raise AskedError(f"an id may have {TEXT_LENGTH} characters at most", 413)
+    return text
+
+
+def _arrow(body: bytes, bounds: Bounds) -> dict[str, Any]:
+    """Returns what JSON would say: columns `id`; `source`, `target`; or `features`, `neighbors`."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError as error:
+        raise MissingExtraError("Arrow bodies", "serve") from error
+    try:
+        _refuse_packed(body, pyarrow)
+        table = pyarrow.ipc.open_stream(io.BytesIO(body)).read_all()
+        table.validate(full=True)
+    except AskedError:
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError, struct.error, IndexError) as error:
+        raise AskedError(f"the body is no Arrow stream: {str(error)[:200]}") from None
+    if table.num_rows > bounds.nodes:
+        raise AskedError(
+            f"the body may hold {bounds.nodes} rows at most; got {table.num_rows}", 413
+        )
+    for column in table.schema:
+        if not _is_plain(column.type, pyarrow.types):
+            raise AskedError(f"column {column.name[:40]!r} has the type {str(column.type)[:60]}")
+    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    if set(columns) == {"id"}:
+        return {"ids": columns["id"]}
+    if set(columns) == {"source", "target"}:
+        return {"pairs": [list(pair) for pair in zip(*columns.values(), strict=True)]}
+    if "features" in columns and set(columns) <= {"features", "neighbors", "weights"}:
+        return {
+            "new": [
+                {key: values[row] for key, values in columns.items() if values[row] is not None}
+                for row in range(table.num_rows)
+            ]
+        }
+    found = ", ".join(sorted(name[:40] for name in columns))
+    raise AskedError(f"columns must be id; or source, target; or features, neighbors; got {found}")
+
+
+def _is_plain(kind: Any, types: Any) -> bool:
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    text = types.is_string(kind) or types.is_large_string(kind)
+    return bool(text or types.is_integer(kind) or types.is_floating(kind))
+
+
+def _refuse_packed(body: bytes, pyarrow: Any) -> None:
+    """Looks at the messages of a stream before any of them is unpacked."""
+    source = pyarrow.BufferReader(body)
+    while True:
+        try:
+            message = pyarrow.ipc.read_message(source)
+        except EOFError:
+            return
+        if message is None:
+            return
+        if message.type not in ("schema", "record batch"):
+            raise AskedError(f"an Arrow body may not hold a {message.type}")
+        if message.type == "record batch" and _has_compression(message.metadata.to_pybytes()):
+            raise AskedError("an Arrow body may not be compressed")
+
+
+def _has_compression(metadata: bytes) -> bool:
+    """Returns whether a record batch says that its buffers are compressed.
+
+    The metadata is a flatbuffer: a Message, whose third field is the RecordBatch, whose fourth is
+    the compression. A table begins with the distance back to its list of field offsets.
+    """
+
+    def field(table: int, number: int) -> int:
+        vtable = table - struct.unpack_from("<i", metadata, table)[0]
+        size = struct.unpack_from("<H", metadata, vtable)[0]
+        place = 4 + 2 * number
+        offset = struct.unpack_from("<H", metadata, vtable + place)[0] if place < size else 0
+        return table + offset if offset else 0
+
+    message = struct.unpack_from("<I", metadata, 0)[0]
+    header = field(message, 2)
+    batch = header + struct.unpack_from("<I", metadata, header)[0]
+    return field(batch, 3) != 0

@@ -1,0 +1,152 @@
+"""What the service takes and gives: an OpenAPI document, and the same as a page."""
+
+import json
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from graphcl.serving.asking import ARROW, JSON, Bounds
+from graphcl.version import package_version
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address of the service.
+
+    Attributes:
+        summary: one line.
+        takes: the keys of a body; empty for an address that is only read.
+        gives: the kind of the answer.
+    """
+
+    summary: str
+    takes: tuple[str, ...] = ()
+    gives: str = JSON
+
+
+ADDRESSES = {
+    "/embed": Address("Embeddings of known nodes, or of new ones.", ("ids", "new")),
+    "/neighbors": Address("The most similar nodes, by cosine.", ("ids", "new", "k")),
+    "/predict": Address("Labels with probabilities, from the run's labels.", ("ids", "new")),
+    "/links": Address(
+        "Scores of pairs, or the likeliest links that a node lacks.", ("ids", "new", "pairs", "k")
+    ),
+    "/health": Address("Whether the service answers, and about which run."),
+    "/metrics": Address("Counts and times, as Prometheus reads them.", gives="text/plain"),
+    "/openapi.json": Address("This description, for machines."),
+    "/docs": Address("This description, for readers.", gives="text/html"),
+    "/": Address("The live page: a map of the run, and new nodes on it.", gives="text/html"),
+    "/login": Address("Gives a browser a cookie for the service's token.", gives="text/html"),
+}
+ERRORS = {
+    "400": "the body is not understood",
+    "401": "the token is missing or wrong",
+    "404": "no such address, node, or labels",
+    "408": "the body did not arrive in time",
+    "413": "the body, or what it asks for, is too large",
+    "415": "the body is neither JSON nor Arrow",
+    "429": "too many requests per second",
+    "503": "too many requests are waiting, or one took too long",
+}
+
+
+def open_api(features: int, dim: int, bounds: Bounds) -> dict[str, Any]:
+    """Returns the OpenAPI document of a run with so many features and columns."""
+    paths = {path: _path(path, address) for path, address in ADDRESSES.items()}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "GraphCL",
+            "version": package_version(),
+            "description": "Embeddings of a graph's nodes, and of nodes that it does not have yet.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": _schemas(features, dim, bounds),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _path(path: str, address: Address) -> dict[str, Any]:
+    answer: dict[str, Any] = {"description": "the answer", "content": {address.gives: {}}}
+    if not address.takes:
+        verb = "post" if path == "/login" else "get"
+        return {verb: {"summary": address.summary, "responses": {"200": answer}}}
+    answer["content"][ARROW] = {}
+    keys = {key: {"$ref": f"#/components/schemas/{key}"} for key in address.takes}
+    if "new" in keys:
+        keys["edges"] = {"$ref": "#/components/schemas/edges"}
+    body = {"type": "object", "properties": keys, "additionalProperties": False}
+    errors = {status: {"description": text} for status, text in ERRORS.items()}
+    return {
+        "post": {
+            "summary": address.summary,
+            "requestBody": {"required": True, "content": {JSON: {"schema": body}, ARROW: {}}},
+            "responses": {"200": answer, **errors},
+            "security": [{"token": []}],
+        }
+    }
+
+
+def _schemas(features: int, dim: int, bounds: Bounds) -> dict[str, Any]:
+    name = {"type": ["string", "integer"], "description": "a node, by its id"}
+    numbers = {"type": "array", "items": {"type": "number"}}
+    row = {**numbers, "minItems": features, "maxItems": features}
+    some = {
+        "type": "object",
+        "additionalProperties": {"type": "number"},
+        "description": "some features by their number; the others are 0",
+    }
+    node = {
+        "type": "object",
+        "required": ["features"],
+        "additionalProperties": False,
+        "properties": {
+            "features": {"oneOf": [row, some]},
+            "neighbors": {"type": "array", "items": name, "maxItems": bounds.neighbours},
+            "weights": {**numbers, "description": "of the edges, in the order of neighbors"},
+        },
+    }
+    pair = {"type": "array", "items": name, "minItems": 2, "maxItems": 2}
+    most = {"minItems": 1, "maxItems": bounds.nodes}
+    return {
+        "ids": {"type": "array", "items": name, **most},
+        "new": {"type": "array", "items": node, **most},
+        "edges": {
+            "type": "array",
+            "items": {**numbers, "minItems": 2, "maxItems": 3},
+            "description": "edges among new nodes: their places in new, and a weight",
+        },
+        "pairs": {"type": "array", "items": pair, **most},
+        "k": {"type": "integer", "minimum": 1, "maximum": bounds.k, "default": 10},
+        "embedding": {**numbers, "minItems": dim, "maxItems": dim},
+    }
+
+
+def description_page(about: dict[str, Any], name: str) -> str:
+    """Returns the document as a page that needs no script and no other file."""
+    parts = []
+    for path, verbs in about["paths"].items():
+        for verb, one in verbs.items():
+            body = one.get("requestBody", {}).get("content", {}).get(JSON, {}).get("schema")
+            shown = f"<pre>{escape(json.dumps(body, indent=2))}</pre>" if body else ""
+            parts.append(
+                f"<section><h2><code>{verb.upper()} {escape(path)}</code></h2>"
+                f"<p>{escape(one['summary'])}</p>{shown}</section>"
+            )
+    schemas = escape(json.dumps(about["components"]["schemas"], indent=2))
+    errors = "".join(f"<li>{status}: {escape(text)}</li>" for status, text in ERRORS.items())
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>GraphCL: {escape(name)}</title><style>body{{font:16px/1.5 system-ui,sans-serif;"
+        "max-width:50em;margin:2em auto;padding:0 1em}pre{overflow-x:auto;padding:1em;"
+        "border:1px solid #8886;border-radius:6px}:root{color-scheme:light dark}</style></head>"
+        f"<body><h1>{escape(name)}</h1><p>{escape(about['info']['description'])} Bodies and "
+        f"answers are JSON, or Arrow streams (<code>{ARROW}</code>); errors are "
+        '<code>{"error": "…"}</code>. The same for machines: '
+        '<a href="/openapi.json">/openapi.json</a>.</p>'
+        f"{''.join(parts)}<h2>Parts of bodies</h2><pre>{schemas}</pre>"
+        f"<h2>Errors</h2><ul>{errors}</ul></body></html>"
+    )

@@ -1,0 +1,244 @@
+"""What a run answers while it is served: about its nodes, and about nodes that it does not have."""
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.answers.index import stored_index
+from graphcl.answers.prediction import KnownLabels, known_labels
+from graphcl.errors import GraphError, RunError
+from graphcl.estimator import GraphCL
+from graphcl.estimator.live import Live
+from graphcl.evaluation.calibration import CalibratedProbe, fit_calibrated
+from graphcl.evaluation.nearest import EXACT_ROWS, unit_rows
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
+from graphcl.runs import files as runs
+from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
+from graphcl.serving.asking import New
+
+Array = npt.NDArray[Any]
+MOST_LABELLED = 10_000  # nodes that labels are learned from; of more, a sample
+PATIENCE = 2.0  # seconds that the first requests wait for the labels to be learned
+
+
+class UnknownError(GraphError):
+    """Something was asked for that the run does not have: a node, or labels."""
+
+
+@dataclass(frozen=True, eq=False)
+class Near:
+    """The nodes most similar to one: their rows and cosines, most similar first."""
+
+    rows: Array
+    cosines: Array
+
+
+class NotYetError(GraphError):
+    """The answer is being prepared; ask again in a moment."""
+
+
+class _Fit:
+    """A probe that is fitted in a thread of its own: with many labels it takes minutes."""
+
+    def __init__(self, z: Array, rows: Array, labels: KnownLabels) -> None:
+        self._arguments = (z, labels.targets[rows], labels.several)
+        self._probe: CalibratedProbe | None = None
+        self._failed = ""
+        self._thread = threading.Thread(target=self._work, name="labels", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        z, targets, several = self._arguments
+        try:
+            self._probe = fit_calibrated(z, targets, several=several)
+        except GraphError as error:  # of a sample: one class alone
+            self._failed = str(error)
+
+    def result(self, seconds: float) -> CalibratedProbe:
+        self._thread.join(seconds)
+        if self._failed:
+            raise UnknownError(self._failed)
+        if self._probe is None:
+            raise NotYetError("the labels are being learned; ask again in a while")
+        return self._probe
+
+
+class ServedRun:
+    """A run that is ready to answer; everything is read when it is made.
+
+    Args:
+        path: the run.
+        graph: the graph that it was trained on.
+        device: where new nodes are embedded.
+    """
+
+    def __init__(self, path: Path, graph: Graph | GraphCollection, *, device: str = "cpu") -> None:
+        if not isinstance(graph, Graph):
+            raise RunError(f"{path}: has {len(graph.graphs)} graphs; a service is of one")
+        model = GraphCL.load(path, device=device)
+        self.path, self.name = path, path.absolute().name
+        self.live: Live = model.live(graph)
+        self.graph = self.live.graph
+        self.z: Array = runs.read_embeddings(path)
+        self.nodes: RunNodes = read_nodes(path) or describe_nodes(graph)
+        if not len(self.z) == len(self.nodes) == graph.num_nodes:
+            found = f"{len(self.z)} embeddings and {len(self.nodes)} nodes"
+            raise RunError(f"{path}: {found} for a graph of {graph.num_nodes}")
+        few = len(self.z) <= EXACT_ROWS
+        self._unit = unit_rows(self.z) if few else None
+        self._index: Any = None if few else stored_index(path, self.z)[0]
+        self._labels = self._known_labels()
+        # The first new node compiles loops; no request should wait for that.
+        features = np.zeros(graph.num_features, np.float32)
+        self.live.embed_new(features, np.arange(min(1, graph.num_nodes)))
+        self._learned: Array = np.zeros(0, np.int64)  # the rows that the probe learns from
+        self._fit: _Fit | None = None
+        self._fitting = threading.Lock()
+
+    @property
+    def dim(self) -> int:
+        """The columns of an embedding."""
+        return int(self.z.shape[1])
+
+    @property
+    def can_predict(self) -> bool:
+        """Whether the run has labels to learn from."""
+        return self._labels is not None
+
+    def _known_labels(self) -> KnownLabels | None:
+        given = self.nodes.y if self.nodes.y is not None else self.nodes.labels
+        if given is None:
+            return None
+        known = known_labels(given.astype(np.int64), self.nodes.ids, self.nodes.class_names)
+        counts = known.targets[known.known].sum(axis=0)
+        varied = ((counts > 0) & (counts < known.known.sum())).sum()
+        return known if varied >= (1 if known.several else 2) else None
+
+    def _fit_labels(self) -> CalibratedProbe:
+        """Returns the probe; the first call begins to fit it, and waits for a moment.
+
+        Raises:
+            UnknownError: there are no labels.
+            NotYetError: it is still being fitted.
+        """
+        if self._labels is None:
+            raise UnknownError(f"{self.name}: has no labels to learn from")
+        with self._fitting:
+            if self._fit is None:
+                labelled = np.flatnonzero(self._labels.known)
+                if len(labelled) > MOST_LABELLED:
+                    random = np.random.default_rng(0)
+                    labelled = np.sort(random.choice(labelled, MOST_LABELLED, replace=False))
+                self._learned = labelled
+                self._fit = _Fit(np.asarray(self.z[labelled]), labelled, self._labels)
+        return self._fit.result(PATIENCE)
+
+    def rows(self, ids: list[str]) -> Array:
+        """Returns the rows of nodes.
+
+        Raises:
+            UnknownError: no node has an id.
+        """
+        try:
+            return self.live.rows_of(np.array(ids, dtype=object))
+        except GraphError as error:
+            raise UnknownError(str(error)) from None
+
+    def id(self, row: int) -> Any:
+        """Returns the id of a row, as JSON has it."""
+        value = self.nodes.ids[row]
+        return value.item() if isinstance(value, np.generic) else value
+
+    def embed_new(self, new: New) -> Array:
+        """Returns the exact embeddings of new nodes."""
+        names = [self.rows(some) for some in new.neighbours]
+        return self.live.embed_new(
+            new.features, names, edges=new.edges or None, weights=new.weights
+        )
+
+    def near(self, vectors: Array, k: int, without: list[Array]) -> list[Near]:
+        """Returns the k nodes most similar to each vector, apart from some rows of each."""
+        return [
+            self._near(unit, k, rows)
+            for unit, rows in zip(unit_rows(vectors), without, strict=True)
+        ]
+
+    def _near(self, unit: Array, k: int, without: Array) -> Near:
+        k = min(k, len(self.z))
+        if self._unit is not None:
+            cosines = self._unit @ unit
+            cosines[without] = -np.inf
+            most = min(k, int(np.isfinite(cosines).sum()))
+            best = np.argpartition(-cosines, most - 1)[:most] if most else np.zeros(0, np.int64)
+            scores = cosines[best]
+        else:
+            found = self._index.search(unit, min(len(self.z), k + len(without)))
+            keys = found.keys.astype(np.int64)
+            best = keys[~np.isin(keys, without)][:k]
+            scores = unit_rows(self.z[best]) @ unit
+        order = np.lexsort((best, -scores))
+        return Near(best[order], np.clip(scores[order], -1, 1))
+
+    def label(self, row: int) -> Any:
+        """Returns the label of a node; None if it has none, or may have several."""
+        y = self.nodes.y
+        if y is None or y[row] < 0:
+            return None
+        number = int(y[row])
+        return self.nodes.class_name(number) if self.nodes.class_names else number
+
+    def linked(self, rows: Array) -> list[Array]:
+        """Returns the neighbours of each node in the graph, and the node itself."""
+        indptr, indices = self.graph.indptr, self.graph.indices
+        return [
+            np.append(np.asarray(indices[indptr[row] : indptr[row + 1]]), row).astype(np.int64)
+            for row in rows.tolist()
+        ]
+
+    def cosines(self, first: Array, second: Array) -> Array:
+        """Returns the cosine of each pair of rows."""
+        pairs = unit_rows(self.z[first]), unit_rows(self.z[second])
+        found: Array = np.clip((pairs[0] * pairs[1]).sum(1), -1, 1)
+        return found
+
+    def predict(self, z: Array, rows: Array | None = None) -> list[dict[str, Any]]:
+        """Returns labels with calibrated probabilities.
+
+        Args:
+            z: embeddings.
+            rows: the nodes that they are of, None for new ones. A node with a label gets the
+                probabilities of a probe that has not seen it.
+
+        Raises:
+            UnknownError: the run has no labels.
+            NotYetError: they are still being learned.
+        """
+        probe = self._fit_labels()
+        found = probe.probabilities(z)
+        if rows is not None:
+            place = np.searchsorted(self._learned, rows).clip(max=len(self._learned) - 1)
+            seen = self._learned[place] == rows
+            held = probe.held_out[place]
+            seen &= ~np.isnan(held).any(axis=1)
+            found[seen] = held[seen]
+        return [self._prediction(one) for one in found]
+
+    def _prediction(self, probabilities: Array) -> dict[str, Any]:
+        labels = self._labels
+        assert labels is not None
+        names = [str(name) for name in labels.classes]
+        shares = dict(zip(names, (float(one) for one in probabilities), strict=True))
+        if labels.several:
+            chosen = [name for name, share in shares.items() if share > 0.5]
+            return {"labels": chosen, "probabilities": shares}
+        best = int(probabilities.argmax())
+        return {
+            "label": labels.classes[best],
+            "probability": float(probabilities[best]),
+            "probabilities": shares,
+        }

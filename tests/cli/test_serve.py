@@ -1,0 +1,191 @@
+"""`graphcl serve` as a process: it starts, answers, stops when told to, and dies without harm."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from graphcl.cli.main import run
+from graphcl.runs.files import read_embeddings
+from tests.cli.conftest import call
+
+ROOT = Path(__file__).parents[2]
+TOKEN = "0123456789abcdef-secret"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("serve")
+    out = folder / "cora"
+    arguments = ["train", "cora", "--out", str(out), "--set", "epochs=1", "--set", "dim=16"]
+    assert run([*arguments, "--device", "cpu", "--quiet"]) == 0
+    return out
+
+
+class Process:
+    """A service of its own process; its address is in what it says when it is ready."""
+
+    def __init__(self, *arguments, port=0, **environment):
+        command = [sys.executable, "-m", "graphcl", "serve", *arguments, "--port", str(port)]
+        known = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=known)
+        line = ""
+        while "http://" not in line:
+            line = self.process.stderr.readline()
+            assert line, "the service ended"
+        self.address = line.split(" on ")[1].split()[0]
+        self.port = int(self.address.rsplit(":", 1)[1])
+
+    def __enter__(self):
+        self.wait()
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()
+
+    def wait(self):
+        for _ in range(100):
+            try:
+                return httpx.get(f"{self.address}/health", timeout=5)
+            except httpx.TransportError:
+                time.sleep(0.1)
+        raise AssertionError("no answer")
+
+    def embed(self, **options):
+        return httpx.post(f"{self.address}/embed", json={"ids": ["5"]}, timeout=30, **options)
+
+
+def test_it_answers_and_stops_when_told_to(trained):
+    with Process(str(trained), "--map", "none") as service:
+        expected = read_embeddings(trained)[5]
+        found = service.embed().json()["nodes"][0]["embedding"]
+        np.testing.assert_array_equal(np.array(found, np.float32), expected)
+        assert service.wait().headers.get("server") is None
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(30) == 0
+        said = service.process.stderr.read()
+        assert said.strip().endswith("serve: stopped")
+        assert "Traceback" not in said
+
+
+def test_killed_and_started_again_it_gives_the_same_answers(trained):
+    with Process(str(trained), "--map", "none") as first:
+        before, port = first.embed().json(), first.port
+        first.process.kill()
+        first.process.wait()
+        with pytest.raises(httpx.ConnectError):
+            first.embed()
+    with Process(str(trained), "--map", "none", port=port) as second:
+        assert second.embed().json() == before
+
+
+def test_another_address_needs_a_token(trained, tmp_path, capsys):
+    assert run(["serve", str(trained), "--host", "0.0.0.0"]) == 2
+    assert "give a token" in capsys.readouterr().err
+    file = tmp_path / "token"
+    file.write_text(TOKEN + "\n")
+    arguments = (str(trained), "--map", "none", "--host", "0.0.0.0", "--token-file", str(file))
+    with Process(*arguments) as service:
+        service.address = service.address.replace("0.0.0.0", "127.0.0.1")
+        assert service.embed().status_code == 401
+        assert service.embed(headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+RAW = [
+    b"",
+    b"\r\n\r\n",
+    b"GET\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",  # TLS
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    b"GET /health HTTP/1.1\r\nx: " + b"y" * 200_000 + b"\r\n\r\n",
+    b"GET /health HTTP/1.1\r\nhost: localhost\r\nhost: evil\r\n\r\n",
+    b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: -5\r\n\r\n",
+    b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n"
+    b"transfer-encoding: chunked\r\n\r\nzz\r\n",
+    b"GET /../../../etc/passwd HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    b"GET http://evil/health HTTP/1.1\r\nhost: evil\r\n\r\n",
+    b"GET /health HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: eA==\r\n\r\n",
+]
+
+
+def test_bytes_that_are_no_request(trained):
+    with Process(str(trained), "--map", "none") as service:
+        for sent in RAW:
+            with socket.create_connection(("127.0.0.1", service.port), timeout=5) as raw:
+                with contextlib.suppress(OSError):
+                    raw.sendall(sent)
+                    raw.shutdown(socket.SHUT_WR)
+                got = b""
+                with contextlib.suppress(OSError):
+                    got = raw.recv(1 << 16)
+            status = got.split()[1] if got else b"none"
+            fine = status[:1] == b"4" or status == b"none" or b"websocket" in sent
+            assert fine, (sent[:60], got[:200])
+            assert b"root:" not in got
+        assert service.embed().status_code == 200
+        service.process.terminate()
+        assert "Traceback" not in service.process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--map", "3d"], "--map must be pca, umap or none"),
+        (["--port", "70000"], "--port must be in"),
+        (["--rate", "-1"], "--rate must be at least 0"),
+        (["--most-nodes", "0"], "--most-nodes must be at least 1"),
+        (["--seconds", "0"], "--seconds must be more than 0"),
+        (["--token-file", "nowhere"], "nowhere: no such file"),
+        (["--host", "no.such.host.invalid", "--token-file", "TOKEN"], "cannot listen on"),
+    ],
+)
+def test_bad_options_are_refused(trained, tmp_path, capsys, arguments, words):
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    given = [str(file) if word == "TOKEN" else word for word in arguments]
+    assert run(["serve", str(trained), *given]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("token", ["short", "a" * 20 + " b", "ä" * 20])
+def test_tokens_that_keep_nobody_out_are_refused(trained, monkeypatch, capsys, token):
+    monkeypatch.setenv("GRAPHCL_TOKEN", token)
+    assert run(["serve", str(trained)]) == 2
+    assert "a token must have at least 16 characters" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken(trained, capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert run(["serve", str(trained), "--map", "none", "--port", str(port)]) == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+def test_no_run(tmp_path, capsys):
+    assert run(["serve", str(tmp_path / "none")]) == 2
+    assert "no such run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
+def test_the_extra_is_named_where_it_is_missing(trained, package):
+    code = (
+        f"import sys; sys.modules[{package!r}] = None; from graphcl.cli.main import run; "
+        f"sys.exit(run(['serve', {str(trained)!r}, '--map', 'none']))"
+    )
+    done = call("-c", code)
+    assert done.returncode == 2
+    assert "pip install 'graphcl[serve]'" in done.stderr

@@ -1,0 +1,135 @@
+"""Exported encoders against ours: by onnxruntime and by torch.export, on graphs of three sizes."""
+
+import io
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from graphcl.encoders import Layer, LayeredEncoder
+from graphcl.errors import MissingExtraError, ParameterError
+from graphcl.estimator import GraphCL
+from graphcl.exporting.program import PlainEncoder, exported, write_program
+from graphcl.graphs.graph import Graph
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+SIZES, MOST = (1, 40, 3000), 1e-5
+MODELS = {
+    "mean": {"recipe": "cora", "encoder": "mean", "layers": 2, "dim": 16},
+    "residual": {"recipe": "cora", "encoder": "residual", "layers": 3, "dim": 16},
+    "default": {"recipe": "default", "dim": 40},
+}
+
+
+def graph_of(number, *, weighted=False, words=0):
+    random = np.random.default_rng(number)
+    x = random.normal(size=(number, 9)).astype(np.float32)
+    x[:, 3] = np.exp(3 * x[:, 3])  # `auto` takes the logarithm
+    x[:, 4] = x[:, 4] > 0
+    if words:
+        x = np.concatenate([x, random.random((number, words)) < 0.15], axis=1)
+    edges = random.integers(0, number, (2, 4 * number))
+    weight = random.uniform(0.5, 2, edges.shape[1]) if weighted else None
+    return Graph.from_edge_index(edges, x, edge_weight=weight)
+
+
+def inputs_of(graph):
+    edges = graph.edge_index()
+    weight = np.ones(edges.shape[1], np.float32)
+    if graph.edge_weight is not None:
+        weight = graph.edge_weight
+    return {"x": np.array(graph.x), "edge_index": edges, "edge_weight": np.array(weight)}
+
+
+def tensors_of(graph):
+    return [torch.from_numpy(value) for value in inputs_of(graph).values()]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def files(request, tmp_path_factory):
+    """A model and its two files."""
+    model = GraphCL(**MODELS[request.param], epochs=1, device="cpu").fit(graph_of(200))
+    folder = tmp_path_factory.mktemp("exported")
+    for kind, name in (("onnx", "model.onnx"), ("torch", "model.pt2")):
+        write_program(folder / name, kind, model.encoder_, model.scaling_, 9)
+    return model, folder
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_both_files_give_our_embeddings(files, weighted):
+    model, folder = files
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    program = torch.export.load(folder / "model.pt2").module()
+    for number in SIZES:
+        graph = graph_of(number, weighted=weighted)
+        if graph.num_edges == 0:
+            continue
+        expected = model.transform(graph)
+        (found,) = session.run(None, inputs_of(graph))
+        assert np.abs(found - expected).max() <= MOST
+        found = program(*tensors_of(graph)).detach().numpy()
+        assert np.abs(found - expected).max() <= MOST
+
+
+def test_the_plain_encoder_on_every_size(files):
+    model, _ = files
+    plain = PlainEncoder(model.encoder_, model.scaling_)
+    for number in SIZES:  # also a node without edges
+        graph = graph_of(number)
+        with torch.no_grad():
+            found = plain(*tensors_of(graph)).numpy()
+        assert np.abs(found - model.transform(graph)).max() <= MOST
+
+
+def test_names_and_free_sizes(files):
+    session = onnxruntime.InferenceSession(files[1] / "model.onnx")
+    assert [one.name for one in session.get_inputs()] == ["x", "edge_index", "edge_weight"]
+    assert [one.name for one in session.get_outputs()] == ["z"]
+    nodes, features = session.get_inputs()[0].shape
+    assert isinstance(nodes, str)
+    assert features == 9
+
+
+@pytest.mark.parametrize("scaling", ["none", "row", "auto"])
+def test_every_scaling_of_features(scaling):
+    graph = graph_of(300, words=60)
+    model = GraphCL("cora", feature_scaling=scaling, epochs=1, dim=8, device="cpu").fit(graph)
+    program = exported(model.encoder_, model.scaling_, graph.num_features).module()
+    found, expected = program(*tensors_of(graph)).detach().numpy(), model.transform(graph)
+    assert np.abs(found - expected).max() <= MOST * max(1, np.abs(expected).max())
+
+
+class Odd(LayeredEncoder):
+    """States its layers, one of which no program can hold."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(9, 4))
+
+    def statement(self):
+        return (Layer(self.weight, activation=lambda h: h * float(h.detach().numpy().sum())),)
+
+
+def test_encoders_that_cannot_be_exported(tmp_path):
+    with pytest.raises(ParameterError, match="states its layers"):
+        write_program(tmp_path / "a.onnx", "onnx", nn.Linear(9, 4), "none", 9)
+    with pytest.raises(ParameterError, match="cannot be exported"):
+        write_program(tmp_path / "a.onnx", "onnx", Odd(), "none", 9)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_exporters_stay_quiet(capsys):
+    model = GraphCL("cora", epochs=1, dim=8, device="cpu").fit(graph_of(50))
+    program = exported(model.encoder_, model.scaling_, 9)
+    torch.export.save(program, io.BytesIO())
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_extra_is_named_where_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    model = GraphCL("cora", epochs=1, dim=8, device="cpu").fit(graph_of(50))
+    with pytest.raises(MissingExtraError, match=r"graphcl\[export\]"):
+        write_program(tmp_path / "a.onnx", "onnx", model.encoder_, model.scaling_, 9)
+    assert list(tmp_path.iterdir()) == []

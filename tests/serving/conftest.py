@@ -1,0 +1,78 @@
+"""A small run, served; the client speaks to the application without a network."""
+
+import asyncio
+
+import httpx
+import numpy as np
+import pytest
+
+from graphcl.estimator import GraphCL
+from graphcl.graphs.graph import Graph
+from graphcl.serving.app import build_app
+from graphcl.serving.asking import Bounds
+from graphcl.serving.run import ServedRun
+from tests.conftest import random_graph
+
+NAMES = [f"node {row}" for row in range(60)]
+
+
+@pytest.fixture(scope="session")
+def a_run(tmp_path_factory):
+    """A run directory and its graph: 60 nodes with text ids, 12 features, 3 classes."""
+    plain = random_graph()
+    graph = Graph.from_edge_index(
+        plain.edge_index(),
+        plain.x,
+        np.where(np.arange(60) % 4 == 0, -1, plain.y),
+        node_ids=NAMES,
+        class_names=("red", "green", "blue"),
+        name="colours",
+    )
+    path = tmp_path_factory.mktemp("served") / "colours"
+    GraphCL(epochs=2, dim=24, device="cpu").fit(graph).save(path, graph=graph)
+    return path, graph
+
+
+@pytest.fixture(scope="session")
+def served(a_run):
+    return ServedRun(*a_run)
+
+
+class Client:
+    """Sends requests to an application, each in a loop of its own."""
+
+    def __init__(self, app, host="localhost"):
+        self.app, self.host = app, host
+
+    def __call__(self, method, path, **options):
+        async def ask():
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
+            base = f"http://{self.host}"
+            async with httpx.AsyncClient(transport=transport, base_url=base) as client:
+                return await client.request(method, path, **options)
+
+        return asyncio.run(ask())
+
+    def post(self, path, json, **options):
+        return self("POST", path, json=json, **options)
+
+    def get(self, path, **options):
+        return self("GET", path, **options)
+
+
+def client_of(served, **options):
+    options.setdefault("bounds", Bounds(per_second=0))
+    return Client(build_app(served, **options))
+
+
+@pytest.fixture(scope="session")
+def client(served):
+    return client_of(served)
+
+
+@pytest.fixture(scope="session")
+def new_node():
+    """A new node as JSON, and as arguments of `embed_new`."""
+    features = np.random.default_rng(5).normal(size=12).astype(np.float32)
+    near = ["node 3", "node 14", "node 59"]
+    return {"features": features.tolist(), "neighbors": near}, (features, near)

@@ -1,0 +1,242 @@
+"""The addresses of the service, and a thousand requests that make no sense."""
+
+import io
+import json
+import random
+import time
+
+import numpy as np
+import pyarrow.ipc
+import pytest
+
+from graphcl.serving.asking import ARROW, Bounds
+from graphcl.serving.description import ADDRESSES
+from tests.serving.conftest import client_of
+from tests.serving.test_asking import stream
+
+ASKED = ("/embed", "/neighbors", "/predict", "/links")
+
+
+def table(answer):
+    assert answer.headers["content-type"] == ARROW
+    return pyarrow.ipc.open_stream(io.BytesIO(answer.content)).read_all()
+
+
+def test_embeddings_of_known_and_of_new_nodes(client, served, new_node):
+    known = client.post("/embed", {"ids": ["node 3", "node 0"]}).json()
+    assert [one["id"] for one in known["nodes"]] == ["node 3", "node 0"]
+    found = np.array([one["embedding"] for one in known["nodes"]], np.float32)
+    np.testing.assert_array_equal(found, served.z[[3, 0]])
+    body, (features, near) = new_node
+    (one,) = client.post("/embed", {"new": [body]}).json()["nodes"]
+    expected = served.live.embed_new(features, near)
+    np.testing.assert_array_equal(np.array(one["embedding"], np.float32), expected)
+    joined = client.post("/embed", {"new": [body, body], "edges": [[0, 1]]}).json()["nodes"]
+    expected = served.live.embed_new(np.stack([features] * 2), [near, near], edges=[(0, 1)])
+    np.testing.assert_array_equal(
+        np.array([one["embedding"] for one in joined], np.float32), expected
+    )
+
+
+def test_arrow_in_and_out(client, served, new_node):
+    _, (features, near) = new_node
+    body = stream({"features": [features.tolist()], "neighbors": [near]})
+    headers = {"content-type": ARROW, "accept": ARROW}
+    found = table(client("POST", "/embed", content=body, headers=headers))
+    row = np.array(found.column("embedding").to_pylist()[0], np.float32)
+    np.testing.assert_array_equal(row, served.live.embed_new(features, near))
+    known = table(client.post("/embed", {"ids": ["node 1"]}, headers={"accept": ARROW}))
+    assert known.column("id").to_pylist() == ["node 1"]
+    for path in ("/neighbors", "/links"):
+        asked = {"ids": ["node 1", "node 2"], "k": 3}
+        listed = client.post(path, asked).json()["nodes"]
+        found = table(client.post(path, asked, headers={"accept": ARROW}))
+        other = "neighbor" if path == "/neighbors" else "target"
+        expected = [one["id"] for node in listed for one in node[path[1:]]]
+        assert found.column(other).to_pylist() == expected
+        assert found.column("place").to_pylist() == [0, 0, 0, 1, 1, 1]
+    found = table(client.post("/predict", {"ids": ["node 1"]}, headers={"accept": ARROW}))
+    assert found.column("label").to_pylist()[0] in ("red", "green", "blue")
+
+
+def test_similar_nodes_labels_and_links(client, served, new_node):
+    near = client.post("/neighbors", {"ids": ["node 5"], "k": 4}).json()["nodes"][0]["neighbors"]
+    assert len(near) == 4
+    assert "node 5" not in [one["id"] for one in near]
+    assert [one["cosine"] for one in near] == sorted((o["cosine"] for o in near), reverse=True)
+    assert {one.get("label") for one in near} <= {None, "red", "green", "blue"}
+    (found,) = client.post("/predict", {"new": [new_node[0]]}).json()["nodes"]
+    assert sum(found["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+    assert found["probability"] == max(found["probabilities"].values())
+    links = client.post("/links", {"ids": ["node 5"], "k": 60}).json()["nodes"][0]["links"]
+    linked = {served.id(row) for row in served.linked(np.array([5]))[0]}
+    assert not linked & {one["id"] for one in links}
+    assert len(links) == 60 - len(linked)
+    of_new = client.post("/links", {"new": [new_node[0]], "k": 60}).json()["nodes"][0]["links"]
+    assert not set(new_node[0]["neighbors"]) & {one["id"] for one in of_new}
+    pairs = client.post("/links", {"pairs": [["node 1", "node 2"]]}).json()["pairs"]
+    a, b = served.z[1].astype(float), served.z[2].astype(float)
+    expected = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+    assert pairs[0]["score"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_health_metrics_and_descriptions(client, served):
+    about = client.get("/health").json()
+    assert (about["status"], about["nodes"], about["features"]) == ("ok", 60, 12)
+    assert "graphcl_requests_total" in client.get("/metrics").text
+    assert set(client.get("/openapi.json").json()["paths"]) == set(ADDRESSES)
+    page = client.get("/docs")
+    assert "<script" not in page.text
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert client.get("/").status_code == 404  # no map was asked for
+
+
+def test_unknown_nodes_addresses_and_methods(client):
+    answer = client.post("/embed", {"ids": ["node 60"]})
+    assert (answer.status_code, "did you mean" in answer.json()["error"]) == (404, True)
+    assert client.get("/nothing").json() == {"error": "Not Found"}
+    assert client.get("/embed").status_code == 405
+    assert client.post("/health", {}).status_code == 405
+
+
+def test_bodies_are_bounded(served):
+    client = client_of(served, bounds=Bounds(bytes=1000, per_second=0))
+    assert client.post("/embed", {"ids": ["a" * 2000]}).status_code == 413
+
+    def pieces():
+        for _ in range(50):
+            yield b" " * 100
+
+    async def sent():
+        for piece in pieces():
+            yield piece
+
+    headers = {"content-type": "application/json"}
+    assert client("POST", "/embed", content=sent(), headers=headers).status_code == 413
+    for length in ("-1", "1e3", "٣", "9" * 50):
+        odd = headers | {"content-length": length.encode("utf-8")}
+        assert client("POST", "/embed", content=b"{}", headers=odd).status_code in (400, 413)
+
+
+def test_a_body_that_never_comes(served, monkeypatch):
+    monkeypatch.setattr("graphcl.serving.app.BODY_SECONDS", 0.1)
+    client = client_of(served)
+
+    async def slow():
+        import asyncio
+
+        yield b"{"
+        await asyncio.sleep(1)
+        yield b"}"
+
+    headers = {"content-type": "application/json"}
+    answer = client("POST", "/embed", content=slow(), headers=headers)
+    assert answer.status_code in (400, 408)
+
+
+def test_too_many_waiting_requests_are_refused(served, monkeypatch):
+    import asyncio
+
+    import httpx
+
+    from graphcl.serving.app import build_app
+
+    app = build_app(served, bounds=Bounds(waiting=0, per_second=0))
+    slow = served.embed_new
+
+    def wait(new):
+        time.sleep(0.3)
+        return slow(new)
+
+    monkeypatch.setattr(served, "embed_new", wait)
+    body = {"new": [{"features": [0.0] * 12}]}
+
+    async def ask():
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await asyncio.gather(*(client.post("/embed", json=body) for _ in range(12)))
+
+    codes = [one.status_code for one in asyncio.run(ask())]
+    assert set(codes) == {200, 503}
+
+
+WORDS = [
+    "",
+    "node 3",
+    "../../../etc/passwd",
+    "/etc/passwd",
+    "\ud800",
+    "\x00",
+    "%00",
+    "é" * 50,
+    "-1",
+]
+PATHS = [*ASKED, "/", "/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/runs"]
+PATHS += ["/embed/", "/embed/../config.toml", "/config.toml", "/assets/live.js", "/static/../x"]
+
+
+def anything(draw, depth=0):
+    """A value that JSON can hold, mostly wrong."""
+    kinds = [None, True, 0, -1, 1e308, 10**30, 0.5, *WORDS]
+    if depth < 3 and draw.random() < 0.5:
+        if draw.random() < 0.5:
+            return [anything(draw, depth + 1) for _ in range(draw.randrange(4))]
+        keys = ["features", "neighbors", "weights", "ids", "new", "edges", "k", *WORDS]
+        return {draw.choice(keys): anything(draw, depth + 1) for _ in range(draw.randrange(4))}
+    return draw.choice(kinds)
+
+
+def nonsense(draw):
+    """A request that makes no sense: method, path, headers and body."""
+    kind = draw.choice(["application/json"] * 5 + [ARROW, "text/html", "", "multipart/form-data"])
+    body = draw.choice(
+        [
+            lambda: json.dumps(anything(draw)).encode(),
+            lambda: json.dumps(
+                {"ids": anything(draw, 2), "k": draw.choice([0, -1, 5000])}
+            ).encode(),
+            lambda: json.dumps({"new": [{"features": [anything(draw)]}]}).encode(),
+            lambda: json.dumps({"new": [{"features": {"0": anything(draw, 3), "x": 1}}]}).encode(),
+            lambda: b'{"new": [{"features": [NaN' + b", 0" * 11 + b"]}]}",
+            lambda: b"[" * draw.randrange(5000),
+            lambda: draw.randbytes(draw.randrange(200)),
+        ]
+    )()
+    headers = {"content-type": kind, "accept": draw.choice(["*/*", ARROW, "\\", "a" * 3000])}
+    if draw.random() < 0.1:
+        headers["host"] = draw.choice(["evil", "", "localhost:x", "[::1"])
+    if draw.random() < 0.1:
+        headers["x-" + "y" * draw.randrange(1, 50)] = "z" * draw.randrange(5000)
+    method = draw.choice(["POST"] * 6 + ["GET", "PUT", "DELETE", "OPTIONS", "PATCH"])
+    path = draw.choice(PATHS if method == "POST" else PATHS[5:])
+    return method, path, headers, body
+
+
+def makes_sense(body):
+    """Whether chance has made a body that is understood: known ids, or features that are all 0."""
+    try:
+        given = json.loads(body)
+        ids = given.get("ids", [])
+        new = given.get("new", [])
+        return bool(ids and ids == ["node 3"] * len(ids)) or any(
+            one.get("features") == {} for one in new
+        )
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return False
+
+
+def test_a_thousand_requests_that_make_no_sense(client, capsys):
+    draw, seen = random.Random(0), set()
+    for number in range(1010):
+        method, path, headers, body = nonsense(draw)
+        if makes_sense(body):
+            continue
+        answer = client(method, path, headers=headers, content=body)
+        seen.add(answer.status_code)
+        assert 400 <= answer.status_code < 500, (number, method, path, headers, body)
+        assert set(answer.json()) == {"error"}
+        assert "Traceback" not in answer.text
+        assert "root:" not in answer.text
+    assert {400, 404, 405, 415, 421} <= seen
+    assert capsys.readouterr().err == ""
+    assert client.get("/health").json()["status"] == "ok"

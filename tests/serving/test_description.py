@@ -1,0 +1,40 @@
+"""The OpenAPI document says what the service does."""
+
+import pytest
+
+from graphcl.serving.asking import Bounds
+from graphcl.serving.description import ADDRESSES, description_page, open_api
+
+
+def references(value):
+    if isinstance(value, dict):
+        yield from ([value["$ref"]] if "$ref" in value else [])
+        value = list(value.values())
+    for one in value if isinstance(value, list) else []:
+        yield from references(one)
+
+
+def test_every_reference_leads_somewhere():
+    about = open_api(12, 24, Bounds())
+    schemas = about["components"]["schemas"]
+    found = {one.removeprefix("#/components/schemas/") for one in references(about)}
+    assert found == {"ids", "new", "pairs", "k", "edges"}
+    assert found <= set(schemas)
+    assert schemas["embedding"]["minItems"] == 24
+
+
+@pytest.mark.parametrize("path", [path for path, one in ADDRESSES.items() if one.takes])
+def test_a_body_has_the_keys_that_are_understood(path, client):
+    keys = open_api(12, 24, Bounds())["paths"][path]["post"]["requestBody"]["content"]
+    schema = keys["application/json"]["schema"]
+    assert schema["additionalProperties"] is False
+    for key in ("ids", "new", "pairs", "k", "edges"):
+        answer = client.post(path, {"ids": ["node 1"], key: 0})
+        unknown = f"unknown key {key!r}" in answer.json()["error"]
+        assert unknown == (key not in schema["properties"])
+
+
+def test_the_page_escapes_the_name():
+    page = description_page(open_api(1, 1, Bounds()), "<b>")
+    assert "<b>" not in page
+    assert all(f"{path}</code>" in page for path in ADDRESSES)
