@@ -51,6 +51,7 @@ ELSEWHERE = {
     "paper/plots.py": "paper/studies/test_studies.py",
     "reporting/markup.py": "reporting/test_sections.py",
     "runs/embeddings.py": "cli/test_embed.py",
+    "graphs/typed_validation.py": "graphs/test_typed.py",
     "tabular/beside.py": "tabular/test_tags.py",
     "tabular/cells.py": "tabular/test_kinds.py",
     "tabular/node_table.py": "tabular/test_numbers.py",
