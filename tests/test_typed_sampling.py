@@ -7,7 +7,7 @@ from graphcl.graphs.typed import TypedGraph
 from graphcl.graphs.typed_tensors import prepare, typed_tensors
 from graphcl.kernels.relation import relation_mean
 from graphcl.training.typed_sampled import TypedSampledGraph, fan_outs_of
-from graphcl.typed_sampling import encode_group, sample_group
+from graphcl.typed_sampling import encode_levels, sample_levels
 from graphcl.views import DropTyped
 
 CPU = torch.device("cpu")
@@ -44,18 +44,31 @@ def source(prepared, fan_out, *, replace, layers=2):
     )
 
 
-def sampled(given, name, nodes, *, seed, depth=1, perturbation=NOTHING, first=0):
-    return sample_group(
-        name,
-        nodes,
+def sampled(given, name, nodes, *, seed, depth=1, perturbation=NOTHING):
+    return sample_levels(
+        {name: nodes},
         given.x,
         given.directions,
         perturbation,
         depth=depth,
         replace=given.replace,
         seed=seed,
-        first=first,
     )
+
+
+def means_of(table, width):
+    """The parts of a table's inputs: for each direction the means of features and of vectors."""
+    start, found = width, []
+    for one in table.children:
+        relation = one.direction.relation
+        senders = {"author": 3, "paper": 4}[one.direction.channel.sender]
+        features = table.inputs[0, :, start : start + senders]
+        start += senders
+        vectors = table.inputs[0, :, start : start + one.direction.vectors]
+        start += one.direction.vectors
+        found.append((one.direction.channel, relation, features, vectors))
+    assert start == table.inputs.shape[2]
+    return found
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -65,88 +78,79 @@ def test_the_sampled_mean_is_unbiased_per_relation(replace, weighted):
         pytest.skip("unbiased in the limit of many draws only: see sample_tree")
     prepared = prepare(graph(weighted), "none")
     given = source(prepared, 2, replace=replace)
-    x, relations = typed_tensors(prepared.graph, device=CPU)
+    x, _ = typed_tensors(prepared.graph, device=CPU)
+    draws = 6000
     for name in ("author", "paper"):
-        nodes = torch.arange(len(x[name])).repeat_interleave(6000)
-        group = sampled(given, name, nodes, seed=1)
-        for one in group.children:
-            channel = one.direction.channel
-            relation = relations[channel.relation]
-            exact = relation_mean(x[channel.sender], relation, backwards=channel.backwards)
-            means = one.inputs[0].view(len(x[name]), 6000, -1)
-            error = (means.mean(1) - exact).abs() / (means.std(1) / 6000**0.5 + 1e-6)
-            assert float(error.max()) < 5
-            if one.vectors is not None:
-                exact = relation.edge_mean(channel.backwards)
-                means = one.vectors[0].view(len(x[name]), 6000, -1)
-                error = (means.mean(1) - exact).abs() / (means.std(1) / 6000**0.5 + 1e-6)
+        nodes = torch.arange(len(x[name])).repeat_interleave(draws)
+        table = sampled(given, name, nodes, seed=1)[0][name]
+        for channel, relation, features, vectors in means_of(table, x[name].shape[1]):
+            back = channel.backwards
+            exact = [(features, relation_mean(x[channel.sender], relation, backwards=back))]
+            if relation.features is not None:
+                exact.append((vectors, relation.edge_mean(back)))
+            for found, expected in exact:
+                means = found.reshape(len(x[name]), draws, -1)
+                error = (means.mean(1) - expected).abs() / (means.std(1) / draws**0.5 + 1e-6)
                 assert float(error.max()) < 5
 
 
+@pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_tree_of_all_neighbours_is_encoded_as_the_whole_graph(weighted):
+def test_a_tree_of_all_neighbours_is_encoded_as_the_whole_graph(weighted, layers):
     prepared = prepare(graph(weighted), "none")
-    given = source(prepared, 30, replace=False)
+    given = source(prepared, 12, replace=False)
     encoder = TypedEncoder(
         prepared.schema,
         dim=6,
-        layers=2,
+        layers=layers,
         generator=torch.Generator().manual_seed(0),
         normalisation="layer",
     )
     exact = encoder(*typed_tensors(prepared.graph, device=CPU))
-    for name, rows in exact.items():
-        group = sampled(given, name, torch.arange(len(rows)), seed=0, depth=2)
-        torch.testing.assert_close(encode_group(group, encoder, 1), rows, rtol=1e-4, atol=1e-5)
+    seeds = {name: torch.arange(len(rows)) for name, rows in exact.items()}
+    levels = sample_levels(
+        seeds, given.x, given.directions, NOTHING, depth=layers, replace=False, seed=0
+    )
+    for name, both in encode_levels(levels, encoder).items():
+        torch.testing.assert_close(both[0], exact[name], rtol=1e-4, atol=1e-5)
+        assert torch.equal(both[0], both[1])
 
 
 def test_an_edge_is_dropped_in_both_directions_wherever_it_occurs_and_rates_are_per_relation():
     prepared = prepare(graph(), "none")
-    given = source(prepared, 30, replace=False)
+    fan_out, seeds = 30, 400
+    given = source(prepared, fan_out, replace=False)
     rates = DropTyped(0.5, 0.0, {("paper", "cites", "paper"): 0.0})
-    group = sampled(given, "paper", torch.zeros(400, dtype=torch.int64), seed=3, depth=2,
-                    perturbation=rates)  # fmt: skip
-    by = {one.direction.channel: one for one in group.children}
-    writes = next(one for channel, one in by.items() if channel.relation[1] == "writes")
-    back = next(
-        one for one in writes.group.children if one.direction.channel.relation[1] == "writes"
-    )
-    seeds, fan_out = 400, 30
+    zeros = torch.zeros(seeds, dtype=torch.int64)
+    levels = sampled(given, "paper", zeros, seed=3, depth=2, perturbation=rates)
+    top = {(one.direction.channel.relation[1], one.direction.channel.backwards): one
+           for one in levels[0]["paper"].children}  # fmt: skip
+    writes = top["writes", False]
     there = writes.weights[0].view(seeds, fan_out) > 0
-    degree = int((writes.direction.relation.by_target.indptr.diff())[0])
-    share = float(there[:, :degree].float().mean())
-    assert abs(share - 0.5) < 0.05
-    for seed in range(20):
+    degree = _degree(writes, 0)
+    assert abs(float(there[:, :degree].float().mean()) - 0.5) < 0.05
+    authors = levels[1]["author"]
+    (back,) = [one for one in authors.children if one.direction.channel.relation[1] == "writes"]
+    papers = levels[2]["paper"].nodes[back.rows].view(-1, fan_out)
+    again = back.weights[0].view(-1, fan_out) > 0
+    checked = 0
+    for seed in range(40):
         for slot in range(degree):
-            parent = seed * fan_out + slot
-            again = (back.group.nodes.view(-1, fan_out)[parent] == 0).nonzero()[:, 0]
-            kept = back.weights[0].view(-1, fan_out)[parent]
-            listed = [int(i) for i in again if i < _degree(back, writes.group.nodes[parent])]
-            assert all((kept[i] > 0) == there[seed, slot] for i in listed)
-    cites = [one for channel, one in by.items() if channel.relation[1] == "cites"]
-    for one in cites:
-        filled = one.weights[0].view(seeds, fan_out) > 0
-        assert torch.equal(filled[0], filled[1])
+            parent = writes.rows.start + seed * fan_out + slot
+            for place in range(_degree(back, authors.nodes[parent])):
+                if papers[parent, place] == 0:
+                    assert bool(again[parent, place]) == bool(there[seed, slot])
+                    checked += 1
+    assert checked >= 40
+    for backwards in (False, True):
+        filled = top["cites", backwards].weights[0].view(seeds, fan_out) > 0
+        assert int(filled[0].sum()) == _degree(top["cites", backwards], 0)
+        assert torch.equal(filled[0].expand(seeds, -1), filled)
 
 
 def _degree(children, node):
     csr = children.direction.relation.csr(children.direction.channel.backwards)
     return int(csr.indptr[node + 1] - csr.indptr[node])
-
-
-def test_a_part_of_a_batch_has_the_draws_that_it_has_in_the_whole():
-    prepared = prepare(graph(), "none")
-    given = source(prepared, 3, replace=True)
-    nodes, views = torch.tensor([3, 1, 7, 7]), DropTyped(0.3, 0.3)
-    whole = sampled(given, "author", nodes, seed=5, depth=2, perturbation=views)
-    part = sampled(given, "author", nodes[2:], seed=5, depth=2, perturbation=views, first=2)
-    assert torch.equal(part.inputs, whole.inputs[:, 2:])
-    for one, other in zip(part.children, whole.children, strict=True):
-        assert torch.equal(one.group.nodes, other.group.nodes.view(4, 3)[2:].reshape(-1))
-        assert torch.equal(one.inputs, other.inputs[:, 2:])
-        for low, high in zip(one.group.children, other.group.children, strict=True):
-            assert torch.equal(low.weights, high.weights[:, 6:])
-    assert not torch.equal(whole.inputs[:, 2], whole.inputs[:, 3])
 
 
 def test_fan_outs_are_shared_by_degree_and_can_be_given():

@@ -1,10 +1,10 @@
 r"""Sampled L-hop subgraphs in a typed graph: trees with a fan-out per direction of a relation.
 
-A group holds the tree nodes of one type that were reached by the same directions of relations.
-Every node of a group has the same number of sampled children in each direction in which its type
-receives, so a mean over them is a reshape. A child represents :math:`d / f` of its parent's d
-neighbours in that direction, as in `graphcl.sampling`, so without perturbation the expectation of
-each mean is that over the whole relation.
+A level holds the tree nodes that are equally far from their seed nodes, in one table for each type.
+Every node has the same number of sampled children in each direction in which its type receives, so
+a mean over them is a reshape. A child represents :math:`d / f` of its parent's d neighbours in that
+direction, as in `graphcl.sampling`, so without perturbation the expectation of each mean is that
+over the whole relation.
 
 Draws belong to the place of the seed node in the batch, and to the edge or the node: in the tree of
 one seed node an edge is kept or dropped wherever it occurs, in either direction, and a node has one
@@ -12,23 +12,15 @@ set of features.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from graphcl.encoders.typed import TypedEncoder, TypedLayer
+from graphcl.encoders.typed import Message, TypedEncoder, TypedLayer
 from graphcl.graphs.schema import Channel
-from graphcl.kernels.counter import (
-    draw,
-    draw_long,
-    kept,
-    nested,
-    positions,
-    shifted,
-    stream_key,
-    threshold,
-)
+from graphcl.kernels.buffers import empty
+from graphcl.kernels.counter import draw, draw_long, kept, nested, positions, stream_key, threshold
 from graphcl.kernels.gather_rows import gather_rows
 from graphcl.kernels.neighbours import EdgeWeights, sample_neighbours
 from graphcl.kernels.relation import RelationAdjacency
@@ -44,102 +36,64 @@ class Direction:
         relation: its edges.
         fan_out: children per node.
         edge_weights: of a weighted relation, in this direction; else None.
+        numbers: 0 … entries − 1, where `edge_weights` are given or nothing is drawn twice.
     """
 
     channel: Channel
     relation: RelationAdjacency
     fan_out: int
     edge_weights: EdgeWeights | None = None
+    numbers: Tensor | None = None
+
+    @property
+    def vectors(self) -> int:
+        """The width of the edges' vectors; 0 without them."""
+        return 0 if self.relation.features is None else self.relation.features.shape[1]
 
 
 @dataclass(frozen=True)
 class Children:
-    """The sampled children of a group in one direction.
+    """The sampled children of a type's nodes in one direction.
 
     Attributes:
         direction: which one.
-        group: the children themselves, those of one parent side by side.
+        rows: where they are among the nodes of their type in the level below, those of one parent
+            side by side.
         weights: of each child in its parent's mean in both views, ``[2, n, 1, fan_out]``.
         own: the parent's own weight in it, ``[2, n, 1]``; None if it is not in its mean.
-        inputs: the means of the perturbed features, ``[2, n, features]``.
         vectors: the means of the edges' vectors, ``[2, n, edge features]``, or None.
     """
 
     direction: Direction
-    group: "Group"
+    rows: slice
     weights: Tensor
     own: Tensor | None
-    inputs: Tensor
     vectors: Tensor | None
 
 
-@dataclass(frozen=True)
-class Group:
-    """Tree nodes of one type.
+@dataclass
+class Nodes:
+    """The nodes of one type in a level.
 
     Attributes:
-        node_type: their type.
         nodes: their numbers, ``[n]``.
-        inputs: their perturbed features in both views, ``[2, n, features]``; None in the deepest
-            level, where only the means above are needed.
+        places: the place in the batch of the seed node of each.
+        inputs: in both views, their perturbed features, then for each of `children` the means of
+            features and of the edges' vectors, ``[2, n, columns]``; None in the deepest level.
         children: in each direction in which the type receives; empty in the deepest level.
     """
 
-    node_type: str
     nodes: Tensor
+    places: Tensor
     inputs: Tensor | None = None
-    children: tuple[Children, ...] = ()
+    children: list[Children] = field(default_factory=list)
 
 
-def sample_entries(
-    direction: Direction,
-    nodes: Tensor,
-    *,
-    replace: bool,
-    seed: int,
-    path: Sequence[int],
-    first: int,
-) -> tuple[Tensor, Tensor]:
-    """Returns sampled places in the direction's CSR, ``[n · fan_out]``, and their weights.
-
-    A weight of 0 marks an empty slot. `first` is the place in the batch of the first seed node's
-    slots, so that a part of a batch has the draws that it has in the whole.
-    """
-    csr = direction.relation.csr(direction.channel.backwards)
-    fan_out = direction.fan_out
-    key = shifted(stream_key(seed, "neighbours", *path), first)
-    start = csr.indptr[nodes]
-    degree = (csr.indptr[nodes + 1] - start)[:, None]
-    slots = torch.arange(fan_out, device=nodes.device)
-    relative: Tensor | None = None
-    if direction.edge_weights is not None:
-        numbers = torch.arange(len(csr.indices), device=nodes.device)
-        places, relative = direction.edge_weights.sample(
-            csr.indptr, numbers, nodes, fan_out=fan_out, key=key
-        )
-    elif replace:
-        draws = draw(positions(len(nodes) * fan_out, nodes.device), key).view(-1, fan_out)
-        places = (start[:, None] + ((draws * degree) >> 32)).view(-1)
-    else:
-        numbers = torch.arange(len(csr.indices), device=nodes.device)
-        places = sample_neighbours(
-            csr.indptr, numbers, nodes, fan_out=fan_out, replace=False, key=key
-        )
-    if replace:
-        filled = (degree > 0).expand(-1, fan_out)
-        each = degree / fan_out
-    else:
-        filled = slots < degree
-        each = degree.clamp(min=fan_out) / fan_out
-    weight = torch.where(filled, each.float(), 0.0).reshape(-1)
-    if relative is not None:
-        weight = weight * relative
-    return torch.where(filled.reshape(-1), places, 0), weight
+Level = dict[str, Nodes]
 
 
-def sample_group(
-    node_type: str,
-    nodes: Tensor,
+def sample_levels(
+    seeds: Mapping[str, Tensor],
     x: Mapping[str, Tensor],
     directions: Mapping[str, Sequence[Direction]],
     perturbation: DropTyped,
@@ -147,143 +101,211 @@ def sample_group(
     depth: int,
     replace: bool,
     seed: int,
-    first: int = 0,
-    per_seed: int = 1,
-    path: tuple[int, ...] = (),
-) -> Group:
-    """Samples the subgraphs of some nodes of a type and draws two views of them.
+) -> list[Level]:
+    """Samples the subgraphs of a batch and draws two views of them.
 
     Args:
-        node_type: their type.
-        nodes: the seed nodes, or a level below them.
-        x: dense features of each type, on the device of `nodes`.
+        seeds: the seed nodes of each type; a node's place in the batch is that in their sequence.
+        x: dense features of each type, on the device of the nodes.
         directions: for each type the directions in which it receives.
         perturbation: the rates.
-        depth: how many hops.
+        depth: L, how many hops.
         replace: whether a neighbour can be drawn twice.
         seed: decides every draw.
-        first: the place in the batch of the first seed node.
-        per_seed: how many of `nodes` belong to one seed node.
-        path: the directions that led here.
+
+    Returns:
+        The seed nodes, their children, and so on: L + 1 levels.
     """
-    if depth == 0:
-        return Group(node_type, nodes)
-    places = first + torch.arange(len(nodes), device=nodes.device) // per_seed
-    own = _rows(x[node_type], nodes, places, perturbation, node_type, seed)
-    children = []
-    for number, direction in enumerate(directions.get(node_type, ())):
-        below, slots = (*path, number), per_seed * direction.fan_out
-        entries, weight = sample_entries(
-            direction, nodes, replace=replace, seed=seed, path=below, first=first * slots
+    top: Level = {}
+    place = 0
+    for name, nodes in seeds.items():
+        places = torch.arange(place, place + len(nodes), device=nodes.device)
+        top[name], place = Nodes(nodes, places), place + len(nodes)
+    levels = [top]
+    for hop in range(depth):
+        below: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        for name, table in levels[-1].items():
+            _fill(name, table, x, directions.get(name, ()), perturbation, replace, seed, hop, below)
+        levels.append(
+            {
+                name: Nodes(torch.cat([one for one, _ in parts]), torch.cat([p for _, p in parts]))
+                for name, parts in below.items()
+            }
         )
-        children.append(
-            _children(
-                direction,
-                entries,
-                weight,
-                own,
-                places,
-                x,
-                perturbation,
-                seed,
-                lambda numbers, direction=direction, below=below, slots=slots: sample_group(
-                    direction.channel.sender,
-                    numbers,
-                    x,
-                    directions,
-                    perturbation,
-                    depth=depth - 1,
-                    replace=replace,
-                    seed=seed,
-                    first=first,
-                    per_seed=slots,
-                    path=below,
-                ),
-            )
-        )
-    return Group(node_type, nodes, own, tuple(children))
+    return levels
 
 
-def _rows(
-    x: Tensor, nodes: Tensor, places: Tensor, perturbation: DropTyped, node_type: str, seed: int
-) -> Tensor:
-    """Returns the perturbed features of tree nodes in both views."""
-    ones = x.new_ones(2, len(nodes))
-    rate, key = perturbation.feature_rate(node_type), stream_key(seed, "features", node_type)
-    return gather_rows(x, nodes, ones, places, feature_drop=rate, key=key)
-
-
-def _children(  # type: ignore[no-untyped-def]
-    direction: Direction,
-    entries: Tensor,
-    weight: Tensor,
-    own: Tensor,
-    places: Tensor,
+def _fill(
+    name: str,
+    table: Nodes,
     x: Mapping[str, Tensor],
+    directions: Sequence[Direction],
+    perturbation: DropTyped,
+    replace: bool,
+    seed: int,
+    hop: int,
+    below: dict[str, list[tuple[Tensor, Tensor]]],
+) -> None:
+    """Samples the children of a type's nodes, and computes the inputs of these nodes."""
+    count, width = len(table.nodes), x[name].shape[1]
+    widths = [(x[one.channel.sender].shape[1], one.vectors) for one in directions]
+    table.inputs = empty((2, count, width + sum(map(sum, widths))), x[name])
+
+    def gather(of: str, nodes: Tensor, weights: Tensor, start: int) -> Tensor:
+        out = table.inputs[:, :, start : start + x[of].shape[1]]  # type: ignore[index]
+        rate, key = perturbation.feature_rate(of), stream_key(seed, "features", of)
+        gather_rows(x[of], nodes, weights, table.places, feature_drop=rate, key=key, out=out)
+        return out
+
+    own = gather(name, table.nodes, x[name].new_ones(2, count), 0)
+    start = width
+    for number, (direction, (features, vectors)) in enumerate(zip(directions, widths, strict=True)):
+        key = stream_key(seed, "neighbours", hop, name, number)
+        entries, weight = sample_entries(direction, table.nodes, replace=replace, key=key)
+        nodes, edges, numbers = _reached(direction, entries)
+        sender = direction.channel.sender
+        parts = below.setdefault(sender, [])
+        before = sum(len(one) for one, _ in parts)
+        parts.append((nodes, table.places.repeat_interleave(direction.fan_out)))
+        weights, share = _weights(direction, weight, edges, parts[-1][1], perturbation, seed)
+        mean = gather(sender, nodes, weights.reshape(2, -1), start)
+        if share is not None:
+            mean += share * own
+        start += features
+        around = None
+        if direction.relation.features is not None:
+            rows = direction.relation.features[numbers].view(count, direction.fan_out, -1)
+            around = (weights @ rows)[:, :, 0]
+            table.inputs[:, :, start : start + vectors] = around
+            start += vectors
+        rows_below = slice(before, before + len(nodes))
+        table.children.append(Children(direction, rows_below, weights, share, around))
+
+
+def sample_entries(
+    direction: Direction, nodes: Tensor, *, replace: bool, key: tuple[int, int]
+) -> tuple[Tensor, Tensor]:
+    """Returns sampled places in the direction's CSR, ``[n · fan_out]``, and their weights.
+
+    A weight of 0 marks an empty slot.
+    """
+    csr, fan_out = direction.relation.csr(direction.channel.backwards), direction.fan_out
+    start = csr.indptr[nodes]
+    degree = (csr.indptr[nodes + 1] - start)[:, None]
+    relative: Tensor | None = None
+    if direction.edge_weights is not None:
+        assert direction.numbers is not None
+        places, relative = direction.edge_weights.sample(
+            csr.indptr, direction.numbers, nodes, fan_out=fan_out, key=key
+        )
+    elif replace:
+        draws = draw(positions(len(nodes) * fan_out, nodes.device), key).view(-1, fan_out)
+        places = (start[:, None] + ((draws * degree) >> 32)).view(-1)
+    else:
+        assert direction.numbers is not None
+        places = sample_neighbours(
+            csr.indptr, direction.numbers, nodes, fan_out=fan_out, replace=False, key=key
+        )
+    if replace:
+        filled, each = (degree > 0).expand(-1, fan_out), degree / fan_out
+    else:
+        filled = torch.arange(fan_out, device=nodes.device) < degree
+        each = degree.clamp(min=fan_out) / fan_out
+    weight = torch.where(filled, each.float(), 0.0).reshape(-1)
+    if relative is not None:
+        weight = weight * relative
+    return torch.where(filled.reshape(-1), places, 0), weight
+
+
+def _reached(direction: Direction, entries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the nodes at sampled places, their edges, and the relation's entries behind them."""
+    relation = direction.relation
+    csr = relation.csr(direction.channel.backwards)
+    numbers = entries if csr.entries is None else csr.entries[entries]
+    edges = numbers if relation.edge_ids is None else relation.edge_ids[numbers]
+    return csr.indices[entries], edges, numbers
+
+
+def _weights(
+    direction: Direction,
+    weight: Tensor,
+    edges: Tensor,
+    places: Tensor,
     perturbation: DropTyped,
     seed: int,
-    sample,
-) -> Children:
-    channel, relation, fan_out = direction.channel, direction.relation, direction.fan_out
-    csr = relation.csr(channel.backwards)
-    empty = not len(csr.indices)
-    nodes = entries if empty else csr.indices[entries]
-    numbers = entries if csr.entries is None or empty else csr.entries[entries]
-    edges = numbers if relation.edge_ids is None or empty else relation.edge_ids[numbers]
-    key = stream_key(seed, "edges", *channel.relation)
-    bits = draw_long(edges, nested(places.repeat_interleave(fan_out), key))
-    limit = threshold(perturbation.edge_rate(channel.relation))
-    of_view = torch.stack([torch.where(kept(bits, view, limit), weight, 0.0) for view in (0, 1)])
-    shaped = of_view.view(2, -1, 1, fan_out)
-    total = shaped.sum(3) + (1.0 if relation.within else 0.0)  # [2, n, 1]
+) -> tuple[Tensor, Tensor | None]:
+    """Returns the children's and the parents' own weights in their means, in both views."""
+    relation = direction.relation
+    of_view = weight.expand(2, -1)
+    rate = perturbation.edge_rate(direction.channel.relation)
+    if rate > 0:
+        key = stream_key(seed, "edges", *direction.channel.relation)
+        bits, limit = draw_long(edges, nested(places, key)), threshold(rate)
+        present = torch.stack([kept(bits, view, limit) for view in (0, 1)])
+        of_view = torch.where(present, weight, 0.0)
+    shaped = of_view.reshape(2, -1, 1, direction.fan_out)
+    total = shaped.sum(3)
+    if relation.within:
+        inverse = 1 / (total + 1)
+        return shaped * inverse[..., None], inverse
     inverse = torch.where(total > 0, 1 / torch.where(total > 0, total, 1), 0)
-    weights = shaped * inverse[..., None]
-    rate = perturbation.feature_rate(channel.sender)
-    stream = stream_key(seed, "features", channel.sender)
-    inputs = gather_rows(
-        x[channel.sender], nodes, weights.reshape(2, -1), places, feature_drop=rate, key=stream
-    )
-    share = inverse if relation.within else None
-    if share is not None:
-        inputs = inputs + share * own
-    vectors = None
-    if relation.features is not None:
-        rows = relation.features[numbers].view(1, len(places), fan_out, -1)
-        vectors = (weights @ rows)[:, :, 0]
-    return Children(direction, sample(nodes), weights, share, inputs, vectors)
+    return shaped * inverse[..., None], None
 
 
-def encode_group(group: Group, encoder: TypedEncoder, view: int) -> Tensor:
-    """Returns the embeddings of the seed nodes in one view, ``[n, dim]``."""
-    return _encode(group, encoder, encoder.statement(), view)[-1]
+def encode_levels(levels: Sequence[Level], encoder: TypedEncoder) -> dict[str, Tensor]:
+    """Returns the embeddings of the seed nodes in both views, ``[2, n, dim]`` for each type.
+
+    Layer l is computed on levels 0 to L − l, as in `graphcl.sampling`. The parts of a layer are one
+    product: of own rows and means side by side, and of their matrices one above the other.
+    """
+    h: list[dict[str, Tensor]] = []
+    for number, layer in enumerate(encoder.statement()):
+        above = []
+        for hop in range(len(levels) - 1 - number):
+            level, found = levels[hop], {}
+            for name, table in level.items():
+                joined, matrix = (
+                    _first(encoder, layer, name, table)
+                    if number == 0
+                    else _later(layer, name, table, h[hop][name], h[hop + 1])
+                )
+                flat = joined.reshape(-1, joined.shape[2]) @ matrix
+                found[name] = layer.finish(name, flat).view(2, -1, layer.outputs)
+            above.append(found)
+        h = above
+    return h[0]
 
 
-def _encode(
-    group: Group, encoder: TypedEncoder, layers: Sequence[TypedLayer], view: int
-) -> list[Tensor]:
-    """Returns the results of all layers that the group's level has; `layers` are those."""
-    assert group.inputs is not None
-    h = group.inputs[view] @ encoder.input_map(group.node_type)
-    below = [
-        _encode(one.group, encoder, layers[:-1], view) if len(layers) > 1 else []
-        for one in group.children
-    ]
-    results: list[Tensor] = []
-    for number, layer in enumerate(layers):
-        total = h @ layer.own[group.node_type]
-        messages = {one.channel: one for one in layer.into(group.node_type)}
-        for one, lower in zip(group.children, below, strict=True):
-            message = messages[one.direction.channel]
-            if number == 0:
-                mean = one.inputs[view] @ encoder.input_map(one.direction.channel.sender)
-            else:
-                rows = lower[number - 1].view(len(h), one.direction.fan_out, -1)
-                mean = (one.weights[view] @ rows)[:, 0]
-                if one.own is not None:
-                    mean = mean + one.own[view] * h
-            if message.edges is not None and one.vectors is not None:
-                mean = mean + one.vectors[view] @ message.edges
-            total = total + mean @ message.pooled
-        h = layer.finish(group.node_type, total)
-        results.append(h)
-    return results
+def _messages(layer: TypedLayer, name: str, table: Nodes) -> list[tuple[Children, Message]]:
+    known = {one.channel: one for one in layer.into(name)}
+    return [(one, known[one.direction.channel]) for one in table.children]
+
+
+def _first(
+    encoder: TypedEncoder, layer: TypedLayer, name: str, table: Nodes
+) -> tuple[Tensor, Tensor]:
+    """Returns the rows and the matrix of the first layer, whose matrices include the input maps."""
+    assert table.inputs is not None
+    matrices = [encoder.input_map(name) @ layer.own[name]]
+    for children, message in _messages(layer, name, table):
+        matrices.append(encoder.input_map(children.direction.channel.sender) @ message.pooled)
+        if message.edges is not None:
+            matrices.append(message.edges @ message.pooled)
+    return table.inputs, torch.cat(matrices)
+
+
+def _later(
+    layer: TypedLayer, name: str, table: Nodes, h: Tensor, below: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Returns the rows and the matrix of a later layer."""
+    parts, matrices = [h], [layer.own[name]]
+    for children, message in _messages(layer, name, table):
+        sent = below[children.direction.channel.sender][:, children.rows]
+        rows = sent.reshape(2, h.shape[1], children.direction.fan_out, -1)
+        mean = (children.weights @ rows)[:, :, 0]
+        parts.append(mean if children.own is None else mean + children.own * h)
+        matrices.append(message.pooled)
+        if message.edges is not None and children.vectors is not None:
+            parts.append(children.vectors)
+            matrices.append(message.edges @ message.pooled)
+    return torch.cat(parts, dim=2), torch.cat(matrices)

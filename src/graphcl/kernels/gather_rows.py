@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphcl.kernels.buffers import block_height, empty
+from graphcl.kernels.buffers import block_height
 from graphcl.kernels.counter import (
     HALVES,
     Key,
@@ -29,9 +29,16 @@ CHUNK_ELEMENTS = 1 << 25
 
 
 def gather_rows(
-    x: Tensor, children: Tensor, weights: Tensor, places: Tensor, *, feature_drop: float, key: Key
-) -> Tensor:
-    """Returns the module's sums, ``[2, n, P]``.
+    x: Tensor,
+    children: Tensor,
+    weights: Tensor,
+    places: Tensor,
+    *,
+    feature_drop: float,
+    key: Key,
+    out: Tensor,
+) -> None:
+    """Writes the module's sums into `out`, ``[2, n, P]``.
 
     Args:
         x: features ``[num_nodes, P]``, float32.
@@ -40,26 +47,32 @@ def gather_rows(
         places: the place in the batch of each parent's seed node, ``[n]``.
         feature_drop: probability that a feature is zero.
         key: the stream of the features.
+        out: may be some columns of a wider table.
     """
     if x.is_cuda:
-        return gather_rows_reference(
-            x, children, weights, places, feature_drop=feature_drop, key=key
+        gather_rows_reference(
+            x, children, weights, places, feature_drop=feature_drop, key=key, out=out
         )
-    out = empty((2, len(places), x.shape[1]), x)
+        return
     words = [np.uint32(word) for word in key]
     limit = np.uint32(threshold(feature_drop))
     arrays = (one.numpy() for one in (x, children, weights[0], weights[1], places, out[0], out[1]))
     _gather_rows(*arrays, *words, limit)
-    return out
 
 
 def gather_rows_reference(
-    x: Tensor, children: Tensor, weights: Tensor, places: Tensor, *, feature_drop: float, key: Key
-) -> Tensor:
+    x: Tensor,
+    children: Tensor,
+    weights: Tensor,
+    places: Tensor,
+    *,
+    feature_drop: float,
+    key: Key,
+    out: Tensor,
+) -> None:
     """`gather_rows` in plain tensor operations, in chunks of parents, on any device."""
     count, width, limit = len(places), x.shape[1], threshold(feature_drop)
     fan_out = len(children) // max(count, 1)
-    out = x.new_empty(2, count, width)
     height = max(1, block_height(CHUNK_ELEMENTS) // max(1, fan_out * width))
     for start in range(0, count, height):
         rows = slice(start, min(start + height, count))
@@ -71,40 +84,40 @@ def gather_rows_reference(
             dropped = torch.where(kept(bits, view, limit), scaled, 0)
             weight = weights[view, below].view(-1, 1, fan_out)
             out[view, rows] = (weight @ dropped.view(-1, fan_out, width))[:, 0]
-    return out
 
 
 @parallel
 def _gather_rows(  # type: ignore[no-untyped-def]
     x, children, weight_0, weight_1, places, out_0, out_1, key_0, key_1, limit
 ):
-    width = x.shape[1]
-    fan_out = children.shape[0] // max(places.shape[0], 1)
+    width, parents = x.shape[1], places.shape[0]
+    fan_out = children.shape[0] // max(parents, 1)
     low, half, zero = np.uint32(0xFFFF), np.uint32(16), np.float32(0)
+    nothing = np.uint32(0x10000)  # a limit above every half of a draw: all features are dropped
     scale = np.float32(65536 / (65536 - np.int64(limit)))
-    for row in prange(places.shape[0]):
+    blocks = -(-parents // 64)
+    for block in prange(blocks):
         sums = np.zeros((2, width + 16), np.float32)  # as in `gather_mean`: apart in memory
         sum_0, sum_1 = sums[0], sums[1]
-        seed_0 = draw_long_word(places[row], key_0, key_1)
-        seed_1 = draw_long_word(places[row], key_1, key_0)
-        for child in range(row * fan_out, (row + 1) * fan_out):
-            w_0, w_1 = weight_0[child] * scale, weight_1[child] * scale
-            if w_0 == zero and w_1 == zero:
-                continue
-            node = children[child]
-            word_0 = draw_long_word(node, seed_0, seed_1)
-            word_1 = draw_long_word(node, seed_1, seed_0)
-            features = x[node]
-            if limit == 0:
+        for row in range(block * 64, min(block * 64 + 64, parents)):
+            seed_0 = draw_long_word(places[row], key_0, key_1)
+            seed_1 = draw_long_word(places[row], key_1, key_0)
+            for child in range(row * fan_out, (row + 1) * fan_out):
+                w_0, w_1 = weight_0[child], weight_1[child]
+                if w_0 == zero and w_1 == zero:
+                    continue
+                node = children[child]
+                word_0 = draw_long_word(node, seed_0, seed_1)
+                word_1 = draw_long_word(node, seed_1, seed_0)
+                limit_0 = limit if w_0 != zero else nothing
+                limit_1 = limit if w_1 != zero else nothing
                 for column in range(width):
-                    sum_0[column] += w_0 * features[column]
-                    sum_1[column] += w_1 * features[column]
-                continue
+                    bits = draw_word(np.uint32(column), word_0, word_1)
+                    value = x[node, column]
+                    sum_0[column] += w_0 * value if np.uint32(bits & low) >= limit_0 else zero
+                    sum_1[column] += w_1 * value if np.uint32(bits >> half) >= limit_1 else zero
             for column in range(width):
-                bits = draw_word(np.uint32(column), word_0, word_1)
-                value = features[column]
-                sum_0[column] += w_0 * value if np.uint32(bits & low) >= limit else zero
-                sum_1[column] += w_1 * value if np.uint32(bits >> half) >= limit else zero
-        for column in range(width):
-            out_0[row, column] = sum_0[column]
-            out_1[row, column] = sum_1[column]
+                out_0[row, column] = sum_0[column] * scale
+                out_1[row, column] = sum_1[column] * scale
+                sum_0[column] = zero
+                sum_1[column] = zero

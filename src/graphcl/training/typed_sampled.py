@@ -20,7 +20,7 @@ from graphcl.seeding import derive
 from graphcl.training.modes import SAMPLED_BATCH_NODES
 from graphcl.training.sampled import one_ahead
 from graphcl.training.typed import batches_in, contrasted_types, typed_batches
-from graphcl.typed_sampling import Direction, Group, encode_group, sample_group
+from graphcl.typed_sampling import Direction, Level, encode_levels, sample_levels
 from graphcl.views import DropTyped
 
 
@@ -55,25 +55,25 @@ class TypedSampledBatch:
     """A minibatch whose subgraphs were sampled, and perturbed twice, while the last one trained.
 
     Attributes:
-        num_nodes: M.
-        groups: the seed nodes of each type, with the trees below them.
+        levels: the seed nodes of each type, and the trees below them.
     """
 
-    num_nodes: int
-    groups: tuple[Group, ...]
+    levels: list[Level]
 
-    def views(self, generator: torch.Generator) -> tuple[int, int]:  # noqa: ARG002 (drawn ahead)
-        """Returns the numbers of the two views."""
-        return 0, 1
+    @property
+    def num_nodes(self) -> int:
+        """M, the size of the minibatch."""
+        return sum(len(table.nodes) for table in self.levels[0].values())
 
-    def encode(self, encoder: nn.Module, views: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    def views(self, generator: torch.Generator) -> list[Level]:  # noqa: ARG002 (drawn ahead)
+        """Returns both views."""
+        return self.levels
+
+    def encode(self, encoder: nn.Module, views: list[Level]) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of the seed nodes in view 1 and in view 2."""
         assert isinstance(encoder, TypedEncoder)
-        h_1, h_2 = (
-            torch.cat([encode_group(group, encoder, view) for group in self.groups])
-            for view in views
-        )
-        return h_1, h_2
+        both = torch.cat(list(encode_levels(views, encoder).values()), dim=1)
+        return both[0], both[1]
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,10 @@ class TypedSampledGraph:
                 weights = EdgeWeights.of(
                     csr.indptr.cpu().numpy(), values.cpu().numpy(), replace=replace, device=device
                 )
-            one = Direction(channel, relation, fan_out, weights)
+            numbers = None
+            if weights is not None or not replace:
+                numbers = torch.arange(len(relation.weight), device=device)
+            one = Direction(channel, relation, fan_out, weights, numbers)
             directions.setdefault(channel.receiver, []).append(one)
         return cls(
             dense,
@@ -181,20 +184,14 @@ class TypedSampledGraph:
         self, rows: Mapping[str, Tensor], perturbation: DropTyped, *, seed: int
     ) -> TypedSampledBatch:
         """Samples the subgraphs of some nodes of each type and perturbs them twice."""
-        place, groups = 0, []
-        for name, nodes in rows.items():
-            groups.append(
-                sample_group(
-                    name,
-                    nodes.to(self.x[name].device),
-                    self.x,
-                    self.directions,
-                    perturbation,
-                    depth=self.layers,
-                    replace=self.replace,
-                    seed=derive(seed, "tree"),
-                    first=place,
-                )
-            )
-            place += len(nodes)
-        return TypedSampledBatch(place, tuple(groups))
+        device = next(iter(self.x.values())).device
+        levels = sample_levels(
+            {name: nodes.to(device) for name, nodes in rows.items()},
+            self.x,
+            self.directions,
+            perturbation,
+            depth=self.layers,
+            replace=self.replace,
+            seed=derive(seed, "tree"),
+        )
+        return TypedSampledBatch(levels)
