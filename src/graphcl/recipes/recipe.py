@@ -53,7 +53,7 @@ class Recipe:
         contrast: on typed graphs, what NT-Xent is taken over: nodes of `all` types together, of
             `each` type by itself, or of chosen types, by name and separated by commas.
         exceptions: on typed graphs, what differs by relation or node type, as in
-            ``writes.edge_drop=0.1, cites.fan_out=3, author.feature_drop=0.2``.
+            ``writes.edge_drop=0.1, cites.fan_out=3, author.feature_drop=0.2``; `none`: nothing.
     """
 
     encoder: str
@@ -80,7 +80,7 @@ class Recipe:
     sample_with_replacement: bool
     inductive: bool
     contrast: str = "all"
-    exceptions: str = ""
+    exceptions: str = "none"
 
     def __post_init__(self) -> None:
         ENCODERS.check(self.encoder)
