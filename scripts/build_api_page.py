@@ -16,7 +16,15 @@ import graphcl
 from graphcl.files.atomic import write_whole
 
 PAGE = Path(__file__).parents[1] / "docs/api.md"
-PUBLIC = ("GraphCL", "Graph", "GraphCollection", "load_dataset", "read_tables", "linear_probe")
+PUBLIC = (
+    "GraphCL",
+    "Graph",
+    "TypedGraph",
+    "GraphCollection",
+    "load_dataset",
+    "read_tables",
+    "linear_probe",
+)
 PUBLIC += ("predict", "cluster", "links", "evaluate_links", "neighbors", "nt_xent")
 PUBLIC += ("report", "probe_scorer", "GraphCLError")
 # Not public names, but the types that public functions take and return.

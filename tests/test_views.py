@@ -148,3 +148,33 @@ def test_a_part_of_the_draws_on_a_gpu_is_that_of_the_whole(monkeypatch):
     part = PartOfDraws(x.numel(), kept)
     found = drop_features(own, 0.3, torch.Generator("cuda").manual_seed(4), part=part)
     assert torch.equal(found, torch.cat([whole.view(-1)[one] for one in kept]))
+
+
+def test_typed_views_drop_per_relation_and_per_type():
+    import numpy as np
+
+    from graphcl.graphs.typed import TypedGraph
+    from graphcl.graphs.typed_tensors import typed_tensors
+    from graphcl.views import DropTyped
+
+    random = np.random.default_rng(0)
+    loves, knows = ("a", "loves", "b"), ("a", "knows", "a")
+    graph = TypedGraph.from_edges(
+        {"a": np.ones((200, 20)), "b": np.ones((200, 30))},
+        {
+            loves: random.integers(0, 200, (2, 3000)),
+            knows: {"edge_index": random.integers(0, 200, (2, 3000)), "undirected": True},
+        },
+    )
+    x, relations = typed_tensors(graph, device=torch.device("cpu"))
+    view = DropTyped(0.3, 0.2, {loves: 0.6}, {"b": 0.0})
+    features, edges = view(x, relations, torch.Generator().manual_seed(0))
+    assert abs(float((edges[loves].weight == 0).float().mean()) - 0.6) < 0.04
+    assert abs(float((edges[knows].weight == 0).float().mean()) - 0.3) < 0.04
+    by_edge = edges[knows].weight[edges[knows].edge_ids.argsort(stable=True)].view(-1, 2)
+    assert torch.equal(by_edge[:, 0], by_edge[:, 1])
+    assert abs(float((features["a"] == 0).float().mean()) - 0.2) < 0.04
+    assert features["b"] is x["b"]
+    assert float(relations[loves].weight.min()) == 1
+    with pytest.raises(ParameterError, match="edge_drop must be"):
+        DropTyped(0.1, 0.1, {loves: 1.0})

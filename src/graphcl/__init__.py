@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from graphcl.evaluation import linear_probe
     from graphcl.graphs.collection import GraphCollection
     from graphcl.graphs.graph import Graph
+    from graphcl.graphs.typed import TypedGraph
     from graphcl.losses import nt_xent
     from graphcl.reporting.writing import report
     from graphcl.tabular.build import read_tables
@@ -26,6 +27,7 @@ _HOMES = {
     "GraphCL": "graphcl.estimator",
     "GraphCLError": "graphcl.errors",
     "GraphCollection": "graphcl.graphs.collection",
+    "TypedGraph": "graphcl.graphs.typed",
     "cluster": "graphcl.answers.grouping",
     "evaluate_links": "graphcl.answers.linking",
     "linear_probe": "graphcl.evaluation",
@@ -44,6 +46,7 @@ __all__ = [
     "GraphCL",
     "GraphCLError",
     "GraphCollection",
+    "TypedGraph",
     "cluster",
     "evaluate_links",
     "linear_probe",

@@ -5,8 +5,8 @@ A perturbation of your own is any object that is called as ``perturbation(x, adj
 and returns a view ``(x, adjacency)``; `Perturbation` is its type. It trains on whole graphs only.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
+from graphcl.kernels.relation import RelationAdjacency
 from graphcl.registry import PERTURBATIONS
 from graphcl.settings import check_setting
 
@@ -198,3 +199,65 @@ def _chunk(like: Tensor) -> int:
     any size draw the same numbers.
     """
     return CPU_CHUNK if like.device.type == "cpu" else GPU_CHUNK
+
+
+@dataclass(frozen=True)
+class DropTyped:
+    """The paper's perturbation on a typed graph: edges drop per relation, features per type.
+
+    Both directions of an edge are kept or dropped together. Vectors of edges go with their edges
+    and are not perturbed otherwise.
+
+    Attributes:
+        edge_drop: probability that an edge is absent from a view.
+        feature_drop: probability that a feature of a node is zero in a view.
+        relations: other edge drops, by relation.
+        types: other feature drops, by node type.
+    """
+
+    edge_drop: float
+    feature_drop: float
+    relations: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    types: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for rate in (self.edge_drop, *self.relations.values()):
+            check_setting("DropTyped", "edge_drop", rate)
+        for rate in (self.feature_drop, *self.types.values()):
+            check_setting("DropTyped", "feature_drop", rate)
+
+    def edge_rate(self, relation: tuple[str, str, str]) -> float:
+        """Returns the probability that an edge of a relation is absent."""
+        return self.relations.get(relation, self.edge_drop)
+
+    def feature_rate(self, node_type: str) -> float:
+        """Returns the probability that a feature of a node of a type is zero."""
+        return self.types.get(node_type, self.feature_drop)
+
+    def __call__(
+        self,
+        x: Mapping[str, Features],
+        relations: Mapping[tuple[str, str, str], RelationAdjacency],
+        generator: torch.Generator,
+    ) -> tuple[dict[str, Features], dict[tuple[str, str, str], RelationAdjacency]]:
+        """Draws one view."""
+        features = {
+            name: drop_features(table, self.feature_rate(name), generator)
+            for name, table in x.items()
+        }
+        edges = {
+            key: drop_relation(relation, self.edge_rate(key), generator)
+            for key, relation in relations.items()
+        }
+        return features, edges
+
+
+def drop_relation(
+    relation: RelationAdjacency, edge_drop: float, generator: torch.Generator
+) -> RelationAdjacency:
+    """Returns a copy in which each edge of a relation is absent with probability `edge_drop`."""
+    if edge_drop == 0 or relation.num_edges == 0:
+        return relation
+    keep = _bernoulli(relation.num_edges, 1 - edge_drop, relation.weight, generator)
+    of_entry = keep if relation.edge_ids is None else keep[relation.edge_ids]
+    return relation.with_weight(relation.weight * of_entry)

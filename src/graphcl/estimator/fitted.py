@@ -89,11 +89,7 @@ class Fitted:
             encoder.load_state_dict(runs.read_weights(folder))
         except RuntimeError:
             raise RunError(f"{folder / runs.MODEL}: its weights do not fit {runs.CONFIG}") from None
-        try:
-            history = [EpochMetrics(**line) for line in runs.read_metrics(folder)]
-        except TypeError as error:
-            raise RunError(f"{folder / runs.METRICS}: damaged ({error})") from None
-        seconds = history[-1].seconds if history else 0.0
+        history, seconds = read_history(folder)
         scaling = _read_scaling(folder, parts.recipe.feature_scaling, num_features)
         return cls(parts, encoder, num_features, seed, history, scaling, seconds)
 
@@ -112,6 +108,19 @@ FITTED: dict[str, Callable[[Fitted], Any]] = {
     "health_": lambda fitted: fitted.health,
     "choice_": lambda fitted: fitted.choice,
 }
+
+
+def read_history(folder: Path) -> tuple[list[EpochMetrics], float]:
+    """Returns the epochs of a run, and how long they took.
+
+    Raises:
+        RunError: `metrics.jsonl` is damaged.
+    """
+    try:
+        history = [EpochMetrics(**line) for line in runs.read_metrics(folder)]
+    except TypeError as error:
+        raise RunError(f"{folder / runs.METRICS}: damaged ({error})") from None
+    return history, history[-1].seconds if history else 0.0
 
 
 def _read_scaling(folder: Path, feature_scaling: str, num_features: int) -> Scaling:

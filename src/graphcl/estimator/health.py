@@ -33,7 +33,7 @@ from graphcl.losses import NTXent
 from graphcl.seeding import derive
 from graphcl.training import EpochMetrics, ManyGraphs
 from graphcl.training.loop import Batch
-from graphcl.views import Perturbation, drop
+from graphcl.views import DropTyped, Perturbation, drop
 
 ROWS = 2_000  # embeddings that are measured, at most
 ENOUGH = 500  # batches are encoded until there are so many
@@ -119,6 +119,40 @@ def _embeddings(parts: Parts, encoder: nn.Module, source: OneGraph | ManyGraphs,
             count += batch.num_nodes  # over all processes, so that all encode as many
     encoder.train(was_training)
     return torch.cat(found).numpy()
+
+
+@torch.no_grad()
+def typed_health(
+    parts: Parts,
+    encoder: nn.Module,
+    source: Any,
+    history: Sequence[EpochMetrics],
+    *,
+    seed: int,
+) -> Health:
+    """Measures a training on a typed graph that has ended, as `check_health` does."""
+    device, was_training = next(encoder.parameters()).device, encoder.training
+    random = torch.Generator(device=device).manual_seed(derive(seed, "health"))
+    encoder.eval()
+    batches = source.epoch(parts.recipe.epochs, seed, perturbation=DropTyped(0.0, 0.0))
+    with closing(batches):
+        found: list[Tensor] = []
+        for batch in batches:
+            found.append(batch.encode(encoder, batch.views(random))[0].float().cpu())
+            if sum(map(len, found)) >= ENOUGH:
+                break
+    encoder.train(was_training)
+    z = torch.cat(found).numpy()
+    if len(z) < 2 or not np.isfinite(z).all():
+        return Health()
+    rank, cosine = effective_rank(z, seed=seed, sample=ROWS), mean_cosine(z, seed=seed, sample=ROWS)
+    if len(z) < LEAST_NODES:
+        return Health(rank, cosine)
+    signs = (
+        loss_sign([epoch.loss for epoch in history], _span(parts.loss, history)),
+        collapse_sign(rank, cosine, allowed=float(z.shape[1])),
+    )
+    return Health(rank, cosine, tuple(sign for sign in signs if sign is not None))
 
 
 def _as_it_is(

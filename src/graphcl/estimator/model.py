@@ -1,10 +1,8 @@
 """`GraphCL`: the method behind scikit-learn's verbs."""
 
 import sys
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -18,25 +16,26 @@ from graphcl.choosing.search import BUDGET, Choice
 from graphcl.devices import resolve_device
 from graphcl.distributed import current_share
 from graphcl.encoders import EncoderFactory
-from graphcl.errors import GraphCLError, GraphError, RunError, TrainingWarning, require
+from graphcl.errors import GraphError, TrainingWarning, require
 from graphcl.estimator.calibration import calibrate
 from graphcl.estimator.choice import AUTO, choose_recipe
 from graphcl.estimator.fitted import Fitted
+from graphcl.estimator.fitting import run_training
 from graphcl.estimator.growing import Growing
 from graphcl.estimator.health import Health, check_health
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
 from graphcl.estimator.parts import Parts
 from graphcl.estimator.transformer import as_table
+from graphcl.estimator.typed import as_typed, embed_typed_fitted, fit_typed, require_plain
 from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import ColumnScaling, Scaling
+from graphcl.graphs.typed import TypedGraph
 from graphcl.losses import Loss
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.recipes.recipe import recipe_keys
-from graphcl.training import Checkpoints, EpochMetrics, train
-from graphcl.training.loop import TrainingState
+from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.modes import Mode
-from graphcl.training.progress import progress
 from graphcl.views import Perturbation
 
 Rows = npt.NDArray[np.float32]
@@ -75,6 +74,8 @@ class GraphCL(Growing):
         fan_out: as above.
         sample_with_replacement: as above.
         inductive: as above.
+        contrast: as above.
+        exceptions: as above.
         budget: of ``auto``: how many trainings it may take, the last of them with the pick.
         seed: decides weights, batches and views; on a CPU it decides every bit of the result.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
@@ -134,6 +135,8 @@ class GraphCL(Growing):
         fan_out: int | None = None,
         sample_with_replacement: bool | None = None,
         inductive: bool | None = None,
+        contrast: str | None = None,
+        exceptions: str | None = None,
         budget: int = BUDGET,
         seed: int = 0,
         device: str = "auto",
@@ -164,6 +167,8 @@ class GraphCL(Growing):
         self.fan_out = fan_out
         self.sample_with_replacement = sample_with_replacement
         self.inductive = inductive
+        self.contrast = contrast
+        self.exceptions = exceptions
         self.budget = budget
         self.seed = seed
         self.device = device
@@ -209,8 +214,9 @@ class GraphCL(Growing):
         all train one encoder; see `graphcl.distributed`.
 
         Args:
-            graph: a `Graph` or a `torch_geometric.data.Data`; a list of them; or a
-                `GraphCollection`, whose training graphs alone are looked at.
+            graph: a `Graph` or a `torch_geometric.data.Data`; a list of them; a
+                `GraphCollection`, whose training graphs alone are looked at; or a `TypedGraph` or a
+                `torch_geometric.data.HeteroData`.
             y: ignored; for scikit-learn.
             checkpoints: a folder to save the training in, by default every minute and at its end;
                 it is left there.
@@ -220,8 +226,8 @@ class GraphCL(Growing):
             callbacks: called after it with the epoch's number, its metrics and this model, which
                 has the weights of that epoch.
         """
-        given = as_graphs(graph)
-        graphs = given.train if isinstance(given, GraphCollection) else (given,)
+        typed = as_typed(graph)
+        given = typed or as_graphs(graph)
         seed: Any = self.seed
         whole = isinstance(seed, Integral) and not isinstance(seed, bool)
         require(whole, "GraphCL", "seed", "a whole number", seed)
@@ -231,6 +237,26 @@ class GraphCL(Growing):
         require(known, "GraphCL", "checkpoints", "a folder or a Checkpoints", checkpoints)
         begun = checkpoints.begun(recipe_keys()) if checkpoints and resume else None
         parts, device, seed = self._parts(begun), resolve_device(self.device), int(seed)
+
+        def after_epoch(metrics: EpochMetrics) -> None:
+            on_epoch(metrics)
+            for callback in callbacks:
+                callback(metrics.epoch, metrics, self)
+                self._require_fitted("fit").encoder.train()  # to embed, it was set to inference
+
+        if isinstance(given, TypedGraph):
+            fit_typed(
+                self,
+                parts,
+                given,
+                device=device,
+                seed=seed,
+                checkpoints=checkpoints,
+                resume=resume,
+                on_epoch=after_epoch,
+            )
+            return self
+        graphs = given.train if isinstance(given, GraphCollection) else (given,)
         choice: Choice | None = None
         if self.recipe == AUTO:
             choice, chosen = choose_recipe(self, parts.recipe, given, checkpoints, resume=resume)
@@ -253,46 +279,19 @@ class GraphCL(Growing):
             print(f"mode {mode.name}: {mode.reason}", file=sys.stderr, flush=True)
             if isinstance(scaling, ColumnScaling):
                 print(scaling.describe(), file=sys.stderr, flush=True)
-        began = time.perf_counter() - (saved.about["seconds"] if saved else 0.0)
-        shown = progress(epochs) if speaks else nullcontext(lambda _: None)
-        before = self._fitted
         fitted = Fitted(parts, encoder, given.num_features, seed, [], scaling, mode=mode)
         fitted.choice = choice
-        with shown as show:
-
-            def begin(state: TrainingState) -> None:
-                if saved:
-                    saved.restore(state)
-                fitted.history, fitted.seconds = list(state.history), state.seconds
-                self._fitted = fitted  # from here on an interrupt leaves the weights reached
-
-            def record(metrics: EpochMetrics) -> None:
-                fitted.history.append(metrics)
-                fitted.seconds = time.perf_counter() - began
-                show(metrics)
-                on_epoch(metrics)
-                for callback in callbacks:
-                    callback(metrics.epoch, metrics, self)
-                    encoder.train()  # to embed, it was set to inference
-
-            try:
-                train(
-                    encoder,
-                    source,
-                    perturbation=parts.perturbation,
-                    loss=parts.loss,
-                    epochs=epochs,
-                    learning_rate=recipe.learning_rate,
-                    weight_decay=recipe.weight_decay,
-                    seed=seed,
-                    restore=begin,
-                    on_step=checkpoints or (lambda _: None),
-                    on_epoch=record,
-                )
-            except (GraphCLError, torch.OutOfMemoryError) as error:
-                if not isinstance(error, RunError):  # a full disk spoils no weights
-                    self._fitted = before
-                raise
+        run_training(
+            self,
+            fitted,
+            source,
+            perturbation=parts.perturbation,
+            epochs=epochs,
+            saved=saved,
+            checkpoints=checkpoints,
+            speaks=speaks,
+            on_epoch=after_epoch,
+        )
         calibrate(parts, encoder, graphs, device=device, scaling=scaling, seed=seed)
         fitted.health = check_health(
             parts, encoder, source, graphs[0], fitted.history, scaling=scaling, seed=seed
@@ -304,23 +303,45 @@ class GraphCL(Growing):
     @overload
     def transform(self, graph: Several) -> list[Rows]: ...
     @overload
-    def transform(self, graph: Any, *, nodes: Any = ..., scratch: Path | None = ...) -> Rows: ...
-    def transform(self, graph: Any, *, nodes: Any = None, scratch: Path | None = None) -> Any:
+    def transform(self, graph: TypedGraph) -> dict[str, Rows]: ...
+    @overload
+    def transform(
+        self,
+        graph: Any,
+        *,
+        nodes: Any = ...,
+        scratch: Path | None = ...,
+        node_type: str | None = ...,
+    ) -> Rows: ...
+    def transform(
+        self,
+        graph: Any,
+        *,
+        nodes: Any = None,
+        scratch: Path | None = None,
+        node_type: str | None = None,
+    ) -> Any:
         """Returns embeddings of every node of `graph`, which may be unseen.
 
         Args:
-            graph: one graph, or several.
+            graph: one graph, or several; or a typed graph, if the model was trained on one.
             nodes: of one graph: a range of its nodes, ``slice(start, stop)``; an array or list of
                 row numbers, of ids as texts, or of booleans; None is all.
             scratch: of one large graph: a folder for temporary files, where what is computed lies
                 if it would fill the memory; see `embed_graph`. The array returned may then be
                 mapped from there, and the space is freed when it is let go.
+            node_type: of a typed graph: the type whose nodes are embedded; None is all types.
 
         Returns:
-            An array ``[num_nodes, dim]``; of several graphs, a list of such arrays in the order of
+            An array ``[num_nodes, dim]``; of a typed graph, a dict of such arrays by type, or the
+            array of `node_type`; of several graphs, a list of such arrays in the order of
             the list, or of a collection's `graphs`: train, then validation, then test.
         """
         fitted = self._require_fitted("transform")
+        typed = as_typed(graph)
+        if typed is not None:
+            return embed_typed_fitted(self, fitted, typed, node_type, nodes)
+        require_plain(fitted, node_type)
         given = as_graphs(graph)
         if isinstance(given, GraphCollection):
             if nodes is not None:
@@ -337,8 +358,10 @@ class GraphCL(Growing):
     @overload
     def fit_transform(self, graph: Several, y: None = None) -> list[Rows]: ...
     @overload
+    def fit_transform(self, graph: TypedGraph, y: None = None) -> dict[str, Rows]: ...
+    @overload
     def fit_transform(self, graph: Any, y: None = None) -> Rows: ...
     def fit_transform(self, graph: Any, y: None = None) -> Any:
         """Trains on `graph` and returns the embeddings of its nodes, as `transform` does."""
-        given = as_graphs(graph)
+        given = as_typed(graph) or as_graphs(graph)
         return self.fit(given, y).transform(given)

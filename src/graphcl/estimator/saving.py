@@ -7,8 +7,10 @@ import numpy as np
 import torch
 
 from graphcl.encoders import EncoderFactory
+from graphcl.errors import GraphError
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.transformer import SklearnTransformer
+from graphcl.estimator.typed import TypedFitted, as_typed
 from graphcl.graphs.collection import as_graphs
 from graphcl.losses import Loss
 from graphcl.runs import files as runs
@@ -29,6 +31,10 @@ class Saved(SklearnTransformer):
             overwrite: replace a run that is there. Anything else that is there is never touched.
         """
         self._require_fitted("save")
+        if graph is not None and as_typed(graph) is not None:
+            raise GraphError(
+                "save: embeddings of a typed graph are not kept in a run; leave graph out"
+            )
         given = None if graph is None else as_graphs(graph)
         z: Any = None if given is None else self.transform(given)
         with runs.new_run(Path(path), overwrite=overwrite) as folder:
@@ -68,7 +74,8 @@ class Saved(SklearnTransformer):
             RunError: the directory is missing, or a file in it is damaged.
             ParameterError: the run's encoder is not registered, or another one was passed.
         """
-        fitted = Fitted.read(
+        kind = TypedFitted if (Path(path) / runs.SCHEMA).exists() else Fitted
+        fitted = kind.read(
             Path(path), own_encoder=encoder, own_perturbation=perturbation, own_loss=loss
         )
         own: Any = {"encoder": encoder, "perturbation": perturbation, "loss": loss}

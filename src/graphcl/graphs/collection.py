@@ -16,6 +16,7 @@ import scipy.sparse
 
 from graphcl.errors import GraphError, counted
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.typed import TypedGraph
 from graphcl.store.columns import ScaledFeatures
 
 SAMPLED = 4096  # entries read from each array, so that a graph of any size takes milliseconds
@@ -245,6 +246,24 @@ def fingerprint(graphs: tuple[Graph, ...]) -> str:
         else:
             digest.update(_sample(graph.x.data))
             digest.update(_sample(graph.x.indices))
+    return digest.hexdigest()[:16]
+
+
+def typed_fingerprint(graph: TypedGraph) -> str:
+    """Returns sixteen hex digits of a typed graph, as `fingerprint` of a plain one."""
+    digest = hashlib.sha256()
+    for name, nodes in graph.nodes.items():
+        digest.update(repr((name, nodes.num_nodes, nodes.num_features)).encode())
+        if isinstance(nodes.x, np.ndarray):
+            digest.update(_sample(nodes.x, max(1, SAMPLED // nodes.num_features)))
+        elif nodes.x is not None:
+            digest.update(_sample(nodes.x.data) + _sample(nodes.x.indices))
+    for key, relation in graph.relations.items():
+        digest.update(repr((key, len(relation.indices), relation.undirected)).encode())
+        for array in (relation.indptr, relation.indices, relation.edge_weight):
+            digest.update(b"" if array is None else _sample(array))
+        if relation.edge_features is not None:
+            digest.update(_sample(relation.edge_features))
     return digest.hexdigest()[:16]
 
 

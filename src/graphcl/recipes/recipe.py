@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from graphcl.errors import ParameterError, RecipeError, suggestion, typed
 from graphcl.files.text import format_toml, read_text
+from graphcl.recipes.exceptions import parse_exceptions
 from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS
 from graphcl.settings import BEYOND, TAKES_BEYOND, check_setting
 
@@ -49,6 +50,10 @@ class Recipe:
         fan_out: neighbours sampled per hop, in mode `sampled`.
         sample_with_replacement: as GraphSAGE does.
         inductive: train on the training nodes and the edges among them alone.
+        contrast: on typed graphs, what NT-Xent is taken over: nodes of `all` types together, of
+            `each` type by itself, or of chosen types, by name and separated by commas.
+        exceptions: on typed graphs, what differs by relation or node type, as in
+            ``writes.edge_drop=0.1, cites.fan_out=3, author.feature_drop=0.2``; `none`: nothing.
     """
 
     encoder: str
@@ -74,6 +79,8 @@ class Recipe:
     fan_out: int
     sample_with_replacement: bool
     inductive: bool
+    contrast: str = "all"
+    exceptions: str = "none"
 
     def __post_init__(self) -> None:
         ENCODERS.check(self.encoder)
@@ -81,6 +88,7 @@ class Recipe:
         LOSSES.check(self.loss)
         for key in recipe_keys():
             check_setting("recipe", key, getattr(self, key))
+        parse_exceptions(self.exceptions)
         asked = [key for key, off in BEYOND.items() if getattr(self, key) != off]
         if asked and self.encoder not in TAKES_BEYOND:
             known = " and ".join(TAKES_BEYOND)

@@ -1,7 +1,8 @@
 """Run directories: written whole or not at all, read with suspicion.
 
 A run holds `config.toml`, `model.safetensors` and `metrics.jsonl`, and `scaling.safetensors` if its
-features are scaled by statistics of the training rows, and `choice.json` if its recipe was chosen
+features are scaled by statistics of the training rows, `schema.json` if its graph is a typed one,
+and `choice.json` if its recipe was chosen
 among several (recipe ``auto``); the command line adds
 `embeddings.npy`, `result.json` and `nodes.npz` (see `graphcl.runs.nodes`). A baseline's run holds
 `config.toml`, `result.json`, `nodes.npz` and its output: `embeddings.npy`, or `predictions.npy` if
@@ -33,6 +34,7 @@ CONFIG, MODEL, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
 SCALING = "scaling.safetensors"  # where `feature_scaling` is ``auto``
 METRICS_BYTES = 1 << 28  # a million epochs
 EMBEDDINGS, PREDICTIONS, RESULT = "embeddings.npy", "predictions.npy", "result.json"
+SCHEMA = "schema.json"  # where the graph was a typed one: its types and relations
 CHOICE = "choice.json"  # where the recipe was ``auto``
 CURVES, EPOCHS = "tensorboard", "epochs.csv"
 LOGS = (CURVES, EPOCHS)  # what ``train --log`` leaves in a run
@@ -140,6 +142,16 @@ def write_weights(path: Path, weights: "Mapping[str, Tensor]") -> None:
 def write_choice(folder: Path, choice: Mapping[str, Any]) -> None:
     """Writes what was tried before the recipe was chosen, and why it was picked."""
     write_whole(folder / CHOICE, json.dumps(choice, indent=2, allow_nan=False) + "\n")
+
+
+def write_schema(folder: Path, schema: Mapping[str, Any]) -> None:
+    """Writes the types and relations that the encoder of a run is for."""
+    write_whole(folder / SCHEMA, json.dumps(schema, indent=1) + "\n")
+
+
+def read_schema(run: Path) -> dict[str, Any]:
+    """Returns what `write_schema` wrote, not yet checked; empty for a plain graph."""
+    return read_object(run / SCHEMA)
 
 
 def read_choice(run: Path) -> dict[str, Any]:

@@ -1,0 +1,332 @@
+"""The estimator on typed graphs: what `GraphCL.fit` and `transform` do with them."""
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from graphcl.devices import available_memory_bytes, resolve_device
+from graphcl.distributed import current_share
+from graphcl.encoders.typed import TypedEncoder
+from graphcl.errors import GraphError, ParameterError, RunError, TrainingError, TrainingWarning
+from graphcl.estimator.fitted import Fitted, read_history
+from graphcl.estimator.fitting import run_training
+from graphcl.estimator.health import typed_health
+from graphcl.estimator.inference import chosen_nodes
+from graphcl.estimator.parts import Parts
+from graphcl.estimator.transformer import as_table
+from graphcl.graphs.collection import typed_fingerprint
+from graphcl.graphs.filling import describe_filling
+from graphcl.graphs.schema import Schema
+from graphcl.graphs.typed import Key, TypedGraph
+from graphcl.graphs.typed_tensors import (
+    Prepared,
+    TypedScaling,
+    prepare,
+    prepare_like,
+    typed_tensors,
+)
+from graphcl.recipes import Recipe
+from graphcl.recipes.exceptions import parse_exceptions
+from graphcl.runs import files as runs
+from graphcl.seeding import derive, generator
+from graphcl.settings import BEYOND
+from graphcl.training import Checkpoints, EpochMetrics
+from graphcl.training.modes import CPU_NODES, USABLE, Mode
+from graphcl.training.typed import TypedFullGraph
+from graphcl.training.typed_sampled import TypedSampledGraph, fan_outs_of
+from graphcl.typed_embedding import embed_typed
+from graphcl.views import DropTyped
+
+CALIBRATION_NODES = 4096  # of each type
+ENCODER = "residual"  # the paper's encoder that a typed one extends
+
+
+@dataclass
+class TypedFitted(Fitted):
+    """What a training on a typed graph leaves in an estimator.
+
+    Attributes:
+        schema: the types and relations that the encoder is for.
+        typed_scaling: how features are scaled.
+    """
+
+    schema: Schema = field(default_factory=lambda: Schema((), ()))
+    typed_scaling: TypedScaling = field(default_factory=TypedScaling)
+
+    def write(self, folder: Path, origin: runs.Origin) -> None:
+        """Writes configuration, weights, schema and metrics into a folder that is not yet a run."""
+        super().write(folder, origin)
+        runs.write_schema(folder, self.schema.to_json())
+        if self.parts.recipe.feature_scaling == "auto":
+            runs.write_weights(folder / runs.SCALING, self.typed_scaling.tensors())
+
+    @classmethod
+    def read(cls, folder: Path, **own: Any) -> Self:
+        """Reads a run of a typed graph.
+
+        Raises:
+            RunError: a file in it is damaged.
+        """
+        config = runs.read_config(folder)
+        recipe = Recipe.from_mapping(config.recipe, where=str(folder / runs.CONFIG))
+        parts = Parts(recipe, **own)
+        try:
+            schema = Schema.from_json(runs.read_schema(folder))
+        except RunError as error:
+            raise RunError(f"{folder / runs.SCHEMA}: {error}") from None
+        if config.seed is None:
+            raise RunError(f"{folder / runs.CONFIG}: [run] lacks 'seed'")
+        weights = runs.read_weights(folder)
+        size = sum(one.num_features for one in schema.types) * min(recipe.dim, 1 << 20)
+        if size > 64 * sum(one.numel() for one in weights.values()):
+            raise RunError(f"{folder / runs.SCHEMA}: its sizes do not fit {runs.MODEL}")
+        encoder = new_encoder(recipe, schema, seed=config.seed)
+        try:
+            encoder.load_state_dict(weights)
+        except RuntimeError:
+            raise RunError(f"{folder / runs.MODEL}: its weights do not fit {runs.SCHEMA}") from None
+        scaling = TypedScaling(dict.fromkeys(schema.widths, recipe.feature_scaling))
+        if recipe.feature_scaling == "auto":
+            scaling = _read_scaling(folder, schema)
+        history, seconds = read_history(folder)
+        features = sum(schema.widths.values())
+        word = recipe.feature_scaling
+        found = cls(parts, encoder, features, config.seed, history, word, seconds)
+        found.schema, found.typed_scaling = schema, scaling
+        return found
+
+
+def _read_scaling(folder: Path, schema: Schema) -> TypedScaling:
+    nodes = {one.name: one.num_features for one in schema.types if one.filled != "neighbours"}
+    edges = {
+        one.key: one.num_edge_features
+        for one in schema.relations
+        if one.num_edge_features and one.num_edges
+    }
+    try:
+        return TypedScaling.from_tensors(runs.read_scaling(folder), nodes, edges)
+    except RunError as error:
+        raise RunError(f"{folder / runs.SCALING}: damaged ({error})") from None
+
+
+def as_typed(graph: Any) -> TypedGraph | None:
+    """Returns a typed graph from a `TypedGraph` or an object like PyG's `HeteroData`; else None."""
+    if isinstance(graph, TypedGraph):
+        return graph
+    if hasattr(graph, "node_types") and hasattr(graph, "edge_types"):
+        return TypedGraph.from_pyg(graph)
+    return None
+
+
+def require_plain(fitted: Fitted, node_type: str | None) -> None:
+    """Refuses a plain graph where the model, or the caller, means a typed one.
+
+    Raises:
+        GraphError: the model was trained on a typed graph, or a type is asked for.
+    """
+    if isinstance(fitted, TypedFitted):
+        raise GraphError("transform: the model was trained on a typed graph; this one is plain")
+    if node_type is not None:
+        raise GraphError(f"transform: a plain graph has no types; got node_type={node_type!r}")
+
+
+def new_encoder(recipe: Recipe, schema: Schema, *, seed: int) -> TypedEncoder:
+    """Returns a fresh encoder on the CPU."""
+    return TypedEncoder(
+        schema,
+        dim=recipe.dim,
+        layers=recipe.layers,
+        generator=generator(seed, "weights"),
+        **{key: getattr(recipe, key) for key in BEYOND},
+    )
+
+
+def fit_typed(
+    model: Any,
+    parts: Parts,
+    graph: TypedGraph,
+    *,
+    device: torch.device,
+    seed: int,
+    checkpoints: Checkpoints | None,
+    resume: bool,
+    on_epoch: Callable[[EpochMetrics], object],
+) -> None:
+    """Trains an encoder on a typed graph; its labels, if any, are not looked at.
+
+    Raises:
+        ParameterError: the recipe asks for what typed graphs cannot have.
+        TrainingError: it would not fit into memory.
+    """
+    recipe = parts.recipe
+    _check(model, parts, graph)
+    prepared = prepare(graph, recipe.feature_scaling)
+    trained = {**recipe.identity(), "seed": seed, "graph": typed_fingerprint(graph)}
+    saved = checkpoints.latest(trained) if checkpoints and resume else None
+    encoder = new_encoder(recipe, prepared.schema, seed=seed)
+    begun = saved.about["trained"]["modes"][0] if saved else ""
+    mode = _mode(begun or recipe.mode, prepared.graph, encoder, device, model.ignore_memory)
+    mode = mode._replace(reason="as begun") if saved else mode
+    source = _source(recipe, mode, prepared, device)
+    encoder.to(device)
+    if checkpoints:
+        checkpoints.begin(trained | {"modes": [mode.name]}, saved)
+    speaks = model.verbose and current_share().first
+    if speaks:
+        lines = [f"mode {mode.name}: {mode.reason}", *prepared.scaling.describe()]
+        lines += filter(None, [describe_filling(prepared.schema), *_quiet_relations(graph)])
+        print("\n".join(lines), file=sys.stderr, flush=True)
+    features = sum(prepared.schema.widths.values())
+    fitted = TypedFitted(parts, encoder, features, seed, [], recipe.feature_scaling, mode=mode)
+    fitted.schema, fitted.typed_scaling = prepared.schema, prepared.scaling
+    run_training(
+        model,
+        fitted,
+        source,
+        perturbation=_perturbation(parts, prepared.graph),
+        epochs=parts.epochs(source.steps_per_epoch),
+        saved=saved,
+        checkpoints=checkpoints,
+        speaks=speaks,
+        on_epoch=on_epoch,
+    )
+    _calibrate(encoder, prepared, device, seed)
+    fitted.health = typed_health(parts, encoder, source, fitted.history, seed=seed)
+    for sign in fitted.health.warnings if current_share().first else ():
+        warnings.warn(f"GraphCL: {sign}", TrainingWarning, stacklevel=3)
+
+
+def embed_typed_fitted(
+    model: Any, fitted: Fitted, graph: TypedGraph, node_type: str | None, nodes: Any
+) -> Any:
+    """Returns the embeddings of all types, or of one, or of some of its nodes.
+
+    Raises:
+        GraphError: the model was trained on a plain graph, or on other types and relations.
+    """
+    if not isinstance(fitted, TypedFitted):
+        raise GraphError(f"{graph.name}: is a typed graph; the model was trained on a plain one")
+    if nodes is not None and node_type is None:
+        raise GraphError(f"{graph.name}: of which type are these nodes? Give node_type")
+    device = resolve_device(model.device)
+    encoder = fitted.encoder.to(device)
+    assert isinstance(encoder, TypedEncoder)
+    chosen: Any = None
+    wanted: dict[str, npt.NDArray[np.int64] | None] = dict.fromkeys(graph.nodes)
+    if node_type is not None:
+        graph.type(node_type)
+        chosen = chosen_nodes(graph.nodes_of(node_type), nodes)
+        numbers = chosen
+        if isinstance(chosen, slice):
+            numbers = np.arange(graph.nodes[node_type].num_nodes)[chosen]
+        wanted = {node_type: numbers}
+    prepared = prepare_like(graph, fitted.schema, fitted.typed_scaling)
+    z = embed_typed(encoder, prepared, device=device, scaling=fitted.typed_scaling, nodes=wanted)
+    tables = {name: as_table(model, rows, graph.nodes_of(name), chosen) for name, rows in z.items()}
+    return tables if node_type is None else tables[node_type]
+
+
+def _check(model: Any, parts: Parts, graph: TypedGraph) -> None:
+    recipe = parts.recipe
+    if model.recipe == "auto":
+        raise ParameterError("recipe auto: chooses on plain graphs; give another for a typed one")
+    if recipe.encoder != ENCODER or parts.own_encoder is not None:
+        raise ParameterError(
+            f"encoder: a typed graph is encoded by {ENCODER!r}, once per relation; "
+            f"got {recipe.encoder!r}"
+        )
+    if recipe.inductive:
+        raise ParameterError("inductive: a typed graph is trained with all its nodes; leave it out")
+    if recipe.perturbation != "drop" and parts.own_perturbation is None:
+        raise ParameterError(f"perturbation: typed graphs know 'drop'; got {recipe.perturbation!r}")
+    if not any(one.num_edges for one in graph.relations.values()):
+        raise GraphError(f"{graph.name}: no relation has edges")
+    if current_share().world > 1:
+        raise TrainingError("a typed graph trains in one process for now")
+
+
+def _quiet_relations(graph: TypedGraph) -> list[str]:
+    empty = [":".join(key) for key, one in graph.relations.items() if not one.num_edges]
+    return [f"relation {name} has no edges: nothing is learnt of it" for name in empty]
+
+
+def _perturbation(parts: Parts, graph: TypedGraph) -> Any:
+    if parts.own_perturbation is not None:
+        return parts.own_perturbation
+    recipe, different = parts.recipe, parse_exceptions(parts.recipe.exceptions)
+    relations = {graph.relation(name).key: v for name, v in different["edge_drop"].items()}
+    types = {graph.type(name).name: v for name, v in different["feature_drop"].items()}
+    return DropTyped(recipe.edge_drop, recipe.feature_drop, relations, types)
+
+
+def _source(
+    recipe: Recipe, mode: Mode, prepared: Prepared, device: torch.device
+) -> TypedFullGraph | TypedSampledGraph:
+    graph = prepared.graph
+    if mode.name == "full":
+        x, relations = typed_tensors(graph, device=device, scaling=prepared.scaling)
+        sizes = {name: one.num_nodes for name, one in graph.nodes.items()}
+        return TypedFullGraph(x, relations, sizes, recipe.batch_nodes, recipe.contrast)
+    named = parse_exceptions(recipe.exceptions)["fan_out"]
+    own: Mapping[Key, int] = {graph.relation(name).key: count for name, count in named.items()}
+    return TypedSampledGraph.of(
+        prepared,
+        device=device,
+        batch_nodes=recipe.batch_nodes,
+        fan_outs=fan_outs_of(graph, prepared.schema, recipe.fan_out, own),
+        layers=recipe.layers,
+        replace=recipe.sample_with_replacement,
+        contrast=recipe.contrast,
+    )
+
+
+def _mode(
+    mode: str, graph: TypedGraph, encoder: TypedEncoder, device: torch.device, ignore_memory: bool
+) -> Mode:
+    """Returns how the graph is trained, and why."""
+    stored = sum(
+        3 * one.x.nnz if hasattr(one.x, "nnz") else one.x.size
+        for one in graph.nodes.values()
+        if one.x is not None
+    )
+    widths = encoder.layer_widths
+    rows = 2 * graph.num_nodes * (3 * sum(widths) + 3 * widths[0] + 4 * widths[-1])
+    entries = sum(len(one.indices) for one in graph.relations.values())
+    weights = sum(one.numel() for one in encoder.parameters())
+    needed = 4 * (3 * stored + rows + 4 * weights) + 60 * entries
+    available = available_memory_bytes(device)
+    figures = f"about {needed / 1e9:.1f} GB of the {available / 1e9:.1f} GB that are free"
+    if mode == "sampled":
+        return Mode("sampled", "as asked")
+    if mode == "full":
+        if needed > available and not ignore_memory:
+            raise TrainingError(f"mode full needs {figures}; set mode=sampled, or a smaller dim")
+        return Mode("full", "as asked")
+    if needed > USABLE * available:
+        return Mode("sampled", f"the whole graph would take {figures}")
+    if device.type == "cpu" and graph.num_nodes > CPU_NODES:
+        return Mode("sampled", f"{graph.num_nodes:,} nodes are many for a CPU to encode per step")
+    return Mode("full", f"the whole graph takes {figures}")
+
+
+def _calibrate(encoder: TypedEncoder, prepared: Prepared, device: torch.device, seed: int) -> None:
+    """Brings what stands side by side in embeddings to one size, type by type."""
+    if encoder.beside is None:
+        return
+    random = np.random.default_rng(derive(seed, "calibration"))
+    some: dict[str, Any] = {}
+    for name, nodes in prepared.graph.nodes.items():
+        count = min(nodes.num_nodes, CALIBRATION_NODES)
+        some[name] = np.sort(random.choice(nodes.num_nodes, count, replace=False))
+    z = embed_typed(encoder, prepared.graph, device=device, scaling=prepared.scaling, nodes=some)
+    for name, rows in z.items():
+        part = encoder.part(name)
+        assert part is not None
+        part.calibrate(torch.from_numpy(rows))

@@ -1,0 +1,147 @@
+r"""Features for node types that have none, by one rule.
+
+- If a neighbouring type has features, a node gets the mean of what its neighbours have, and an
+  author is what she wrote: one block of columns for each direction of a relation whose senders have
+  features. A type whose neighbours have got features this way comes next, and so on.
+- If no type that can be reached has features, a node gets its structure: for each direction of a
+  relation, :math:`\log(1 + d_u)` and the mean of :math:`\log(1 + d_v)` over its neighbours, where d
+  counts edges of that relation.
+
+The result is a function of the graph alone. It needs no label and nothing random.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from graphcl.graphs.schema import Channel, Schema
+from graphcl.graphs.typed import NodeType, TypedGraph
+
+
+def fill_features(
+    graph: TypedGraph,
+    like: Schema | None = None,
+    *,
+    scale: Callable[[str, Any], Any] = lambda _, x: x,
+) -> tuple[TypedGraph, Schema]:
+    """Returns the graph with features for every type, and its schema, which says how.
+
+    Args:
+        graph: any typed graph.
+        like: the schema of the graph that was trained on; `graph` then gets the columns that it
+            had, with zeros for relations that `graph` lacks.
+        scale: called with the name of a type and its features, given or from structure; returns
+            them scaled. Means are taken of scaled features and stay as they are.
+    """
+    if like is not None:
+        like.check(graph)
+    plan = like or Schema.of(graph)
+    widths = {
+        one.name: one.num_features for one in plan.types if like is not None or one.num_features
+    }
+    filled = {one.name: one.filled for one in plan.types if one.filled != "given"}
+    done = {
+        name: replace(one, x=scale(name, one.x))
+        for name, one in graph.nodes.items()
+        if one.x is not None
+    }
+    known = {one.name for one in plan.types if one.filled == "given" and one.num_features}
+    missing = [one.name for one in plan.types if one.name not in known]
+    while missing:
+        # All types that are next to one with features, at once: the order of types is no matter.
+        near = [
+            name
+            for name in missing
+            if filled.get(name) != "structure"
+            and any(channel.sender in known for channel in plan.into(name))
+        ]
+        for name in near or missing:
+            channels = [one for one in plan.into(name) if not near or one.sender in known]
+            filled[name] = "neighbours" if near else "structure"
+            if name in graph.nodes:
+                nodes = graph.nodes[name]
+                x = (
+                    _means(graph, nodes, channels, done, widths)
+                    if near
+                    else scale(name, _structure(graph, nodes, channels))
+                )
+                done[name] = replace(nodes, x=x)
+                widths[name] = done[name].num_features
+        known |= set(near or missing)
+        missing = [name for name in missing if name not in known]
+    whole = TypedGraph({name: done[name] for name in graph.nodes}, graph.relations, graph.name)
+    return whole, like or Schema.of(whole, filled)
+
+
+def describe_filling(schema: Schema) -> str:
+    """Returns a line that says which types got features and how; empty if all had some."""
+    said = {"neighbours": "the means of their neighbours' features", "structure": "their structure"}
+    texts = [
+        f"nodes of type {one.name!r} have no features: they get {said[one.filled]} "
+        f"({one.num_features:,} columns)"
+        for one in schema.types
+        if one.filled in said
+    ]
+    return "; ".join(texts)
+
+
+def _matrix(graph: TypedGraph, channel: Channel) -> scipy.sparse.csr_array | None:
+    """Returns the weights of a direction, ``[receivers, senders]``; None if the graph lacks it."""
+    if channel.relation not in graph.relations:
+        return None
+    relation = graph.relations[channel.relation]
+    shape = (graph.nodes[relation.target].num_nodes, graph.nodes[relation.source].num_nodes)
+    weight = relation.edge_weight
+    if weight is None:
+        weight = np.ones(len(relation.indices), np.float32)
+    matrix = scipy.sparse.csr_array((weight, relation.indices, relation.indptr), shape=shape)
+    return matrix.T.tocsr() if channel.backwards else matrix
+
+
+def _means(
+    graph: TypedGraph,
+    nodes: NodeType,
+    channels: list[Channel],
+    done: Mapping[str, NodeType],
+    widths: Mapping[str, int],
+) -> Any:
+    """Returns the mean of the neighbours' features in each direction, side by side."""
+    blocks: list[Any] = []
+    for channel in channels:
+        matrix = _matrix(graph, channel)
+        if matrix is None:
+            shape = (nodes.num_nodes, widths[channel.sender])
+            blocks.append(scipy.sparse.csr_array(shape, dtype=np.float32))
+            continue
+        sums = np.asarray(matrix.sum(axis=1)).reshape(-1)
+        inverse = np.divide(1, sums, out=np.zeros_like(sums), where=sums > 0)
+        x = done[channel.sender].x
+        mean = scipy.sparse.diags_array(inverse).tocsr() @ (matrix @ x)
+        blocks.append(mean.astype(np.float32))
+    if any(isinstance(block, np.ndarray) for block in blocks):
+        return np.concatenate(
+            [block if isinstance(block, np.ndarray) else block.toarray() for block in blocks], 1
+        )
+    return scipy.sparse.hstack(blocks, format="csr")
+
+
+def _structure(
+    graph: TypedGraph, nodes: NodeType, channels: list[Channel]
+) -> npt.NDArray[np.float32]:
+    """Returns two columns for each direction; one column of ones for a type without relations."""
+    columns: list[npt.NDArray[Any]] = []
+    for channel in channels:
+        matrix = _matrix(graph, channel)
+        if matrix is None:
+            columns += [np.zeros(nodes.num_nodes)] * 2
+            continue
+        matrix.data = np.ones_like(matrix.data)
+        received = np.diff(matrix.indptr)
+        sent = np.log1p(np.bincount(matrix.indices, minlength=matrix.shape[1]))
+        columns += [np.log1p(received), (matrix @ sent) / np.maximum(received, 1)]
+    table = np.stack(columns or [np.ones(nodes.num_nodes)], axis=1)
+    return table.astype(np.float32)

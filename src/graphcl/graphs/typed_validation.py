@@ -1,0 +1,278 @@
+"""Checks the nodes and the edges of a typed graph, and sorts edges by their targets."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from graphcl.errors import GraphError, suggestion
+from graphcl.graphs import interchange, validation
+from graphcl.store.reader import MASKS
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float64]
+_FLOAT32 = np.finfo(np.float32)
+_NODE_KEYS = ("x", "y", "num_nodes", "node_ids", *MASKS, "class_names", "preparation")
+_EDGE_KEYS = ("edge_index", "edge_weight", "edge_features", "undirected")
+
+
+class Edges(NamedTuple):
+    """The fields of a `Relation` that describe its edges."""
+
+    indptr: IntArray
+    indices: IntArray
+    edge_weight: FloatArray | None
+    edge_features: FloatArray | None
+    edge_ids: IntArray | None
+    self_loops_removed: int
+
+
+def node_fields(name: str, given: Any) -> dict[str, Any]:
+    """Returns the fields of a `NodeType` from what `TypedGraph.from_edges` takes for a type."""
+    about: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"x": given}
+    if isinstance(given, int | np.integer):
+        about = {"num_nodes": given}
+    about = {key: value for key, value in about.items() if value is not None}
+    where = f"type {name!r}"
+    _check_keys(about, _NODE_KEYS, where)
+    try:
+        return {"name": name, **_checked_nodes(about)}
+    except GraphError as error:
+        raise GraphError(f"{where}: {error}") from None
+
+
+def _checked_nodes(about: Mapping[str, Any]) -> dict[str, Any]:
+    x = about.get("x")
+    if x is None and "num_nodes" not in about:
+        raise GraphError("neither x nor num_nodes is given")
+    if about.get("num_nodes") == 0 or getattr(x, "shape", (1,))[:1] == (0,):
+        raise GraphError("zero nodes; leave the type and its relations out")
+    features = None if x is None else validation.features(x)
+    rows = None if features is None else int(features.shape[0])
+    num_nodes = int(about.get("num_nodes", rows))
+    if rows not in (None, num_nodes):
+        raise GraphError(f"x: {rows} rows for {num_nodes} nodes")
+    if num_nodes < 1:
+        raise GraphError(f"num_nodes: must be at least 1; got {num_nodes}")
+    masks, splits = validation.splits({key: about.get(key) for key in MASKS}, num_nodes)
+    return {
+        "num_nodes": num_nodes,
+        "x": features,
+        "y": validation.labels(about.get("y"), num_nodes),
+        **masks,
+        "splits": splits,
+        "node_ids": validation.node_ids(about.get("node_ids"), num_nodes),
+        "class_names": tuple(map(str, about.get("class_names", ()))),
+        "preparation": about.get("preparation"),
+    }
+
+
+def checked_relation(key: Any, given: Any, sizes: Mapping[str, int]) -> tuple[Any, ...]:
+    """Returns the fields of a `Relation`, in order, from what `TypedGraph.from_edges` takes.
+
+    `sizes` has the number of nodes of each type.
+    """
+    if not (isinstance(key, tuple) and len(key) == 3):
+        raise GraphError(f"relation {key!r}: expected (source type, name, target type)")
+    source, name, target = map(str, key)
+    where = f"relation {source}:{name}:{target}"
+    for end in (source, target):
+        if end not in sizes:
+            near = suggestion(end, sizes)
+            raise GraphError(f"{where}: no type {end!r}; the types: {', '.join(sizes)}{near}")
+    about: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"edge_index": given}
+    _check_keys(about, _EDGE_KEYS, where)
+    if about.get("edge_index") is None:
+        raise GraphError(f"{where}: edge_index is not given")
+    ends = (source, sizes[source]), (target, sizes[target])
+    try:
+        return source, name, target, *checked_edges(about.pop("edge_index"), *ends, **about)
+    except GraphError as error:
+        raise GraphError(f"{where}: {error}") from None
+
+
+def _check_keys(about: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for key in about:
+        if key not in known:
+            near = suggestion(key, known) or f"; known: {', '.join(known)}"
+            raise GraphError(f"{where}: unknown key {key!r}{near}")
+
+
+def checked_edges(
+    edge_index: Any,
+    sources: tuple[str, int],
+    targets: tuple[str, int],
+    *,
+    edge_weight: Any = None,
+    edge_features: Any = None,
+    undirected: bool | None = None,
+) -> Edges:
+    """Returns the edges as CSR by target.
+
+    Args:
+        edge_index: ``[2, num_edges]``, sources above targets.
+        sources: the name of their type, and how many nodes it has.
+        targets: likewise.
+        edge_weight: a positive number per edge, or None.
+        edge_features: a vector per edge, or None.
+        undirected: whether both directions are one; None looks whether each edge is listed in both.
+
+    Raises:
+        GraphError: an end is not a node, or an array does not fit; the message says where.
+    """
+    ends = _ends(edge_index, sources, targets)
+    weight = None if edge_weight is None else _weights(edge_weight, ends.shape[1])
+    features = None if edge_features is None else _features(edge_features, ends.shape[1])
+    same = sources[0] == targets[0]
+    if undirected and not same:
+        raise GraphError(
+            f"undirected: its ends are of two types, {sources[0]} and {targets[0]}; leave it out, "
+            "the encoder uses both directions"
+        )
+    loops = ends[0] == ends[1] if same else np.zeros(ends.shape[1], np.bool_)
+    if loops.any():
+        ends = ends[:, ~loops]
+        weight = None if weight is None else weight[~loops]
+        features = None if features is None else features[~loops]
+    shape = (targets[1], sources[1])
+    if features is None:
+        ends, weight = _merged(ends, weight, shape)
+        if same and undirected is not False and ends.shape[1]:
+            mirror = _mirror(ends, shape[0])
+            if _is_symmetric(ends, weight, mirror):
+                return _both_listed(ends, weight, mirror, shape[0], int(loops.sum()))
+    edge_ids = None
+    if undirected:
+        edge_ids = np.tile(np.arange(ends.shape[1]), 2)
+        if features is None:  # the two directions of one edge may both be listed: merge them
+            lower = np.sort(ends, axis=0)
+            lower, weight = _merged(lower, weight, shape)
+            ends, edge_ids = lower, np.tile(np.arange(lower.shape[1]), 2)
+        ends = np.concatenate([ends, ends[::-1]], axis=1)
+        weight = None if weight is None else np.tile(weight, 2)
+        features = None if features is None else np.tile(features, (2, 1))
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(ends[1], minlength=shape[0]))])
+    order: Any = slice(None)  # merged edges are sorted already
+    if features is not None:
+        order = np.lexsort((ends[0], ends[1]))
+    elif edge_ids is not None:
+        order = _mirror(ends[::-1], shape[0])
+    return Edges(
+        indptr.astype(np.int64),
+        ends[0][order],
+        None if weight is None else weight[order].astype(np.float32),
+        None if features is None else features[order],
+        None if edge_ids is None else edge_ids[order],
+        int(loops.sum()),
+    )
+
+
+def reverse_order(
+    indptr: IntArray, indices: IntArray, num_sources: int
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Returns the same entries as CSR by source: pointers, targets, and the entry of each."""
+    order = np.argsort(indices, kind="stable")
+    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    counts = np.bincount(indices, minlength=num_sources)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), rows[order], order
+
+
+def _ends(edge_index: Any, sources: tuple[str, int], targets: tuple[str, int]) -> IntArray:
+    edges = interchange.to_numpy(edge_index, "edge_index")
+    if edges.size == 0:
+        return np.zeros((2, 0), np.int64)
+    if edges.ndim != 2 or edges.shape[0] != 2:
+        advice = "; pass its transpose" if edges.ndim == 2 and edges.shape[1] == 2 else ""
+        raise GraphError(f"edge_index: expected shape [2, num_edges]; got {edges.shape}{advice}")
+    if edges.dtype.kind not in "iu":
+        raise GraphError(f"edge_index: node numbers must be integers; got dtype {edges.dtype}")
+    for row, end, (kind, count) in ((0, "source", sources), (1, "target", targets)):
+        wrong = np.flatnonzero((edges[row] < 0) | (edges[row] >= count))
+        if len(wrong):
+            raise GraphError(
+                f"edge_index: the {end} of edge {wrong[0]} is {kind} {edges[row, wrong[0]]}, but "
+                f"the nodes of type {kind!r} are 0 to {count - 1}"
+            )
+    return edges.astype(np.int64)
+
+
+def _weights(weight: Any, count: int) -> Floats:
+    given = interchange.to_numpy(weight, "edge_weight")
+    if given.ndim == 2 and given.shape[1] == 1:
+        given = given[:, 0]
+    if given.shape != (count,) or given.dtype.kind not in "biuf":
+        raise GraphError(
+            f"edge_weight: expected a number per edge, {count}; got {given.dtype} of shape "
+            f"{given.shape}"
+        )
+    values = given.astype(np.float64)
+    right = (values >= _FLOAT32.tiny) & (values <= _FLOAT32.max / max(1, 2 * count))
+    if not right.all():
+        place = int(np.flatnonzero(~right)[0])
+        raise GraphError(
+            f"edge_weight: {given[place]} at edge {place}; weights are positive, finite and such "
+            "that float32 holds their sum"
+        )
+    return values
+
+
+def _features(features: Any, count: int) -> FloatArray:
+    given = interchange.to_numpy(features, "edge_features")
+    if given.ndim == 1:
+        given = given[:, None]
+    if given.ndim != 2 or len(given) != count or given.shape[1] == 0:
+        raise GraphError(f"edge_features: expected [{count}, features]; got shape {given.shape}")
+    if given.dtype.kind not in "biuf":
+        raise GraphError(f"edge_features: must be numbers; got dtype {given.dtype}")
+    with np.errstate(over="ignore"):
+        values = given.astype(np.float32)
+    if not np.isfinite(values).all():
+        place, column = (int(i) for i in np.argwhere(~np.isfinite(values))[0])
+        raise GraphError(f"edge_features: {given[place, column]} at edge {place}, feature {column}")
+    return values
+
+
+def _merged(
+    ends: IntArray, weight: Floats | None, shape: tuple[int, int]
+) -> tuple[IntArray, Floats | None]:
+    """Returns distinct edges in the order of targets, then sources, and their summed weights."""
+    values = np.ones(ends.shape[1], np.bool_) if weight is None else weight
+    csr = scipy.sparse.coo_array((values, (ends[1], ends[0])), shape=shape).tocsr()
+    csr.sum_duplicates()
+    rows = np.repeat(np.arange(shape[0]), np.diff(csr.indptr))
+    distinct = np.stack([csr.indices.astype(np.int64), rows])
+    return distinct, None if weight is None else csr.data
+
+
+def _is_symmetric(ends: IntArray, weight: Floats | None, mirror: IntArray) -> bool:
+    """Returns whether merged edges within one type are listed in both directions."""
+    if not np.array_equal(ends[::-1][:, mirror], ends):
+        return False
+    return weight is None or bool(np.allclose(weight[mirror], weight, rtol=1e-9, atol=0))
+
+
+def _mirror(ends: IntArray, num_nodes: int) -> IntArray:
+    """Returns the entries in the order of sources, then targets.
+
+    If the edges are symmetric, entry k of it is entry k in the other direction.
+    """
+    numbers = np.arange(ends.shape[1])
+    pattern = scipy.sparse.coo_array((numbers, (ends[0], ends[1])), shape=(num_nodes, num_nodes))
+    csr = pattern.tocsr()
+    csr.sort_indices()
+    order: IntArray = csr.data.astype(np.int64)
+    return order
+
+
+def _both_listed(
+    ends: IntArray, weight: Floats | None, mirror: IntArray, num_nodes: int, loops: int
+) -> Edges:
+    """Returns an undirected relation whose edges are listed in both directions, sorted."""
+    entries = np.arange(ends.shape[1])
+    edge_ids = (np.cumsum(entries <= mirror) - 1)[np.minimum(entries, mirror)]
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(ends[1], minlength=num_nodes))])
+    narrow = None if weight is None else weight.astype(np.float32)
+    return Edges(indptr.astype(np.int64), ends[0], narrow, None, edge_ids, loops)

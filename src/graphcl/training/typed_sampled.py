@@ -1,0 +1,197 @@
+"""Batches from a typed graph that is too large to encode whole: sampled L-hop subgraphs."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from graphcl.distributed import ALONE, Share
+from graphcl.encoders.typed import TypedEncoder
+from graphcl.errors import ParameterError, require
+from graphcl.graphs.schema import Channel, Schema
+from graphcl.graphs.typed import Key, TypedGraph
+from graphcl.graphs.typed_tensors import Prepared, typed_tensors
+from graphcl.kernels.buffers import retry_smaller
+from graphcl.kernels.neighbours import EdgeWeights
+from graphcl.seeding import derive
+from graphcl.training.modes import SAMPLED_BATCH_NODES
+from graphcl.training.sampled import one_ahead
+from graphcl.training.typed import batches_in, contrasted_types, typed_batches
+from graphcl.typed_sampling import Direction, Level, encode_levels, sample_levels
+from graphcl.views import DropTyped
+
+
+def fan_outs_of(
+    graph: TypedGraph, schema: Schema, fan_out: int, own: Mapping[Key, int] | None = None
+) -> dict[Channel, int]:
+    """Returns the children that a node has in each direction in which its type receives.
+
+    `fan_out` is what a node has in all directions together. They share it in proportion to their
+    mean degrees, each of which counts as at most `fan_out`; each direction has at least one. `own`
+    says other numbers for some relations.
+    """
+    found: dict[Channel, int] = {}
+    for name, nodes in graph.nodes.items():
+        channels = [
+            one
+            for one in schema.into(name)
+            if one.relation in graph.relations and graph.relations[one.relation].num_edges
+        ]
+        degrees = [
+            min(fan_out, len(graph.relations[one.relation].indices) / nodes.num_nodes)
+            for one in channels
+        ]
+        for channel, degree in zip(channels, degrees, strict=True):
+            share = round(fan_out * degree / sum(degrees))
+            found[channel] = (own or {}).get(channel.relation, max(1, share))
+    return found
+
+
+@dataclass(frozen=True)
+class TypedSampledBatch:
+    """A minibatch whose subgraphs were sampled, and perturbed twice, while the last one trained.
+
+    Attributes:
+        levels: the seed nodes of each type, and the trees below them.
+    """
+
+    levels: list[Level]
+
+    @property
+    def num_nodes(self) -> int:
+        """M, the size of the minibatch."""
+        return sum(len(table.nodes) for table in self.levels[0].values())
+
+    def views(self, generator: torch.Generator) -> list[Level]:  # noqa: ARG002 (drawn ahead)
+        """Returns both views."""
+        return self.levels
+
+    def encode(self, encoder: nn.Module, views: list[Level]) -> tuple[Tensor, Tensor]:
+        """Returns the embeddings of the seed nodes in view 1 and in view 2."""
+        assert isinstance(encoder, TypedEncoder)
+        both = torch.cat(list(encode_levels(views, encoder).values()), dim=1)
+        return both[0], both[1]
+
+
+@dataclass(frozen=True)
+class TypedSampledGraph:
+    """Each step sees `batch_nodes` nodes and a sampled tree around each of them.
+
+    Args:
+        x: dense features of each type, float32, on the device that trains.
+        directions: for each type, the directions in which it receives.
+        sizes: the number of nodes of each type.
+        batch_nodes: M, the nodes per step.
+        layers: L, the hops.
+        replace: whether a neighbour can be drawn twice.
+        contrast: ``all``, ``each``, or names of types, separated by commas.
+    """
+
+    x: Mapping[str, Tensor]
+    directions: Mapping[str, tuple[Direction, ...]]
+    sizes: Mapping[str, int]
+    batch_nodes: int
+    layers: int
+    replace: bool = True
+    contrast: str = "all"
+
+    @classmethod
+    def of(
+        cls,
+        prepared: Prepared,
+        *,
+        device: torch.device,
+        batch_nodes: int,
+        fan_outs: Mapping[Channel, int],
+        layers: int,
+        replace: bool = True,
+        contrast: str = "all",
+    ) -> Self:
+        """Builds a source from a graph; sparse features are made dense."""
+        graph = prepared.graph
+        x, relations = typed_tensors(graph, device=device, scaling=prepared.scaling)
+        dense = {
+            name: one if isinstance(one, Tensor) else one.to_dense() for name, one in x.items()
+        }
+        directions: dict[str, list[Direction]] = {}
+        for channel, fan_out in fan_outs.items():
+            relation, weights = relations[channel.relation], None
+            if graph.relations[channel.relation].edge_weight is not None:
+                csr = relation.csr(channel.backwards)
+                values = relation.values(channel.backwards)
+                weights = EdgeWeights.of(
+                    csr.indptr.cpu().numpy(), values.cpu().numpy(), replace=replace, device=device
+                )
+            numbers = None
+            if weights is not None or not replace:
+                numbers = torch.arange(len(relation.weight), device=device)
+            one = Direction(channel, relation, fan_out, weights, numbers)
+            directions.setdefault(channel.receiver, []).append(one)
+        return cls(
+            dense,
+            {name: tuple(listed) for name, listed in directions.items()},
+            {name: one.num_nodes for name, one in graph.nodes.items()},
+            batch_nodes or SAMPLED_BATCH_NODES,
+            layers,
+            replace,
+            contrast,
+        )
+
+    def __post_init__(self) -> None:
+        count = self.batch_nodes
+        require(count >= 1, "TypedSampledGraph", "batch_nodes", "at least 1", count)
+        contrasted_types(self.contrast, list(self.sizes))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of batches in an epoch."""
+        return batches_in(self.sizes, self.contrast, self.batch_nodes)
+
+    @property
+    def constant(self) -> bool:
+        """Every batch is another sample."""
+        return False
+
+    def epoch(
+        self,
+        number: int,
+        seed: int,
+        *,
+        perturbation: Any,
+        first: int = 0,
+        share: Share = ALONE,  # noqa: ARG002 (one process)
+    ) -> Iterator[TypedSampledBatch]:
+        """Yields the batches of one epoch from the `first` on; the same for number and seed.
+
+        Raises:
+            ParameterError: the perturbation is not the paper's, which alone is drawn on trees.
+        """
+        if not isinstance(perturbation, DropTyped):
+            name = type(perturbation).__name__
+            raise ParameterError(f"mode 'sampled' draws views by 'drop' alone; got {name}")
+        parts = typed_batches(self.sizes, self.contrast, self.batch_nodes, number, seed)
+        works = [
+            partial(self.batch, rows, perturbation, seed=derive(seed, "sampled", number, step))
+            for step, rows in enumerate(parts)
+        ][first:]
+        on_gpu = next(iter(self.x.values())).is_cuda
+        yield from map(retry_smaller, works) if on_gpu else one_ahead(works)
+
+    def batch(
+        self, rows: Mapping[str, Tensor], perturbation: DropTyped, *, seed: int
+    ) -> TypedSampledBatch:
+        """Samples the subgraphs of some nodes of each type and perturbs them twice."""
+        device = next(iter(self.x.values())).device
+        levels = sample_levels(
+            {name: nodes.to(device) for name, nodes in rows.items()},
+            self.x,
+            self.directions,
+            perturbation,
+            depth=self.layers,
+            replace=self.replace,
+            seed=derive(seed, "tree"),
+        )
+        return TypedSampledBatch(levels)

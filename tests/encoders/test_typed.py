@@ -1,0 +1,204 @@
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import elu
+
+from graphcl.encoders.paper import ResidualEncoder
+from graphcl.encoders.typed import BASES, TypedEncoder
+from graphcl.graphs.schema import Schema
+from graphcl.graphs.tensors import graph_tensors
+from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.typed_tensors import typed_tensors
+
+CPU = torch.device("cpu")
+
+
+def two_types(seed=0):
+    """Two types and three relations, with weights and edge vectors, one of them undirected."""
+    random = np.random.default_rng(seed)
+    authors, papers = 6, 9
+
+    def pairs(left, right, edges):
+        return random.integers(0, (left, right), (edges, 2)).T
+
+    writes, cites, knows = pairs(authors, papers, 14), pairs(papers, papers, 12), pairs(6, 6, 7)
+    knows = knows[:, knows[0] != knows[1]]
+    return TypedGraph.from_edges(
+        {"author": random.normal(size=(authors, 4)), "paper": random.normal(size=(papers, 3))},
+        {
+            ("author", "writes", "paper"): {
+                "edge_index": writes,
+                "edge_features": random.normal(size=(14, 2)),
+            },
+            ("paper", "cites", "paper"): {
+                "edge_index": cites,
+                "edge_weight": random.random(12) + 0.5,
+            },
+            ("author", "knows", "author"): {"edge_index": knows, "undirected": True},
+        },
+    )
+
+
+def encoder_of(graph, **options):
+    generator = torch.Generator().manual_seed(0)
+    settings = {"dim": 5, "layers": 2} | options
+    return TypedEncoder(Schema.of(graph), generator=generator, **settings).double()
+
+
+def loops(graph, encoder):
+    """The results of every layer, one node and one message after the other, in float64."""
+    h = {
+        name: np.array([row @ encoder.input_map(name).detach().numpy() for row in nodes.x])
+        for name, nodes in graph.nodes.items()
+    }
+    results = []
+    for layer in encoder.statement():
+        new = {}
+        for name in h:
+            rows = []
+            for u in range(len(h[name])):
+                total = h[name][u] @ layer.own[name].detach().numpy()
+                for message in layer.into(name):
+                    total = total + received(graph, h, message, u)
+                if layer.normalisation:
+                    total = (total - total.mean()) / np.sqrt(total.var() + 1e-5)
+                total = total if layer.activation is None else elu(torch.tensor(total)).numpy()
+                rows.append(total)
+            new[name] = np.array(rows)
+        h = new
+        results.append(h)
+    return results
+
+
+def received(graph, h, message, u):
+    relation = graph.relations[message.channel.relation]
+    sources, targets = relation.edge_index()
+    ours, theirs = (sources, targets) if message.channel.backwards else (targets, sources)
+    mine = np.flatnonzero(ours == u)
+    weight = np.ones(len(sources)) if relation.edge_weight is None else relation.edge_weight
+    weight = weight.astype(np.float64)
+    within = relation.source == relation.target
+    own = (weight[mine].mean() if len(mine) else 1.0) if within else 0.0
+    total = own * h[message.channel.receiver][u] if within else np.zeros(h["paper"].shape[1])
+    for e in mine:
+        sent = h[message.channel.sender][theirs[e]]
+        if message.edges is not None:
+            sent = sent + relation.edge_features[e] @ message.edges.detach().numpy()
+        total = total + weight[e] * sent
+    size = own + weight[mine].sum()
+    return (total / size if size else total) @ message.pooled.detach().numpy()
+
+
+@pytest.mark.parametrize("normalisation", ["none", "layer"])
+def test_it_is_its_equations_node_by_node(normalisation):
+    graph = two_types()
+    encoder = encoder_of(graph, normalisation=normalisation)
+    if normalisation == "layer":
+        for module in encoder.modules():  # in float64, as the loops
+            if isinstance(module, torch.nn.LayerNorm):
+                module.forward = lambda h: torch.nn.functional.layer_norm(h, h.shape[-1:])
+    x, relations = typed_tensors(graph, device=CPU, dtype=torch.float64)
+    found = encoder.results(x, relations)
+    for result, expected in zip(found, loops(graph, encoder), strict=True):
+        for name in graph.nodes:
+            np.testing.assert_allclose(result[name].detach(), expected[name], rtol=1e-9)
+
+
+def test_some_rows_are_those_of_all():
+    graph = two_types()
+    encoder = encoder_of(graph)
+    tensors = typed_tensors(graph, device=CPU, dtype=torch.float64)
+    rows = {"paper": torch.tensor([7, 0]), "author": torch.tensor([5])}
+    whole, some = encoder(*tensors), encoder.on_rows(*tensors, rows)
+    for name, chosen in rows.items():
+        torch.testing.assert_close(some[name], whole[name][chosen])
+
+
+def test_another_order_of_a_type_gives_the_same_rows_in_that_order():
+    graph = two_types()
+    encoder = encoder_of(graph)
+    before = encoder(*typed_tensors(graph, device=CPU, dtype=torch.float64))
+    for moved in graph.nodes:
+        order = np.random.default_rng(3).permutation(graph.nodes[moved].num_nodes)
+        place = np.argsort(order)
+        relations = {}
+        for key, one in graph.relations.items():
+            edges = one.edge_index()
+            if one.undirected:
+                edges = edges[:, np.unique(one.edge_ids, return_index=True)[1]]
+            for row, end in ((0, one.source), (1, one.target)):
+                edges[row] = place[edges[row]] if end == moved else edges[row]
+            relations[key] = {"edge_index": edges, "undirected": one.undirected}
+            relations[key] |= {"edge_weight": one.edge_weight, "edge_features": one.edge_features}
+        nodes = {
+            name: one.x[order] if name == moved else one.x for name, one in graph.nodes.items()
+        }
+        for key, one in graph.relations.items():
+            if not one.undirected and one.source != one.target:
+                relations[key].pop("undirected")
+        other = TypedGraph.from_edges(nodes, relations)
+        after = encoder(*typed_tensors(other, device=CPU, dtype=torch.float64))
+        for name in graph.nodes:
+            rows = order if name == moved else slice(None)
+            torch.testing.assert_close(after[name], before[name][rows])
+
+
+def test_a_plain_graph_has_the_papers_encoder(graph):
+    typed = TypedGraph.from_graph(graph)
+    options = {"dim": 6, "layers": 3, "generator": torch.Generator().manual_seed(0)}
+    encoder = TypedEncoder(Schema.of(typed), **options)
+    plain = ResidualEncoder(6, **options)
+    with torch.no_grad():
+        for number in range(3):
+            plain.pooled_weights[number].copy_(encoder.pooled[number][0])
+            plain.own_weights[number].copy_(encoder.own[number][0])
+    x, adjacency = graph_tensors(graph, device=CPU)
+    expected = plain(x @ encoder.input_map("node"), adjacency)
+    found = encoder(*typed_tensors(typed, device=CPU))["node"]
+    torch.testing.assert_close(found, expected)
+
+
+def test_relations_with_few_edges_share_a_basis_and_others_do_not():
+    names, many = count(), 1200
+    x = np.ones((40, 2))
+    few = [[0, 1, 2], [3, 4, 5]]
+    random = np.random.default_rng(0).integers(0, 40, (2, many))
+    relations = {("a", f"r{next(names)}", "b"): few for _ in range(5)}
+    graph = TypedGraph.from_edges({"a": x, "b": x}, relations | {("a", "big", "b"): random})
+    assert graph.relation("big").num_edges < 1000  # duplicates: 40 · 40 pairs
+    encoder = encoder_of(graph)
+    assert len(encoder.bases[0]) == BASES
+    assert encoder.coefficients[0].shape == (12, BASES)
+    assert len(encoder.pooled[0]) == 0
+    layer = encoder.statement()[0]
+    a, v = encoder.coefficients[0], list(encoder.bases[0])
+    expected = sum(a[3, b] * v[b] for b in range(BASES))
+    torch.testing.assert_close(layer.messages[3].pooled, expected)
+    few_relations = dict(list(relations.items())[:2])
+    alone = encoder_of(TypedGraph.from_edges({"a": x, "b": x}, few_relations))
+    assert len(alone.pooled[0]) == 4
+    assert not hasattr(alone, "bases")
+
+
+def test_embeddings_hold_own_features_and_all_layers_side_by_side():
+    graph = two_types()
+    options = {"side_by_side": True, "own_features": 0.5, "repeat_own": True, "dim": 12}
+    encoder = encoder_of(graph, **options)
+    tensors = typed_tensors(graph, device=CPU, dtype=torch.float64)
+    z, results = encoder.embedding(*tensors), encoder.results(*tensors)
+    for name, nodes in graph.nodes.items():
+        assert z[name].shape == (nodes.num_nodes, encoder.width == 12 and 12)
+        torch.testing.assert_close(z[name][:, 6:9], results[0][name])
+        torch.testing.assert_close(z[name][:, 9:], results[1][name])
+        np.testing.assert_array_equal(z[name][:, 0].detach(), nodes.x[:, 0])
+
+
+def test_a_graph_may_lack_types_and_relations():
+    graph = two_types()
+    encoder = encoder_of(graph)
+    relation = graph.relations["paper", "cites", "paper"]
+    less = TypedGraph({"paper": graph.nodes["paper"]}, {relation.key: relation})
+    found = encoder(*typed_tensors(less, device=CPU, dtype=torch.float64))
+    assert list(found) == ["paper"]

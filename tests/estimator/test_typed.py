@@ -1,0 +1,187 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import HeteroData
+
+from graphcl import GraphCL, TypedGraph, linear_probe
+from graphcl.errors import GraphError, ParameterError, RunError
+from graphcl.training.checkpoints import Checkpoints, StoppedError
+
+FAST = {"dim": 16, "epochs": 3, "batch_nodes": 16, "device": "cpu"}
+WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
+
+
+def library(seed=0, *, papers=40, authors=20):
+    """Papers of two classes, authors who write on one of them, topics without features."""
+    random = np.random.default_rng(seed)
+    y, of_author = random.integers(0, 2, papers), random.integers(0, 2, authors)
+    alike = y[None] == of_author[:, None]
+    writes = np.argwhere(random.random(alike.shape) < np.where(alike, 0.3, 0.02)).T
+    cites = random.integers(0, papers, (2, 60))
+    topics = np.stack([np.arange(papers), y + 2 * random.integers(0, 2, papers)])
+    x = random.normal(size=(papers, 6)) + np.eye(2, 6)[y]
+    split = random.permutation(papers)
+    return TypedGraph.from_edges(
+        {
+            "author": random.normal(size=(authors, 3)),
+            "paper": {
+                "x": x,
+                "y": y,
+                "train_mask": split[:15],
+                "val_mask": split[15:25],
+                "test_mask": split[25:],
+                "node_ids": [f"p{i}" for i in range(papers)],
+            },
+            "topic": 4,
+        },
+        {
+            WRITES: {
+                "edge_index": writes,
+                "edge_features": random.normal(size=(writes.shape[1], 2)),
+            },
+            CITES: {"edge_index": cites, "edge_weight": random.random(60) + 0.5},
+            ("paper", "on", "topic"): topics,
+        },
+        name="library",
+    )
+
+
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+def test_it_trains_embeds_saves_and_loads(tmp_path, mode):
+    graph = library()
+    model = GraphCL(mode=mode, fan_out=3, **FAST)
+    z = model.fit_transform(graph)
+    assert {name: rows.shape for name, rows in z.items()} == {
+        "author": (20, 16),
+        "paper": (40, 16),
+        "topic": (4, 16),
+    }
+    assert all(rows.dtype == np.float32 for rows in z.values())
+    assert len(model.history_) == 3
+    assert model.mode_.name == mode
+    model.save(tmp_path / "run")
+    again = GraphCL.load(tmp_path / "run", device="cpu").transform(graph)
+    for name, rows in z.items():
+        assert np.array_equal(rows, again[name])
+    assert linear_probe(z["paper"], graph.nodes_of("paper")).nodes == (15, 10, 15)
+
+
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+def test_the_seed_decides_every_bit_and_labels_decide_nothing(mode):
+    graph, options = library(), {"mode": mode, "fan_out": 3, **FAST}
+    first = GraphCL(seed=1, **options).fit_transform(graph)
+    other = {name: {"x": one.x, "num_nodes": one.num_nodes} for name, one in graph.nodes.items()}
+    unlabelled = TypedGraph(TypedGraph.from_edges(other, {}).nodes, graph.relations, graph.name)
+    second = GraphCL(seed=1, **options).fit_transform(unlabelled)
+    third = GraphCL(seed=2, **options).fit_transform(graph)
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    assert not np.array_equal(first["paper"], third["paper"])
+
+
+def test_some_nodes_of_a_type_have_the_rows_of_all():
+    graph = library()
+    model = GraphCL(**FAST).fit(graph)
+    z = model.transform(graph)
+    np.testing.assert_allclose(model.transform(graph, node_type="author"), z["author"], rtol=1e-5)
+    some = model.transform(graph, node_type="paper", nodes=["p7", "p3", "p7"])
+    np.testing.assert_allclose(some, z["paper"][[7, 3, 7]], rtol=1e-4, atol=1e-6)
+    with pytest.raises(GraphError, match="of which type are these nodes"):
+        model.transform(graph, nodes=[1])
+    with pytest.raises(GraphError, match=r"no type 'papers'.*did you mean 'paper'"):
+        model.transform(graph, node_type="papers")
+
+
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+def test_a_training_that_stopped_goes_on_to_the_same_bits(tmp_path, mode):
+    graph, options = library(), {"mode": mode, "fan_out": 2, **FAST}
+    expected = GraphCL(**options).fit_transform(graph)
+    steps = iter(range(100))
+    stopping = Checkpoints(tmp_path / "c", stop=lambda: next(steps) == 5)
+    with pytest.raises(StoppedError):
+        GraphCL(**options).fit(graph, checkpoints=stopping)
+    found = GraphCL(**options).fit(graph, checkpoints=tmp_path / "c", resume=True)
+    assert all(
+        np.array_equal(rows, expected[name]) for name, rows in found.transform(graph).items()
+    )
+    with pytest.raises(RunError, match="is of another training"):
+        GraphCL(**options).fit(library(1), checkpoints=tmp_path / "c", resume=True)
+
+
+def test_hetero_data_goes_in_as_it_is():
+    data = HeteroData()
+    data["a"].x, data["b"].num_nodes = torch.rand(30, 4), 10
+    data["a", "to", "b"].edge_index = torch.stack([torch.arange(30), torch.arange(30) % 10])
+    z = GraphCL(**FAST).fit_transform(data)
+    assert {name: len(rows) for name, rows in z.items()} == {"a": 30, "b": 10}
+
+
+def test_unseen_graphs_may_lack_types_and_relations_and_have_no_others():
+    graph, unseen = library(), library(5, papers=12, authors=7)
+    model = GraphCL(**FAST).fit(graph)
+    assert model.transform(unseen)["topic"].shape == (4, 16)
+    cites = unseen.relations[CITES]
+    assert len(model.transform(TypedGraph({"paper": unseen.nodes["paper"]}, {CITES: cites}))) == 1
+    other = TypedGraph.from_edges({"paper": np.ones((3, 5))}, {})
+    with pytest.raises(GraphError, match="type 'paper' has 5 features; the model was trained on 6"):
+        model.transform(other)
+    with pytest.raises(GraphError, match="the model knows no type 'journal'"):
+        model.transform(TypedGraph.from_edges({"journal": 2}, {}))
+    likes = {("paper", "likes", "paper"): [[0], [1]]}
+    with pytest.raises(GraphError, match="knows no relation paper:likes:paper"):
+        model.transform(TypedGraph.from_edges({"paper": np.ones((3, 6))}, likes))
+    with pytest.raises(GraphError, match="type 'topic' has features; in training it had none"):
+        model.transform(TypedGraph.from_edges({"topic": np.ones((3, 6))}, {}))
+
+
+def test_plain_and_typed_models_say_what_they_are(graph):
+    with pytest.raises(GraphError, match="is a typed graph; the model was trained on a plain one"):
+        GraphCL(**FAST).fit(graph).transform(library())
+    model = GraphCL(**FAST).fit(library())
+    with pytest.raises(GraphError, match="was trained on a typed graph; this one is plain"):
+        model.transform(graph)
+
+
+def test_exceptions_and_contrast_are_checked_against_the_graph(capsys):
+    rates = "writes.edge_drop=0.9, cites.fan_out=1, paper.feature_drop=0"
+    model = GraphCL(exceptions=rates, contrast="paper", verbose=True, mode="sampled", **FAST)
+    assert model.fit(library()).recipe_.exceptions == rates
+    said = capsys.readouterr().err
+    assert "nodes of type 'topic' have no features: they get the means of their neighbours'" in said
+    with pytest.raises(GraphError, match=r"no relation 'wrties'.*did you mean 'writes'"):
+        GraphCL(exceptions="wrties.edge_drop=0.1", **FAST).fit(library())
+    with pytest.raises(ParameterError, match=r"edge_drop must be in \[0, 1\); got 1.5"):
+        GraphCL(exceptions="writes.edge_drop=1.5", **FAST).fit(library())
+    with pytest.raises(ParameterError, match=r"exceptions must be like writes.edge_drop=0.1"):
+        GraphCL(exceptions="writes=0.1", **FAST).fit(library())
+    with pytest.raises(ParameterError, match="contrast: must be 'all', 'each' or names of types"):
+        GraphCL(contrast="papers", **FAST).fit(library())
+
+
+def test_what_typed_graphs_cannot_have_is_refused():
+    with pytest.raises(ParameterError, match="a typed graph is encoded by 'residual'"):
+        GraphCL("cora", **FAST).fit(library())
+    with pytest.raises(ParameterError, match="recipe auto: chooses on plain graphs"):
+        GraphCL("auto", **FAST).fit(library())
+    with pytest.raises(ParameterError, match="inductive: a typed graph is trained with all"):
+        GraphCL(inductive=True, **FAST).fit(library())
+    with pytest.raises(GraphError, match="no relation has edges"):
+        GraphCL(**FAST).fit(TypedGraph.from_edges({"a": np.ones((3, 2))}, {}))
+
+
+def test_a_damaged_schema_is_said(tmp_path):
+    GraphCL(**FAST).fit(library()).save(tmp_path / "run")
+    path = tmp_path / "run" / "schema.json"
+    whole = json.loads(path.read_text())
+    for broken in (
+        {},
+        whole | {"types": []},
+        whole | {"types": [{"name": "a", "num_features": -1}]},
+        whole | {"relations": [{"source": 1}]},
+        whole | {"types": [one | {"num_features": 1 << 40} for one in whole["types"]]},
+        whole | {"types": [one | {"num_features": 7} for one in whole["types"]]},
+    ):
+        path.write_text(json.dumps(broken))
+        with pytest.raises(RunError, match="schema"):
+            GraphCL.load(tmp_path / "run")

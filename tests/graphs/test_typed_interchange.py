@@ -1,0 +1,123 @@
+import networkx
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from torch_geometric.data import HeteroData
+from torch_geometric.transforms import ToUndirected
+
+from graphcl.errors import GraphError
+from graphcl.graphs.typed import TypedGraph
+
+WRITES = ("author", "writes", "paper")
+
+
+def hetero():
+    data = HeteroData()
+    data["author"].x = torch.rand(3, 2)
+    data["paper"].x = torch.eye(4).to_sparse_csr()
+    data["paper"].y = torch.tensor([0, 1, 1, 0])
+    data["paper"].train_mask = torch.tensor([True, False, True, False])
+    data["topic"].num_nodes = 2
+    data[WRITES].edge_index = torch.tensor([[0, 0, 2], [1, 0, 3]])
+    data[WRITES].edge_attr = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    data["paper", "cites", "paper"].edge_index = torch.tensor([[0, 1], [1, 2]])
+    data["paper", "cites", "paper"].edge_weight = torch.tensor([0.5, 2.0])
+    data["paper", "on", "topic"].edge_index = torch.tensor([[0, 1], [1, 0]])
+    return data
+
+
+def test_pyg_there_and_back():
+    data = hetero()
+    again = TypedGraph.from_pyg(data).to_pyg()
+    assert again.node_types == data.node_types
+    assert again.edge_types == data.edge_types
+    assert torch.equal(again["author"].x, data["author"].x)
+    assert torch.equal(again["paper"].x, torch.eye(4))
+    assert torch.equal(again["paper"].train_mask, data["paper"].train_mask)
+    assert again["topic"].num_nodes == 2
+    assert again[WRITES].edge_index.tolist() == [[0, 0, 2], [0, 1, 3]]  # sorted by target
+    assert again[WRITES].edge_attr.tolist() == [[3, 4], [1, 2], [5, 6]]
+    assert again["cites"].edge_weight.tolist() == [0.5, 2.0]
+    kept = TypedGraph.from_pyg(data).to_pyg(sparse=True)
+    assert kept["paper"].x.layout == torch.sparse_csr
+
+
+def test_pyg_reverses_are_not_kept_twice():
+    graph = TypedGraph.from_pyg(ToUndirected(merge=False)(hetero()))
+    assert list(graph.relations) == list(TypedGraph.from_pyg(hetero()).relations)
+    other = hetero()
+    other["paper", "read_by", "author"].edge_index = torch.tensor([[1, 0, 2], [0, 0, 2]])
+    assert len(TypedGraph.from_pyg(other).relations) == 4
+
+
+def test_pyg_says_what_it_leaves_out_and_what_it_lacks():
+    data = hetero()
+    data["author"].name = ["a", "b", "c"]
+    with pytest.warns(UserWarning, match=r"left out author.name"):
+        TypedGraph.from_pyg(data)
+    with pytest.raises(GraphError, match=r"expected a torch_geometric.data.HeteroData"):
+        TypedGraph.from_pyg(3)
+
+
+def test_networkx_multigraph_with_types_keys_and_attributes():
+    source = networkx.MultiDiGraph()
+    source.add_node("ann", type="author", x=[1.0, 2.0])
+    source.add_node("bob", type="author", x=[3.0, 4.0])
+    source.add_node(1, type="paper", y=1)
+    source.add_node(2, type="paper", y=0)
+    source.add_edge("ann", 1, "writes")
+    source.add_edge("ann", 1, "reads", weight=2.0)
+    source.add_edge("bob", 1, relation="reads", weight=3.0)
+    source.add_edge(1, 2, features=[1.0, 0.5])
+    graph = TypedGraph.from_networkx(source)
+    assert set(graph.relations) == {
+        WRITES,
+        ("author", "reads", "paper"),
+        ("paper", "edge", "paper"),
+    }
+    assert graph.nodes["author"].node_ids.tolist() == ["ann", "bob"]
+    assert graph.nodes["paper"].y.tolist() == [1, 0]
+    assert graph.relation("reads").edge_weight.tolist() == [2, 3]
+    assert graph.relation("edge").edge_features.tolist() == [[1, 0.5]]
+    assert not graph.relation("edge").undirected
+    source.nodes["bob"].pop("x")
+    with pytest.raises(GraphError, match="1 of 2: a node of type 'author' has no attribute 'x'"):
+        TypedGraph.from_networkx(source)
+
+
+def test_networkx_undirected_edges_have_one_relation_whichever_end_comes_first():
+    source = networkx.Graph()
+    source.add_nodes_from([("a", {"type": "author"}), (1, {"type": "paper"})])
+    source.add_nodes_from([("b", {"type": "author"}), (2, {"type": "paper"})])
+    source.add_edges_from([("a", 1), (2, "b"), ("a", "b")])
+    graph = TypedGraph.from_networkx(source)
+    assert graph.relation("author:edge:paper").edge_index().tolist() == [[0, 1], [0, 1]]
+    assert graph.relation("author:edge:author").undirected
+
+
+def test_a_plain_graph_is_one_type_and_one_relation(graph):
+    found = TypedGraph.from_graph(graph)
+    edges = found.relation("edge")
+    assert edges.undirected
+    assert np.array_equal(edges.indices, graph.indices)
+    assert np.array_equal(np.bincount(edges.edge_ids), np.full(graph.num_edges, 2))
+    ends = np.sort(edges.edge_index(), axis=0)
+    for number in range(graph.num_edges):
+        first, second = ends[:, edges.edge_ids == number].T
+        assert first.tolist() == second.tolist()
+    flat = found.flatten()
+    assert np.array_equal(flat.indices, graph.indices)
+    assert np.array_equal(flat.x, graph.x)
+    assert np.array_equal(flat.test_mask, graph.test_mask)
+
+
+def test_flattened_types_have_columns_of_their_own():
+    x = {"author": np.ones((2, 1)), "paper": {"x": scipy.sparse.eye_array(3), "y": [0, 1, -1]}}
+    graph = TypedGraph.from_edges(x | {"topic": 1}, {WRITES: [[0, 1], [2, 2]]}).flatten()
+    expected = np.zeros((6, 4))
+    expected[:2, 0] = 1
+    expected[2:5, 1:] = np.eye(3)
+    assert np.array_equal(graph.x.toarray(), expected)
+    assert graph.edge_index().T.tolist() == [[0, 4], [1, 4], [4, 0], [4, 1]]
+    assert graph.y.tolist() == [-1, -1, 0, 1, -1, -1]
