@@ -82,6 +82,7 @@ def test_a_browser_gets_a_cookie_for_the_token(served):
     known = {"cookie": cookie.split(";")[0]}
     assert client.get("/metrics", headers=known).status_code == 200
     assert client.get("/metrics").status_code == 401
+    assert client.get("/health").json() == {"status": "ok"}
 
 
 def test_rates_of_each_address(monkeypatch):

@@ -113,4 +113,5 @@ def test_a_new_node_is_shown_on_the_map(served, page_of, new_node):
         page.click("#new button")
         page.wait_for_function("document.getElementById('new-said').textContent.startsWith('12 ')")
         browser.close()
-    assert [text for text in complaints if "404" not in text] == []  # of the unknown neighbour
+    # The unknown neighbour is a 404; the driver remarks on pixels read back, which the map does.
+    assert [one for one in complaints if "404" not in one and "ReadPixels" not in one] == []

@@ -35,6 +35,7 @@ from graphcl.serving.asking import JSON, Bounds, read_asked
 from graphcl.tabular.options import TableOptions, counted
 
 Array = npt.NDArray[np.float32]
+_WHICH = "Which nodes"  # a group of options
 NEW_BYTES = 1 << 28  # of a file of new nodes
 ANY = Bounds(nodes=1 << 40, neighbours=1 << 40)  # a file of one's own is not bounded
 
@@ -51,16 +52,28 @@ def embed(
     out: Annotated[Path, typer.Option(help="The file, .npy, .parquet or .csv; see --to.")] = ...,  # type: ignore[assignment]
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     rows: Annotated[
-        str, typer.Option(metavar="START:STOP", help="A range of nodes. (default: all)")
+        str,
+        typer.Option(
+            metavar="START:STOP",
+            help="A range of nodes. (default: all)",
+            rich_help_panel=_WHICH,
+        ),
     ] = "",
     ids: Annotated[
-        list[str], typer.Option("--id", metavar="ID", help="Only this node, by id; repeatable.")
+        list[str],
+        typer.Option(
+            "--id",
+            metavar="ID",
+            help="Only this node, by id; repeatable.",
+            rich_help_panel=_WHICH,
+        ),
     ] = [],  # noqa: B006 (typer copies it)
     new: Annotated[
         Path | None,
         typer.Option(
-            help='Instead of the graph\'s nodes, new ones: JSON, {"new": [{"features": [1, 2], '
-            '"neighbors": ["a"]}]}, as the service takes it.'
+            help='Nodes that the graph does not have: a JSON file, {"new": [{"features": [1, 2], '
+            '"neighbors": ["a"]}]}, as the service takes it.',
+            rich_help_panel=_WHICH,
         ),
     ] = None,
     to: Annotated[

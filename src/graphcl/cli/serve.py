@@ -18,6 +18,7 @@ from graphcl.errors import MissingExtraError, RunError, require
 from graphcl.files.text import read_text
 from graphcl.serving.app import build_app
 from graphcl.serving.asking import Bounds
+from graphcl.serving.connections import Connection
 from graphcl.serving.page import PageMaker
 from graphcl.serving.run import ServedRun
 from graphcl.tabular.options import TableOptions, counted
@@ -103,11 +104,12 @@ def serve(
             log_level="warning",
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # anybody can write an address into a header
             limit_concurrency=CONNECTIONS,
             timeout_keep_alive=5,
             timeout_graceful_shutdown=GRACE,
             h11_max_incomplete_event_size=1 << 16,
-            http="h11",
+            http=Connection,
             ws="none",
             lifespan="off",
         )

@@ -3,6 +3,7 @@
 - `run`: what a run answers: embeddings, similar nodes, labels, links; no word of HTTP.
 - `asking`: bodies of requests, JSON or Arrow, checked and bounded.
 - `gate`: what every request passes: host, token, rate, size, time; errors as JSON; counts.
+- `connections`: those that send nothing are closed.
 - `app`: the addresses. `description`: what they take and give, for machines and readers.
 - `page`: the live page: the report's map, and new nodes on it.
 

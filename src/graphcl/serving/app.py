@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -267,6 +268,8 @@ class _Service:
     async def health(self, _: Request) -> Response:
         """Answers ``/health``."""
         served = self._served
+        if self._token is not None:  # anybody may ask, so nothing else is said
+            return Response(as_json({"status": "ok"}), media_type="application/json")
         about = {"status": "ok", "run": served.name, "nodes": len(served.z), "dim": served.dim}
         about |= {"features": served.graph.num_features, "predicts": served.can_predict}
         return Response(as_json(about), media_type="application/json")
@@ -303,7 +306,7 @@ class _Service:
         except AskedError as error:
             return _error(error.status, str(error))
         given = parse_qs(body.decode("latin-1")).get("token", [""])[0]
-        if self._token is not None and ticket(given) == ticket(self._token):
+        if self._token is not None and secrets.compare_digest(ticket(given), ticket(self._token)):
             answer: Response = RedirectResponse("/", 303)
             answer.set_cookie(COOKIE, ticket(self._token), httponly=True, samesite="strict")
             return answer
