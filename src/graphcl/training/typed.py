@@ -64,6 +64,9 @@ class TypedBatch:
 class TypedFullGraph:
     """Every batch sees the whole graph; an epoch visits every contrasted node once.
 
+    In a group of processes each encodes the same views of the whole graph and takes its share of
+    the rows: the loss is divided among them, the encoder is not.
+
     Args:
         x: features of each type, on the device that trains.
         relations: likewise the edges.
