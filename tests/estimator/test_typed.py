@@ -9,6 +9,7 @@ from torch_geometric.data import HeteroData
 
 from graphcl import GraphCL, TypedGraph, linear_probe
 from graphcl.errors import GraphError, ParameterError, RunError, TrainingError
+from graphcl.estimator.fitted import Fitted
 from graphcl.training.checkpoints import Checkpoints, StoppedError
 
 FAST = {"dim": 16, "epochs": 3, "batch_nodes": 16, "device": "cpu"}
@@ -68,6 +69,8 @@ def test_it_trains_embeds_saves_and_loads(tmp_path, mode):
     for name, rows in z.items():
         assert np.array_equal(rows, again[name])
     assert linear_probe(z["paper"], graph.nodes_of("paper")).nodes == (15, 10, 15)
+    with pytest.raises(RunError, match="a run of a typed graph"):
+        Fitted.read(tmp_path / "run")
 
 
 @pytest.mark.parametrize("mode", ["full", "sampled"])
@@ -157,7 +160,7 @@ def test_exceptions_and_contrast_are_checked_against_the_graph(capsys):
         GraphCL(exceptions="writes.edge_drop=1.5", **FAST).fit(library())
     with pytest.raises(ParameterError, match=r"exceptions must be like writes.edge_drop=0.1"):
         GraphCL(exceptions="writes=0.1", **FAST).fit(library())
-    with pytest.raises(ParameterError, match="contrast: must be 'all', 'each' or names of types"):
+    with pytest.raises(ParameterError, match="contrast: must be 'each', 'all' or names of types"):
         GraphCL(contrast="papers", **FAST).fit(library())
 
 
