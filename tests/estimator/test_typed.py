@@ -114,6 +114,15 @@ def test_a_training_that_stopped_goes_on_to_the_same_bits(tmp_path, mode):
         GraphCL(**options).fit(library(1), checkpoints=tmp_path / "c", resume=True)
 
 
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+def test_from_a_store_it_has_the_bits_of_memory(tmp_path, mode):
+    graph, options = library(), {"mode": mode, "fan_out": 2, **FAST}
+    graph.save(tmp_path / "store")
+    expected = GraphCL(**options).fit_transform(graph)
+    found = GraphCL(**options).fit_transform(TypedGraph.open(tmp_path / "store"))
+    assert all(np.array_equal(rows, expected[name]) for name, rows in found.items())
+
+
 def test_hetero_data_goes_in_as_it_is():
     data = HeteroData()
     data["a"].x, data["b"].num_nodes = torch.rand(30, 4), 10
