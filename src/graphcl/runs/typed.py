@@ -9,15 +9,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from graphcl.errors import RunError, suggestion
-from graphcl.graphs.typed import TypedGraph
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import RunNodes, describe_nodes, write_nodes
-from graphcl.tabular.preparation import Preparation, read_preparation, write_preparation
+
+if TYPE_CHECKING:  # reading a run needs no graph, and so none of the imports of one
+    from graphcl.graphs.typed import TypedGraph
+    from graphcl.tabular.preparation import Preparation
 
 TYPES = "types"
 
@@ -58,11 +60,13 @@ def _folder(place: int, name: str) -> str:
     return f"{place}-{re.sub('[^A-Za-z0-9_-]', '_', name)[:40]}"
 
 
-def write_types(folder: Path, graph: TypedGraph, z: Mapping[str, Any]) -> None:
+def write_types(folder: Path, graph: "TypedGraph", z: Mapping[str, Any]) -> None:
     """Writes embeddings, nodes and preparations of all types into a folder that is not yet a run.
 
     `folder` has its `schema.json` already.
     """
+    from graphcl.tabular.preparation import write_preparation
+
     for name in graph.nodes:
         own = type_folder(folder, name)
         own.mkdir(parents=True)
@@ -73,7 +77,7 @@ def write_types(folder: Path, graph: TypedGraph, z: Mapping[str, Any]) -> None:
             write_preparation(own, preparation)
 
 
-def describe_type(graph: TypedGraph, name: str) -> RunNodes:
+def describe_type(graph: "TypedGraph", name: str) -> RunNodes:
     """Returns what a run keeps of the nodes of a type; a degree counts edges of all relations."""
     nodes = describe_nodes(graph.nodes_of(name))
     degree = np.zeros(len(nodes), np.int64)
@@ -85,7 +89,9 @@ def describe_type(graph: TypedGraph, name: str) -> RunNodes:
     return replace(nodes, degree=degree)
 
 
-def read_preparations(run: Path) -> dict[str, Preparation]:
+def read_preparations(run: Path) -> "dict[str, Preparation]":
     """Returns the preparation of each type whose features come from a table."""
+    from graphcl.tabular.preparation import read_preparation
+
     found = {name: read_preparation(type_folder(run, name)) for name in run_types(run)}
     return {name: one for name, one in found.items() if one is not None}
