@@ -100,9 +100,10 @@ class RelationScores:
 
 def _unit(rows: Any) -> Array:
     """Returns rows of length 1; a row of zeros stays."""
-    dense = np.asarray(rows, np.float32)
+    dense: Array = np.asarray(rows, np.float32)
     lengths = np.linalg.norm(dense, axis=1, keepdims=True)
-    return np.divide(dense, lengths, out=np.zeros_like(dense), where=lengths > 0)
+    found: Array = np.divide(dense, lengths, out=np.zeros_like(dense), where=lengths > 0)
+    return found
 
 
 def _codes(known: scipy.sparse.csr_array) -> Array:

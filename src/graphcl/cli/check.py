@@ -12,6 +12,7 @@ from graphcl.cli._shared.graphs import (
     is_typed_file,
     load_any,
     names_tables,
+    read_typed,
 )
 from graphcl.cli._shared.options import JsonOption, print_result
 from graphcl.cli._shared.tables import print_notes, print_typed_notes, takes_tables
@@ -22,7 +23,6 @@ from graphcl.graphs.typed import TypedGraph
 from graphcl.store.reader import is_store, verify_store
 from graphcl.tabular.build import check_tables
 from graphcl.tabular.options import TableOptions, counted
-from graphcl.tabular.typed import load_typed
 
 
 @takes_tables
@@ -82,7 +82,7 @@ def _check_typed(graph: str | None, name: str, tables: TableOptions, *, as_json:
     typed: EveryGraph
     found = {}
     if tables.is_typed:
-        typed, report = load_typed(graph, tables)
+        typed, report = read_typed(graph, tables)
         print_typed_notes(report)
         found = report.to_json()
     else:

@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
+from graphcl.cli._shared.answers import TypeOption
+from graphcl.cli._shared.embed_typed import embed_types
 from graphcl.cli._shared.graphs import (
     AnyGraph,
     load_graph,
@@ -27,6 +29,7 @@ from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs.embeddings import check_embeddings_file, write_embeddings
+from graphcl.runs.typed import run_types
 from graphcl.tabular.options import TableOptions, counted
 
 Array = npt.NDArray[np.float32]
@@ -49,6 +52,7 @@ def embed(
     ids: Annotated[
         list[str], typer.Option("--id", metavar="ID", help="Only this node, by id; repeatable.")
     ] = [],  # noqa: B006 (typer copies it)
+    node_type: TypeOption = None,
     device: DeviceOption = "auto",
     overwrite: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
     processes: ProcessesOption = 1,
@@ -63,6 +67,9 @@ def embed(
     share the rows of a graph with more than 50,000 nodes. For a run of a baseline, the embeddings
     stored in the run are written.
 
+    Of a typed graph, a .parquet or .csv has the nodes of all types, with a column type; --type
+    writes those of one.
+
     Examples:
 
         graphcl embed runs/cora --out cora.npy
@@ -74,6 +81,8 @@ def embed(
         graphcl embed runs/edges new_edges.csv --nodes new_nodes.csv --out new.csv
 
         graphcl embed runs/mine grown.npz --id "Ada Lovelace" --id "Alan Turing" --out two.csv
+
+        graphcl embed runs/papers --type author --out authors.npy
     """
     require(not (ids and rows), "embed", "--rows and --id", "one of them", rows)
     check_embeddings_file(out, overwrite=overwrite)
@@ -81,6 +90,22 @@ def embed(
         require(not ids, "embed", "--id", "left out for a baseline", ids)
         _embed_baseline(run, graph, tables, out, rows=rows, as_json=as_json)
         return
+    if run_types(run):
+        allowed = "1: a typed graph is embedded in one process"
+        require(processes == 1, "embed", "--processes", allowed, processes)
+        embed_types(
+            run,
+            graph,
+            tables,
+            out,
+            node_type=node_type,
+            rows=rows,
+            ids=ids,
+            device=device,
+            as_json=as_json,
+        )
+        return
+    require(node_type is None, "embed", "--type", "left out for a plain graph", node_type)
     launch(processes)
     where = local_device(resolve_device(device))
     fitted = Fitted.read(run)

@@ -48,8 +48,8 @@ def neighbors(
 
     The first call builds an index in the run (neighbors.usearch); it is rebuilt if the embeddings
     have changed. Write -- before an id that begins with a dash. The graph is needed only for a run
-    without nodes.npz. Of a typed graph, nodes are compared with those of their type: that of --type,
-    or the only one with these ids.
+    without nodes.npz. Of a typed graph, nodes are compared within their type: that of --type, or
+    the only one with these ids.
 
     Examples:
 

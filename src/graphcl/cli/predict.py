@@ -20,6 +20,7 @@ from graphcl.cli._shared.answers import (
     TypeOption,
     check_out,
     give_answer,
+    is_labelled,
     nodes_folder,
     run_nodes,
 )
@@ -80,7 +81,7 @@ def predict(
     """
     require(learn in LEARN, "predict", "--learn", " or ".join(LEARN), learn)
     check_out(out, overwrite=overwrite)
-    folder = nodes_folder(run, node_type, _is_labelled)
+    folder = nodes_folder(run, node_type, is_labelled)
     z, nodes = run_nodes(run, graph, tables, again=("predict", str(run)), folder=folder)
     known = _known(run, nodes, labels)
     truth = known
@@ -106,10 +107,6 @@ def predict(
         as_json=as_json,
         folder=folder,
     )
-
-
-def _is_labelled(nodes: RunNodes) -> bool:
-    return nodes.y is not None or nodes.labels is not None
 
 
 def _known(run: Path, nodes: RunNodes, file: Path | None) -> KnownLabels:

@@ -18,6 +18,7 @@ from graphcl.cli._shared.graphs import (
     graph_name,
     load_any,
     names_tables,
+    read_typed,
 )
 from graphcl.cli._shared.interrupts import interrupts
 from graphcl.cli._shared.launch import ProcessesOption, launch
@@ -45,7 +46,6 @@ from graphcl.runs.files import CURVES, Origin
 from graphcl.runs.results import TrainingResult
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.options import TableOptions, counted
-from graphcl.tabular.typed import load_typed
 from graphcl.training import EpochMetrics
 from graphcl.training.checkpoints import Pace
 from graphcl.training_run import train_run
@@ -246,7 +246,7 @@ def _load(
         return loaded, Origin(name, graph_fingerprint(loaded))
     options = replace(tables, inductive=inductive)
     if tables.is_typed:
-        typed, found = load_typed(None if whole else name, options)
+        typed, found = read_typed(None if whole else name, options)
         if first_process():
             print_typed_notes(found)
         return typed, Origin(name, graph_fingerprint(typed), tables.record())

@@ -69,6 +69,11 @@ def nodes_folder(
     )
 
 
+def is_labelled(nodes: RunNodes) -> bool:
+    """Returns whether nodes have labels."""
+    return nodes.y is not None or nodes.labels is not None
+
+
 def run_nodes(
     run: Path,
     graph: str | None,

@@ -38,7 +38,7 @@ from graphcl.tabular.duck import is_query
 from graphcl.tabular.options import FILES, TableOptions
 from graphcl.tabular.preparation import read_preparation
 from graphcl.tabular.sources import EDGE_FILES, looks_like_tables
-from graphcl.tabular.typed import load_typed
+from graphcl.tabular.typed import TypedReport, load_typed
 
 AnyGraph = Graph | GraphCollection
 EveryGraph = AnyGraph | TypedGraph
@@ -70,8 +70,8 @@ def load_any(name: str | None, tables: TableOptions | None = None) -> EveryGraph
         tables: options for reading tables.
     """
     options = tables or TableOptions()
-    if name is None or (names_tables(name, options) and options.is_typed):
-        typed, found = load_typed(name, options)
+    if name is None or options.is_typed:
+        typed, found = read_typed(name, options)
         print_typed_notes(found)
         return typed
     if names_tables(name, options):
@@ -107,6 +107,23 @@ def load_any(name: str | None, tables: TableOptions | None = None) -> EveryGraph
         f"unknown dataset {name!r}; known: {known}, or a path to a store, an .npz or a list of "
         f"edges{near}"
     )
+
+
+def read_typed(name: str | None, options: TableOptions) -> tuple[TypedGraph, TypedReport]:
+    """Reads the tables of a typed graph, as `load_typed` does.
+
+    Raises:
+        DatasetError: `name` is not a list of edges.
+    """
+    known = name is None or looks_like_tables(name) or Path(name).suffix == ".npz"
+    if not known and name not in (options.edges or {}).values():
+        raise DatasetError(f"{_typed_option(options)} applies only to tables; {name!r} is not one")
+    return load_typed(name, options)
+
+
+def _typed_option(options: TableOptions) -> str:
+    given = [one for one in ("edges", "relation", "directed", "nodes") if getattr(options, one)]
+    return f"--{given[0]}"
 
 
 def is_typed_file(path: Path) -> bool:
@@ -171,15 +188,17 @@ def load_run_any(
     """
     config, options = runs.read_config(run, baselines=True), tables or TableOptions()
     source, trained = _source(run, config) if given is None else given, _tables(run, config)
-    if given is None and not (options.is_typed and options.edges):
+    if given is None and options.edges is None:
         name = "GRAPH" if again[0] == "embed" else "--graph"
         require(not options.given(), again[0], name, "given with table options", None)
         options = trained or options
         if not config.is_sealed:
             _require_harmless(run, config.origin, options, again)
         source, options = _moved(run, source, options)
-    elif trained is not None and (given is None or names_tables(given, options)):
-        options, source = as_trained(run, options.after(trained)), given or _first(options)
+    else:
+        source = given or _first(options)
+        if trained is not None and names_tables(source, options):
+            options = as_trained(run, options.after(trained))
     try:
         graph = load_any(source, options)
     except GraphCLError as error:
