@@ -23,6 +23,8 @@ ELSEWHERE = {
     "tabular/__init__.py": "cli/test_neighbors.py",
     "cli/_shared/answers.py": "cli/test_predict.py",
     "cli/_shared/options.py": "cli/test_main.py",
+    "cli/_shared/embed_typed.py": "cli/test_typed_graphs.py",
+    "cli/_shared/typed_links.py": "cli/test_typed_graphs.py",
     "encoders/paper.py": "encoders/test_encoders.py",
     "encoders/pyg.py": "encoders/test_encoders.py",
     "estimator/__init__.py": "test_public.py",
@@ -86,6 +88,7 @@ SEVERAL = {
     "test_distributed_on_gpu.py": "several processes on GPUs",
     "baselines/test_inductive_on_gpu.py": "the inductive baselines on a GPU",
     "test_dockerfile.py": "the Dockerfile",
+    "cli/test_typed_graphs.py": "the commands on typed graphs, from tables to answers",
     "cli/test_several_graphs.py": "the commands on a dataset of several graphs",
     "reporting/test_browser.py": "the page and its script in a browser",
 }

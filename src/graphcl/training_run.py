@@ -36,10 +36,12 @@ from graphcl.evaluation.failure import majority_sign
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import ColumnScaling
+from graphcl.graphs.typed import TypedGraph
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import GraphFacts, Scores, TrainingResult, read_training_result
+from graphcl.runs.typed import write_types
 from graphcl.runs.unfinished import CHOOSING, partial_folder, unfinished_run
 from graphcl.tabular.preparation import write_preparation
 from graphcl.training import Checkpoints, EpochMetrics
@@ -47,9 +49,10 @@ from graphcl.training.checkpoints import Pace, StoppedError
 from graphcl.trials.rows import versions
 
 T = TypeVar("T")
-Data = Graph | GraphCollection
+Data = Graph | GraphCollection | TypedGraph
 Rows = npt.NDArray[np.float32]
-Score = Callable[[Rows], tuple[Scores | None, str | None]]  # scores, or why there are none
+# Embeddings, by type for a typed graph, to scores, or why there are none.
+Score = Callable[[Any], tuple[Scores | None, str | None]]
 Curves = AbstractContextManager[Callable[[EpochMetrics], object]]
 
 
@@ -126,16 +129,23 @@ def train_run(
                 model.fit(graph, checkpoints=checkpoints, resume=resume, on_epoch=on_epoch)
             if interruption is not None:
                 interruption.patient = False
-            z = embed_rows(model, graph, scratch=_existing_folder_above(out))
+            z: Any
+            if isinstance(graph, TypedGraph):
+                z = model.transform(graph)
+            else:
+                z = embed_rows(model, graph, scratch=_existing_folder_above(out))
             if not share.first:
                 return None
             scores, why = score(z)
             result = _result(model, graph, origin.graph, scores, why)
             with runs.new_run(out, overwrite=overwrite, within=folder) as staging:
                 model.write_to(staging, origin)
-                np.save(staging / runs.EMBEDDINGS, z)
                 result.write(staging)
-                write_nodes(staging, describe_nodes(graph))
+                if isinstance(graph, TypedGraph):
+                    write_types(staging, graph, z)
+                else:
+                    np.save(staging / runs.EMBEDDINGS, z)
+                    write_nodes(staging, describe_nodes(graph))
                 if isinstance(graph, Graph) and graph.preparation is not None:
                     write_preparation(staging, graph.preparation)
                 for log in runs.LOGS:
@@ -145,7 +155,11 @@ def train_run(
 
 
 def embed_rows(
-    model: GraphCL, graph: Data, *, nodes: Any = None, scratch: Path | None = None
+    model: GraphCL,
+    graph: Graph | GraphCollection,
+    *,
+    nodes: Any = None,
+    scratch: Path | None = None,
 ) -> Rows:
     """Returns the embeddings of a graph, or of all graphs of a collection one below the other."""
     if isinstance(graph, GraphCollection):
@@ -254,8 +268,15 @@ def _result(
         effective_rank=health.effective_rank,
         mean_cosine=health.mean_cosine,
         warnings=[sign.to_json() for sign in signs],
-        class_names=graph.class_names if isinstance(graph, Graph) else (),
+        class_names=_class_names(graph),
     )
+
+
+def _class_names(graph: Data) -> tuple[str, ...]:
+    if isinstance(graph, TypedGraph):
+        labelled = graph.labelled_type
+        return graph.nodes[labelled].class_names if labelled else ()
+    return graph.class_names if isinstance(graph, Graph) else ()
 
 
 def _choice(model: GraphCL) -> dict[str, Any]:

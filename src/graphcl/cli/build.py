@@ -9,6 +9,7 @@ import typer
 
 from graphcl.cli._shared.options import JsonOption, figures, print_result
 from graphcl.cli._shared.tables import print_notes, takes_tables
+from graphcl.errors import StoreError
 from graphcl.graphs.graph import Graph
 from graphcl.tabular.build import build_store
 from graphcl.tabular.options import TableOptions
@@ -43,6 +44,10 @@ def build(
 
         graphcl build --edges shop.sqlite:bought --nodes shop.sqlite:people --out store
     """
+    if tables.is_typed:
+        raise StoreError(
+            "build: a store holds a plain graph; train reads the tables of a typed one"
+        )
     began = time.perf_counter()
 
     def show(step: str) -> None:

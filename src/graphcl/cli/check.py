@@ -2,15 +2,24 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.graphs import names_tables
+from graphcl.cli._shared.graphs import (
+    EveryGraph,
+    graph_name,
+    is_typed_file,
+    load_any,
+    names_tables,
+    read_typed,
+)
 from graphcl.cli._shared.options import JsonOption, print_result
-from graphcl.cli._shared.tables import print_notes, takes_tables
+from graphcl.cli._shared.tables import print_notes, print_typed_notes, takes_tables
 from graphcl.errors import StoreError
+from graphcl.graphs.filling import describe_filling, fill_features
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.typed import TypedGraph
 from graphcl.store.reader import is_store, verify_store
 from graphcl.tabular.build import check_tables
 from graphcl.tabular.options import TableOptions, counted
@@ -19,8 +28,12 @@ from graphcl.tabular.options import TableOptions, counted
 @takes_tables
 def check(
     graph: Annotated[
-        str, typer.Argument(metavar="STORE|EDGES", help="A store, or a list of edges.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="STORE|EDGES",
+            help="A store, a list of edges, or an .npz of a typed graph; not needed with --edges.",
+        ),
+    ] = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     as_json: JsonOption = False,
 ) -> None:
@@ -41,7 +54,14 @@ def check(
         graphcl check edges.csv --nodes nodes.parquet --label topic
 
         graphcl check edges.csv --nodes nodes.csv --strict --json
+
+        graphcl check --nodes author=authors.csv --nodes paper=papers.csv --edges writes=writes.csv
     """
+    name = graph_name(graph, tables, "check")
+    if tables.is_typed or is_typed_file(Path(name)):
+        _check_typed(graph, name, tables, as_json=as_json)
+        return
+    graph = name
     if names_tables(graph, tables) and not is_store(Path(graph)):
         counts, report = check_tables(graph, tables)
         print_notes(report)
@@ -56,6 +76,56 @@ def check(
         option = "--" + next(iter(tables.given())).replace("_", "-")
         raise StoreError(f"{option} applies only to tables; {graph!r} is not a table")
     _check_store(Path(graph), as_json=as_json)
+
+
+def _check_typed(graph: str | None, name: str, tables: TableOptions, *, as_json: bool) -> None:
+    typed: EveryGraph
+    found = {}
+    if tables.is_typed:
+        typed, report = read_typed(graph, tables)
+        print_typed_notes(report)
+        found = report.to_json()
+    else:
+        typed = load_any(name, tables)
+    assert isinstance(typed, TypedGraph)
+    filled = describe_filling(fill_features(typed)[1])
+    if filled:
+        print(filled, file=sys.stderr)
+    about = {"graph": name, "nodes": typed.num_nodes, "edges": typed.num_edges}
+    about |= {"types": _types(typed), "relations": _relations(typed), "found": found}
+    print_result(about, f"{name}: {describe(typed)}", as_json=as_json)
+
+
+def _types(graph: TypedGraph) -> dict[str, dict[str, int]]:
+    return {
+        name: {
+            "nodes": one.num_nodes,
+            "features": one.num_features,
+            "classes": graph.nodes_of(name).num_classes,
+        }
+        for name, one in graph.nodes.items()
+    }
+
+
+def _relations(graph: TypedGraph) -> dict[str, dict[str, Any]]:
+    return {
+        ":".join(key): {"edges": one.num_edges, "undirected": one.undirected}
+        for key, one in graph.relations.items()
+    }
+
+
+def describe(graph: TypedGraph) -> str:
+    """Returns the counts of a typed graph in one line."""
+    types = []
+    for name, counts in _types(graph).items():
+        own = [counted(counts["features"], "feature")]
+        own += [counted(counts["classes"], "class", "classes")] if counts["classes"] else []
+        types.append(f"{counts['nodes']:,} {name} ({', '.join(own)})")
+    edges = [
+        f"{one.num_edges:,} {one.source} {one.name} {one.target}"
+        for one in graph.relations.values()
+    ]
+    return f"{', '.join(types)}; edges: {', '.join(edges)}"
 
 
 def _check_store(store: Path, *, as_json: bool) -> None:

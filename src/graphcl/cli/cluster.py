@@ -11,8 +11,10 @@ from graphcl.cli._shared.answers import (
     AnswerOption,
     OverwriteOption,
     RunArgument,
+    TypeOption,
     check_out,
     give_answer,
+    nodes_folder,
     plain,
     run_nodes,
 )
@@ -37,6 +39,7 @@ def cluster(
     ] = None,
     out: AnswerOption = None,
     overwrite: OverwriteOption = False,
+    node_type: TypeOption = None,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     seed: Annotated[int, typer.Option(help="Decides samples and first centres.")] = 0,
@@ -55,10 +58,13 @@ def cluster(
 
         graphcl cluster runs/mine --count 8
 
+        graphcl cluster runs/papers --type author
+
         graphcl cluster runs/mine --method hdbscan --least 20 --json
     """
     check_out(out, overwrite=overwrite)
-    z, nodes = run_nodes(run, graph, tables, again=("cluster", str(run)))
+    folder = nodes_folder(run, node_type)
+    z, nodes = run_nodes(run, graph, tables, again=("cluster", str(run)), folder=folder)
     found = group_nodes(z, count, method=method, least=least, seed=seed)
     columns = {**found.columns(), "id": nodes.ids}
     chosen = count is None and method == "kmeans"
@@ -71,6 +77,7 @@ def cluster(
         shown=_lines(found, nodes),
         out=out,
         as_json=as_json,
+        folder=folder,
     )
 
 

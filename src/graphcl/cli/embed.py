@@ -8,6 +8,8 @@ import numpy.typing as npt
 import torch
 import typer
 
+from graphcl.cli._shared.answers import TypeOption
+from graphcl.cli._shared.embed_typed import embed_types
 from graphcl.cli._shared.graphs import (
     AnyGraph,
     load_graph,
@@ -31,6 +33,7 @@ from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs.embeddings import check_embeddings_file, write_embeddings
+from graphcl.runs.typed import run_types
 from graphcl.serving.asking import JSON, Bounds, read_asked
 from graphcl.tabular.options import TableOptions, counted
 
@@ -84,6 +87,7 @@ def embed(
             "(folders). (default: one file by its suffix)",
         ),
     ] = "",
+    node_type: TypeOption = None,
     device: DeviceOption = "auto",
     overwrite: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
     processes: ProcessesOption = 1,
@@ -97,6 +101,9 @@ def embed(
     two layers; with three, the neighbourhood of a range is soon the whole graph. Several processes
     share the rows of a graph with more than 50,000 nodes. For a run of a baseline, the embeddings
     stored in the run are written.
+
+    Of a typed graph, a .parquet or .csv has the nodes of all types, with a column type; --type
+    writes those of one.
 
     Examples:
 
@@ -113,6 +120,8 @@ def embed(
         graphcl embed runs/big STORE --to parquet --out shards
 
         graphcl embed runs/mine grown.npz --id "Ada Lovelace" --id "Alan Turing" --out two.csv
+
+        graphcl embed runs/papers --type author --out authors.npy
     """
     several = sum((bool(ids), bool(rows), new is not None))
     require(several <= 1, "embed", "--rows, --id and --new", "one of them", rows)
@@ -125,6 +134,24 @@ def embed(
         require(new is None, "embed", "--new", "left out for a baseline", str(new))
         _embed_baseline(run, graph, tables, out, rows=rows, to=to, as_json=as_json)
         return
+    if run_types(run):
+        require(not to, "embed", "--to", "left out for a typed graph", to)
+        require(new is None, "embed", "--new", "left out for a typed graph", str(new))
+        allowed = "1: a typed graph is embedded in one process"
+        require(processes == 1, "embed", "--processes", allowed, processes)
+        embed_types(
+            run,
+            graph,
+            tables,
+            out,
+            node_type=node_type,
+            rows=rows,
+            ids=ids,
+            device=device,
+            as_json=as_json,
+        )
+        return
+    require(node_type is None, "embed", "--type", "left out for a plain graph", node_type)
     launch(processes)
     where = local_device(resolve_device(device))
     fitted = Fitted.read(run)

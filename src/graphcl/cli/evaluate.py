@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.graphs import AnyGraph, load_run_graph, note, run_graph
+from graphcl.cli._shared.answers import TypeOption, is_labelled, nodes_folder
+from graphcl.cli._shared.graphs import AnyGraph, load_run_any, note, run_graph
 from graphcl.cli._shared.launch import ProcessesOption, launch
 from graphcl.cli._shared.options import (
     DeviceOption,
@@ -32,7 +33,9 @@ from graphcl.evaluation import score_predictions
 from graphcl.evaluation.failure import majority_sign
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.evaluation.splits import over_splits
+from graphcl.graphs.typed import TypedGraph
 from graphcl.runs import files as runs
+from graphcl.runs.typed import type_folder
 from graphcl.tabular.options import TableOptions
 from graphcl.trials.methods import find_baseline, repeat_method, summarise
 
@@ -41,6 +44,7 @@ from graphcl.trials.methods import find_baseline, repeat_method, summarise
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     repeats: Annotated[int, typer.Option("--runs", help="Repeat the training with N seeds.")] = 1,
+    node_type: TypeOption = None,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     settings: SetOption = [],  # noqa: B006 (typer copies it)
@@ -60,7 +64,8 @@ def evaluate(
     With --runs N, the run's training is repeated with N consecutive seeds, and the mean ± standard
     deviation of the scores is reported. Several processes share the seeds.
 
-    Tables that a run names are read only if you trained it yourself; otherwise give --graph.
+    Tables that a run names are read only if you trained it yourself; otherwise give --graph. Of a
+    typed graph, the nodes are those of --type, or of the only type with labels.
 
     Examples:
 
@@ -71,8 +76,17 @@ def evaluate(
         graphcl evaluate from_a_friend --graph edges.csv --nodes nodes.csv --label topic
     """
     require(repeats >= 1, "evaluate", "--runs", "at least 1", repeats)
+    folder = nodes_folder(run, node_type, is_labelled)
+    if folder != run:
+        again = repeats > 1 or bool(settings) or seed is not None or processes > 1
+        require(not again, "evaluate", "--runs, --set, --seed", "left out for a typed graph", "")
     launch(processes)
-    loaded = load_run_graph(run, graph, tables, again=("evaluate", str(run)))
+    kept = load_run_any(run, graph, tables, again=("evaluate", str(run)))
+    if isinstance(kept, TypedGraph):
+        names = [name for name in kept.nodes if type_folder(run, name) == folder]
+        loaded: AnyGraph = kept.nodes_of(names[0])
+    else:
+        loaded = kept
     where = local_device(resolve_device(device))
     changed = parse_settings(settings)
     report: dict[str, Any] = {"run": str(run), "runs": repeats}
@@ -80,7 +94,7 @@ def evaluate(
         if (run / runs.PREDICTIONS).exists():
             report |= asdict(score_predictions(runs.read_predictions(run), loaded))
         else:
-            z = runs.read_embeddings(run)
+            z = runs.read_embeddings(folder)
             report |= over_splits(
                 lambda one: probe(z, one, steps=probe_steps, device=where), loaded
             )

@@ -28,6 +28,7 @@ from graphcl.cli._shared.answers import (
 from graphcl.cli._shared.graphs import load_run_graph
 from graphcl.cli._shared.options import DeviceOption, JsonOption, RunGraphOption, print_result
 from graphcl.cli._shared.tables import takes_tables
+from graphcl.cli._shared.typed_links import evaluate_types, find_links
 from graphcl.devices import resolve_device
 from graphcl.errors import GraphError, RunError, require
 from graphcl.estimator import GraphCL
@@ -36,6 +37,7 @@ from graphcl.evaluation.nearest import EXACT_ROWS
 from graphcl.files.records import read_pairs
 from graphcl.graphs.graph import Graph
 from graphcl.runs.answers import keep_answer, read_answers
+from graphcl.runs.typed import run_types
 from graphcl.tabular.options import TableOptions, counted
 
 _EVALUATION = "How far to trust them"  # a group of options
@@ -45,6 +47,7 @@ NAMES = {
     "common_neighbours": "common neighbours",
     "adamic_adar": "Adamic–Adar",
     "features": "features (cosine)",
+    "popularity": "edges of the target",
 }
 
 
@@ -78,6 +81,10 @@ def links(
             rich_help_panel=_EVALUATION,
         ),
     ] = 100,
+    relation: Annotated[
+        str | None,
+        typer.Option(help="Of a typed graph: the relation, NAME or SOURCE:NAME:TARGET."),
+    ] = None,
     out: AnswerOption = None,
     overwrite: OverwriteOption = False,
     graph: RunGraphOption = None,
@@ -95,6 +102,9 @@ def links(
     model with the run's settings is trained on the rest, and each removed edge is ranked among 100
     pairs that are no edges, beside common neighbours, Adamic–Adar and the cosine of the features.
 
+    Of a typed graph, links are those of one --relation. A source is compared with the sources that
+    a target has, and a target with the targets that the source has; --node names sources.
+
     Examples:
 
         graphcl links runs/mine -k 100 --out suggested.csv
@@ -104,16 +114,37 @@ def links(
         graphcl links runs/mine --pairs pairs.csv --out scored.parquet
 
         graphcl links runs/mine --evaluate
+
+        graphcl links runs/shop --relation buys --node "Ada Lovelace" -k 5
     """
     require(k >= 1, "links", "-k", "at least 1", k)
     asked = [bool(node), pairs is not None, evaluate]
     require(sum(asked) <= 1, "links", "--node, --pairs and --evaluate", "one of them", asked)
     require(not (evaluate and out), "links", "--out", "left out with --evaluate", str(out))
     check_out(out, overwrite=overwrite)
+    typed = bool(run_types(run)) if run.is_dir() else False
+    require(typed or relation is None, "links", "--relation", "left out", relation)
     if evaluate:
+        if typed:
+            judged, about, folder = evaluate_types(
+                run,
+                graph,
+                tables,
+                relation,
+                share=share,
+                negatives=negatives,
+                seed=seed,
+                device=device,
+            )
+            _keep_evaluation(run, folder, judged, about, as_json=as_json)
+            return
         _evaluate(run, graph, tables, share, negatives, seed, device, as_json=as_json)
         return
     again = ("links", str(run))
+    if typed:
+        found, what, folder = find_links(run, graph, tables, relation, nodes=node, pairs=pairs, k=k)
+        _give(run, found, what, node, pairs is not None, out, folder, as_json=as_json)
+        return
     z, nodes = run_nodes(run, graph, tables, again=again)
     if pairs is not None:
         wanted = read_pairs(pairs, ("source", "target"), RunError)
@@ -132,15 +163,30 @@ def links(
         what = f"{several if len(found) != 1 else 'the most likely missing link'} {of}"
         if not len(found):
             what = f"no pair of nodes lacks a link {of}" if not node else f"no link is missing {of}"
+    _give(run, found, what, node, pairs is not None, out, run, as_json=as_json)
+
+
+def _give(
+    run: Path,
+    found: Links,
+    what: str,
+    node: list[str],
+    given: bool,
+    out: Path | None,
+    folder: Path,
+    *,
+    as_json: bool,
+) -> None:
+    """Writes or prints links; their summary is kept in `folder`, unless the pairs were given."""
     summary: dict[str, Any] = {
         "links": len(found),
         "of": node or None,
-        "given": pairs is not None,
+        "given": given,
         "best": [],
     }
-    if pairs is None:
+    if not given:
         summary["best"] = _best(found)
-        known = read_answers(run).get("links", {})
+        known = read_answers(folder).get("links", {})
         summary |= {"evaluation": known["evaluation"]} if "evaluation" in known else {}
     lines = [
         f"{score:.4f}\t{first}\t{second}"
@@ -158,7 +204,8 @@ def links(
         shown=[*lines, f"… and {more:,} more; --out writes all"] if more > 0 else lines,
         out=out,
         as_json=as_json,
-        keep=pairs is None,
+        keep=not given,
+        folder=folder,
     )
 
 
@@ -199,8 +246,14 @@ def _evaluate(
     model = GraphCL.load(run, device=str(resolve_device(device)))
     model.verbose = True
     found = evaluate_links(model, graph, share=share, negatives=negatives, seed=seed)
-    about = asdict(found)
-    why = keep_answer(run, "links", {**read_answers(run).get("links", {}), "evaluation": about})
+    _keep_evaluation(run, run, found, asdict(found), as_json=as_json)
+
+
+def _keep_evaluation(
+    run: Path, folder: Path, found: LinkEvaluation, about: dict[str, Any], *, as_json: bool
+) -> None:
+    kept = {**read_answers(folder).get("links", {}), "evaluation": about}
+    why = keep_answer(folder, "links", kept)
     if why:
         print(f"links: {why}", file=sys.stderr)
     print_result({"run": str(run), **about}, _table(found), as_json=as_json)

@@ -4,6 +4,7 @@ With an index in the run it answers in about a second: nothing here imports torc
 """
 
 import sys
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +16,9 @@ from graphcl.cli._shared.answers import (
     AnswerOption,
     OverwriteOption,
     RunArgument,
+    TypeOption,
     check_out,
+    nodes_folder,
     plain,
     run_nodes,
 )
@@ -36,6 +39,7 @@ def neighbors(
     k: Annotated[int, typer.Option("-k", help="Number of nodes to list.")] = 10,
     out: AnswerOption = None,
     overwrite: OverwriteOption = False,
+    node_type: TypeOption = None,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     as_json: JsonOption = False,
@@ -44,7 +48,8 @@ def neighbors(
 
     The first call builds an index in the run (neighbors.usearch); it is rebuilt if the embeddings
     have changed. Write -- before an id that begins with a dash. The graph is needed only for a run
-    without nodes.npz.
+    without nodes.npz. Of a typed graph, nodes are compared within their type: that of --type, or
+    the only one with these ids.
 
     Examples:
 
@@ -53,14 +58,17 @@ def neighbors(
         graphcl neighbors runs/mine "Ada Lovelace" -k 5 --json
 
         graphcl neighbors runs/mine "Ada Lovelace" "Alan Turing" --out similar.csv
+
+        graphcl neighbors runs/papers "Ada Lovelace" --type author
     """
     require(k >= 1, "neighbors", "-k", "at least 1", k)
     check_out(out, overwrite=overwrite)
     dashed = any(one.startswith("-") for one in node)
     again = ("neighbors", str(run), *(["--"] if dashed else []), *node)
-    z, nodes = run_nodes(run, graph, tables, again=again)
+    folder = nodes_folder(run, node_type, partial(_has_all, wanted=node))
+    z, nodes = run_nodes(run, graph, tables, again=again, folder=folder)
     rows = rows_of(node, nodes.ids, str(run), RunError)
-    index, built = stored_index(run, z)
+    index, built = stored_index(folder, z)
     if built:
         print(f"neighbors: built an index of {counted(len(z), 'node')} ({built})", file=sys.stderr)
     found = find_neighbours(z, nodes.ids, rows, k, index)
@@ -85,6 +93,10 @@ def neighbors(
         own = f"{nodes.ids[row]}\t" if len(rows) > 1 else ""
         lines += [f"{own}{one['cosine']:.4f}\t{one['id']}{_class(one)}" for one in near]
     print_result(about, "\n".join(lines), as_json=as_json)
+
+
+def _has_all(nodes: RunNodes, wanted: list[str]) -> bool:
+    return set(wanted) <= set(map(str, nodes.ids.tolist()))
 
 
 def _listed(found: Neighbours, nodes: RunNodes, place: int) -> list[dict[str, Any]]:

@@ -17,8 +17,11 @@ from graphcl.cli._shared.answers import (
     AnswerOption,
     OverwriteOption,
     RunArgument,
+    TypeOption,
     check_out,
     give_answer,
+    is_labelled,
+    nodes_folder,
     run_nodes,
 )
 from graphcl.cli._shared.options import JsonOption, RunGraphOption
@@ -52,6 +55,7 @@ def predict(
     ] = False,
     out: AnswerOption = None,
     overwrite: OverwriteOption = False,
+    node_type: TypeOption = None,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     seed: Annotated[int, typer.Option(help="Decides which nodes are held out together.")] = 0,
@@ -64,7 +68,8 @@ def predict(
     probability of 0.8 should be right in 8 of 10 cases; the calibration error says how far from
     that it is. Nodes with several labels get one probability per label.
 
-    The graph is needed only for a run without nodes.npz.
+    The graph is needed only for a run without nodes.npz. Of a typed graph, the nodes are those of
+    --type, or of the only type with labels.
 
     Examples:
 
@@ -76,7 +81,8 @@ def predict(
     """
     require(learn in LEARN, "predict", "--learn", " or ".join(LEARN), learn)
     check_out(out, overwrite=overwrite)
-    z, nodes = run_nodes(run, graph, tables, again=("predict", str(run)))
+    folder = nodes_folder(run, node_type, is_labelled)
+    z, nodes = run_nodes(run, graph, tables, again=("predict", str(run)), folder=folder)
     known = _known(run, nodes, labels)
     truth = known
     if learn == "train":
@@ -99,6 +105,7 @@ def predict(
         shown=_lines(found),
         out=out,
         as_json=as_json,
+        folder=folder,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from graphcl.cli._shared.answers import TypeOption, is_labelled, nodes_folder
 from graphcl.cli._shared.graphs import AnyGraph, UntrustedRunError, load_run_graph
 from graphcl.cli._shared.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli._shared.tables import takes_tables
@@ -14,6 +15,7 @@ from graphcl.files.atomic import check_new_file, write_whole
 from graphcl.reporting.contents import gather
 from graphcl.reporting.page import render
 from graphcl.runs import files as runs
+from graphcl.runs.typed import run_types, type_folder
 from graphcl.tabular.options import TableOptions, counted
 
 
@@ -23,6 +25,7 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="The file, .html. (default: report.html in the run)")
     ] = None,
+    node_type: TypeOption = None,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     without_graph: Annotated[
@@ -42,7 +45,8 @@ def report(
     file, report.html in the run, is replaced without --overwrite.
 
     Tables that a run names are read only if you trained it yourself; otherwise give --graph, or
-    --without-graph.
+    --without-graph. Of a typed graph, the page is about the nodes of --type, or of the only type
+    with labels, and lies in the folder of that type.
 
     Examples:
 
@@ -50,14 +54,16 @@ def report(
 
         graphcl report runs/cora --out cora.html --map pca
     """
-    target = out if out is not None else run / "report.html"
     runs.read_config(run)
+    folder = nodes_folder(run, node_type, is_labelled)
+    kind = next((one for one in run_types(run) if type_folder(run, one) == folder), None)
+    target = out if out is not None else folder / "report.html"
     check_new_file(target, (".html", ".htm"), RunError, overwrite=overwrite or out is None)
     loaded, why = None, "it was not asked for"
-    if not without_graph:
+    if not without_graph and kind is None:
         loaded, why = _graph(run, graph, tables)
     print(f"report: measuring, and drawing the map by {layout}", file=sys.stderr, flush=True)
-    contents = gather(run, loaded, method=layout, seed=seed, why=why)
+    contents = gather(run, loaded, method=layout, seed=seed, why=why, node_type=kind)
     page = render(contents).encode("utf-8", "replace")
     write_whole(target, page)
     shown = len(contents.points.rows)

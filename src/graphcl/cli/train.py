@@ -12,7 +12,14 @@ import torch
 import typer
 
 from graphcl.choosing.search import BUDGET
-from graphcl.cli._shared.graphs import AnyGraph, graph_fingerprint, load_graph, names_tables
+from graphcl.cli._shared.graphs import (
+    EveryGraph,
+    graph_fingerprint,
+    graph_name,
+    load_any,
+    names_tables,
+    read_typed,
+)
 from graphcl.cli._shared.interrupts import interrupts
 from graphcl.cli._shared.launch import ProcessesOption, launch
 from graphcl.cli._shared.options import (
@@ -24,7 +31,7 @@ from graphcl.cli._shared.options import (
     print_warnings,
 )
 from graphcl.cli._shared.progress import ProbeStepsOption, probe, probe_text
-from graphcl.cli._shared.tables import print_notes, takes_tables
+from graphcl.cli._shared.tables import print_notes, print_typed_notes, takes_tables
 from graphcl.cli._shared.train_baseline import check_baseline, train_baseline
 from graphcl.devices import device_name, resolve_device
 from graphcl.distributed import first_process, local_device
@@ -32,6 +39,7 @@ from graphcl.errors import DatasetError, GraphError, require
 from graphcl.estimator import GraphCL
 from graphcl.estimator.choice import AUTO
 from graphcl.evaluation.multilabel import STEPS
+from graphcl.graphs.typed import TypedGraph
 from graphcl.recipes import load_recipe
 from graphcl.recipes.recipe import recipe_for
 from graphcl.runs.files import CURVES, EPOCHS, Origin
@@ -49,13 +57,14 @@ _METHOD, _RUN = "What is trained", "The run"  # groups of options
 @takes_tables
 def train(
     graph: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="A dataset (cora, ppi, …), a store, an .npz, or a list of edges: a file "
-            "(.csv, .tsv, .parquet, .graphml, …), FILE:TABLE, or an SQL query."
+            "(.csv, .tsv, .parquet, .graphml, …), FILE:TABLE, or an SQL query; not needed with "
+            "--edges."
         ),
-    ],
-    tables: TableOptions,
+    ] = None,
+    tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     out: Annotated[
         Path | None,
         typer.Option(help="The run directory. (default: runs/NAME)", rich_help_panel=_RUN),
@@ -134,6 +143,8 @@ def train(
 
         graphcl train edges.csv --nodes nodes.parquet --label topic
 
+        graphcl train --nodes author=authors.csv --nodes paper=papers.csv --edges writes=writes.csv
+
         graphcl train mine.npz --recipe auto --budget 10
 
         graphcl train mine.npz --processes 2 --checkpoint-every 10epochs --resume
@@ -145,6 +156,7 @@ def train(
         graphcl train cora --method dgi --set patience=50
     """
     pace, trackers = Pace.parse(checkpoint_every), parse_trackers(log)
+    given, graph = graph, graph_name(graph, tables, "train")
     try:
         graph.encode()  # `config.toml` will name it
     except UnicodeEncodeError:
@@ -160,8 +172,11 @@ def train(
     chosen = recipe or recipe_for(graph.lower())
     base = "default" if chosen == AUTO else chosen
     values = None if method != "graphcl" else load_recipe(base).with_values(**changed)
-    loaded, origin = _load(graph, tables, inductive=values is not None and values.inductive)
+    inductive = values is not None and values.inductive
+    loaded, origin = _load(graph, tables, inductive=inductive, whole=given is None)
     if values is None:
+        if isinstance(loaded, TypedGraph):
+            raise DatasetError(f"--method {method}: trains on plain graphs; {graph} is typed")
         train_baseline(
             method,
             loaded,
@@ -187,8 +202,9 @@ def train(
         budget=budget or BUDGET,
     )
     introduction = f"{loaded!r}; recipe {chosen}; {device_name(where)}"
-    if loaded.self_loops_removed and not origin.tables:  # tables have reported them already
-        introduction += f"\n{loaded.self_loops_removed} self-loops removed"
+    loops = 0 if isinstance(loaded, TypedGraph) else loaded.self_loops_removed
+    if loops and not origin.tables:  # tables have reported them already
+        introduction += f"\n{loops} self-loops removed"
     out = out if out is not None else Path("runs") / loaded.name
     with interrupts() as taken:
         result = train_run(
@@ -222,30 +238,62 @@ def _check_auto(recipe: str | None, budget: int | None, processes: int) -> None:
     )
 
 
-def _load(name: str, tables: TableOptions, *, inductive: bool) -> tuple[AnyGraph, Origin]:
+def _load(
+    name: str, tables: TableOptions, *, inductive: bool, whole: bool
+) -> tuple[EveryGraph, Origin]:
     """Returns the graph, and what the run keeps of where it came from.
 
     Inductive training does not see other nodes than the training's, so neither may a preparation.
+    `whole` says that all lists of edges are among the options.
     """
     if not names_tables(name, tables):
-        loaded = load_graph(name, tables)
+        loaded = load_any(name, tables)
         return loaded, Origin(name, graph_fingerprint(loaded))
-    graph, report = load_tables(name, replace(tables, inductive=inductive))
+    options = replace(tables, inductive=inductive)
+    if tables.is_typed:
+        typed, found = read_typed(None if whole else name, options)
+        if first_process():
+            print_typed_notes(found)
+        return typed, Origin(name, graph_fingerprint(typed), tables.record())
+    graph, report = load_tables(name, options)
     if first_process():
         print_notes(report)
     return graph, Origin(name, graph_fingerprint(graph), tables.record())
 
 
 def _score(
-    z: Any, *, graph: AnyGraph, steps: int, device: torch.device
+    z: Any, *, graph: EveryGraph, steps: int, device: torch.device
 ) -> tuple[dict[str, Any] | None, str | None]:
     """Returns the probe's scores, or the reason there are none: a graph needs no labels."""
+    if isinstance(graph, TypedGraph):
+        return _score_types(z, graph, steps=steps, device=device)
     if graph.y is None:
         return None, "the graph has no labels"
     try:
         return asdict(probe(z, graph, steps=steps, device=device)), None
     except GraphError as error:
         return None, str(error)
+
+
+def _score_types(
+    z: Any, graph: TypedGraph, *, steps: int, device: torch.device
+) -> tuple[dict[str, Any] | None, str | None]:
+    """Returns the scores of the first type that has any, with its name; others are beside them."""
+    found: dict[str, dict[str, Any]] = {}
+    why = "no type has labels"
+    for name, nodes in graph.nodes.items():
+        if nodes.y is None:
+            continue
+        scores, reason = _score(z[name], graph=graph.nodes_of(name), steps=steps, device=device)
+        if scores is None:
+            why = f"{name}: {reason}"
+        else:
+            found[name] = {"type": name, **scores}
+    if not found:
+        return None, why
+    first, *others = found
+    beside = {"others": {name: found[name] for name in others}} if others else {}
+    return found[first] | beside, None
 
 
 @contextmanager
@@ -268,7 +316,11 @@ def _epoch_log(
 
 
 def _text(result: TrainingResult, out: Path) -> str:
-    probe = f"probe: {probe_text(result.probe)}" if result.probe else ""
+    scores = [] if result.probe is None else [result.probe]
+    scores += [] if result.probe is None else result.probe.get("others", {}).values()
+    probe = "\n".join(
+        f"probe{' of ' + one['type'] if 'type' in one else ''}: {probe_text(one)}" for one in scores
+    )
     picked = f"recipe: {result.choice['reason']}\n" if result.choice else ""
     note = f"\nnote: {result.note}" if result.note else ""
     return (

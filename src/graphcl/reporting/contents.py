@@ -37,6 +37,7 @@ from graphcl.runs import files as runs
 from graphcl.runs.answers import read_answers
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
 from graphcl.runs.results import read_result
+from graphcl.runs.typed import type_folder
 from graphcl.seeding import derive, generator
 from graphcl.tabular.preparation import Preparation, read_preparation
 from graphcl.training.loop import BatchSource
@@ -101,6 +102,7 @@ def gather(
     seed: int = 0,
     why: str = "",
     result: dict[str, Any] | None = None,
+    node_type: str | None = None,
 ) -> Contents:
     """Reads a run and measures what its report shows.
 
@@ -112,27 +114,37 @@ def gather(
         seed: seed of the samples, the clusters and the map.
         why: the reason if there is no graph.
         result: what `result.json` would say, if the run has none.
+        node_type: of a typed graph: the type that the page is about. Its edges join several types,
+            so `graph` is None.
 
     Raises:
         RunError: the run is damaged, or the numbers of embeddings and nodes differ.
     """
-    config, z = runs.read_config(run), runs.read_embeddings(run)
+    config, folder = runs.read_config(run), run
     result = result or read_result(run)
-    nodes = read_nodes(run) or (describe_nodes(graph) if graph is not None else None)
+    if node_type is not None:
+        folder, result = type_folder(run, node_type), _of_type(result, node_type)
+    z = runs.read_embeddings(folder)
+    nodes = read_nodes(folder) or (describe_nodes(graph) if graph is not None else None)
     if nodes is None:
         raise RunError(f"{run}: has no node ids, and its graph cannot be read ({why})")
     if len(nodes) != len(z) or (graph is not None and graph.num_nodes != len(z)):
         raise RunError(f"{run}: {len(z)} embeddings, but a graph of {len(nodes)} nodes")
     notes = [] if graph is not None else [f"The graph could not be read again: {why}"]
+    if node_type is not None:
+        notes = [
+            f"This page is about the nodes of type {node_type!r}. Edges join nodes of several "
+            "types: what is measured on edges of one type is left out."
+        ]
     points = _place(z, method, seed)
     if len(points.rows) < len(z):
         notes.append(f"The map shows {len(points.rows):,} of {len(z):,} nodes, drawn at random.")
     classes = 0 if nodes.y is None else len(np.unique(nodes.y[nodes.y >= 0]))
     _log.info("clusters and uniformity")
     edges = None if graph is None else adjacency(graph)
-    prepared = read_preparation(run)
+    prepared = read_preparation(folder)
     return Contents(
-        name=str(result.get("graph", {}).get("name") or run.name),
+        name=_name(run, result, node_type),
         config=config,
         result=result,
         metrics=runs.read_metrics(run),
@@ -148,9 +160,23 @@ def gather(
         components=None if edges is None else int(connected_components(edges, directed=False)[0]),
         homophily=None if edges is None else _homophily(edges, nodes.y),
         notes=notes,
-        answers=read_answers(run),
+        answers=read_answers(folder),
         columns=_fates(prepared),
     )
+
+
+def _name(run: Path, result: dict[str, Any], node_type: str | None) -> str:
+    name = str(result.get("graph", {}).get("name") or run.name)
+    return name if node_type is None else f"{name}: {node_type}"
+
+
+def _of_type(result: dict[str, Any], node_type: str) -> dict[str, Any]:
+    """Returns what the result of a typed graph says of one type; what is of all is left out."""
+    first = result.get("probe") or {}
+    probes = {first.get("type"): first, **first.get("others", {})}
+    whole = ("effective_rank", "mean_cosine", "class_names")
+    kept = {key: value for key, value in result.items() if key not in whole}
+    return kept | {"probe": probes.get(node_type), "probe_skipped": "the type has no scores"}
 
 
 def adjacency(graph: AnyGraph) -> scipy.sparse.csr_array:

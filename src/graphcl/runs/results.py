@@ -10,6 +10,7 @@ from graphcl.errors import RunError
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.typed import TypedGraph
 from graphcl.runs.files import RESULT, read_object
 
 Scores = Mapping[str, Any]  # of a probe or of predictions; see `graphcl.evaluation`
@@ -17,17 +18,33 @@ Scores = Mapping[str, Any]  # of a probe or of predictions; see `graphcl.evaluat
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """The graph that was trained on; `source` is how the caller named it."""
+    """The graph that was trained on; `source` is how the caller named it.
+
+    Of a typed graph, `types` has the number of nodes of each type and `relations` that of edges of
+    each ``source:name:target``; `features` are those of all types.
+    """
 
     name: str
     source: str
     nodes: int
     edges: int
     features: int
+    types: Mapping[str, int] = field(default_factory=dict)
+    relations: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: Graph | GraphCollection, source: str) -> Self:
+    def of(cls, graph: Graph | GraphCollection | TypedGraph, source: str) -> Self:
         """Reads the facts off a graph."""
+        if isinstance(graph, TypedGraph):
+            return cls(
+                graph.name,
+                source,
+                graph.num_nodes,
+                graph.num_edges,
+                sum(one.num_features for one in graph.nodes.values()),
+                {name: one.num_nodes for name, one in graph.nodes.items()},
+                {":".join(key): one.num_edges for key, one in graph.relations.items()},
+            )
         return cls(graph.name, source, graph.num_nodes, graph.num_edges, graph.num_features)
 
 
@@ -57,6 +74,9 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """Returns the result as JSON has it; what is empty and need not be said is left out."""
         values = asdict(self)
+        for name in ("types", "relations"):
+            if not values["graph"][name]:
+                del values["graph"][name]
         unsaid = ("note", "scaling", "choice", "class_names")
         return {key: value for key, value in values.items() if key not in unsaid or value}
 

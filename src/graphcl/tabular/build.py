@@ -13,21 +13,28 @@ from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.store.columns import Names
 from graphcl.store.writer import StoreWriter, write_names
 from graphcl.tabular.duck import is_query
-from graphcl.tabular.options import TableOptions, TableReport
+from graphcl.tabular.options import TableOptions, TableReport, holds_tables
 from graphcl.tabular.preparation import write_preparation
 from graphcl.tabular.tables import InMemory, Tables, open_tables
 
 
-def read_tables(edges: Any, nodes: Any = None, **options: Any) -> Graph:
+def read_tables(edges: Any = None, nodes: Any = None, **options: Any) -> Any:
     """Reads tables into a graph in memory.
 
     Args:
         edges: a list of edges: `.csv`, `.tsv`, `.parquet`, gzipped or not, a whitespace-separated
             list, GraphML, GML, a SciPy `.npz`, ``FILE:TABLE`` of a DuckDB or SQLite database, an
-            SQL query, or a table in memory: of pandas, Polars or Arrow.
+            SQL query, or a table in memory: of pandas, Polars or Arrow. Of a typed graph, a mapping
+            from relations to such lists: ``{"writes": "writes.csv"}``. The types of the ends are
+            guessed from ids, or said: ``{("author", "writes", "paper"): "writes.csv"}``.
         nodes: a table of nodes in one of the same forms, or a feature matrix: `.npy`, `.npz`, or
-            one of NumPy or SciPy, whose rows have the ids `node_ids`.
+            one of NumPy or SciPy, whose rows have the ids `node_ids`. Of a typed graph, a mapping
+            from types to such tables: ``{"author": "authors.csv", "paper": "papers.parquet"}``.
         options: see `graphcl.tabular.options.TableOptions`.
+
+    Returns:
+        A `Graph`; a `TypedGraph` if `edges` or `nodes` is such a mapping, or with the options
+        `relation` or `directed`.
 
     Raises:
         GraphError: a table is wrong; the message names the table, row and column, the value, and
@@ -36,7 +43,16 @@ def read_tables(edges: Any, nodes: Any = None, **options: Any) -> Graph:
     given = {"nodes": nodes, **options}
     given = {name: str(one) if isinstance(one, Path) else one for name, one in given.items()}
     source = str(edges) if isinstance(edges, Path) else edges
-    return load_tables(source, TableOptions(**given))[0]
+    if holds_tables(source):
+        source, given["edges"] = None, source
+    found = TableOptions(**given)
+    if found.is_typed:
+        from graphcl.tabular.typed import load_typed
+
+        return load_typed(source, found)[0]
+    if source is None:
+        raise GraphError("read_tables: edges are missing")
+    return load_tables(source, found)[0]
 
 
 def load_tables(edges: Any, options: TableOptions) -> tuple[Graph, TableReport]:
@@ -46,7 +62,7 @@ def load_tables(edges: Any, options: TableOptions) -> tuple[Graph, TableReport]:
         tables.fill_structure(arrays)
         fields: dict[str, Any] = dict(arrays.arrays)
         width = _width(tables, options)
-        if _stays_sparse(tables, options):
+        if stays_sparse(tables, options):
             sparse = InMemory()
             tables.fill_sparse_features(sparse)
             parts = tuple(sparse.arrays[name] for name in ("x_data", "x_indices", "x_indptr"))
@@ -95,7 +111,7 @@ def build_store(
         on_step("sorting the edges")
         tables.fill_structure(store, index=np.int32)
         on_step("writing features, labels and ids")
-        if _stays_sparse(tables, options):
+        if stays_sparse(tables, options):
             store.num_features = width
             tables.fill_sparse_features(store)
         else:
@@ -130,7 +146,8 @@ def _structural(options: TableOptions) -> bool:
     return options.features in ("structural", "both")
 
 
-def _stays_sparse(tables: Tables, options: TableOptions) -> bool:
+def stays_sparse(tables: Tables, options: TableOptions) -> bool:
+    """Returns whether features stay sparse: those of columns alone, if they are mostly zeros."""
     return options.features == "columns" and tables.is_sparse
 
 

@@ -149,3 +149,18 @@ def number_ends(duck: Duck, *, kind: str, weighted: bool) -> int:
         duck.run("SET preserve_insertion_order = true")
     (dangling,) = duck.row("SELECT count(*) FROM pairs WHERE u IS NULL OR v IS NULL")
     return int(dangling)
+
+
+def check_weights(duck: Duck, table: str, name: str) -> None:
+    """Refuses weights of ``edges`` that are not positive; the column `name` of `table` has them."""
+    wrong = duck.rows(
+        "SELECT rowid, given::VARCHAR FROM edges WHERE w IS NULL OR NOT isfinite(w) OR w <= 0 "
+        "ORDER BY rowid LIMIT 1"
+    )
+    if wrong:
+        row, value = wrong[0]
+        shown = "is missing" if value in (None, "") else f"is {value!r}"
+        raise GraphError(
+            f"{table}: row {row + 1}: the weight in column {name!r} {shown}; "
+            "weights are positive numbers"
+        )

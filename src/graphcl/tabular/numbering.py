@@ -17,7 +17,7 @@ from graphcl.tabular import matrix as node_matrix
 from graphcl.tabular.beside import Beside
 from graphcl.tabular.columns import IdColumn, common_kind
 from graphcl.tabular.duck import Duck, is_query, literal, quoted
-from graphcl.tabular.edges import number_ends
+from graphcl.tabular.edges import check_weights, number_ends
 from graphcl.tabular.features import FeaturePart, mostly_zeros
 from graphcl.tabular.labels import read_split
 from graphcl.tabular.node_table import NodeTable
@@ -104,7 +104,7 @@ class NumberedTables:
             column.check_present(duck)
             self._note_padding(column)
         if weight is not None:
-            self._check_weights(weight)
+            check_weights(duck, source.name, weight)
         self.report.columns |= {"source": start, "target": end}
         self.report.notes.append(f"edges: {source.name}: {start!r} – {end!r} ({how})")
         rest = [name for name in source.columns if name not in used]
@@ -120,19 +120,6 @@ class NumberedTables:
             ids = counted(padded, "id begins or ends", "ids begin or end")
             self.report.notes.append(
                 f"{column.source.name}: in {column.name!r} {ids} with a space, which is kept"
-            )
-
-    def _check_weights(self, name: str) -> None:
-        wrong = self.duck.rows(
-            "SELECT rowid, given::VARCHAR FROM edges WHERE w IS NULL OR NOT isfinite(w) OR w <= 0 "
-            "ORDER BY rowid LIMIT 1"
-        )
-        if wrong:
-            row, value = wrong[0]
-            shown = "is missing" if value in (None, "") else f"is {value!r}"
-            raise GraphError(
-                f"{self.edges.name}: row {row + 1}: the weight in column {name!r} {shown}; "
-                "weights are positive numbers"
             )
 
     def _load_nodes(self) -> Source | None:

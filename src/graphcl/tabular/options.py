@@ -1,7 +1,8 @@
 """The options for reading tables, and the report on what was found in them."""
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from graphcl.tabular.preparation import Preparation
 MISSING = ("auto", "refuse", "zero", "mean")
 COLUMNS = ("label", "one_hot", "text", "date", "ignore")  # options that name several columns
 FEATURES = ("columns", "structural", "both")
-FILES = ("nodes", "tags", "vectors", "vector_ids")  # options that name files
+FILES = ("nodes", "edges", "tags", "vectors", "vector_ids")  # options that name files
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,12 @@ class TableOptions:
 
     Attributes:
         nodes: the node table: a file, ``FILE:TABLE`` of a database, an SQL query, or a feature
-            matrix; from Python also a DataFrame, an Arrow table, or a matrix of NumPy or SciPy.
+            matrix; from Python also a DataFrame, an Arrow table, or a matrix of NumPy or SciPy. Of
+            a typed graph, a mapping from types to such tables.
+        edges: of a typed graph: a mapping from relations to lists of edges. A relation is named
+            ``writes``, or ``author:writes:paper`` with the types of its ends.
+        relation: column of a list of edges that names the relation of each edge.
+        directed: an edge and its reverse differ: the graph is a typed one.
         tags: a long table, whose rows are a node's id, a name and perhaps a value: each name is a
             feature. In the same forms as `nodes`. Or the names of its columns (``page,keyword``),
             if `nodes` is such a table.
@@ -56,9 +62,16 @@ class TableOptions:
         like: names of the features to make, in this order: those that a model was trained on that
             keeps no preparation. Other columns are left out; a new category is encoded as zeros.
         preparation: what the columns become, as a training has decided it.
+        preparations: the same for each type of a typed graph.
+
+    Of a typed graph, options that name a column or a file are of one type as ``author=name``, or a
+    mapping from types; see `graphcl.tabular.typed_options`.
     """
 
     nodes: Any = None
+    edges: Any = None
+    relation: str | None = None
+    directed: bool = False
     tags: Any = None
     tag_columns: tuple[str, ...] = ()
     vectors: Any = None
@@ -67,10 +80,10 @@ class TableOptions:
     source_column: str | None = None
     target_column: str | None = None
     weight: str | None = None
-    id_column: str | None = None
+    id_column: Any = None
     label: tuple[str, ...] = ()
     label_separator: str | None = None
-    split: str | None = None
+    split: Any = None
     one_hot: tuple[str, ...] = ()
     text: tuple[str, ...] = ()
     date: tuple[str, ...] = ()
@@ -83,10 +96,13 @@ class TableOptions:
     inductive: bool = False
     like: tuple[str, ...] = ()
     preparation: Preparation | None = field(default=None, repr=False)
+    preparations: Mapping[str, Preparation] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name in COLUMNS:  # one column may be given as a text
             value = getattr(self, name)
+            if isinstance(value, Mapping):  # of the types of a typed graph
+                value = _of_types(value)
             listed = () if value is None else (value,) if isinstance(value, str) else tuple(value)
             object.__setattr__(self, name, listed)
         self._set_tags()
@@ -101,6 +117,11 @@ class TableOptions:
         """Reads column names that are given as one text; moves a long node table to `tags`."""
         tags: Any = self.tags
         columns: Any = self.tag_columns
+        if self.is_typed:
+            if not isinstance(columns, Mapping):
+                listed = (columns,) if isinstance(columns, str) else tuple(columns or ())
+                object.__setattr__(self, "tag_columns", listed)
+            return
         listed = (columns,) if isinstance(columns, str) else tuple(columns or ())
         if len(listed) == 1:  # as a command line gives them
             listed = tuple(listed[0].split(","))
@@ -117,11 +138,18 @@ class TableOptions:
         fits = not listed or (len(listed) in (2, 3) and all(listed))
         require(fits, "tables", "--tag-columns", allowed, ",".join(listed))
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether the tables are those of a typed graph."""
+        named = self.edges is not None or self.relation is not None or self.directed
+        return named or holds_tables(self.nodes)
+
     def given(self) -> dict[str, Any]:
         """Returns the options that differ from the defaults; a preparation is not an option."""
         pairs = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
         found = {name: value for name, value, default in pairs if not _same(value, default)}
         found.pop("preparation", None)
+        found.pop("preparations", None)
         return found
 
     def record(self) -> str:
@@ -129,7 +157,12 @@ class TableOptions:
         return json.dumps(self.given())
 
     @classmethod
-    def from_record(cls, text: str, preparation: Preparation | None) -> "TableOptions":
+    def from_record(
+        cls,
+        text: str,
+        preparation: Preparation | None,
+        preparations: Mapping[str, Preparation] | None = None,
+    ) -> "TableOptions":
         """Reads what `record` returned; the text may be damaged.
 
         Raises:
@@ -142,7 +175,7 @@ class TableOptions:
             if "missing" not in given and preparation is None:
                 given["missing"] = "refuse"  # the default of earlier versions
             lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
-            return cls(**given | lists, preparation=preparation)
+            return cls(**given | lists, preparation=preparation, preparations=preparations)
         except (TypeError, AttributeError, RecursionError) as error:
             raise ValueError(str(error)) from None
 
@@ -154,6 +187,7 @@ class TableOptions:
         """
         own = (
             "nodes",
+            "edges",
             "tags",
             "vectors",
             "vector_ids",
@@ -166,14 +200,15 @@ class TableOptions:
             "strict",
         )
         kept = {name: value for name, value in trained.given().items() if name not in own}
-        return TableOptions(**kept | self.given(), preparation=trained.preparation)
+        merged = TableOptions(**kept | self.given(), preparation=trained.preparation)
+        return replace(merged, preparations=trained.preparations)
 
     @property
     def names(self) -> frozenset[str]:
         """All column names that are given, in lower case."""
         single = (self.source_column, self.target_column, self.weight, self.id_column, self.split)
         listed = (*single, *(name for one in COLUMNS for name in getattr(self, one)))
-        listed = (*listed, *self.tag_columns)
+        listed = (*listed, self.relation, *self.tag_columns)
         return frozenset(name.lower() for name in listed if name)
 
 
@@ -218,6 +253,26 @@ class TableReport:
         kept |= {"counts": asdict(self.counts), "fates": [fate._asdict() for fate in self.fates]}
         del kept["preparation"]
         return kept
+
+
+def holds_tables(given: Any) -> bool:
+    """Returns whether something is a mapping from names to tables, not one table of columns."""
+    if not isinstance(given, Mapping) or not given:
+        return False
+    named = (str, Path, Mapping)
+    return all(
+        isinstance(one, named) or hasattr(one, "columns") or getattr(one, "ndim", 0) == 2
+        for one in given.values()
+    )
+
+
+def _of_types(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns ``author=name`` for each column of each type."""
+    return tuple(
+        f"{kind}={column}"
+        for kind, columns in given.items()
+        for column in ([columns] if isinstance(columns, str) else columns)
+    )
 
 
 def _same(value: Any, default: Any) -> bool:

@@ -4,7 +4,7 @@ Nothing here imports torch or a graph until a run needs it: `neighbors` answers 
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,11 +13,12 @@ import numpy.typing as npt
 import typer
 
 from graphcl.cli._shared.options import print_result
-from graphcl.errors import RunError
+from graphcl.errors import RunError, require
 from graphcl.files.records import check_records_file, records, write_records
 from graphcl.runs import files as runs
 from graphcl.runs.answers import keep_answer
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
+from graphcl.runs.typed import run_types, type_folder
 from graphcl.tabular.options import TableOptions, counted
 
 Array = npt.NDArray[Any]
@@ -25,6 +26,10 @@ RunArgument = Annotated[Path, typer.Argument(help="A run directory.")]
 AnswerOption = Annotated[
     Path | None,
     typer.Option("--out", help="A table: .parquet, .csv or .json. (default: it is printed)"),
+]
+TypeOption = Annotated[
+    str | None,
+    typer.Option("--type", metavar="TYPE", help="Of a typed graph: the type of the nodes."),
 ]
 OverwriteOption = Annotated[bool, typer.Option(help="Replace an existing file.")]
 
@@ -35,19 +40,68 @@ def check_out(out: Path | None, *, overwrite: bool) -> None:
         check_records_file(out, RunError, overwrite=overwrite)
 
 
+def nodes_folder(
+    run: Path, node_type: str | None, fits: Callable[[RunNodes], bool] = lambda _: False
+) -> Path:
+    """Returns the folder with the embeddings that are asked for: the run, or that of a type.
+
+    Args:
+        run: the run.
+        node_type: the type, or None. Then it is the only one, or the only one that fits.
+        fits: says whether the nodes of a type may be meant.
+
+    Raises:
+        RunError: there is no such type, or nothing says which is meant.
+    """
+    runs.read_config(run, baselines=True)
+    if node_type is not None:
+        return type_folder(run, node_type)
+    names = run_types(run)
+    if len(names) < 2:
+        return type_folder(run, names[0]) if names else run
+    folders = [type_folder(run, name) for name in names]
+    read = [(folder, read_nodes(folder)) for folder in folders]
+    likely = [folder for folder, nodes in read if nodes is not None and fits(nodes)]
+    if len(likely) == 1:
+        return likely[0]
+    raise RunError(
+        f"{run}: its graph has several types ({', '.join(names)}); name one: --type {names[0]}"
+    )
+
+
+def is_labelled(nodes: RunNodes) -> bool:
+    """Returns whether nodes have labels."""
+    return nodes.y is not None or nodes.labels is not None
+
+
 def run_nodes(
-    run: Path, graph: str | None, tables: TableOptions, *, again: tuple[str, ...]
+    run: Path,
+    graph: str | None,
+    tables: TableOptions,
+    *,
+    again: tuple[str, ...],
+    folder: Path | None = None,
 ) -> tuple[Array, RunNodes]:
     """Returns the embeddings of a run and what it keeps of its nodes.
 
-    The graph is read only if `graph` names it, or the run has no `nodes.npz`.
+    The graph is read only if `graph` names it, or the run has no `nodes.npz`. `folder` is that of a
+    type of a typed graph; nothing else is read then.
 
     Raises:
         RunError: the run is damaged, has no embeddings, or they do not fit its nodes.
     """
     runs.read_config(run, baselines=True)
-    z = runs.read_embeddings(run)
-    nodes = None if graph is not None else read_nodes(run)
+    if folder is not None and folder != run:
+        given = graph is not None or bool(tables.given())
+        require(
+            not given, again[0], "--graph", "left out: the run has the nodes of its types", graph
+        )
+        z, nodes = runs.read_embeddings(folder), read_nodes(folder)
+        if nodes is None:
+            raise RunError(f"{folder}: has no nodes.npz; train again")
+    else:
+        z = runs.read_embeddings(run)
+        nodes = None if graph is not None else read_nodes(run)
     if nodes is None:
         from graphcl.cli._shared.graphs import load_run_graph
 
@@ -68,6 +122,7 @@ def give_answer(
     out: Path | None,
     as_json: bool,
     keep: bool = True,
+    folder: Path | None = None,
 ) -> None:
     """Writes or prints a table with its summary, and keeps the summary in the run.
 
@@ -81,6 +136,7 @@ def give_answer(
         out: the file.
         as_json: whether to print JSON.
         keep: whether the run keeps the summary.
+        folder: where in the run it is kept; None means the run itself.
     """
     about = {"run": str(run), **summary}
     if out is not None:
@@ -91,7 +147,7 @@ def give_answer(
         text = "\n".join([text, *shown])
         if as_json:
             about["rows"] = records(columns)
-    why = keep_answer(run, kind, summary) if keep else ""
+    why = keep_answer(folder or run, kind, summary) if keep else ""
     if why:
         print(f"{kind}: {why}", file=sys.stderr)
     print_result(about, text, as_json=as_json)

@@ -8,39 +8,72 @@ readers that trust nothing, and is used only if it has the fingerprint that the 
 
 import shlex
 import sys
+import zipfile
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from graphcl.cli._shared.tables import as_arguments, print_notes
+from graphcl.cli._shared.tables import as_arguments, print_notes, print_typed_notes
 from graphcl.datasets import CATALOGUE, data_folders, load_dataset
 from graphcl.datasets.gallery import gallery_files
-from graphcl.errors import DatasetError, GraphCLError, RunError, require, suggestion
-from graphcl.graphs.collection import GraphCollection, fingerprint
+from graphcl.errors import (
+    DatasetError,
+    GraphCLError,
+    ParameterError,
+    RunError,
+    require,
+    suggestion,
+)
+from graphcl.graphs.collection import GraphCollection, fingerprint, typed_fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.interchange import read_arrays
+from graphcl.graphs.typed import TypedGraph
 from graphcl.runs import files as runs
+from graphcl.runs.typed import read_preparations
 from graphcl.store.reader import is_store
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.duck import is_query
 from graphcl.tabular.options import FILES, TableOptions
 from graphcl.tabular.preparation import read_preparation
 from graphcl.tabular.sources import EDGE_FILES, looks_like_tables
+from graphcl.tabular.typed import TypedReport, load_typed
 
 AnyGraph = Graph | GraphCollection
+EveryGraph = AnyGraph | TypedGraph
 
 
 def load_graph(name: str, tables: TableOptions | None = None) -> AnyGraph:
+    """Returns the plain graph that `name` refers to on a command line, as `load_any` does.
+
+    Raises:
+        DatasetError: it is a typed graph.
+    """
+    return _plain(load_any(name, tables), name)
+
+
+def _plain(graph: EveryGraph, name: str) -> AnyGraph:
+    if isinstance(graph, TypedGraph):
+        raise DatasetError(f"{name}: is a typed graph; this command takes plain graphs")
+    return graph
+
+
+def load_any(name: str | None, tables: TableOptions | None = None) -> EveryGraph:
     """Returns the graph that `name` refers to on a command line.
 
     The structure of a store is scanned, because the loops that follow rely on it.
 
     Args:
-        name: a dataset, a store, an `.npz`, or a list of edges (a file or an SQL query).
+        name: a dataset, a store, an `.npz`, or a list of edges (a file or an SQL query); None if
+            all lists of edges are among the options.
         tables: options for reading tables.
     """
     options = tables or TableOptions()
+    if name is None or options.is_typed:
+        typed, found = read_typed(name, options)
+        print_typed_notes(found)
+        return typed
     if names_tables(name, options):
         graph, report = load_tables(name, options)
         print_notes(report)
@@ -56,6 +89,8 @@ def load_graph(name: str, tables: TableOptions | None = None) -> AnyGraph:
         graph = replace(Graph.open(path), preparation=read_preparation(path))
         graph.check()
         return graph
+    if is_typed_file(path):
+        return TypedGraph.from_npz(path)
     if path.suffix == ".npz":
         # A gallery's own files may hold arrays of any name; elsewhere one may be a misspelling.
         # It is said, not refused.
@@ -74,8 +109,39 @@ def load_graph(name: str, tables: TableOptions | None = None) -> AnyGraph:
     )
 
 
+def read_typed(name: str | None, options: TableOptions) -> tuple[TypedGraph, TypedReport]:
+    """Reads the tables of a typed graph, as `load_typed` does.
+
+    Raises:
+        DatasetError: `name` is not a list of edges.
+    """
+    known = name is None or looks_like_tables(name) or Path(name).suffix == ".npz"
+    if not known and name not in (options.edges or {}).values():
+        raise DatasetError(f"{_typed_option(options)} applies only to tables; {name!r} is not one")
+    return load_typed(name, options)
+
+
+def _typed_option(options: TableOptions) -> str:
+    given = [one for one in ("edges", "relation", "directed", "nodes") if getattr(options, one)]
+    return f"--{given[0]}"
+
+
+def is_typed_file(path: Path) -> bool:
+    """Returns whether a file is an `.npz` with types of nodes or of edges."""
+    if path.suffix != ".npz" or not path.is_file():
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = set(archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False  # the reader says what is wrong with it
+    return bool(names & {"node_type.npy", "edge_type.npy"})
+
+
 def names_tables(name: str, tables: TableOptions) -> bool:
     """Returns whether `name` is a list of edges; an `.npz` is one if table options are given."""
+    if tables.is_typed:
+        return True
     return looks_like_tables(name) or (Path(name).suffix == ".npz" and bool(tables.given()))
 
 
@@ -97,6 +163,17 @@ def load_run_graph(
     *,
     again: tuple[str, ...],
 ) -> AnyGraph:
+    """Returns the plain graph that a run was trained on, as `load_run_any` does."""
+    return _plain(load_run_any(run, given, tables, again=again), str(run))
+
+
+def load_run_any(
+    run: Path,
+    given: str | None = None,
+    tables: TableOptions | None = None,
+    *,
+    again: tuple[str, ...],
+) -> EveryGraph:
     """Returns the graph that a run was trained on.
 
     Args:
@@ -111,17 +188,19 @@ def load_run_graph(
     """
     config, options = runs.read_config(run, baselines=True), tables or TableOptions()
     source, trained = _source(run, config) if given is None else given, _tables(run, config)
-    if given is None:
+    if given is None and options.edges is None:
         name = "GRAPH" if again[0] == "embed" else "--graph"
         require(not options.given(), again[0], name, "given with table options", None)
         options = trained or options
         if not config.is_sealed:
             _require_harmless(run, config.origin, options, again)
         source, options = _moved(run, source, options)
-    elif trained is not None and names_tables(given, options):
-        options = options.after(trained)
+    else:
+        source = given or _first(options)
+        if trained is not None and names_tables(source, options):
+            options = as_trained(run, options.after(trained))
     try:
-        graph = load_graph(source, options)
+        graph = load_any(source, options)
     except GraphCLError as error:
         raise RunError(f"{error} (the graph that {run} was trained on)") from None
     expected = config.origin.fingerprint
@@ -141,12 +220,21 @@ def _moved(run: Path, source: str, options: TableOptions) -> tuple[str, TableOpt
     for folder in run.absolute().parents:
         if _is_here(source, folder):
             files = {name: getattr(options, name) for name in FILES}
-            found: dict[str, Any] = {
-                name: str(folder / one) if isinstance(one, str) and _is_here(one, folder) else one
-                for name, one in files.items()
-            }
+            found = {name: _within(folder, one) for name, one in files.items()}
             return str(folder / source), replace(options, **found)
     return source, options
+
+
+def _within(folder: Path, given: Any) -> Any:
+    """Returns a file, or files by name, as they are called in a folder, if they are there."""
+    if isinstance(given, Mapping):
+        return {name: _within(folder, one) for name, one in given.items()}
+    if not isinstance(given, str):
+        return given
+    kind, equals, rest = given.partition("=")
+    if equals and not _is_here(given, folder) and _is_here(rest, folder):  # ``paper=vectors.npy``
+        return f"{kind}={folder / rest}"
+    return str(folder / given) if _is_here(given, folder) else given
 
 
 def _is_here(text: str, folder: Path) -> bool:
@@ -169,14 +257,15 @@ def _require_harmless(
 ) -> None:
     """Refuses tables, and files without a fingerprint, that an unsealed run names."""
     tables = names_tables(origin.graph, options)
-    if origin.graph.lower() in CATALOGUE or (origin.fingerprint and not tables):
+    if not tables and (origin.graph.lower() in CATALOGUE or origin.fingerprint):
         return
     added = as_arguments(options) if tables else []
     positional = again[0] == "embed"
     words = ["graphcl", *again]
-    words[3:3] = [*([] if positional else ["--graph"]), origin.graph, *added]
+    named = [] if options.edges is not None else [origin.graph]
+    words[3:3] = [*([] if positional or not named else ["--graph"]), *named, *added]
     command = shlex.join(words)
-    nodes = f" with nodes {_shown(options.nodes)}" if options.nodes else ""
+    nodes = f" with nodes {_shown(str(options.nodes))}" if options.nodes else ""
     how = "name the graph on the command line"
     # What a terminal would not show, or a paste would change, is not offered for pasting.
     if command.isprintable() and command == " ".join(command.split()) and len(command) < 2000:
@@ -192,8 +281,10 @@ def _shown(text: str) -> str:
     return repr(text) if len(text) <= 300 else f"{text[:300]!r}…"
 
 
-def graph_fingerprint(graph: AnyGraph) -> str:
+def graph_fingerprint(graph: EveryGraph) -> str:
     """Returns a short hash by which a run recognises the graph that it was trained on."""
+    if isinstance(graph, TypedGraph):
+        return typed_fingerprint(graph)
     return fingerprint(graph.graphs if isinstance(graph, GraphCollection) else (graph,))
 
 
@@ -210,9 +301,42 @@ def _tables(run: Path, config: runs.RunConfig) -> TableOptions | None:
         prepared = read_preparation(run)
         return None if prepared is None else TableOptions(preparation=prepared)
     try:
-        return TableOptions.from_record(config.origin.tables, read_preparation(run))
+        return TableOptions.from_record(
+            config.origin.tables, read_preparation(run), read_preparations(run)
+        )
     except ValueError:
         raise RunError(f"{run / runs.CONFIG}: [run] tables is damaged") from None
+
+
+def graph_name(name: str | None, tables: TableOptions, owner: str) -> str:
+    """Returns how a run names its graph: as the command line does, or by its first list of edges.
+
+    Raises:
+        ParameterError: there is neither.
+    """
+    if name is None:
+        missing = "Missing argument 'GRAPH': a dataset, a store, an .npz or a list of edges"
+        if tables.edges is None:
+            raise ParameterError(f"{owner}: {missing}")
+        return _first(tables)
+    return name
+
+
+def _first(tables: TableOptions) -> str:
+    return str(next(iter(tables.edges.values())))
+
+
+def as_trained(run: Path, options: TableOptions) -> TableOptions:
+    """Returns options in which relations join the types that they joined in training."""
+    if options.edges is None:
+        return options
+    known = [one for one in runs.read_schema(run).get("relations", ()) if isinstance(one, dict)]
+    edges = {}
+    for name, table in options.edges.items():
+        same = [one for one in known if one.get("name") == name]
+        ends = [f"{one.get('source')}:{name}:{one.get('target')}" for one in same]
+        edges[ends[0] if len(ends) == 1 else name] = table
+    return replace(options, edges=edges)
 
 
 def note(graph: AnyGraph) -> str:

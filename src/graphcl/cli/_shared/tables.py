@@ -1,17 +1,23 @@
 """Options for reading tables, shared by every command that reads some."""
 
 import inspect
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
 from itertools import groupby
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from graphcl.cli._shared.lazy import TABLES
+from graphcl.errors import GraphError
 from graphcl.tabular.options import FEATURES, MISSING, Fate, TableOptions, TableReport
+
+if TYPE_CHECKING:
+    from graphcl.tabular.typed import TypedReport
 
 _FILES, _LABELS, _COLUMNS_PANEL = (
     f"{TABLES}: files and features",
@@ -19,6 +25,8 @@ _FILES, _LABELS, _COLUMNS_PANEL = (
     f"{TABLES}: columns of the nodes",
 )
 _MANY_COLUMNS, _MOST_LINES = 20, 40
+_TABLES = {"nodes", "edges"}  # options that take one table, or several with names
+_NAMED = re.compile(r"([^\s=/'\"()]+)=(.+)", re.DOTALL)
 
 
 def _option(
@@ -30,9 +38,24 @@ def _option(
 _COLUMN, _COLUMNS = str | None, list[str]
 _OPTIONS: dict[str, Any] = {
     "nodes": _option(
-        str | None,
-        "Nodes: .csv, .tsv, .parquet, .npy, .npz, FILE:TABLE or an SQL query.",
+        list[str],
+        "Nodes: .csv, .tsv, .parquet, .npy, .npz, FILE:TABLE or an SQL query. Of a typed graph, "
+        "TYPE=FILE; repeatable.",
+        metavar="[TYPE=]FILE",
         panel=_FILES,
+    ),
+    "edges": _option(
+        list[str],
+        "Of a typed graph: the edges of a relation, NAME=FILE, or SOURCE:NAME:TARGET=FILE with the "
+        "types of its ends; repeatable.",
+        metavar="NAME=FILE",
+        panel=_FILES,
+    ),
+    "relation": _option(
+        _COLUMN, "Column of the edges that names the relation of each.", panel=_LABELS
+    ),
+    "directed": _option(
+        bool, "An edge and its reverse differ: followed, following.", "--directed", panel=_LABELS
     ),
     "tags": _option(
         str | None,
@@ -114,16 +137,18 @@ def takes_tables(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(
             one.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=list(one.default) if isinstance(one.default, tuple) else one.default,
+            default=[] if one.name in _TABLES else _plain(one.default),
             annotation=_OPTIONS[one.name],
         )
         for one in fields(TableOptions)
-        if one.name in _OPTIONS
+        if one.name in _OPTIONS and one.name not in own.parameters
     ]
 
     @wraps(command)
     def with_tables(**given: Any) -> None:
         chosen = {parameter.name: given.pop(parameter.name) for parameter in added}
+        for name in _TABLES & chosen.keys():
+            chosen[name] = parse_tables(chosen[name], name)
         command(**given, tables=TableOptions(**chosen))
 
     with_tables.__signature__ = own.replace(  # type: ignore[attr-defined]
@@ -136,6 +161,33 @@ def takes_tables(command: Callable[..., None]) -> Callable[..., None]:
     return with_tables
 
 
+def _plain(default: Any) -> Any:
+    return list(default) if isinstance(default, tuple) else default
+
+
+def parse_tables(given: list[str], role: str) -> Any:
+    """Returns one table, or tables by the names of types or relations: ``author=authors.csv``.
+
+    Raises:
+        GraphError: some have names and some have not, or two have the same.
+    """
+    if not given:
+        return None
+    option, what = f"--{role}", "TYPE" if role == "nodes" else "NAME"
+    matches = [None if Path(text).exists() else _NAMED.match(text) for text in given]
+    if role == "nodes" and matches == [None]:
+        return given[0]
+    named: dict[str, str] = {}
+    for text, match in zip(given, matches, strict=True):
+        if match is None:
+            raise GraphError(f"{option} {text}: give a name with it: {option} {what}={text}")
+        name, table = match.groups()
+        if name in named:
+            raise GraphError(f"{option}: {name!r} is given twice")
+        named[name] = table
+    return named
+
+
 def as_arguments(tables: TableOptions) -> list[str]:
     """Returns the command-line arguments that give these options."""
     words = []
@@ -143,7 +195,9 @@ def as_arguments(tables: TableOptions) -> list[str]:
         option = "--" + name.replace("_", "-")
         if name not in _OPTIONS:  # what the command line does not take, the run says
             continue
-        if isinstance(value, bool):
+        if isinstance(value, Mapping):
+            words += [word for one in value.items() for word in (option, "=".join(one))]
+        elif isinstance(value, bool):
             words.append(option if value else f"--no-{option[2:]}")
         else:
             each = value if isinstance(value, tuple) else (value,)
@@ -157,7 +211,17 @@ def print_notes(report: TableReport) -> None:
         print(line, file=sys.stderr)
 
 
-def column_lines(fates: Sequence[Fate]) -> list[str]:
+def print_typed_notes(report: "TypedReport") -> None:
+    """Prints the same of a typed graph, type by type and relation by relation."""
+    for name, one in report.types.items():
+        lines = [line.replace("nodes:", f"nodes {name}:", 1) for line in one.notes]
+        for line in (*lines, *column_lines(one.fates, f"table of {name}")):
+            print(line, file=sys.stderr)
+    for line in report.notes:
+        print(line, file=sys.stderr)
+
+
+def column_lines(fates: Sequence[Fate], table: str = "node table") -> list[str]:
     """Returns a line per column, or per run of columns with the same fate if there are many."""
     rows = [(fate.column, fate) for fate in fates]
     if len(rows) > _MANY_COLUMNS:
@@ -177,5 +241,5 @@ def column_lines(fates: Sequence[Fate]) -> list[str]:
         for name, fate in rows[:_MOST_LINES]
     ]
     of_nodes = any(not fate.column.startswith("--") for fate in fates)
-    heading = ["columns of the node table:" if of_nodes else "beside the edges:"] if lines else []
+    heading = [f"columns of the {table}:" if of_nodes else "beside the edges:"] if lines else []
     return heading + lines + ([f"  … and {left:,} more; the run lists all"] if left > 0 else [])

@@ -1,0 +1,233 @@
+r"""Links of one relation of a typed graph: a source is likely linked to a target that suits it.
+
+Embeddings of two types are not compared with each other, because nothing has brought them into one
+space. A source u is compared with the sources that a target v has, and v with the targets that u
+has:
+
+.. math::
+    s(u, v) = \tfrac12 \cos\Big(z_u, \sum_{w \in N_v} \hat z_w\Big)
+            + \tfrac12 \cos\Big(z_v, \sum_{w \in N_u} \hat z_w\Big)
+
+with unit vectors :math:`\hat z`: customers like those who bought it, and products like those that
+she bought. A node without edges of the relation adds 0.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from graphcl.answers.linking import LinkEvaluation, Links
+from graphcl.errors import GraphError, require
+from graphcl.evaluation.links import LinkScores, rank_edges
+from graphcl.evaluation.nearest import unit_rows
+from graphcl.graphs.typed import Relation, TypedGraph
+
+Array = npt.NDArray[Any]
+_BLOCK_PAIRS = 1 << 24  # scores held at once
+NAMES = {"embeddings": "embeddings", "popularity": "popularity of the target"}
+
+
+@dataclass(frozen=True, eq=False)
+class RelationScores:
+    """Scores of all pairs of a relation, as products of two rows.
+
+    Attributes:
+        left: a row for each source.
+        right: a row for each target.
+        known: sources of each target, CSR ``[targets, sources]``.
+        within: whether both ends are of one type.
+    """
+
+    left: Array
+    right: Array
+    known: scipy.sparse.csr_array
+    within: bool
+
+    @classmethod
+    def of(cls, z: Mapping[str, Any], relation: Relation) -> "RelationScores":
+        """Prepares the scores of a relation from embeddings by type."""
+        sources = unit_rows(np.asarray(z[relation.source]))
+        targets = unit_rows(np.asarray(z[relation.target]))
+        ones = np.ones(len(relation.indices), np.float32)
+        shape = (len(targets), len(sources))
+        known = scipy.sparse.csr_array((ones, relation.indices, relation.indptr), shape=shape)
+        known.data = np.ones(len(known.data), np.float32)
+        of_target = _unit(known @ sources)
+        of_source = _unit(known.T.tocsr() @ targets)
+        half = np.float32(np.sqrt(0.5))
+        left = half * np.concatenate([sources, of_source], axis=1)
+        right = half * np.concatenate([of_target, targets], axis=1)
+        return cls(left, right, known, relation.source == relation.target)
+
+    def pairs(self, pairs: Array) -> Array:
+        """Returns the scores of pairs ``[n, 2]``: sources, targets."""
+        found: Array = np.einsum("ij,ij->i", self.left[pairs[:, 0]], self.right[pairs[:, 1]])
+        return found
+
+    def linked(self, pairs: Array) -> Array:
+        """Returns which pairs are edges."""
+        codes = _codes(self.known)
+        wanted = pairs[:, 1] * np.int64(self.known.shape[1]) + pairs[:, 0]
+        found: Array = np.isin(wanted, codes)
+        return found
+
+    def best(self, rows: Array, k: int) -> tuple[Array, Array]:
+        """Returns the k best pairs that are no edges, of some sources, best first."""
+        pairs, scores = np.zeros((0, 2), np.int64), np.zeros(0, np.float32)
+        of_source = self.known.T.tocsr()
+        count = len(self.right)
+        block = max(1, _BLOCK_PAIRS // max(1, count))
+        for start in range(0, len(rows), block):
+            some = rows[start : start + block]
+            table = self.left[some] @ self.right.T
+            taken = of_source[some].tocoo()
+            table[taken.coords[0], taken.coords[1]] = -np.inf
+            if self.within:
+                table[np.arange(len(some)), some] = -np.inf
+            flat = table.ravel()
+            place = np.argpartition(-flat, k)[:k] if k < len(flat) else np.arange(len(flat))
+            place = place[flat[place] > -np.inf]
+            new = np.stack([some[place // count], place % count], axis=1)
+            pairs, scores = np.concatenate([pairs, new]), np.concatenate([scores, flat[place]])
+            order = np.lexsort((pairs[:, 1], pairs[:, 0], -scores))[:k]
+            pairs, scores = pairs[order], scores[order]
+        return pairs, scores
+
+
+def _unit(rows: Any) -> Array:
+    """Returns rows of length 1; a row of zeros stays."""
+    dense: Array = np.asarray(rows, np.float32)
+    lengths = np.linalg.norm(dense, axis=1, keepdims=True)
+    found: Array = np.divide(dense, lengths, out=np.zeros_like(dense), where=lengths > 0)
+    return found
+
+
+def _codes(known: scipy.sparse.csr_array) -> Array:
+    targets = np.repeat(np.arange(known.shape[0]), np.diff(known.indptr))
+    codes: Array = targets * np.int64(known.shape[1]) + known.indices
+    return codes
+
+
+def relation_links(
+    scores: RelationScores, ids: tuple[Array, Array], *, rows: Array | None = None, k: int = 20
+) -> Links:
+    """Returns likely links that a relation lacks: of each of some sources, or in all.
+
+    Args:
+        scores: of the relation.
+        ids: of the sources and of the targets.
+        rows: numbers of sources; None means all of them together.
+        k: number of links.
+    """
+    require(k >= 1, "links", "k", "at least 1", k)
+    if rows is None:
+        pairs, found = scores.best(np.arange(len(scores.left)), k)
+    else:
+        each = [scores.best(np.array([row]), k) for row in rows]
+        pairs, found = (np.concatenate(part) for part in zip(*each, strict=True))
+    return Links(pairs, ids[0][pairs[:, 0]], ids[1][pairs[:, 1]], found)
+
+
+def evaluate_relation(
+    model: Any,
+    graph: TypedGraph,
+    relation: str,
+    *,
+    share: float = 0.1,
+    negatives: int = 100,
+    seed: int = 0,
+) -> LinkEvaluation:
+    """Says what the scores of a relation are worth, on edges that nothing has seen.
+
+    A share of its edges is removed, a new model with the same settings is trained on the rest, and
+    each removed edge is ranked among pairs of its source with targets that it is not linked to:
+    by `RelationScores`, and by the number of edges that the target has left.
+
+    Args:
+        model: its settings are used; it is not changed.
+        graph: a typed graph.
+        relation: its name, or ``source:name:target``.
+        share: of the relation's edges that is removed.
+        negatives: pairs per removed edge.
+        seed: decides which edges and pairs.
+
+    Raises:
+        GraphError: the relation has too few edges, or a source is linked to all targets.
+    """
+    from sklearn.base import clone
+
+    require(0 < share < 1, "links", "share", "in (0, 1)", share)
+    require(negatives >= 1, "links", "negatives", "at least 1", negatives)
+    whole = graph.relation(relation)
+    random = np.random.default_rng(seed)
+    rest, edges = _hold_out(whole, share, random)
+    within, count = whole.source == whole.target, len(whole.indptr) - 1
+    drawn = _negatives(whole, edges[:, 0], count, negatives, random, within=within)
+    held = replace(graph, relations={**graph.relations, whole.key: rest})
+    z = clone(model).set_output(transform="default").fit_transform(held)
+    scores = RelationScores.of(z, rest)
+    pairs = np.stack([np.repeat(edges[:, 0], negatives), drawn.ravel()], axis=1)
+    popular = np.diff(rest.indptr).astype(np.float64)
+    ranked: dict[str, LinkScores] = {
+        "embeddings": rank_edges(scores.pairs(edges), scores.pairs(pairs).reshape(drawn.shape)),
+        "popularity": rank_edges(popular[edges[:, 1]], popular[drawn]),
+    }
+    return LinkEvaluation(ranked, len(edges), negatives, share, seed)
+
+
+def _hold_out(
+    relation: Relation, share: float, random: np.random.Generator
+) -> tuple[Relation, Array]:
+    """Returns the relation without some of its edges, and these edges ``[held, 2]``."""
+    number = np.arange(len(relation.indices)) if relation.edge_ids is None else relation.edge_ids
+    count = round(share * relation.num_edges)
+    if count < 1 or count >= relation.num_edges:
+        name = ":".join(relation.key)
+        raise GraphError(
+            f"relation {name}: {relation.num_edges} edges are too few to hold out {share:.0%}"
+        )
+    held = np.isin(number, random.choice(np.unique(number), count, replace=False))
+    _, first = np.unique(number[held], return_index=True)
+    edges = relation.edge_index()[:, held][:, np.sort(first)].T
+    kept = ~held
+    degrees = np.bincount(relation.targets()[kept], minlength=len(relation.indptr) - 1)
+    fields = ("edge_weight", "edge_features", "edge_ids")
+    values = {name: getattr(relation, name) for name in fields}
+    left: dict[str, Any] = {
+        name: None if one is None else one[kept] for name, one in values.items()
+    }
+    if left["edge_ids"] is not None:
+        left["edge_ids"] = np.unique(left["edge_ids"], return_inverse=True)[1].reshape(-1)
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(relation.indptr.dtype)
+    return replace(relation, indptr=indptr, indices=relation.indices[kept], **left), edges
+
+
+def _negatives(
+    relation: Relation,
+    sources: Array,
+    targets: int,
+    count: int,
+    random: np.random.Generator,
+    *,
+    within: bool,
+) -> Array:
+    """Returns targets that the sources are not linked to, ``[sources, count]``."""
+    listed = relation.edge_index()
+    codes = np.unique(listed[0] * np.int64(targets) + listed[1])
+    degree = np.bincount(codes // targets, minlength=int(sources.max()) + 1)
+    full = np.flatnonzero(degree[sources] >= targets - within)
+    if len(full):
+        name = ":".join(relation.key)
+        raise GraphError(f"relation {name}: source {sources[full[0]]} is linked to all targets")
+    found = random.integers(0, targets, (len(sources), count))
+    while True:
+        wrong = np.isin(sources[:, None] * np.int64(targets) + found, codes)
+        if within:
+            wrong |= found == sources[:, None]
+        if not wrong.any():
+            return found
+        found[wrong] = random.integers(0, targets, int(wrong.sum()))

@@ -1,0 +1,109 @@
+"""`graphcl embed` for runs of typed graphs: all types in one table, or one type."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphcl.cli._shared.graphs import (
+    EveryGraph,
+    as_trained,
+    graph_name,
+    load_any,
+    load_run_any,
+    run_graph,
+    run_tables,
+)
+from graphcl.cli._shared.options import print_result
+from graphcl.devices import resolve_device
+from graphcl.errors import DatasetError, ParameterError, require
+from graphcl.estimator import GraphCL
+from graphcl.graphs.typed import TypedGraph
+from graphcl.runs.embeddings import write_embeddings
+from graphcl.runs.typed import run_types, type_folder
+from graphcl.tabular.options import TableOptions, counted
+
+
+def embed_types(
+    run: Path,
+    graph: str | None,
+    tables: TableOptions,
+    out: Path,
+    *,
+    node_type: str | None,
+    rows: str,
+    ids: list[str],
+    device: str,
+    as_json: bool,
+) -> None:
+    """Writes the embeddings of a type, or of all types with a column ``type``."""
+    if node_type is not None:
+        type_folder(run, node_type)  # or there is no such type
+    names = run_types(run)
+    example = f"name one of {', '.join(names)}: --type {names[0]}"
+    for option, given in (("--rows", rows), ("--id", ids)):
+        if given and node_type is None:
+            raise ParameterError(f"embed: {option}: of which type? {example}")
+    if out.suffix == ".npy" and node_type is None:
+        raise ParameterError(f"embed: an .npy has no column of types; {example}, or write a .csv")
+    source, loaded = _graph(run, graph, tables, out)
+    require(
+        isinstance(loaded, TypedGraph), "embed", "GRAPH", "a typed graph, as in training", source
+    )
+    assert isinstance(loaded, TypedGraph)
+    model = GraphCL.load(run, device=str(resolve_device(device)))
+    about: dict[str, Any] = {"out": str(out), "graph": source}
+    if node_type is None:
+        z = model.transform(loaded)
+        table = np.concatenate(list(z.values()))
+        kinds = np.repeat(np.array(list(z), dtype=object), [len(one) for one in z.values()])
+        write_embeddings(out, table, _all_ids(loaded), types=kinds)
+        about["types"] = {name: len(one) for name, one in z.items()}
+    else:
+        nodes = loaded.type(node_type)
+        chosen: Any = _range(rows, nodes.num_nodes) if rows else np.array(ids) if ids else None
+        table = model.transform(loaded, node_type=node_type, nodes=chosen)
+        first = chosen.start if rows else 0
+        names_of = np.array(ids, dtype=object) if ids else nodes.node_ids
+        write_embeddings(out, table, names_of, first=first)
+        about |= {"type": node_type, "first": first}
+    about |= {"nodes": len(table), "dim": table.shape[1]}
+    text = f"{out}: {counted(len(table), 'embedding')} of {counted(table.shape[1], 'number')}"
+    if node_type is None:
+        text += (
+            " (" + ", ".join(f"{count:,} {name}" for name, count in about["types"].items()) + ")"
+        )
+    print_result(about, text, as_json=as_json)
+
+
+def _graph(run: Path, graph: str | None, tables: TableOptions, out: Path) -> tuple[str, EveryGraph]:
+    """Returns the graph that is named, or that of the run, and its name."""
+    if graph is None and tables.edges is None:
+        require(not tables.given(), "embed", "GRAPH", "named when table options are given", graph)
+        return run_graph(run), load_run_any(run, again=("embed", str(run), "--out", str(out)))
+    name, trained = graph_name(graph, tables, "embed"), run_tables(run)
+    if trained is not None:
+        tables = as_trained(run, tables.after(trained))
+    loaded = load_any(graph, tables)
+    if not isinstance(loaded, TypedGraph):
+        raise DatasetError(f"{name}: is a plain graph; the model was trained on a typed one")
+    return name, loaded
+
+
+def _all_ids(graph: TypedGraph) -> Any:
+    """Returns the ids of all nodes, type after type, as texts."""
+    texts: list[str] = []
+    for nodes in graph.nodes.values():
+        ids = np.arange(nodes.num_nodes) if nodes.node_ids is None else nodes.node_ids
+        texts += map(str, ids.tolist())
+    return np.array(texts, dtype=object)
+
+
+def _range(text: str, count: int) -> slice:
+    start, colon, stop = text.partition(":")
+    numbers = [start or "0", stop or str(count)]
+    if not colon or not all(one.isdecimal() and len(one) < 16 for one in numbers):
+        raise ParameterError(f"embed: --rows must be START:STOP; got {text!r}")
+    first, end = map(int, numbers)
+    require(0 <= first < end <= count, "embed", "--rows", f"a range within 0:{count}", text)
+    return slice(first, end)

@@ -1,0 +1,97 @@
+"""Runs of typed graphs: a folder for each type of nodes, as a plain run is for its nodes.
+
+``RUN/types/0-author`` holds `embeddings.npy` and `nodes.npz`, the preparation of the type's table
+if it was read from one, and the index that `graphcl neighbors` builds. `schema.json` has the types
+in order. Imports no torch.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphcl.errors import RunError, suggestion
+from graphcl.runs import files as runs
+from graphcl.runs.nodes import RunNodes, describe_nodes, write_nodes
+
+if TYPE_CHECKING:  # reading a run needs no graph, and so none of the imports of one
+    from graphcl.graphs.typed import TypedGraph
+    from graphcl.tabular.preparation import Preparation
+
+TYPES = "types"
+
+
+def run_types(run: Path) -> list[str]:
+    """Returns the types of the graph that a run was trained on; none for a plain graph.
+
+    Raises:
+        RunError: `schema.json` is damaged.
+    """
+    schema = runs.read_schema(run)
+    listed = schema.get("types", [])
+    known = isinstance(listed, list) and all(
+        isinstance(one, dict) and isinstance(one.get("name"), str) for one in listed
+    )
+    if not known or (schema and not listed):
+        raise RunError(f"{run / runs.SCHEMA}: damaged")
+    return [one["name"] for one in listed]
+
+
+def type_folder(run: Path, name: str) -> Path:
+    """Returns the folder of a type in a run.
+
+    Raises:
+        RunError: there is no such type; the message lists those that are there.
+    """
+    names = run_types(run)
+    if not names:
+        raise RunError(f"{run}: was trained on a plain graph, which has no types; got {name!r}")
+    if name not in names:
+        near = suggestion(name, names)
+        raise RunError(f"{run}: no type {name!r}; its types: {', '.join(names)}{near}")
+    return run / TYPES / _folder(names.index(name), name)
+
+
+def _folder(place: int, name: str) -> str:
+    # The name is somebody's: nothing of it may lead elsewhere.
+    return f"{place}-{re.sub('[^A-Za-z0-9_-]', '_', name)[:40]}"
+
+
+def write_types(folder: Path, graph: "TypedGraph", z: Mapping[str, Any]) -> None:
+    """Writes embeddings, nodes and preparations of all types into a folder that is not yet a run.
+
+    `folder` has its `schema.json` already.
+    """
+    from graphcl.tabular.preparation import write_preparation
+
+    for name in graph.nodes:
+        own = type_folder(folder, name)
+        own.mkdir(parents=True)
+        np.save(own / runs.EMBEDDINGS, np.asarray(z[name]))
+        write_nodes(own, describe_type(graph, name))
+        preparation = graph.nodes[name].preparation
+        if preparation is not None:
+            write_preparation(own, preparation)
+
+
+def describe_type(graph: "TypedGraph", name: str) -> RunNodes:
+    """Returns what a run keeps of the nodes of a type; a degree counts edges of all relations."""
+    nodes = describe_nodes(graph.nodes_of(name))
+    degree = np.zeros(len(nodes), np.int64)
+    for relation in graph.relations.values():
+        if relation.target == name:
+            degree += np.diff(relation.indptr)
+        if relation.source == name and not relation.undirected:
+            degree += np.bincount(relation.indices, minlength=len(nodes))
+    return replace(nodes, degree=degree)
+
+
+def read_preparations(run: Path) -> "dict[str, Preparation]":
+    """Returns the preparation of each type whose features come from a table."""
+    from graphcl.tabular.preparation import read_preparation
+
+    found = {name: read_preparation(type_folder(run, name)) for name in run_types(run)}
+    return {name: one for name, one in found.items() if one is not None}

@@ -1,0 +1,152 @@
+"""Options of typed graphs, divided among the types of nodes and the relations.
+
+``author=name`` gives the column `name` to the type `author`. A column without a type goes to every
+type whose table has it; a column of labels must be of one type then, because nothing says which is
+meant. Files beside a node table (``--tags``, ``--vectors``) always need their type.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from graphcl.errors import GraphError, suggestion
+from graphcl.tabular.options import COLUMNS, TableOptions
+
+SINGLE = ("id_column", "split")  # one column for each type
+BESIDE = ("tags", "tag_columns", "vectors", "vector_ids", "node_ids")
+OF_EDGES = ("source_column", "target_column", "weight")
+
+
+def divide(
+    options: TableOptions, columns: Mapping[str, Sequence[str] | None]
+) -> dict[str, TableOptions]:
+    """Returns the options of each type.
+
+    Args:
+        options: those of the whole graph.
+        columns: the columns of each type's table; None if it is a matrix.
+
+    Raises:
+        GraphError: a column is in no table, or a label is in several.
+    """
+    found: dict[str, dict[str, Any]] = {kind: {} for kind in columns}
+    for name in (*COLUMNS, *SINGLE):
+        for kind, column in _placed(name, getattr(options, name), columns):
+            if name in SINGLE:
+                if name in found[kind]:
+                    raise GraphError(f"{_option(name)}: type {kind!r} has two")
+                found[kind][name] = column
+            else:
+                found[kind][name] = (*found[kind].get(name, ()), column)
+    for name in BESIDE:
+        for kind, value in _of_one_type(name, getattr(options, name), columns):
+            found[kind][name] = value
+    common: dict[str, Any] = {
+        name: getattr(options, name) for name in ("missing", "strict", "header", "inductive")
+    }
+    divided = {}
+    prepared = options.preparations or {}
+    for kind, own in found.items():
+        if "label" in own:
+            own["label_separator"] = options.label_separator
+        divided[kind] = TableOptions(**common, **own, preparation=prepared.get(kind))
+    if options.label_separator is not None and not any(one.label for one in divided.values()):
+        raise GraphError("--label-separator: there are no labels; pass --label")
+    return divided
+
+
+def _placed(
+    name: str, given: Any, columns: Mapping[str, Sequence[str] | None]
+) -> list[tuple[str, str]]:
+    """Returns the types and columns that an option names."""
+    if given is None:
+        return []
+    if isinstance(given, Mapping):
+        texts = [f"{kind}={column}" for kind, column in given.items()]
+    else:
+        texts = [given] if isinstance(given, str) else list(given)
+    found = []
+    for text in texts:
+        kind, equals, column = text.partition("=")
+        if equals and kind in columns:
+            found.append((kind, column))
+            continue
+        having = [one for one, names in columns.items() if _has(names, text)]
+        if not having:
+            raise GraphError(f"{_option(name)}: {_nowhere(text, columns)}")
+        if name == "label" and len(having) > 1:
+            listed, written = " and ".join(having), f"{having[0]}={text}"
+            raise GraphError(
+                f"--label: {text!r} is a column of {listed}; say of which: --label {written}"
+            )
+        found += [(one, text) for one in having]
+    return found
+
+
+def _nowhere(text: str, columns: Mapping[str, Sequence[str] | None]) -> str:
+    """Says that no type has a column, or that there is no such type."""
+    kind, equals, column = text.partition("=")
+    if equals and any(_has(names, column) for names in columns.values()):
+        near = suggestion(kind, columns)
+        return f"no type {kind!r}; the types: {', '.join(columns)}{near}"
+    known = {name for names in columns.values() for name in names or ()}
+    near = suggestion(text, known)
+    return f"no column {text!r} in the tables of {', '.join(columns)}{near}"
+
+
+def _has(names: Sequence[str] | None, column: str) -> bool:
+    wanted = column.strip().lower()
+    return any(name.strip().lower() == wanted for name in names or ())
+
+
+def _of_one_type(name: str, given: Any, kinds: Iterable[str]) -> list[tuple[str, Any]]:
+    """Returns the types that an option has a file or an array for."""
+    if given is None or given == ():
+        return []
+    known = list(kinds)
+    if isinstance(given, tuple):  # names of columns, given once for all types
+        given = ",".join(given)
+    if isinstance(given, Mapping):
+        pairs = list(given.items())
+    elif isinstance(given, str) and given.partition("=")[0] in known:
+        kind, _, rest = given.partition("=")
+        pairs = [(kind, rest)]
+    elif len(known) == 1:
+        pairs = [(known[0], given)]
+    else:
+        shown = given if isinstance(given, str) else "…"
+        raise GraphError(f"{_option(name)}: say of which type: {_option(name)} {known[0]}={shown}")
+    for kind, _ in pairs:
+        if kind not in known:
+            near = suggestion(kind, known)
+            raise GraphError(
+                f"{_option(name)}: no type {kind!r}; the types: {', '.join(known)}{near}"
+            )
+    return [(kind, value) for kind, value in pairs]
+
+
+def of_relation(options: TableOptions, name: str, known: Iterable[str]) -> TableOptions:
+    """Returns the options of one relation's list of edges: ``--weight buys=amount``."""
+    changed: dict[str, Any] = {}
+    for option in OF_EDGES:
+        given = getattr(options, option)
+        if isinstance(given, Mapping):
+            changed[option] = given.get(name)
+        elif given is not None and given.partition("=")[0] in known and "=" in given:
+            relation, _, column = given.partition("=")
+            changed[option] = column if relation == name else None
+    return replace(options, **changed)
+
+
+def of_type(kind: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Returns words that settle a problem with one type's table, as they settle it for all."""
+    columns = {_option(name) for name in (*COLUMNS, *SINGLE)}
+    found: list[str] = []
+    for word in words:
+        of_column = bool(found) and found[-1] in columns
+        found.append(f"{kind}={word}" if of_column else word)
+    return tuple(found)
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
