@@ -16,11 +16,12 @@ from typing import Any
 from graphcl.cli._shared.tables import as_arguments, print_notes
 from graphcl.datasets import CATALOGUE, data_folders, load_dataset
 from graphcl.datasets.gallery import gallery_files
-from graphcl.errors import DatasetError, GraphCLError, RunError, require, suggestion
+from graphcl.errors import DatasetError, GraphCLError, RunError, StoreError, require, suggestion
 from graphcl.graphs.collection import GraphCollection, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.interchange import read_arrays
 from graphcl.runs import files as runs
+from graphcl.store.parts import is_parts
 from graphcl.store.reader import is_store
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.duck import is_query
@@ -56,6 +57,10 @@ def load_graph(name: str, tables: TableOptions | None = None) -> AnyGraph:
         graph = replace(Graph.open(path), preparation=read_preparation(path))
         graph.check()
         return graph
+    if is_parts(path):
+        raise StoreError(
+            f"{name}: a store in parts, which embed and check take; this needs the whole store"
+        )
     if path.suffix == ".npz":
         # A gallery's own files may hold arrays of any name; elsewhere one may be a misspelling.
         # It is said, not refused.
