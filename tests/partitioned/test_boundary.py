@@ -47,7 +47,7 @@ def test_there_is_a_process_for_each_part(folder):
     with pytest.raises(StoreError, match="no such store in parts"):
         open_own_part(folder / "none", ALONE)
     agree("", ALONE)
-    with pytest.raises(StoreError, match="^torn$"):
+    with pytest.raises(StoreError, match=r"^torn$"):
         agree("torn", ALONE)
 
 

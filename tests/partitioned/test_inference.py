@@ -85,9 +85,8 @@ def process(rank, world, folder):
     )
     for case in CASES:
         scratch = folder if case == "residual" else None
-        np.save(
-            folder / f"{case}-{world}-{rank}.npy", embedded(folder, case, current_share(), scratch)
-        )
+        shard = embedded(folder, case, current_share(), scratch)
+        np.save(folder / f"{case}-{world}-{rank}.npy", shard)
     try:
         open_own_part(folder / f"torn-{world}", current_share())
     except StoreError as error:
@@ -118,7 +117,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("world", (1, *WORLDS))
+@pytest.mark.parametrize("world", [1, *WORLDS])
 @pytest.mark.parametrize("case", CASES)
 def test_shards_are_the_embeddings_of_the_whole_graph(folder, case, world):
     """Equal to the order of sums in float32."""

@@ -61,9 +61,7 @@ class Boundary:
         wanted = torch.from_numpy(nodes)
         asked = exchange(wanted, received.tolist(), sent.tolist()) - part.nodes.start
         fits = not len(asked) or 0 <= int(asked.min()) <= int(asked.max()) < own
-        agree(
-            "" if fits else f"part {part.number}: is asked for nodes that it does not have", share
-        )
+        agree("" if fits else f"part {part.number}: is asked for nodes that it lacks", share)
         sizes = tuple(received.tolist()), tuple(sent.tolist())
         return cls(share, part.nodes.start, own, nodes, sizes[0], asked, sizes[1])
 
@@ -183,7 +181,8 @@ def scratch_array(shape: tuple[int, ...], dtype: Any, folder: Path | None) -> In
 
 
 def _firsts(counts: tuple[int, ...]) -> IntArray:
-    return np.cumsum(counts) - np.array(counts)
+    ends: IntArray = np.cumsum(counts)
+    return ends - np.array(counts)
 
 
 def _some(count: int, begin: int, height: int) -> int:

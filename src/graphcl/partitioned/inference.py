@@ -40,6 +40,19 @@ CPU = torch.device("cpu")
 OnRows = Callable[[int, int], None]
 
 
+def table_bytes(encoder: torch.nn.Module, part: Part) -> int:
+    """Returns the most memory that `embed_part` takes beside the part.
+
+    The boundary is not known before the edges are read; it has at most one node per entry.
+    """
+    layers = stated_layers(encoder, "embed_part")
+    assert isinstance(encoder, LayeredEncoder)
+    entries, own = len(part.fields["indices"]), part.nodes.stop - part.nodes.start
+    rows = min(own + entries, part.parts.num_nodes)
+    widths = sorted([part.parts.num_features, *(layer.outputs for layer in layers)])[-2:]
+    return 4 * (rows * sum(widths) + own * encoder.width + entries)
+
+
 class _Rows:
     """The edges of a part's nodes, in the numbering of its tables."""
 
