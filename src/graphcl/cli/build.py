@@ -9,9 +9,11 @@ import typer
 
 from graphcl.cli._shared.options import JsonOption, figures, print_result
 from graphcl.cli._shared.tables import print_notes, takes_tables
+from graphcl.cli.partition import OrderOption, check_order, print_parts
 from graphcl.errors import StoreError
 from graphcl.graphs.graph import Graph
-from graphcl.tabular.build import build_store
+from graphcl.store.parts import read_parts
+from graphcl.tabular.build import build_parts, build_store
 from graphcl.tabular.options import TableOptions
 
 
@@ -27,6 +29,10 @@ def build(
     out: Annotated[Path, typer.Option(help="The store to write, a folder.")],
     tables: TableOptions,
     overwrite: Annotated[bool, typer.Option(help="Replace an existing store.")] = False,
+    parts: Annotated[
+        int | None, typer.Option(min=1, help="Write a store in this many parts; see partition.")
+    ] = None,
+    order: OrderOption = "neighbours",
     as_json: JsonOption = False,
 ) -> None:
     """Turn tables into a store: a graph on disk that every command takes.
@@ -43,16 +49,27 @@ def build(
         graphcl build --edges "SELECT a, b FROM 'calls.parquet'" --features structural --out store
 
         graphcl build --edges shop.sqlite:bought --nodes shop.sqlite:people --out store
+
+        graphcl build --edges edges/ --nodes nodes/ --parts 4 --out parts
     """
     if tables.is_typed:
         raise StoreError(
             "build: a store holds a plain graph; train reads the tables of a typed one"
         )
+    check_order("build", order)
     began = time.perf_counter()
 
     def show(step: str) -> None:
         print(f"{time.perf_counter() - began:6.1f} s  {step}", file=sys.stderr, flush=True)
 
+    if parts is not None:
+        report = build_parts(
+            edges, tables, out=out, parts=parts, order=order, overwrite=overwrite, on_step=show
+        )
+        print_notes(report)
+        found = {"found": report.to_json()}
+        print_parts(read_parts(out), time.perf_counter() - began, found, as_json=as_json)
+        return
     report = build_store(edges, tables, out=out, overwrite=overwrite, on_step=show)
     print_notes(report)
     graph = Graph.open(out)

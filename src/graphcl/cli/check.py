@@ -1,4 +1,4 @@
-"""`graphcl check`: compares a store with its checksums, or says how tables would be read."""
+"""`graphcl check`: compares stores with their checksums, or says how tables would be read."""
 
 import sys
 from pathlib import Path
@@ -16,10 +16,13 @@ from graphcl.cli._shared.graphs import (
 )
 from graphcl.cli._shared.options import JsonOption, print_result
 from graphcl.cli._shared.tables import print_notes, print_typed_notes, takes_tables
+from graphcl.cli.partition import describe as describe_parts
+from graphcl.cli.partition import parts_figures
 from graphcl.errors import StoreError
 from graphcl.graphs.filling import describe_filling, fill_features
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed import TypedGraph
+from graphcl.store.parts import is_parts, read_parts, verify_part
 from graphcl.store.reader import is_store, verify_store
 from graphcl.tabular.build import check_tables
 from graphcl.tabular.options import TableOptions, counted
@@ -31,7 +34,8 @@ def check(
         str | None,
         typer.Argument(
             metavar="STORE|EDGES",
-            help="A store, a list of edges, or an .npz of a typed graph; not needed with --edges.",
+            help="A store, whole or in parts, a list of edges, or an .npz of a typed graph; not "
+            "needed with --edges.",
         ),
     ] = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
@@ -41,7 +45,8 @@ def check(
 
     Of a store, every byte is compared, and the structure is scanned. Other commands only scan the
     structure, which takes at most a second per 10⁹ bytes. That is enough for safety, because their
-    loops rely on the structure, but it misses a changed feature.
+    loops rely on the structure, but it misses a changed feature. Of a store in parts, every part is
+    checked so.
 
     Of tables, it says what train and build would make of them: what is guessed, merged and filled
     in, and what becomes of each column; or all that is wrong with them, and a command that settles
@@ -50,6 +55,8 @@ def check(
     Examples:
 
         graphcl check STORE
+
+        graphcl check PARTS
 
         graphcl check edges.csv --nodes nodes.parquet --label topic
 
@@ -62,7 +69,8 @@ def check(
         _check_typed(graph, name, tables, as_json=as_json)
         return
     graph = name
-    if names_tables(graph, tables) and not is_store(Path(graph)):
+    on_disk = is_store(Path(graph)) or is_parts(Path(graph))
+    if names_tables(graph, tables) and not on_disk:
         counts, report = check_tables(graph, tables)
         print_notes(report)
         words = {name: name.removesuffix("es" if name == "classes" else "s") for name in counts}
@@ -75,7 +83,21 @@ def check(
     if tables.given():
         option = "--" + next(iter(tables.given())).replace("_", "-")
         raise StoreError(f"{option} applies only to tables; {graph!r} is not a table")
-    _check_store(Path(graph), as_json=as_json)
+    if is_parts(Path(graph)):
+        _check_parts(Path(graph), as_json=as_json)
+    else:
+        _check_store(Path(graph), as_json=as_json)
+
+
+def _check_parts(path: Path, *, as_json: bool) -> None:
+    parts, sizes = read_parts(path), []
+    for number in range(len(parts)):
+        arrays: dict[str, int] = {}
+        verify_part(path, number, on_array=arrays.__setitem__)
+        sizes.append(sum(arrays.values()))
+        print(f"part {number}: {sizes[-1]:,} bytes, unchanged", file=sys.stderr, flush=True)
+    text = f"{path}: {describe_parts(parts)}; unchanged, {sum(sizes):,} bytes"
+    print_result({**parts_figures(parts), "bytes": sizes}, text, as_json=as_json)
 
 
 def _check_typed(graph: str | None, name: str, tables: TableOptions, *, as_json: bool) -> None:

@@ -1,5 +1,6 @@
 """`graphcl embed`: writes the embeddings of a graph, seen or unseen in training, to a file."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,8 +22,8 @@ from graphcl.cli._shared.graphs import (
 from graphcl.cli._shared.launch import ProcessesOption, launch
 from graphcl.cli._shared.options import DeviceOption, JsonOption, print_result
 from graphcl.cli._shared.tables import takes_tables
-from graphcl.devices import resolve_device
-from graphcl.distributed import group, local_device
+from graphcl.devices import available_memory_bytes, resolve_device
+from graphcl.distributed import beside, group, local_device
 from graphcl.errors import GraphError, ParameterError, RunError, require
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
@@ -31,16 +32,27 @@ from graphcl.exporting.vectors import batches, check_vectors, write_vectors
 from graphcl.files.text import read_text
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
+from graphcl.partitioned.boundary import open_own_part
+from graphcl.partitioned.inference import embed_part, table_bytes
+from graphcl.partitioned.shards import (
+    check_shards_folder,
+    suffix_of,
+    whole_shards,
+    write_shard,
+)
 from graphcl.runs import files as runs
 from graphcl.runs.embeddings import check_embeddings_file, write_embeddings
 from graphcl.runs.typed import run_types
 from graphcl.serving.asking import JSON, Bounds, read_asked
+from graphcl.store.parts import is_parts
 from graphcl.tabular.options import TableOptions, counted
+from graphcl.training.progress import RowProgress
 
 Array = npt.NDArray[np.float32]
 _WHICH = "Which nodes"  # a group of options
 NEW_BYTES = 1 << 28  # of a file of new nodes
 ANY = Bounds(nodes=1 << 40, neighbours=1 << 40)  # a file of one's own is not bounded
+CPU = torch.device("cpu")
 
 
 @takes_tables
@@ -105,6 +117,9 @@ def embed(
     Of a typed graph, a .parquet or .csv has the nodes of all types, with a column type; --type
     writes those of one.
 
+    Of a store in parts, each of as many processes as parts opens its own part alone. --out is then
+    a folder with a file for each part: .npy, or .parquet or .csv if the folder's name ends so.
+
     Examples:
 
         graphcl embed runs/cora --out cora.npy
@@ -112,6 +127,8 @@ def embed(
         graphcl embed runs/cora other.npz --out other.parquet
 
         graphcl embed runs/big STORE --rows 0:1000000 --out first.npy
+
+        graphcl embed runs/big PARTS --processes 4 --out shards.parquet
 
         graphcl embed runs/edges new_edges.csv --nodes new_nodes.csv --out new.csv
 
@@ -125,6 +142,15 @@ def embed(
     """
     several = sum((bool(ids), bool(rows), new is not None))
     require(several <= 1, "embed", "--rows, --id and --new", "one of them", rows)
+    if graph is not None and is_parts(Path(graph)):
+        require(several == 0, "embed", "--rows, --id and --new", "left out for parts", rows or ids)
+        require(not to, "embed", "--to", "left out for parts", to)
+        require(not tables.given(), "embed", "GRAPH", "tables if table options are given", graph)
+        require(device in ("auto", "cpu"), "embed", "--device", "cpu for a store in parts", device)
+        check_shards_folder(out, overwrite=overwrite)
+        launch(processes)
+        _embed_parts(run, Path(graph), out, as_json=as_json)
+        return
     if to:
         check_vectors(out, to, overwrite=overwrite)
     else:
@@ -232,6 +258,36 @@ def _embed_new(
         write_embeddings(out, z, None)
     about = {"out": str(out), "graph": source, "nodes": len(z), "dim": z.shape[1]}
     print_result(about, _text(out, z), as_json=as_json)
+
+
+def _embed_parts(run: Path, graph: Path, out: Path, *, as_json: bool) -> None:
+    """Embeds a store in parts; each process opens its part and writes its shard."""
+    fitted = Fitted.read(run)
+    with group(CPU) as share, whole_shards(out, share) as folder:
+        part = open_own_part(graph, share)
+        parts, wanted = part.parts, fitted.num_features
+        if parts.num_features != wanted:
+            found = f"has {parts.num_features} features"
+            raise GraphError(f"{graph}: {found}; the model was trained on {wanted}")
+        free = available_memory_bytes(CPU) // beside(CPU)
+        large = table_bytes(fitted.encoder, part) > free // 2
+        z = embed_part(
+            fitted.encoder,
+            part,
+            share=share,
+            feature_scaling=fitted.scaling,
+            scratch=folder if large else None,
+            on_rows=RowProgress() if share.first else lambda *_: None,
+        )
+        names = part.fields.get("node_ids")
+        first = part.nodes.start if names is None else 0
+        write = partial(write_embeddings, z=z, node_ids=names, first=first)
+        write_shard(folder, suffix_of(out), parts, share, z.shape[1], write)
+    if share.first:
+        about = {"out": str(out), "graph": str(graph), "nodes": parts.num_nodes}
+        about |= {"dim": z.shape[1], "shards": len(parts), "build": parts.build}
+        text = f"{out}: {counted(parts.num_nodes, 'embedding')} in {counted(len(parts), 'shard')}"
+        print_result(about, text, as_json=as_json)
 
 
 def _embed_baseline(

@@ -37,6 +37,7 @@ from graphcl.store.columns import Names, ScaledFeatures
 
 FORMAT = 1
 HEADER = "store.json"
+PART = "part.json"  # describes a part of a store that is in parts; see `graphcl.store.parts`
 DTYPES = {
     "indptr": ("int64",),
     "indices": ("int32", "int64"),
@@ -82,8 +83,12 @@ def open_store(path: Path) -> dict[str, Any]:
     Raises:
         StoreError: a file is missing, or does not match `store.json`.
     """
-    header = read_store_header(path)
-    arrays = {name: _map(path, name, about) for name, about in header.arrays.items()}
+    return mapped_fields(path, read_store_header(path))
+
+
+def mapped_fields(path: Path, header: StoreHeader, *, file: str = HEADER) -> dict[str, Any]:
+    """Maps the arrays that a header lists; `file` is the header's name in messages."""
+    arrays = {name: _map(path, name, about, file) for name, about in header.arrays.items()}
     _check_shapes(path, header, arrays)
     indptr, indices = arrays["indptr"], arrays["indices"]
     if int(indptr[0]) != 0 or int(indptr[-1]) != len(indices):
@@ -105,33 +110,43 @@ def open_store(path: Path) -> dict[str, Any]:
 
 def read_store_header(path: Path) -> StoreHeader:
     """Reads `store.json` and checks types and ranges."""
+    return checked_header(path, read_description(path, HEADER, "store", "graphcl_store"), HEADER)
+
+
+def read_description(path: Path, file: str, kind: str, mark: str) -> dict[str, Any]:
+    """Reads the JSON file that describes a `kind` of folder; its key `mark` is the format."""
     if not path.is_dir():
-        raise StoreError(f"{path}: no such store")
+        raise StoreError(f"{path}: no such {kind}")
     try:
-        values = json.loads(read_text(path / HEADER, StoreError))
+        values = json.loads(read_text(path / file, StoreError))
     except FileNotFoundError:
-        raise StoreError(f"{path}: not a store (it has no {HEADER})") from None
+        raise StoreError(f"{path}: not a {kind} (it has no {file})") from None
     except StoreError:
         raise
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path / HEADER}: not JSON ({error})") from None
-    if not isinstance(values, dict) or "graphcl_store" not in values:
-        raise StoreError(f"{path / HEADER}: does not describe a store")
-    if values["graphcl_store"] != FORMAT:
-        found = values["graphcl_store"]
-        raise StoreError(f"{path}: store format {found!r}; this version reads format {FORMAT}")
+        raise StoreError(f"{path / file}: not JSON ({error})") from None
+    if not isinstance(values, dict) or mark not in values:
+        raise StoreError(f"{path / file}: does not describe a {kind}")
+    if values[mark] != FORMAT:
+        found = values[mark]
+        raise StoreError(f"{path}: {kind} format {found!r}; this version reads format {FORMAT}")
+    return values
+
+
+def checked_header(path: Path, values: dict[str, Any], file: str) -> StoreHeader:
+    """Checks types and ranges of what `file` says about a folder's arrays."""
     for key in ("num_nodes", "num_features", "self_loops_removed"):
-        _require_count(path, key, values.get(key))
+        require_count(path / file, key, values.get(key))
     if not isinstance(values.get("name"), str) or not isinstance(values.get("arrays"), dict):
-        raise StoreError(f"{path / HEADER}: lacks name or arrays")
+        raise StoreError(f"{path / file}: lacks name or arrays")
     if values["num_nodes"] < 1 or values["num_features"] < 1:
-        raise StoreError(f"{path / HEADER}: a graph has at least one node and one feature")
+        raise StoreError(f"{path / file}: a graph has at least one node and one feature")
     for name, about in values["arrays"].items():
-        _check_about(path, name, about)
+        _check_about(path / file, name, about)
     values["name"] = values["name"][:200]
     names = values.get("class_names", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise StoreError(f"{path / HEADER}: class_names must be texts")
+        raise StoreError(f"{path / file}: class_names must be texts")
     values["class_names"] = tuple(names)
     return StoreHeader(*(values[field] for field in StoreHeader._fields))
 
@@ -144,9 +159,19 @@ def verify_store(path: Path, on_array: Callable[[str, int], None] = lambda *_: N
     Raises:
         StoreError: a file differs from what was written.
     """
-    for name, about in read_store_header(path).arrays.items():
+    verify_arrays(path, read_store_header(path).arrays, on_array)
+
+
+def verify_arrays(
+    path: Path, arrays: Mapping[str, Mapping[str, Any]], on_array: Callable[[str, int], None]
+) -> None:
+    """Compares the files of a folder with the checksums that its header gives."""
+    for name, about in arrays.items():
         file = path / f"{name}.npy"
-        size = regular_size(file, StoreError)
+        try:
+            size = regular_size(file, StoreError)
+        except OSError as error:
+            raise StoreError(f"{file}: cannot be read ({error.strerror})") from None
         if file_digest(file) != about["sha256"]:
             raise StoreError(f"{file}: altered or damaged (its checksum differs)")
         on_array(name, size)
@@ -174,17 +199,19 @@ def _chunk_digest(path: Path, start: int) -> bytes:
     return digest.digest()
 
 
-def check_structure(where: str, fields: Mapping[str, Any]) -> None:
+def check_structure(where: str, fields: Mapping[str, Any], num_nodes: int | None = None) -> None:
     """Checks that pointers never decrease and that indices are within the graph.
 
     Compiled loops do not check bounds: one wrong number would make them read memory outside an
     array. Each process that uses a store checks it once; a result saved on disk could be forged.
+    `num_nodes` is the number of nodes of the whole graph, if the fields are those of a part.
 
     Raises:
         StoreError: a pointer or an index is wrong; the message names the first one.
     """
     x = fields["x"]
-    _check_csr(where, "indptr", fields["indptr"], "indices", fields["indices"], x.shape[0])
+    limit = x.shape[0] if num_nodes is None else num_nodes
+    _check_csr(where, "indptr", fields["indptr"], "indices", fields["indices"], limit)
     if scipy.sparse.issparse(x):
         _check_csr(where, "x_indptr", x.indptr, "x_indices", x.indices, x.shape[1])
 
@@ -271,26 +298,27 @@ def _check_shapes(path: Path, header: StoreHeader, arrays: Mapping[str, npt.NDAr
             )
 
 
-def _check_about(path: Path, name: str, about: Any) -> None:
+def _check_about(file: Path, name: str, about: Any) -> None:
     if name not in DTYPES:
         known = ", ".join(DTYPES)
-        raise StoreError(f"{path / HEADER}: unknown array {name[:40]!r}; known: {known}")
+        raise StoreError(f"{file}: unknown array {name[:40]!r}; known: {known}")
     fits = isinstance(about, dict) and about.get("dtype") in DTYPES[name]
     fits = fits and isinstance(about.get("sha256"), str)
     shape = about.get("shape") if fits else None
     if not isinstance(shape, list) or not 1 <= len(shape) <= 2:
-        raise StoreError(f"{path / HEADER}: {name} lacks a known dtype, a shape or a sha256")
+        raise StoreError(f"{file}: {name} lacks a known dtype, a shape or a sha256")
     for length in shape:
-        _require_count(path, f"{name}'s shape", length)
+        require_count(file, f"{name}'s shape", length)
 
 
-def _require_count(path: Path, what: str, value: Any) -> None:
+def require_count(file: Path, what: str, value: Any) -> None:
+    """Refuses what cannot be a number of things."""
     if type(value) is not int or not 0 <= value < 1 << 48:
-        raise StoreError(f"{path / HEADER}: {what} must be a count; got {str(value)[:40]}")
+        raise StoreError(f"{file}: {what} must be a count; got {str(value)[:40]}")
 
 
-def _map(path: Path, name: str, about: Mapping[str, Any]) -> npt.NDArray[Any]:
-    """Maps one file; its header, its size and `store.json` must agree."""
+def _map(path: Path, name: str, about: Mapping[str, Any], said: str) -> npt.NDArray[Any]:
+    """Maps one file; its header, its size and what the JSON file `said` says must agree."""
     file = path / f"{name}.npy"
     try:
         array = map_npy(file, StoreError)
@@ -299,5 +327,5 @@ def _map(path: Path, name: str, about: Mapping[str, Any]) -> npt.NDArray[Any]:
     declared = np.dtype(about["dtype"]).newbyteorder("<")
     if array.dtype != declared or list(array.shape) != about["shape"]:
         found = f"{array.dtype} {array.shape}"
-        raise StoreError(f"{file}: holds {found}; {HEADER} says {declared} {about['shape']}")
+        raise StoreError(f"{file}: holds {found}; {said} says {declared} {about['shape']}")
     return array

@@ -13,7 +13,16 @@ import scipy.sparse
 from graphcl.errors import GraphError, ParameterError, StoreError, require
 from graphcl.files.atomic import check_new_folder, reserve, whole_folder
 from graphcl.store.columns import LEVELS, Names
-from graphcl.store.reader import DTYPES, FORMAT, HEADER, MASKS, file_digest, open_store
+from graphcl.store.reader import (
+    DTYPES,
+    FORMAT,
+    HEADER,
+    MASKS,
+    PART,
+    checked_header,
+    file_digest,
+    mapped_fields,
+)
 
 FEATURE_DTYPES = ("float32", "float16", "int8")
 _BLOCK_BYTES = 1 << 25  # bytes of float32 features that are converted at a time
@@ -36,6 +45,8 @@ class StoreWriter:
         path: the store's folder.
         name: the graph's name in messages and reports.
         overwrite: replace an existing store. Anything else at `path` is never touched.
+        part: for a part of a store in parts, what its `part.json` says beside the arrays; None for
+            a store.
 
     Attributes:
         self_loops_removed: number of self-loops in the input; the caller sets it.
@@ -43,15 +54,23 @@ class StoreWriter:
         class_names: names of the classes; empty if they have none.
     """
 
-    def __init__(self, path: str | Path, *, name: str = "graph", overwrite: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        name: str = "graph",
+        overwrite: bool = False,
+        part: Mapping[str, Any] | None = None,
+    ) -> None:
         self.path, self.name, self.overwrite = Path(path), name, overwrite
+        self._file, self._part = (HEADER if part is None else PART), part
         self.self_loops_removed = self.num_features = 0
         self.class_names: tuple[str, ...] = ()
         self._shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         self._maps: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        check_new_folder(self.path, "store", HEADER, StoreError, overwrite=self.overwrite)
+        check_new_folder(self.path, "store", self._file, StoreError, overwrite=self.overwrite)
         self._open = ExitStack()
         self.folder = self._open.enter_context(whole_folder(self.path))
         # Runs before the folder is put in place, so that an error in it leaves no store.
@@ -118,7 +137,8 @@ class StoreWriter:
             digest = file_digest(file)
             arrays[name] = {"dtype": str(dtype), "shape": list(shape), "sha256": digest}
         header = {
-            "graphcl_store": FORMAT,
+            "graphcl_store" if self._part is None else "graphcl_part": FORMAT,
+            **(self._part or {}),
             "name": self.name,
             "num_nodes": self._length("indptr") - 1,
             "num_features": self._num_features(),
@@ -127,8 +147,10 @@ class StoreWriter:
         }
         if self.class_names:
             header["class_names"] = list(self.class_names)
-        (self.folder / HEADER).write_text(json.dumps(header, indent=2, allow_nan=False) + "\n")
-        open_store(self.folder)  # a store that cannot be opened must not appear
+        (self.folder / self._file).write_text(json.dumps(header, indent=2, allow_nan=False) + "\n")
+        # A store that cannot be opened must not appear.
+        checked = checked_header(self.folder, header, self._file)
+        mapped_fields(self.folder, checked, file=self._file)
 
     def _length(self, name: str) -> int:
         if name not in self._shapes:

@@ -1,5 +1,6 @@
-"""Builds a `Graph` in memory from tables, or a store, which may be larger than memory."""
+"""Builds a `Graph` in memory from tables, or a store, whole or in parts, larger than memory."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,14 +8,16 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from graphcl.errors import GraphError
+from graphcl.errors import GraphError, StoreError
+from graphcl.files.atomic import check_new_folder, whole_folder
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.store.columns import Names
+from graphcl.store.parts import KIND, MANIFEST
 from graphcl.store.writer import StoreWriter, write_names
 from graphcl.tabular.duck import is_query
 from graphcl.tabular.options import TableOptions, TableReport, holds_tables
-from graphcl.tabular.preparation import write_preparation
+from graphcl.tabular.preparation import read_preparation, write_preparation
 from graphcl.tabular.tables import InMemory, Tables, open_tables
 
 
@@ -133,6 +136,61 @@ def build_store(
         if tables.report.preparation is not None:
             write_preparation(store.folder, tables.report.preparation)
         return tables.report
+
+
+def build_parts(
+    edges: str,
+    options: TableOptions,
+    *,
+    out: Path,
+    parts: int,
+    order: str,
+    overwrite: bool = False,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> TableReport:
+    """Writes a store in parts from tables; it appears complete or not at all.
+
+    The whole store is built first, hidden beside the parts, and removed at the end.
+    """
+    check_new_folder(out, KIND, MANIFEST, StoreError, overwrite=overwrite)
+    with whole_folder(out) as folder:
+        whole = folder / "whole"
+        report = build_store(edges, options, out=whole, on_step=on_step)
+        _divide(whole, folder, parts=parts, order=order, on_step=on_step)
+        shutil.rmtree(whole)
+        return report
+
+
+def partition_store(
+    store: Path,
+    *,
+    out: Path,
+    parts: int,
+    order: str,
+    overwrite: bool = False,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Divides a store into parts, which appear complete or not at all; the store stays.
+
+    `graphcl.store.partition` says how, and what memory it takes.
+
+    Raises:
+        StoreError: the store is missing or damaged, or `out` is taken.
+    """
+    check_new_folder(out, KIND, MANIFEST, StoreError, overwrite=overwrite)
+    with whole_folder(out) as folder:
+        _divide(store, folder, parts=parts, order=order, on_step=on_step)
+
+
+def _divide(
+    store: Path, folder: Path, *, parts: int, order: str, on_step: Callable[[str], None]
+) -> None:
+    from graphcl.store.partition import write_parts  # compiled loops, which import torch
+
+    write_parts(folder, store, parts=parts, order=order, on_step=on_step)
+    preparation = read_preparation(store)
+    if preparation is not None:
+        write_preparation(folder, preparation)
 
 
 def table_name(edges: Any) -> str:

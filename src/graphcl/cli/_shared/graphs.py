@@ -23,6 +23,7 @@ from graphcl.errors import (
     GraphCLError,
     ParameterError,
     RunError,
+    StoreError,
     require,
     suggestion,
 )
@@ -32,6 +33,7 @@ from graphcl.graphs.interchange import read_arrays
 from graphcl.graphs.typed import TypedGraph
 from graphcl.runs import files as runs
 from graphcl.runs.typed import read_preparations
+from graphcl.store.parts import is_parts
 from graphcl.store.reader import is_store
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.duck import is_query
@@ -91,6 +93,10 @@ def load_any(name: str | None, tables: TableOptions | None = None) -> EveryGraph
         return graph
     if is_typed_file(path):
         return TypedGraph.from_npz(path)
+    if is_parts(path):
+        raise StoreError(
+            f"{name}: a store in parts, which embed and check take; this needs the whole store"
+        )
     if path.suffix == ".npz":
         # A gallery's own files may hold arrays of any name; elsewhere one may be a misspelling.
         # It is said, not refused.

@@ -1,0 +1,109 @@
+"""Places nodes into parts so that neighbours come together, in passes over the edges.
+
+Every pass streams over the nodes in order. The first is linear deterministic greedy (Stanton and
+Kliot, 2012): a node goes where most of its neighbours already are, less where it is full. Later
+passes place every node again by where its neighbours are now (restreaming, Nishimura and Ugander,
+2013): each is one round of label propagation among parts of bounded size. Nothing is random.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.kernels.counter import draw_long_word
+from graphcl.kernels.parallel import parallel, prange, serial
+
+IntArray = npt.NDArray[Any]
+NOWHERE = -1  # the part of a node that is not placed yet
+_KEY = (np.uint32(0x9E3779B9), np.uint32(0x85EBCA6B))  # of the hash; any two words do
+
+
+def place_by_hash(placed: IntArray, parts: int) -> None:
+    """Places all nodes by a hash of their numbers, in place; sizes differ as chance has it."""
+    _hashed(parts, *_KEY, placed)
+
+
+def place_by_neighbours(
+    indptr: IntArray,
+    indices: IntArray,
+    placed: IntArray,
+    sizes: IntArray,
+    *,
+    first: int,
+    capacity: int,
+    again: bool,
+) -> None:
+    """Places the nodes of a block of rows, in place.
+
+    Args:
+        indptr: pointers of the block's rows, from 0.
+        indices: their entries, numbers of the whole graph.
+        placed: the part of every node of the graph; `NOWHERE` before the first pass.
+        sizes: nodes in each part.
+        first: the first node of the block.
+        capacity: the most nodes in a part; all parts together have room for more than all nodes.
+        again: whether this is not the first pass.
+    """
+    counts = np.zeros(len(sizes), dtype=np.int64)
+    _place(indptr, indices, placed, sizes, counts, first, capacity, again)
+
+
+def number_by_part(placed: IntArray, starts: IntArray, numbers: IntArray) -> None:
+    """Numbers the nodes part by part, in each part in the order that they have.
+
+    Args:
+        placed: the part of every node.
+        starts: the first number of each part.
+        numbers: the new number of every node, written in place.
+    """
+    _number(placed, starts.copy(), numbers)
+
+
+@parallel
+def _hashed(parts, word_0, word_1, placed):  # type: ignore[no-untyped-def]
+    for row in prange(placed.shape[0]):
+        word = np.int64(draw_long_word(np.int64(row), word_0, word_1))
+        placed[row] = (word * parts) >> 32
+
+
+@serial
+def _number(placed, following, numbers):  # type: ignore[no-untyped-def]
+    for node in range(placed.shape[0]):
+        part = placed[node]
+        numbers[node] = following[part]
+        following[part] += 1
+
+
+@serial
+def _place(  # type: ignore[no-untyped-def]
+    indptr, indices, placed, sizes, counts, first, capacity, again
+):
+    for row in range(indptr.shape[0] - 1):
+        node, start, stop = first + row, indptr[row], indptr[row + 1]
+        before = placed[node]
+        if before >= 0:
+            sizes[before] -= 1
+        for entry in range(start, stop):
+            part = placed[indices[entry]]
+            if part >= 0:
+                counts[part] += 1
+        # A node that is placed stays unless another part has more of its neighbours.
+        best, most = before, np.float64(counts[before]) if before >= 0 else 0.0
+        for entry in range(start, stop):
+            part = placed[indices[entry]]
+            if part < 0 or sizes[part] >= capacity:
+                continue
+            score = np.float64(counts[part])
+            if not again:
+                score *= 1.0 - sizes[part] / capacity
+            if score > most:
+                best, most = part, score
+        if best < 0:  # no neighbour is placed where there is room: the emptiest part
+            best = np.argmin(sizes)
+        for entry in range(start, stop):
+            part = placed[indices[entry]]
+            if part >= 0:
+                counts[part] = 0
+        placed[node] = best
+        sizes[best] += 1

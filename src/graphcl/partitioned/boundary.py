@@ -1,0 +1,189 @@
+"""What the nodes of a part need from other parts: which rows, and how they arrive.
+
+The boundary of a part are the nodes of other parts that its edges lead to. A process holds a table
+with the rows of its own nodes, followed by those of its boundary, in the order of their numbers.
+Each row of the boundary is asked for once, of the part that has it. Processes tell each other once
+which rows they need; `fill` then sends rows and nothing else.
+"""
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from graphcl.distributed import Share, from_rank, max_over
+from graphcl.errors import StoreError
+from graphcl.store.parts import Part, open_part, read_parts
+
+ENTRIES = 1 << 21  # looked at at a time
+ROUND_BYTES = 1 << 24  # sent by a process at a time
+IntArray = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Boundary:
+    """The boundary of this process's part.
+
+    Attributes:
+        share: this process's place in its group; its rank is the number of its part.
+        first: the first node of the part.
+        own: number of nodes of the part.
+        nodes: the nodes of the boundary, ascending; so those of one part stand side by side.
+        received: how many of them each part has.
+        asked: rows of this part that others need, side by side for each of them.
+        sent: how many each of them needs.
+    """
+
+    share: Share
+    first: int
+    own: int
+    nodes: IntArray
+    received: tuple[int, ...]
+    asked: Tensor
+    sent: tuple[int, ...]
+
+    @classmethod
+    def of(cls, part: Part, share: Share) -> Self:
+        """Finds the boundary, and asks the other processes for it; all must call this."""
+        nodes = outside(part)
+        owners = np.searchsorted(nodes, part.parts.starts)  # where the nodes of each part begin
+        received = np.diff(owners)
+        own = part.nodes.stop - part.nodes.start
+        counts = torch.from_numpy(received.astype(np.int64))
+        sent = exchange(counts, [1] * share.world, [1] * share.world)
+        wanted = torch.from_numpy(nodes)
+        asked = exchange(wanted, received.tolist(), sent.tolist()) - part.nodes.start
+        fits = not len(asked) or 0 <= int(asked.min()) <= int(asked.max()) < own
+        agree("" if fits else f"part {part.number}: is asked for nodes that it lacks", share)
+        sizes = tuple(received.tolist()), tuple(sent.tolist())
+        return cls(share, part.nodes.start, own, nodes, sizes[0], asked, sizes[1])
+
+    @property
+    def rows(self) -> int:
+        """Rows of a table: own nodes and boundary."""
+        return self.own + len(self.nodes)
+
+    def local(self, indices: IntArray) -> IntArray:
+        """Returns the rows of the table that hold some nodes, own or of the boundary."""
+        rows = indices.astype(np.int64) - self.first
+        others = (rows < 0) | (rows >= self.own)
+        rows[others] = self.own + np.searchsorted(self.nodes, indices[others])
+        return rows
+
+    def fill(self, table: Tensor) -> None:
+        """Completes a table: sends own rows to those that need them, and receives the boundary.
+
+        Rows travel in rounds of about `ROUND_BYTES`, so little is held beside the table.
+        """
+        most = torch.tensor([max(*self.received, *self.sent)])
+        most = max_over(most, self.share)
+        row_bytes = table.element_size() * table.shape[1]
+        height = max(1, ROUND_BYTES // (row_bytes * self.share.world))
+        give, take = _firsts(self.sent), self.own + _firsts(self.received)
+        for begin in range(0, int(most), height):
+            giving = [_some(count, begin, height) for count in self.sent]
+            taking = [_some(count, begin, height) for count in self.received]
+            places = [
+                self.asked[start + begin : start + begin + count]
+                for start, count in zip(give.tolist(), giving, strict=True)
+            ]
+            found = exchange(table[torch.cat(places)], giving, taking)
+            for start, rows in zip(take.tolist(), torch.split(found, taking), strict=True):
+                table[start + begin : start + begin + len(rows)] = rows
+
+
+def outside(part: Part) -> IntArray:
+    """Returns the nodes of other parts that the edges of `part` lead to, ascending."""
+    indices, found = part.fields["indices"], [np.empty(0, dtype=np.int64)]
+    held = 0
+    for start in range(0, len(indices), ENTRIES):
+        block = np.asarray(indices[start : start + ENTRIES], dtype=np.int64)
+        others = np.unique(block[(block < part.nodes.start) | (block >= part.nodes.stop)])
+        found.append(others)
+        held += len(others)
+        if held > 2 * len(found[0]) + ENTRIES:  # merged now and then, each node is held twice
+            found = [np.unique(np.concatenate(found))]
+            held = len(found[0])
+    return np.unique(np.concatenate(found))
+
+
+def open_own_part(path: Path, share: Share) -> Part:
+    """Opens and checks the part of this process; all processes of the group call it together.
+
+    Raises:
+        StoreError: in every process, if a part of any process is missing, damaged or of another
+            build than that of the first process, or there are more or fewer processes than parts.
+    """
+    problem, part = "", None
+    try:
+        part = _own_part(path, share)
+    except (StoreError, OSError) as error:
+        problem = str(error)
+    build = from_rank((part.parts.build if part else "").encode(), share).decode()
+    if part is not None and build and part.parts.build != build:
+        problem = f"{path}: process {share.rank} has the build {part.parts.build}, not {build}"
+    agree(problem, share)
+    assert part is not None
+    return part
+
+
+def _own_part(path: Path, share: Share) -> Part:
+    count = len(read_parts(path))
+    if count != share.world:
+        raise StoreError(
+            f"{path}: has {count} parts, one for each process; got {share.world} "
+            f"process{'' if share.world == 1 else 'es'}: pass --processes {count}"
+        )
+    part = open_part(path, share.rank)
+    part.check()
+    return part
+
+
+def exchange(rows: Tensor, giving: list[int], taking: list[int]) -> Tensor:
+    """Sends some rows to each process and returns those that they send, in the order of ranks."""
+    received = rows.new_empty(sum(taking), *rows.shape[1:])
+    if len(giving) == 1:
+        return received.copy_(rows)
+    dist.all_to_all_single(received, rows.contiguous(), taking, giving)
+    return received
+
+
+def agree(problem: str, share: Share) -> None:
+    """Raises the first problem of any process in all of them, so that none waits for another.
+
+    Raises:
+        StoreError: a process has a problem.
+    """
+    for rank in range(share.world):
+        said = from_rank(problem.encode(), share, rank=rank).decode()
+        if said:
+            raise StoreError(said)
+
+
+def scratch_array(shape: tuple[int, ...], dtype: Any, folder: Path | None) -> IntArray:
+    """Returns an array in memory, or in an unnamed file of a folder, deleted with the array."""
+    if folder is None:
+        return np.empty(shape, dtype=dtype)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        os.posix_fallocate(file.fileno(), 0, max(1, size))  # a full disk would end the process
+        if not size:
+            return np.empty(shape, dtype=dtype)
+        mapped: IntArray = np.memmap(file, dtype=dtype, mode="r+", shape=shape)
+        return mapped
+
+
+def _firsts(counts: tuple[int, ...]) -> IntArray:
+    firsts: IntArray = np.cumsum(counts) - np.array(counts)
+    return firsts
+
+
+def _some(count: int, begin: int, height: int) -> int:
+    return min(max(count - begin, 0), height)

@@ -1,0 +1,67 @@
+"""Embeddings of a graph in parts: a folder with a file for each part, written together.
+
+    FOLDER/part-00000.npy     the rows of the first part (`.parquet` and `.csv` with ids)
+    FOLDER/part-00001.npy     …
+    FOLDER/shards.json        the parts' ranges of nodes, their build, and the width
+
+The folder appears whole or not at all: every process writes its file into a hidden folder of the
+first process, which must be on a disk that all of them see.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from graphcl.distributed import Share, from_rank
+from graphcl.errors import RunError
+from graphcl.files.atomic import check_new_folder, whole_folder
+from graphcl.partitioned.boundary import agree
+from graphcl.store.parts import Parts, part_name
+
+FILE = "shards.json"
+KIND = "folder of embeddings"
+FORMAT = 1
+TABLES = (".parquet", ".csv")  # a folder whose name ends so holds such files; else .npy
+
+
+def check_shards_folder(path: Path, *, overwrite: bool) -> None:
+    """Refuses an output folder before any work is done for it."""
+    check_new_folder(path, KIND, FILE, RunError, overwrite=overwrite)
+
+
+def suffix_of(path: Path) -> str:
+    """Returns the suffix of the shards in a folder of this name."""
+    return path.suffix if path.suffix in TABLES else ".npy"
+
+
+@contextmanager
+def whole_shards(path: Path, share: Share) -> Iterator[Path]:
+    """Yields a hidden folder, the same in all processes; it appears at `path` if all succeed."""
+    with ExitStack() as staged:
+        folder = staged.enter_context(whole_folder(path)) if share.first else path
+        yield Path(from_rank(str(folder.absolute()).encode(), share).decode())
+
+
+def write_shard(
+    folder: Path, suffix: str, parts: Parts, share: Share, dim: int, write: Callable[[Path], None]
+) -> None:
+    """Writes this process's file by `write`, and in the first process `shards.json` after all.
+
+    Raises:
+        StoreError: in every process, if one of them cannot write.
+    """
+    problem = ""
+    try:
+        write(folder / f"{part_name(share.rank)}{suffix}")
+    except OSError as error:
+        problem = f"part {share.rank}: its shard cannot be written ({error.strerror})"
+    agree(problem, share)
+    if not share.first:
+        return
+    files = [f"{part_name(number)}{suffix}" for number in range(len(parts))]
+    ranges = zip(files, parts.starts[:-1].tolist(), parts.starts[1:].tolist(), strict=True)
+    listed = [{"file": file, "start": start, "stop": stop} for file, start, stop in ranges]
+    about = {"graphcl_shards": FORMAT, "name": parts.name, "build": parts.build}
+    about |= {"num_nodes": parts.num_nodes, "dim": dim, "shards": listed}
+    (folder / FILE).write_text(json.dumps(about, indent=1) + "\n")

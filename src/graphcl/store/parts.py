@@ -1,0 +1,256 @@
+"""Opens stores in parts: a graph that is divided among folders, for machines that hold one each.
+
+    FOLDER/parts.json         the parts, their ranges of nodes, the build, how nodes were ordered
+    FOLDER/part-00000/        the rows of the first range: `part.json` and the arrays of a store
+    FOLDER/part-00001/        …
+
+Part p has the nodes ``start … stop − 1`` of the graph, in the numbering of the whole graph. It has
+their features, labels, masks and ids, and the edges that begin at them. `indptr` counts within the
+part; `indices` are numbers of the whole graph, so an edge may lead to another part.
+
+`open_part` maps one part and needs `parts.json` beside it and no other part. A part is refused if
+it is missing, differs from what was written, or comes from another build; the message names it.
+Every build has an id, which follows from the checksums of its source, the number of parts and the
+order: equal ids mean equal parts.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from graphcl.errors import StoreError, require
+from graphcl.store.columns import Names, ScaledFeatures
+from graphcl.store.reader import (
+    MASKS,
+    PART,
+    StoreHeader,
+    check_structure,
+    checked_header,
+    mapped_fields,
+    read_description,
+    require_count,
+    verify_arrays,
+)
+
+MANIFEST = "parts.json"
+KIND = "store in parts"
+MARK = "graphcl_parts"
+ORDERS = ("neighbours", "hash", "as-is")
+MOST_PARTS = 4096  # so that `parts.json` stays small
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What `parts.json` says of a graph in parts.
+
+    Attributes:
+        path: the folder.
+        name: the graph's name.
+        build: the id of the build, 32 hex digits.
+        order: how nodes were ordered: one of `ORDERS`.
+        starts: int64, ``[parts + 1]``: part p has the nodes ``starts[p] … starts[p + 1] − 1``.
+        num_edges: number of undirected edges.
+        num_features: number of features.
+        cut_edges: how many edges have their ends in two parts.
+        digests: the checksum of each part's `part.json`.
+    """
+
+    path: Path
+    name: str
+    build: str
+    order: str
+    starts: IntArray
+    num_edges: int
+    num_features: int
+    cut_edges: int
+    digests: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes of the whole graph."""
+        return int(self.starts[-1])
+
+    @property
+    def cut_share(self) -> float:
+        """The share of edges that have their ends in two parts."""
+        return self.cut_edges / self.num_edges if self.num_edges else 0.0
+
+    def nodes(self, part: int) -> slice:
+        """Returns the range of nodes of a part."""
+        require(0 <= part < len(self), "Parts", "part", f"in [0, {len(self)})", part)
+        return slice(int(self.starts[part]), int(self.starts[part + 1]))
+
+    def owner(self, nodes: Any) -> Any:
+        """Returns the part of one node, or of each node of an array: a bisection of the ranges."""
+        return np.searchsorted(self.starts, nodes, side="right") - 1
+
+    def folder(self, part: int) -> Path:
+        """Returns the folder of a part."""
+        return self.path / part_name(part)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One part, mapped from disk.
+
+    Attributes:
+        parts: the graph that it belongs to.
+        number: which part.
+        nodes: its range of nodes.
+        fields: what a `Graph` of these nodes would have; `indices` are those of the whole graph.
+    """
+
+    parts: Parts
+    number: int
+    nodes: slice
+    fields: dict[str, Any]
+
+    def check(self) -> None:
+        """Checks what compiled loops rely on, as `Graph.check` does.
+
+        Raises:
+            StoreError: the structure is damaged; the message says where.
+        """
+        where = str(self.parts.folder(self.number))
+        check_structure(where, self.fields, num_nodes=self.parts.num_nodes)
+
+
+def part_name(part: int) -> str:
+    """Returns the name of a part's folder, and of what is made of the part."""
+    return f"part-{part:05d}"
+
+
+def is_parts(path: Path) -> bool:
+    """Returns whether `path` is a folder that looks like a store in parts."""
+    return (path / MANIFEST).is_file()
+
+
+def read_parts(path: Path) -> Parts:
+    """Reads `parts.json`, and no part.
+
+    Raises:
+        StoreError: the folder has none, or it is damaged.
+    """
+    values, file = read_description(path, MANIFEST, KIND, MARK), path / MANIFEST
+    listed = values.get("parts")
+    if not isinstance(listed, list) or not 1 <= len(listed) <= MOST_PARTS:
+        raise StoreError(f"{file}: must list 1 to {MOST_PARTS} parts")
+    for key in ("num_edges", "num_features", "cut_edges"):
+        require_count(file, key, values.get(key))
+    name, build = values.get("name"), values.get("build")
+    if not isinstance(name, str) or not isinstance(build, str) or values.get("order") not in ORDERS:
+        raise StoreError(f"{file}: lacks a name, a build or a known order")
+    if not re.fullmatch(r"[0-9a-f]{32}", build):
+        raise StoreError(f"{file}: build must be 32 hex digits; got {build[:40]!r}")
+    starts, digests = [0], []
+    for number, one in enumerate(listed):
+        about: dict[str, Any] = one if isinstance(one, dict) else {}
+        for key in ("start", "stop"):
+            require_count(file, f"{key} of part {number}", about.get(key))
+        if about["start"] != starts[-1] or about["stop"] <= about["start"]:
+            raise StoreError(f"{file}: the range of part {number} does not follow the one before")
+        if not isinstance(about.get("sha256"), str):
+            raise StoreError(f"{file}: part {number} lacks a sha256")
+        starts.append(about["stop"])
+        digests.append(about["sha256"])
+    numbers = (values["num_edges"], values["num_features"], values["cut_edges"])
+    ranges = np.array(starts, dtype=np.int64)
+    return Parts(path, name[:200], build, values["order"], ranges, *numbers, tuple(digests))
+
+
+def open_part(path: Path, number: int) -> Part:
+    """Maps one part; no other part needs to be there.
+
+    Raises:
+        StoreError: the part is missing, damaged or of another build.
+    """
+    parts = read_parts(path)
+    nodes, header = parts.nodes(number), _part_header(parts, number)
+    fields = mapped_fields(parts.folder(number), header, file=PART)
+    return Part(parts, number, nodes, fields)
+
+
+def verify_part(
+    path: Path, number: int, on_array: Callable[[str, int], None] = lambda *_: None
+) -> Part:
+    """Opens a part, compares every byte with its checksums, and scans its structure.
+
+    `on_array` is called after each array with its name and its size in bytes.
+
+    Raises:
+        StoreError: the part is missing, damaged or of another build.
+    """
+    part = open_part(path, number)
+    arrays = _part_header(part.parts, number).arrays
+    verify_arrays(part.parts.folder(number), arrays, on_array)
+    part.check()
+    return part
+
+
+def join_parts(path: Path) -> dict[str, Any]:
+    """Returns the fields of a `Graph` with all parts, in memory: for graphs that fit."""
+    parts = read_parts(path)
+    each = [open_part(path, number).fields for number in range(len(parts))]
+    lengths = np.concatenate([np.diff(fields["indptr"]) for fields in each])
+    joined = dict(each[0])
+    joined["indptr"] = np.concatenate([[0], lengths.cumsum()])
+    joined["self_loops_removed"] = sum(fields["self_loops_removed"] for fields in each)
+    for name in ("indices", "edge_weight", "y", *MASKS):
+        if name in joined:
+            joined[name] = np.concatenate([fields[name] for fields in each])
+    joined["x"] = _join_features([fields["x"] for fields in each])
+    ids = [fields["node_ids"] for fields in each if "node_ids" in fields]
+    if isinstance(joined.get("node_ids"), Names):
+        joined["node_ids"] = Names.of([name for names in ids for name in names])
+    elif ids:
+        joined["node_ids"] = np.concatenate(ids)
+    return joined
+
+
+def _join_features(tables: list[Any]) -> Any:
+    if scipy.sparse.issparse(tables[0]):
+        return scipy.sparse.vstack(tables, format="csr")
+    if not isinstance(tables[0], ScaledFeatures):
+        return np.concatenate(tables)
+    rows = None
+    if any(table.row_scale is not None for table in tables):
+        ones = [np.ones(len(table), np.float32) for table in tables]
+        scales = [table.row_scale for table in tables]
+        rows = np.concatenate(
+            [one if s is None else s for one, s in zip(ones, scales, strict=True)]
+        )
+    return ScaledFeatures(np.concatenate([t.values for t in tables]), tables[0].scale, rows)
+
+
+def _part_header(parts: Parts, number: int) -> StoreHeader:
+    folder = parts.folder(number)
+    if not (folder / PART).is_file():
+        raise StoreError(f"{folder}: part {number} of {len(parts)} is missing (no {PART})")
+    values = read_description(folder, PART, "part", "graphcl_part")
+    if values.get("build") != parts.build:
+        found = str(values.get("build"))[:40]
+        raise StoreError(
+            f"{folder}: part {number} is of another build ({found}); {MANIFEST} names {parts.build}"
+        )
+    nodes = parts.nodes(number)
+    place = {"part": number, "start": nodes.start, "stop": nodes.stop}
+    for key, expected in place.items():
+        if values.get(key) != expected:
+            raise StoreError(f"{folder / PART}: {key} must be {expected}; got {values.get(key)!r}")
+    if hashlib.sha256((folder / PART).read_bytes()).hexdigest() != parts.digests[number]:
+        raise StoreError(f"{folder / PART}: altered or damaged (its checksum differs)")
+    header = checked_header(folder, values, PART)
+    if header.num_nodes != nodes.stop - nodes.start or header.num_features != parts.num_features:
+        raise StoreError(f"{folder / PART}: its counts differ from those in {MANIFEST}")
+    return header

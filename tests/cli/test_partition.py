@@ -1,0 +1,82 @@
+"""`graphcl partition`, `graphcl build --parts`, and `graphcl check` of parts."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphcl import Graph
+from graphcl.cli.main import run
+from graphcl.store.parts import join_parts, read_parts
+from graphcl.tabular.preparation import read_preparation
+from tests.conftest import random_graph
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    random_graph().save("store")
+
+
+def test_a_store_is_divided_and_checked(capsys):
+    assert run(["partition", "store", "--parts", "3", "--out", "parts", "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    parts = read_parts(Path("parts"))
+    assert (about["nodes"], about["order"], about["starts"][-1]) == (60, "neighbours", 60)
+    assert about["cut_share"] == parts.cut_edges / parts.num_edges < 0.6
+    assert run(["check", "parts"]) == 0
+    shown = capsys.readouterr()
+    assert f"{100 * parts.cut_share:.1f} % of the edges are cut; unchanged," in shown.out
+    assert "part 2: " in shown.err
+    assert run(["check", "parts", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["bytes"]) == 3
+    Path("parts/part-00001/y.npy").write_bytes(Path("parts/part-00000/y.npy").read_bytes())
+    assert run(["check", "parts"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("graphcl: parts/part-00001/y.npy: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["partition", "store", "--parts", "61"], "store: has 60 nodes, too few for 61 parts"),
+        (["partition", "none", "--parts", "2"], "none: no such store"),
+        (["partition", "store", "--parts", "2", "--order", "x"], "--order must be one of"),
+        (["partition", "parts", "--parts", "2"], "parts: not a store (it has no store.json)"),
+        (["train", "parts"], "parts: a store in parts, which embed and check take"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_left(capsys, arguments, message):
+    assert run(["partition", "store", "--parts", "2", "--out", "parts"]) == 0
+    capsys.readouterr()
+    assert run([*arguments, "--out", "new"]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("graphcl: ")
+    assert message in said
+    assert {path.name for path in Path().iterdir()} == {"store", "parts"}
+
+
+def test_tables_become_parts_and_ids_stay_text(capsys):
+    Path("edges.csv").write_text("a,b\n" + "".join(f"n{i},n{i * 7 % 40}\n" for i in range(1, 40)))
+    lines = "".join(f"n{i},{i / 3},{'xyz'[i % 3]}\n" for i in range(40))
+    Path("nodes.csv").write_text("id,size,kind\n" + lines)
+    tables = ["--edges", "edges.csv", "--nodes", "nodes.csv", "--label", "kind"]
+    assert run(["build", *tables, "--out", "whole"]) == 0
+    assert run(["build", *tables, "--parts", "3", "--order", "hash", "--out", "parts"]) == 0
+    shown = capsys.readouterr().out
+    assert "'edges': 40 nodes, " in shown
+    assert " in 3 parts of " in shown
+    graph, whole = Graph(**join_parts(Path("parts"))), Graph.open("whole")
+    place = {name: number for number, name in enumerate(whole.node_ids)}
+    at = [place[name] for name in graph.node_ids]
+    assert sorted(at) == list(range(40))
+    np.testing.assert_array_equal(graph.x, whole.x[at])
+    np.testing.assert_array_equal(graph.y, whole.y[at])
+    assert graph.class_names == whole.class_names == ("x", "y", "z")
+    assert read_preparation(Path("parts")).to_json() == read_preparation(Path("whole")).to_json()
+    assert sorted(path.name for path in Path("parts").iterdir() if path.is_dir()) == [
+        f"part-0000{number}" for number in range(3)
+    ]
+    assert run(["build", *tables, "--parts", "3", "--out", "parts"]) == 2
+    assert run(["build", *tables, "--parts", "99", "--out", "many"]) == 2
+    assert not Path("many").exists()

@@ -1,0 +1,60 @@
+"""The boundary against sets; what travels is tested with `embed_part`, in processes."""
+
+import numpy as np
+import pytest
+import torch
+
+from graphcl.distributed import ALONE, Share
+from graphcl.errors import StoreError
+from graphcl.partitioned import boundary
+from graphcl.partitioned.boundary import Boundary, agree, open_own_part, outside, scratch_array
+from graphcl.store.parts import open_part
+from graphcl.tabular.build import partition_store
+from tests.conftest import random_graph
+
+
+@pytest.fixture
+def folder(tmp_path):
+    random_graph().save(tmp_path / "store")
+    partition_store(tmp_path / "store", out=tmp_path / "parts", parts=3, order="hash")
+    return tmp_path / "parts"
+
+
+@pytest.mark.parametrize("entries", [5, 1 << 21])
+def test_the_boundary_is_where_edges_lead(folder, monkeypatch, entries):
+    monkeypatch.setattr(boundary, "ENTRIES", entries)
+    for number in range(3):
+        part = open_part(folder, number)
+        own = range(part.nodes.start, part.nodes.stop)
+        expected = {int(node) for node in part.fields["indices"]} - set(own)
+        assert outside(part).tolist() == sorted(expected)
+
+
+def test_rows_of_a_table_are_own_nodes_and_then_the_boundary(folder):
+    part = open_part(folder, 1)
+    nodes = outside(part)
+    own = part.nodes.stop - part.nodes.start
+    one = Boundary(Share(1, 3), part.nodes.start, own, nodes, (), torch.empty(0), ())
+    row = {node: place for place, node in enumerate([*range(60)[part.nodes], *nodes.tolist()])}
+    indices = np.asarray(part.fields["indices"])
+    assert one.local(indices).tolist() == [row[node] for node in indices.tolist()]
+    assert one.rows == len(row)
+
+
+def test_there_is_a_process_for_each_part(folder):
+    with pytest.raises(StoreError, match="has 3 parts, one for each process; got 1 process: pass"):
+        open_own_part(folder, ALONE)
+    with pytest.raises(StoreError, match="no such store in parts"):
+        open_own_part(folder / "none", ALONE)
+    agree("", ALONE)
+    with pytest.raises(StoreError, match=r"^torn$"):
+        agree("torn", ALONE)
+
+
+def test_scratch_leaves_nothing_behind(tmp_path):
+    for shape in ((3, 4), (0, 4)):
+        array = scratch_array(shape, np.float32, tmp_path)
+        array[...] = 1
+        assert (array.shape, array.dtype) == (shape, np.float32)
+        assert scratch_array(shape, np.float32, None).shape == shape
+        assert list(tmp_path.iterdir()) == []

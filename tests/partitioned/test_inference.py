@@ -1,0 +1,146 @@
+"""Two and three processes, each with one part: their embeddings are those of the whole graph."""
+
+import dataclasses
+import multiprocessing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+import torch.distributed as dist
+
+from graphcl.distributed import ALONE, current_share
+from graphcl.embedding import embed_graph
+from graphcl.encoders import build_encoder
+from graphcl.errors import StoreError
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.scaling import fit_scaling
+from graphcl.partitioned import boundary, inference
+from graphcl.partitioned.boundary import open_own_part
+from graphcl.partitioned.inference import embed_part
+from graphcl.store.parts import join_parts, read_parts
+from graphcl.tabular.build import partition_store
+from tests.conftest import random_graph
+from tests.kernels.test_adjacency_rows import with_weights
+
+WORLDS = (2, 3)
+NODES = 90
+
+
+def sparse_graph():
+    graph = random_graph(2, num_nodes=NODES)
+    return dataclasses.replace(graph, x=scipy.sparse.csr_array(np.maximum(graph.x, 0)))
+
+
+def dense_graph():
+    return random_graph(1, num_nodes=NODES)
+
+
+def weighted_graph():
+    graph = with_weights(dense_graph())
+    return dataclasses.replace(graph, y=None, train_mask=None, val_mask=None, test_mask=None)
+
+
+def lonely_graph():
+    """Most nodes have no edge, and some parts no boundary."""
+    return Graph.from_edge_index([[0, 1], [1, 2]], dense_graph().x)
+
+
+SIDE = {"side_by_side": True, "own_features": 0.4}
+# graph, how the store keeps features, scaling, order, encoder and its settings
+CASES = {
+    "mean": (dense_graph, "float32", "none", "neighbours", "mean", {}),
+    "residual": (dense_graph, "float32", "none", "hash", "residual", {}),
+    "row": (dense_graph, "float16", "row", "hash", "mean", {}),
+    "auto": (dense_graph, "int8", "auto", "neighbours", "mean", {}),
+    "sparse": (sparse_graph, "float32", "row", "hash", "residual", {}),
+    "sparse beside": (sparse_graph, "float32", "none", "neighbours", "mean", SIDE),
+    "weighted": (weighted_graph, "float32", "none", "hash", "residual", {}),
+    "beside": (dense_graph, "float32", "none", "as-is", "residual", SIDE),
+    "lonely": (lonely_graph, "float32", "none", "as-is", "mean", {}),
+}
+
+
+def encoder_of(name, settings):
+    generator = torch.Generator().manual_seed(3)
+    return build_encoder(name, 12, dim=10, layers=3, generator=generator, **settings)
+
+
+def embedded(folder, case, share, scratch=None):
+    _, _, scaling, _, encoder, settings = CASES[case]
+    part = open_own_part(folder / f"{case}-{share.world}", share)
+    scaling = fit_scaling(scaling, [Graph.open(folder / case)])
+    options = {"share": share, "feature_scaling": scaling, "scratch": scratch}
+    return embed_part(encoder_of(encoder, settings), part, **options)
+
+
+def process(rank, world, folder):
+    torch.set_num_threads(1)
+    boundary.ROUND_BYTES = 4096  # several rounds
+    inference.BLOCK_ROWS = 16
+    folder = Path(folder)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet-{world}", rank=rank, world_size=world
+    )
+    for case in CASES:
+        scratch = folder if case == "residual" else None
+        shard = embedded(folder, case, current_share(), scratch)
+        np.save(folder / f"{case}-{world}-{rank}.npy", shard)
+    try:
+        open_own_part(folder / f"torn-{world}", current_share())
+    except StoreError as error:
+        (folder / f"said-{world}-{rank}").write_text(str(error))
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parts")
+    for case, (make, features, _, order, _, _) in CASES.items():
+        make().save(folder / case, features=features)
+        for world in (1, *WORLDS):
+            partition_store(folder / case, out=folder / f"{case}-{world}", parts=world, order=order)
+    for world in WORLDS:
+        torn = folder / f"torn-{world}"
+        partition_store(folder / "mean", out=torn, parts=world, order="hash")
+        (torn / f"part-0000{world - 1}/x.npy").unlink()
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["tests.partitioned.test_inference"])
+    for world in WORLDS:
+        group = [server.Process(target=process, args=(r, world, str(folder))) for r in range(world)]
+        for one in group:
+            one.start()
+        for one in group:
+            one.join(240)
+            assert one.exitcode == 0
+    return folder
+
+
+@pytest.mark.parametrize("world", [1, *WORLDS])
+@pytest.mark.parametrize("case", CASES)
+def test_shards_are_the_embeddings_of_the_whole_graph(folder, case, world):
+    """Equal to the order of sums in float32."""
+    _, _, scaling, _, encoder, settings = CASES[case]
+    whole = Graph(**join_parts(folder / f"{case}-{world}"))
+    scaling = fit_scaling(scaling, [Graph.open(folder / case)])
+    cpu = torch.device("cpu")
+    expected = embed_graph(
+        encoder_of(encoder, settings), whole, device=cpu, feature_scaling=scaling
+    )
+    if world == 1:
+        found = embedded(folder, case, ALONE)
+    else:
+        shards = [np.load(folder / f"{case}-{world}-{rank}.npy") for rank in range(world)]
+        sizes = np.diff(read_parts(folder / f"{case}-{world}").starts)
+        assert [len(shard) for shard in shards] == sizes.tolist()
+        found = np.concatenate(shards)
+    assert np.abs(expected).max() > 0.1
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_torn_part_ends_every_process_with_its_name(folder, world):
+    said = {(folder / f"said-{world}-{rank}").read_text() for rank in range(world)}
+    assert len(said) == 1
+    assert f"part-0000{world - 1}/x.npy: cannot be read" in said.pop()

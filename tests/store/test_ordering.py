@@ -1,0 +1,59 @@
+"""Every order numbers each node once; blocks of rows cover all rows."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphcl import Graph
+from graphcl.store import ordering
+from graphcl.store.ordering import SLACK, order_nodes, row_blocks
+from graphcl.store.parts import ORDERS
+from tests.conftest import FUZZ, random_graph
+
+
+@FUZZ
+@given(st.integers(1, 9), st.integers(9, 60), st.sampled_from(ORDERS), st.integers(0, 3))
+def test_every_node_has_one_number_and_no_part_is_empty(tmp_path, parts, nodes, order, seed):
+    graph = random_graph(seed, num_nodes=nodes)
+    found = order_nodes(vars(graph), parts, order, tmp_path)
+    numbers = found.of_rows(slice(0, nodes))
+    assert sorted(numbers.tolist()) == list(range(nodes))
+    sizes = np.diff(found.starts)
+    assert (len(sizes), sizes.sum(), found.starts[0]) == (parts, nodes, 0)
+    assert sizes.min() >= 1
+    owners = found.owners(numbers)
+    for part in range(parts):  # within a part, nodes keep their order
+        assert (np.diff(numbers[owners == part]) > 0).all()
+    if order == "as-is":
+        assert numbers.tolist() == list(range(nodes))
+        assert sizes.max() - sizes.min() <= 1
+    if order == "neighbours":
+        assert sizes.max() <= max(nodes / parts * (1 + SLACK), -(-nodes // parts) + 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_neighbours_come_together(tmp_path):
+    """Four rings whose nodes are dealt like cards: as they are numbered, every edge is cut."""
+    size, rings = 100, 4
+    node = np.arange(size * rings)
+    edges = np.stack([node, (node + rings) % (size * rings)])
+    graph = Graph.from_edge_index(edges[:, : size * rings - rings], np.ones((size * rings, 1)))
+    cut = {}
+    for order in ORDERS:
+        found = order_nodes(vars(graph), rings, order, tmp_path)
+        owners = found.owners(found.of_rows(slice(0, graph.num_nodes)))
+        first, second = graph.edge_index()
+        cut[order] = (owners[first] != owners[second]).mean()
+    assert cut["neighbours"] < 0.1 < 0.7 < cut["hash"] < 0.8
+
+
+@pytest.mark.parametrize("entries", [1, 7, 1000])
+def test_blocks_cover_all_rows_and_are_small(monkeypatch, entries):
+    monkeypatch.setattr(ordering, "BLOCK_BYTES", 8 * entries)
+    indptr = random_graph(1).indptr
+    blocks = list(row_blocks(indptr))
+    assert [row for block in blocks for row in range(block.start, block.stop)] == list(range(60))
+    for block in blocks:
+        held = indptr[block.stop] - indptr[block.start]
+        assert held <= entries or block.stop == block.start + 1
