@@ -1,6 +1,5 @@
 """Embeddings in files and indexes: what is read back is what was written, batch by batch."""
 
-import gc
 import json
 import sys
 import weakref
@@ -92,7 +91,6 @@ def test_few_batches_are_held_at_a_time(tmp_path, monkeypatch, z, kind):
 
     def watched():
         for batch in batches(z, None, rows=10):
-            gc.collect()
             seen.append(weakref.ref(batch))
             most[0] = max(most[0], sum(one() is not None for one in seen))
             yield batch
