@@ -15,6 +15,7 @@ from graphcl.estimator import GraphCL
 from graphcl.estimator.live import Live
 from graphcl.evaluation.calibration import CalibratedProbe, fit_calibrated
 from graphcl.evaluation.nearest import EXACT_ROWS, unit_rows
+from graphcl.evaluation.probe import standardiser
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
@@ -46,16 +47,21 @@ class _Fit:
     """A probe that is fitted in a thread of its own: with many labels it takes minutes."""
 
     def __init__(self, z: Array, rows: Array, labels: KnownLabels) -> None:
-        self._arguments = (z, labels.targets[rows], labels.several)
+        self._arguments = (z, rows, labels)
         self._probe: CalibratedProbe | None = None
         self._failed = ""
         self._thread = threading.Thread(target=self._work, name="labels", daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
-        z, targets, several = self._arguments
+        z, rows, labels = self._arguments
         try:
-            self._probe = fit_calibrated(z, targets, several=several)
+            self._probe = fit_calibrated(
+                np.asarray(z[rows]),
+                labels.targets[rows],
+                several=labels.several,
+                standard=standardiser(z),  # as `predict` does
+            )
         except GraphError as error:  # of a sample: one class alone
             self._failed = str(error)
 
@@ -135,7 +141,7 @@ class ServedRun:
                     random = np.random.default_rng(0)
                     labelled = np.sort(random.choice(labelled, MOST_LABELLED, replace=False))
                 self._learned = labelled
-                self._fit = _Fit(np.asarray(self.z[labelled]), labelled, self._labels)
+                self._fit = _Fit(self.z, labelled, self._labels)
         return self._fit.result(PATIENCE)
 
     def rows(self, ids: list[str]) -> Array:
