@@ -83,6 +83,7 @@ def test_new_nodes():
         ({"new": [{"features": {"-1": 1}}]}, 400, "0 to 2"),
         ({"new": [{"features": {"٣": 1}}]}, 400, "0 to 2"),
         ({"new": [{"features": [1, 2, 3], "x": 1}]}, 400, "unknown key 'x'"),
+        ({"new": [{"features": [1, 2, 3], "neighbours": []}]}, 400, "did you mean 'neighbors'"),
         ({"new": [{"features": [1, 2, 3], "neighbors": ["a"] * 5}]}, 413, "4 at most"),
         ({"new": [{"features": [1, 2, 3]}], "edges": [[0]]}, 400, "pairs"),
         ({"new": [{"features": [1, 2, 3]}], "edges": [[0, 1], [0, 1, 2]]}, 400, "all with"),

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, MissingExtraError
+from graphcl.errors import GraphError, MissingExtraError, suggestion
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 TEXT_LENGTH = 4096  # of an id
+OF_A_NODE = ("features", "neighbors", "weights")
 Array = npt.NDArray[Any]
 
 
@@ -163,9 +164,10 @@ def _new(items: list[Any], edges: Any, bounds: Bounds, features: int) -> New:
     for place, one in enumerate(items):
         if not isinstance(one, dict) or not {"features"} <= set(one):
             raise AskedError("a new node must be an object with features and neighbors")
-        unknown = sorted(str(key)[:40] for key in set(one) - {"features", "neighbors", "weights"})
+        unknown = sorted(str(key)[:40] for key in set(one) - set(OF_A_NODE))
         if unknown:
-            raise AskedError(f"a new node has the unknown key {unknown[0]!r}")
+            said = f"a new node has the unknown key {unknown[0]!r}"
+            raise AskedError(said + suggestion(unknown[0], OF_A_NODE))
         rows[place] = _features(one["features"], features)
         near = [
             _id(name) for name in _list(one.get("neighbors", []), "neighbors", bounds.neighbours)
