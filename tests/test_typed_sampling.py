@@ -5,9 +5,16 @@ import torch
 from graphcl.encoders.typed import TypedEncoder
 from graphcl.graphs.typed import TypedGraph
 from graphcl.graphs.typed_tensors import prepare, typed_tensors
+from graphcl.kernels.counter import stream_key
 from graphcl.kernels.relation import relation_mean
+from graphcl.kernels.slots import sample_slots
 from graphcl.training.typed_sampled import TypedSampledGraph, fan_outs_of
-from graphcl.typed_sampling import encode_levels, sample_levels
+from graphcl.typed_sampling import (
+    Nodes,
+    encode_levels,
+    sample_levels,
+    sample_slots_reference,
+)
 from graphcl.views import DropTyped
 
 CPU = torch.device("cpu")
@@ -151,6 +158,37 @@ def test_an_edge_is_dropped_in_both_directions_wherever_it_occurs_and_rates_are_
 def _degree(children, node):
     csr = children.direction.relation.csr(children.direction.channel.backwards)
     return int(csr.indptr[node + 1] - csr.indptr[node])
+
+
+@pytest.mark.parametrize("small", [0, 1 << 30])
+def test_the_compiled_loop_is_the_plain_one(monkeypatch, small):
+    monkeypatch.setattr("graphcl.kernels.slots.SMALL", small)
+    prepared = prepare(graph(), "none")
+    given = source(prepared, 3, replace=True)
+    keys = stream_key(1, "neighbours"), stream_key(1, "edges")
+    for name, directions in given.directions.items():
+        nodes = torch.arange(given.sizes[name]).repeat(5)
+        table = Nodes(nodes, torch.arange(len(nodes)) // 2)
+        for direction in directions:
+            relation = direction.relation
+            csr = relation.csr(direction.channel.backwards)
+            found = sample_slots(
+                *csr,
+                relation.edge_ids,
+                nodes,
+                table.places,
+                fan_out=3,
+                edge_drop=0.4,
+                within=relation.within,
+                key=keys[0],
+                edges=keys[1],
+            )
+            expected = sample_slots_reference(direction, table, keys, edge_drop=0.4, replace=True)
+            filled = expected.weights.sum(0) > 0
+            assert torch.equal(found.nodes[filled], expected.nodes[filled])
+            assert torch.equal(found.numbers[filled], expected.numbers[filled])
+            torch.testing.assert_close(found.weights, expected.weights)
+            torch.testing.assert_close(found.own, expected.own)
 
 
 def test_fan_outs_are_shared_by_degree_and_can_be_given():

@@ -262,11 +262,14 @@ def data_parallel(module: nn.Module, share: Share) -> nn.Module:
     """Returns `module` with gradients **summed** over the processes; unchanged for one process.
 
     `DistributedDataParallel` would average them. Our loss is a mean over the global batch, and each
-    process computes the gradient through its own rows, so the gradient of the loss is the sum.
+    process computes the gradient through its own rows, so the gradient of the loss is the sum. An
+    encoder that is `partly_used` has weights that a batch may leave alone; they have no gradient
+    then, as in one process.
     """
     if share.world == 1:
         return module
-    parallel = nn.parallel.DistributedDataParallel(module)
+    partly = any(getattr(one, "partly_used", False) for one in module.modules())
+    parallel = nn.parallel.DistributedDataParallel(module, find_unused_parameters=partly)
     parallel.register_comm_hook(None, _sum_gradients)
     return parallel
 

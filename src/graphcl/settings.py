@@ -31,7 +31,7 @@ _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "precision": (lambda v: v in PRECISIONS, "'auto', 'float32', 'tf32' or 'bf16'"),
     "mode": (lambda v: v in ("auto", "full", "sampled"), "'auto', 'full' or 'sampled'"),
     "normalisation": (lambda v: v in ("none", "layer"), "'none' or 'layer'"),
-    "contrast": (lambda v: bool(v.strip()), "'all', 'each' or names of types"),
+    "contrast": (lambda v: bool(v.strip()), "'each', 'all' or names of types"),
     "own_features": (lambda v: 0 <= v < 1, "in [0, 1)"),
     "fan_out": (lambda v: 1 <= v <= 65536, "in [1, 65536]"),
 }

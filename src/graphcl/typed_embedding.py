@@ -122,7 +122,8 @@ def _layer_by_layer(
         for name, nodes in needed[number + 1].items():
             table = h[name].rows.new_empty(len(nodes), layer.outputs)
             for rows in _blocks(len(nodes), block_rows):
-                table[rows] = _computed(layer, name, nodes[rows], h, relations)
+                span = rows if len(nodes) == sizes[name] else None
+                table[rows] = _computed(layer, name, nodes[rows], span, h, relations)
                 done += rows.stop - rows.start
                 on_rows(done, total)
             above[name] = _table(table, nodes, sizes[name])
@@ -195,24 +196,38 @@ def _reach(reached: dict[str, Tensor], name: str, nodes: Tensor, sizes: Mapping[
 
 
 def _computed(
-    layer: TypedLayer, name: str, nodes: Tensor, h: Mapping[str, Table], relations: Relations
+    layer: TypedLayer,
+    name: str,
+    nodes: Tensor,
+    span: slice | None,
+    h: Mapping[str, Table],
+    relations: Relations,
 ) -> Tensor:
-    """Returns a layer on some nodes of a type."""
+    """Returns a layer on some nodes of a type; `span` is their range, if they are one."""
     total = h[name].of(nodes) @ layer.own[name]
     for message in layer.into(name):
         relation = relations.get(message.channel.relation)
         if relation is not None and message.channel.sender in h:
-            total += _received(message, relation, nodes, h)
+            total += _received(message, relation, nodes, span, h)
     return layer.finish(name, total)
 
 
 def _received(
-    message: Message, relation: RelationAdjacency, nodes: Tensor, h: Mapping[str, Table]
+    message: Message,
+    relation: RelationAdjacency,
+    nodes: Tensor,
+    span: slice | None,
+    h: Mapping[str, Table],
 ) -> Tensor:
     backwards, senders = message.channel.backwards, h[message.channel.sender]
-    csr, _ = relation.csr(backwards).rows(nodes)
-    assert csr.entries is not None
-    weight = relation.weight[csr.entries]
+    whole = relation.csr(backwards)
+    if span is not None:
+        csr, entries = whole.block(span)
+        weight = relation.values(backwards)[entries]
+    else:
+        csr, _ = whole.rows(nodes)
+        assert csr.entries is not None
+        weight = relation.weight[csr.entries]
     mean = csr_matmul(csr.indptr, senders.places(csr.indices), weight, senders.rows)
     if relation.within:
         own = relation.own_weight(backwards)

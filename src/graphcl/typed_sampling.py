@@ -20,10 +20,20 @@ from torch import Tensor
 from graphcl.encoders.typed import Message, TypedEncoder, TypedLayer
 from graphcl.graphs.schema import Channel
 from graphcl.kernels.buffers import empty
-from graphcl.kernels.counter import draw, draw_long, kept, nested, positions, stream_key, threshold
+from graphcl.kernels.counter import (
+    Key,
+    draw,
+    draw_long,
+    kept,
+    nested,
+    positions,
+    stream_key,
+    threshold,
+)
 from graphcl.kernels.gather_rows import gather_rows
 from graphcl.kernels.neighbours import EdgeWeights, sample_neighbours
 from graphcl.kernels.relation import RelationAdjacency
+from graphcl.kernels.slots import Slots, sample_slots
 from graphcl.views import DropTyped
 
 
@@ -160,15 +170,22 @@ def _fill(
     own = gather(name, table.nodes, x[name].new_ones(2, count), 0)
     start = width
     for number, (direction, (features, vectors)) in enumerate(zip(directions, widths, strict=True)):
-        key = stream_key(seed, "neighbours", hop, name, number)
-        entries, weight = sample_entries(direction, table.nodes, replace=replace, key=key)
-        nodes, edges, numbers = _reached(direction, entries)
+        rate = perturbation.edge_rate(direction.channel.relation)
+        keys = (
+            stream_key(seed, "neighbours", hop, name, number),
+            stream_key(seed, "edges", *direction.channel.relation),
+        )
+        simple = replace and direction.edge_weights is None and not table.nodes.is_cuda
+        sample = _sampled if simple else sample_slots_reference
+        slots = sample(direction, table, keys, edge_drop=rate, replace=replace)
+        nodes, numbers = slots.nodes, slots.numbers
+        weights = slots.weights.view(2, count, 1, direction.fan_out)
         sender = direction.channel.sender
         parts = below.setdefault(sender, [])
         before = sum(len(one) for one, _ in parts)
         parts.append((nodes, table.places.repeat_interleave(direction.fan_out)))
-        weights, share = _weights(direction, weight, edges, parts[-1][1], perturbation, seed)
-        mean = gather(sender, nodes, weights.reshape(2, -1), start)
+        mean = gather(sender, nodes, slots.weights, start)
+        share = slots.own if direction.relation.within else None
         if share is not None:
             mean += share * own
         start += features
@@ -183,7 +200,7 @@ def _fill(
 
 
 def sample_entries(
-    direction: Direction, nodes: Tensor, *, replace: bool, key: tuple[int, int]
+    direction: Direction, nodes: Tensor, *, replace: bool, key: Key
 ) -> tuple[Tensor, Tensor]:
     """Returns sampled places in the direction's CSR, ``[n · fan_out]``, and their weights.
 
@@ -217,39 +234,42 @@ def sample_entries(
     return torch.where(filled.reshape(-1), places, 0), weight
 
 
-def _reached(direction: Direction, entries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the nodes at sampled places, their edges, and the relation's entries behind them."""
+def _sampled(
+    direction: Direction, table: Nodes, keys: tuple[Key, Key], *, edge_drop: float, replace: bool
+) -> Slots:
+    """`sample_slots_reference` of unweighted edges with replacement, in one loop on a CPU."""
+    del replace
     relation = direction.relation
+    csr = relation.csr(direction.channel.backwards)
+    return sample_slots(
+        *csr,
+        relation.edge_ids,
+        table.nodes,
+        table.places,
+        fan_out=direction.fan_out,
+        edge_drop=edge_drop,
+        within=relation.within,
+        key=keys[0],
+        edges=keys[1],
+    )
+
+
+def sample_slots_reference(
+    direction: Direction, table: Nodes, keys: tuple[Key, Key], *, edge_drop: float, replace: bool
+) -> Slots:
+    """Returns sampled children and their weights, in plain tensor operations."""
+    relation, fan_out = direction.relation, direction.fan_out
+    entries, weight = sample_entries(direction, table.nodes, replace=replace, key=keys[0])
     csr = relation.csr(direction.channel.backwards)
     numbers = entries if csr.entries is None else csr.entries[entries]
     edges = numbers if relation.edge_ids is None else relation.edge_ids[numbers]
-    return csr.indices[entries], edges, numbers
-
-
-def _weights(
-    direction: Direction,
-    weight: Tensor,
-    edges: Tensor,
-    places: Tensor,
-    perturbation: DropTyped,
-    seed: int,
-) -> tuple[Tensor, Tensor | None]:
-    """Returns the children's and the parents' own weights in their means, in both views."""
-    relation = direction.relation
-    of_view = weight.expand(2, -1)
-    rate = perturbation.edge_rate(direction.channel.relation)
-    if rate > 0:
-        key = stream_key(seed, "edges", *direction.channel.relation)
-        bits, limit = draw_long(edges, nested(places, key)), threshold(rate)
-        present = torch.stack([kept(bits, view, limit) for view in (0, 1)])
-        of_view = torch.where(present, weight, 0.0)
-    shaped = of_view.reshape(2, -1, 1, direction.fan_out)
-    total = shaped.sum(3)
-    if relation.within:
-        inverse = 1 / (total + 1)
-        return shaped * inverse[..., None], inverse
+    places = table.places.repeat_interleave(fan_out)
+    bits, limit = draw_long(edges, nested(places, keys[1])), threshold(edge_drop)
+    present = torch.stack([kept(bits, view, limit) for view in (0, 1)])
+    shaped = torch.where(present, weight, 0.0).view(2, -1, fan_out)
+    total = shaped.sum(2, keepdim=True) + (1.0 if relation.within else 0.0)
     inverse = torch.where(total > 0, 1 / torch.where(total > 0, total, 1), 0)
-    return shaped * inverse[..., None], None
+    return Slots(csr.indices[entries], numbers, (shaped * inverse).view(2, -1), inverse)
 
 
 def encode_levels(levels: Sequence[Level], encoder: TypedEncoder) -> dict[str, Tensor]:

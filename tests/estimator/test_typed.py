@@ -1,12 +1,15 @@
 import json
+import multiprocessing
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch_geometric.data import HeteroData
 
 from graphcl import GraphCL, TypedGraph, linear_probe
-from graphcl.errors import GraphError, ParameterError, RunError
+from graphcl.errors import GraphError, ParameterError, RunError, TrainingError
+from graphcl.estimator.fitted import Fitted
 from graphcl.training.checkpoints import Checkpoints, StoppedError
 
 FAST = {"dim": 16, "epochs": 3, "batch_nodes": 16, "device": "cpu"}
@@ -66,6 +69,8 @@ def test_it_trains_embeds_saves_and_loads(tmp_path, mode):
     for name, rows in z.items():
         assert np.array_equal(rows, again[name])
     assert linear_probe(z["paper"], graph.nodes_of("paper")).nodes == (15, 10, 15)
+    with pytest.raises(RunError, match="a run of a typed graph"):
+        Fitted.read(tmp_path / "run")
 
 
 @pytest.mark.parametrize("mode", ["full", "sampled"])
@@ -107,6 +112,15 @@ def test_a_training_that_stopped_goes_on_to_the_same_bits(tmp_path, mode):
     )
     with pytest.raises(RunError, match="is of another training"):
         GraphCL(**options).fit(library(1), checkpoints=tmp_path / "c", resume=True)
+
+
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+def test_from_a_store_it_has_the_bits_of_memory(tmp_path, mode):
+    graph, options = library(), {"mode": mode, "fan_out": 2, **FAST}
+    graph.save(tmp_path / "store")
+    expected = GraphCL(**options).fit_transform(graph)
+    found = GraphCL(**options).fit_transform(TypedGraph.open(tmp_path / "store"))
+    assert all(np.array_equal(rows, expected[name]) for name, rows in found.items())
 
 
 def test_hetero_data_goes_in_as_it_is():
@@ -155,7 +169,7 @@ def test_exceptions_and_contrast_are_checked_against_the_graph(capsys):
         GraphCL(exceptions="writes.edge_drop=1.5", **FAST).fit(library())
     with pytest.raises(ParameterError, match=r"exceptions must be like writes.edge_drop=0.1"):
         GraphCL(exceptions="writes=0.1", **FAST).fit(library())
-    with pytest.raises(ParameterError, match="contrast: must be 'all', 'each' or names of types"):
+    with pytest.raises(ParameterError, match="contrast: must be 'each', 'all' or names of types"):
         GraphCL(contrast="papers", **FAST).fit(library())
 
 
@@ -185,3 +199,34 @@ def test_a_damaged_schema_is_said(tmp_path):
         path.write_text(json.dumps(broken))
         with pytest.raises(RunError, match="schema"):
             GraphCL.load(tmp_path / "run")
+
+
+def member(rank, folder, mode):
+    """One of two processes, which train together and leave what they found in a folder."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    try:
+        z = GraphCL(mode=mode, contrast="each", **FAST).fit_transform(library())
+        np.savez(folder / f"{rank}.npz", **z)
+    except TrainingError as error:
+        (folder / f"{rank}.txt").write_text(str(error))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+def test_two_processes_train_one_encoder_whole_and_say_that_they_do_not_sample(tmp_path, mode):
+    context = multiprocessing.get_context("spawn")
+    members = [context.Process(target=member, args=(rank, tmp_path, mode)) for rank in range(2)]
+    for one in members:
+        one.start()
+    for one in members:
+        one.join(180)
+    if mode == "sampled":
+        for rank in range(2):
+            assert "trains a typed graph in one process" in (tmp_path / f"{rank}.txt").read_text()
+        return
+    alone = GraphCL(mode=mode, contrast="each", **FAST).fit_transform(library())
+    for rank in range(2):
+        found = np.load(tmp_path / f"{rank}.npz")
+        for name, rows in alone.items():
+            np.testing.assert_allclose(found[name], rows, rtol=1e-2, atol=1e-3)

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from graphcl.errors import GraphError
 from graphcl.graphs.typed import TypedGraph
@@ -142,3 +144,43 @@ def test_the_nodes_of_a_type_go_where_plain_graphs_go():
     nodes = small().nodes_of("paper")
     assert (nodes.num_nodes, nodes.num_edges, nodes.num_classes) == (4, 0, 2)
     assert small().nodes_of("topic").num_features == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=25),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([None, False, True]),
+)
+def test_edges_are_those_that_were_listed(listed, within, weighted, undirected):
+    """Against sets and dictionaries of pairs, whatever is listed twice, reversed or a loop."""
+    undirected = undirected if within else None
+    weights = [1.0 + place for place in range(len(listed))]
+    expected: dict[tuple[int, int], float] = {}
+    for (source, target), weight in zip(listed, weights, strict=True):
+        if not (within and source == target):
+            expected[source, target] = expected.get((source, target), 0) + weight
+    mirrored = {(v, u): weight for (u, v), weight in expected.items()}
+    symmetric = expected.keys() == mirrored.keys() and bool(expected)
+    symmetric = symmetric and (not weighted or expected == mirrored)
+    is_undirected = within and (undirected is True or (undirected is None and symmetric))
+    if is_undirected and not symmetric:
+        pairs = expected.keys() | mirrored.keys()
+        expected = {pair: expected.get(pair, 0) + mirrored.get(pair, 0) for pair in pairs}
+    nodes = {"a": 5} if within else {"a": 5, "b": 5}
+    key = ("a", "r", "a" if within else "b")
+    edges = {"edge_index": np.array(listed, dtype=np.int64).reshape(-1, 2).T}
+    edges |= {"edge_weight": weights} if weighted else {}
+    edges |= {} if undirected is None else {"undirected": undirected}
+    found = TypedGraph.from_edges(nodes, {key: edges}).relation("r")
+    pairs = [tuple(pair) for pair in found.edge_index().T.tolist()]
+    assert pairs == sorted(expected, key=lambda pair: pair[::-1])
+    assert found.undirected == is_undirected or not pairs
+    if weighted and pairs:
+        assert found.edge_weight.tolist() == [expected[pair] for pair in pairs]
+    if found.undirected:
+        ids = dict(zip(pairs, found.edge_ids.tolist(), strict=True))
+        assert all(ids[u, v] == ids[v, u] for u, v in pairs)
+        assert sorted(set(ids.values())) == list(range(found.num_edges))
+    assert found.self_loops_removed == (sum(u == v for u, v in listed) if within else 0)

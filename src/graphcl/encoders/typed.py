@@ -134,6 +134,8 @@ class TypedEncoder(nn.Module):
         repeat_own: that share is filled even if there are fewer features.
     """
 
+    partly_used = True  # a batch need not have nodes of every type
+
     def __init__(
         self,
         schema: Schema,

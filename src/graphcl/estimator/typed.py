@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from graphcl.devices import available_memory_bytes, resolve_device
-from graphcl.distributed import current_share
+from graphcl.distributed import current_share, from_rank
 from graphcl.encoders.typed import TypedEncoder
 from graphcl.errors import GraphError, ParameterError, RunError, TrainingError, TrainingWarning
 from graphcl.estimator.fitted import Fitted, read_history
@@ -174,6 +174,7 @@ def fit_typed(
     begun = saved.about["trained"]["modes"][0] if saved else ""
     mode = _mode(begun or recipe.mode, prepared.graph, encoder, device, model.ignore_memory)
     mode = mode._replace(reason="as begun") if saved else mode
+    mode = _agreed(mode)
     source = _source(recipe, mode, prepared, device)
     encoder.to(device)
     if checkpoints:
@@ -248,8 +249,21 @@ def _check(model: Any, parts: Parts, graph: TypedGraph) -> None:
         raise ParameterError(f"perturbation: typed graphs know 'drop'; got {recipe.perturbation!r}")
     if not any(one.num_edges for one in graph.relations.values()):
         raise GraphError(f"{graph.name}: no relation has edges")
-    if current_share().world > 1:
-        raise TrainingError("a typed graph trains in one process for now")
+
+
+def _agreed(mode: Mode) -> Mode:
+    """Returns the mode of the first of several processes, whose memory the others may not have.
+
+    Raises:
+        TrainingError: several processes would sample.
+    """
+    share = current_share()
+    name = from_rank(mode.name.encode(), share).decode()
+    if share.world > 1 and name == "sampled":
+        raise TrainingError(
+            "mode 'sampled' trains a typed graph in one process; set mode=full, or start one"
+        )
+    return mode if name == mode.name else Mode("full", "as the first process decided")
 
 
 def _quiet_relations(graph: TypedGraph) -> list[str]:

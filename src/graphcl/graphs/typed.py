@@ -256,6 +256,24 @@ class TypedGraph:
 
         return cls.from_edges(*arrays_from_npz(Path(path)), name=Path(path).stem)
 
+    @classmethod
+    def open(cls, path: str | Path) -> "TypedGraph":
+        """Maps a typed graph that `save` wrote; see `graphcl.graphs.typed_store`."""
+        from graphcl.graphs.typed_store import open_typed
+
+        return open_typed(Path(path))
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Writes the graph as a folder, which appears complete or not at all.
+
+        Args:
+            path: the folder.
+            overwrite: replace a typed store that is there. Anything else is never touched.
+        """
+        from graphcl.graphs.typed_store import save_typed
+
+        save_typed(self, Path(path), overwrite=overwrite)
+
     def to_pyg(self, *, sparse: bool = False) -> Any:
         """Returns a `torch_geometric.data.HeteroData`, one direction of each relation.
 

@@ -154,10 +154,14 @@ def checked_edges(
         ends = np.concatenate([ends, ends[::-1]], axis=1)
         weight = None if weight is None else np.tile(weight, 2)
         features = None if features is None else np.tile(features, (2, 1))
-    order = np.lexsort((ends[0], ends[1]))
-    counts = np.bincount(ends[1], minlength=shape[0])
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(ends[1], minlength=shape[0]))])
+    order: Any = slice(None)  # merged edges are sorted already
+    if features is not None:
+        order = np.lexsort((ends[0], ends[1]))
+    elif edge_ids is not None:
+        order = _mirror(ends[::-1], shape[0])
     return Edges(
-        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        indptr.astype(np.int64),
         ends[0][order],
         None if weight is None else weight[order].astype(np.float32),
         None if features is None else features[order],

@@ -23,9 +23,10 @@ from graphcl.kernels.counter import (
     kept,
     threshold,
 )
-from graphcl.kernels.parallel import parallel, prange
+from graphcl.kernels.parallel import parallel, prange, serial
 
 CHUNK_ELEMENTS = 1 << 25
+SMALL = 1 << 17  # elements; to start a second thread takes longer than so many
 
 
 def gather_rows(
@@ -57,7 +58,8 @@ def gather_rows(
     words = [np.uint32(word) for word in key]
     limit = np.uint32(threshold(feature_drop))
     arrays = (one.numpy() for one in (x, children, weights[0], weights[1], places, out[0], out[1]))
-    _gather_rows(*arrays, *words, limit)
+    loop = _small if len(children) * x.shape[1] < SMALL else _parallel
+    loop(*arrays, *words, limit)
 
 
 def gather_rows_reference(
@@ -86,7 +88,6 @@ def gather_rows_reference(
             out[view, rows] = (weight @ dropped.view(-1, fan_out, width))[:, 0]
 
 
-@parallel
 def _gather_rows(  # type: ignore[no-untyped-def]
     x, children, weight_0, weight_1, places, out_0, out_1, key_0, key_1, limit
 ):
@@ -121,3 +122,6 @@ def _gather_rows(  # type: ignore[no-untyped-def]
                 out_1[row, column] = sum_1[column] * scale
                 sum_0[column] = zero
                 sum_1[column] = zero
+
+
+_parallel, _small = parallel(_gather_rows), serial(_gather_rows)

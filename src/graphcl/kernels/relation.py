@@ -15,10 +15,12 @@ from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
 
 from graphcl.kernels.adjacency import csr_matmul, self_weights
+from graphcl.kernels.buffers import borrow
 
 
 class Csr(NamedTuple):
@@ -38,6 +40,13 @@ class Csr(NamedTuple):
         places += (self.indptr[rows] - indptr[:-1])[of_entry]
         entries = places if self.entries is None else self.entries[places]
         return Csr(indptr, self.indices[places], entries), of_entry
+
+    def block(self, rows: slice) -> tuple["Csr", slice]:
+        """Returns the entries of a range of receivers, and which ones these are."""
+        indptr = self.indptr[rows.start : rows.stop + 1]
+        span = slice(int(indptr[0]), int(indptr[-1]))
+        entries = None if self.entries is None else self.entries[span]
+        return Csr(indptr - span.start, self.indices[span], entries), span
 
 
 @dataclass(frozen=True)
@@ -81,15 +90,18 @@ class RelationAdjacency:
         """Builds it from the arrays of a `graphcl.graphs.typed.Relation`."""
 
         def index(array: Any) -> Tensor:
-            return torch.tensor(np.asarray(array), dtype=torch.int64, device=device)
+            found = np.asarray(array)
+            if device.type == "cpu" and found.dtype == np.int64:
+                return borrow(found)  # a graph's arrays are not copied
+            return torch.tensor(found, dtype=torch.int64, device=device)
 
         forward = Csr(index(indptr), index(indices))
         if edge_ids is None:
-            order = np.argsort(indices, kind="stable")
-            rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-            counts = np.bincount(indices, minlength=num_sources)
-            pointers = np.concatenate([[0], np.cumsum(counts)])
-            backward = Csr(index(pointers), index(rows[order]), index(order))
+            numbers = np.arange(len(indices))
+            shape = (len(indptr) - 1, num_sources)
+            columns = scipy.sparse.csr_array((numbers, indices, indptr), shape=shape).tocsc()
+            behind = (columns.indptr, columns.indices, columns.data)
+            backward = Csr(*(index(part.astype(np.int64)) for part in behind))
         else:
             backward = forward  # symmetric, and both directions of an edge have one weight
         weight = torch.ones(len(indices), dtype=dtype, device=device)
@@ -98,10 +110,10 @@ class RelationAdjacency:
             weight = torch.tensor(np.asarray(edge_weight), dtype=dtype, device=device)
             if within:
                 entries = backward.entries
-                behind = weight if entries is None else weight[entries]
+                values = weight if entries is None else weight[entries]
                 own = (
                     self_weights(forward.indptr, weight),
-                    self_weights(backward.indptr, behind),
+                    self_weights(backward.indptr, values),
                 )
         features = None
         if edge_features is not None:

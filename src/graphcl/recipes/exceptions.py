@@ -13,13 +13,13 @@ KINDS: dict[str, Any] = {"edge_drop": float, "feature_drop": float, "fan_out": i
 
 
 def parse_exceptions(text: str) -> dict[str, dict[str, Any]]:
-    """Returns for each key its values by name; an empty text has none.
+    """Returns for each key its values by name; ``none`` has none.
 
     Raises:
         ParameterError: a part is not NAME.KEY=VALUE, or the value is out of bounds.
     """
     found: dict[str, dict[str, Any]] = {key: {} for key in KINDS}
-    for part in filter(None, (one.strip() for one in text.split(","))):
+    for part in () if text == "none" else (one.strip() for one in text.split(",")):
         left, equals, value = part.rpartition("=")
         name, dot, key = left.strip().rpartition(".")
         if not (equals and dot and name) or key not in KINDS:

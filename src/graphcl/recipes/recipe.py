@@ -50,10 +50,10 @@ class Recipe:
         fan_out: neighbours sampled per hop, in mode `sampled`.
         sample_with_replacement: as GraphSAGE does.
         inductive: train on the training nodes and the edges among them alone.
-        contrast: on typed graphs, what NT-Xent is taken over: nodes of `all` types together, of
-            `each` type by itself, or of chosen types, by name and separated by commas.
+        contrast: on typed graphs, what NT-Xent is taken over: nodes of `each` type by itself, of
+            `all` types together, or of chosen types, by name and separated by commas.
         exceptions: on typed graphs, what differs by relation or node type, as in
-            ``writes.edge_drop=0.1, cites.fan_out=3, author.feature_drop=0.2``.
+            ``writes.edge_drop=0.1, cites.fan_out=3, author.feature_drop=0.2``; `none`: nothing.
     """
 
     encoder: str
@@ -79,8 +79,8 @@ class Recipe:
     fan_out: int
     sample_with_replacement: bool
     inductive: bool
-    contrast: str = "all"
-    exceptions: str = ""
+    contrast: str = "each"
+    exceptions: str = "none"
 
     def __post_init__(self) -> None:
         ENCODERS.check(self.encoder)

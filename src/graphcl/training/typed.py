@@ -1,7 +1,8 @@
 """Batches from a typed graph that is encoded whole.
 
-What NT-Xent is taken over is a choice of the batches: nodes of all types together (``all``), of one
-type in each batch (``each``), or of chosen types together. The loss itself is the paper's.
+What NT-Xent is taken over is a choice of the batches: nodes of one type in each batch (``each``),
+of all types together (``all``), or of chosen types together. The loss itself is the paper's. Nodes
+of other types are negatives that are told apart by their type alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,19 +65,22 @@ class TypedBatch:
 class TypedFullGraph:
     """Every batch sees the whole graph; an epoch visits every contrasted node once.
 
+    In a group of processes each encodes the same views of the whole graph and takes its share of
+    the rows: the loss is divided among them, the encoder is not.
+
     Args:
         x: features of each type, on the device that trains.
         relations: likewise the edges.
         sizes: the number of nodes of each type.
         batch_nodes: M, the nodes per step; 0 takes all.
-        contrast: ``all``, ``each``, or names of types, separated by commas.
+        contrast: ``each``, ``all``, or names of types, separated by commas.
     """
 
     x: Mapping[str, Features]
     relations: Mapping[Key, RelationAdjacency]
     sizes: Mapping[str, int]
     batch_nodes: int = 0
-    contrast: str = "all"
+    contrast: str = "each"
 
     def __post_init__(self) -> None:
         check_setting("TypedFullGraph", "batch_nodes", self.batch_nodes)
@@ -124,7 +128,7 @@ def contrasted_types(contrast: str, types: Sequence[str]) -> list[str]:
         if name not in types:
             known = ", ".join(types)
             raise ParameterError(
-                f"contrast: must be 'all', 'each' or names of types ({known}); got {name!r}"
+                f"contrast: must be 'each', 'all' or names of types ({known}); got {name!r}"
                 f"{suggestion(name, types)}"
             )
     return list(dict.fromkeys(names))

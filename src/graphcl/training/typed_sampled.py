@@ -87,7 +87,7 @@ class TypedSampledGraph:
         batch_nodes: M, the nodes per step.
         layers: L, the hops.
         replace: whether a neighbour can be drawn twice.
-        contrast: ``all``, ``each``, or names of types, separated by commas.
+        contrast: ``each``, ``all``, or names of types, separated by commas.
     """
 
     x: Mapping[str, Tensor]
@@ -96,7 +96,7 @@ class TypedSampledGraph:
     batch_nodes: int
     layers: int
     replace: bool = True
-    contrast: str = "all"
+    contrast: str = "each"
 
     @classmethod
     def of(
@@ -108,7 +108,7 @@ class TypedSampledGraph:
         fan_outs: Mapping[Channel, int],
         layers: int,
         replace: bool = True,
-        contrast: str = "all",
+        contrast: str = "each",
     ) -> Self:
         """Builds a source from a graph; sparse features are made dense."""
         graph = prepared.graph

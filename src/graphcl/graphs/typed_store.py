@@ -1,0 +1,167 @@
+"""Typed graphs on disk: a folder with a plain store per node type and a few arrays per relation.
+
+    typed.json              the names of types and relations, in order
+    nodes-0, nodes-1, …     the nodes of each type, a store without edges (`graphcl.store.reader`)
+    relation-0, …           indptr, indices [, edge_weight, edge_features, edge_ids] as `.npy` files
+
+Arrays are mapped, not loaded. The JSON names no files. What compiled loops rely on is checked when
+a store is opened, in blocks.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphcl.errors import StoreError
+from graphcl.files.atomic import check_new_folder, whole_folder
+from graphcl.files.npy import map_npy
+from graphcl.files.text import read_text
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.typed import Key, NodeType, Relation, TypedGraph
+
+FORMAT = 1
+HEADER = "typed.json"
+_DTYPES = {
+    "indptr": np.int64,
+    "indices": np.int64,
+    "edge_weight": np.float32,
+    "edge_features": np.float32,
+    "edge_ids": np.int64,
+}
+_BLOCK = 1 << 22  # entries that are checked at a time
+
+
+def save_typed(graph: TypedGraph, path: Path, *, overwrite: bool = False) -> None:
+    """Writes a typed graph as a folder, which appears complete or not at all.
+
+    Raises:
+        StoreError: something is there, or a type has several splits; a store holds one.
+    """
+    check_new_folder(path, "store", HEADER, StoreError, overwrite=overwrite)
+    about: dict[str, Any] = {"format": FORMAT, "name": graph.name, "types": [], "relations": []}
+    with whole_folder(path) as staging:
+        for number, (name, nodes) in enumerate(graph.nodes.items()):
+            about["types"].append({"name": name, "features": nodes.x is not None})
+            graph.nodes_of(name).save(staging / f"nodes-{number}")
+        for number, (key, relation) in enumerate(graph.relations.items()):
+            folder = staging / f"relation-{number}"
+            folder.mkdir()
+            arrays = {part: getattr(relation, part) for part in _DTYPES}
+            held = {part: array for part, array in arrays.items() if array is not None}
+            for part, array in held.items():
+                np.save(folder / f"{part}.npy", array)
+            about["relations"].append(
+                {
+                    "key": list(key),
+                    "arrays": list(held),
+                    "self_loops_removed": relation.self_loops_removed,
+                }
+            )
+        (staging / HEADER).write_text(json.dumps(about, indent=1) + "\n")
+
+
+def open_typed(path: Path) -> TypedGraph:
+    """Maps a typed graph that `save_typed` wrote.
+
+    Raises:
+        StoreError: a file is missing, or does not match the others.
+    """
+    about = _read_header(path)
+    nodes: dict[str, NodeType] = {}
+    for number, one in enumerate(about["types"]):
+        nodes[one["name"]] = _read_nodes(path / f"nodes-{number}", one)
+    relations: dict[Key, Relation] = {}
+    for number, one in enumerate(about["relations"]):
+        relation = _read_relation(path / f"relation-{number}", one, nodes)
+        relations[relation.key] = relation
+    return TypedGraph(nodes, relations, about["name"])
+
+
+def is_typed_store(path: Path) -> bool:
+    """Returns whether `path` is a folder that looks like a typed store."""
+    return (path / HEADER).is_file()
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    where = path / HEADER
+    try:
+        about = json.loads(read_text(where, StoreError))
+        right = about["format"] == FORMAT and isinstance(about["name"], str)
+        for one in about["types"]:
+            right = right and type(one["name"]) is str and type(one["features"]) is bool
+        for one in about["relations"]:
+            right = right and len(one["key"]) == 3 and all(type(end) is str for end in one["key"])
+            right = right and set(one["arrays"]) <= set(_DTYPES)
+            right = right and type(one["self_loops_removed"]) is int
+    except FileNotFoundError:
+        raise StoreError(f"{path}: not a typed store (it has no {HEADER})") from None
+    except StoreError:
+        raise
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise StoreError(f"{where}: damaged ({error})") from None
+    if not right:
+        raise StoreError(f"{where}: damaged, or of another format than {FORMAT}")
+    found: dict[str, Any] = about
+    return found
+
+
+def _read_nodes(folder: Path, about: dict[str, Any]) -> NodeType:
+    graph = Graph.open(folder)
+    graph.check()
+    ids: Any = graph.node_ids
+    return NodeType(
+        about["name"],
+        graph.num_nodes,
+        graph.x if about["features"] else None,
+        graph.y,
+        graph.train_mask,
+        graph.val_mask,
+        graph.test_mask,
+        node_ids=None if ids is None else np.asarray(ids[:]),
+        class_names=graph.class_names,
+    )
+
+
+def _read_relation(folder: Path, about: dict[str, Any], nodes: dict[str, NodeType]) -> Relation:
+    source, name, target = about["key"]
+    if (
+        source not in nodes
+        or target not in nodes
+        or not {"indptr", "indices"} <= {*about["arrays"]}
+    ):
+        raise StoreError(f"{folder}: its types or arrays are missing from {HEADER}")
+    arrays: dict[str, Any] = {}
+    for part in about["arrays"]:
+        try:
+            arrays[part] = map_npy(folder / f"{part}.npy", StoreError)
+        except FileNotFoundError:
+            raise StoreError(f"{folder / part}.npy: missing") from None
+        if arrays[part].dtype != _DTYPES[part]:
+            raise StoreError(f"{folder / part}.npy: holds {arrays[part].dtype}")
+    _check(folder, arrays, nodes[source].num_nodes, nodes[target].num_nodes)
+    return Relation(
+        source, name, target, **arrays, self_loops_removed=int(about["self_loops_removed"])
+    )
+
+
+def _check(folder: Path, arrays: dict[str, Any], sources: int, targets: int) -> None:
+    """Refuses arrays that would lead a compiled loop out of bounds."""
+    indptr, indices = arrays["indptr"], arrays["indices"]
+    entries = len(indices)
+    right = indptr.shape == (targets + 1,) and indices.ndim == 1
+    right = right and indptr[0] == 0 and indptr[-1] == entries
+    right = right and not (np.diff(indptr) < 0).any()
+    for part, array in arrays.items():
+        wide = 2 if part == "edge_features" else 1
+        if part != "indptr":
+            right = right and array.ndim == wide and len(array) == entries
+    if right:
+        limits = {"indices": sources, "edge_ids": entries // 2}
+        for part, limit in limits.items():
+            for start in range(0, entries if part in arrays else 0, _BLOCK):
+                block = arrays[part][start : start + _BLOCK]
+                right = right and bool(((block >= 0) & (block < limit)).all())
+    if not right:
+        raise StoreError(f"{folder}: damaged; its arrays do not form the edges of a relation")
