@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphcl import GraphCL
+from graphcl import GraphCL, TypedGraph
 from graphcl.cli.main import run
 from tests.cli.conftest import QUICK, fails
 
@@ -198,6 +198,13 @@ def test_a_file_of_arrays_with_types_is_a_typed_graph(tables, capsys):
     assert run(["train", "mine.npz", *QUICK, "--out", "npz"]) == 0
     assert run(["embed", "npz", "--type", "item", "--out", "items.npy"]) == 0
     assert len(np.load("items.npy")) == 10
+    capsys.readouterr()
+    TypedGraph.from_npz("mine.npz").save("kept")  # and a store of it
+    assert run(["check", "kept"]) == 0
+    assert "kept: item: 10 nodes, 4 features; user: 20 nodes" in capsys.readouterr().out
+    assert run(["train", "kept", *QUICK, "--out", "of_store"]) == 0
+    assert run(["embed", "of_store", "--type", "item", "--out", "same.npy"]) == 0
+    np.testing.assert_allclose(np.load("same.npy"), np.load("items.npy"), rtol=1e-4, atol=1e-5)
     capsys.readouterr()
     for command in (["tune", "mine.npz"], ["train", "mine.npz", "--method", "raw"]):
         assert "plain graphs" in fails(capsys, *command)
