@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphcl import GraphCL
+from graphcl import GraphCL, TypedGraph
 from graphcl.cli.main import run
 from tests.cli.conftest import QUICK, fails
 
@@ -50,8 +50,8 @@ def test_check_says_all_that_train_would_make_of_the_tables(tables, capsys):
     assert run(["check", *TABLES, "--label", "topic"]) == 0
     said = capsys.readouterr()
     assert said.out == (
-        "writes.csv: 30 author (1 feature), 60 paper (1 feature, 3 classes); edges: "
-        "60 author writes paper, 60 paper cites paper\n"
+        "writes.csv: author: 30 nodes, 1 feature; paper: 60 nodes, 1 feature, 3 classes; "
+        "author writes paper: 60 edges; paper cites paper: 60 edges\n"
     )
     assert "nodes author: authors.csv: ids in 'name' (guessed by name)" in said.err
     assert "columns of the table of paper:\n  id     the ids\n  pages  a number" in said.err
@@ -193,10 +193,18 @@ def test_a_file_of_arrays_with_types_is_a_typed_graph(tables, capsys):
         edge_type=np.array(["buys"] * 60),
     )
     assert run(["check", "mine.npz"]) == 0
-    assert "mine.npz: 10 item (4 features), 20 user (4 features); edges:" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "mine.npz: item: 10 nodes, 4 features; user: 20 nodes, 4 features; user buys " in said
     assert run(["train", "mine.npz", *QUICK, "--out", "npz"]) == 0
     assert run(["embed", "npz", "--type", "item", "--out", "items.npy"]) == 0
     assert len(np.load("items.npy")) == 10
+    capsys.readouterr()
+    TypedGraph.from_npz("mine.npz").save("kept")  # and a store of it
+    assert run(["check", "kept"]) == 0
+    assert "kept: item: 10 nodes, 4 features; user: 20 nodes" in capsys.readouterr().out
+    assert run(["train", "kept", *QUICK, "--out", "of_store"]) == 0
+    assert run(["embed", "of_store", "--type", "item", "--out", "same.npy"]) == 0
+    np.testing.assert_allclose(np.load("same.npy"), np.load("items.npy"), rtol=1e-4, atol=1e-5)
     capsys.readouterr()
     for command in (["tune", "mine.npz"], ["train", "mine.npz", "--method", "raw"]):
         assert "plain graphs" in fails(capsys, *command)
@@ -212,7 +220,7 @@ def test_a_directed_list_and_a_column_of_relations(tables, capsys):
     Path("both.csv").write_text("a,b,what\na1,2,writes\n3,4,cites\na2,4,writes\n")
     nodes = TABLES[:4]
     assert run(["check", "both.csv", *nodes, "--relation", "what", "--label", "topic"]) == 0
-    assert "2 author writes paper" in capsys.readouterr().out
+    assert "author writes paper: 2 edges" in capsys.readouterr().out
     assert "'cora' is not one" in fails(capsys, "train", "cora", "--directed")
     assert "a store holds a plain graph" in fails(
         capsys, "build", "--edges", "cites.csv", "--directed", "--out", "store"
@@ -277,4 +285,4 @@ def test_the_command_that_a_message_offers_settles_it(tables, capsys):
     assert "They are all among those of user and of item" in line
     offered = line.partition("try: graphcl ")[2].split()
     assert run(offered) == 0
-    assert "2 user likes user" in capsys.readouterr().out
+    assert "user likes user: 2 edges" in capsys.readouterr().out

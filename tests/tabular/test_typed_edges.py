@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from graphcl.errors import GraphError
 from graphcl.tabular.duck import Duck
 from graphcl.tabular.options import TableOptions
-from graphcl.tabular.typed_edges import MOST_RELATIONS, EdgeTable, TypeIds
+from graphcl.tabular.type_ids import TypeIds
+from graphcl.tabular.typed_edges import MOST_RELATIONS, EdgeTable
 
 OPTIONS = TableOptions(directed=True)
 
@@ -57,13 +58,3 @@ def test_too_many_relations_are_no_relations():
     table = {"a": [0] * count, "b": [1] * count, "r": [f"r{n}" for n in range(count)]}
     with Duck() as duck, pytest.raises(GraphError, match="has 257 values"):
         opened(duck, table, {"a": [0, 1]}, relation="r")
-
-
-def test_added_ids_stay_numbers_or_become_texts():
-    ids = TypeIds("a", None, 3)
-    assert not ids.given
-    ids.add(["7", "9"])
-    assert (ids.keys.to_pylist(), ids.kind, ids.given) == ([0, 1, 2, 7, 9], "BIGINT", True)
-    ids.add(["x"])
-    assert (ids.keys.to_pylist()[-2:], ids.kind) == (["9", "x"], "VARCHAR")
-    assert ids.table()["number"].to_pylist() == list(range(6))

@@ -138,16 +138,16 @@ def _relations(graph: TypedGraph) -> dict[str, dict[str, Any]]:
 
 def describe(graph: TypedGraph) -> str:
     """Returns the counts of a typed graph in one line."""
-    types = []
+    parts = []
     for name, counts in _types(graph).items():
-        own = [counted(counts["features"], "feature")]
+        own = [counted(counts["nodes"], "node"), counted(counts["features"], "feature")]
         own += [counted(counts["classes"], "class", "classes")] if counts["classes"] else []
-        types.append(f"{counts['nodes']:,} {name} ({', '.join(own)})")
-    edges = [
-        f"{one.num_edges:,} {one.source} {one.name} {one.target}"
+        parts.append(f"{name}: {', '.join(own)}")
+    parts += [
+        f"{one.source} {one.name} {one.target}: {counted(one.num_edges, 'edge')}"
         for one in graph.relations.values()
     ]
-    return f"{', '.join(types)}; edges: {', '.join(edges)}"
+    return "; ".join(parts)
 
 
 def _check_store(store: Path, *, as_json: bool) -> None:

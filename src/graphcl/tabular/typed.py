@@ -18,7 +18,8 @@ from graphcl.tabular.duck import Duck, is_query
 from graphcl.tabular.options import TableOptions, TableReport, counted
 from graphcl.tabular.sources import open_source
 from graphcl.tabular.tables import InMemory, Tables, open_tables
-from graphcl.tabular.typed_edges import EdgeTable, FoundRelation, TypeIds, find_ends
+from graphcl.tabular.type_ids import TypeIds
+from graphcl.tabular.typed_edges import EdgeTable, FoundRelation, find_ends
 from graphcl.tabular.typed_options import OF_EDGES, divide, of_relation, of_type
 
 T = TypeVar("T")

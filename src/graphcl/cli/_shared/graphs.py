@@ -31,6 +31,7 @@ from graphcl.graphs.collection import GraphCollection, fingerprint, typed_finger
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.interchange import read_arrays
 from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.typed_store import is_typed_store
 from graphcl.runs import files as runs
 from graphcl.runs.typed import read_preparations
 from graphcl.store.parts import is_parts
@@ -92,7 +93,7 @@ def load_any(name: str | None, tables: TableOptions | None = None) -> EveryGraph
         graph.check()
         return graph
     if is_typed_file(path):
-        return TypedGraph.from_npz(path)
+        return TypedGraph.open(path) if path.is_dir() else TypedGraph.from_npz(path)
     if is_parts(path):
         raise StoreError(
             f"{name}: a store in parts, which embed and check take; this needs the whole store"
@@ -133,7 +134,9 @@ def _typed_option(options: TableOptions) -> str:
 
 
 def is_typed_file(path: Path) -> bool:
-    """Returns whether a file is an `.npz` with types of nodes or of edges."""
+    """Returns whether a path is an `.npz` with types of nodes or of edges, or a typed store."""
+    if is_typed_store(path):
+        return True
     if path.suffix != ".npz" or not path.is_file():
         return False
     try:
@@ -249,7 +252,11 @@ def _is_here(text: str, folder: Path) -> bool:
     try:
         if path.is_file() or (before and (folder / before).is_file()):
             return True
-        return is_store(path) or (path.is_dir() and looks_like_tables(str(path)))
+        return (
+            is_store(path)
+            or is_typed_store(path)
+            or (path.is_dir() and looks_like_tables(str(path)))
+        )
     except OSError:  # a query may be too long for a name
         return False
 
