@@ -181,8 +181,8 @@ def scratch_array(shape: tuple[int, ...], dtype: Any, folder: Path | None) -> In
 
 
 def _firsts(counts: tuple[int, ...]) -> IntArray:
-    ends: IntArray = np.cumsum(counts)
-    return ends - np.array(counts)
+    firsts: IntArray = np.cumsum(counts) - np.array(counts)
+    return firsts
 
 
 def _some(count: int, begin: int, height: int) -> int:

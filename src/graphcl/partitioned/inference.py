@@ -50,7 +50,7 @@ def table_bytes(encoder: torch.nn.Module, part: Part) -> int:
     entries, own = len(part.fields["indices"]), part.nodes.stop - part.nodes.start
     rows = min(own + entries, part.parts.num_nodes)
     widths = sorted([part.parts.num_features, *(layer.outputs for layer in layers)])[-2:]
-    return 4 * (rows * sum(widths) + own * encoder.width + entries)
+    return int(4 * (rows * sum(widths) + own * encoder.width + entries))
 
 
 class _Rows:
