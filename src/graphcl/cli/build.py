@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from graphcl.cli._shared.options import JsonOption, figures, print_result
+from graphcl.cli._shared.parts import OrderOption, check_order, print_parts
 from graphcl.cli._shared.tables import print_notes, takes_tables
-from graphcl.cli.partition import OrderOption, check_order, print_parts
+from graphcl.errors import require
 from graphcl.graphs.graph import Graph
-from graphcl.store.parts import read_parts
+from graphcl.store.parts import ORDERS, read_parts
 from graphcl.tabular.build import build_parts, build_store
 from graphcl.tabular.options import TableOptions
 
@@ -52,6 +53,8 @@ def build(
         graphcl build --edges edges/ --nodes nodes/ --parts 4 --out parts
     """
     check_order("build", order)
+    given = parts is not None or order == ORDERS[0]
+    require(given, "build", "--order", "given with --parts", order)
     began = time.perf_counter()
 
     def show(step: str) -> None:

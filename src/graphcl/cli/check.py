@@ -8,8 +8,8 @@ import typer
 
 from graphcl.cli._shared.graphs import names_tables
 from graphcl.cli._shared.options import JsonOption, print_result
+from graphcl.cli._shared.parts import describe, parts_figures
 from graphcl.cli._shared.tables import print_notes, takes_tables
-from graphcl.cli.partition import describe, parts_figures
 from graphcl.errors import StoreError
 from graphcl.graphs.graph import Graph
 from graphcl.store.parts import is_parts, read_parts, verify_part
