@@ -22,6 +22,7 @@ ELSEWHERE = {
     "evaluation/__init__.py": "cli/test_neighbors.py",
     "tabular/__init__.py": "cli/test_neighbors.py",
     "cli/_shared/answers.py": "cli/test_predict.py",
+    "cli/_shared/parts.py": "cli/test_partition.py",
     "cli/_shared/options.py": "cli/test_main.py",
     "cli/_shared/embed_typed.py": "cli/test_typed_graphs.py",
     "cli/_shared/typed_links.py": "cli/test_typed_graphs.py",

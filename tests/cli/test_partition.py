@@ -79,4 +79,6 @@ def test_tables_become_parts_and_ids_stay_text(capsys):
     ]
     assert run(["build", *tables, "--parts", "3", "--out", "parts"]) == 2
     assert run(["build", *tables, "--parts", "99", "--out", "many"]) == 2
+    assert run(["build", *tables, "--order", "hash", "--out", "many"]) == 2
+    assert "--order must be given with --parts; got 'hash'" in capsys.readouterr().err
     assert not Path("many").exists()

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from graphcl.cli._shared.options import JsonOption, figures, print_result
+from graphcl.cli._shared.parts import OrderOption, check_order, print_parts
 from graphcl.cli._shared.tables import print_notes, takes_tables
-from graphcl.cli.partition import OrderOption, check_order, print_parts
-from graphcl.errors import StoreError
+from graphcl.errors import StoreError, require
 from graphcl.graphs.graph import Graph
-from graphcl.store.parts import read_parts
+from graphcl.store.parts import ORDERS, read_parts
 from graphcl.tabular.build import build_parts, build_store
 from graphcl.tabular.options import TableOptions
 
@@ -57,6 +57,8 @@ def build(
             "build: a store holds a plain graph; train reads the tables of a typed one"
         )
     check_order("build", order)
+    given = parts is not None or order == ORDERS[0]
+    require(given, "build", "--order", "given with --parts", order)
     began = time.perf_counter()
 
     def show(step: str) -> None:

@@ -15,9 +15,9 @@ from graphcl.cli._shared.graphs import (
     read_typed,
 )
 from graphcl.cli._shared.options import JsonOption, print_result
+from graphcl.cli._shared.parts import describe as describe_parts
+from graphcl.cli._shared.parts import parts_figures
 from graphcl.cli._shared.tables import print_notes, print_typed_notes, takes_tables
-from graphcl.cli.partition import describe as describe_parts
-from graphcl.cli.partition import parts_figures
 from graphcl.errors import StoreError
 from graphcl.graphs.filling import describe_filling, fill_features
 from graphcl.graphs.graph import Graph

@@ -3,23 +3,14 @@
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from graphcl.cli._shared.options import JsonOption, print_result
-from graphcl.errors import require
-from graphcl.store.parts import ORDERS, Parts, read_parts
+from graphcl.cli._shared.options import JsonOption
+from graphcl.cli._shared.parts import OrderOption, check_order, print_parts
+from graphcl.store.parts import read_parts
 from graphcl.tabular.build import partition_store
-
-OrderOption = Annotated[
-    str,
-    typer.Option(
-        metavar="|".join(ORDERS),
-        help="How nodes are divided: neighbours together, spread by a hash, or in ranges as they "
-        "are.",
-    ),
-]
 
 
 def partition(
@@ -51,41 +42,3 @@ def partition(
 
     partition_store(store, out=out, parts=parts, order=order, overwrite=overwrite, on_step=show)
     print_parts(read_parts(out), time.perf_counter() - began, as_json=as_json)
-
-
-def check_order(command: str, order: str) -> None:
-    """Refuses an unknown order before any work is done."""
-    require(order in ORDERS, command, "--order", f"one of {', '.join(ORDERS)}", order)
-
-
-def print_parts(
-    parts: Parts, seconds: float, more: dict[str, Any] | None = None, *, as_json: bool
-) -> None:
-    """Prints what a folder of parts holds."""
-    about = {**parts_figures(parts), "seconds": seconds, **(more or {})}
-    print_result(about, f"{parts.path}: {describe(parts)}", as_json=as_json)
-
-
-def parts_figures(parts: Parts) -> dict[str, Any]:
-    """Returns the figures by which a graph in parts is described."""
-    return {
-        "parts": str(parts.path),
-        "build": parts.build,
-        "order": parts.order,
-        "nodes": parts.num_nodes,
-        "edges": parts.num_edges,
-        "features": parts.num_features,
-        "cut_edges": parts.cut_edges,
-        "cut_share": parts.cut_share,
-        "starts": parts.starts.tolist(),
-    }
-
-
-def describe(parts: Parts) -> str:
-    """Returns one line on a graph in parts."""
-    sizes = (parts.starts[1:] - parts.starts[:-1]).tolist()
-    return (
-        f"{parts.name!r}: {parts.num_nodes:,} nodes, {parts.num_edges:,} edges, "
-        f"{parts.num_features:,} features in {len(parts)} parts of {min(sizes):,} to "
-        f"{max(sizes):,} nodes; {100 * parts.cut_share:.1f} % of the edges are cut"
-    )

@@ -1,0 +1,125 @@
+"""Shards appear together, with ids, or not at all."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from graphcl.cli.main import run
+from graphcl.distributed import ALONE
+from graphcl.errors import RunError, StoreError
+from graphcl.estimator import GraphCL
+from graphcl.partitioned.shards import check_shards_folder, suffix_of, whole_shards, write_shard
+from graphcl.store.parts import read_parts
+from graphcl.tabular.build import partition_store
+from tests.conftest import random_graph
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run, its store, and the store in one part and in two."""
+    folder = tmp_path_factory.mktemp("made")
+    graph = random_graph(num_nodes=80)
+    graph.save(folder / "store")
+    GraphCL("default", epochs=2, dim=8, device="cpu").fit(graph).save(folder / "run")
+    for parts in (1, 2):
+        partition_store(folder / "store", out=folder / f"in-{parts}", parts=parts, order="hash")
+    assert (
+        run(["embed", str(folder / "run"), str(folder / "store"), "--out", f"{folder}/z.npy"]) == 0
+    )
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_one_process_embeds_one_part(made, here, capsys):
+    arguments = ["embed", f"{made}/run", f"{made}/in-1", "--out", "shards"]
+    assert run([*arguments, "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    parts = read_parts(made / "in-1")
+    assert (about["nodes"], about["shards"], about["build"]) == (80, 1, parts.build)
+    ids = np.load(made / "in-1/part-00000/node_ids.npy")
+    shard, z = np.load("shards/part-00000.npy"), np.load(made / "z.npy")
+    np.testing.assert_allclose(shard, z[ids], rtol=1e-4, atol=1e-5)
+    said = json.loads(Path("shards/shards.json").read_text())
+    assert said["shards"] == [{"file": "part-00000.npy", "start": 0, "stop": 80}]
+    assert (said["build"], said["dim"]) == (parts.build, z.shape[1])
+    assert run(arguments) == 2
+    assert "already holds a folder of embeddings" in capsys.readouterr().err
+    assert run([*arguments, "--overwrite"]) == 0
+    assert [path.name for path in here.iterdir()] == ["shards"]
+
+
+def test_two_processes_write_two_shards_with_ids(made, here):
+    command = [sys.executable, "-m", "graphcl", "embed", f"{made}/run", f"{made}/in-2"]
+    options = ["--processes", "2", "--out", "shards.parquet"]
+    subprocess.run([*command, *options], check=True, timeout=200, capture_output=True)
+    table = pyarrow.parquet.read_table(
+        ["shards.parquet/part-00000.parquet", "shards.parquet/part-00001.parquet"]
+    )
+    found = dict(zip(table["id"].to_pylist(), table["embedding"].to_pylist(), strict=True))
+    z = np.load(made / "z.npy")
+    assert sorted(found) == list(range(80))
+    np.testing.assert_allclose([found[node] for node in range(80)], z, rtol=1e-4, atol=1e-5)
+    assert [path.name for path in here.iterdir()] == ["shards.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "in-2: has 2 parts, one for each process; got 1 process: pass --processes 2"),
+        (["--rows", "0:3"], "--rows and --id must be left out for parts"),
+        (["--device", "cuda"], "--device must be cpu for a store in parts"),
+        (["--label", "y"], "GRAPH must be tables if table options are given"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_left(made, here, capsys, options, message):
+    assert run(["embed", f"{made}/run", f"{made}/in-2", "--out", "shards", *options]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert list(here.iterdir()) == []
+
+
+def test_other_features_and_torn_parts_are_refused(made, here, capsys):
+    random_graph(num_features=5).save("narrow")
+    partition_store(Path("narrow"), out=Path("parts"), parts=1, order="as-is")
+    assert run(["embed", f"{made}/run", "parts", "--out", "shards"]) == 2
+    assert "parts: has 5 features; the model was trained on 12" in capsys.readouterr().err
+    shutil.rmtree("parts/part-00000")
+    assert run(["embed", f"{made}/run", "parts", "--out", "shards"]) == 2
+    assert "part 0 of 1 is missing" in capsys.readouterr().err
+    assert not Path("shards").exists()
+
+
+def test_a_shard_that_cannot_be_written_leaves_nothing(made, here):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    def attempt():
+        with whole_shards(Path("shards"), ALONE) as folder:
+            write_shard(folder, ".npy", read_parts(made / "in-1"), ALONE, 8, full)
+
+    with pytest.raises(StoreError, match=r"part 0: its shard cannot be written \(No space"):
+        attempt()
+    assert list(here.iterdir()) == []
+    Path("mine").mkdir()
+    Path("mine/thesis.txt").write_text("years")
+    with pytest.raises(RunError, match="not part of a folder of embeddings"):
+        check_shards_folder(Path("mine"), overwrite=True)
+
+
+def test_a_folder_is_named_after_what_it_holds():
+    assert [suffix_of(Path(name)) for name in ("z.parquet", "z.csv", "z", "z.npy")] == [
+        ".parquet",
+        ".csv",
+        ".npy",
+        ".npy",
+    ]
