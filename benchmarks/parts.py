@@ -5,8 +5,8 @@ usage: python -m benchmarks.parts [--nodes 1000000] [--edges 10000000] [--out RO
 The graph is generated: 100 communities, 64 features. `graphcl partition` divides it in each order,
 and `graphcl embed` embeds it, whole in one process and in parts in one process each. Weights are
 those of an encoder after one epoch on a small graph; what they are does not change the work. Memory
-is the peak of anonymous memory of the largest process, which leaves out mapped files; imports alone
-take about 0.25 GB of it. `boundary_rows` is what the processes receive together before a layer.
+is the peak of anonymous memory of the largest process, which leaves out mapped files, not
+what imports take. `boundary_rows` is what the processes receive together before a layer.
 """
 
 import argparse
