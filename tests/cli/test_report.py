@@ -66,7 +66,7 @@ def test_a_report_without_labels_or_split(folder, capsys, arrays, keys):
         (["neighbors", "runs/mine", "§§§"], "no node has the id '§§§'; ids look like 'node 0'"),
         (["neighbors", "runs/mine", "node 3", "-k", "0"], "-k must be at least 1; got 0"),
         (["neighbors", "runs/mine"], "Missing argument"),
-        (["train", "mine.npz", "--out", "new", "--log", "wandb"], "--log must be tensorboard"),
+        (["train", "mine.npz", "--out", "new", "--log", "paper"], "--log must be tensorboard"),
     ],
 )
 def test_bad_input(trained, folder, capsys, arguments, message):

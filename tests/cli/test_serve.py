@@ -1,6 +1,7 @@
 """`graphcl serve` as a process: it starts, answers, stops when told to, and dies without harm."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -36,7 +37,8 @@ class Process:
     def __init__(self, *arguments, port=0, **environment):
         command = [sys.executable, "-m", "graphcl", "serve", *arguments, "--port", str(port)]
         known = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=known)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen(command, **pipes, text=True, env=known)
         line = ""
         while "http://" not in line:
             line = self.process.stderr.readline()
@@ -52,6 +54,7 @@ class Process:
         self.process.kill()
         self.process.wait()
         self.process.stderr.close()
+        self.process.stdout.close()
 
     def wait(self):
         for _ in range(100):
@@ -66,7 +69,7 @@ class Process:
 
 
 def test_it_answers_and_stops_when_told_to(trained):
-    with Process(str(trained), "--map", "none") as service:
+    with Process(str(trained), "--json", "--map", "none") as service:
         expected = read_embeddings(trained)[5]
         found = service.embed().json()["nodes"][0]["embedding"]
         np.testing.assert_array_equal(np.array(found, np.float32), expected)
@@ -76,6 +79,8 @@ def test_it_answers_and_stops_when_told_to(trained):
         said = service.process.stderr.read()
         assert said.strip().endswith("serve: stopped")
         assert "Traceback" not in said
+        found = json.loads(service.process.stdout.read())
+        assert (found["address"], found["nodes"]) == (service.address, 2708)
 
 
 def test_killed_and_started_again_it_gives_the_same_answers(trained):

@@ -12,7 +12,7 @@ import typer
 
 from graphcl.cli._shared.answers import RunArgument
 from graphcl.cli._shared.graphs import load_run_graph
-from graphcl.cli._shared.options import DeviceOption, RunGraphOption
+from graphcl.cli._shared.options import DeviceOption, JsonOption, RunGraphOption, print_result
 from graphcl.cli._shared.tables import takes_tables
 from graphcl.errors import MissingExtraError, RunError, require
 from graphcl.files.text import read_text
@@ -63,6 +63,7 @@ def serve(
     seconds: Annotated[
         float, typer.Option(help="Until a request is answered.", rich_help_panel=_BOUNDS)
     ] = Bounds.seconds,
+    as_json: JsonOption = False,
 ) -> None:
     """Serve a run over HTTP: embeddings, also of new nodes, similar nodes, labels, links.
 
@@ -118,6 +119,10 @@ def serve(
         text = f"serve: {counted(len(served.z), 'node')} of {run} on {where} (Ctrl-C stops)"
         listening.listen(2 * CONNECTIONS)  # who reads the next line may ask at once
         print(text, file=sys.stderr, flush=True)
+        if as_json:
+            about = {"run": str(run), "address": where, "nodes": len(served.z), "dim": served.dim}
+            print_result(about, text, as_json=True)
+            sys.stdout.flush()  # whoever reads it does not wait for the service to end
         # uvicorn raises the signal again, once all requests are done.
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])

@@ -74,7 +74,20 @@ def test_a_graph_of_the_gallery_is_taken_by_name_and_by_path(folder, arrays, cap
     assert "elsewhere.npz: not used: unknown array 'local_info'" in capsys.readouterr().err
 
 
-def test_types_and_other_relations_are_left_alone(folder, arrays):
-    extras = {"node_type": np.zeros(60, np.int8), "edge_type": np.zeros(3, np.int8)}
-    np.savez("typed.npz", **arrays, **extras, edge_index_other=np.zeros((2, 5), int))
-    assert run(["train", "typed.npz", *QUICK]) == 0
+def test_an_npz_with_types_is_a_typed_graph_and_by_name_a_plain_one(
+    folder, arrays, capsys, monkeypatch
+):
+    edges = arrays["edge_index"].shape[1]
+    extras = {"node_type": np.arange(60) % 2, "edge_type": np.zeros(edges, np.int8)}
+    (folder / "graphs").mkdir()
+    np.savez("graphs/kinds.npz", **arrays, **extras)
+    monkeypatch.setenv("GRAPHCL_DATA", str(folder))
+    assert run(["train", "graphs/kinds.npz", *QUICK, "--out", "typed"]) == 0
+    assert len(list((folder / "typed/types").iterdir())) == 2
+    assert run(["train", "kinds", *QUICK, "--out", "plain"]) == 0
+    assert not (folder / "plain/types").exists()
+    capsys.readouterr()
+    np.savez("torn.npz", **arrays, **extras | {"edge_type": np.zeros(3, np.int8)})
+    assert f"edge_type: expected a number or a text for each of {edges}" in fails(
+        capsys, "train", "torn.npz"
+    )
