@@ -8,7 +8,7 @@ import pytest
 from graphcl.cli.main import run
 from graphcl.estimator import GraphCL
 from graphcl.graphs.graph import Graph
-from tests.cli.conftest import fails
+from tests.cli.conftest import call, fails
 
 
 def test_embed_formats_and_ids(trained, capsys):
@@ -64,6 +64,17 @@ def test_nodes_by_id(trained, capsys):
     command = ["embed", "runs/mine", "--out", "z.npy", "--id"]
     assert "no node has the id 'nobody'" in fails(capsys, *command, "nobody")
     assert "must be one of them" in fails(capsys, *command, "node 1", "--rows", "0:2")
+
+
+def test_one_node_needs_no_compiler_and_no_estimator(trained):
+    code = (
+        "import sys\nfrom graphcl.cli.main import run\n"
+        "assert run(['embed', 'runs/mine', '--id', 'node 3', '--out', 'one.npy']) == 0\n"
+        "heavy = {'torch._dynamo', 'sklearn', 'pandas', 'lancedb'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = call("-c", code)
+    assert done.returncode == 0, done.stderr
 
 
 def test_new_nodes_from_a_file(trained, arrays, capsys):

@@ -10,7 +10,6 @@ import torch
 import typer
 
 from graphcl.cli._shared.answers import TypeOption
-from graphcl.cli._shared.embed_typed import embed_types
 from graphcl.cli._shared.graphs import (
     AnyGraph,
     load_graph,
@@ -165,6 +164,8 @@ def embed(
         require(new is None, "embed", "--new", "left out for a typed graph", str(new))
         allowed = "1: a typed graph is embedded in one process"
         require(processes == 1, "embed", "--processes", allowed, processes)
+        from graphcl.cli._shared.embed_typed import embed_types  # a second more, for types alone
+
         embed_types(
             run,
             graph,

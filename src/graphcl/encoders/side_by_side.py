@@ -85,7 +85,7 @@ class SideBySide(nn.Module):
             projection.zero_()
             for start in range(0, own, num_features):  # `eye_` without memory imports a compiler
                 projection[:, start : start + num_features].diagonal().fill_(1)
-        else:
+        elif projection.device.type != "meta":  # without memory, this imports it too
             nn.init.normal_(projection, std=own**-0.5 if own else 1.0, generator=generator)
         self.projection: Tensor
         self.shift: Tensor
