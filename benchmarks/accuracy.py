@@ -9,6 +9,7 @@ end is `graphcl.trials.methods.summarise` over the rows.
 """
 
 import argparse
+import math
 import time
 from concurrent.futures import Future
 from dataclasses import asdict
@@ -72,12 +73,13 @@ def main() -> None:
     for name in options.recipes:
         began = time.perf_counter()
         recipe = load_recipe(name).with_values(**parse_settings(options.settings))
-        found = measure(name.removesuffix("-best"), recipe, options, device)
-        summary = summarise(found)
-        mean, std = summary["accuracy"]["mean"], summary["accuracy"]["std"]
+        measured = measure(name.removesuffix("-best"), recipe, options, device)
+        summary = summarise(measured)
+        found = summary.get("accuracy", math.nan)  # of one run a number, of several their mean
+        mean, std = (found["mean"], found["std"]) if isinstance(found, dict) else (found, math.nan)
         print(
             f"{name} {options.settings}: {100 * mean:.2f} ± {100 * std:.2f} over {options.runs} "
-            f"seeds, {summary['failed']} failed, {time.perf_counter() - began:.0f} s",
+            f"seeds, {summary.get('failed', 0)} failed, {time.perf_counter() - began:.0f} s",
             flush=True,
         )
 
