@@ -1,5 +1,8 @@
 """The OpenAPI document says what the service does."""
 
+import json
+from html import escape
+
 import pytest
 
 from graphcl.serving.asking import Bounds
@@ -32,6 +35,20 @@ def test_a_body_has_the_keys_that_are_understood(path, client):
         answer = client.post(path, {"ids": ["node 1"], key: 0})
         unknown = f"unknown key {key!r}" in answer.json()["error"]
         assert unknown == (key not in schema["properties"])
+
+
+def test_every_example_is_answered(client):
+    about = client.get("/openapi.json").json()
+    page = client.get("/docs").text
+    asked = 0
+    for path, verbs in about["paths"].items():
+        body = verbs.get("post", {}).get("requestBody", {"content": {}})["content"]
+        for example in body.get("application/json", {}).get("examples", {}).values():
+            answer = client.post(path, example["value"])
+            assert answer.status_code == 200, (path, example, answer.text)
+            assert escape(json.dumps(example["value"])) in page
+            asked += 1
+    assert asked == 9
 
 
 def test_the_page_escapes_the_name():

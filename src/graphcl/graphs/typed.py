@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, suggestion
+from graphcl.errors import GraphError, counted, suggestion
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed_validation import checked_relation, node_fields
 from graphcl.graphs.validation import BoolArray, FloatArray, IntArray
@@ -362,7 +362,7 @@ class TypedGraph:
 
     def __repr__(self) -> str:
         types = ", ".join(
-            f"{one.num_nodes:,} {one.name} ({one.num_features:,} features)"
+            f"{one.num_nodes:,} {one.name} ({counted(one.num_features, 'feature')})"
             for one in self.nodes.values()
         )
         edges = ", ".join(

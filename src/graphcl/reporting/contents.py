@@ -123,7 +123,7 @@ def gather(
     config, folder = runs.read_config(run), run
     result = result or read_result(run)
     if node_type is not None:
-        folder, result = type_folder(run, node_type), _of_type(result, node_type)
+        folder, result = type_folder(run, node_type), _of_type(run, result, node_type)
     z = runs.read_embeddings(folder)
     nodes = read_nodes(folder) or (describe_nodes(graph) if graph is not None else None)
     if nodes is None:
@@ -170,13 +170,24 @@ def _name(run: Path, result: dict[str, Any], node_type: str | None) -> str:
     return name if node_type is None else f"{name}: {node_type}"
 
 
-def _of_type(result: dict[str, Any], node_type: str) -> dict[str, Any]:
+def _of_type(run: Path, result: dict[str, Any], node_type: str) -> dict[str, Any]:
     """Returns what the result of a typed graph says of one type; what is of all is left out."""
+    schema = runs.read_schema(run)
+    graph = dict(result.get("graph", {}))
+    graph["features"] = next(
+        one["num_features"] for one in schema["types"] if one["name"] == node_type
+    )
+    graph["edges"] = sum(
+        one["num_edges"]
+        for one in schema["relations"]
+        if node_type in (one["source"], one["target"])
+    )
     first = result.get("probe") or {}
     probes = {first.get("type"): first, **first.get("others", {})}
     whole = ("effective_rank", "mean_cosine", "class_names")
     kept = {key: value for key, value in result.items() if key not in whole}
-    return kept | {"probe": probes.get(node_type), "probe_skipped": "the type has no scores"}
+    probe = {"probe": probes.get(node_type), "probe_skipped": "the type has no scores"}
+    return kept | probe | {"graph": graph}
 
 
 def adjacency(graph: AnyGraph) -> scipy.sparse.csr_array:

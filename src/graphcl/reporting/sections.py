@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from graphcl.errors import counted
 from graphcl.reporting.contents import Contents
 from graphcl.reporting.markup import bars, card, facts_table, percent
 
@@ -105,7 +106,7 @@ def _columns(contents: Contents) -> str:
         facts.append((name, became, f"{missing:,} missing" if missing else ""))
     left = len(contents.columns) - MOST_COLUMNS
     more = f"<p class='hint'>… and {left:,} more columns</p>" if left > 0 else ""
-    title = f"What became of {len(contents.columns):,} columns"
+    title = f"What became of {counted(len(contents.columns), 'column')}"
     return f"<details><summary>{title}</summary>{facts_table(facts)}{more}</details>"
 
 

@@ -280,13 +280,16 @@ class _Service:
 
     async def description(self, _: Request) -> Response:
         """Answers ``/openapi.json``."""
-        about = open_api(self._served.graph.num_features, self._served.dim, self._bounds)
-        return Response(as_json(about), media_type="application/json")
+        return Response(as_json(self._described()), media_type="application/json")
 
     async def docs(self, _: Request) -> Response:
         """Answers ``/docs``: the description for readers."""
-        about = open_api(self._served.graph.num_features, self._served.dim, self._bounds)
-        return _html(description_page(about, self._served.name), PAGE_POLICY)
+        return _html(description_page(self._described(), self._served.name), PAGE_POLICY)
+
+    def _described(self) -> dict[str, Any]:
+        served = self._served
+        ids = (str(served.nodes.ids[0]), str(served.nodes.ids[-1]))
+        return open_api(served.graph.num_features, served.dim, self._bounds, ids)
 
     async def live_page(self, _: Request) -> Response:
         """Answers ``/``: the map, once it is drawn."""

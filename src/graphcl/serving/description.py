@@ -50,9 +50,18 @@ ERRORS = {
 }
 
 
-def open_api(features: int, dim: int, bounds: Bounds) -> dict[str, Any]:
-    """Returns the OpenAPI document of a run with so many features and columns."""
-    paths = {path: _path(path, address) for path, address in ADDRESSES.items()}
+def open_api(
+    features: int, dim: int, bounds: Bounds, ids: tuple[str, str] = ("a", "b")
+) -> dict[str, Any]:
+    """Returns the OpenAPI document of a run with so many features and columns.
+
+    Args:
+        features: of a node.
+        dim: of an embedding.
+        bounds: what a request may ask.
+        ids: two nodes, for the examples.
+    """
+    paths = {path: _path(path, address, ids) for path, address in ADDRESSES.items()}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -68,7 +77,7 @@ def open_api(features: int, dim: int, bounds: Bounds) -> dict[str, Any]:
     }
 
 
-def _path(path: str, address: Address) -> dict[str, Any]:
+def _path(path: str, address: Address, ids: tuple[str, str]) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": "the answer", "content": {address.gives: {}}}
     if not address.takes:
         verb = "post" if path == "/login" else "get"
@@ -82,10 +91,25 @@ def _path(path: str, address: Address) -> dict[str, Any]:
     return {
         "post": {
             "summary": address.summary,
-            "requestBody": {"required": True, "content": {JSON: {"schema": body}, ARROW: {}}},
+            "requestBody": {
+                "required": True,
+                "content": {JSON: {"schema": body, "examples": _examples(address, ids)}, ARROW: {}},
+            },
             "responses": {"200": answer, **errors},
             "security": [{"token": []}],
         }
+    }
+
+
+def _examples(address: Address, ids: tuple[str, str]) -> dict[str, Any]:
+    """Returns a body for each kind of question."""
+    new = {"features": {"0": 1.0}, "neighbors": list(ids)}
+    asked = {"ids": list(ids), "new": [new], "pairs": [list(ids)]}
+    k = {"k": 3} if "k" in address.takes else {}
+    return {
+        key: {"value": {key: value, **({} if key == "pairs" else k)}}
+        for key, value in asked.items()
+        if key in address.takes
     }
 
 
@@ -129,8 +153,9 @@ def description_page(about: dict[str, Any], name: str) -> str:
     parts = []
     for path, verbs in about["paths"].items():
         for verb, one in verbs.items():
-            body = one.get("requestBody", {}).get("content", {}).get(JSON, {}).get("schema")
-            shown = f"<pre>{escape(json.dumps(body, indent=2))}</pre>" if body else ""
+            bodies = one.get("requestBody", {}).get("content", {}).get(JSON, {})
+            examples = [json.dumps(each["value"]) for each in bodies.get("examples", {}).values()]
+            shown = f"<pre>{escape(chr(10).join(examples))}</pre>" if examples else ""
             parts.append(
                 f"<section><h2><code>{verb.upper()} {escape(path)}</code></h2>"
                 f"<p>{escape(one['summary'])}</p>{shown}</section>"
