@@ -48,6 +48,7 @@ from benchmarks.criteria import (
     portfolio_text,
     table,
 )
+from graphcl.choosing.criterion import VERSIONS
 from graphcl.choosing.evidence import Evidence
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
@@ -65,7 +66,6 @@ from graphcl.trials.rows import Row
 from graphcl.trials.runner import Job, Progress, Scoring
 from graphcl.tuning.objective import ClusterStability
 
-VERSIONS = 3
 POSITIONS = 32
 
 
@@ -190,6 +190,7 @@ def criteria(evidence: Evidence, shown: list[Array]) -> list[dict[str, float]]:
     """Returns every criterion of each trial of a graph; higher is meant to be better."""
     structure = structure_of(evidence)
     x, around = evidence.features(), evidence.features_around()
+    hidden = [evidence.hidden(number) for number in range(evidence.count)]
     found = []
     for z, *versions in shown:
         found.append(
@@ -203,8 +204,8 @@ def criteria(evidence: Evidence, shown: list[Array]) -> list[dict[str, float]]:
                 "feature_neighbours": shared_neighbours(z, x),
                 "around_neighbours": shared_neighbours(z, around),
                 "links": fmean(
-                    link_recovery(version, evidence.links[:, hidden], known=evidence.links)
-                    for version, hidden in zip(versions, evidence.hidden, strict=True)
+                    link_recovery(version, evidence.links[:, lost], known=evidence.links)
+                    for version, lost in zip(versions, hidden, strict=True)
                 ),
                 "own": few_shot_recovery(z, evidence.own),
                 "around": few_shot_recovery(z, evidence.around),

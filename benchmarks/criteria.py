@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata, spearmanr
 
-from graphcl.choosing.criterion import merit
+from graphcl.choosing.criterion import merits as shipped_merits
 from graphcl.choosing.portfolio import FILE
 from graphcl.choosing.search import BUDGET
 from graphcl.files.text import format_toml
@@ -36,23 +36,25 @@ def _trial(encoder: str, scaling: str = "auto", **other: object) -> dict[str, ob
     return {"encoder": encoder, "feature_scaling": scaling, **BEYOND, **plain, **other}
 
 
-# Each trial says all that it is about. `default` is whatever that recipe is: it is tried first,
-# measured or not. `former` is what it was in version 0.1.0.
+# A trial is `default` with other settings, or a plain encoder without what `default` has beyond the
+# paper; such a trial says all that it is about. `default` is whatever that recipe is: it is tried
+# first, measured or not. `former` is what it was in version 0.1.0.
 FIRST = "default"
 TRIALS: dict[str, dict[str, object]] = {
     FIRST: {},
+    "layers-alone": {"own_features": 0.0, "repeat_own": False},
+    "last-layer": {"side_by_side": False},
+    "wide": {"dim": 1536, "own_features": 0.33334},
+    "shallow": {"layers": 1},
+    "deep": {"layers": 3},
+    "cold": {"temperature": 0.2},
+    "warm": {"temperature": 1.0},
+    "light": {"edge_drop": 0.1, "feature_drop": 0.2},
+    "heavy": {"edge_drop": 0.5, "feature_drop": 0.7},
+    "far": {"edge_drop": 0.1, "feature_drop": 0.8},
+    "row": {"feature_scaling": "row"},
     "former": _trial("mean", "row"),
-    "mean": _trial("mean"),
     "residual": _trial("residual"),
-    "residual-row": _trial("residual", "row"),
-    "residual-none": _trial("residual", "none"),
-    "residual-1": _trial("residual", layers=1),
-    "residual-cold": _trial("residual", temperature=0.2),
-    "residual-warm": _trial("residual", temperature=1.0),
-    "residual-light": _trial("residual", edge_drop=0.1, feature_drop=0.2),
-    "residual-heavy": _trial("residual", edge_drop=0.5, feature_drop=0.7),
-    "residual-own": _trial("residual", edge_drop=0.8, feature_drop=0.2),
-    "residual-far": _trial("residual", edge_drop=0.1, feature_drop=0.8),
     "gcn": _trial("gcn"),
     "gcn-row": _trial("gcn", "row"),
     "gcn-cold": _trial("gcn", temperature=0.2, feature_drop=0.2),
@@ -155,16 +157,23 @@ def _prior(group: list[Row], prior: Mapping[str, float]) -> Array:
     return np.array([prior.get(str(row["trial"]), 0.0) for row in group])
 
 
+def _sum(*names: str) -> Merits:
+    return lambda group, _: sum((column(group, name) for name in names), np.zeros(1))
+
+
 def _shipped(group: list[Row], _: Mapping[str, float]) -> Array:
-    names = ("own", "around")
-    return np.array([merit({name: rows.number(row, name) for name in names}) for row in group])
+    columns = {"effective_rank": "rank", "own": "own", "stability": "view_cka"}
+    return np.array(
+        shipped_merits([{k: rows.number(row, v) for k, v in columns.items()} for row in group])
+    )
 
 
 CRITERIA: dict[str, Merits] = {
-    "always the former `default`": _always("former"),
+    "always `default`": _always(FIRST),
+    "always `default` of version 0.1.0": _always("former"),
     "always `residual`": _always("residual"),
     "prior alone: the best on the other families": _prior,
-    "cluster stability (until now)": _only("stability"),
+    "cluster stability (in version 0.1.0)": _only("stability"),
     "effective rank (RankMe)": _only("rank"),
     "LiDAR over views": _only("lidar"),
     "alignment of views": _only("alignment"),
@@ -186,8 +195,11 @@ CRITERIA: dict[str, Merits] = {
     "mean rank: own, around, positions, degrees": _ranks("own", "around", "position", "degree"),
     "mean rank: consensus, rank": _ranks("consensus", "rank"),
     "mean rank: own, around, stability over views": _ranks("own", "around", "view_cka"),
-    "own + around + prior": lambda *given: _shipped(*given) + _prior(*given),
-    "own + around (chosen)": _shipped,
+    "mean rank: own, around, degrees": _ranks("own", "around", "degree"),
+    "mean rank: rank, own": _ranks("rank", "own"),
+    "mean rank: rank, stability over views": _ranks("rank", "view_cka"),
+    "own + around (chosen before)": _sum("own", "around"),
+    "mean rank: rank, own, stability over views (chosen)": _shipped,
 }
 
 
@@ -259,7 +271,7 @@ def table(found: list[Row]) -> str:
 def _picks(found: list[Row]) -> list[str]:
     """Returns what the search picks on each graph, as the lines of a table."""
     lines = [
-        "| graph | former `default` | median trial | pick | best trial |",
+        "| graph | `default` | median trial | pick | best trial |",
         "|---|---|---|---|---|",
     ]
     groups = grouped(found)
@@ -268,9 +280,9 @@ def _picks(found: list[Row]) -> list[str]:
         chosen = tried[pick(tried, _shipped(tried, prior))]
         scores = scores_of(group)
         best = max(scores, key=lambda name: scores[name])
-        former = f"{scores['former']:.3f}" if "former" in scores else "–"
+        first = f"{scores[FIRST]:.3f}" if FIRST in scores else "–"
         lines.append(
-            f"| {graph} | {former} | {np.median(list(scores.values())):.3f} | "
+            f"| {graph} | {first} | {np.median(list(scores.values())):.3f} | "
             f"{rows.number(chosen, 'score'):.3f} {chosen['trial']} | {scores[best]:.3f} {best} |"
         )
     return lines
@@ -281,7 +293,7 @@ def _searched(
 ) -> tuple[list[Row], dict[str, float]]:
     """Returns the trials of a search on a graph, and their priors, by other families alone."""
     others = [one for (g, _), one in groups.items() if family(g) != family(graph)]
-    names = portfolio_order(others)[: BUDGET - 1]
+    names = list(dict.fromkeys([FIRST, *portfolio_order(others)]))[: BUDGET - 1]
     return [row for row in group if row["trial"] in names], priors(others)
 
 

@@ -1,31 +1,55 @@
 import numpy as np
 import pytest
 
-from graphcl.choosing.criterion import measure, merit
+from graphcl.choosing.criterion import MEASURES, VERSIONS, measure, merits
 from graphcl.choosing.evidence import Evidence
+from graphcl.evaluation.agreement import linear_cka
 from graphcl.evaluation.recovery import few_shot_recovery
 from tests.conftest import random_graph
 
 
 def test_measures_are_those_of_the_evidence():
-    evidence = Evidence.of(random_graph(num_nodes=200), seed=0)
+    evidence = Evidence.of(random_graph(num_nodes=200), seed=0, versions=VERSIONS)
     shown = evidence.observe(lambda graph: np.asarray(graph.x))
     found = measure(evidence, shown)
+    assert set(found) == set(MEASURES)
     assert found["own"] == few_shot_recovery(shown[0], evidence.own)
-    assert found["around"] == few_shot_recovery(shown[0], evidence.around)
+    expected = np.mean([linear_cka(shown[0], version) for version in shown[1:]])
+    assert found["stability"] == pytest.approx(expected)
     assert 1 < found["effective_rank"] <= 12
-    assert merit(found) == pytest.approx(found["own"] + found["around"])
 
 
-def test_what_forgets_the_node_or_its_neighbours_has_less_merit():
+def test_merits_are_mean_ranks():
+    low, high = dict.fromkeys(MEASURES, 0.1), dict.fromkeys(MEASURES, 0.9)
+    mixed = {"effective_rank": 0.5, "own": 0.1, "stability": 0.95}
+    # ranks: 1, 3, 2; 1.5, 3, 1.5; 1, 2, 3
+    assert merits([low, high, mixed]) == pytest.approx([3.5 / 9, 8 / 9, 6.5 / 9])
+    assert merits([low]) == [1.0]
+    assert merits([low, low]) == [0.75, 0.75]
+
+
+def test_noise_copies_and_coarse_clusters_come_after_what_is_rich_and_knows_and_lasts():
     graph = random_graph(num_nodes=300)
-    evidence = Evidence.of(graph, seed=0)
-    own = np.asarray(graph.x, np.float32)
-    around = evidence.features_around().astype(np.float32)
-    noise = np.random.default_rng(0).normal(size=own.shape).astype(np.float32)
+    evidence = Evidence.of(graph, seed=0, versions=VERSIONS)
+    random = np.random.default_rng(0)
+    mix = random.normal(size=(graph.num_features, 24)).astype(np.float32)
 
-    def found(*parts):
-        return merit(measure(evidence, np.concatenate(parts, axis=1)[None]))
+    def good(one):  # features and what is around them
+        links = np.zeros((one.num_nodes, one.num_nodes), np.float32)
+        links[tuple(one.edge_index())] = 1
+        mean = links @ one.x / np.maximum(links.sum(axis=1, keepdims=True), 1)
+        return np.concatenate([one.x, mean], axis=1)
 
-    assert found(own, around) > max(found(own, noise), found(around, noise))
-    assert min(found(own, noise), found(around, noise)) > found(noise, noise)
+    def noise(one):  # another one each time
+        return random.normal(size=(one.num_nodes, 24))
+
+    def coarse(one):
+        return np.concatenate([good(one)[:, :1]] * 24, axis=1)
+
+    def scrambled(one):  # few directions of the features, and much else
+        return np.tanh(20 * one.x @ mix + random.normal(size=24))
+
+    found = merits(
+        [measure(evidence, evidence.observe(e)) for e in (noise, good, coarse, scrambled)]
+    )
+    assert found[1] == max(found)

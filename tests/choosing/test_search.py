@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ LISTED = [
 
 
 def trial(name="a", *, own=0.0, rank=5.0, **other):
-    return Trial(name, {}, {"effective_rank": rank, "own": own, "around": 0.1}, **other)
+    return Trial(name, {}, {"effective_rank": rank, "own": own, "stability": 0.1}, **other)
 
 
 def train(recipe, number):
@@ -25,13 +26,14 @@ def train(recipe, number):
         raise ParameterError("needs the whole graph")
     if recipe.layers == 2:
         return Trained(lambda graph: np.asarray(graph.x), collapsed=False)
-    noise = np.random.default_rng(0).normal(size=(60, 12))
-    return Trained(lambda graph: noise, collapsed=False)
+    random = np.random.default_rng(0)
+    return Trained(lambda _: random.normal(size=(60, 12)), collapsed=False)
 
 
 def test_the_highest_merit_is_picked_and_failures_are_kept(graph):
     kept = []
-    choice = search(Evidence.of(graph, seed=0), LISTED, train, keep=kept.append, about={"seed": 0})
+    evidence = Evidence.of(graph, seed=0, versions=1)
+    choice = search(evidence, LISTED, train, keep=kept.append, about={"seed": 0})
     assert [one.name for one in kept] == ["noise", "features", "broken"]
     assert kept == list(choice.trials)
     assert choice.picked == 1
@@ -46,7 +48,7 @@ def test_the_highest_merit_is_picked_and_failures_are_kept(graph):
 
 
 def test_known_trials_are_not_trained_again(graph):
-    evidence, numbers = Evidence.of(graph, seed=0), []
+    evidence, numbers = Evidence.of(graph, seed=0, versions=1), []
 
     def counted(recipe, number):
         numbers.append(number)
@@ -59,6 +61,9 @@ def test_known_trials_are_not_trained_again(graph):
     assert parts.merits == whole.merits
     with pytest.raises(RunError, match="the trial features was kept where noise is tried now"):
         search(evidence, LISTED, counted, known=whole.trials[1:])
+    old = replace(whole.trials[0], measures={"effective_rank": 3.0, "own": 0.1, "around": 0.2})
+    with pytest.raises(RunError, match="the trial noise was kept by another version of graphcl"):
+        search(evidence, LISTED, counted, known=[old])
 
 
 def test_the_collapsed_are_vetoed_unless_all_are():

@@ -1,7 +1,7 @@
 """What a trial shows without labels: embeddings of some nodes, and what they could tell.
 
-A study may also want embeddings in damaged versions of the graph, which lack some links and some
-values of features. Every trial embeds the same versions, so what it makes of them can be compared.
+Trials also embed damaged versions of the graph, which lack some links and some values of features.
+The versions are the same for all trials, so what these make of them can be compared.
 """
 
 from collections.abc import Callable
@@ -36,20 +36,20 @@ class Evidence:
     Attributes:
         graph: what trials train on.
         nodes: the nodes that are looked at, ascending, ``[S]``.
-        versions: damaged versions, if they were asked for.
         links: the graph's links among `nodes` as places in it, ``[2, links]``; each once.
-        hidden: of each version, which of `links` it lacks, ``[links]`` booleans.
+        seed: what the damaged versions are drawn by.
+        count: how many damaged versions there are.
     """
 
     graph: Graph
     nodes: Array
-    versions: tuple[Graph, ...]
     links: Array
-    hidden: tuple[Array, ...]
+    seed: int
+    count: int
 
     @classmethod
     def of(cls, graph: Graph, *, seed: int, sample: int = SAMPLE, versions: int = 0) -> "Evidence":
-        """Draws nodes and `versions`; a graph that is mapped from a store is checked first.
+        """Draws nodes; a graph that is mapped from a store is checked first.
 
         Raises:
             GraphError: the graph has too few nodes.
@@ -63,20 +63,28 @@ class Evidence:
         bare = replace(graph, y=None)
         random = np.random.default_rng(derive(seed, "evidence") % 2**63)
         nodes = sampled_nodes(bare, sample, random)
-        links = links_among(bare, nodes)
-        drawn, hidden = [], []
-        for _ in range(versions):
-            version = missing_links(bare, HIDDEN, random)
-            hidden.append(~np.isin(_codes(links), _codes(links_among(version, nodes))))
-            drawn.append(hidden_features(version, HIDDEN, random))
-        return cls(bare, nodes, tuple(drawn), links, tuple(hidden))
+        return cls(bare, nodes, links_among(bare, nodes), seed, versions)
+
+    def version(self, number: int) -> Graph:
+        """Returns a damaged version of the graph.
+
+        It is drawn anew each time, always the same: copies of a large graph need much memory.
+        """
+        random = np.random.default_rng(derive(self.seed, "version", number) % 2**63)
+        return hidden_features(missing_links(self.graph, HIDDEN, random), HIDDEN, random)
+
+    def hidden(self, number: int) -> Array:
+        """Returns which of `links` a version lacks, ``[links]`` booleans."""
+        there = links_among(self.version(number), self.nodes)
+        return ~np.isin(_codes(self.links), _codes(there))
 
     def observe(self, embed: Embed) -> npt.NDArray[np.float32]:
-        """Returns the embeddings of the nodes, ``[1 + versions, S, dim]``.
+        """Returns the embeddings of the nodes, ``[1 + count, S, dim]``.
 
         The first are those in the graph, the others those in its versions.
         """
-        shown = [np.asarray(embed(one))[self.nodes] for one in (self.graph, *self.versions)]
+        shown = [np.asarray(embed(self.graph))[self.nodes]]
+        shown += [np.asarray(embed(self.version(n)))[self.nodes] for n in range(self.count)]
         return np.stack(shown).astype(np.float32)
 
     @cached_property

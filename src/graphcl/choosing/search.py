@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import torch
 
-from graphcl.choosing.criterion import measure, merit
+from graphcl.choosing.criterion import MEASURES, measure, merits
 from graphcl.choosing.evidence import Embed, Evidence
 from graphcl.choosing.portfolio import Candidate
 from graphcl.errors import ParameterError, RunError, TrainingError
@@ -83,7 +83,7 @@ class Choice:
         if not able:
             best = max(trained, key=lambda number: trials[number].measures["effective_rank"])
             return cls(tuple(trials), (None,) * len(trials), best, about)
-        each = {n: merit(trials[n].measures) for n in able}
+        each = dict(zip(able, merits([trials[n].measures for n in able]), strict=True))
         best = max(able, key=lambda number: each[number])
         return cls(tuple(trials), tuple(each.get(n) for n in range(len(trials))), best, about)
 
@@ -145,6 +145,11 @@ def search(
         if (trial.name, dict(trial.values)) != (candidate.name, dict(candidate.values)):
             raise RunError(
                 f"choosing: the trial {trial.name} was kept where {candidate.name} is tried now; "
+                "begin anew"
+            )
+        if not trial.failed and not set(MEASURES) <= set(trial.measures):
+            raise RunError(
+                f"choosing: the trial {trial.name} was kept by another version of graphcl; "
                 "begin anew"
             )
     for number in range(len(trials), len(listed)):

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from graphcl.choosing.criterion import VERSIONS
 from graphcl.choosing.evidence import Evidence
 from graphcl.choosing.portfolio import candidates
 from graphcl.choosing.search import Choice, Trained, Trial, search
@@ -122,7 +123,8 @@ def listed_candidates(
 
 def evidence_of(graph: Graph, base: Recipe, *, seed: int) -> Evidence:
     """Returns what trials show; of an inductive training, on its training nodes alone."""
-    return Evidence.of(training_subgraph(graph) if base.inductive else graph, seed=seed)
+    shown = training_subgraph(graph) if base.inductive else graph
+    return Evidence.of(shown, seed=seed, versions=VERSIONS)
 
 
 def fit_quietly(model: Any, graph: Graph, **options: Any) -> Trained:
