@@ -27,8 +27,6 @@ import argparse
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -39,6 +37,7 @@ import numpy as np
 import torch
 
 from benchmarks import rows
+from benchmarks.live_service import Load, Service, one_by_one, percentiles
 from benchmarks.store import FEATURES, PeakMemory, build
 from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.estimator import GraphCL
@@ -157,12 +156,6 @@ def _difference(model: GraphCL, graph: Graph, x: Any, near: Any) -> float:
     return float(np.abs(model.embed_new(x[0], near, graph=graph) - expected).max())
 
 
-def percentiles(seconds: Any, unit: str) -> dict[str, float]:
-    """Returns the median and the 99th percentile in milliseconds."""
-    half, high = np.percentile(seconds, [50, 99]) * 1e3
-    return {f"p50_{unit}": round(float(half), 3), f"p99_{unit}": round(float(high), 3)}
-
-
 @torch.no_grad()
 def pyg_milliseconds(graph: Graph) -> float:
     """Returns the milliseconds of PyTorch Geometric's layers over all nodes; the best of a few.
@@ -188,55 +181,6 @@ def pyg_milliseconds(graph: Graph) -> float:
     return round(min(times) * 1e3, 1)
 
 
-class Service:
-    """`graphcl serve` in a process of its own."""
-
-    def __init__(self, run: Path, store: Path, port: int = 0) -> None:
-        command = [sys.executable, "-m", "graphcl", "serve", str(run), "--graph", str(store)]
-        command += ["--map", "none", "--rate", "0", "--port", str(port)]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if "http://" in line:
-                self.port = int(line.split(" on ")[1].split()[0].rsplit(":", 1)[1])
-                return
-        raise SystemExit("the service did not start")
-
-    def stop(self) -> None:
-        """Kills it."""
-        self.process.kill()
-        self.process.wait()
-
-
-class Connection:
-    """A client that keeps its connection, as cheap as can be: it shares the cores."""
-
-    def __init__(self, port: int) -> None:
-        self._port, self._streams = port, None
-
-    async def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """Returns the status and the body of an answer."""
-        if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
-        reader, writer = self._streams
-        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
-        head += "content-type: application/json\r\n\r\n"
-        try:
-            writer.write(head.encode() + body)
-            answer = (await reader.readuntil(b"\r\n\r\n")).lower()
-            length = int(answer.split(b"content-length:")[1].split(b"\r\n")[0])
-            return int(answer.split()[1]), await reader.readexactly(length)
-        except (OSError, asyncio.IncompleteReadError):
-            self._streams = None
-            raise
-
-    async def memory(self) -> int:
-        """Returns the bytes that the service holds."""
-        _, text = await self.ask("GET", "/metrics")
-        found = text.decode().split("\ngraphcl_memory_bytes ")[1].split()[0]
-        return int(found)
-
-
 def through_http(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Trains a small model, serves it beside a graph and asks for new nodes."""
     number, random = options.nodes[0], np.random.default_rng(1)
@@ -260,7 +204,7 @@ def through_http(folder: Path, options: argparse.Namespace) -> Iterator[dict[str
     if options.what == "http":
         service = Service(folder / "run", folder / "store")
         try:
-            times = asyncio.run(_one_by_one(service.port, asked, options.calls))
+            times = asyncio.run(one_by_one(service.port, asked, options.calls))
         finally:
             service.stop()
         load = round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)
@@ -273,84 +217,8 @@ def through_http(folder: Path, options: argparse.Namespace) -> Iterator[dict[str
         }
         return
     for killed in (False, True):
-        found = _Load(folder, asked, options).measure(killed=killed)
+        found = Load(folder, asked, options).measure(killed=killed)
         yield {"what": "killed" if killed else "load", **about, **found}
-
-
-async def _one_by_one(port: int, asked: list[bytes], calls: int) -> list[float]:
-    client, times = Connection(port), []
-    for call in range(calls + 20):
-        began = time.perf_counter()
-        status, _ = await client.ask("POST", "/embed", asked[call % len(asked)])
-        assert status == 200
-        times.append(time.perf_counter() - began)
-    return times[20:]
-
-
-class _Load:
-    """Many clients at once."""
-
-    def __init__(self, folder: Path, asked: list[bytes], options: argparse.Namespace) -> None:
-        self._folder, self._asked, self._options = folder, asked, options
-        self._service = Service(folder / "run", folder / "store")
-
-    def measure(self, *, killed: bool) -> dict[str, Any]:
-        try:
-            return asyncio.run(self._measure(killed=killed))
-        finally:
-            self._service.stop()
-
-    async def _measure(self, *, killed: bool) -> dict[str, Any]:
-        port, seconds = self._service.port, self._options.seconds
-        first = Connection(port)
-        right = [(await first.ask("POST", "/embed", body))[1] for body in self._asked]
-        memory = await first.memory()
-        began = time.perf_counter()
-        found: dict[str, Any] = {"times": [], "wrong": 0, "errors": 0, "refused": 0, "after": 0}
-        self._back = 0.0
-        tasks = [
-            asyncio.create_task(self._client(port, number, began + seconds, right, found))
-            for number in range(self._options.clients)
-        ]
-        if killed:
-            await asyncio.sleep(seconds / 2)
-            self._service.stop()
-            folder = self._folder
-            again = asyncio.to_thread(Service, folder / "run", folder / "store", port)
-            self._service = await again
-            self._back = time.perf_counter()
-        await asyncio.gather(*tasks)
-        times = found.pop("times")
-        row = {
-            "clients": self._options.clients,
-            "seconds": seconds,
-            "requests": len(times),
-            "per_second": round(len(times) / seconds, 1),
-            **percentiles(times, "ms"),
-            **found,
-            "load": round(os.getloadavg()[0] / (os.cpu_count() or 1), 2),
-        }
-        if not killed:
-            row |= {"memory_before": memory, "memory_after": await Connection(port).memory()}
-        return row
-
-    async def _client(
-        self, port: int, number: int, end: float, right: list[bytes], found: dict[str, Any]
-    ) -> None:
-        client, turn = Connection(port), number
-        while time.perf_counter() < end:
-            turn = (turn + 1) % len(self._asked)
-            began = time.perf_counter()
-            try:
-                status, answer = await client.ask("POST", "/embed", self._asked[turn])
-            except (OSError, asyncio.IncompleteReadError):
-                found["refused"] += 1
-                await asyncio.sleep(0.1)
-                continue
-            found["errors"] += status != 200
-            found["wrong"] += status == 200 and answer != right[turn]
-            found["after"] += bool(self._back) and status == 200
-            found["times"].append(time.perf_counter() - began)
 
 
 def streamed(number: int, folder: Path | None) -> Iterator[dict[str, Any]]:
