@@ -283,7 +283,8 @@ def _embed_parts(run: Path, graph: Path, out: Path, *, as_json: bool) -> None:
         names = part.fields.get("node_ids")
         first = part.nodes.start if names is None else 0
         write = partial(write_embeddings, z=z, node_ids=names, first=first)
-        write_shard(folder, suffix_of(out), parts, share, z.shape[1], write)
+        model = runs.weights_digest(run)
+        write_shard(folder, suffix_of(out), parts, share, z.shape[1], write, model=model)
     if share.first:
         about = {"out": str(out), "graph": str(graph), "nodes": parts.num_nodes}
         about |= {"dim": z.shape[1], "shards": len(parts), "build": parts.build}
