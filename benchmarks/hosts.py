@@ -184,10 +184,6 @@ def memory_bytes(text: str) -> int:
     return int(float(found[1]) * UNITS[found[2]])
 
 
-def _interrupted(number: int, _: Any) -> None:
-    raise SystemExit(128 + number)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hosts", type=int, default=4)
@@ -208,7 +204,6 @@ def main() -> None:
     words = given.command[1:] if given.command[:1] == ["--"] else given.command
     if not words:
         raise SystemExit("hosts: which command? Write it after --")
-    signal.signal(signal.SIGTERM, _interrupted)
     begin, _, end = given.between.partition(":")
     row = run_hosts(
         words,

@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Self
 
-SUBNET, WIRE = "10.77.0", "eth0"
+SUBNET, WIRE, PREFIX = "10.77.0", "eth0", "gcl"
 GROUPS = Path("/sys/fs/cgroup")
 TICK = 0.05
 
@@ -22,7 +23,7 @@ class Host:
 
     def __init__(self, rank: int, name: str, limit: int | None) -> None:
         self.rank, self.space = rank, f"{name}-{rank}"
-        self.group = MemoryGroup(self.space, limit)
+        self.group = MemoryGroup.make(self.space, limit)
         self.process: subprocess.Popen[bytes] | None = None
         self.anonymous = 0
 
@@ -67,13 +68,7 @@ class Host:
 
     def end(self) -> None:
         """Ends all processes, for certain."""
-        for _ in range(100):
-            self.signal(signal.SIGKILL)
-            if self.process is not None:
-                self.process.poll()
-            if not self.group.processes():
-                break
-            time.sleep(TICK)
+        self.group.end()
         if self.process is not None:
             self.process.wait(10)
 
@@ -81,16 +76,30 @@ class Host:
 class MemoryGroup:
     """A control group of version 1 or 2 with a limit of memory; no limit means none."""
 
-    def __init__(self, name: str, limit: int | None) -> None:
-        self._second = (GROUPS / "cgroup.controllers").exists()
-        self.path = GROUPS / name if self._second else GROUPS / "memory" / name
-        self.path.mkdir()
+    def __init__(self, path: Path) -> None:
+        self._second, self.path = _second(), path
+
+    @classmethod
+    def make(cls, name: str, limit: int | None) -> Self:
+        """Makes a group."""
+        group = cls(GROUPS / name if _second() else GROUPS / "memory" / name)
+        group.path.mkdir()
         if limit is not None:
-            (self.path / ("memory.max" if self._second else "memory.limit_in_bytes")).write_text(
-                str(limit)
-            )
-            if self._second and (self.path / "memory.swap.max").exists():
-                (self.path / "memory.swap.max").write_text("0")
+            file = "memory.max" if _second() else "memory.limit_in_bytes"
+            (group.path / file).write_text(str(limit))
+            if (group.path / "memory.swap.max").exists():
+                (group.path / "memory.swap.max").write_text("0")
+        return group
+
+    def end(self) -> None:
+        """Kills all its processes, and waits until they are gone."""
+        for _ in range(200):
+            alive = self.processes()
+            if not alive:
+                return
+            for pid in alive:
+                kill(pid, signal.SIGKILL)
+            time.sleep(TICK)
 
     def join(self) -> None:
         """Puts the calling process into the group."""
@@ -128,6 +137,10 @@ class MemoryGroup:
                 return
 
 
+def _second() -> bool:
+    return (GROUPS / "cgroup.controllers").exists()
+
+
 def why_not() -> str:
     """Returns why hosts cannot be made on this machine; empty if they can."""
     if os.geteuid() != 0:
@@ -135,18 +148,23 @@ def why_not() -> str:
     missing = [name for name in ("ip", "tc", "nsenter") if shutil.which(name) is None]
     if missing:
         return f"{', '.join(missing)} is not installed (Debian: iproute2, util-linux)"
-    second = (GROUPS / "cgroup.controllers").exists()
-    if not second and not (GROUPS / "memory/memory.limit_in_bytes").exists():
+    if not _second() and not (GROUPS / "memory/memory.limit_in_bytes").exists():
         return "there is no control group for memory"
     return ""
 
 
 @contextmanager
 def hosts(count: int, *, memory: int | None = None, rate: str = "") -> Iterator[list[Host]]:
-    """Yields hosts that see each other and nothing else; removes them at the end."""
-    name = f"gcl{os.getpid()}"
+    """Yields hosts that see each other and nothing else; removes them at the end.
+
+    SIGTERM ends the block as Ctrl-C does. What a process left that was killed is removed by the
+    next one.
+    """
+    remove_left()
+    name = f"{PREFIX}{os.getpid()}"
     hub, made = f"{name}-hub", []
     spaces = [hub]
+    before = signal.signal(signal.SIGTERM, _interrupted)
     try:
         said("ip", "netns", "add", hub)
         said("ip", "-n", hub, "link", "add", "bridge", "type", "bridge")
@@ -165,6 +183,33 @@ def hosts(count: int, *, memory: int | None = None, rate: str = "") -> Iterator[
             subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True)
         for host in made:
             host.group.remove()
+        signal.signal(signal.SIGTERM, before)
+
+
+def remove_left() -> None:
+    """Removes namespaces and groups of processes that are no more, and ends what is in them.
+
+    A name has the number of the process that made it.
+    """
+    for parent in (GROUPS, GROUPS / "memory"):
+        for path in parent.glob(f"{PREFIX}*-*"):
+            if _is_left(path.name):
+                group = MemoryGroup(path)
+                group.end()
+                group.remove()
+    for line in said("ip", "netns", "list").splitlines():
+        name = line.split()[0] if line.split() else ""
+        if _is_left(name):
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+def _is_left(name: str) -> bool:
+    found = re.fullmatch(rf"{PREFIX}(\d+)-\w+", name)
+    return found is not None and not Path("/proc", found[1]).exists()
+
+
+def _interrupted(number: int, _: Any) -> None:
+    raise SystemExit(128 + number)
 
 
 def _join(hub: str, host: Host, rate: str) -> None:

@@ -78,8 +78,17 @@ def embedded(folder: Path, path: Path, parts: int, memory: int | None, rate: str
     words = [sys.executable, "-m", "graphcl", "embed", str(folder / "run"), str(path)]
     words += ["--out", str(out), "--overwrite"]
     options: dict[str, Any] = {"memory": memory, "rate": rate, "environment": ONE_THREAD}
+    _forget(path)
     found = run_hosts(words, parts, seconds=LIMIT, **options)
     return _summary(found)
+
+
+def _forget(path: Path) -> None:
+    """Drops the pages of all files, so that the hosts that read them are charged for them."""
+    for file in path.rglob("*.npy"):
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def phases(folder: Path, path: Path, parts: int, rate: str) -> dict[str, Any]:
@@ -181,13 +190,14 @@ def main() -> None:
                 path, divided = divide(folder, parts, order)
                 rates = [None] if given.divide else given.rates or [""]
                 for rate in rates:
+                    load = round(os.getloadavg()[0], 2)  # of others, if it is not ours
                     case, found = "divided", {}
                     if rate is not None and given.phases:
                         case, found = "phases", phases(folder, path, parts, rate)
                     elif rate is not None:
                         case, found = "embed", embedded(folder, path, parts, memory, rate)
                     row = {"benchmark": "parts_on_hosts", "case": case, **about, **divided, **found}
-                    row |= {"cores": os.cpu_count(), **provenance(CPU)}
+                    row |= {"load": load, "cores": os.cpu_count(), **provenance(CPU)}
                     append(given.out, row)
                     print(json.dumps(row), flush=True)
 

@@ -1,6 +1,7 @@
 """Hosts see each other over wires of a given speed, have a limit of memory, and leave nothing."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.hosts import memory_bytes, run_hosts
-from benchmarks.namespaces import GROUPS, why_not
+from benchmarks.namespaces import GROUPS, remove_left, why_not
 
+ROOT = Path(__file__).parents[2]
 WHY = why_not()
 pytestmark = pytest.mark.skipif(bool(WHY), reason=f"hosts cannot be made here: {WHY}")
 
@@ -115,11 +117,27 @@ def test_the_time_is_bounded():
     assert time.perf_counter() - began < 10
 
 
+def test_what_a_killed_launcher_left_is_removed():
+    program = "import time\nfrom benchmarks.namespaces import hosts\n"
+    program += "with hosts(1):\n    print('made', flush=True)\n    time.sleep(60)"
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        launcher = subprocess.Popen(python(program), stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        assert launcher.stdout.readline() == "made\n"
+        assert f"gcl{launcher.pid}-0" in spaces()
+        launcher.send_signal(number)
+        launcher.wait(20)
+        launcher.stdout.close()
+        left = f"gcl{launcher.pid}-0" in spaces()
+        assert left == (number == signal.SIGKILL)
+        remove_left()
+        assert f"gcl{launcher.pid}" not in spaces()
+        assert not list(GROUPS.glob(f"memory/gcl{launcher.pid}*"))
+
+
 def test_the_command_line(tmp_path):
     words = [sys.executable, "-m", "benchmarks.hosts", "--hosts", "2", "--out", "rows.jsonl", "--"]
     echo = [sys.executable, "-c", "import sys; sys.exit(int(sys.argv[1]))", "{rank}"]
-    root = Path(__file__).parents[2]
-    environment = os.environ | {"PYTHONPATH": f"{root}:{root / 'src'}"}
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
     done = subprocess.run([*words, *echo], check=False, timeout=120, **options)
     assert done.returncode == 1
