@@ -73,6 +73,7 @@ SEVERAL = {
     "test_docs.py": "the pages of docs/",
     "test_contributing.py": "CONTRIBUTING.md",
     "test_readme.py": "the README",
+    "test_scaling_page.py": "the commands of docs/scaling.md for many machines, on one",
     "test_spark.py": "the guide to Spark, and folders in its layout",
     "test_layout.py": "where the tests are",
     "test_public.py": "the public names",
