@@ -1,7 +1,8 @@
 """Exact embedding over parts on hosts of their own: seconds, memory, and bytes on limited wires.
 
 usage: python -m benchmarks.parts_on_hosts [--nodes 1000000] [--parts 4] [--orders neighbours hash]
-           [--rates 1gbit 200mbit] [--memory 1G | third] [--phases] [--folder DIR] --out ROWS.jsonl
+           [--rates 1gbit 200mbit] [--memory 1G | third] [--phases | --divide | --table]
+           [--folder DIR] --out ROWS.jsonl
 
 The graph is the ring of `benchmarks.store`, written in bounded memory: ten edges per node, 64
 features in float32. `graphcl partition` divides it, and `graphcl embed RUN PARTS` runs as one
@@ -32,7 +33,7 @@ from benchmarks import store
 from benchmarks.hosts import memory_bytes, run_hosts
 from benchmarks.namespaces import why_not
 from benchmarks.parts import DIM, measure
-from benchmarks.rows import append, provenance
+from benchmarks.rows import append, provenance, read
 from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.distributed import ALONE, group
 from graphcl.estimator import GraphCL
@@ -43,6 +44,7 @@ from graphcl.store.parts import Part, open_part, read_parts
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 CPU = torch.device("cpu")
+RESULTS = Path(__file__).parent / "results/parts_on_hosts.jsonl"
 LIMIT = 900  # seconds of one embedding
 
 
@@ -147,6 +149,21 @@ def worker(run: Path, path: Path, out: Path) -> None:
     out.write_text(json.dumps(spent))
 
 
+def host_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Returns the table of scaling.md: embedding on hosts, by order and wire."""
+    lines = []
+    for row in (row for row in rows if row["case"] == "embed"):
+        size = f"{row['nodes']:,}"
+        limit = f"{row['memory_limit'] / 1e9:.2f} GB" if row["memory_limit"] else "–"
+        sent = f"{sum(row['sent_bytes']) / 1e9:.2f} GB"
+        held = [f"{max(row[name]) / 1e9:.2f} GB" for name in ("anonymous_bytes", "group_bytes")]
+        cells = [size, f"`{row['order']}`", f"{100 * row['cut_share']:.0f} %", row["rate"] or "–"]
+        took = f"{row['seconds']:.0f} s" if not row["failed"] else "failed"
+        lines.append(f"| {' | '.join([*cells, limit, sent, *held, took])} |")
+    head = "| nodes | order | edges cut | wire | limit of a host | sent by all | memory of a host "
+    return [f"{head}| with mapped files | time |", "|---|---|---|---|---|---|---|---|---|", *lines]
+
+
 def _tiny(part: Part) -> Part:
     """Returns a part of three nodes with the types of another."""
     fields = dict(part.fields, indptr=np.array([0, 1, 2, 2]), x=np.array(part.fields["x"][:3]))
@@ -165,11 +182,15 @@ def main() -> None:
     parser.add_argument("--phases", action="store_true")
     parser.add_argument("--divide", action="store_true", help="only count boundaries")
     parser.add_argument("--folder", type=Path, help="keeps the store, the parts and the run")
+    parser.add_argument("--table", action="store_true", help="print the table of scaling.md")
     parser.add_argument("--worker", type=Path, nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.worker:
         worker(*given.worker)
+        return
+    if given.table:
+        print("\n".join(host_table(read(RESULTS))))
         return
     if given.out is None:
         parser.error("--out is required")
