@@ -45,7 +45,7 @@ from graphcl.store.parts import Part, open_part, read_parts
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 CPU = torch.device("cpu")
 RESULTS = Path(__file__).parent / "results/parts_on_hosts.jsonl"
-LIMIT = 900  # seconds of one embedding
+LIMIT = 3600  # seconds of one embedding
 
 
 def prepare(folder: Path, nodes: int) -> dict[str, Any]:

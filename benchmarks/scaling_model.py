@@ -2,15 +2,16 @@
 
 usage: python -m benchmarks.scaling_model [--write | --check]
 
-Exact embedding: a process computes, then exchanges, so the seconds add up. Training fetches the
-rows of the next step while it computes this one, so the longer of the two counts; the loss and the
-gradients come after. The functions below are the formulas; the page has them in words.
+Exact embedding: a process computes, then exchanges, so the seconds add up. Its three terms of
+computing are fitted to the processors' seconds of the rows; that of the wire is not. Training
+fetches the rows of the next step while it computes this one, so the longer of the two counts; the
+loss comes after. The functions below are the formulas; the page has them in words.
 
 Measured parts are rows of `results/parts_on_hosts.jsonl`: `phases` (seconds of computing, bytes and
 seconds of exchanges) and `divided` (cut edges and boundaries of more parts). Seconds of a step on
 one process are those of `sampled_cpu.jsonl` and `sampled_gpu.jsonl`. Rows of training over parts
 replace the formula for its bytes, and are checked as those of embedding are: they are in
-`results/parts_training.jsonl`, with `case` = `step`, `parts`, `order`, `rate` (or null),
+`results/parts_training.jsonl`, with `case` = `step`, `nodes`, `parts`, `order`, `rate` (or null),
 `step_seconds`, `compute_seconds` and `sent_bytes` (all per step; the last two of the process with
 the most).
 """
@@ -21,6 +22,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import scipy.optimize
 
 from benchmarks.estimate import newest
 from benchmarks.rows import read
@@ -102,29 +106,75 @@ def step_seconds(compute: float, received: Step, wire: float) -> float:
     return max(compute, 8 * received.sample / wire) + 8 * received.loss / wire
 
 
-def embed_seconds(alone: float, workers: float, sent: float, wire: float) -> float:
-    """Returns the seconds of exact embedding.
+@dataclass(frozen=True)
+class Work:
+    """Seconds of a core in exact embedding: per entry of the edges, per cut entry, per byte sent.
+
+    A cut entry has to be found in the boundary; a byte has to be gathered, sent and placed.
+    """
+
+    entry: float
+    cut: float
+    byte: float
+
+    def seconds(self, entries: float, cut: float, sent: float) -> float:
+        """Returns the seconds of one process with so many entries, cut entries and bytes."""
+        return self.entry * entries + self.cut * cut + self.byte * sent
+
+
+def fitted(measured: list[dict[str, Any]]) -> Work | None:
+    """Returns the work that explains the processors' seconds of measured rows best."""
+    rows = _phases(measured)
+    if not any(row["parts"] == 1 for row in rows):
+        return None
+    amounts = np.array([_amounts(row) for row in rows])
+    seconds = np.array([max(row["cpu_seconds"]) for row in rows])
+    # Divided by the seconds, every row counts alike; no term is negative.
+    found, _ = scipy.optimize.nnls(amounts / seconds[:, None], np.ones(len(rows)))
+    return Work(*found.tolist())
+
+
+def _phases(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in measured if row["case"] == "phases" and not row["failed"]]
+
+
+def _amounts(row: dict[str, Any]) -> tuple[float, float, float]:
+    """Returns entries, cut entries and bytes sent of a process."""
+    entries = 2 * row["edges"] / row["parts"]
+    # What crosses the wire has headers beside the rows: TCP's, some 0.3 %.
+    sent = max(row["sent_bytes"]) if row["parts"] > 1 else 0
+    return entries, entries * row["cut_share"], sent
+
+
+def embed_seconds(computing: float, sent: float, wire: float) -> float:
+    """Returns the seconds of exact embedding: a process computes and sends in turn.
 
     Args:
-        alone: seconds of one process with the whole graph.
-        workers: how many processes compute at once.
+        computing: seconds of a process.
         sent: bytes of the process that sends most.
         wire: bits per second.
     """
-    return alone / workers + 8 * sent / wire
+    return computing + 8 * sent / wire
 
 
 def checked(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns measured rows of embedding with the seconds that the model gives for them."""
-    phases = [row for row in measured if row["case"] == "phases" and not row["failed"]]
-    alone = [max(row["total_seconds"]) for row in phases if row["parts"] == 1]
+    """Returns measured rows of embedding with the seconds that the model gives for them.
+
+    Processes share the cores of one machine, and others may use them, too: how much slower a
+    process is than its core is measured with one process, and taken for all.
+    """
+    work, rows = fitted(measured), _phases(measured)
+    slower = {
+        row["nodes"]: max(row["total_seconds"]) / max(row["cpu_seconds"])
+        for row in rows
+        if row["parts"] == 1
+    }
     found = []
-    for row in phases:
-        parts = row["parts"]
-        workers = min(parts, row["cores"])
-        # What crosses the wire has headers beside the rows: TCP's, some 0.3 %.
-        sent = max(row["sent_bytes"]) if parts > 1 else 0
-        seconds = embed_seconds(alone[-1], workers, sent, bits(row["rate"]))
+    for row in (row for row in rows if row["nodes"] in slower and work is not None):
+        amounts = _amounts(row)
+        sharing = max(1, row["parts"] / row["cores"]) * slower[row["nodes"]]
+        computing = work.seconds(*amounts) * sharing
+        seconds = embed_seconds(computing, amounts[2], bits(row["rate"]))
         found.append({**row, "modelled": seconds, "measured": max(row["total_seconds"])})
     return found
 
@@ -150,26 +200,28 @@ def check_table(measured: list[dict[str, Any]], training: list[dict[str, Any]]) 
         for row in rows:
             wire = row["rate"] if row["parts"] > 1 else "–"
             off = 100 * (row["modelled"] / row["measured"] - 1)
-            cells = [what, f"{row['parts']}", f"`{row['order']}`", wire]
+            cells = [what, f"{row.get('nodes', 0):,}", f"{row['parts']}", f"`{row['order']}`", wire]
             cells += [f"{row['modelled']:.2f} s", f"{row['measured']:.2f} s", f"{off:+.0f} %"]
             lines.append(f"| {' | '.join(cells)} |")
-    head = "| what | processes | order | wire | model | measured | difference |"
-    return [head, "|---|---|---|---|---|---|---|", *lines]
+    head = "| what | nodes | processes | order | wire | model | measured | difference |"
+    return [head, "|---|---|---|---|---|---|---|---|", *lines]
 
 
 def boundary_table(measured: list[dict[str, Any]]) -> list[str]:
     """Measured boundaries beside the formula, by order and number of parts."""
-    newest_rows = {(row["order"], row["parts"]): row for row in measured if row["parts"] > 1}
+    newest_rows = {
+        (row["nodes"], row["order"], row["parts"]): row for row in measured if row["parts"] > 1
+    }
     lines = []
-    for (order, parts), row in sorted(newest_rows.items()):
+    for (nodes, order, parts), row in sorted(newest_rows.items()):
         degree = 2 * row["edges"] / row["nodes"]
         formula = boundary(row["nodes"], degree, parts, row["cut_share"])
         lines.append(
-            f"| `{order}` | {parts} | {100 * row['cut_share']:.0f} % | "
+            f"| {nodes:,} | `{order}` | {parts} | {100 * row['cut_share']:.0f} % | "
             f"{row['boundary_rows'] / parts:,.0f} | {formula:,.0f} |"
         )
-    head = "| order | parts | edges cut | boundary of a part | formula |"
-    return [head, "|---|---|---|---|---|", *lines]
+    head = "| nodes | order | parts | edges cut | boundary of a part | formula |"
+    return [head, "|---|---|---|---|---|---|", *lines]
 
 
 def training_table(shares: dict[tuple[str, int], float]) -> list[str]:
@@ -204,11 +256,9 @@ def training_table(shares: dict[tuple[str, int], float]) -> list[str]:
 
 
 def embedding_table(measured: list[dict[str, Any]]) -> list[str]:
-    alone = [row for row in measured if row["case"] == "phases" and row["parts"] == 1]
-    if not alone:
+    work = fitted(measured)
+    if work is None:
         return ["No row of one process yet."]
-    row = alone[-1]
-    per_entry = max(row["cpu_seconds"]) / (2 * row["edges"])
     widths = FEATURES + DIM // 4  # as measured: 64 features, and a layer of 32
     shares, lines = cut_shares(measured), []
     for order in ("neighbours", "hash"):
@@ -218,13 +268,14 @@ def embedding_table(measured: list[dict[str, Any]]) -> list[str]:
                 continue
             away = boundary(NODES, 2 * EDGES / NODES, parts, share)
             sent = away * widths * NUMBER
-            own = 2 * EDGES / parts * per_entry
+            entries = 2 * EDGES / parts
+            own = work.seconds(entries, share * entries, sent)
             table = (NODES / parts + away) * FEATURES * NUMBER
             cells = [f"`{order}`", f"{parts}", f"{own / 3600:,.1f} h", f"{sent / 1e9:,.0f} GB"]
             cells += [f"{8 * sent / (wire * 1e9):,.0f} s" for wire in WIRES]
             lines.append(f"| {' | '.join([*cells, f'{table / 1e9:,.0f} GB'])} |")
     wires = " | ".join(f"sending at {wire} Gbit/s" for wire in WIRES)
-    head = f"| order | P | computing, one core each | sent by a process | {wires} | largest table |"
+    head = f"| order | P | computing | sent by a process | {wires} | largest table |"
     return [head, "|---|---|---|---|---|---|---|", *lines]
 
 
@@ -234,11 +285,12 @@ def text() -> str:
     measured = read(path) if path.exists() else []
     training = read(steps) if steps.exists() else []
     lines = [
-        "The model beside measurements, on namespaces of one machine with two cores:",
+        "The model beside measurements, as hosts on one machine with two cores, which others used "
+        "at the same time:",
         "",
         *check_table(measured, training),
         "",
-        "Boundaries of the graph that was measured, 10⁶ nodes of degree 20, beside the formula:",
+        "Boundaries of the graphs that were measured, of degree 20, beside the formula:",
         "",
         *boundary_table(measured),
         "",
@@ -247,7 +299,7 @@ def text() -> str:
         "",
         *training_table(cut_shares(measured)),
         "",
-        "**Exact embedding** of the same graph:",
+        "**Exact embedding** of the same graph, one core for each process:",
         "",
         *embedding_table(measured),
         "",

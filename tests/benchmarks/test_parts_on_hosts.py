@@ -20,7 +20,7 @@ WHY = why_not()
 def test_the_page_has_the_numbers_of_the_rows():
     page = (ROOT / "docs/scaling.md").read_text()
     rows = list(read(ROOT / "benchmarks/results/parts_on_hosts.jsonl"))
-    assert "\n".join(host_table(rows)) in page, "python -m benchmarks.parts_on_hosts --table"
+    assert "\n".join(host_table(rows)) in page, "print it with --table"
 
 
 @pytest.mark.skipif(bool(WHY), reason=f"hosts cannot be made here: {WHY}")
