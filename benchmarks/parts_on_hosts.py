@@ -152,7 +152,8 @@ def worker(run: Path, path: Path, out: Path) -> None:
 def host_table(rows: list[dict[str, Any]]) -> list[str]:
     """Returns the table of scaling.md: embedding on hosts, by order and wire."""
     lines = []
-    for row in (row for row in rows if row["case"] == "embed"):
+    embedded = [row for row in rows if row["case"] == "embed"]
+    for row in sorted(embedded, key=lambda row: (row["nodes"], row["memory_limit"] or 0)):
         size = f"{row['nodes']:,}"
         limit = f"{row['memory_limit'] / 1e9:.2f} GB" if row["memory_limit"] else "–"
         sent = f"{sum(row['sent_bytes']) / 1e9:.2f} GB"
