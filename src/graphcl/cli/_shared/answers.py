@@ -38,6 +38,7 @@ EmbeddingsOption = Annotated[
         metavar="SHARDS",
         help="A folder of shards that embed wrote of a store in parts, instead of the run's "
         "embeddings. --graph then names these parts; it gives ids and labels.",
+        rich_help_panel="Of a graph in parts",
     ),
 ]
 OverwriteOption = Annotated[bool, typer.Option(help="Replace an existing file.")]
