@@ -88,7 +88,7 @@ def group_memory() -> dict[str, int]:
     return {}
 
 
-def build(path: Path, num_nodes: int) -> dict[str, Any]:
+def build(path: Path, num_nodes: int, features: Any = np.float16) -> dict[str, Any]:
     """Writes the store block by block; keeps only the ring's order and one block in memory."""
     random = np.random.default_rng(0)
     node_at = random.permutation(num_nodes).astype(np.int32)
@@ -103,7 +103,7 @@ def build(path: Path, num_nodes: int) -> dict[str, Any]:
     with StoreWriter(path, name="ring", overwrite=True) as store:
         indptr = store.array("indptr", (num_nodes + 1,), np.int64)
         indices = store.array("indices", (num_nodes * degree,), np.int32)
-        x = store.array("x", (num_nodes, FEATURES), np.float16)
+        x = store.array("x", (num_nodes, FEATURES), features)
         y = store.array("y", (num_nodes,), np.int64)
         for start in range(0, num_nodes, BLOCK):
             nodes = np.arange(start, min(start + BLOCK, num_nodes))

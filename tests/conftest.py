@@ -1,5 +1,6 @@
 """Small graphs that every test can afford, and a room in which forged files are read."""
 
+import importlib.util
 import os
 import resource
 from pathlib import Path
@@ -30,6 +31,10 @@ FUZZ = settings(
 
 
 def pytest_terminal_summary(terminalreporter):
+    if importlib.util.find_spec("pyspark") is None:
+        terminalreporter.write_line(
+            "pyspark is not installed: the Spark job of docs/spark.md was SKIPPED", yellow=True
+        )
     if not os.environ.get("GRAPHCL_DATA"):
         terminalreporter.write_line(
             "GRAPHCL_DATA is not set: tests that read PPI or the raw Planetoid files were SKIPPED",

@@ -73,6 +73,8 @@ SEVERAL = {
     "test_docs.py": "the pages of docs/",
     "test_contributing.py": "CONTRIBUTING.md",
     "test_readme.py": "the README",
+    "test_scaling_page.py": "the commands of docs/scaling.md for many machines, on one",
+    "test_spark.py": "the guide to Spark, and folders in its layout",
     "test_layout.py": "where the tests are",
     "test_public.py": "the public names",
     "cli/test_run_graphs.py": "whose word is taken for a run's graph, through every command",

@@ -1,8 +1,9 @@
 """Several processes that train together: which rows each one has, and how they communicate.
 
-``torchrun`` starts a group and tells every process its rank and where to meet the others. Gloo
-transfers tensors on CPUs and NCCL those on GPUs, unless processes share a GPU. Without a group, the
-functions here do what a single process needs.
+``torchrun`` starts a group and tells every process its rank and where to meet the others; so can
+anything else that sets the variables `RENDEZVOUS`, as operators of Kubernetes do. Gloo transfers
+tensors on CPUs and NCCL those on GPUs, unless processes share a GPU. Without a group, the functions
+here do what a single process needs.
 """
 
 import os
@@ -80,9 +81,12 @@ def beside(device: torch.device) -> int:
     return here if device.type != "cuda" else -(-here // torch.cuda.device_count())
 
 
+RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
 def launched() -> bool:
-    """Returns whether ``torchrun`` started this process."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
+    """Returns whether this process was started as one of a group, by ``torchrun`` or the like."""
+    return "TORCHELASTIC_RUN_ID" in os.environ or all(one in os.environ for one in RENDEZVOUS)
 
 
 def first_process() -> bool:
@@ -99,13 +103,17 @@ def local_device(device: torch.device) -> torch.device:
     """Returns this process's own GPU if `device` is ``cuda`` without a number, else `device`."""
     named: int | None = device.index
     if device.type == "cuda" and named is None and launched():
-        return torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        return torch.device("cuda", _local_rank() % torch.cuda.device_count())
     return device
+
+
+def _local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
 
 
 @contextmanager
 def group(device: torch.device, *, patience: timedelta | None = None) -> Iterator[Share]:
-    """Joins the group that ``torchrun`` started, if any, and leaves it at the end.
+    """Joins the group that this process was started in, if any, and leaves it at the end.
 
     `patience` is how long processes wait for each other; PyTorch's default if None.
     """
@@ -115,12 +123,13 @@ def group(device: torch.device, *, patience: timedelta | None = None) -> Iterato
     if device.type == "cuda":
         torch.cuda.set_device(device)
     store, rank, world = next(rendezvous("env://"))
-    if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT")  # torchrun's
+    if attempt is not None and os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
         # torchrun's store survives a restart: without its own prefix, an attempt would read the
         # addresses of dead processes. Several hosts would not agree on the prefix, as each counts
         # its own restarts; there, set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 to get a store for
         # every attempt.
-        store = PrefixStore(f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+        store = PrefixStore(f"attempt-{attempt}", store)
     backends = choose_backends(_place(device), store, rank, world)
     dist.init_process_group(backends, store=store, rank=rank, world_size=world, timeout=patience)
     try:

@@ -1,7 +1,9 @@
 """Shards appear together, with ids, or not at all."""
 
 import json
+import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,10 @@ from graphcl.cli.main import run
 from graphcl.distributed import ALONE
 from graphcl.errors import RunError, StoreError
 from graphcl.estimator import GraphCL
+from graphcl.partitioned.embeddings import ends_digest, open_shards
+from graphcl.partitioned.nodes import read_parts_nodes
 from graphcl.partitioned.shards import check_shards_folder, suffix_of, whole_shards, write_shard
+from graphcl.runs.files import weights_digest
 from graphcl.store.parts import read_parts
 from graphcl.tabular.build import partition_store
 from tests.conftest import random_graph
@@ -51,8 +56,12 @@ def test_one_process_embeds_one_part(made, here, capsys):
     shard, z = np.load("shards/part-00000.npy"), np.load(made / "z.npy")
     np.testing.assert_allclose(shard, z[ids], rtol=1e-4, atol=1e-5)
     said = json.loads(Path("shards/shards.json").read_text())
-    assert said["shards"] == [{"file": "part-00000.npy", "start": 0, "stop": 80}]
+    (one,) = said["shards"]
+    assert (one["file"], one["start"], one["stop"]) == ("part-00000.npy", 0, 80)
+    assert one["bytes"] == Path("shards/part-00000.npy").stat().st_size
+    assert one["ends"] == ends_digest(Path("shards/part-00000.npy"))
     assert (said["build"], said["dim"]) == (parts.build, z.shape[1])
+    assert said["model"] == weights_digest(made / "run")
     assert run(arguments) == 2
     assert "already holds a folder of embeddings" in capsys.readouterr().err
     assert run([*arguments, "--overwrite"]) == 0
@@ -71,6 +80,9 @@ def test_two_processes_write_two_shards_with_ids(made, here):
     assert sorted(found) == list(range(80))
     np.testing.assert_allclose([found[node] for node in range(80)], z, rtol=1e-4, atol=1e-5)
     assert [path.name for path in here.iterdir()] == ["shards.parquet"]
+    shards = open_shards(Path("shards.parquet"))
+    assert shards.node_ids().tolist() == table["id"].to_pylist()
+    np.testing.assert_array_equal(shards[:], table["embedding"].to_pylist())
 
 
 @pytest.mark.parametrize(
@@ -123,3 +135,25 @@ def test_a_folder_is_named_after_what_it_holds():
         ".npy",
         ".npy",
     ]
+
+
+def test_processes_that_were_started_one_by_one_find_each_other(made, here):
+    """As on hosts of their own: no torchrun, ranks and the meeting place are in the environment."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "graphcl", "embed", f"{made}/run", f"{made}/in-2"]
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    started = [
+        subprocess.Popen(
+            [*command, "--out", "shards"], env=os.environ | group | {"RANK": str(rank)}, **options
+        )
+        for rank in (1, 0)
+    ]
+    said = [process.communicate(timeout=200) for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    assert (said[0][0], "80 embeddings in 2 shards" in said[1][0]) == ("", True)
+    ids = read_parts_nodes(made / "in-2").node_ids
+    z = np.load(made / "z.npy")
+    np.testing.assert_allclose(open_shards(Path("shards"))[:], z[ids], rtol=1e-4, atol=1e-5)

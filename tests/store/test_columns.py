@@ -94,3 +94,13 @@ def test_values_at_the_ends_of_float32_survive_int8(tmp_path, value):
     again = np.asarray(Graph.open(tmp_path / "g").x)
     assert np.isfinite(again).all()
     np.testing.assert_allclose(again[2, 0], value, rtol=1e-2, atol=1e-37)
+
+
+@pytest.mark.parametrize("searched", [2, 1 << 20])
+def test_the_first_of_a_name_is_found_without_decoding(monkeypatch, searched):
+    monkeypatch.setattr("graphcl.store.columns._SEARCHED", searched)
+    texts = ["ab", "", "Zoë", "ba", "ab", "a", "Zoë!"]
+    names = Names.of(texts)
+    assert [names.find(text) for text in texts] == [texts.index(text) for text in texts]
+    assert [names.find(text) for text in ("Zoe", "b", "abc")] == [-1, -1, -1]
+    assert Names.of(["x"]).find("") == -1

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.answers.inputs import embeddings_of, ids_of
+from graphcl.answers.inputs import embeddings_of, graph_of, ids_of
 from graphcl.errors import GraphError, require
 from graphcl.evaluation.nearest import unit_rows
 from graphcl.evaluation.unsupervised import CLUSTER_COUNTS, sampled_rows, silhouette
@@ -68,10 +68,11 @@ def cluster(
     """Groups nodes by their embeddings, which are first scaled to length 1.
 
     Args:
-        source: embeddings ``[num_nodes, dim]``, or a fitted model, which then embeds `graph`.
+        source: embeddings ``[num_nodes, dim]``; a fitted model, which then embeds `graph`; or the
+            path of a folder of shards, which `graphcl embed RUN PARTS` wrote; they are read whole.
         count: number of groups of k-means. None chooses among 2, 3, 4, 5, 6, 8, 10, 12, 16 and 20
             the one with the highest silhouette on a sample of 5,000 nodes.
-        graph: gives ids; needed if `source` is a model.
+        graph: gives ids; needed if `source` is a model. Of shards, the path of the store in parts.
         method: ``kmeans``, or ``hdbscan``, which finds the number of groups itself and leaves out
             nodes between them; it sees the first 15 principal components, and of more than 20,000
             nodes a sample, whose groups the others join by their nearest neighbour in it.
@@ -88,7 +89,9 @@ def cluster(
     by_hdbscan = method == "hdbscan"
     require(count is None or not by_hdbscan, "cluster", "count", "None with hdbscan", count)
     require(least is None or by_hdbscan, "cluster", "least", "None with kmeans", least)
-    z = embeddings_of(source, graph, "cluster")
+    graph = graph_of(graph)
+    given = embeddings_of(source, graph, "cluster")
+    ids, z = ids_of(graph, given), np.asarray(given)
     if not np.isfinite(z).all():
         raise GraphError("cluster: an embedding is not finite")
     if len(z) <= (count or 2):
@@ -102,7 +105,7 @@ def cluster(
         assigned, score, tried = found.assigned, found.silhouette, found.tried
         if count is not None and len(found.sizes) < count:
             raise GraphError(f"cluster: fewer than {count} distinct embeddings")
-    return _described(unit, ids_of(graph, len(z)), assigned, score, tried, method, typical)
+    return _described(unit, ids, assigned, score, tried, method, typical)
 
 
 def _hdbscan(unit: Array, least: int, seed: int) -> tuple[Array, float | None, dict[int, float]]:

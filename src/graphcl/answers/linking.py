@@ -81,8 +81,10 @@ def links(
     """Returns scores of given pairs, or the most likely links that a graph does not have.
 
     Args:
-        source: embeddings ``[num_nodes, dim]``, or a fitted model, which then embeds `graph`.
-        pairs: pairs of ids to score, ``[n, 2]``. Without a graph, ids are row numbers.
+        source: embeddings ``[num_nodes, dim]``; a fitted model, which then embeds `graph`; or, to
+            score pairs, the path of a folder of shards, which `graphcl embed RUN PARTS` wrote.
+        pairs: pairs of ids to score, ``[n, 2]``. Without a graph, ids are those in `.parquet`
+            shards, else row numbers.
         graph: the graph; needed for missing links, which leave out its edges.
         nodes: ids of nodes; the k most likely missing links of each are returned, best first.
             With neither `pairs` nor `nodes`, those of the whole graph. Above 20,000 nodes an index
@@ -93,7 +95,7 @@ def links(
         GraphError: an id is unknown, or there is no graph to tell what is missing.
     """
     z = embeddings_of(source, graph, "links")
-    ids = ids_of(graph, len(z))
+    ids = ids_of(graph, z)
     if pairs is not None:
         return score_pairs(z, ids, pairs, graph)
     if graph is None:
@@ -102,7 +104,7 @@ def links(
     return missing_links(z, ids, graph, rows=rows, k=k)
 
 
-def score_pairs(z: Array, ids: Array, pairs: Any, graph: Graph | None = None) -> Links:
+def score_pairs(z: Any, ids: Any, pairs: Any, graph: Graph | None = None) -> Links:
     """Returns the scores of pairs of ids."""
     given = list(pairs.tolist() if isinstance(pairs, np.ndarray) else pairs)
     if any(isinstance(pair, str) or len(pair) != 2 for pair in given):

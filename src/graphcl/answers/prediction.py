@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.answers.inputs import embeddings_of, ids_of, rows_of
+from graphcl.answers.inputs import embeddings_of, graph_of, ids_of, rows_of
 from graphcl.errors import GraphError, require
 from graphcl.evaluation.calibration import PredictionError, fit_calibrated, measure
 from graphcl.evaluation.probe import standardiser
 
 Array = npt.NDArray[Any]
 NODES = ("unlabelled", "all")
+_BLOCK = 1 << 16  # nodes that are predicted at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,8 +129,10 @@ def predict(
     embeddings.
 
     Args:
-        source: embeddings ``[num_nodes, dim]``, or a fitted model, which then embeds `graph`.
-        graph: gives ids, class names, and the labels if none are passed.
+        source: embeddings ``[num_nodes, dim]``; a fitted model, which then embeds `graph`; or the
+            path of a folder of shards, which `graphcl embed RUN PARTS` wrote.
+        graph: gives ids, class names, and the labels if none are passed. Of shards, the path of the
+            store in parts.
         labels: class numbers or names ``[num_nodes]``, with −1 or None where a node has none; 0/1
             ``[num_nodes, labels]`` where nodes have several, with a row of −1 for a node that has
             none; or a mapping from ids to a label or a list of labels.
@@ -139,10 +142,12 @@ def predict(
     Raises:
         GraphError: no labels, fewer than two classes, no node without a label, or arrays that do
             not fit each other.
+        RunError: a shard is missing, torn, or not of this set.
     """
     require(nodes in NODES, "predict", "nodes", " or ".join(NODES), nodes)
+    graph = graph_of(graph)
     z = embeddings_of(source, graph, "predict")
-    ids = ids_of(graph, len(z))
+    ids = ids_of(graph, z)
     if labels is None:
         if graph is None or graph.y is None:
             raise GraphError("predict: there are no labels; pass labels=")
@@ -154,9 +159,12 @@ def predict(
 
 
 def predict_known(
-    z: Array, ids: Array, known: KnownLabels, *, nodes: str = "unlabelled", seed: int = 0
+    z: Any, ids: Any, known: KnownLabels, *, nodes: str = "unlabelled", seed: int = 0
 ) -> Predictions:
-    """Returns `predict` from labels that are prepared already."""
+    """Returns `predict` from labels that are prepared already.
+
+    Of embeddings in shards, those of the labelled nodes and one block of the others are in memory.
+    """
     if not known.known.any():
         raise GraphError("predict: no node has a label")
     if nodes == "unlabelled" and known.known.all():
@@ -172,7 +180,9 @@ def predict_known(
         standard=standardiser(z),
     )
     rows = np.arange(len(z)) if nodes == "all" else np.flatnonzero(~known.known)
-    probabilities = probe.probabilities(z[rows])
+    starts = range(0, max(1, len(rows)), _BLOCK)
+    blocks = [probe.probabilities(z[rows[start : start + _BLOCK]]) for start in starts]
+    probabilities = np.concatenate(blocks)
     if nodes == "all":
         there = ~np.isnan(probe.held_out).any(axis=1)
         probabilities[labelled[there]] = probe.held_out[there]
@@ -191,7 +201,7 @@ def predict_known(
     )
 
 
-def known_labels(labels: Any, ids: Array, names: tuple[str, ...] = ()) -> KnownLabels:
+def known_labels(labels: Any, ids: Any, names: tuple[str, ...] = ()) -> KnownLabels:
     """Returns labels in one form, from any that `predict` takes.
 
     Raises:
@@ -221,7 +231,7 @@ def known_labels(labels: Any, ids: Array, names: tuple[str, ...] = ()) -> KnownL
     return _one_hot(codes, known, words)
 
 
-def _from_mapping(labels: Mapping[Any, Any], ids: Array) -> KnownLabels:
+def _from_mapping(labels: Mapping[Any, Any], ids: Any) -> KnownLabels:
     rows = rows_of(labels, ids, "predict", GraphError)
     several = any(isinstance(one, list | tuple | set | frozenset) for one in labels.values())
     lists = [

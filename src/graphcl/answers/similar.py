@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.answers.inputs import embeddings_of, ids_of, rows_of
+from graphcl.answers.inputs import embeddings_of, graph_of, ids_of, rows_of
 from graphcl.errors import GraphError, require
 from graphcl.evaluation.nearest import unit_rows
 
 Array = npt.NDArray[Any]
 _BLOCK = 1 << 15  # rows that are compared at a time
+_PAIRS = 1 << 24  # cosines that are held at a time, 64 MB
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,13 +21,13 @@ class Neighbours:
 
     Attributes:
         rows: numbers of the nodes that were asked for, ``[n]``.
-        ids: of all nodes.
+        ids: of all nodes; text of shards and stores stays encoded until it is asked for.
         nearest: numbers of the most similar nodes, most similar first, ``[n, k]``.
         cosines: with them, ``[n, k]``.
     """
 
     rows: Array
-    ids: Array
+    ids: Any
     nearest: Array
     cosines: Array
 
@@ -45,48 +46,61 @@ class Neighbours:
 def neighbors(source: Any, nodes: Any, k: int = 10, *, graph: Any = None) -> Neighbours:
     """Returns the nodes whose embeddings are most similar to those of some nodes, by cosine.
 
-    All nodes are compared, so the answer is exact. `graphcl neighbors` searches an index instead,
-    which a run keeps.
+    All nodes are compared, block by block, so the answer is exact. `graphcl neighbors` searches an
+    index instead, which a run keeps.
 
     Args:
-        source: embeddings ``[num_nodes, dim]``, or a fitted model, which then embeds `graph`.
-        nodes: an id or several. Without a graph, ids are row numbers.
+        source: embeddings ``[num_nodes, dim]``; a fitted model, which then embeds `graph`; or the
+            path of a folder of shards, which `graphcl embed RUN PARTS` wrote.
+        nodes: an id or several. Without a graph, ids are those in `.parquet` shards, else row
+            numbers.
         k: how many neighbours of each; at most all other nodes.
-        graph: gives ids; needed if `source` is a model.
+        graph: gives ids; needed if `source` is a model. Of shards, the path of the store in parts.
 
     Raises:
         GraphError: an id is unknown.
+        RunError: a shard is missing, torn, or not of this set.
     """
     require(k >= 1, "neighbors", "k", "at least 1", k)
+    graph = graph_of(graph)
     z = embeddings_of(source, graph, "neighbors")
-    ids = ids_of(graph, len(z))
+    ids = ids_of(graph, z)
     single = isinstance(nodes, str) or np.ndim(nodes) == 0
     rows = rows_of([nodes] if single else nodes, ids, "neighbors", GraphError)
     return find_neighbours(z, ids, rows, k)
 
 
-def find_neighbours(z: Array, ids: Array, rows: Array, k: int, index: Any = None) -> Neighbours:
+def find_neighbours(z: Any, ids: Any, rows: Array, k: int, index: Any = None) -> Neighbours:
     """Returns the nearest nodes of some rows: by an index over `z`, or by comparing all."""
     k = min(k, len(z) - 1)
+    if index is None:
+        return Neighbours(rows, ids, *_compare_all(z, rows, k))
     nearest, cosines = np.zeros((len(rows), k), np.int64), np.zeros((len(rows), k), np.float32)
     for place, row in enumerate(rows.tolist()):
-        if index is None:
-            keys, near = _compare_all(z, row, k)
-        else:
-            found = index.search(np.asarray(z[row]), k + 1)
-            keys, near = found.keys.astype(np.int64), 1 - found.distances.astype(np.float32)
-            others = keys != row  # among duplicates, a row may not find itself
-            keys, near = keys[others][:k], near[others][:k]
-            if len(keys) < k:  # an index is a graph, and may not reach all nodes
-                keys, near = _compare_all(z, row, k)
+        found = index.search(np.asarray(z[row]), k + 1)
+        keys, near = found.keys.astype(np.int64), 1 - found.distances.astype(np.float32)
+        others = keys != row  # among duplicates, a row may not find itself
+        keys, near = keys[others][:k], near[others][:k]
+        if len(keys) < k:  # an index is a graph, and may not reach all nodes
+            several = _compare_all(z, rows[place : place + 1], k)
+            keys, near = several[0][0], several[1][0]
         nearest[place], cosines[place] = keys, near
     return Neighbours(rows, ids, nearest, cosines)
 
 
-def _compare_all(z: Array, row: int, k: int) -> tuple[Array, Array]:
-    own = unit_rows(z[row : row + 1])[0]
-    blocks = [unit_rows(z[start : start + _BLOCK]) @ own for start in range(0, len(z), _BLOCK)]
-    similar = np.concatenate(blocks)
-    similar[row] = -np.inf
-    order = np.argsort(-similar, kind="stable")[:k]
-    return order, similar[order]
+def _compare_all(z: Any, rows: Array, k: int) -> tuple[Array, Array]:
+    """Reads all embeddings once and keeps the k best of each row; among equals, the first."""
+    own = unit_rows(z[rows])
+    keys, near = np.zeros((len(rows), 0), np.int64), np.zeros((len(rows), 0), np.float32)
+    height = max(1, min(_BLOCK, _PAIRS // max(1, len(rows))))
+    for start in range(0, len(z), height):
+        block = unit_rows(z[start : start + height])
+        similar = own @ block.T
+        inside = np.flatnonzero((rows >= start) & (rows < start + len(block)))
+        similar[inside, rows[inside] - start] = -np.inf
+        best = np.argsort(-similar, axis=1, kind="stable")[:, :k]
+        keys = np.concatenate([keys, best + start], axis=1)
+        near = np.concatenate([near, np.take_along_axis(similar, best, axis=1)], axis=1)
+        kept = np.argsort(-near, axis=1, kind="stable")[:, :k]
+        keys, near = np.take_along_axis(keys, kept, axis=1), np.take_along_axis(near, kept, axis=1)
+    return keys, near

@@ -9,6 +9,7 @@ from graphcl.answers.grouping import Groups
 from graphcl.answers.grouping import cluster as group_nodes
 from graphcl.cli._shared.answers import (
     AnswerOption,
+    EmbeddingsOption,
     OverwriteOption,
     RunArgument,
     TypeOption,
@@ -40,6 +41,7 @@ def cluster(
     out: AnswerOption = None,
     overwrite: OverwriteOption = False,
     node_type: TypeOption = None,
+    embeddings: EmbeddingsOption = None,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     seed: Annotated[int, typer.Option(help="Decides samples and first centres.")] = 0,
@@ -50,7 +52,8 @@ def cluster(
     Without --count, k-means is fitted with 2 to 20 groups on a sample of at most 5,000 nodes, and
     the number with the highest silhouette is taken. hdbscan finds the number itself and leaves
     nodes between groups out, as group 0. Groups are numbered by size; for each, the nodes nearest
-    to its centre are named. The graph is needed only for a run without nodes.npz.
+    to its centre are named. The graph is needed only for a run without nodes.npz. Embeddings in
+    shards are read whole.
 
     Examples:
 
@@ -64,9 +67,10 @@ def cluster(
     """
     check_out(out, overwrite=overwrite)
     folder = nodes_folder(run, node_type)
-    z, nodes = run_nodes(run, graph, tables, again=("cluster", str(run)), folder=folder)
-    found = group_nodes(z, count, method=method, least=least, seed=seed)
-    columns = {**found.columns(), "id": nodes.ids}
+    again = ("cluster", str(run))
+    z, nodes = run_nodes(run, graph, tables, again=again, folder=folder, embeddings=embeddings)
+    found = group_nodes(np.asarray(z), count, method=method, least=least, seed=seed)
+    columns = {**found.columns(), "id": nodes.ids[:]}
     chosen = count is None and method == "kmeans"
     give_answer(
         run,

@@ -22,7 +22,7 @@ from graphcl.cli._shared.launch import ProcessesOption, launch
 from graphcl.cli._shared.options import DeviceOption, JsonOption, print_result
 from graphcl.cli._shared.tables import takes_tables
 from graphcl.devices import available_memory_bytes, resolve_device
-from graphcl.distributed import beside, group, local_device
+from graphcl.distributed import any_of, beside, group, local_device
 from graphcl.errors import GraphError, ParameterError, RunError, require
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
@@ -271,19 +271,22 @@ def _embed_parts(run: Path, graph: Path, out: Path, *, as_json: bool) -> None:
             found = f"has {parts.num_features} features"
             raise GraphError(f"{graph}: {found}; the model was trained on {wanted}")
         free = available_memory_bytes(CPU) // beside(CPU)
-        large = table_bytes(fitted.encoder, part) > free // 2
+        # All have to do alike: with files, columns of the tables travel one after the other.
+        large = any_of(table_bytes(fitted.encoder, part) > free // 2, share)
         z = embed_part(
             fitted.encoder,
             part,
             share=share,
             feature_scaling=fitted.scaling,
             scratch=folder if large else None,
+            slab_bytes=free // 4,
             on_rows=RowProgress() if share.first else lambda *_: None,
         )
         names = part.fields.get("node_ids")
         first = part.nodes.start if names is None else 0
         write = partial(write_embeddings, z=z, node_ids=names, first=first)
-        write_shard(folder, suffix_of(out), parts, share, z.shape[1], write)
+        model = runs.weights_digest(run)
+        write_shard(folder, suffix_of(out), parts, share, z.shape[1], write, model=model)
     if share.first:
         about = {"out": str(out), "graph": str(graph), "nodes": parts.num_nodes}
         about |= {"dim": z.shape[1], "shards": len(parts), "build": parts.build}

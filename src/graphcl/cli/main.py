@@ -155,4 +155,5 @@ def _table_message(error: TableError, arguments: list[str]) -> str:
 
 def _under_torchrun() -> bool:
     # A copy of `graphcl.distributed.launched`, whose module imports torch.
-    return "TORCHELASTIC_RUN_ID" in os.environ
+    rendezvous = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    return "TORCHELASTIC_RUN_ID" in os.environ or all(one in os.environ for one in rendezvous)

@@ -14,6 +14,7 @@ from graphcl.answers.inputs import rows_of
 from graphcl.answers.similar import Neighbours, find_neighbours
 from graphcl.cli._shared.answers import (
     AnswerOption,
+    EmbeddingsOption,
     OverwriteOption,
     RunArgument,
     TypeOption,
@@ -40,6 +41,7 @@ def neighbors(
     out: AnswerOption = None,
     overwrite: OverwriteOption = False,
     node_type: TypeOption = None,
+    embeddings: EmbeddingsOption = None,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     as_json: JsonOption = False,
@@ -49,7 +51,8 @@ def neighbors(
     The first call builds an index in the run (neighbors.usearch); it is rebuilt if the embeddings
     have changed. Write -- before an id that begins with a dash. The graph is needed only for a run
     without nodes.npz. Of a typed graph, nodes are compared within their type: that of --type, or
-    the only one with these ids.
+    the only one with these ids. Embeddings in shards are compared block by block, without an
+    index: the answer is exact, and little is held in memory.
 
     Examples:
 
@@ -60,15 +63,17 @@ def neighbors(
         graphcl neighbors runs/mine "Ada Lovelace" "Alan Turing" --out similar.csv
 
         graphcl neighbors runs/papers "Ada Lovelace" --type author
+
+        graphcl neighbors runs/big "Ada Lovelace" --embeddings shards.parquet
     """
     require(k >= 1, "neighbors", "-k", "at least 1", k)
     check_out(out, overwrite=overwrite)
     dashed = any(one.startswith("-") for one in node)
     again = ("neighbors", str(run), *(["--"] if dashed else []), *node)
     folder = nodes_folder(run, node_type, partial(_has_all, wanted=node))
-    z, nodes = run_nodes(run, graph, tables, again=again, folder=folder)
-    rows = rows_of(node, nodes.ids, str(run), RunError)
-    index, built = stored_index(folder, z)
+    z, nodes = run_nodes(run, graph, tables, again=again, folder=folder, embeddings=embeddings)
+    rows = rows_of(node, nodes.ids, str(embeddings or run), RunError)
+    index, built = (None, "") if embeddings is not None else stored_index(folder, z)
     if built:
         print(f"neighbors: built an index of {counted(len(z), 'node')} ({built})", file=sys.stderr)
     found = find_neighbours(z, nodes.ids, rows, k, index)

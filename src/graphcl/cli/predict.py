@@ -15,6 +15,7 @@ from graphcl.answers.prediction import (
 )
 from graphcl.cli._shared.answers import (
     AnswerOption,
+    EmbeddingsOption,
     OverwriteOption,
     RunArgument,
     TypeOption,
@@ -56,6 +57,7 @@ def predict(
     out: AnswerOption = None,
     overwrite: OverwriteOption = False,
     node_type: TypeOption = None,
+    embeddings: EmbeddingsOption = None,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     seed: Annotated[int, typer.Option(help="Decides which nodes are held out together.")] = 0,
@@ -69,7 +71,8 @@ def predict(
     that it is. Nodes with several labels get one probability per label.
 
     The graph is needed only for a run without nodes.npz. Of a typed graph, the nodes are those of
-    --type, or of the only type with labels.
+    --type, or of the only type with labels. Embeddings in shards stay on disk: those of labelled
+    nodes and one block of the others are held. Labels are --labels, or those of --graph PARTS.
 
     Examples:
 
@@ -78,11 +81,14 @@ def predict(
         graphcl predict runs/mine --labels ten_labels.csv --out topics.csv
 
         graphcl predict runs/cora --learn train --json
+
+        graphcl predict runs/big --embeddings shards.parquet --labels some.csv --out topics.parquet
     """
     require(learn in LEARN, "predict", "--learn", " or ".join(LEARN), learn)
     check_out(out, overwrite=overwrite)
     folder = nodes_folder(run, node_type, is_labelled)
-    z, nodes = run_nodes(run, graph, tables, again=("predict", str(run)), folder=folder)
+    again = ("predict", str(run))
+    z, nodes = run_nodes(run, graph, tables, again=again, folder=folder, embeddings=embeddings)
     known = _known(run, nodes, labels)
     truth = known
     if learn == "train":

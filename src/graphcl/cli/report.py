@@ -2,18 +2,24 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.answers import TypeOption, is_labelled, nodes_folder
+from graphcl.cli._shared.answers import (
+    EmbeddingsOption,
+    TypeOption,
+    is_labelled,
+    nodes_folder,
+)
 from graphcl.cli._shared.graphs import AnyGraph, UntrustedRunError, load_run_graph
 from graphcl.cli._shared.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli._shared.tables import takes_tables
-from graphcl.errors import GraphCLError, RunError
+from graphcl.errors import GraphCLError, RunError, require
 from graphcl.files.atomic import check_new_file, write_whole
 from graphcl.reporting.contents import gather
 from graphcl.reporting.page import render
+from graphcl.reporting.sharded import Sharded
 from graphcl.runs import files as runs
 from graphcl.runs.typed import run_types, type_folder
 from graphcl.tabular.options import TableOptions, counted
@@ -26,6 +32,7 @@ def report(
         Path | None, typer.Option(help="The file, .html. (default: report.html in the run)")
     ] = None,
     node_type: TypeOption = None,
+    embeddings: EmbeddingsOption = None,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     without_graph: Annotated[
@@ -48,22 +55,33 @@ def report(
     --without-graph. Of a typed graph, the page is about the nodes of --type, or of the only type
     with labels, and lies in the folder of that type.
 
+    Embeddings in shards stay on disk, and so do the parts that --graph names: all nodes are
+    clustered, the map and the measures are those of samples. What needs the whole graph in memory
+    is left out.
+
     Examples:
 
         graphcl report runs/cora
 
         graphcl report runs/cora --out cora.html --map pca
+
+        graphcl report runs/big --embeddings shards.parquet --graph PARTS
     """
     runs.read_config(run)
     folder = nodes_folder(run, node_type, is_labelled)
     kind = next((one for one in run_types(run) if type_folder(run, one) == folder), None)
     target = out if out is not None else folder / "report.html"
     check_new_file(target, (".html", ".htm"), RunError, overwrite=overwrite or out is None)
-    loaded, why = None, "it was not asked for"
-    if not without_graph and kind is None:
+    loaded, why, sharded = None, "it was not asked for", None
+    if embeddings is not None:
+        require(kind is None, "report", "--embeddings", "left out for a typed graph", "it")
+        require(not tables.given(), "report", "--graph", "a store in parts, not tables", graph)
+        sharded = Sharded(run, embeddings, graph, seed=seed)
+    elif not without_graph and kind is None:
         loaded, why = _graph(run, graph, tables)
     print(f"report: measuring, and drawing the map by {layout}", file=sys.stderr, flush=True)
-    contents = gather(run, loaded, method=layout, seed=seed, why=why, node_type=kind)
+    about_run: dict[str, Any] = {"why": why, "node_type": kind, "sharded": sharded}
+    contents = gather(run, loaded, method=layout, seed=seed, **about_run)
     page = render(contents).encode("utf-8", "replace")
     write_whole(target, page)
     shown = len(contents.points.rows)

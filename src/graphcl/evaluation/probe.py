@@ -1,7 +1,7 @@
 """The probe: logistic regression on frozen embeddings, the paper's linear evaluation."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -282,12 +282,11 @@ def standardiser(z: Array) -> Callable[[Array], Array]:
         GraphError: a value is not finite, or too large to be squared.
     """
     check_embeddings(z)
-    blocks = _blocks(z)
-    mean = sum(block.astype(np.float64).sum(axis=0) for block in blocks) / len(z)
-    filled = sum(np.count_nonzero(block, axis=0) for block in blocks)
+    mean = sum(block.astype(np.float64).sum(axis=0) for block in _blocks(z)) / len(z)
+    filled = sum(np.count_nonzero(block, axis=0) for block in _blocks(z))
     rare = 2 * filled < len(z)
     mean = np.where(rare, 0, mean)
-    squares = sum(((block.astype(np.float64) - mean) ** 2).sum(axis=0) for block in blocks)
+    squares = sum(((block.astype(np.float64) - mean) ** 2).sum(axis=0) for block in _blocks(z))
     shared = squares[rare].sum() / max(filled[rare].sum(), 1)
     spread = np.sqrt(np.where(rare & (filled > 0), shared, squares / len(z)))
     # A constant of float32 varies by 1e-7 of itself, and the mean of many rows is rounded too.
@@ -303,12 +302,11 @@ def check_embeddings(z: Array) -> None:
     Raises:
         GraphError: this is not so; it names the first value that is not finite.
     """
-    blocks = _blocks(z)
     with np.errstate(over="ignore", invalid="ignore"):
-        summed = sum((4 * block.astype(np.float64) ** 2).sum(axis=0) for block in blocks)
+        summed = sum((4 * block.astype(np.float64) ** 2).sum(axis=0) for block in _blocks(z))
     if np.isfinite(summed).all():
         return
-    for number, block in enumerate(blocks):
+    for number, block in enumerate(_blocks(z)):
         wrong = np.argwhere(~np.isfinite(block))
         if len(wrong):
             row, column = wrong[0].tolist()
@@ -318,8 +316,10 @@ def check_embeddings(z: Array) -> None:
     raise GraphError(f"embeddings: values of column {column} are too large to be squared")
 
 
-def _blocks(z: Array) -> list[Array]:
-    return [z[start : start + _BLOCK_ROWS] for start in range(0, len(z), _BLOCK_ROWS)]
+def _blocks(z: Array) -> Iterator[Array]:
+    """Yields blocks of rows; a table in shards reads each when it comes."""
+    for start in range(0, len(z), _BLOCK_ROWS):
+        yield z[start : start + _BLOCK_ROWS]
 
 
 def scored_split(

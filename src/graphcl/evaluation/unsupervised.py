@@ -15,6 +15,7 @@ from graphcl.evaluation.nearest import unit_rows
 from graphcl.seeding import derive
 
 SAMPLE = 5_000  # rows of a sample, of which all pairs are compared
+_BLOCK = 1 << 16  # rows that are assigned to clusters at a time
 CLUSTER_COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
 
 Array = npt.NDArray[Any]
@@ -44,7 +45,7 @@ def uniformity(z: Any, *, seed: int = 0, sample: int = SAMPLE) -> float:
         seed: decides the sample.
         sample: of more rows than this, so many are drawn at random.
     """
-    unit = unit_rows(_sampled(np.asarray(z), seed, sample)).astype(np.float64)
+    unit = unit_rows(_sampled(z, seed, sample)).astype(np.float64)
     n = len(unit)
     if n < 2:
         raise GraphError(f"uniformity: needs at least 2 embeddings; got {n}")
@@ -66,7 +67,7 @@ def effective_rank(z: Any, *, seed: int = 0, sample: int = SAMPLE) -> float:
         seed: decides the sample.
         sample: of more rows than this, so many are drawn at random.
     """
-    rows = _sampled(np.asarray(z), seed, sample).astype(np.float64)
+    rows = _sampled(z, seed, sample).astype(np.float64)
     largest = float(np.abs(rows).max(initial=0))
     if largest == 0:
         return 0.0
@@ -87,7 +88,7 @@ def mean_cosine(z: Any, *, seed: int = 0, sample: int = SAMPLE) -> float:
         seed: decides the sample.
         sample: of more rows than this, so many are drawn at random.
     """
-    rows = _sampled(np.asarray(z), seed, sample).astype(np.float64)
+    rows = _sampled(z, seed, sample).astype(np.float64)
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     unit = rows / np.where(length > 0, length, 1)
     n = len(unit)
@@ -190,8 +191,7 @@ def cluster(
     from sklearn.cluster import KMeans
 
     require(len(counts) > 0 and min(counts) >= 2, "cluster", "counts", "2 or more each", counts)
-    unit = unit_rows(z)
-    drawn = _sampled(unit, seed, sample)
+    drawn = unit_rows(_sampled(z, seed, sample))
     distinct = len(np.unique(drawn, axis=0))
     random_state = derive(seed, "clusters") % 2**32
     best: Any = None
@@ -202,8 +202,10 @@ def cluster(
         if tried[count] == max(tried.values()):
             best = fitted
     if best is None:
-        return Clusters(np.zeros(len(unit), np.int64), (len(unit),), None, tried)
-    assigned = best.predict(unit).astype(np.int64)
+        return Clusters(np.zeros(len(z), np.int64), (len(z),), None, tried)
+    starts = range(0, len(z), _BLOCK)  # embeddings in shards are read in blocks
+    blocks = [best.predict(unit_rows(z[start : start + _BLOCK])) for start in starts]
+    assigned = np.concatenate(blocks).astype(np.int64)
     sizes = np.bincount(assigned, minlength=best.n_clusters)
     order = np.argsort(-sizes, kind="stable")
     rank = np.empty_like(order)
@@ -228,5 +230,6 @@ def sampled_rows(n: int, seed: int, sample: int) -> Array:
     return np.sort(random.choice(n, sample, replace=False))
 
 
-def _sampled(z: Array, seed: int, sample: int) -> Array:
-    return z[sampled_rows(len(z), seed, sample)]
+def _sampled(z: Any, seed: int, sample: int) -> Array:
+    rows = sampled_rows(len(z), seed, sample)
+    return np.asarray(z[rows] if hasattr(z, "dtype") else np.asarray(z)[rows])

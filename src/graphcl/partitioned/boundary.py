@@ -24,6 +24,9 @@ from graphcl.store.parts import Part, open_part, read_parts
 
 ENTRIES = 1 << 21  # looked at at a time
 ROUND_BYTES = 1 << 24  # sent by a process at a time
+# And to one other: what exceeds the buffers of a socket, gloo sends before it receives. Then a wire
+# carries in one direction at a time, and 8 MB take up to 1.8 times as long.
+PEER_BYTES = 1 << 20
 IntArray = npt.NDArray[Any]
 
 
@@ -85,7 +88,7 @@ class Boundary:
         most = torch.tensor([max(*self.received, *self.sent)])
         most = max_over(most, self.share)
         row_bytes = table.element_size() * table.shape[1]
-        height = max(1, ROUND_BYTES // (row_bytes * self.share.world))
+        height = max(1, min(PEER_BYTES, ROUND_BYTES // self.share.world) // row_bytes)
         give, take = _firsts(self.sent), self.own + _firsts(self.received)
         for begin in range(0, int(most), height):
             giving = [_some(count, begin, height) for count in self.sent]

@@ -11,7 +11,12 @@ the rounding of products, whose blocks begin elsewhere: the difference is that o
 
 A process holds two tables of float32: (own + boundary nodes) × the width of the layer below, and
 the next one. Beside them it holds its edges in the table's numbering, 4 bytes per entry (8 from
-2^31 rows on), and the result. All of these are unnamed files in `scratch`, if that is given.
+2^31 rows on), and the result.
+
+With `scratch`, none of this has to fit into memory. Rows of own nodes, edges and the result are
+unnamed files there, which are read and written in order. Rows of neighbours are read in no order,
+so they are in memory, but a few columns at a time: a mean takes each column by itself. Bytes that
+travel are the same.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +28,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from graphcl.distributed import Share
+from graphcl.distributed import Share, max_over
 from graphcl.encoders import Layer, LayeredEncoder, stated_layers
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import Scaling
@@ -36,6 +41,7 @@ from graphcl.partitioned.boundary import ENTRIES, Boundary, scratch_array
 from graphcl.store.parts import Part
 
 BLOCK_ROWS = 4096  # computed at a time
+SLAB_BYTES = 1 << 28  # of the columns that are in memory, with scratch files
 CPU = torch.device("cpu")
 OnRows = Callable[[int, int], None]
 
@@ -90,6 +96,7 @@ def embed_part(
     share: Share,
     feature_scaling: Scaling = "none",
     scratch: Path | None = None,
+    slab_bytes: int = SLAB_BYTES,
     on_rows: OnRows = lambda *_: None,
 ) -> npt.NDArray[np.float32]:
     """Returns the exact embeddings of a part's nodes, ``[nodes of the part, dim]``.
@@ -101,7 +108,9 @@ def embed_part(
         part: this process's part, from `open_own_part`, which checks it.
         share: this process's place in the group, as large as there are parts.
         feature_scaling: as in training.
-        scratch: a folder for temporary files; None keeps tables in memory.
+        scratch: a folder for temporary files, in all processes or in none; None keeps tables in
+            memory.
+        slab_bytes: with `scratch`, about how much of a table may be in memory, at least one column.
         on_rows: called after each block with the number of rows done and the total of all layers.
     """
     encoder.eval()
@@ -115,20 +124,21 @@ def embed_part(
     if beside is not None and (columns := beside.columns(None)) is not None:
         for some in _blocks(boundary.own):
             z[some, columns] = beside.finish(_times(features, some, beside.projection), columns)
-    table = _table(features, layers[0], boundary, scratch)
+    height = boundary.rows if scratch is None else boundary.own
+    table = _table(features, layers[0], boundary.own, height, scratch)
     done, total = 0, boundary.own * len(layers)
     for number, layer in enumerate(layers):
-        boundary.fill(table)
         last = number + 1 == len(layers)
-        shape = (boundary.own if last else boundary.rows, layer.outputs)
+        means = _means(table, rows, boundary, scratch, slab_bytes)
+        shape = (boundary.own if last else height, layer.outputs)
         above = torch.from_numpy(scratch_array(shape, np.float32, scratch))
         multiplied = number == 0 and isinstance(features, SparseFeatures)
         for some in _blocks(boundary.own):
-            block = rows.mean(table, some)
+            block = means(some)
             if not multiplied:
                 block = block @ layer.pooled
             if layer.own is not None:
-                block += _times(features if multiplied else table, some, layer.own)
+                block = block + _times(features if multiplied else table, some, layer.own)
             above[some] = layer.finish(block, inplace=True)
             if beside is None:
                 if last:
@@ -142,6 +152,32 @@ def embed_part(
     return found
 
 
+def _means(
+    table: Tensor, rows: _Rows, boundary: Boundary, scratch: Path | None, slab_bytes: int
+) -> Callable[[slice], Tensor]:
+    """Receives the boundary, and returns what gives the means over some nodes and neighbours.
+
+    Without scratch files, `table` has room for the boundary. With them it has own rows alone, and
+    the means of all nodes are computed column by column, as many at a time as fit in memory.
+    """
+    if scratch is None:
+        boundary.fill(table)
+        return lambda some: rows.mean(table, some)
+    width = table.shape[1]
+    fitting = torch.tensor([-max(1, slab_bytes // (4 * max(1, boundary.rows)))])
+    columns = min(width, -int(max_over(fitting, boundary.share)))  # the same in all processes
+    pooled = torch.from_numpy(scratch_array((boundary.own, width), np.float32, scratch))
+    for start in range(0, width, columns):
+        these = slice(start, min(start + columns, width))
+        slab = torch.empty(boundary.rows, these.stop - these.start)
+        for some in _blocks(boundary.own):
+            slab[some] = table[some, these]
+        boundary.fill(slab)
+        for some in _blocks(boundary.own):
+            pooled[some, these] = rows.mean(slab, some)
+    return lambda some: pooled[some].clone()
+
+
 def _features(part: Part, feature_scaling: Scaling) -> StoredFeatures | SparseFeatures | Tensor:
     fields = part.fields
     own = Graph(fields["indptr"], fields["indices"], fields["x"], name=fields["name"])
@@ -150,12 +186,12 @@ def _features(part: Part, feature_scaling: Scaling) -> StoredFeatures | SparseFe
     return stored_features(own, feature_scaling=feature_scaling)
 
 
-def _table(features: Any, layer: Layer, boundary: Boundary, scratch: Path | None) -> Tensor:
+def _table(features: Any, layer: Layer, own: int, height: int, scratch: Path | None) -> Tensor:
     """Returns the table that the first layer pools, with own rows filled in."""
     sparse = isinstance(features, SparseFeatures)
     width = layer.outputs if sparse else features.shape[1]
-    table = torch.from_numpy(scratch_array((boundary.rows, width), np.float32, scratch))
-    for some in _blocks(boundary.own):
+    table = torch.from_numpy(scratch_array((height, width), np.float32, scratch))
+    for some in _blocks(own):
         if sparse:
             table[some] = _times(features, some, layer.pooled)
         else:

@@ -1,11 +1,12 @@
-"""Embeddings of a graph in parts: a folder with a file for each part, written together.
+"""Writes embeddings of a graph in parts: a folder with a file for each part, written together.
 
     FOLDER/part-00000.npy     the rows of the first part (`.parquet` and `.csv` with ids)
     FOLDER/part-00001.npy     …
-    FOLDER/shards.json        the parts' ranges of nodes, their build, and the width
+    FOLDER/shards.json        the parts' ranges of nodes, their build, the width, the model
 
 The folder appears whole or not at all: every process writes its file into a hidden folder of the
-first process, which must be on a disk that all of them see.
+first process, which must be on a disk that all of them see. `graphcl.partitioned.embeddings` reads
+it.
 """
 
 import json
@@ -17,11 +18,9 @@ from graphcl.distributed import Share, from_rank
 from graphcl.errors import RunError
 from graphcl.files.atomic import check_new_folder, whole_folder
 from graphcl.partitioned.boundary import agree
+from graphcl.partitioned.embeddings import FILE, FORMAT, KIND, MARK, ends_digest
 from graphcl.store.parts import Parts, part_name
 
-FILE = "shards.json"
-KIND = "folder of embeddings"
-FORMAT = 1
 TABLES = (".parquet", ".csv")  # a folder whose name ends so holds such files; else .npy
 
 
@@ -44,24 +43,46 @@ def whole_shards(path: Path, share: Share) -> Iterator[Path]:
 
 
 def write_shard(
-    folder: Path, suffix: str, parts: Parts, share: Share, dim: int, write: Callable[[Path], None]
+    folder: Path,
+    suffix: str,
+    parts: Parts,
+    share: Share,
+    dim: int,
+    write: Callable[[Path], None],
+    *,
+    model: str = "",
 ) -> None:
     """Writes this process's file by `write`, and in the first process `shards.json` after all.
+
+    Args:
+        folder: as `whole_shards` yields it.
+        suffix: of the files.
+        parts: the graph.
+        share: this process's place in the group.
+        dim: the width.
+        write: writes this process's rows to a path.
+        model: a checksum of the weights; readers refuse to join them with another run.
 
     Raises:
         StoreError: in every process, if one of them cannot write.
     """
-    problem = ""
+    problem, own = "", {"bytes": 0, "ends": ""}
+    path = folder / f"{part_name(share.rank)}{suffix}"
     try:
-        write(folder / f"{part_name(share.rank)}{suffix}")
+        write(path)
+        own = {"bytes": path.stat().st_size, "ends": ends_digest(path)}
     except OSError as error:
         problem = f"part {share.rank}: its shard cannot be written ({error.strerror})"
     agree(problem, share)
+    said = json.dumps(own).encode()
+    sums = [json.loads(from_rank(said, share, rank=rank)) for rank in range(share.world)]
     if not share.first:
         return
-    files = [f"{part_name(number)}{suffix}" for number in range(len(parts))]
-    ranges = zip(files, parts.starts[:-1].tolist(), parts.starts[1:].tolist(), strict=True)
-    listed = [{"file": file, "start": start, "stop": stop} for file, start, stop in ranges]
-    about = {"graphcl_shards": FORMAT, "name": parts.name, "build": parts.build}
-    about |= {"num_nodes": parts.num_nodes, "dim": dim, "shards": listed}
-    (folder / FILE).write_text(json.dumps(about, indent=1) + "\n")
+    listed = []
+    for number, about in enumerate(sums):
+        start, stop = int(parts.starts[number]), int(parts.starts[number + 1])
+        place = {"file": f"{part_name(number)}{suffix}", "start": start, "stop": stop}
+        listed.append(place | about)
+    whole = {MARK: FORMAT, "name": parts.name, "build": parts.build, "model": model}
+    whole |= {"num_nodes": parts.num_nodes, "dim": dim, "shards": listed}
+    (folder / FILE).write_text(json.dumps(whole, indent=1) + "\n")

@@ -33,6 +33,7 @@ from graphcl.evaluation.unsupervised import (
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.reporting.projection import NEIGHBOURS, principal, project, usable_method
+from graphcl.reporting.sharded import Sharded
 from graphcl.runs import files as runs
 from graphcl.runs.answers import read_answers
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
@@ -103,6 +104,7 @@ def gather(
     why: str = "",
     result: dict[str, Any] | None = None,
     node_type: str | None = None,
+    sharded: Sharded | None = None,
 ) -> Contents:
     """Reads a run and measures what its report shows.
 
@@ -116,6 +118,7 @@ def gather(
         result: what `result.json` would say, if the run has none.
         node_type: of a typed graph: the type that the page is about. Its edges join several types,
             so `graph` is None.
+        sharded: embeddings in shards, instead of those of the run; then `graph` is None.
 
     Raises:
         RunError: the run is damaged, or the numbers of embeddings and nodes differ.
@@ -124,8 +127,10 @@ def gather(
     result = result or read_result(run)
     if node_type is not None:
         folder, result = type_folder(run, node_type), _of_type(run, result, node_type)
-    z = runs.read_embeddings(folder)
-    nodes = read_nodes(folder) or (describe_nodes(graph) if graph is not None else None)
+    z: Any = runs.read_embeddings(folder) if sharded is None else sharded.z
+    nodes = read_nodes(folder) if sharded is None else sharded.nodes
+    if nodes is None and graph is not None:
+        nodes = describe_nodes(graph)
     if nodes is None:
         raise RunError(f"{run}: has no node ids, and its graph cannot be read ({why})")
     if len(nodes) != len(z) or (graph is not None and graph.num_nodes != len(z)):
@@ -136,12 +141,21 @@ def gather(
             f"This page is about the nodes of type {node_type!r}. Edges join nodes of several "
             "types: what is measured on edges of one type is left out."
         ]
+    labelled = _labels_only(nodes)
+    scored: Any = z
+    if sharded is not None:
+        notes = sharded.notes()
+        labelled = _labels_only(nodes, sharded.scored)
+        result = sharded.result(result, labelled)
+        scored = z[sharded.scored]
     points = _place(z, method, seed)
     if len(points.rows) < len(z):
         notes.append(f"The map shows {len(points.rows):,} of {len(z):,} nodes, drawn at random.")
     classes = 0 if nodes.y is None else len(np.unique(nodes.y[nodes.y >= 0]))
     _log.info("clusters and uniformity")
     edges = None if graph is None else adjacency(graph)
+    near = edges if sharded is None else sharded.among(points.rows)
+    homophily = None if edges is None else _homophily(edges, nodes.y)
     prepared = read_preparation(folder)
     return Contents(
         name=_name(run, result, node_type),
@@ -155,10 +169,10 @@ def gather(
         effective_rank=_fact(result, "effective_rank", effective_rank, z, seed),
         mean_cosine=_fact(result, "mean_cosine", mean_cosine, z, seed),
         alignment=None if graph is None else _alignment(run, graph, seed, notes),
-        agreement=None if edges is None else _agreement(points, edges),
-        confusion=_confusion(z, nodes, result),
+        agreement=None if near is None else _agreement(points, near),
+        confusion=None if labelled is None else _confusion(scored, labelled, result),
         components=None if edges is None else int(connected_components(edges, directed=False)[0]),
-        homophily=None if edges is None else _homophily(edges, nodes.y),
+        homophily=homophily if sharded is None else sharded.homophily(),
         notes=notes,
         answers=read_answers(folder),
         columns=_fates(prepared),
@@ -256,10 +270,7 @@ def _agreement(points: MapPoints, edges: scipy.sparse.csr_array) -> Agreement | 
         return None  # the graph has no edges
 
 
-def _confusion(z: Array, nodes: RunNodes, result: dict[str, Any]) -> Confusion | None:
-    if nodes.y is None:
-        return None
-    labelled = _labels_only(nodes)
+def _confusion(z: Array, labelled: Graph, result: dict[str, Any]) -> Confusion | None:
     try:
         probe = result.get("probe") or {}
         strength = probe.get("strength") or linear_probe(z, labelled).strength
@@ -268,14 +279,20 @@ def _confusion(z: Array, nodes: RunNodes, result: dict[str, Any]) -> Confusion |
         return None  # too few labels for a probe; result.json has the reason
 
 
-def _labels_only(nodes: RunNodes) -> Graph:
-    """Returns a graph of labels and splits, without edges or features, for the probe."""
-    masks = {}
+def _labels_only(nodes: RunNodes, rows: Array | None = None) -> Graph | None:
+    """Returns a graph of labels and splits, without edges or features, for the probe.
+
+    It has all nodes, or some; None if nodes have no class.
+    """
+    if nodes.y is None or (rows is not None and not len(rows)):
+        return None
+    chosen = slice(None) if rows is None else rows
+    masks, y = {}, nodes.y[chosen]
     if nodes.split is not None:
         names = ("train_mask", "val_mask", "test_mask")
-        masks = {name: nodes.split == code for code, name in enumerate(names, 1)}
+        masks = {name: nodes.split[chosen] == code for code, name in enumerate(names, 1)}
     empty = np.zeros((2, 0), np.int64)
-    return Graph.from_edge_index(empty, np.zeros((len(nodes), 1)), nodes.y, **masks)
+    return Graph.from_edge_index(empty, np.zeros((len(y), 1)), y, **masks)
 
 
 def _fates(prepared: Preparation | None) -> tuple[tuple[str, str, int], ...]:

@@ -13,6 +13,7 @@ from graphcl.files.atomic import check_new_file, write_whole
 from graphcl.graphs.collection import as_graphs
 from graphcl.reporting.contents import AnyGraph, gather
 from graphcl.reporting.page import render
+from graphcl.reporting.sharded import Sharded
 from graphcl.runs.results import GraphFacts
 from graphcl.trials.rows import versions
 
@@ -25,6 +26,7 @@ def report(
     layout: str = "umap",
     seed: int = 0,
     overwrite: bool = False,
+    embeddings: str | Path | None = None,
 ) -> Path:
     """Writes one HTML file that shows a training: graph, loss, map of embeddings, scores.
 
@@ -33,11 +35,13 @@ def report(
     Args:
         source: a fitted model, or the path of a run.
         graph: the graph that was trained on; needed for a model. Without it, the page of a run
-            leaves out what needs edges.
+            leaves out what needs edges. With `embeddings`, the path of their store in parts.
         out: the file, `.html`.
         layout: ``umap``, or ``pca``, which is faster and needs no extra.
         seed: decides the map, clusters and samples.
         overwrite: replace an existing file.
+        embeddings: the path of a folder of shards, which `graphcl embed RUN PARTS` wrote; they are
+            shown instead of those in the run. `source` is then the path of that run.
 
     Returns:
         The path of the file.
@@ -48,6 +52,13 @@ def report(
     require(layout in ("umap", "pca"), "report", "layout", "umap or pca", layout)
     target = Path(out)
     check_new_file(target, (".html", ".htm"), RunError, overwrite=overwrite)
+    if embeddings is not None:
+        if not isinstance(source, str | Path):
+            raise GraphError("report: embeddings in shards belong to a run; pass its path")
+        sharded = Sharded(Path(source), Path(embeddings), graph, seed=seed)
+        contents = gather(Path(source), None, method=layout, seed=seed, sharded=sharded)
+        write_whole(target, render(contents).encode("utf-8", "replace"))
+        return target
     given = None if graph is None else as_graphs(graph)
     if isinstance(source, str | Path):
         contents = gather(

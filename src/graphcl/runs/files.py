@@ -10,6 +10,7 @@ the baseline is supervised. What a training keeps before it is complete is in
 `graphcl.runs.unfinished`.
 """
 
+import hashlib
 import json
 import secrets
 import tomllib
@@ -249,6 +250,15 @@ def weights_bytes(run: Path) -> int:
 
     try:
         return check_tensors(run / MODEL)
+    except FileNotFoundError:
+        raise RunError(f"{run}: has no {MODEL}; was the training interrupted?") from None
+
+
+def weights_digest(run: Path) -> str:
+    """Returns the checksum of a run's weights, by which embeddings say what made them."""
+    try:
+        with (run / MODEL).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         raise RunError(f"{run}: has no {MODEL}; was the training interrupted?") from None
 

@@ -31,7 +31,8 @@ class RunNodes:
     """The nodes of a run, in the order of its embeddings.
 
     Attributes:
-        ids: numbers, or texts; ids of any other kind are kept as their text.
+        ids: numbers, or texts; ids of any other kind are kept as their text. Those of embeddings in
+            shards are `graphcl.store.columns.Names` if they are text.
         degree: neighbours per node.
         y: class numbers (−1: unlabelled), or None.
         split: per node 0 none, 1 train, 2 validation, 3 test; or None without a split.
@@ -39,7 +40,7 @@ class RunNodes:
         labels: 0/1 ``[nodes, labels]`` where a node has several; runs of earlier versions lack it.
     """
 
-    ids: Array
+    ids: Any
     degree: Array
     y: Array | None = None
     split: Array | None = None

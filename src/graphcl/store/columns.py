@@ -14,6 +14,7 @@ from graphcl.errors import StoreError
 
 LEVELS = 127  # of either sign
 _ROWS = 1 << 14
+_SEARCHED = 1 << 20  # names that are compared at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +122,20 @@ class Names:
 
     def __iter__(self) -> Iterator[str]:
         return (self._name(node) for node in range(len(self)))
+
+    def find(self, name: str) -> int:
+        """Returns the first node of this name, or −1; nothing is decoded."""
+        letters = np.frombuffer(name.encode(), dtype=np.uint8)
+        for start in range(0, len(self), _SEARCHED):
+            offsets = np.asarray(self.offsets[start : start + _SEARCHED + 1])
+            nodes = np.flatnonzero(np.diff(offsets) == len(letters))
+            for place, letter in enumerate(letters):
+                nodes = nodes[self.text[offsets[nodes] + place] == letter]
+                if not len(nodes):
+                    break
+            if len(nodes):
+                return start + int(nodes[0])
+        return -1
 
     def tolist(self) -> list[str]:
         """Returns all names."""

@@ -31,6 +31,16 @@ TypeOption = Annotated[
     str | None,
     typer.Option("--type", metavar="TYPE", help="Of a typed graph: the type of the nodes."),
 ]
+EmbeddingsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--embeddings",
+        metavar="SHARDS",
+        help="A folder of shards that embed wrote of a store in parts, instead of the run's "
+        "embeddings. --graph then names these parts; it gives ids and labels.",
+        rich_help_panel="Of a graph in parts",
+    ),
+]
 OverwriteOption = Annotated[bool, typer.Option(help="Replace an existing file.")]
 
 
@@ -81,16 +91,24 @@ def run_nodes(
     *,
     again: tuple[str, ...],
     folder: Path | None = None,
-) -> tuple[Array, RunNodes]:
+    embeddings: Path | None = None,
+) -> tuple[Any, RunNodes]:
     """Returns the embeddings of a run and what it keeps of its nodes.
 
     The graph is read only if `graph` names it, or the run has no `nodes.npz`. `folder` is that of a
-    type of a typed graph; nothing else is read then.
+    type of a typed graph; nothing else is read then. `embeddings` are shards, which stay on disk;
+    `graph` is then the store in parts, if any.
 
     Raises:
         RunError: the run is damaged, has no embeddings, or they do not fit its nodes.
     """
     runs.read_config(run, baselines=True)
+    if embeddings is not None:
+        from graphcl.answers.shards import shards_of_run
+
+        require(not run_types(run), again[0], "--embeddings", "left out for a typed graph", "it")
+        require(not tables.given(), again[0], "--graph", "a store in parts, not tables", graph)
+        return shards_of_run(run, embeddings, graph, again[0])
     if folder is not None and folder != run:
         given = graph is not None or bool(tables.given())
         require(

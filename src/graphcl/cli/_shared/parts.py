@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from graphcl.cli._shared.options import print_result
-from graphcl.errors import require
+from graphcl.errors import counted, require
 from graphcl.store.parts import ORDERS, Parts
 
 OrderOption = Annotated[
@@ -51,6 +51,6 @@ def describe(parts: Parts) -> str:
     sizes = (parts.starts[1:] - parts.starts[:-1]).tolist()
     return (
         f"{parts.name!r}: {parts.num_nodes:,} nodes, {parts.num_edges:,} edges, "
-        f"{parts.num_features:,} features in {len(parts)} parts of {min(sizes):,} to "
+        f"{counted(parts.num_features, 'feature')} in {len(parts)} parts of {min(sizes):,} to "
         f"{max(sizes):,} nodes; {100 * parts.cut_share:.1f} % of the edges are cut"
     )

@@ -1,0 +1,58 @@
+"""Embeddings in shards in place of a run's own: `neighbors`, `predict`, `cluster` and `report`.
+
+Ids come from `.parquet` shards, or with labels, split and degrees from the store in parts.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphcl.errors import RunError, require
+from graphcl.partitioned.embeddings import ShardedEmbeddings, open_shards
+from graphcl.partitioned.nodes import check_same_build, read_parts_nodes
+from graphcl.runs.files import weights_digest
+from graphcl.runs.nodes import RunNodes
+from graphcl.store.parts import is_parts
+
+
+def shards_of_run(
+    run: Path, folder: Path, graph: Any, owner: str
+) -> tuple[ShardedEmbeddings, RunNodes]:
+    """Returns embeddings that a run made of a store in parts, and what is known of their nodes.
+
+    Args:
+        run: the run that embedded them.
+        folder: the shards.
+        graph: the path of the store in parts, or None. Without it, nodes have ids alone, and a
+            degree of 0.
+        owner: the command, for messages.
+
+    Raises:
+        RunError: a shard is missing, torn or not of this set; the shards are of another model or
+            of other parts; or nothing gives ids.
+    """
+    shards = open_shards(folder)
+    if shards.model and shards.model != weights_digest(run):
+        raise RunError(f"{folder}: these embeddings were made by another model than that of {run}")
+    if graph is None:
+        ids = shards.node_ids()
+        if ids is None:
+            raise RunError(
+                f"{folder}: .npy shards have no ids; pass --graph PARTS, or embed into a folder "
+                "whose name ends in .parquet"
+            )
+        return shards, RunNodes(ids, np.zeros(len(shards), np.int32))
+    path = Path(str(graph))
+    require(is_parts(path), owner, "--graph", "the store in parts that was embedded", str(graph))
+    nodes = read_parts_nodes(path)
+    check_same_build(shards, nodes.parts)
+    several = nodes.y is not None and nodes.y.ndim == 2
+    return shards, RunNodes(
+        np.arange(len(shards)) if nodes.node_ids is None else nodes.node_ids,
+        nodes.degree,
+        None if several else nodes.y,
+        nodes.split,
+        nodes.class_names,
+        nodes.y if several else None,
+    )

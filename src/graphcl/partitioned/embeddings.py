@@ -1,0 +1,345 @@
+"""Reads the shards that `graphcl embed RUN PARTS` wrote, as one table that is never loaded.
+
+The table is used in place of an array ``[nodes, dim]``: it has a shape, and rows are read when they
+are asked for. `.npy` shards are mapped. Of `.parquet` shards one group of rows is decoded at a
+time, 65,536 as we write them, and the last one is kept; so rows in order are decoded once.
+
+A set of shards is refused if a file is missing, torn, or not the one that was written with the
+others. Opening compares sizes, counts of rows, and a checksum of each file's first and last 64 kB;
+that takes milliseconds for any size. This module imports no torch.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.errors import GraphCLError, MissingExtraError, RunError
+from graphcl.files.npy import map_npy, regular_size
+from graphcl.files.text import read_text
+from graphcl.store.columns import Names
+from graphcl.store.parts import MOST_PARTS, part_name
+
+FILE = "shards.json"
+KIND = "folder of embeddings"
+MARK = "graphcl_shards"
+FORMAT = 1
+READABLE = (".npy", ".parquet")
+END_BYTES = 1 << 16  # of a file's first and last bytes that are compared
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+
+
+class _Shard(Protocol):
+    """The rows of one part, and their ids if the file has them."""
+
+    def rows(self, begin: int, end: int) -> Floats: ...
+    def ids(self) -> Array | Names | None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class ShardedEmbeddings:
+    """Embeddings in shards, in the numbering of the parts.
+
+    Attributes:
+        path: the folder.
+        name: the graph's name.
+        build: the id of the build of the parts that were embedded.
+        model: the checksum of the weights that made them; empty in folders of earlier versions.
+        starts: where the rows of each shard begin, and the number of nodes, ``[shards + 1]``.
+        dim: the width.
+    """
+
+    path: Path
+    name: str
+    build: str
+    model: str
+    starts: npt.NDArray[np.int64]
+    dim: int
+    shards: tuple[_Shard, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(nodes, dim)``."""
+        return (len(self), self.dim)
+
+    @property
+    def ndim(self) -> int:
+        """Two."""
+        return 2
+
+    @property
+    def dtype(self) -> np.dtype[np.float32]:
+        """float32."""
+        return np.dtype(np.float32)
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def __getitem__(self, rows: Any) -> Floats:
+        """Returns one row, or those of a slice, of row numbers or of a mask, in memory."""
+        if isinstance(rows, int | np.integer):
+            one: Floats = self._some(np.array([range(len(self))[int(rows)]]))[0]
+            return one
+        if isinstance(rows, slice):
+            begin, end, step = rows.indices(len(self))
+            if step != 1:
+                return self._some(np.arange(begin, end, step))
+            return self._range(begin, max(begin, end))
+        numbers = np.asarray(rows)
+        if numbers.dtype == np.bool_:
+            if numbers.shape != (len(self),):
+                raise IndexError(f"a mask {numbers.shape} for {len(self)} rows")
+            return self._some(np.flatnonzero(numbers))
+        numbers = np.where(numbers < 0, numbers + len(self), numbers).astype(np.int64)
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(self):
+            raise IndexError(f"a row outside 0 … {len(self) - 1}")
+        return self._some(numbers)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self[:].astype(dtype or np.float32, copy=False)
+
+    def node_ids(self) -> Array | Names | None:
+        """Returns the ids of all rows, in memory; None for `.npy` shards, which have none."""
+        found = [shard.ids() for shard in self.shards]
+        if any(ids is None for ids in found):
+            return None
+        if isinstance(found[0], Names):
+            return join_names([ids for ids in found if isinstance(ids, Names)])
+        return np.concatenate([np.asarray(ids) for ids in found])
+
+    def _range(self, begin: int, end: int) -> Floats:
+        pieces = list(self._pieces(begin, end))
+        if len(pieces) == 1:
+            return np.asarray(pieces[0])
+        return np.concatenate([np.empty((0, self.dim), np.float32), *pieces])
+
+    def _pieces(self, begin: int, end: int) -> Iterator[Floats]:
+        for number, shard in enumerate(self.shards):
+            first, last = int(self.starts[number]), int(self.starts[number + 1])
+            if begin < last and end > first:
+                yield shard.rows(max(begin, first) - first, min(end, last) - first)
+
+    def _some(self, numbers: Array) -> Floats:
+        """Reads rows in ascending order, wherever they were asked for."""
+        found = np.empty((len(numbers), self.dim), np.float32)
+        order = np.argsort(numbers, kind="stable")
+        places = np.searchsorted(numbers[order], self.starts)
+        for number, shard in enumerate(self.shards):
+            mine = order[places[number] : places[number + 1]]
+            local = numbers[mine] - self.starts[number]
+            for begin in range(0, len(mine), _GATHERED):
+                some = local[begin : begin + _GATHERED]
+                found[mine[begin : begin + _GATHERED]] = _gather(shard, some)
+        return found
+
+
+_GATHERED = 1 << 14  # rows that are gathered at a time
+
+
+def _gather(shard: _Shard, rows: Array) -> Floats:
+    if isinstance(shard, _ParquetShard):
+        return shard.some(rows)
+    span = shard.rows(int(rows[0]), int(rows[-1]) + 1)  # mapped: only what is touched is read
+    return np.asarray(span[rows - rows[0]])
+
+
+def is_shards(path: Path) -> bool:
+    """Returns whether `path` is a folder that looks like embeddings in shards."""
+    return (path / FILE).is_file()
+
+
+def open_shards(path: Path) -> ShardedEmbeddings:
+    """Opens a folder of shards and reads no embedding.
+
+    Raises:
+        RunError: there is none, or a shard is missing, torn, or not of this set.
+    """
+    about = _description(path)
+    listed = about.get("shards")
+    if not isinstance(listed, list) or not 1 <= len(listed) <= MOST_PARTS:
+        raise RunError(f"{path / FILE}: must list 1 to {MOST_PARTS} shards")
+    dim, nodes = about.get("dim"), about.get("num_nodes")
+    if type(dim) is not int or dim < 1 or type(nodes) is not int:
+        raise RunError(f"{path / FILE}: lacks dim or num_nodes")
+    suffix = Path(str(listed[0].get("file") if isinstance(listed[0], dict) else "")).suffix
+    if suffix not in READABLE:
+        kinds = " and ".join(READABLE)
+        raise RunError(f"{path}: has {suffix or 'unknown'} shards; embeddings are read of {kinds}")
+    starts, shards = [0], []
+    for number, one in enumerate(listed):
+        entry: dict[str, Any] = one if isinstance(one, dict) else {}
+        name, start, stop = f"{part_name(number)}{suffix}", entry.get("start"), entry.get("stop")
+        fits = isinstance(start, int) and isinstance(stop, int) and start == starts[-1] < stop
+        if entry.get("file") != name or not fits:
+            raise RunError(f"{path / FILE}: shard {number} does not follow the one before")
+        starts.append(int(entry["stop"]))
+        shape = (starts[-1] - starts[-2], dim)
+        shards.append(_open(path / name, number, len(listed), entry, shape))
+    if starts[-1] != nodes:
+        raise RunError(f"{path / FILE}: its shards have {starts[-1]} rows; num_nodes is {nodes}")
+    name, build, model = (str(about.get(key, ""))[:200] for key in ("name", "build", "model"))
+    ranges = np.array(starts, np.int64)
+    return ShardedEmbeddings(path, name, build, model, ranges, dim, tuple(shards))
+
+
+def ends_digest(path: Path) -> str:
+    """Returns a checksum of a file's size and its first and last 64 kB."""
+    size, digest = path.stat().st_size, hashlib.sha256()
+    digest.update(str(size).encode())
+    with path.open("rb") as file:
+        digest.update(file.read(END_BYTES))
+        file.seek(max(0, size - END_BYTES), os.SEEK_SET)
+        digest.update(file.read(END_BYTES))
+    return digest.hexdigest()
+
+
+def join_names(several: list[Names]) -> Names:
+    """Returns names one below the other, in memory."""
+    starts = np.cumsum([0, *(len(one.text) for one in several)])
+    pieces = zip(several, starts[:-1].tolist(), strict=True)
+    offsets = [one.offsets[:-1] + start for one, start in pieces]
+    text = np.concatenate([one.text for one in several])
+    return Names(np.concatenate([*offsets, starts[-1:]]).astype(np.int64), text)
+
+
+def _description(path: Path) -> dict[str, Any]:
+    if not path.is_dir():
+        raise RunError(f"{path}: no such {KIND}")
+    try:
+        values = json.loads(read_text(path / FILE, RunError))
+    except FileNotFoundError:
+        raise RunError(f"{path}: not a {KIND} in shards (it has no {FILE})") from None
+    except RunError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path / FILE}: not JSON ({error})") from None
+    if not isinstance(values, dict) or values.get(MARK) != FORMAT:
+        found = values.get(MARK) if isinstance(values, dict) else None
+        raise RunError(f"{path / FILE}: format {found!r}; this version reads format {FORMAT}")
+    return values
+
+
+def _open(
+    path: Path, number: int, count: int, entry: dict[str, Any], shape: tuple[int, int]
+) -> _Shard:
+    try:
+        size = regular_size(path, RunError)
+    except FileNotFoundError:
+        raise RunError(f"{path}: shard {number} of {count} is missing") from None
+    if entry.get("bytes", size) != size:
+        raise RunError(f"{path}: torn: has {size} bytes; {FILE} says {entry['bytes']}")
+    if "ends" in entry and entry["ends"] != ends_digest(path):
+        raise RunError(f"{path}: is not the shard that was written with the others, or is damaged")
+    if path.suffix == ".npy":
+        return _NpyShard(path, shape)
+    return _ParquetShard(path, shape)
+
+
+class _NpyShard:
+    """A mapped array."""
+
+    def __init__(self, path: Path, shape: tuple[int, int]) -> None:
+        self._array = map_npy(path, RunError)
+        if self._array.shape != shape or self._array.dtype != np.float32:
+            found = f"{self._array.dtype} {self._array.shape}"
+            raise RunError(f"{path}: holds {found}; {FILE} says float32 {shape}")
+
+    def rows(self, begin: int, end: int) -> Floats:
+        """Returns mapped rows."""
+        return self._array[begin:end]
+
+    def ids(self) -> None:
+        """An array has none."""
+        return
+
+
+class _ParquetShard:
+    """A Parquet file, of which one group of rows is held."""
+
+    def __init__(self, path: Path, shape: tuple[int, int]) -> None:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError as error:
+            raise MissingExtraError("reading .parquet", "parquet") from error
+        self._path, self._dim = path, shape[1]
+        self._failures = (pyarrow.ArrowException, OSError)
+        try:
+            self._file = pyarrow.parquet.ParquetFile(path, memory_map=True)
+            kind = self._file.schema_arrow.field("embedding").type
+            self._file.schema_arrow.field("id")
+        except (*self._failures, KeyError) as error:
+            raise self._damaged(error) from None
+        about = self._file.metadata
+        fixed = pyarrow.types.is_fixed_size_list(kind) and kind.value_type == pyarrow.float32()
+        if about.num_rows != shape[0] or not fixed or kind.list_size != shape[1]:
+            found = f"{about.num_rows} rows of {kind}"
+            raise RunError(f"{path}: holds {found}; {FILE} says {shape[0]} of {shape[1]} floats")
+        counts = [about.row_group(one).num_rows for one in range(about.num_row_groups)]
+        self._starts = np.cumsum([0, *counts])
+        self._held: tuple[int, Floats] | None = None
+
+    def rows(self, begin: int, end: int) -> Floats:
+        """Returns rows; a piece of one group is a view of it."""
+        first, last = np.searchsorted(self._starts, [begin, end - 1], side="right") - 1
+        pieces = []
+        for group in range(int(first), int(last) + 1):
+            start = int(self._starts[group])
+            pieces.append(self._group(group)[max(0, begin - start) : end - start])
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def some(self, rows: Array) -> Floats:
+        """Returns rows by their numbers, ascending."""
+        groups = np.searchsorted(self._starts, rows, side="right") - 1
+        pieces = [
+            self._group(group)[rows[groups == group] - self._starts[group]]
+            for group in np.unique(groups).tolist()
+        ]
+        return np.concatenate(pieces)
+
+    def ids(self) -> Array | Names:
+        """Returns the column of ids."""
+        import pyarrow
+
+        try:
+            column = self._file.read(columns=["id"])["id"].combine_chunks()
+        except self._failures as error:
+            raise self._damaged(error) from None
+        if isinstance(column, pyarrow.ChunkedArray):  # of no chunk, or of several
+            column = column.chunk(0)
+        if column.null_count:
+            raise RunError(f"{self._path}: an id is missing")
+        if pyarrow.types.is_integer(column.type):
+            found: Array = column.to_numpy()
+            return found
+        text = column.cast(pyarrow.large_string())
+        _, offsets, letters = text.buffers()
+        starts = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text) + 1]
+        held = np.zeros(0, np.uint8) if letters is None else np.frombuffer(letters, np.uint8)
+        return Names(starts - starts[0], held[starts[0] : starts[-1]])
+
+    def _group(self, group: int) -> Floats:
+        if self._held is None or self._held[0] != group:
+            self._held = None  # before the next one is decoded
+            try:
+                table = self._file.read_row_group(group, columns=["embedding"])
+            except self._failures as error:
+                raise self._damaged(error) from None
+            column = table["embedding"]
+            pieces = [one.flatten().to_numpy().reshape(-1, self._dim) for one in column.chunks]
+            rows = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+            if len(rows) != self._starts[group + 1] - self._starts[group]:
+                raise RunError(f"{self._path}: an embedding is missing")
+            self._held = (group, rows)
+        return self._held[1]
+
+    def _damaged(self, error: BaseException) -> GraphCLError:
+        reason = " ".join(str(error).split())[:120]
+        return RunError(f"{self._path}: not a readable shard ({reason})")

@@ -1,0 +1,164 @@
+"""Shards read like the array that they are pieces of; a set that is not whole is refused."""
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphcl.errors import RunError
+from graphcl.partitioned import embeddings
+from graphcl.partitioned.embeddings import ends_digest, is_shards, join_names, open_shards
+from graphcl.runs import embeddings as writing
+from graphcl.store.columns import Names
+from tests.conftest import FUZZ
+
+NODES, DIM = 50, 6
+Z = np.random.default_rng(0).normal(size=(NODES, DIM)).astype(np.float32)
+TEXTS = np.array([f"knoten {row} ü" for row in range(NODES)], dtype=object)
+
+
+def make_shards(folder, z, starts, suffix, ids=None, **about):
+    """Writes a set of shards as `graphcl embed` does, without the processes."""
+    folder.mkdir()
+    listed = []
+    for number, (start, stop) in enumerate(itertools.pairwise(starts)):
+        file = folder / f"part-{number:05d}{suffix}"
+        names = None if ids is None else ids[start:stop]
+        first = start if ids is None else 0
+        writing.write_embeddings(file, z[start:stop], names, first=first)
+        place = {"file": file.name, "start": int(start), "stop": int(stop)}
+        listed.append(place | {"bytes": file.stat().st_size, "ends": ends_digest(file)})
+    values = {"graphcl_shards": 1, "name": "g", "build": "b" * 32, "model": ""} | about
+    values |= {"num_nodes": len(z), "dim": z.shape[1], "shards": listed}
+    (folder / "shards.json").write_text(json.dumps(values))
+    return folder
+
+
+@pytest.fixture(params=[".npy", ".parquet"])
+def folder(tmp_path, request, monkeypatch):
+    monkeypatch.setattr(writing, "_GROUP_ROWS", 7)  # several groups of rows in a file
+    monkeypatch.setattr(embeddings, "_GATHERED", 4)
+    return make_shards(tmp_path / f"z{request.param}", Z, [0, 20, 23, 50], request.param)
+
+
+@given(data=st.data())
+@FUZZ
+def test_rows_are_those_of_the_array(folder, data):
+    shards = open_shards(folder)
+    assert (shards.shape, shards.ndim, len(shards)) == (Z.shape, 2, NODES)
+    row = st.integers(-NODES, NODES - 1)
+    kinds = st.one_of(
+        row,
+        st.slices(NODES),
+        st.lists(row, max_size=30).map(lambda rows: np.array(rows, np.int64)),
+        st.lists(st.booleans(), min_size=NODES, max_size=NODES).map(np.array),
+    )
+    rows = data.draw(kinds)
+    found = shards[rows]
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, Z[rows])
+
+
+def test_the_whole_table_is_an_array(folder):
+    np.testing.assert_array_equal(np.asarray(open_shards(folder)), Z)
+    assert is_shards(folder)
+    assert not is_shards(folder.parent)
+    for wrong in (np.array([50]), np.ones(3, bool)):
+        with pytest.raises(IndexError):
+            open_shards(folder)[wrong]
+
+
+def test_ids_are_in_parquet_alone(tmp_path, folder):
+    numbers = open_shards(folder).node_ids()
+    assert (numbers is None) == (folder.suffix == ".npy")
+    if numbers is not None:
+        assert numbers.tolist() == list(range(NODES))
+    text = make_shards(tmp_path / "t", Z, [0, 9, 50], folder.suffix, TEXTS)
+    names = open_shards(text).node_ids()
+    assert names is None if folder.suffix == ".npy" else list(names) == TEXTS.tolist()
+
+
+def test_joined_names():
+    several = [Names.of(["a", ""]), Names.of([]), Names.of(["Zoë", "b"])]
+    assert list(join_names(several)) == ["a", "", "Zoë", "b"]
+
+
+def change(folder, what):
+    described = json.loads((folder / "shards.json").read_text())
+    what(described)
+    (folder / "shards.json").write_text(json.dumps(described))
+
+
+def drop_sums(described):
+    for one in described["shards"]:
+        del one["bytes"], one["ends"]
+
+
+def test_sets_of_earlier_versions_have_no_sums(folder):
+    change(folder, drop_sums)
+    np.testing.assert_array_equal(open_shards(folder)[:], Z)
+
+
+def test_a_missing_shard_is_named(folder):
+    file = folder / f"part-00001{folder.suffix}"
+    file.unlink()
+    with pytest.raises(RunError, match=rf"{file.name}: shard 1 of 3 is missing"):
+        open_shards(folder)
+
+
+@pytest.mark.parametrize("sums", [True, False])
+def test_a_torn_shard_is_named(folder, sums):
+    file = folder / f"part-00002{folder.suffix}"
+    file.write_bytes(file.read_bytes()[:-9])
+    if not sums:
+        change(folder, drop_sums)
+    said = "torn: has" if sums else "(truncated|not a readable shard)"
+    with pytest.raises(RunError, match=rf"{file.name}: .*{said}"):
+        open_shards(folder)
+
+
+def test_a_shard_of_another_set_is_refused(folder, tmp_path):
+    other = make_shards(tmp_path / "other", 2 * Z, [0, 20, 23, 50], folder.suffix)
+    file = f"part-00000{folder.suffix}"
+    shutil.copy(other / file, folder / file)
+    with pytest.raises(RunError, match=r"part-00000.*(not the shard that was written with|torn)"):
+        open_shards(folder)
+    longer = make_shards(tmp_path / "longer", Z, [0, 25, 28, 50], folder.suffix)
+    change(folder, drop_sums)
+    shutil.copy(longer / file, folder / file)
+    with pytest.raises(RunError, match=r"part-00000.*holds .*; shards.json says"):
+        open_shards(folder)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (lambda d: d.update(graphcl_shards=2), "format 2; this version reads format 1"),
+        (lambda d: d.update(shards=[]), "must list 1 to"),
+        (lambda d: d.update(dim="6"), "lacks dim or num_nodes"),
+        (lambda d: d.update(num_nodes=51), "its shards have 50 rows; num_nodes is 51"),
+        (lambda d: d["shards"][1].update(start=21), "shard 1 does not follow the one before"),
+        (lambda d: d["shards"][1].update(file="../x.npy"), "shard 1 does not follow"),
+        (lambda d: d["shards"][0].update(file="part-00000.csv"), "has .csv shards"),
+        (lambda d: d["shards"].insert(0, 7), "has unknown shards"),
+    ],
+)
+def test_a_description_that_does_not_fit_is_refused(folder, what, message):
+    change(folder, what)
+    with pytest.raises(RunError, match=message):
+        open_shards(folder)
+
+
+def test_what_is_no_set_of_shards(tmp_path):
+    with pytest.raises(RunError, match="none: no such folder of embeddings"):
+        open_shards(tmp_path / "none")
+    with pytest.raises(RunError, match=r"not a folder of embeddings in shards \(it has no shards"):
+        open_shards(tmp_path)
+    Path(tmp_path / "shards.json").write_text("{")
+    with pytest.raises(RunError, match="not JSON"):
+        open_shards(tmp_path)
