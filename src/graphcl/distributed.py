@@ -114,7 +114,8 @@ def group(device: torch.device, *, patience: timedelta | None = None) -> Iterato
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    store, rank, world = next(rendezvous("env://"))
+    limit: dict[str, Any] = {} if patience is None else {"timeout": patience}
+    store, rank, world = next(rendezvous("env://", **limit))
     if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
         # torchrun's store survives a restart: without its own prefix, an attempt would read the
         # addresses of dead processes. Several hosts would not agree on the prefix, as each counts
