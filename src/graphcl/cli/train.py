@@ -300,7 +300,8 @@ def _score(
 ) -> tuple[dict[str, Any] | None, str | None]:
     """Returns the probe's scores, or the reason there are none: a graph needs no labels."""
     if isinstance(graph, PartedData):
-        return None, f"a graph in parts is embedded by: graphcl embed RUN {graph.path} --out SHARDS"
+        count = len(graph.parts)
+        return None, f"embed the parts by: graphcl embed RUN --processes {count} --out SHARDS"
     if isinstance(graph, TypedGraph):
         return _score_types(z, graph, steps=steps, device=device)
     if graph.y is None:

@@ -117,25 +117,10 @@ def fit_parts(
     parts = model._parts(begun)
     check_recipe(model, parts)
     part = open_own_part(data.path, share)
-    recipe, num_features = parts.recipe, part.parts.num_features
-    footprint = parts.footprint(num_features)
-    trained = {**recipe.identity(), "seed": seed, "graph": part.parts.build}
+    num_features = part.parts.num_features
+    trained = {**parts.recipe.identity(), "seed": seed, "graph": part.parts.build}
     saved = checkpoints.latest(trained) if checkpoints and resume else None
-    batch_nodes = recipe.batch_nodes or SAMPLED_BATCH_NODES
-    if not model.ignore_memory:
-        _check_memory(footprint, data, part.parts, batch_nodes, recipe.fan_out, share)
-    scaling = fit_parts_scaling(recipe.feature_scaling, part, share)
-    wire = Wire(share, data.patience)
-    replaced = recipe.sample_with_replacement
-    source = PartedGraph(
-        Topology(part, wire, replace=replaced, topology=data.topology),
-        FeatureRows(part, wire, scaling, cache_bytes=data.cache_bytes),
-        wire,
-        batch_nodes=batch_nodes,
-        fan_outs=(recipe.fan_out,) * len(footprint.widths),
-        replace=replaced,
-        own_features=footprint.own,
-    )
+    source, scaling = parted_source(parts, data, part, ignore_memory=model.ignore_memory)
     encoder = parts.new_encoder(num_features, seed=seed)
     if checkpoints:
         checkpoints.begin(trained | {"modes": [MODE.name]}, saved)
@@ -171,6 +156,36 @@ def fit_parts(
     for sign in fitted.health.warnings if share.first else ():
         warnings.warn(f"GraphCL: {sign}", TrainingWarning, stacklevel=2)
     return model
+
+
+def parted_source(
+    parts: Parts, data: PartedData, part: store.Part, *, ignore_memory: bool = False
+) -> tuple[PartedGraph, Scaling]:
+    """Returns the batches of a graph in parts, and how features are scaled.
+
+    All processes of the group call it together, each with its own `part`.
+
+    Raises:
+        TrainingError: they would not fit in memory, and `ignore_memory` is false.
+    """
+    recipe, share = parts.recipe, current_share()
+    footprint = parts.footprint(part.parts.num_features)
+    batch_nodes = recipe.batch_nodes or SAMPLED_BATCH_NODES
+    if not ignore_memory:
+        _check_memory(footprint, data, part.parts, batch_nodes, recipe.fan_out, share)
+    scaling = fit_parts_scaling(recipe.feature_scaling, part, share)
+    wire = Wire(share, data.patience)
+    replaced = recipe.sample_with_replacement
+    source = PartedGraph(
+        Topology(part, wire, replace=replaced, topology=data.topology),
+        FeatureRows(part, wire, scaling, cache_bytes=data.cache_bytes),
+        wire,
+        batch_nodes=batch_nodes,
+        fan_outs=(recipe.fan_out,) * len(footprint.widths),
+        replace=replaced,
+        own_features=footprint.own,
+    )
+    return source, scaling
 
 
 def check_recipe(model: GraphCL, parts: Parts) -> None:
