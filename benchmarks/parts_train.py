@@ -5,7 +5,8 @@ usage: python -m benchmarks.parts_train [--nodes 100000] [--edges 1000000] --out
 The graph is generated as in `benchmarks.parts`, and divided in each order of `--orders`. Parts are
 trained for `--steps` steps, without a cache and with one, each part in a process of its own; then
 one process trains on the whole graph in the same order. All of it is on the loopback. The first
-steps compile loops and are left out of the rate.
+steps compile loops and are left out of the rate. A store in one part and the store itself are
+trained in turns, `--again` times, by one process.
 
 Each process can also be started by itself, wherever it is:
 
@@ -64,6 +65,7 @@ class Meter:
     def __init__(self, steps: int) -> None:
         self.steps = steps
         self.times: list[float] = []
+        self.work: list[float] = []
         self.losses: list[float] = []
         self.peak, self._watching = 0, True
         threading.Thread(target=self._watch, daemon=True).start()
@@ -78,6 +80,7 @@ class Meter:
         if not state.results:  # an epoch's end
             return
         self.times.append(time.perf_counter())
+        self.work.append(time.process_time())
         self.losses.append(float(state.results[-1][0]))
         if len(self.times) == self.steps:
             self._watching = False
@@ -86,9 +89,11 @@ class Meter:
     def figures(self) -> dict[str, Any]:
         """Returns what was measured."""
         warm = min(WARM, len(self.times) - 2)
-        rate = (len(self.times) - 1 - warm) / (self.times[-1] - self.times[warm])
+        count = len(self.times) - 1 - warm
+        rate, work = count / (self.times[-1] - self.times[warm]), self.work[-1] - self.work[warm]
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         about = {"steps": len(self.times), "steps_per_second": round(rate, 3)}
+        about["cpu_seconds_per_step"] = round(work / count, 4)
         return about | {"peak_bytes": self.peak, "resident_bytes": most, "losses": self.losses}
 
 
@@ -170,6 +175,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--batch-nodes", type=int, default=1024)
+    parser.add_argument("--again", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--topologies", nargs="*", default=["auto"])
     parser.add_argument("--out", type=Path)
@@ -198,9 +204,10 @@ def main() -> None:
         graph = synthetic_graph(given.nodes, given.edges, FEATURES, COMMUNITIES)
         graph.save(folder / "store")
         partition_store(folder / "store", out=folder / "one", parts=1, order="as-is")
-        for case, path in {"one store": "store", "one part": "one"}.items():
-            (found,) = launched(folder / path, [*shared, "--whole"], 1, folder)
-            row(case, processes=1, **{k: v for k, v in found.items() if k != "losses"})
+        for _ in range(given.again):  # in turns: a machine is not always the same
+            for case, path in {"one store": "store", "one part": "one"}.items():
+                (found,) = launched(folder / path, [*shared, "--whole"], 1, folder)
+                row(case, processes=1, **{k: v for k, v in found.items() if k != "losses"})
         for order in given.orders:
             parts, joined = folder / order, folder / f"joined-{order}"
             partition_store(folder / "store", out=parts, parts=given.parts, order=order)
@@ -223,6 +230,7 @@ def main() -> None:
                         steps=given.steps,
                         steps_per_second=min(one["steps_per_second"] for one in found),
                         steps_per_second_alone=whole["steps_per_second"],
+                        cpu_seconds_per_step=max(one["cpu_seconds_per_step"] for one in found),
                         peak_bytes=max(one["peak_bytes"] for one in found),
                         peak_bytes_alone=whole["peak_bytes"],
                         sent_bytes=sum(one["sent_bytes"] for one in found),

@@ -129,6 +129,8 @@ def train_run(
         share = stack.enter_context(group(device, patience=patience))
         resume = any_of(resume or restarted(), share)  # of several hosts only one may know
         if resume and not overwrite and agree(lambda: _is_complete(out, model, origin), share):
+            if isinstance(graph, PartedData):
+                _tidy_hosts(partial_folder(out), share, None)
             return read_training_result(out) if share.first else None
         saves = PartCheckpoints if isinstance(graph, PartedData) else Checkpoints
         if isinstance(graph, PartedData):

@@ -127,6 +127,7 @@ class Topology:
         self._edges = {part.number: _Edges.of(part, replace=replace)}
         self._weighted = "edge_weight" in part.fields
         self.part = part
+        mapped = [part.fields["x"], part.fields["indices"]]
         for number in range(len(self.parts)):
             if topology == "asked" or self._weighted or number == part.number:
                 continue
@@ -135,7 +136,7 @@ class Topology:
             except StoreError:
                 continue  # not here, or not that of this build: its owner has it
             self._edges[number] = _Edges.of(other, replace=replace)
-        mapped = [part.fields["x"], *(edges.indices.numpy() for edges in self._edges.values())]
+            mapped.append(other.fields["indices"])
         arrays = [one for one in mapped if isinstance(one, np.memmap)]
         if sum(one.nbytes for one in arrays) > free_memory_bytes():
             advise_random_reads(*arrays)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,7 +56,7 @@ def whole(prepared):
     return prepared, json.loads(out)
 
 
-def test_the_run_is_an_ordinary_one(whole, tmp_path, monkeypatch):
+def test_the_run_is_an_ordinary_one(whole, tmp_path, monkeypatch, capsys):
     folder, said = whole
     assert said["graph"]["nodes"] == 90
     assert said["mode"] == {"name": "sampled", "reason": "a graph in parts"}
@@ -71,6 +72,15 @@ def test_the_run_is_an_ordinary_one(whole, tmp_path, monkeypatch):
     np.testing.assert_allclose(losses[0, :9], losses[1, :9], rtol=0, atol=1e-5)
     np.testing.assert_allclose(losses[0], losses[1], rtol=0, atol=1e-3)  # rounding grows with steps
     assert run(["embed", "whole", "store", "--out", str(tmp_path / "a.npy")]) == 0
+    capsys.readouterr()
+    assert run(["embed", "whole", "--out", str(tmp_path / "shards")]) == 2  # the run's own parts
+    assert "p2: has 2 parts" in capsys.readouterr().err
+    (folder / "p2").rename(folder / "kept")
+    partition_store(folder / "store", out=folder / "p2", parts=2, order="hash")
+    assert run(["embed", "whole", "--out", str(tmp_path / "shards")]) == 2
+    assert "p2 is not the graph that the run was trained on" in capsys.readouterr().err
+    shutil.rmtree(folder / "p2")
+    (folder / "kept").rename(folder / "p2")
     z, expected = np.load(tmp_path / "a.npy"), np.load(tmp_path / "one/embeddings.npy")
     np.testing.assert_allclose(z, expected, atol=2e-3 * np.abs(expected).max())
 
