@@ -1,4 +1,4 @@
-"""The numbers in docs/scaling.md are those of the committed rows; a process can be started alone."""
+"""The numbers in docs/scaling.md are those of the rows; a process can be started alone."""
 
 import json
 import sys
