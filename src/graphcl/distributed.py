@@ -122,7 +122,8 @@ def group(device: torch.device, *, patience: timedelta | None = None) -> Iterato
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    store, rank, world = next(rendezvous("env://"))
+    limit: dict[str, Any] = {} if patience is None else {"timeout": patience}
+    store, rank, world = next(rendezvous("env://", **limit))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT")  # torchrun's
     if attempt is not None and os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
         # torchrun's store survives a restart: without its own prefix, an attempt would read the

@@ -18,7 +18,7 @@ from graphcl.errors import require
 from graphcl.kernels.buffers import empty
 from graphcl.kernels.counter import Draws, kept, shifted, stream_key, threshold
 from graphcl.kernels.elu import pooled_elu
-from graphcl.kernels.gather_mean import gather_mean
+from graphcl.kernels.gather_mean import Held, gather_mean
 from graphcl.kernels.neighbours import EdgeWeights, sample_neighbours
 from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.views import DropBoth
@@ -38,12 +38,16 @@ class Tree:
             which the parent itself has weight 1; 0 marks an empty slot.
         fan_outs: children per tree node, level by level.
         first: the place of the first seed node in its batch; draws depend on this place.
+        places: the place of each seed node, if they do not follow one another; `first` is 0 then.
+        rows: where the nodes of each level are in the table of features, if it has these alone.
     """
 
     levels: tuple[Tensor, ...]
     weights: tuple[Tensor, ...]
     fan_outs: tuple[int, ...]
     first: int = 0
+    places: Tensor | None = None
+    rows: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ def sample_tree(
         place = first * math.prod(fan_outs[: hop + 1])
         key = shifted(stream_key(seed, "neighbours", hop), place)
         degree = indptr[parents + 1] - indptr[parents]
-        weight = _child_weights(degree, fan_out, replace=replace, unbiased=unbiased)
+        weight = child_weights(degree, fan_out, replace=replace, unbiased=unbiased)
         if edge_weights is None:
             children = sample_neighbours(
                 indptr, indices, parents, fan_out=fan_out, replace=replace, key=key
@@ -123,7 +127,8 @@ def sample_tree(
     return Tree(tuple(levels), tuple(weights), tuple(fan_outs), first)
 
 
-def _child_weights(degree: Tensor, fan_out: int, *, replace: bool, unbiased: bool) -> Tensor:
+def child_weights(degree: Tensor, fan_out: int, *, replace: bool, unbiased: bool = True) -> Tensor:
+    """Returns the weight of each child of parents with these degrees; see `sample_tree`."""
     degree = degree[:, None].float()
     if replace:
         each = degree / fan_out if unbiased else torch.ones_like(degree)
@@ -170,7 +175,10 @@ def tree_views(
         deepest = level + 1 == len(tree.weights)
         out = empty((2, len(parents), width), like)
         bits = None if deepest else torch.empty_like(children, dtype=torch.int64)
-        gather_mean(x, parents, children, weight, draws=draws, out=out, edges=bits)
+        held = None
+        if tree.places is not None:
+            held = Held(tree.rows[level], tree.rows[level + 1], tree.places)
+        gather_mean(x, parents, children, weight, draws=draws, out=out, edges=bits, held=held)
         for view in (0, 1):
             parts[view][0].append(out[view])
         if bits is None:

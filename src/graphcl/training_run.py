@@ -9,29 +9,37 @@
    With ``resume`` it goes on from the newest one.
 4. *Finish*: nodes are embedded, the probe scores them, and the run appears by one rename. Then
    ``RUN.partial`` goes.
-5. *Fail*: interrupted, on a full disk or after another process died, what was saved stays, and the
-   error says how to go on (`_ending_early`).
+5. *Fail*: interrupted, on a full disk or after another process died or fell silent, what was saved
+   stays, and the error says how to go on (`_ending_early`, `_among_others`).
 
 In a group of processes all of them train. The first one alone looks at files and writes; the others
-hear what it found (`agree`).
+hear what it found (`agree`). Over a graph in parts, one process of each host keeps checkpoints
+(`graphcl.training.part_checkpoints`), and the run has no embeddings: `graphcl embed` writes those.
 """
 
 import json
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import asdict
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.distributed as dist
 
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
 from graphcl.distributed import Share, any_of, from_rank, group, restarted
 from graphcl.errors import InvalidInputError, RunError, TrainingEndedError
 from graphcl.estimator import GraphCL
 from graphcl.estimator.choice import AUTO, about_choice
+from graphcl.estimator.parted import PartedData, fit_parts
 from graphcl.evaluation.failure import majority_sign
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
@@ -46,10 +54,12 @@ from graphcl.runs.unfinished import CHOOSING, partial_folder, unfinished_run
 from graphcl.tabular.preparation import write_preparation
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Pace, StoppedError
+from graphcl.training.loop import PartedMetrics
+from graphcl.training.part_checkpoints import PartCheckpoints
 from graphcl.trials.rows import versions
 
 T = TypeVar("T")
-Data = Graph | GraphCollection | TypedGraph
+Data = Graph | GraphCollection | TypedGraph | PartedData
 Rows = npt.NDArray[np.float32]
 # Embeddings, by type for a typed graph, to scores, or why there are none.
 Score = Callable[[Any], tuple[Scores | None, str | None]]
@@ -86,6 +96,7 @@ def train_run(
     interruption: Interruption | None = None,
     curves: Callable[[Path], Curves] = _no_curves,
     introduction: str = "",
+    patience: timedelta | None = None,
 ) -> TrainingResult | None:
     """Trains `model` on `graph` and writes the run `out`; returns its result.
 
@@ -102,6 +113,7 @@ def train_run(
         curves: called with the folder of the unfinished run; yields an `on_epoch` that logs there.
             What it leaves in ``tensorboard/`` and ``epochs.csv`` moves into the run.
         introduction: printed on stderr before training begins.
+        patience: how long processes wait for each other; PyTorch's default if None.
 
     Returns:
         The result; None in every process of a group but the first.
@@ -113,26 +125,35 @@ def train_run(
     device = torch.device(model.device)
     stop = interruption or (lambda: False)
     with ExitStack() as stack:
-        share = stack.enter_context(group(device))
+        stack.enter_context(_among_others(patience))
+        share = stack.enter_context(group(device, patience=patience))
         resume = any_of(resume or restarted(), share)  # of several hosts only one may know
         if resume and not overwrite and agree(lambda: _is_complete(out, model, origin), share):
+            if isinstance(graph, PartedData):
+                _tidy_hosts(partial_folder(out), share, None)
             return read_training_result(out) if share.first else None
+        saves = PartCheckpoints if isinstance(graph, PartedData) else Checkpoints
+        if isinstance(graph, PartedData):
+            stack.push(partial(_tidy_hosts, partial_folder(out), share))
         folder = Path(agree(lambda: _begin(stack, out, overwrite, resume), share))
         if share.first and introduction:
             print(introduction, file=sys.stderr)
         reset_peak_memory(device)
         with _ending_early(folder, share):
-            checkpoints = Checkpoints(folder, **pace._asdict(), stop=stop)
+            checkpoints = saves(folder, **pace._asdict(), stop=stop)
+            train: Callable[..., object] = model.fit
+            if isinstance(graph, PartedData):
+                train = partial(fit_parts, model)
             if interruption is not None:
                 interruption.patient = True
             with curves(folder) if share.first else _no_curves(folder) as on_epoch:
-                model.fit(graph, checkpoints=checkpoints, resume=resume, on_epoch=on_epoch)
+                train(graph, checkpoints=checkpoints, resume=resume, on_epoch=on_epoch)
             if interruption is not None:
                 interruption.patient = False
-            z: Any
+            z: Any = None
             if isinstance(graph, TypedGraph):
                 z = model.transform(graph)
-            else:
+            elif not isinstance(graph, PartedData):
                 z = embed_rows(model, graph, scratch=_existing_folder_above(out))
             if not share.first:
                 return None
@@ -143,7 +164,7 @@ def train_run(
                 result.write(staging)
                 if isinstance(graph, TypedGraph):
                     write_types(staging, graph, z)
-                else:
+                elif not isinstance(graph, PartedData):
                     np.save(staging / runs.EMBEDDINGS, z)
                     write_nodes(staging, describe_nodes(graph))
                 if isinstance(graph, Graph) and graph.preparation is not None:
@@ -233,12 +254,38 @@ def _ending_early(folder: Path, share: Share) -> Iterator[None]:
             f"{error.filename or folder}: could not be written ({reason}); the "
             f"training is saved in {folder}: make room, then go on with --resume"
         ) from None
+
+
+@contextmanager
+def _among_others(patience: timedelta | None) -> Iterator[None]:
+    """Says, where another process has died or is silent, what happened and after how long."""
+    try:
+        yield
     except RuntimeError as error:
-        if share.world == 1:
+        rank, world = os.environ.get("RANK", "0"), int(os.environ.get("WORLD_SIZE", "1"))
+        if dist.is_initialized():
+            rank, world = str(dist.get_rank()), dist.get_world_size()
+        if world == 1:
             raise
         summary = str(error).partition("\n")[0]
-        message = f"graphcl train: rank {share.rank} stops: {summary}"
-        raise TrainingEndedError(message, 1) from None
+        if re.search("time.{0,2} ?out", summary, re.IGNORECASE):
+            waited = (patience or timedelta(minutes=30)).total_seconds()
+            summary = (
+                f"another process was silent for {waited:g} s (--timeout): it is stopped or very "
+                "slow, or the network is down; go on with the same command and --resume"
+            )
+        raise TrainingEndedError(f"graphcl train: rank {rank} stops: {summary}", 1) from None
+
+
+def _tidy_hosts(folder: Path, share: Share, error: object, *_: object) -> None:
+    """Removes the checkpoints of a complete run on other hosts than that of the first process."""
+    if error is not None:
+        return
+    any_of(False, share)  # the first process has finished the run
+    if not share.first:
+        PartCheckpoints(folder).clear()
+        with suppress(OSError):  # not there, or not empty: somebody else's
+            folder.rmdir()
 
 
 def _result(
@@ -247,9 +294,12 @@ def _result(
     last, device = model.history_[-1], torch.device(model.device)
     health, found = model.health_, majority_sign(scores)
     signs = (*health.warnings, *([found] if found else []))
-    scaling = model.scaling_
+    scaling, traffic = model.scaling_, {}
+    if isinstance(last, PartedMetrics):
+        traffic = {key: asdict(last)[key] for key in ("sent_bytes", "cache_hits")}
+    facts = GraphFacts.plain if isinstance(graph, PartedData) else GraphFacts.of
     return TrainingResult(
-        graph=GraphFacts.of(graph, source),
+        graph=facts(cast("Any", graph), source),
         probe=scores,
         probe_skipped=why,
         mode=model.mode_._asdict(),
@@ -260,6 +310,7 @@ def _result(
         recipe_hash=model.recipe_.hash,
         scaling=scaling.describe() if isinstance(scaling, ColumnScaling) else "",
         choice=_choice(model),
+        traffic=traffic,
         train_seconds=model.seconds_,
         peak_memory_bytes=peak_memory_bytes(device),
         device=device_name(device),

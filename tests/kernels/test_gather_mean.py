@@ -12,7 +12,7 @@ import torch
 
 from graphcl.kernels import gather_mean as fused
 from graphcl.kernels.counter import edge_draws, kept, stream_key, threshold
-from graphcl.kernels.gather_mean import Draws, gather_mean, gather_mean_reference
+from graphcl.kernels.gather_mean import Draws, Held, gather_mean, gather_mean_reference
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 TRITON_DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -49,6 +49,27 @@ def test_fused_is_the_reference(own, edge_drop, feature_drop):
     again = outputs(arguments, own=own)
     gather_mean(*arguments, draws=draws, out=again)
     assert torch.equal(again, ours)  # asked for or not, the same edges are there
+
+
+def test_a_table_of_a_trees_nodes_alone_gives_the_same_means():
+    """Rows from elsewhere, and seed nodes whose places do not follow one another."""
+    (x, above, below, weight), draws = level(parents=24)
+    whole = outputs((x, above), own=True)
+    gather_mean(x, above, below, weight, draws=draws, out=whole)
+    nodes = torch.unique(torch.cat([above, below])).flip(0)
+    row = torch.full((40,), -1)
+    row[nodes] = torch.arange(len(nodes))
+    seeds = torch.tensor([3, 0, 5])  # of six, with four parents each
+    some = (seeds[:, None] * 4 + torch.arange(4)).view(-1)
+    children = below.view(-1, 5)[some].reshape(-1)
+    arguments = (x[nodes], above[some], children, weight.view(-1, 5)[some].reshape(-1))
+    held = Held(row[above[some]], row[children], seeds + draws.first)
+    ours = outputs(arguments, own=True)
+    gather_mean(*arguments, draws=draws._replace(first=0), out=ours, held=held)
+    assert torch.equal(ours, whole[:, some])
+    plain = outputs(arguments, own=True)
+    gather_mean_reference(*arguments, draws=draws._replace(first=0), out=plain, held=held)
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
 
 
 def test_reference_in_chunks(monkeypatch):

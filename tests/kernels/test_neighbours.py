@@ -9,6 +9,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.kernels.counter import stream_key
 from graphcl.kernels.neighbours import (
     EdgeWeights,
+    draw_entries,
     sample_by_weight,
     sample_by_weight_reference,
     sample_neighbours,
@@ -192,3 +193,36 @@ def test_without_replacement_weights_of_one_change_nothing(graph):
         assert torch.equal(plain, weighted)
     for plain, weighted in zip(trees[0].weights, trees[1].weights, strict=True):
         assert torch.equal(plain, weighted)
+
+
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_entries_are_those_of_the_whole_level(graph, replace, weighted):
+    """Some rows of a level, in any order, draw what they draw among all of it."""
+    indptr, indices = csr(graph)
+    random = torch.Generator().manual_seed(0)
+    nodes = torch.randint(graph.num_nodes, (300,), generator=random)
+    key, fan_out, limits = stream_key(5, "x"), 4, None
+    options = {"fan_out": fan_out, "key": key}
+    if weighted and replace:
+        weight = torch.rand(len(indices), generator=random) + 0.1
+        limits = thresholds(graph.indptr, weight.numpy())
+        whole = sample_by_weight(indptr, indices, limits, nodes, **options)
+    else:
+        whole = sample_neighbours(indptr, indices, nodes, replace=replace, **options)
+    some = torch.randperm(300, generator=random)[:70]
+    drawn = draw_entries(
+        indptr, len(indices), nodes[some], some, replace=replace, limits=limits, **options
+    )
+    parents = nodes[some].repeat_interleave(fan_out)
+    found = torch.where(drawn < 0, parents, indices[drawn.clamp(min=0)])
+    assert torch.equal(found.view(-1, fan_out), whole.view(-1, fan_out)[some])
+    assert bool((drawn < 0).any()) != replace  # nodes with fewer than four neighbours
+
+
+def test_damaged_pointers_are_marked_and_not_followed():
+    indptr = torch.tensor([0, 3, 2, 900, 2**60, -4])
+    rows = torch.arange(5)
+    drawn = draw_entries(indptr, 10, rows, rows, fan_out=2, replace=True, key=(1, 2))
+    assert (drawn.view(-1, 2)[1:] == -2).all()
+    assert ((drawn[:2] >= 0) & (drawn[:2] < 3)).all()

@@ -43,7 +43,7 @@ from graphcl.runs import files as runs
 from graphcl.runs.embeddings import check_embeddings_file, write_embeddings
 from graphcl.runs.typed import run_types
 from graphcl.serving.asking import JSON, Bounds, read_asked
-from graphcl.store.parts import is_parts
+from graphcl.store.parts import is_parts, read_parts
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.training.progress import RowProgress
 
@@ -141,6 +141,8 @@ def embed(
     """
     several = sum((bool(ids), bool(rows), new is not None))
     require(several <= 1, "embed", "--rows, --id and --new", "one of them", rows)
+    if graph is None and not tables.given():
+        graph = _trained_parts(run)
     if graph is not None and is_parts(Path(graph)):
         require(several == 0, "embed", "--rows, --id and --new", "left out for parts", rows or ids)
         require(not to, "embed", "--to", "left out for parts", to)
@@ -259,6 +261,23 @@ def _embed_new(
         write_embeddings(out, z, None)
     about = {"out": str(out), "graph": source, "nodes": len(z), "dim": z.shape[1]}
     print_result(about, _text(out, z), as_json=as_json)
+
+
+def _trained_parts(run: Path) -> str | None:
+    """Returns the store in parts that a run was trained on; None if it was something else.
+
+    Raises:
+        RunError: there is one of that name, and it is of another build.
+    """
+    origin = runs.read_config(run, baselines=True).origin
+    if not (origin.graph and is_parts(Path(origin.graph))):
+        return None
+    parts = read_parts(Path(origin.graph))
+    if len(parts) == 1:
+        return None  # a store
+    if parts.build != origin.fingerprint:
+        raise RunError(f"{run}: {origin.graph} is not the graph that the run was trained on")
+    return origin.graph
 
 
 def _embed_parts(run: Path, graph: Path, out: Path, *, as_json: bool) -> None:

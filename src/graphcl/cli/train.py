@@ -33,11 +33,21 @@ from graphcl.cli._shared.options import (
 from graphcl.cli._shared.progress import ProbeStepsOption, probe, probe_text
 from graphcl.cli._shared.tables import print_notes, print_typed_notes, takes_tables
 from graphcl.cli._shared.train_baseline import check_baseline, train_baseline
+from graphcl.cli._shared.train_parts import (
+    CacheOption,
+    TimeoutOption,
+    TopologyOption,
+    introduce,
+    parse_timeout,
+    parts_to_train,
+    refused_options,
+)
 from graphcl.devices import device_name, resolve_device
 from graphcl.distributed import first_process, local_device
 from graphcl.errors import DatasetError, GraphError, require
 from graphcl.estimator import GraphCL
 from graphcl.estimator.choice import AUTO
+from graphcl.estimator.parted import PartedData
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graphs.typed import TypedGraph
 from graphcl.recipes import load_recipe
@@ -123,6 +133,9 @@ def train(
         ),
     ] = "60s",
     processes: ProcessesOption = 1,
+    cache: CacheOption = "0",
+    topology: TopologyOption = "auto",
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train an encoder on a graph, or another system with --method, and write a run.
@@ -134,6 +147,9 @@ def train(
 
     Until the run is complete, its checkpoints are kept in OUT.partial. Ctrl-C and SIGTERM save one
     more and exit with 130; --resume continues to the same result.
+
+    On a store in parts, each of as many processes as parts opens its own part alone. The run has no
+    embeddings then; graphcl embed writes them, a shard for each part.
 
     Examples:
 
@@ -151,6 +167,8 @@ def train(
 
         torchrun --nproc-per-node 8 -m graphcl train mine.npz
 
+        graphcl train PARTS --processes 4 --cache 256MB
+
         graphcl train cora --log tensorboard,csv
 
         graphcl train cora --method dgi --set patience=50
@@ -167,14 +185,28 @@ def train(
         ours |= {"--log": log is not None, "--budget": budget is not None}
         check_baseline(method, graph, settings=changed, ours=ours)
     _check_auto(recipe, budget, processes)
+    patience = parse_timeout(timeout)
+    data = parts_to_train(
+        graph,
+        tables,
+        cache=cache,
+        topology=topology,
+        timeout=patience,
+        refused=refused_options(method=method, recipe=recipe, device=device),
+    )
     launch(processes)
     # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
     chosen = recipe or recipe_for(graph.lower())
     base = "default" if chosen == AUTO else chosen
     values = None if method != "graphcl" else load_recipe(base).with_values(**changed)
     inductive = values is not None and values.inductive
-    loaded, origin = _load(graph, tables, inductive=inductive, whole=given is None)
-    if values is None:
+    loaded: EveryGraph | PartedData
+    if data is not None:
+        loaded, origin, patience = data, Origin(graph, data.parts.build), data.patience
+        device = "cpu"
+    else:
+        loaded, origin = _load(graph, tables, inductive=inductive, whole=given is None)
+    if values is None and not isinstance(loaded, PartedData):
         if isinstance(loaded, TypedGraph):
             raise DatasetError(f"--method {method}: trains on plain graphs; {graph} is typed")
         train_baseline(
@@ -201,8 +233,9 @@ def train(
         ignore_memory=ignore_memory,
         budget=budget or BUDGET,
     )
-    introduction = f"{loaded!r}; recipe {chosen}; {device_name(where)}"
-    loops = 0 if isinstance(loaded, TypedGraph) else loaded.self_loops_removed
+    about = introduce(loaded) if isinstance(loaded, PartedData) else repr(loaded)
+    introduction = f"{about}; recipe {chosen}; {device_name(where)}"
+    loops = 0 if isinstance(loaded, TypedGraph | PartedData) else loaded.self_loops_removed
     if loops and not origin.tables:  # tables have reported them already
         introduction += f"\n{loops} self-loops removed"
     out = out if out is not None else Path("runs") / loaded.name
@@ -219,6 +252,7 @@ def train(
             interruption=taken,
             curves=partial(_epoch_log, trackers, model, out.name),
             introduction=introduction,
+            patience=patience,
         )
     if result is not None:
         print_result(result.to_json(), _text(result, out), as_json=as_json)
@@ -262,9 +296,12 @@ def _load(
 
 
 def _score(
-    z: Any, *, graph: EveryGraph, steps: int, device: torch.device
+    z: Any, *, graph: EveryGraph | PartedData, steps: int, device: torch.device
 ) -> tuple[dict[str, Any] | None, str | None]:
     """Returns the probe's scores, or the reason there are none: a graph needs no labels."""
+    if isinstance(graph, PartedData):
+        count = len(graph.parts)
+        return None, f"embed the parts by: graphcl embed RUN --processes {count} --out SHARDS"
     if isinstance(graph, TypedGraph):
         return _score_types(z, graph, steps=steps, device=device)
     if graph.y is None:
@@ -325,6 +362,15 @@ def _text(result: TrainingResult, out: Path) -> str:
     note = f"\nnote: {result.note}" if result.note else ""
     return (
         f"{picked}{probe + note if probe else f'no probe: {result.probe_skipped}'}\n"
+        f"{_traffic_text(result)}"
         f"run: {out}  ({counted(result.epochs, 'epoch')} in {result.train_seconds:.1f} s, "
         f"peak memory {result.peak_memory_bytes / 2**30:.2f} GiB)"
     )
+
+
+def _traffic_text(result: TrainingResult) -> str:
+    if not result.traffic:
+        return ""
+    hits = result.traffic["cache_hits"]
+    cached = "" if hits is None else f"; {hits:.0%} of the rows of other parts were in the cache"
+    return f"{result.traffic['sent_bytes'] / 1e6:.2f} MB sent a step{cached}\n"

@@ -57,8 +57,14 @@ def _some_rows(
         return embed(encoder, *graph_tensors(graph, **options))
     if graph.num_nodes <= WHOLE:
         return embed_graph(encoder, graph, **options)  # each process computes its rows
-    random = np.random.default_rng(derive(seed, "calibration"))
-    starts = np.sort(random.choice(graph.num_nodes // NODES, RANGES, replace=False)) * NODES
+    starts = drawn_ranges(graph.num_nodes, seed)
     return np.concatenate(
-        [embed_graph(encoder, graph, nodes=slice(i, i + NODES), **options) for i in starts.tolist()]
+        [embed_graph(encoder, graph, nodes=slice(i, i + NODES), **options) for i in starts]
     )
+
+
+def drawn_ranges(num_nodes: int, seed: int) -> list[int]:
+    """Returns where the ranges of `NODES` nodes begin that stand for a large graph, ascending."""
+    random = np.random.default_rng(derive(seed, "calibration"))
+    starts = np.sort(random.choice(num_nodes // NODES, RANGES, replace=False)) * NODES
+    return [int(start) for start in starts]

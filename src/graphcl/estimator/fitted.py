@@ -16,6 +16,7 @@ from graphcl.graphs.scaling import LIMIT, ColumnScaling, Scaling
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
 from graphcl.training import EpochMetrics
+from graphcl.training.loop import metrics_of
 from graphcl.training.modes import Mode
 
 if TYPE_CHECKING:  # they know what makes them, which takes a while to import
@@ -119,7 +120,7 @@ def read_history(folder: Path) -> tuple[list[EpochMetrics], float]:
         RunError: `metrics.jsonl` is damaged.
     """
     try:
-        history = [EpochMetrics(**line) for line in runs.read_metrics(folder)]
+        history = [metrics_of(line) for line in runs.read_metrics(folder)]
     except TypeError as error:
         raise RunError(f"{folder / runs.METRICS}: damaged ({error})") from None
     return history, history[-1].seconds if history else 0.0

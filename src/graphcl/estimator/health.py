@@ -33,6 +33,7 @@ from graphcl.losses import NTXent
 from graphcl.seeding import derive
 from graphcl.training import EpochMetrics, ManyGraphs
 from graphcl.training.loop import Batch
+from graphcl.training.parted import PartedGraph
 from graphcl.views import DropTyped, Perturbation, drop
 
 ROWS = 2_000  # embeddings that are measured, at most
@@ -61,7 +62,7 @@ class Health:
 def check_health(
     parts: Parts,
     encoder: nn.Module,
-    source: OneGraph | ManyGraphs,
+    source: OneGraph | ManyGraphs | PartedGraph,
     graph: Graph,
     history: Sequence[EpochMetrics],
     *,
@@ -100,7 +101,9 @@ def check_health(
 
 
 @torch.no_grad()
-def _embeddings(parts: Parts, encoder: nn.Module, source: OneGraph | ManyGraphs, seed: int) -> Rows:
+def _embeddings(
+    parts: Parts, encoder: nn.Module, source: OneGraph | ManyGraphs | PartedGraph, seed: int
+) -> Rows:
     """Returns the embeddings of a batch or a few; in a group of processes, this one's share."""
     entrywise = getattr(parts.perturbation, "entrywise", False)
     perturbation: Perturbation = drop(0.0, 0.0) if entrywise else _as_it_is

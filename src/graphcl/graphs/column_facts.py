@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
+import torch
+
+from graphcl.distributed import ALONE, Share, gather_tables
 
 Floats = npt.NDArray[np.float64]
 _BLOCK = 1 << 20  # values at a time: 8 MB of float64
@@ -65,8 +68,8 @@ class ColumnFacts:
     whole: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, tables: Sequence[Rows]) -> "ColumnFacts":
-        """Reads the tables once."""
+    def of(cls, tables: Sequence[Rows], share: Share = ALONE) -> "ColumnFacts":
+        """Reads the tables once; in a group of processes that `share` them, each reads its own."""
         width = int(tables[0].x.shape[1])
         filled, total, size = (np.zeros(width) for _ in range(3))
         low, high = np.full(width, np.inf), np.full(width, -np.inf)
@@ -84,7 +87,10 @@ class ColumnFacts:
                     high[columns] = np.maximum(high[columns], -_least(-values, starts))
                     others[columns] |= _sums((values != 0) & (values != 1), starts) > 0
                     broken[columns] |= _sums(values != np.floor(values), starts) > 0
-        rows = sum(table.number for table in tables)
+        rows = int(summed(np.array([sum(table.number for table in tables)]), share)[0])
+        filled, total, size = (summed(one, share) for one in (filled, total, size))
+        low, high = each_of(low, share).min(0), each_of(high, share).max(0)
+        others, broken = (each_of(one, share).max(0) for one in (others, broken))
         absent = filled < rows  # a value that is not stored is a zero
         low = np.where(absent, np.minimum(low, 0), low)
         high = np.where(absent, np.maximum(high, 0), high)
@@ -127,7 +133,12 @@ class Moments:
 
     @classmethod
     def of(
-        cls, tables: Sequence[Rows], columns: npt.NDArray[np.int64], unit: Floats, near: Floats
+        cls,
+        tables: Sequence[Rows],
+        columns: npt.NDArray[np.int64],
+        unit: Floats,
+        near: Floats,
+        share: Share = ALONE,
     ) -> "Moments":
         """Reads some columns once.
 
@@ -136,6 +147,7 @@ class Moments:
             columns: the columns.
             unit: of each column: see `logarithm`; 0 means no logarithm.
             near: a number near the mean of each column: sums of powers are taken around it.
+            share: of several processes, each of which has other rows.
         """
         sums, rows = np.zeros((4, len(columns))), 0
         height = max(1, _BLOCK // max(1, len(columns)))
@@ -149,7 +161,8 @@ class Moments:
                 for order in range(4):
                     power *= apart
                     sums[order] += power.sum(0)
-        first, second, third, fourth = sums / rows
+        rows = int(summed(np.array([rows]), share)[0])
+        first, second, third, fourth = summed(sums, share) / rows
         variance = np.maximum(second - first**2, 0)
         central = fourth - 4 * first * third + 6 * first**2 * second - 3 * first**4
         squared = np.where(variance > 0, variance, 1) ** 2
@@ -160,3 +173,16 @@ def logarithm(values: Floats, unit: Floats) -> Floats:
     """Returns sign(x) log(1 + |x| / unit); where the unit is 0, x as it is."""
     found: Floats = np.log1p(np.abs(values) / np.where(unit > 0, unit, 1)) * np.sign(values)
     return np.where(unit > 0, found, values)
+
+
+def each_of(array: npt.NDArray[Any], share: Share) -> npt.NDArray[Any]:
+    """Returns the arrays of all processes, ``[world, *shape]``; all must have one shape."""
+    flat = torch.from_numpy(np.ascontiguousarray(array).view(np.uint8))
+    every = gather_tables(flat, share).numpy()
+    return every.view(array.dtype).reshape(share.world, *array.shape)
+
+
+def summed(array: npt.NDArray[Any], share: Share) -> npt.NDArray[Any]:
+    """Returns the sum of the arrays of all processes, in the order of ranks."""
+    found: npt.NDArray[Any] = each_of(array, share).sum(0)
+    return found

@@ -26,8 +26,9 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
+from graphcl.distributed import ALONE, Share
 from graphcl.errors import RunError
-from graphcl.graphs.column_facts import ColumnFacts, Moments, Rows, logarithm
+from graphcl.graphs.column_facts import ColumnFacts, Moments, Rows, logarithm, summed
 from graphcl.graphs.graph import Graph
 from graphcl.kernels.columns import ColumnTransform
 
@@ -148,9 +149,13 @@ def fit_scaling(
     return scale_columns(tables)
 
 
-def scale_columns(tables: Sequence[Rows]) -> ColumnScaling:
-    """Decides for each column, by the rules above."""
-    facts = ColumnFacts.of(tables)
+def scale_columns(tables: Sequence[Rows], share: Share = ALONE) -> ColumnScaling:
+    """Decides for each column, by the rules above.
+
+    Of several processes that `share` the rows of a graph, each passes its own; all of them get the
+    same answer, that of one process with all rows, to the order of sums in float64.
+    """
+    facts = ColumnFacts.of(tables, share)
     kind = np.full(len(facts.low), KEPT, np.uint8)
     words = _words(facts)
     kind[words] = WORD
@@ -160,7 +165,7 @@ def scale_columns(tables: Sequence[Rows]) -> ColumnScaling:
     factor[:] = 1
     numbers = np.flatnonzero(kind == NUMBER)
     if len(numbers):
-        found = _Numbers.of(tables, facts, numbers)
+        found = _Numbers.of(tables, facts, numbers, share)
         kind[numbers[found.logarithm]] = LOGARITHM
         kind[numbers[found.constant]] = CONSTANT
         unit[numbers], shift[numbers], factor[numbers] = found.unit, found.shift, found.factor
@@ -168,7 +173,7 @@ def scale_columns(tables: Sequence[Rows]) -> ColumnScaling:
     for array in (unit, shift):
         array[kind == CONSTANT] = 0
     if words.any() and not words.all():
-        factor[words] = _size_of_words(tables, words)
+        factor[words] = _size_of_words(tables, words, share)
     if any(scipy.sparse.issparse(table.x) for table in tables):
         shift[:] = 0
     return ColumnScaling(kind, *(array.astype(np.float32) for array in (unit, shift, factor)))
@@ -207,13 +212,15 @@ class _Numbers:
     factor: npt.NDArray[np.float64]
 
     @classmethod
-    def of(cls, tables: Sequence[Rows], facts: ColumnFacts, numbers: Any) -> "_Numbers":
+    def of(
+        cls, tables: Sequence[Rows], facts: ColumnFacts, numbers: Any, share: Share
+    ) -> "_Numbers":
         mean, size = facts.total[numbers] / facts.rows, facts.size[numbers] / facts.rows
         none = np.zeros(len(numbers))
-        own = Moments.of(tables, numbers, none, mean)
+        own = Moments.of(tables, numbers, none, mean, share)
         # Small numbers are measured in their own mean: of them log(1 + x) would be x itself.
         unit = np.minimum(1.0, size)
-        logs = Moments.of(tables, numbers, unit, logarithm(mean, unit))
+        logs = Moments.of(tables, numbers, unit, logarithm(mean, unit), share)
         heavy = (own.kurtosis > HEAVY) & (logs.kurtosis < own.kurtosis)
         largest = np.maximum(np.abs(facts.low[numbers]), np.abs(facts.high[numbers]))
         constant = own.deviation <= CONSTANT_SPREAD * largest
@@ -227,7 +234,7 @@ class _Numbers:
         )
 
 
-def _size_of_words(tables: Sequence[Rows], words: npt.NDArray[np.bool_]) -> float:
+def _size_of_words(tables: Sequence[Rows], words: npt.NDArray[np.bool_], share: Share) -> float:
     """Returns the factor by which rows of words that sum to 1 have a mean square of 1."""
     columns, squares, rows = np.flatnonzero(words), 0.0, 0
     for table in tables:
@@ -238,4 +245,5 @@ def _size_of_words(tables: Sequence[Rows], words: npt.NDArray[np.bool_]) -> floa
             own = np.asarray(dense, np.float64)
             sums = np.abs(own).sum(1)
             squares += float(((own**2).sum(1) / np.where(sums > 0, sums, 1) ** 2).sum())
+    squares, rows = summed(np.array([squares, rows], np.float64), share).tolist()
     return float(np.sqrt(rows / squares)) if squares > 0 else 1.0

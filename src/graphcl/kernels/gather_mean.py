@@ -12,6 +12,8 @@ At fan-outs (10, 10, 10) a batch has 1,111 feature rows per seed node and 111 me
 row is read once and perturbed for both views, and only the means are written.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -33,6 +35,21 @@ from graphcl.kernels.parallel import parallel, prange
 from graphcl.kernels.stored_features import StoredFeatures
 
 CHUNK_ELEMENTS = 1 << 25  # of the reference on a GPU: each int64 temporary takes 256 MB
+_NONE = np.empty(0, dtype=np.int64)
+
+
+class Held(NamedTuple):
+    """A table that has the rows of a tree's nodes alone, and seed nodes from all over a batch.
+
+    Attributes:
+        parents: the row of each parent in the table, ``[n]`` int64.
+        children: the row of each child, ``[n · fan_out]`` int64.
+        places: the place in the batch of each seed node, int64; draws depend on it.
+    """
+
+    parents: Tensor
+    children: Tensor
+    places: Tensor
 
 
 def gather_mean(
@@ -44,6 +61,7 @@ def gather_mean(
     draws: Draws,
     out: Tensor,
     edges: Tensor | None = None,
+    held: Held | None = None,
 ) -> None:
     """Writes the module's means for both views into `out`.
 
@@ -56,6 +74,7 @@ def gather_mean(
         out: ``[2, n, P]``; or ``[2, n, 2P]``, where the parents' own perturbed features follow the
             means.
         edges: if given, the draw of each child's edge is written here, ``[n · fan_out]`` int64.
+        held: on a CPU: where in `x` the nodes are, if it does not have all of them, in order.
     """
     if isinstance(x, Tensor) and x.is_cuda:
         try:
@@ -71,8 +90,9 @@ def gather_mean(
     own = out.shape[2] > x.shape[1]
     found = torch.empty(0, dtype=torch.int64) if edges is None else edges
     outputs = (out[0].numpy(), out[1].numpy(), found.numpy())
+    moved = (_NONE,) * 3 if held is None else tuple(part.numpy() for part in held)
     _gather_mean(
-        *stored.arrays(), *tree, *words, *limits, draws.first, draws.per_seed, own, *outputs
+        *stored.arrays(), *tree, *moved, *words, *limits, draws.first, draws.per_seed, own, *outputs
     )
 
 
@@ -85,6 +105,7 @@ def gather_mean_reference(
     draws: Draws,
     out: Tensor,
     edges: Tensor | None = None,
+    held: Held | None = None,
 ) -> None:
     """`gather_mean` in plain tensor operations, in chunks of parents, on any device."""
     fan_out, width = len(children) // len(parents), x.shape[1]
@@ -94,13 +115,15 @@ def gather_mean_reference(
         below = slice(rows.start * fan_out, rows.stop * fan_out)
         upper, lower = parents[rows], children[below]
         positions = torch.arange(rows.start, rows.stop, device=x.device)
-        places = draws.first + positions // draws.per_seed
+        places = positions // draws.per_seed
+        places = draws.first + places if held is None else held.places[places]
         below_places = places.repeat_interleave(fan_out)
         drawn = edge_draws(below_places, upper.repeat_interleave(fan_out), lower, draws.edges)
         if edges is not None:
             edges[below] = drawn
-        own = dropped(x[upper], places, upper, draws)
-        around = dropped(x[lower], below_places, lower, draws)
+        where = (upper, lower) if held is None else (held.parents[rows], held.children[below])
+        own = dropped(x[where[0]], places, upper, draws)
+        around = dropped(x[where[1]], below_places, lower, draws)
         for view in (0, 1):
             keep = kept(drawn, view, threshold(draws.edge_drop))
             w = torch.where(keep, weight[below], 0).view(-1, 1, fan_out)
@@ -121,7 +144,7 @@ def dropped(rows: Tensor, places: Tensor, nodes: Tensor, draws: Draws) -> tuple[
 
 @parallel
 def _gather_mean(  # type: ignore[no-untyped-def]
-    x, column_scale, row_divisor, parents, children, weight,
+    x, column_scale, row_divisor, parents, children, weight, parent_rows, child_rows, places,
     edge_0, edge_1, feature_0, feature_1, edge_limit, feature_limit,
     first, per_seed, with_own, out_0, out_1, edges,
 ):  # fmt: skip
@@ -131,6 +154,7 @@ def _gather_mean(  # type: ignore[no-untyped-def]
     nothing = np.uint32(0x10000)  # a limit above every half of a draw: all features are dropped
     zero = np.float32(0)
     scaled, store_edges = row_divisor.shape[0] > 0, edges.shape[0] > 0
+    moved = places.shape[0] > 0
     scale = np.float32(65536 / (65536 - np.int64(feature_limit)))
     for row in prange(parents.shape[0]):
         # Not summed in `out_0` and `out_1`: they are often a multiple of 4,096 bytes apart, and
@@ -140,7 +164,8 @@ def _gather_mean(  # type: ignore[no-untyped-def]
         sum_0, sum_1 = sums[0], sums[1]
         buffer = np.empty(width, np.float32)
         weight_0, weight_1 = np.float32(1), np.float32(1)
-        parent, place = np.int64(parents[row]), first + row // per_seed
+        parent = np.int64(parents[row])
+        place = np.int64(places[row // per_seed]) if moved else first + row // per_seed
         seed_edge_0 = draw_long_word(place, edge_0, edge_1)
         seed_edge_1 = draw_long_word(place, edge_1, edge_0)
         seed_feature_0 = draw_long_word(place, feature_0, feature_1)
@@ -164,8 +189,9 @@ def _gather_mean(  # type: ignore[no-untyped-def]
             limit_1 = feature_limit if in_1 else nothing
             word_0 = draw_long_word(node, seed_feature_0, seed_feature_1)
             word_1 = draw_long_word(node, seed_feature_1, seed_feature_0)
-            features = row_of(x, node, buffer)
-            divisor = row_divisor[node] if scaled else np.float32(1)
+            where = np.int64(child_rows[child]) if moved else node
+            features = row_of(x, where, buffer)
+            divisor = row_divisor[where] if scaled else np.float32(1)
             for column in range(width):
                 bits = draw_word(np.uint32(column), word_0, word_1)
                 value = as_float(features[column])
@@ -174,8 +200,9 @@ def _gather_mean(  # type: ignore[no-untyped-def]
                 sum_1[column] += value if np.uint32(bits >> half) >= limit_1 else zero
         word_0 = draw_long_word(parent, seed_feature_0, seed_feature_1)
         word_1 = draw_long_word(parent, seed_feature_1, seed_feature_0)
-        features = row_of(x, parent, buffer)
-        divisor = row_divisor[parent] if scaled else np.float32(1)
+        where = np.int64(parent_rows[row]) if moved else parent
+        features = row_of(x, where, buffer)
+        divisor = row_divisor[where] if scaled else np.float32(1)
         mean_0, mean_1 = out_0[row], out_1[row]
         factor_0, factor_1 = scale / weight_0, scale / weight_1
         for column in range(width):

@@ -110,6 +110,81 @@ def _sample(  # type: ignore[no-untyped-def]
                 slots[slot] = chosen
 
 
+def draw_entries(
+    indptr: Tensor,
+    entries: int,
+    rows: Tensor,
+    places: Tensor,
+    *,
+    fan_out: int,
+    replace: bool,
+    key: Key,
+    limits: Tensor | None = None,
+) -> Tensor:
+    """Returns which entries of a CSR `sample_neighbours` draws, for nodes from all over a level.
+
+    On a CPU. Nothing outside `indptr` and `limits` is read, whatever the pointers are.
+
+    Args:
+        indptr: CSR row pointers of all nodes, or of some.
+        entries: how many entries there are.
+        rows: rows of `indptr`, ``[n]``, which may repeat.
+        places: the place of each of them in its level, ``[n]``: draws depend on it.
+        fan_out: slots per row.
+        replace: whether an entry can be drawn twice.
+        key: the stream of draws.
+        limits: from `thresholds`, to draw by weight, with replacement.
+
+    Returns:
+        Numbers of entries, ``[n · fan_out]``: −1 in an empty slot, −2 in the slots of a row whose
+        pointers are damaged.
+    """
+    drawn = torch.empty(len(rows) * fan_out, dtype=torch.int64)
+    by_weight = np.empty(0, dtype=np.int64) if limits is None else limits.numpy()
+    arrays = (indptr.numpy(), rows.numpy(), places.numpy(), by_weight)
+    _draw_entries(*arrays, entries, fan_out, replace, *map(np.uint32, key), drawn.numpy())
+    return drawn
+
+
+@parallel
+def _draw_entries(  # type: ignore[no-untyped-def]
+    indptr, rows, places, limits, entries, fan_out, replace, word_0, word_1, drawn
+):
+    for row in prange(rows.shape[0]):
+        start, stop = indptr[rows[row]], indptr[rows[row] + 1]
+        degree = stop - start
+        damaged = start < 0 or degree < 0 or stop > entries
+        first = places[row] * fan_out
+        slots = drawn[row * fan_out : (row + 1) * fan_out]
+        for slot in range(fan_out):
+            word = np.int64(draw_word(np.uint32(first + slot), word_0, word_1))
+            if damaged:
+                slots[slot] = -2
+            elif degree == 0 or (not replace and slot >= degree):
+                slots[slot] = -1
+            elif replace and limits.shape[0] > 0:
+                low, high = start, stop - 1
+                while low < high:
+                    middle = (low + high) // 2
+                    if limits[middle] > word:
+                        high = middle
+                    else:
+                        low = middle + 1
+                slots[slot] = low
+            elif replace:
+                slots[slot] = start + ((word * degree) >> 32)
+            elif degree <= fan_out:
+                slots[slot] = start + slot
+            else:
+                last = degree - fan_out + slot
+                chosen = start + ((word * (last + 1)) >> 32)
+                for before in range(slot):
+                    if slots[before] == chosen:
+                        chosen = start + last
+                        break
+                slots[slot] = chosen
+
+
 @dataclass(frozen=True)
 class EdgeWeights:
     """A graph's edge weights, prepared for sampling.

@@ -149,12 +149,12 @@ def _own_part(path: Path, share: Share) -> Part:
     return part
 
 
-def exchange(rows: Tensor, giving: list[int], taking: list[int]) -> Tensor:
+def exchange(rows: Tensor, giving: list[int], taking: list[int], group: Any = None) -> Tensor:
     """Sends some rows to each process and returns those that they send, in the order of ranks."""
     received = rows.new_empty(sum(taking), *rows.shape[1:])
     if len(giving) == 1:
         return received.copy_(rows)
-    dist.all_to_all_single(received, rows.contiguous(), taking, giving)
+    dist.all_to_all_single(received, rows.contiguous(), taking, giving, group=group)
     return received
 
 

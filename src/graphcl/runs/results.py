@@ -45,6 +45,11 @@ class GraphFacts:
                 {name: one.num_nodes for name, one in graph.nodes.items()},
                 {":".join(key): one.num_edges for key, one in graph.relations.items()},
             )
+        return cls.plain(graph, source)
+
+    @classmethod
+    def plain(cls, graph: Any, source: str) -> Self:
+        """Reads the facts off anything that has the name and the numbers of a plain graph."""
         return cls(graph.name, source, graph.num_nodes, graph.num_edges, graph.num_features)
 
 
@@ -77,7 +82,7 @@ class Result:
         for name in ("types", "relations"):
             if not values["graph"][name]:
                 del values["graph"][name]
-        unsaid = ("note", "scaling", "choice", "class_names")
+        unsaid = ("note", "scaling", "choice", "class_names", "traffic")
         return {key: value for key, value in values.items() if key not in unsaid or value}
 
     def write(self, folder: Path) -> None:
@@ -92,6 +97,8 @@ class TrainingResult(Result):
 
     `scaling` says what ``feature_scaling = "auto"`` did; it is empty for other values. `choice`
     says which of how many trials the recipe ``auto`` picked, and why; it is empty for others.
+    `traffic` says what processes sent each other in the last epoch over a graph in parts: see
+    `graphcl.training.loop.PartedMetrics`; it is empty for others.
     """
 
     probe: Scores | None
@@ -103,6 +110,7 @@ class TrainingResult(Result):
     recipe_hash: str
     scaling: str = ""
     choice: Mapping[str, Any] = field(default_factory=dict)
+    traffic: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from graphcl.distributed import any_of, current_share, from_rank
 from graphcl.errors import ParameterError, RunError, require
 from graphcl.files.atomic import remove_folder, whole_folder
 from graphcl.sampling import DRAWS
-from graphcl.training.loop import EpochMetrics, TrainingState
+from graphcl.training.loop import TrainingState, metrics_of
 
 FORMAT = 1
 STATE, ABOUT = "state.safetensors", "checkpoint.json"
@@ -92,7 +92,7 @@ class Saved:
         state.results = list(self.tensors["results"].to(device)) if "results" in own else []
         state.epoch, state.step = self.about["epoch"], self.about["step"]
         state.sizes, state.seconds = list(self.about["sizes"]), self.about["seconds"]
-        state.history = [EpochMetrics(**line) for line in self.about["history"]]
+        state.history = [metrics_of(line) for line in self.about["history"]]
 
 
 class Checkpoints:
@@ -157,7 +157,7 @@ class Checkpoints:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            _write(path, _tensors(state), _about(state, self.trained))
+            write_state(path, state_tensors(state), state_about(state, self.trained))
         except OSError as error:
             names = [one.name for one in self._paths()]
             before = f"; {names[-1]} is intact" if names else ""
@@ -192,14 +192,14 @@ class Checkpoints:
         if failure:
             raise RunError(failure)
         content = from_rank(content, share)
-        return _parse(content) if content else None
+        return parse_state(content) if content else None
 
     def begun(self, keys: Collection[str]) -> dict[str, Any] | None:
         """Returns some keys of what the newest readable checkpoint is of; None if there is none."""
         share, found = current_share(), None
         for path in reversed(self._paths()) if share.first else ():
             with suppress(RunError):
-                found = _parse(_read(path)).about["trained"]
+                found = parse_state(read_state(path)).about["trained"]
                 break
         found = json.loads(from_rank(json.dumps(found).encode(), share))
         return None if found is None else {key: found[key] for key in keys if key in found}
@@ -208,13 +208,13 @@ class Checkpoints:
         paths = self._paths()
         for path in reversed(paths):
             try:
-                content = _read(path)
+                content = read_state(path)
             except RunError as error:
                 print(f"{error}; trying the one before it", file=sys.stderr, flush=True)
                 continue
-            about = _parse(content).about
-            _require_same(about["trained"], trained, path)
-            _require_same_draws(about, path)
+            about = parse_state(content).about
+            require_same(about["trained"], trained, path)
+            require_same_draws(about, path)
             self._good = path.name
             return content
         if paths:
@@ -225,7 +225,8 @@ class Checkpoints:
         return sorted(path for path in self.folder.glob("checkpoint-*") if path.is_dir())
 
 
-def _tensors(state: TrainingState) -> dict[str, Tensor]:
+def state_tensors(state: TrainingState) -> dict[str, Tensor]:
+    """Returns the tensors of a state, by the names that they have in a checkpoint."""
     tensors = {f"w.{name}": weight for name, weight in state.encoder.state_dict().items()}
     for number, moments in state.optimiser.state_dict()["state"].items():
         tensors |= {f"adam.{number}.{name}": moment for name, moment in moments.items()}
@@ -234,7 +235,8 @@ def _tensors(state: TrainingState) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
-def _about(state: TrainingState, trained: Mapping[str, Any]) -> dict[str, Any]:
+def state_about(state: TrainingState, trained: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what `checkpoint.json` says of a state."""
     return {
         "format": FORMAT,
         "draws": DRAWS,
@@ -247,7 +249,8 @@ def _about(state: TrainingState, trained: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+def write_state(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    """Writes a folder with both files of a checkpoint, whole or not at all."""
     content = safetensors.torch.save(tensors)
     about = about | {"sha256": hashlib.sha256(content).hexdigest()}
     about |= {"sha256_about": _digest(about)}
@@ -256,8 +259,12 @@ def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> Non
         (staging / ABOUT).write_bytes(json.dumps(about, indent=1).encode())
 
 
-def _read(path: Path) -> bytes:
-    """Returns the checked content of a checkpoint: `checkpoint.json`, a zero byte, the tensors."""
+def read_state(path: Path) -> bytes:
+    """Returns the checked content of a checkpoint: `checkpoint.json`, a zero byte, the tensors.
+
+    Raises:
+        RunError: it is damaged, or of another format.
+    """
     try:
         text, content = (path / ABOUT).read_bytes(), (path / STATE).read_bytes()
         about = json.loads(text)
@@ -275,7 +282,8 @@ def _read(path: Path) -> bytes:
     return text + b"\0" + content
 
 
-def _parse(content: bytes) -> Saved:
+def parse_state(content: bytes) -> Saved:
+    """Returns what `read_state` read."""
     text, _, tensors = content.partition(b"\0")
     try:
         return Saved(json.loads(text), safetensors.torch.load(tensors))
@@ -283,7 +291,7 @@ def _parse(content: bytes) -> Saved:
         raise RunError(f"{STATE}: damaged or truncated ({error})") from None
 
 
-def _require_same(saved: Mapping[str, Any], trained: Mapping[str, Any], path: Path) -> None:
+def require_same(saved: Mapping[str, Any], trained: Mapping[str, Any], path: Path) -> None:
     """Refuses a checkpoint of another training, and names the first thing that differs."""
     now = json.loads(json.dumps(trained))
     for name in now:
@@ -294,7 +302,7 @@ def _require_same(saved: Mapping[str, Any], trained: Mapping[str, Any], path: Pa
             )
 
 
-def _require_same_draws(about: Mapping[str, Any], path: Path) -> None:
+def require_same_draws(about: Mapping[str, Any], path: Path) -> None:
     """Refuses a sampled training that would go on with other draws than it began with."""
     if "sampled" in about["trained"].get("modes", ()) and about.get("draws") != DRAWS:
         raise RunError(

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, cast
@@ -40,6 +40,30 @@ class EpochMetrics:
     seconds: float
 
 
+@dataclass(frozen=True)
+class PartedMetrics(EpochMetrics):
+    """What an epoch over a graph in parts leaves behind.
+
+    Attributes:
+        sent_bytes: what all processes together sent each other for a step, on average, gradients
+            and losses left out.
+        cache_hits: the share of the needed rows of other parts that were in a cache; None where no
+            such row was needed.
+    """
+
+    sent_bytes: float
+    cache_hits: float | None
+
+
+def metrics_of(line: Mapping[str, Any]) -> EpochMetrics:
+    """Returns the metrics that a line of `metrics.jsonl` holds.
+
+    Raises:
+        TypeError: a key is missing or unknown.
+    """
+    return PartedMetrics(**line) if "sent_bytes" in line else EpochMetrics(**line)
+
+
 @dataclass
 class TrainingState:
     """All that a training is between two steps; with recipe, graph and seed it decides the rest.
@@ -68,11 +92,16 @@ class TrainingState:
     seconds: float = 0.0
     history: list[EpochMetrics] = field(default_factory=list)
 
-    def end_epoch(self, bound_of: Callable[[float, int], float | None]) -> EpochMetrics:
-        """Closes the epoch: its steps become one line of history."""
+    def end_epoch(
+        self,
+        bound_of: Callable[[float, int], float | None],
+        measured: Callable[[EpochMetrics], EpochMetrics] = lambda metrics: metrics,
+    ) -> EpochMetrics:
+        """Closes the epoch: its steps become one line of history; `measured` may add to it."""
         loss, norm = torch.stack(self.results).mean(dim=0).tolist()
         bound = bound_of(loss, round(sum(self.sizes) / len(self.sizes)))
-        self.history.append(EpochMetrics(self.epoch + 1, loss, norm, bound, self.seconds))
+        metrics = EpochMetrics(self.epoch + 1, loss, norm, bound, self.seconds)
+        self.history.append(measured(metrics))
         self.epoch, self.step, self.results, self.sizes = self.epoch + 1, 0, [], []
         return self.history[-1]
 
@@ -211,7 +240,10 @@ def train(
                 state.step += 1
                 state.seconds = time.perf_counter() - began
                 on_step(state)
-            metrics = state.end_epoch(getattr(loss, "bound", lambda *_: None))
+            metrics = state.end_epoch(
+                getattr(loss, "bound", lambda *_: None),
+                getattr(source, "measured", lambda metrics: metrics),
+            )
             if not math.isfinite(metrics.loss):
                 raise TrainingError(
                     f"the loss became {metrics.loss} in epoch {metrics.epoch}; try a lower "

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from graphcl.errors import MissingExtraError
-from graphcl.training.loop import EpochMetrics
+from graphcl.training.loop import EpochMetrics, PartedMetrics
 
 LINE_EVERY_SECONDS = 5.0
 
@@ -63,7 +63,14 @@ class BarProgress:
 def _status(metrics: EpochMetrics, epochs: int) -> str:
     rate = metrics.epoch / metrics.seconds
     remaining = duration((epochs - metrics.epoch) / rate)
-    return f"loss {metrics.loss:.4f}  {rate:.2f} epochs/s  ETA {remaining}"
+    status = f"loss {metrics.loss:.4f}  {rate:.2f} epochs/s  ETA {remaining}"
+    return f"{status}  {traffic(metrics)}" if isinstance(metrics, PartedMetrics) else status
+
+
+def traffic(metrics: PartedMetrics) -> str:
+    """Returns what travels between processes, in words."""
+    hits = "" if metrics.cache_hits is None else f", {metrics.cache_hits:.0%} of rows in the cache"
+    return f"{metrics.sent_bytes / 1e6:.2f} MB sent a step{hits}"
 
 
 class RowProgress:

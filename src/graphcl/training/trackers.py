@@ -93,6 +93,7 @@ class CsvLog:
     def __call__(self, metrics: EpochMetrics) -> None:
         """Writes one epoch; the first also removes later ones, which an earlier training left."""
         values = asdict(metrics)
+        self._columns = list(values)
         line = ["" if values[key] is None else values[key] for key in self._columns]
         kept = [] if self._begun else self._before(metrics.epoch)
         with self._file.open("a" if self._begun else "w", newline="", encoding="utf-8") as file:

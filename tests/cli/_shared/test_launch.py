@@ -145,6 +145,12 @@ def test_a_worker_that_ends_on_purpose_is_not_restarted(tmp_path, monkeypatch):
     assert (tmp_path / "pid-1").read_text() == str(os.getpid())
     assert launch.leave(1) == 1  # a bug, or a lost peer: torchrun may try again
     assert launch.announce()
+    assert launch.leave(130) == 1  # torchrun stopped it, because another worker has died
+    assert launch.announce()
+    (tmp_path / "asked").touch()  # now somebody has asked the launcher to stop
     assert launch.leave(130) == 0
     assert not launch.announce()  # what torchrun starts after that has nothing to do
+    assert (tmp_path / "code").read_text() == "130"
+    (tmp_path / "code").unlink()
+    assert not launch.announce()  # started again between the question and a worker's answer
     assert (tmp_path / "code").read_text() == "130"

@@ -34,7 +34,7 @@ from graphcl.graphs.typed import TypedGraph
 from graphcl.graphs.typed_store import is_typed_store
 from graphcl.runs import files as runs
 from graphcl.runs.typed import read_preparations
-from graphcl.store.parts import is_parts
+from graphcl.store.parts import is_parts, open_part, read_parts
 from graphcl.store.reader import is_store
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.duck import is_query
@@ -95,9 +95,7 @@ def load_any(name: str | None, tables: TableOptions | None = None) -> EveryGraph
     if is_typed_file(path):
         return TypedGraph.open(path) if path.is_dir() else TypedGraph.from_npz(path)
     if is_parts(path):
-        raise StoreError(
-            f"{name}: a store in parts, which embed and check take; this needs the whole store"
-        )
+        return _only_part(path)
     if path.suffix == ".npz":
         # A gallery's own files may hold arrays of any name; elsewhere one may be a misspelling.
         # It is said, not refused.
@@ -114,6 +112,23 @@ def load_any(name: str | None, tables: TableOptions | None = None) -> EveryGraph
         f"unknown dataset {name!r}; known: {known}, or a path to a store, an .npz or a list of "
         f"edges{near}"
     )
+
+
+def _only_part(path: Path) -> Graph:
+    """Returns the graph of a store in one part, which is a store.
+
+    Raises:
+        StoreError: it has several parts.
+    """
+    if len(read_parts(path)) > 1:
+        raise StoreError(
+            f"{path}: a store in parts, which train, embed and check take; this needs the whole "
+            "store"
+        )
+    part = open_part(path, 0)
+    graph = Graph(**part.fields, store=part.parts.folder(0))
+    graph.check()
+    return replace(graph, preparation=read_preparation(path))
 
 
 def read_typed(name: str | None, options: TableOptions) -> tuple[TypedGraph, TypedReport]:
@@ -254,6 +269,7 @@ def _is_here(text: str, folder: Path) -> bool:
             return True
         return (
             is_store(path)
+            or is_parts(path)
             or is_typed_store(path)
             or (path.is_dir() and looks_like_tables(str(path)))
         )

@@ -3,6 +3,10 @@
 torchrun starts N workers and starts them all again when one dies; a training then goes on from its
 checkpoint. It takes any exit code but 0 for a death. A worker that ends on purpose, with bad input
 or because it was asked to stop, therefore leaves its code in a file and exits 0.
+
+When a worker dies, torchrun stops the others by SIGTERM before it starts all again. That is no end
+on purpose: the launcher leaves a mark when somebody asked *it* to stop, and only then is a worker
+that a signal stopped done.
 """
 
 import os
@@ -24,7 +28,9 @@ ProcessesOption = Annotated[
 ]
 MAX_RESTARTS = 3
 _FOLDER = "GRAPHCL_LAUNCH"  # names the folder that launcher and workers share
-_ON_PURPOSE = (2, 130)
+_ASKED = "asked"  # a file there: somebody asked the launcher to stop
+_INTERRUPTED = 130
+_ON_PURPOSE = (2, _INTERRUPTED)
 
 
 def launch(processes: int) -> None:
@@ -53,6 +59,7 @@ def _run(processes: int, folder: Path) -> int:
     )
 
     def forward(_number: int, _frame: Any) -> None:
+        (folder / _ASKED).touch()
         for path in folder.glob("pid-*"):
             try:
                 os.kill(int(path.read_text()), signal.SIGTERM)
@@ -65,6 +72,8 @@ def _run(processes: int, folder: Path) -> int:
     finally:
         if agent.poll() is None:
             agent.terminate()
+    if code and (folder / _ASKED).exists():
+        return _outcome(folder) or _INTERRUPTED
     return _outcome(folder) or (1 if code else 0)
 
 
@@ -73,6 +82,8 @@ def announce() -> bool:
     folder = os.environ.get(_FOLDER)
     if not (folder and launched()):
         return True
+    if (Path(folder) / _ASKED).exists() and not _outcome(Path(folder)):
+        (Path(folder) / "code").write_text(str(_INTERRUPTED))
     if _outcome(Path(folder)):
         return False
     (Path(folder) / f"pid-{os.environ['RANK']}").write_text(str(os.getpid()))
@@ -87,6 +98,8 @@ def leave(code: int) -> int:
     (Path(folder) / f"pid-{os.environ['RANK']}").unlink(missing_ok=True)
     if code not in _ON_PURPOSE:
         return code
+    if code == _INTERRUPTED and not (Path(folder) / _ASKED).exists():
+        return 1  # torchrun stopped it, because another worker has died
     (Path(folder) / "code").write_text(str(code))
     return 0
 

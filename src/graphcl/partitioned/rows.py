@@ -1,0 +1,187 @@
+"""Rows of features that lie in several parts: each is asked for once, and some are kept.
+
+Rows travel as a store has them (float32, float16 or int8), with their divisors where features are
+scaled by row; sparse rows travel dense. So a loop that reads them finds what one process on the
+whole graph finds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from graphcl.distributed import Share, any_of
+from graphcl.graphs.column_facts import Rows
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.scaling import Scaling, scale_columns
+from graphcl.graphs.tensors import feature_tensor, stored_features
+from graphcl.kernels.features import SparseFeatures
+from graphcl.kernels.stored_features import StoredFeatures
+from graphcl.partitioned.topology import require_own
+from graphcl.partitioned.wire import Wire
+from graphcl.store.parts import Part
+
+ROUND_BYTES = 1 << 24  # of rows that a process asks for at a time when it fills its cache
+SLOT_BYTES = 16  # beside a row that is kept: its number, and where it is
+CPU = torch.device("cpu")
+IntArray = npt.NDArray[np.int64]
+
+
+def fit_parts_scaling(feature_scaling: str, part: Part, share: Share) -> Scaling:
+    """Returns how features are scaled; for ``auto``, all processes look at their rows together.
+
+    The statistics are those of the whole graph, to the order of sums in float64.
+    """
+    if feature_scaling != "auto":
+        return feature_scaling
+    return scale_columns([Rows(part.fields["x"])], share)
+
+
+def part_graph(part: Part) -> Graph:
+    """Returns features and structure of a part; its edges lead out of it, so it is no graph."""
+    fields = part.fields
+    return Graph(fields["indptr"], fields["indices"], fields["x"], name=fields["name"])
+
+
+@dataclass
+class Counts:
+    """What was needed of other parts: rows in all, and how many of them were at hand."""
+
+    needed: int = 0
+    kept: int = 0
+
+
+class FeatureRows:
+    """The features of all nodes: own ones from the part, others from a cache or by asking.
+
+    All processes of the group make one together.
+
+    Args:
+        part: this process's own part.
+        wire: to the others.
+        scaling: as in training.
+        cache_bytes: how much memory rows of other parts may take between steps.
+
+    Attributes:
+        counts: since it was made.
+        row_bytes: what a row takes.
+    """
+
+    def __init__(self, part: Part, wire: Wire, scaling: Scaling, *, cache_bytes: int = 0) -> None:
+        self._part, self._wire, self.counts = part, wire, Counts()
+        graph = part_graph(part)
+        self._sparse: SparseFeatures | None = None
+        if hasattr(part.fields["x"], "indptr"):
+            table = feature_tensor(graph, device=CPU, feature_scaling=scaling)
+            if isinstance(table, SparseFeatures):
+                self._sparse = table
+            own = StoredFeatures(torch.empty(0, part.parts.num_features))
+            if isinstance(table, Tensor):
+                own = StoredFeatures(table)
+        else:
+            own = stored_features(graph, feature_scaling=scaling)
+            # Of int8 features, a part may have rows with a scale of their own, and another none.
+            if any_of(own.row_divisor is not None, wire.share) and own.row_divisor is None:
+                own = replace(own, row_divisor=torch.ones(len(own.values)))
+        self._own = own
+        self._columns = [
+            one for one in (own.values, own.row_divisor, own.word_divisor) if one is not None
+        ]
+        width = own.shape[1] * own.values.element_size()
+        self.row_bytes = width + 4 * (len(self._columns) - 1)  # a divisor is a float32
+        self._kept = np.empty(0, np.int64)  # the numbers of the rows that are kept, ascending
+        self._slots = np.empty(0, np.int64)  # where each of them is
+        self.capacity = 0
+        if wire.share.world > 1:
+            others = part.parts.num_nodes - (part.nodes.stop - part.nodes.start)
+            self.capacity = min(cache_bytes // (self.row_bytes + SLOT_BYTES), others)
+        self._cache = [one.new_empty((self.capacity, *one.shape[1:])) for one in self._columns]
+
+    def fetch(self, nodes: IntArray) -> StoredFeatures:
+        """Returns the rows of some nodes, each given once, as a table in their order.
+
+        All processes call it together.
+        """
+        first, stop = self._part.nodes.start, self._part.nodes.stop
+        tables = [one.new_empty((len(nodes), *one.shape[1:])) for one in self._columns]
+        mine = (nodes >= first) & (nodes < stop)
+        self._put(tables, mine, self._take(torch.from_numpy(nodes[mine] - first)))
+        far = np.flatnonzero(~mine)
+        self.counts.needed += len(far)
+        if len(self._kept):
+            at = np.searchsorted(self._kept, nodes[far]).clip(max=len(self._kept) - 1)
+            here = self._kept[at] == nodes[far]
+            slots = torch.from_numpy(self._slots[at[here]])
+            self._put(tables, far[here], [one[slots] for one in self._cache])
+            self.counts.kept += int(here.sum())
+            far = far[~here]
+        if self._wire.share.world > 1:
+            self._put(tables, *self._asked(nodes, far))
+        return self._table(tables)
+
+    def keep(self, nodes: IntArray) -> None:
+        """Fills the cache with the rows of these nodes, at most as many as fit; ascending.
+
+        What is there and stays is not asked for again. All processes call it together.
+        """
+        stays = np.isin(self._kept, nodes, assume_unique=True)
+        free = np.setdiff1d(np.arange(self.capacity), self._slots[stays], assume_unique=True)
+        new = np.setdiff1d(nodes, self._kept, assume_unique=True)[: len(free)]
+        slots = free[: len(new)]
+        height = max(1, ROUND_BYTES // self.row_bytes)
+        for start in range(0, self._wire.most(len(new)), height):
+            some = np.arange(start, min(start + height, len(new)))
+            which, found = self._asked(new, some)
+            places = torch.from_numpy(slots[which])
+            for table, rows in zip(self._cache, found, strict=True):
+                table[places] = rows
+        kept = np.concatenate([self._kept[stays], new])
+        order = np.argsort(kept)
+        self._kept = kept[order]
+        self._slots = np.concatenate([self._slots[stays], slots])[order]
+
+    def _asked(self, nodes: IntArray, which: IntArray) -> tuple[IntArray, Sequence[Tensor]]:
+        """Asks for some of the nodes; returns these in another order, and their rows in it."""
+        owners = self._part.parts.owner(nodes[which])
+        order = np.argsort(owners, kind="stable")
+        which = which[order]
+        counts = np.bincount(owners, minlength=self._wire.share.world).tolist()
+        first = self._part.nodes.start
+
+        def answer(asked: Tensor) -> tuple[Tensor, ...]:
+            require_own(self._part, asked)
+            return tuple(self._take(asked - first))
+
+        return which, self._wire.ask(torch.from_numpy(nodes[which]), counts, answer)
+
+    def _take(self, rows: Tensor) -> list[Tensor]:
+        if self._sparse is not None:
+            return [_dense(self._sparse, rows)]
+        return [one.index_select(0, rows) for one in self._columns]
+
+    @staticmethod
+    def _put(tables: Sequence[Tensor], which: IntArray, rows: Sequence[Tensor]) -> None:
+        places = torch.from_numpy(np.flatnonzero(which) if which.dtype == np.bool_ else which)
+        for table, found in zip(tables, rows, strict=True):
+            table[places] = found
+
+    def _table(self, tables: list[Tensor]) -> StoredFeatures:
+        given = iter(tables)
+        values = next(given)
+        divisor = None if self._own.row_divisor is None else next(given)
+        words = None if self._own.word_divisor is None else next(given)
+        return replace(self._own, values=values, row_divisor=divisor, word_divisor=words)
+
+
+def _dense(table: SparseFeatures, rows: Tensor) -> Tensor:
+    """Returns some rows of a sparse table."""
+    starts, lengths = table.indptr[rows], table.indptr[rows + 1] - table.indptr[rows]
+    at = torch.repeat_interleave(torch.arange(len(rows)), lengths)
+    before = (lengths.cumsum(0) - lengths)[at]
+    entries = starts[at] + torch.arange(len(at)) - before
+    dense = torch.zeros(len(rows), table.shape[1])
+    dense[at, table.indices[entries]] = table.values[entries]
+    return dense

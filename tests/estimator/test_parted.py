@@ -1,0 +1,247 @@
+"""Two and three processes, each with one part, train the weights of one process on the whole."""
+
+import dataclasses
+import json
+import multiprocessing
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+import torch.distributed as dist
+
+from graphcl.distributed import ALONE, current_share
+from graphcl.errors import ParameterError, StoreError
+from graphcl.estimator import GraphCL, calibration
+from graphcl.estimator import parted as fitting
+from graphcl.estimator.parted import PartedData, fit_parts
+from graphcl.graphs.graph import Graph
+from graphcl.recipes import load_recipe
+from graphcl.store.parts import join_parts
+from graphcl.tabular.build import partition_store
+from graphcl.training import parted
+from graphcl.training.part_checkpoints import PartCheckpoints
+from tests.conftest import random_graph
+from tests.kernels.test_adjacency_rows import with_weights
+
+WORLDS = (2, 3)
+NODES = 90
+DEFAULT = {"dim": 24, "epochs": 2, "steps": 0, "batch_nodes": 32, "fan_out": 3}
+PLAIN = {
+    "encoder": "mean",
+    "normalisation": "none",
+    "side_by_side": False,
+    "own_features": 0.0,
+    "feature_scaling": "none",
+    **DEFAULT,
+}
+
+
+def dense_graph():
+    graph = random_graph(1, num_nodes=NODES)
+    units = np.where(np.arange(graph.num_features) % 2, 100.0, 0.01)
+    return dataclasses.replace(graph, x=(np.exp(graph.x) * units).astype(np.float32))
+
+
+def wordy_graph():
+    """Columns of words and of numbers."""
+    random, graph = np.random.default_rng(0), random_graph(2, num_nodes=NODES)
+    x = np.concatenate([random.random((NODES, 60)) < 0.2, graph.x], axis=1)
+    return dataclasses.replace(graph, x=x.astype(np.float32))
+
+
+def sparse_graph():
+    graph = wordy_graph()
+    return dataclasses.replace(graph, x=scipy.sparse.csr_array(np.maximum(graph.x, 0)))
+
+
+def weighted_graph():
+    return with_weights(random_graph(1, num_nodes=NODES))
+
+
+def lonely_graph():
+    """Most nodes have no edge, and some parts neither."""
+    return Graph.from_edge_index([[0, 1], [1, 2]], random_graph(1, num_nodes=NODES).x)
+
+
+def unscaled():
+    return random_graph(1, num_nodes=NODES)
+
+
+WITHOUT = {"sample_with_replacement": False}
+# graph, features of the store, order, recipe, how processes reach other parts
+CASES = {
+    "default": (dense_graph, "float32", "neighbours", DEFAULT, {}),
+    "as-is": (dense_graph, "float32", "as-is", DEFAULT, {"cache_bytes": 1 << 20}),
+    "asked": (dense_graph, "float16", "hash", DEFAULT, {"topology": "asked"}),
+    "small cache": (dense_graph, "int8", "hash", DEFAULT, {"cache_bytes": 300}),
+    "asked, cached": (unscaled, "float32", "hash", PLAIN | WITHOUT,
+                      {"topology": "asked", "cache_bytes": 1 << 20}),
+    "words": (wordy_graph, "int8", "hash", DEFAULT, {"cache_bytes": 1 << 20}),
+    "sparse": (sparse_graph, "float32", "neighbours", DEFAULT, {}),
+    "row": (sparse_graph, "float32", "hash", PLAIN | {"feature_scaling": "row"}, {}),
+    "weighted": (weighted_graph, "float32", "hash", DEFAULT, {}),
+    "weighted, without": (weighted_graph, "float32", "neighbours", PLAIN | WITHOUT, {}),
+    "residual": (unscaled, "float16", "hash", PLAIN | {"encoder": "residual", "layers": 3}, {}),
+    "lonely": (lonely_graph, "float32", "as-is", PLAIN, {"topology": "asked"}),
+}  # fmt: skip
+RANGES = "ranges"  # embeddings are calibrated on some nodes alone
+MODELS = {**CASES, RANGES: CASES["default"], "ranges, weighted": CASES["weighted"]}
+
+
+def model_of(settings):
+    return GraphCL(load_recipe("default").with_values(mode="sampled", **settings), device="cpu")
+
+
+def figures(model):
+    """All that a training leaves, by name."""
+    found = {f"w/{name}": one.numpy() for name, one in model.encoder_.state_dict().items()}
+    found["losses"] = np.array([one.loss for one in model.history_])
+    if not isinstance(model.scaling_, str):
+        found |= {f"s/{name}": one.numpy() for name, one in model.scaling_.tensors().items()}
+    return found
+
+
+def small_ranges(patch):
+    patch(calibration, "WHOLE", 20)
+    patch(fitting, "WHOLE", 20)
+    for module in (calibration, fitting):
+        patch(module, "NODES", 4)
+
+
+def trained(folder, case):
+    """Trains in this process's share; returns all figures, and what travelled."""
+    share = current_share()
+    _, _, _, settings, reach = MODELS[case]
+    data = PartedData(folder / f"{case.removeprefix('ranges, ')}-{share.world}", **reach)
+    if case == RANGES:
+        data = PartedData(folder / f"default-{share.world}", **reach)
+    model = fit_parts(model_of(settings), data)
+    last = model.history_[-1]
+    return figures(model) | {"sent": last.sent_bytes, "hits": last.cache_hits or 0.0}
+
+
+def process(rank, world, folder):
+    torch.set_num_threads(1)
+    parted.WINDOW = 2  # an epoch has three steps
+    folder = Path(folder)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet-{world}", rank=rank, world_size=world
+    )
+    for case in MODELS:
+        if case == RANGES:
+            small_ranges(setattr)
+        np.savez(folder / f"{case}-{world}-{rank}.npz", **trained(folder, case))
+    said = {}
+    for name, data in {
+        "torn": PartedData(folder / f"torn-{world}"),
+        "few": PartedData(folder / f"default-{5 - world}"),
+    }.items():
+        with pytest.raises(StoreError) as error:
+            fit_parts(model_of(PLAIN), data)
+        said[name] = str(error.value)
+    (folder / f"said-{world}-{rank}").write_text(json.dumps(said))
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parts")
+    for case, (make, features, order, _, _) in CASES.items():
+        make().save(folder / case, features=features)
+        for world in (1, *WORLDS):
+            partition_store(folder / case, out=folder / f"{case}-{world}", parts=world, order=order)
+    for world in WORLDS:
+        torn = folder / f"torn-{world}"
+        shutil.copytree(folder / f"default-{world}", torn)
+        file = torn / f"part-0000{world - 1}/indices.npy"
+        file.write_bytes(file.read_bytes()[:-8])
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["tests.estimator.test_parted"])
+    for world in WORLDS:
+        group = [server.Process(target=process, args=(r, world, str(folder))) for r in range(world)]
+        for one in group:
+            one.start()
+        for one in group:
+            one.join(240)
+            assert one.exitcode == 0
+    return folder
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("case", MODELS)
+def test_weights_are_those_of_one_process_on_the_whole_graph(folder, case, world, monkeypatch):
+    if case.startswith(RANGES):
+        small_ranges(monkeypatch.setattr)
+    _, _, order, settings, _ = MODELS[case]
+    base = "default" if case == RANGES else case.removeprefix("ranges, ")
+    joined = folder / f"joined-{base}-{world}"
+    if not joined.exists():
+        Graph(**join_parts(folder / f"{base}-{world}")).save(joined, features=MODELS[case][1])
+    whole = Graph.open(folder / base if order == "as-is" else joined)
+    expected = figures(model_of(settings).fit(whole))
+    assert np.abs(np.diff(expected["losses"])).max() > 1e-3  # it learns something
+    for rank in range(world):
+        found = np.load(folder / f"{case}-{world}-{rank}.npz")
+        np.testing.assert_allclose(found["losses"], expected["losses"], rtol=0, atol=1e-5)
+        for name, value in expected.items():
+            scale = max(1.0, float(np.abs(value).max()))
+            np.testing.assert_allclose(
+                found[name], value, rtol=0, atol=2e-4 * scale, err_msg=f"{case} {name}"
+            )
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_cache_saves_bytes_and_says_its_hits(folder, world):
+    found = {case: np.load(folder / f"{case}-{world}-0.npz") for case in CASES}
+    assert found["default"]["hits"] == found["asked"]["hits"] == 0
+    assert 0 < found["small cache"]["hits"] < found["as-is"]["hits"]
+    assert found["asked"]["sent"] > 0
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_part_that_is_torn_and_a_wrong_number_of_parts_end_every_process(folder, world):
+    said = {(folder / f"said-{world}-{rank}").read_text() for rank in range(world)}
+    assert len(said) == 1
+    found = json.loads(said.pop())
+    assert f"part-0000{world - 1}/indices.npy" in found["torn"]
+    assert f"pass --processes {5 - world}" in found["few"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"mode": "full"}, "mode must be auto or sampled over parts"),
+        ({"inductive": True}, "inductive must be false over parts"),
+        ({"encoder": "gcn", "normalisation": "none", "side_by_side": False, "own_features": 0.0},
+         "encoder and perturbation"),
+    ],
+)  # fmt: skip
+def test_what_parts_do_not_allow_is_named(folder, settings, named):
+    model = GraphCL(load_recipe("default").with_values(**DEFAULT | settings), device="cpu")
+    with pytest.raises(ParameterError, match=named):
+        fit_parts(model, PartedData(folder / "default-1"))
+    with pytest.raises(ParameterError, match="--topology must be one of auto, asked"):
+        PartedData(folder / "default-1", topology="guessed")
+
+
+def test_one_process_with_one_part_trains_the_same(folder):
+    expected = figures(model_of(DEFAULT).fit(Graph(**join_parts(folder / "default-1"))))
+    assert current_share() == ALONE
+    found = figures(fit_parts(model_of(DEFAULT), PartedData(folder / "default-1")))
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_training_that_was_stopped_goes_on(folder, tmp_path):
+    data = PartedData(folder / "default-1")
+    expected = figures(fit_parts(model_of(DEFAULT), data))
+    asked = iter([False, False, True])
+    stopped = PartCheckpoints(tmp_path, stop=lambda: next(asked))
+    with pytest.raises(Exception, match="epoch 1, step 3"):
+        fit_parts(model_of(DEFAULT), data, checkpoints=stopped)
+    again = fit_parts(model_of(DEFAULT), data, checkpoints=PartCheckpoints(tmp_path), resume=True)
+    for name, value in figures(again).items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
