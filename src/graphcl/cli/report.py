@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli._shared.answers import TypeOption, is_labelled, nodes_folder
+from graphcl.cli._shared.answers import RunArgument, TypeOption, is_labelled, nodes_folder
 from graphcl.cli._shared.graphs import AnyGraph, UntrustedRunError, load_run_graph
 from graphcl.cli._shared.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli._shared.tables import takes_tables
@@ -21,7 +21,7 @@ from graphcl.tabular.options import TableOptions, counted
 
 @takes_tables
 def report(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    run: RunArgument,
     out: Annotated[
         Path | None, typer.Option(help="The file, .html. (default: report.html in the run)")
     ] = None,
