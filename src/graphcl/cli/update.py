@@ -99,9 +99,8 @@ def update(
     changes = any(one is not None for one in (nodes, edges, remove_nodes, remove_edges, graph))
     changes = changes or retrain or bool(tables.given())
     require(back or version is None, "update", "VERSION", "given with --rollback", version)
-    require(
-        not (changes and (back or versions)), "update", "--rollback and --versions", "alone", ""
-    )
+    alone = not (changes and (back or versions))
+    require(alone, "update", "--rollback and --versions", "given alone", "tables")
     runs.read_config(root)
     if back:
         number = rollback(root, version)

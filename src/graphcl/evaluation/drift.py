@@ -12,7 +12,7 @@ import numpy.typing as npt
 from graphcl.evaluation.nearest import nearest, unit_rows
 from graphcl.evaluation.unsupervised import cluster, sampled_rows
 
-SAMPLE = 4000  # nodes that are compared with each other
+SAMPLE = 2000  # nodes that are compared with each other
 NEIGHBOURS = 10
 REGIONS = (8,)
 EDGES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the histogram of moves

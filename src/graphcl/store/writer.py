@@ -84,21 +84,33 @@ class StoreWriter:
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
         """Returns a writable memory map of zeros, which becomes the array `name`."""
-        known = np.dtype(dtype).newbyteorder("<")
-        require(name in DTYPES, "StoreWriter", "name", f"one of {', '.join(DTYPES)}", name)
-        require(str(known) in DTYPES[name], "StoreWriter", name, " or ".join(DTYPES[name]), known)
-        require(name not in self._shapes, "StoreWriter", name, "created once", name)
+        known = self._declare(name, shape, dtype)
         file = self.folder / f"{name}.npy"
         mapped = np.lib.format.open_memmap(file, mode="w+", dtype=known, shape=shape)
         reserve(file)
-        self._shapes[name], self._maps[name] = (shape, known), mapped
+        self._maps[name] = mapped
         return mapped
+
+    def _declare(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.dtype[Any]:
+        """Checks an array that is to be written, and notes its shape."""
+        known: np.dtype[Any] = np.dtype(dtype).newbyteorder("<")
+        require(name in DTYPES, "StoreWriter", "name", f"one of {', '.join(DTYPES)}", name)
+        require(str(known) in DTYPES[name], "StoreWriter", name, " or ".join(DTYPES[name]), known)
+        require(name not in self._shapes, "StoreWriter", name, "created once", name)
+        self._shapes[name] = (shape, known)
+        return known
 
     def write(self, name: str, values: Any) -> None:
         """Writes a whole array with its own type."""
         values = np.asarray(values)
-        self.array(name, values.shape, values.dtype)[...] = values
-        self.release(name)
+        if not values.flags.c_contiguous or not values.dtype.isnative:
+            self.array(name, values.shape, values.dtype)[...] = values
+            self.release(name)
+            return
+        # Without a map, whose pages would be filled with zeros first.
+        self._declare(name, values.shape, values.dtype)
+        with (self.folder / f"{name}.npy").open("wb") as file:
+            np.lib.format.write_array(file, values, version=(1, 0), allow_pickle=False)
 
     def adopt(self, name: str, store: Path, share: Callable[[Path, Path], None]) -> None:
         """Takes an array of another store as it is; `share` gives its file a second name."""

@@ -82,7 +82,7 @@ def read_new(edges: Any, options: TableOptions, *, width: int) -> NewTables:
             plain, source_column=options.source_column, target_column=options.target_column
         )
         with open_tables(edges, plain) as tables:
-            return _with_edges(NewTables(_ids(tables), notes=_notes(tables)), tables)
+            return _with_edges(NewTables(_ids(tables)), tables)
     if options.nodes is None:
         raise GraphError("update: --tags needs --nodes, which names the nodes that change")
     chosen = _Columns(options, width)
@@ -108,7 +108,6 @@ def read_new(edges: Any, options: TableOptions, *, width: int) -> NewTables:
             None if y is None else y[:rows],
             tables.report.class_names,
             {name: mask[:rows] for name, mask in tables.masks().items()},
-            notes=_notes(tables),
         )
         if found.x is not None and found.x.shape[1] != len(chosen.features):
             got = counted(found.x.shape[1], "feature")
@@ -242,12 +241,10 @@ def _with_edges(found: NewTables, tables: Tables) -> NewTables:
     found.pairs = np.stack([ends[once], indices[once].astype(np.int64)], axis=1)
     if "edge_weight" in arrays.arrays:
         found.weight = arrays.arrays["edge_weight"][once]
+    # That edges name nodes of the graph, or that a node has none here, is as it should be.
+    usual = ("added, with features of zero", "no edge")
+    found.notes = [line for line in tables.report.notes if not any(one in line for one in usual)]
     return found
-
-
-def _notes(tables: Tables) -> list[str]:
-    """Returns what the user should hear; that edges name nodes of the graph is as it should be."""
-    return [one for one in tables.report.notes if "added, with features of zero" not in one]
 
 
 def read_pairs(edges: Any, options: TableOptions) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from graphcl.errors import counted
 from graphcl.estimator.fitted import Fitted
 from graphcl.evaluation.drift import Drift
-from graphcl.files.atomic import reserve, write_whole
+from graphcl.files.atomic import write_whole
 from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.reporting.drift import drift_page
@@ -28,6 +28,7 @@ DRIFT, PAGE = "drift.json", "drift.html"
 UNSCORED = "the graph has changed since the training: graphcl evaluate scores it"
 _MODEL = (runs.MODEL, runs.SCALING, runs.METRICS, runs.ALIGNMENT)
 _SHARED = (runs.CHOICE, FILE, ARRAYS)
+_BLOCK = 1 << 16  # rows that are copied at a time
 
 IntArray = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]
@@ -36,16 +37,25 @@ Rows = npt.NDArray[np.float32]
 def write_embeddings(folder: Path, old: Any, fresh: Rows, kept: IntArray, rows: IntArray) -> Any:
     """Writes the embeddings of the new version: old rows, and those that were computed."""
     file = folder / runs.EMBEDDINGS
-    total = max(len(kept), int(rows[-1]) + 1 if len(rows) else 0)
-    width = fresh.shape[1] if len(rows) else old.shape[1]
-    z = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=(total, width))
-    reserve(file)
-    if len(rows) < total:
-        z[: len(kept)] = old if len(kept) == len(old) else old[kept]
-    if len(rows):
-        z[rows] = fresh
-    z.flush()
-    return z
+    if len(rows) == len(kept) + int((rows >= len(kept)).sum()):  # all of them
+        np.save(file, fresh)
+        return np.load(file, mmap_mode="r")
+    new = int(np.searchsorted(rows, len(kept)))  # in `fresh`, new nodes come last
+    shape = (len(kept) + len(rows) - new, old.shape[1])
+    about = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    with file.open("wb") as out:
+        np.lib.format.write_array_header_1_0(out, about)
+        if len(kept) == len(old):
+            old.tofile(out)
+        else:
+            for start in range(0, len(kept), _BLOCK):
+                np.asarray(old[kept[start : start + _BLOCK]]).tofile(out)
+        fresh[new:].tofile(out)
+    if new:
+        z = np.load(file, mmap_mode="r+")
+        z[rows[:new]] = fresh[:new]
+        z.flush()
+    return np.load(file, mmap_mode="r")
 
 
 def write_graph(path: Path, grown: Grown, before: Path | None) -> None:
