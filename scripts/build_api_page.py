@@ -26,7 +26,7 @@ PUBLIC = (
     "linear_probe",
 )
 PUBLIC += ("predict", "cluster", "links", "evaluate_links", "neighbors", "nt_xent")
-PUBLIC += ("report", "probe_scorer", "GraphCLError")
+PUBLIC += ("report", "update", "rollback", "probe_scorer", "GraphCLError")
 # Not public names, but the types that public functions take and return.
 OTHERS = (
     ("graphcl.recipes", "Recipe"),
@@ -46,6 +46,7 @@ OTHERS = (
     ("graphcl.choosing.search", "Choice"),
     ("graphcl.choosing.search", "Trial"),
     ("graphcl.estimator.live", "Live"),
+    ("graphcl.updating.run", "Update"),
     ("graphcl.encoders", "EncoderFactory"),
     ("graphcl.encoders", "LayeredEncoder"),
     ("graphcl.encoders", "Layer"),

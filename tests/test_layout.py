@@ -71,6 +71,7 @@ ELSEWHERE = {
     "tabular/problems.py": "tabular/test_kinds.py",
     "tabular/numbering.py": "tabular/test_tables.py",
     "tabular/options.py": "tabular/test_tables.py",
+    "updating/writing.py": "updating/test_run.py",
 }
 
 # Test files that are not about one module, and what they are about.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from graphcl.reporting.writing import report
     from graphcl.tabular.build import read_tables
     from graphcl.trials.scoring import probe_scorer
+    from graphcl.updating.run import rollback, update
 
 # Where each public name lives. It is fetched on first use: torch and scikit-learn take seconds to
 # import, and `graphcl --help` needs neither.
@@ -39,6 +40,8 @@ _HOMES = {
     "probe_scorer": "graphcl.trials.scoring",
     "read_tables": "graphcl.tabular.build",
     "report": "graphcl.reporting.writing",
+    "rollback": "graphcl.updating.run",
+    "update": "graphcl.updating.run",
 }
 
 __all__ = [
@@ -58,6 +61,8 @@ __all__ = [
     "probe_scorer",
     "read_tables",
     "report",
+    "rollback",
+    "update",
 ]
 
 

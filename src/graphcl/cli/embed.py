@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 import typer
 
-from graphcl.cli._shared.answers import TypeOption
+from graphcl.cli._shared.answers import RunArgument, TypeOption
 from graphcl.cli._shared.graphs import (
     AnyGraph,
     load_graph,
@@ -56,7 +56,7 @@ CPU = torch.device("cpu")
 
 @takes_tables
 def embed(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    run: RunArgument,
     graph: Annotated[
         str | None,
         typer.Argument(
@@ -301,6 +301,8 @@ def _embed_parts(run: Path, graph: Path, out: Path, *, as_json: bool) -> None:
             slab_bytes=free // 4,
             on_rows=RowProgress() if share.first else lambda *_: None,
         )
+        if fitted.alignment is not None:
+            z = fitted.alignment.apply(z)
         names = part.fields.get("node_ids")
         first = part.nodes.start if names is None else 0
         write = partial(write_embeddings, z=z, node_ids=names, first=first)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.answers import TypeOption, is_labelled, nodes_folder
+from graphcl.cli._shared.answers import RunArgument, TypeOption, is_labelled, nodes_folder
 from graphcl.cli._shared.graphs import AnyGraph, load_run_any, note, run_graph
 from graphcl.cli._shared.launch import ProcessesOption, launch
 from graphcl.cli._shared.options import (
@@ -42,7 +42,7 @@ from graphcl.trials.methods import find_baseline, repeat_method, summarise
 
 @takes_tables
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    run: RunArgument,
     repeats: Annotated[int, typer.Option("--runs", help="Repeat the training with N seeds.")] = 1,
     node_type: TypeOption = None,
     graph: RunGraphOption = None,

@@ -59,7 +59,8 @@ def export(
     check_new_file(target, (KINDS[to],), RunError, overwrite=overwrite)
     fitted = Fitted.read(run)
     print("export: tracing the encoder", file=sys.stderr, flush=True)
-    write_program(target, to, fitted.encoder, fitted.scaling, fitted.num_features)
+    model = (fitted.encoder, fitted.scaling, fitted.num_features, fitted.alignment)
+    write_program(target, to, *model)
     size = target.stat().st_size
     about = {"out": str(target), "to": to, "bytes": size, "inputs": list(INPUTS)}
     print_result(about, f"{target}: {size / 1e6:.1f} MB", as_json=as_json)

@@ -8,6 +8,7 @@ import typer
 
 from graphcl.cli._shared.answers import (
     EmbeddingsOption,
+    RunArgument,
     TypeOption,
     is_labelled,
     nodes_folder,
@@ -27,7 +28,7 @@ from graphcl.tabular.options import TableOptions, counted
 
 @takes_tables
 def report(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    run: RunArgument,
     out: Annotated[
         Path | None, typer.Option(help="The file, .html. (default: report.html in the run)")
     ] = None,

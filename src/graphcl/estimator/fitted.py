@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from graphcl.errors import RunError
+from graphcl.estimator.alignment import Alignment
 from graphcl.estimator.parts import Parts
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import LIMIT, ColumnScaling, Scaling
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
+from graphcl.runs.versions import current_run
 from graphcl.training import EpochMetrics
 from graphcl.training.loop import metrics_of
 from graphcl.training.modes import Mode
@@ -39,6 +41,7 @@ class Fitted:
         mode: whether the (first) graph was trained whole or sampled, and why; None after `load`.
         health: how the training went; None after `load` and after an interrupt.
         choice: what was tried and picked; None unless the recipe was ``auto``, and after `load`.
+        alignment: what turns embeddings to the space of an earlier training; mostly None.
     """
 
     parts: Parts
@@ -51,6 +54,7 @@ class Fitted:
     mode: Mode | None = None
     health: "Health | None" = None
     choice: "Choice | None" = None
+    alignment: Alignment | None = None
 
     def write(self, folder: Path, origin: runs.Origin) -> None:
         """Writes configuration, weights and metrics into a folder that is not yet a run."""
@@ -64,6 +68,8 @@ class Fitted:
         runs.write_weights(folder / runs.MODEL, self.encoder.state_dict())
         if isinstance(self.scaling, ColumnScaling):
             runs.write_weights(folder / runs.SCALING, self.scaling.tensors())
+        if self.alignment is not None:
+            runs.write_weights(folder / runs.ALIGNMENT, self.alignment.tensors())
         if self.choice is not None:
             runs.write_choice(folder, self.choice.to_json())
         lines = [json.dumps(asdict(metrics), allow_nan=False) for metrics in self.history]
@@ -71,12 +77,13 @@ class Fitted:
 
     @classmethod
     def read(cls, folder: Path, **own: Any) -> Self:
-        """Reads a run; `own` are the caller's parts, as `Parts` takes them.
+        """Reads the current version of a run; `own` are the caller's parts, as `Parts` takes them.
 
         Raises:
             RunError: the directory is missing, or a file in it is damaged.
             ParameterError: the run's encoder is not registered, or another one was passed.
         """
+        folder = current_run(folder)
         where = folder / runs.CONFIG
         config = runs.read_config(folder)
         if (folder / runs.SCHEMA).exists():
@@ -94,7 +101,9 @@ class Fitted:
             raise RunError(f"{folder / runs.MODEL}: its weights do not fit {runs.CONFIG}") from None
         history, seconds = read_history(folder)
         scaling = _read_scaling(folder, parts.recipe.feature_scaling, num_features)
-        return cls(parts, encoder, num_features, seed, history, scaling, seconds)
+        fitted = cls(parts, encoder, num_features, seed, history, scaling, seconds)
+        fitted.alignment = _read_alignment(folder)
+        return fitted
 
 
 # The estimator's attributes that end in an underscore.
@@ -135,6 +144,14 @@ def _read_scaling(folder: Path, feature_scaling: str, num_features: int) -> Scal
         where = folder / runs.SCALING
         named = str(error) if str(where) in str(error) else f"{where}: damaged ({error})"
         raise RunError(named) from None
+
+
+def _read_alignment(folder: Path) -> Alignment | None:
+    tensors = runs.read_alignment(folder)
+    try:
+        return None if tensors is None else Alignment.from_tensors(tensors)
+    except RunError as error:
+        raise RunError(f"{folder / runs.ALIGNMENT}: damaged ({error})") from None
 
 
 def say_clipped(scaling: ColumnScaling, graph: Graph) -> None:

@@ -54,11 +54,12 @@ def embed_fitted(
     if verbose and isinstance(scaling, ColumnScaling):
         say_clipped(scaling, graph)
     # Layer by layer, an embedding does not depend on the size of the graph, bit for bit.
+    aligned = fitted.alignment.apply if fitted.alignment is not None else lambda z: z
     by_layer = device.type == "cpu" or nodes is not None or graph.num_nodes > LAYERWISE_NODES
     if by_layer and isinstance(encoder, LayeredEncoder):
         # Processes of a group share the rows of a large graph; of a small one, each has them all.
         with nullcontext() if graph.num_nodes > LAYERWISE_NODES else apart():
-            return embed_graph(
+            rows = embed_graph(
                 encoder,
                 graph,
                 device=device,
@@ -67,9 +68,10 @@ def embed_fitted(
                 scratch=scratch,
                 on_rows=RowProgress() if verbose else lambda *_: None,
             )
+        return aligned(rows)
     x, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
     z = embed(encoder, x, adjacency)
-    return z if nodes is None else z[nodes]
+    return aligned(z if nodes is None else z[nodes])
 
 
 def chosen_nodes(graph: Graph, nodes: Any) -> Nodes:

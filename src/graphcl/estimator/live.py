@@ -104,6 +104,10 @@ class Live:
             z = embed_fitted(self._fitted, whole, last, device=self._device)
         return z[0] if single else z
 
+    def _aligned(self, z: Rows) -> Rows:
+        alignment = self._fitted.alignment
+        return z if alignment is None else alignment.apply(z)
+
     def _embed(self, part: GrownPart, number: int) -> Rows:
         graph = part.graph
         few = max(map(len, part.levels)) <= MOST_ROWS
@@ -118,18 +122,19 @@ class Live:
             x = StoredFeatures(borrow(graph.x)).with_transform(self._transform)
         encoder = self._fitted.encoder
         assert isinstance(encoder, LayeredEncoder)
-        return _encode(encoder, self._layers, x, part).numpy()
+        return self._aligned(_encode(encoder, self._layers, x, part).numpy())
 
     def _embed_by_rows(self, graph: Graph, number: int) -> Rows:
         """The plain way: the same embeddings by the loops that serve any graph."""
         last = np.arange(graph.num_nodes - number, graph.num_nodes)
-        return embed_graph(
+        z = embed_graph(
             self._fitted.encoder,
             graph,
             device=self._device,
             feature_scaling=self._fitted.scaling,
             nodes=last,
         )
+        return self._aligned(z)
 
 
 def _lists(given: Any, *, single: bool, what: str) -> list[Any]:

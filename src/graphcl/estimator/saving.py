@@ -15,6 +15,7 @@ from graphcl.graphs.collection import as_graphs
 from graphcl.losses import Loss
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, write_nodes
+from graphcl.runs.versions import current_run
 from graphcl.views import Perturbation
 
 
@@ -57,7 +58,7 @@ class Saved(SklearnTransformer):
         perturbation: Perturbation | None = None,
         loss: Loss | None = None,
     ) -> Self:
-        """Returns the fitted estimator of a run directory.
+        """Returns the fitted estimator of a run directory, in its current version.
 
         A run never says what code to execute. Where its encoder is of the caller's own, pass the
         same class or module here, or register it first. Its own perturbation and loss are needed
@@ -74,9 +75,10 @@ class Saved(SklearnTransformer):
             RunError: the directory is missing, or a file in it is damaged.
             ParameterError: the run's encoder is not registered, or another one was passed.
         """
-        kind = TypedFitted if (Path(path) / runs.SCHEMA).exists() else Fitted
+        folder = current_run(Path(path))
+        kind = TypedFitted if (folder / runs.SCHEMA).exists() else Fitted
         fitted = kind.read(
-            Path(path), own_encoder=encoder, own_perturbation=perturbation, own_loss=loss
+            folder, own_encoder=encoder, own_perturbation=perturbation, own_loss=loss
         )
         own: Any = {"encoder": encoder, "perturbation": perturbation, "loss": loss}
         model = cls(fitted.parts.recipe, seed=fitted.seed, device=device, **own)

@@ -15,6 +15,7 @@ from graphcl.files.atomic import check_new_folder, whole_folder
 from graphcl.graphs.scaling import ColumnScaling
 from graphcl.runs import files as runs
 from graphcl.runs.results import read_result
+from graphcl.runs.versions import current_run
 from graphcl.version import package_version
 
 CARD, CONFIG_JSON = "README.md", "config.json"
@@ -36,6 +37,7 @@ def write_card(path: Path, run: Path, *, licence: str = "unknown") -> None:
     """
     plain = licence.replace("-", "").replace(".", "")
     require(plain.isascii() and plain.isalnum(), "export", "--licence", "a short name", licence)
+    run = current_run(run)
     fitted, result = Fitted.read(run), read_result(run)
     with whole_folder(path) as folder:
         fitted.write(folder, runs.Origin())

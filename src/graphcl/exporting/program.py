@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from graphcl.encoders import Layer, LayeredEncoder, stated_layers
 from graphcl.errors import MissingExtraError, ParameterError, RunError
+from graphcl.estimator.alignment import Alignment
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.scaling import ColumnScaling, Scaling
 
@@ -33,16 +34,22 @@ class PlainEncoder(nn.Module):
     Args:
         encoder: states its layers.
         scaling: how features are scaled, as the training left it.
+        alignment: what turns embeddings, if an update has trained the model on.
 
     Raises:
         ParameterError: the encoder does not state its layers.
     """
 
-    def __init__(self, encoder: nn.Module, scaling: Scaling) -> None:
+    def __init__(
+        self, encoder: nn.Module, scaling: Scaling, alignment: Alignment | None = None
+    ) -> None:
         super().__init__()
         stated_layers(encoder, "export")
         assert isinstance(encoder, LayeredEncoder)
         self.encoder = encoder.cpu().eval()
+        self._turned = alignment is not None
+        for name, part in ({} if alignment is None else alignment.tensors()).items():
+            self.register_buffer(f"alignment_{name}", part)
         self._scaling = (
             scaling.plain or "columns" if isinstance(scaling, ColumnScaling) else scaling
         )
@@ -70,7 +77,9 @@ class PlainEncoder(nn.Module):
             h = _on_graph(layer, h, mean)
             results.append(h)
         beside = self.encoder.beside
-        return results[-1] if beside is None else beside.join(x, results)
+        z = results[-1] if beside is None else beside.join(x, results)
+        own_turn: Any = self
+        return z @ own_turn.alignment_rotation + own_turn.alignment_shift if self._turned else z
 
     def _scaled(self, x: Tensor) -> Tensor:
         if self._scaling == "none":
@@ -113,7 +122,7 @@ def example(num_features: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def exported(
-    encoder: nn.Module, scaling: Scaling, num_features: int
+    encoder: nn.Module, scaling: Scaling, num_features: int, alignment: Alignment | None = None
 ) -> torch.export.ExportedProgram:
     """Returns the encoder as a program of `torch.export`.
 
@@ -121,7 +130,7 @@ def exported(
         ParameterError: the encoder does not state its layers, or has a part that cannot be
             exported.
     """
-    module = PlainEncoder(encoder, scaling)
+    module = PlainEncoder(encoder, scaling, alignment)
     nodes, entries = torch.export.Dim("nodes", min=1), torch.export.Dim("entries", min=1)
     shapes = {"x": {0: nodes}, "edge_index": {1: entries}, "edge_weight": {0: entries}}
     try:
@@ -133,7 +142,12 @@ def exported(
 
 
 def write_program(
-    path: Path, kind: str, encoder: nn.Module, scaling: Scaling, num_features: int
+    path: Path,
+    kind: str,
+    encoder: nn.Module,
+    scaling: Scaling,
+    num_features: int,
+    alignment: Alignment | None = None,
 ) -> None:
     """Writes the encoder as one file, whole or not at all.
 
@@ -143,8 +157,9 @@ def write_program(
         encoder: states its layers.
         scaling: how features are scaled.
         num_features: P.
+        alignment: what turns embeddings, if an update has trained the model on.
     """
-    program = exported(encoder, scaling, num_features)
+    program = exported(encoder, scaling, num_features, alignment)
     if kind == "torch":
         buffer = io.BytesIO()
         torch.export.save(program, buffer)

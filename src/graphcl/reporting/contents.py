@@ -39,6 +39,7 @@ from graphcl.runs.answers import read_answers
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
 from graphcl.runs.results import read_result
 from graphcl.runs.typed import type_folder
+from graphcl.runs.versions import current_run, run_root
 from graphcl.seeding import derive, generator
 from graphcl.tabular.preparation import Preparation, read_preparation
 from graphcl.training.loop import BatchSource
@@ -109,7 +110,7 @@ def gather(
     """Reads a run and measures what its report shows.
 
     Args:
-        run: the run directory.
+        run: the run directory, whose current version is shown.
         graph: the graph that it was trained on, or None if it cannot be read; then the measures
             that need edges are left out, and a note explains it.
         method: how the map is drawn; see `project`.
@@ -123,6 +124,7 @@ def gather(
     Raises:
         RunError: the run is damaged, or the numbers of embeddings and nodes differ.
     """
+    run = current_run(run)
     config, folder = runs.read_config(run), run
     result = result or read_result(run)
     if node_type is not None:
@@ -180,7 +182,7 @@ def gather(
 
 
 def _name(run: Path, result: dict[str, Any], node_type: str | None) -> str:
-    name = str(result.get("graph", {}).get("name") or run.name)
+    name = str(result.get("graph", {}).get("name") or run_root(run).name)
     return name if node_type is None else f"{name}: {node_type}"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from graphcl.runs import files as runs
 from graphcl.runs.results import read_result
+from graphcl.runs.versions import current_run
 
 # What is compared of `result.json`, and how it is shown: name, digits, factor.
 _SCORES = {
@@ -88,8 +89,9 @@ def compare_runs(paths: Sequence[Path]) -> RunComparison:
     Raises:
         RunError: one is missing or damaged.
     """
-    configs = [runs.read_config(path, baselines=True) for path in paths]
-    results = [read_result(path) for path in paths]
+    current = [current_run(path) for path in paths]
+    configs = [runs.read_config(path, baselines=True) for path in current]
+    results = [read_result(path) for path in current]
     known = [_settings(config) for config in configs]
     keys = list(dict.fromkeys(key for one in known for key in one))
     rows = {key: tuple(one.get(key) for one in known) for key in keys}

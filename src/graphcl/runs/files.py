@@ -2,8 +2,8 @@
 
 A run holds `config.toml`, `model.safetensors` and `metrics.jsonl`, and `scaling.safetensors` if its
 features are scaled by statistics of the training rows, `schema.json` if its graph is a typed one,
-and `choice.json` if its recipe was chosen
-among several (recipe ``auto``); the command line adds
+`choice.json` if its recipe was chosen among several (recipe ``auto``), and `alignment.safetensors`
+if an update has trained it on (`graphcl.runs.versions`); the command line adds
 `embeddings.npy`, `result.json` and `nodes.npz` (see `graphcl.runs.nodes`). A baseline's run holds
 `config.toml`, `result.json`, `nodes.npz` and its output: `embeddings.npy`, or `predictions.npy` if
 the baseline is supervised. What a training keeps before it is complete is in
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # a run's words and embeddings are read without torch, which 
 FORMAT = 1
 CONFIG, MODEL, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
 SCALING = "scaling.safetensors"  # where `feature_scaling` is ``auto``
+ALIGNMENT = "alignment.safetensors"  # where the model was trained on and turned to its old space
 METRICS_BYTES = 1 << 28  # a million epochs
 EMBEDDINGS, PREDICTIONS, RESULT = "embeddings.npy", "predictions.npy", "result.json"
 SCHEMA = "schema.json"  # where the graph was a typed one: its types and relations
@@ -242,6 +243,13 @@ def read_scaling(run: Path) -> "dict[str, Tensor]":
         return read_tensors(run / SCALING)
     except FileNotFoundError:
         raise RunError(f"{run / SCALING}: missing; the run scales features by it") from None
+
+
+def read_alignment(run: Path) -> "dict[str, Tensor] | None":
+    """Returns the tensors by which a run turns its embeddings, not yet checked; or None."""
+    from graphcl.files.weights import read_tensors
+
+    return read_tensors(run / ALIGNMENT) if (run / ALIGNMENT).exists() else None
 
 
 def weights_bytes(run: Path) -> int:

@@ -20,6 +20,7 @@ from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
+from graphcl.runs.versions import current_run, run_root
 from graphcl.serving.asking import New
 
 Array = npt.NDArray[Any]
@@ -86,8 +87,9 @@ class ServedRun:
     def __init__(self, path: Path, graph: Graph | GraphCollection, *, device: str = "cpu") -> None:
         if not isinstance(graph, Graph):
             raise RunError(f"{path}: has {len(graph.graphs)} graphs; a service is of one")
+        path = current_run(path)
         model = GraphCL.load(path, device=device)
-        self.path, self.name = path, path.absolute().name
+        self.path, self.name = path, run_root(path.absolute()).name
         self.live: Live = model.live(graph)
         self.graph = self.live.graph
         self.z: Array = runs.read_embeddings(path)

@@ -1,7 +1,7 @@
 """Writes stores array by array. They may be larger than memory, and appear whole or not at all."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +22,7 @@ from graphcl.store.reader import (
     checked_header,
     file_digest,
     mapped_fields,
+    read_store_header,
 )
 
 FEATURE_DTYPES = ("float32", "float16", "int8")
@@ -68,6 +69,7 @@ class StoreWriter:
         self.class_names: tuple[str, ...] = ()
         self._shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         self._maps: dict[str, Any] = {}
+        self._digests: dict[str, str] = {}  # of arrays whose files are another store's
 
     def __enter__(self) -> Self:
         check_new_folder(self.path, "store", self._file, StoreError, overwrite=self.overwrite)
@@ -82,21 +84,40 @@ class StoreWriter:
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
         """Returns a writable memory map of zeros, which becomes the array `name`."""
-        known = np.dtype(dtype).newbyteorder("<")
-        require(name in DTYPES, "StoreWriter", "name", f"one of {', '.join(DTYPES)}", name)
-        require(str(known) in DTYPES[name], "StoreWriter", name, " or ".join(DTYPES[name]), known)
-        require(name not in self._shapes, "StoreWriter", name, "created once", name)
+        known = self._declare(name, shape, dtype)
         file = self.folder / f"{name}.npy"
         mapped = np.lib.format.open_memmap(file, mode="w+", dtype=known, shape=shape)
         reserve(file)
-        self._shapes[name], self._maps[name] = (shape, known), mapped
+        self._maps[name] = mapped
         return mapped
+
+    def _declare(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.dtype[Any]:
+        """Checks an array that is to be written, and notes its shape."""
+        known: np.dtype[Any] = np.dtype(dtype).newbyteorder("<")
+        require(name in DTYPES, "StoreWriter", "name", f"one of {', '.join(DTYPES)}", name)
+        require(str(known) in DTYPES[name], "StoreWriter", name, " or ".join(DTYPES[name]), known)
+        require(name not in self._shapes, "StoreWriter", name, "created once", name)
+        self._shapes[name] = (shape, known)
+        return known
 
     def write(self, name: str, values: Any) -> None:
         """Writes a whole array with its own type."""
         values = np.asarray(values)
-        self.array(name, values.shape, values.dtype)[...] = values
-        self.release(name)
+        if not values.flags.c_contiguous or not values.dtype.isnative:
+            self.array(name, values.shape, values.dtype)[...] = values
+            self.release(name)
+            return
+        # Without a map, whose pages would be filled with zeros first.
+        self._declare(name, values.shape, values.dtype)
+        with (self.folder / f"{name}.npy").open("wb") as file:
+            np.lib.format.write_array(file, values, version=(1, 0), allow_pickle=False)
+
+    def adopt(self, name: str, store: Path, share: Callable[[Path, Path], None]) -> None:
+        """Takes an array of another store as it is; `share` gives its file a second name."""
+        about = read_store_header(store).arrays[name]
+        share(store / f"{name}.npy", self.folder / f"{name}.npy")
+        self._shapes[name] = (tuple(about["shape"]), np.dtype(about["dtype"]).newbyteorder("<"))
+        self._digests[name] = about["sha256"]
 
     def shorten(self, name: str, length: int) -> None:
         """Cuts an array to its first `length` rows, once its final length is known."""
@@ -134,7 +155,7 @@ class StoreWriter:
         arrays = {}
         for name, (shape, dtype) in self._shapes.items():
             file = self.folder / f"{name}.npy"
-            digest = file_digest(file)
+            digest = self._digests.get(name) or file_digest(file)
             arrays[name] = {"dtype": str(dtype), "shape": list(shape), "sha256": digest}
         header = {
             "graphcl_store" if self._part is None else "graphcl_part": FORMAT,
@@ -246,15 +267,22 @@ def _write_levels(store: StoreWriter, x: Any, blocks: list[slice], train: Any) -
     store.write("x_scale", scale)
     out, row_scale = store.array("x", x.shape, np.int8), np.ones(x.shape[0], dtype=np.float32)
     for block in blocks:
-        levels = np.asarray(x[block], dtype=np.float64) / scale
-        # Half a level beyond the last is still rounded to it.
-        excess = np.clip(np.abs(levels).max(axis=1) / (LEVELS + 0.5), 1, 2.0**126)
-        row_scale[block] = np.exp2(np.ceil(np.log2(excess)))
-        levels /= row_scale[block, None]
-        out[block] = np.clip(np.rint(levels), -LEVELS, LEVELS)
+        out[block], row_scale[block] = row_levels(x[block], scale)
     store.release("x")
     if (row_scale > 1).any():
         store.write("x_row_scale", row_scale)
+
+
+def row_levels(
+    x: Any, scale: npt.NDArray[np.float32]
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """Returns rows in eight bits by the scales of their columns, and the scale of each row."""
+    levels = np.asarray(x, dtype=np.float64) / scale
+    # Half a level beyond the last is still rounded to it.
+    excess = np.clip(np.abs(levels).max(axis=1) / (LEVELS + 0.5), 1, 2.0**126)
+    rows = np.exp2(np.ceil(np.log2(excess))).astype(np.float32)
+    levels /= rows[:, None]
+    return np.clip(np.rint(levels), -LEVELS, LEVELS).astype(np.int8), rows
 
 
 def write_names(store: StoreWriter, names: Any) -> None:

@@ -19,10 +19,12 @@ from graphcl.runs import files as runs
 from graphcl.runs.answers import keep_answer
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
 from graphcl.runs.typed import run_types, type_folder
+from graphcl.runs.versions import current_run
 from graphcl.tabular.options import TableOptions, counted
 
 Array = npt.NDArray[Any]
-RunArgument = Annotated[Path, typer.Argument(help="A run directory.")]
+# Commands work on the current version of the run.
+RunArgument = Annotated[Path, typer.Argument(help="A run directory.", callback=current_run)]
 AnswerOption = Annotated[
     Path | None,
     typer.Option("--out", help="A table: .parquet, .csv or .json. (default: it is printed)"),

@@ -34,6 +34,7 @@ from graphcl.graphs.typed import TypedGraph
 from graphcl.graphs.typed_store import is_typed_store
 from graphcl.runs import files as runs
 from graphcl.runs.typed import read_preparations
+from graphcl.runs.versions import own_graph
 from graphcl.store.parts import is_parts, open_part, read_parts
 from graphcl.store.reader import is_store
 from graphcl.tabular.build import load_tables
@@ -175,6 +176,9 @@ def run_graph(run: Path) -> str:
 
 
 def _source(run: Path, config: runs.RunConfig) -> str:
+    own = own_graph(run)
+    if own is not None:
+        return str(own)
     if not config.origin.graph:
         raise RunError(f"{run}: does not say which graph it was trained on; name one")
     return config.origin.graph
@@ -198,7 +202,7 @@ def load_run_any(
     *,
     again: tuple[str, ...],
 ) -> EveryGraph:
-    """Returns the graph that a run was trained on.
+    """Returns the graph that a run was trained on; of a version, the graph that it keeps.
 
     Args:
         run: the run.
@@ -212,7 +216,11 @@ def load_run_any(
     """
     config, options = runs.read_config(run, baselines=True), tables or TableOptions()
     source, trained = _source(run, config) if given is None else given, _tables(run, config)
-    if given is None and options.edges is None:
+    own = own_graph(run)
+    if given is None and options.edges is None and own is not None:
+        require(not options.given(), again[0], "--graph", "given with table options", None)
+        options = TableOptions()  # it is in the run: a reader that trusts nothing opens it
+    elif given is None and options.edges is None:
         name = "GRAPH" if again[0] == "embed" else "--graph"
         require(not options.given(), again[0], name, "given with table options", None)
         options = trained or options

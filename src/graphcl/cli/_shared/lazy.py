@@ -25,6 +25,8 @@ COMMANDS = {
     "links": "List likely links that the graph lacks, or score given pairs of nodes.",
     "report": "Write one HTML file that shows a run: graph, training, map of embeddings, scores.",
     "serve": "Serve a run over HTTP: embeddings, also of new nodes, similar nodes, labels, links.",
+    "update": "Bring a run up to date with a graph that has changed, or go back to an earlier "
+    "version.",
     "export": "Export a trained model: as ONNX, for torch.export, or a folder with a model card.",
     "check": "Compare a store with its checksums, or say what would become of tables.",
     "neighbors": "List the nodes whose embeddings are most similar to a node's, by cosine.",

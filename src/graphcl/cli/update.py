@@ -1,0 +1,137 @@
+"""`graphcl update`: a run whose graph has changed; its versions, and the way back."""
+
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphcl.cli._shared.graphs import load_run_graph
+from graphcl.cli._shared.options import DeviceOption, JsonOption, RunGraphOption, print_result
+from graphcl.cli._shared.tables import takes_tables
+from graphcl.devices import resolve_device
+from graphcl.errors import RunError, require
+from graphcl.graphs.graph import Graph
+from graphcl.runs import files as runs
+from graphcl.runs import versions as run_versions
+from graphcl.tabular.options import TableOptions
+from graphcl.updating.run import KEEP, rollback, update_run
+
+_CHANGES, _VERSIONS = "What changes", "Versions"  # groups of options
+
+
+@takes_tables
+def update(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    version: Annotated[
+        int | None, typer.Argument(help="With --rollback: the version. (default: the one before)")
+    ] = None,
+    nodes: Annotated[
+        str | None,
+        typer.Option(
+            help="A table of new nodes, and of known ones whose features change.",
+            rich_help_panel=_CHANGES,
+        ),
+    ] = None,
+    edges: Annotated[
+        str | None, typer.Option(help="A list of new edges.", rich_help_panel=_CHANGES)
+    ] = None,
+    remove_nodes: Annotated[
+        str | None,
+        typer.Option(help="A table with the ids of nodes to remove.", rich_help_panel=_CHANGES),
+    ] = None,
+    remove_edges: Annotated[
+        str | None, typer.Option(help="A list of edges to remove.", rich_help_panel=_CHANGES)
+    ] = None,
+    retrain: Annotated[
+        bool,
+        typer.Option(
+            "--retrain", help="Go on training, embed all nodes, and align them to the old ones."
+        ),
+    ] = False,
+    epochs: Annotated[
+        int | None, typer.Option(help="Of --retrain. (default: a tenth of the training's)")
+    ] = None,
+    back: Annotated[
+        bool,
+        typer.Option("--rollback", help="Use an earlier version again.", rich_help_panel=_VERSIONS),
+    ] = False,
+    versions: Annotated[
+        bool, typer.Option("--versions", help="List the versions.", rich_help_panel=_VERSIONS)
+    ] = False,
+    keep: Annotated[
+        int,
+        typer.Option(help="Versions that are kept beside the training.", rich_help_panel=_VERSIONS),
+    ] = KEEP,
+    graph: RunGraphOption = None,
+    tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Bring a run up to date with a graph that has changed, or go back to an earlier version.
+
+    Nodes are named by their ids. Those whose surroundings changed, as far as the encoder looks, are
+    embedded again; all others keep their embeddings. Features are prepared and scaled as in
+    training. Of nodes that the graph has, columns that the table lacks keep their values. Edges are
+    removed before new ones are added.
+
+    Each update makes a version in the run, with its own graph and a page that shows how far
+    embeddings moved. All commands use the newest one; --rollback goes back. A version takes as much
+    space as the run and its graph; files that did not change are shared.
+
+    Examples:
+
+        graphcl update runs/mine --nodes new_nodes.csv --edges new_edges.csv
+
+        graphcl update runs/mine --remove-nodes gone.csv --remove-edges cut.csv
+
+        graphcl update runs/mine --edges new_edges.csv --retrain --epochs 10
+
+        graphcl update runs/mine --versions
+
+        graphcl update runs/mine --rollback
+
+        graphcl update runs/mine --rollback 3
+    """
+    root = run_versions.run_root(run)
+    changes = any(one is not None for one in (nodes, edges, remove_nodes, remove_edges, graph))
+    changes = changes or retrain or bool(tables.given())
+    require(back or version is None, "update", "VERSION", "given with --rollback", version)
+    alone = not (changes and (back or versions))
+    require(alone, "update", "--rollback and --versions", "given alone", "tables")
+    runs.read_config(root)
+    if back:
+        number = rollback(root, version)
+        about = {"run": str(root), "version": number}
+        print_result(about, f"{root}: version {number} is in use", as_json=as_json)
+        return
+    if versions:
+        found = run_versions.versions(root)
+        text = "\n".join(run_versions.describe(one) for one in found)
+        listed = [one.to_json() for one in found]
+        print_result({"run": str(root), "versions": listed}, text, as_json=as_json)
+        return
+    require(changes, "update", "tables", "given: --nodes, --edges, …, or --retrain", None)
+    base = run_versions.current_run(root)
+    if runs.read_schema(base):
+        raise RunError(f"{root}: a run of a typed graph, which cannot be updated; train again")
+    loaded = load_run_graph(base, graph, again=("update", str(root)))
+    if not isinstance(loaded, Graph):
+        raise RunError(f"{root}: has {len(loaded.graphs)} graphs; an update is of one")
+    done = update_run(
+        root,
+        loaded,
+        replace(tables, nodes=nodes),
+        edges=edges,
+        remove_nodes=remove_nodes,
+        remove_edges=remove_edges,
+        retrain=retrain,
+        epochs=epochs,
+        keep=keep,
+        device=resolve_device(device),
+        verbose=True,
+        on_note=partial(print, file=sys.stderr),
+    )
+    print_result({"run": str(root), **done.to_json()}, "\n".join(done.lines), as_json=as_json)

@@ -1,0 +1,208 @@
+"""Versions of a run: the graph it was trained on grows, and the run grows with it.
+
+``RUN`` itself is version 0, as it was trained. Each update adds ``RUN/versions/N``, a whole run
+with the graph of its day in ``graph``, a store. ``RUN/versions/current`` holds the number of the
+version that every command uses. It is replaced by a rename, as the last step: a process that dies
+before leaves the old version in use. Files that an update does not change are hard links to those
+of the version before.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphcl.errors import RunError, counted
+from graphcl.files.atomic import remove_folder, whole_folder, write_whole
+from graphcl.files.text import read_text
+from graphcl.runs.files import read_object
+
+VERSIONS, CURRENT, LOCK = "versions", "current", ".lock"
+GRAPH = "graph"  # the store in a version
+ABOUT = "version.json"  # when it was made, from what, and by which change
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a run.
+
+    Attributes:
+        number: 0 is the training.
+        path: its folder, a run.
+        current: whether commands use it.
+        about: what its `version.json` says; empty for version 0.
+        bytes: its size on disk, without what it shares with the versions before.
+    """
+
+    number: int
+    path: Path
+    current: bool
+    about: dict[str, Any]
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the version as JSON has it."""
+        shown = {"version": self.number, "current": self.current, "bytes": self.bytes}
+        return {**shown, "path": str(self.path), **self.about}
+
+
+def run_root(run: Path) -> Path:
+    """Returns the run that a folder is a version of; a run that is none is its own."""
+    if run.parent.name == VERSIONS and (run.parent / CURRENT).is_file():
+        return run.parent.parent
+    return run
+
+
+def current_number(run: Path) -> int:
+    """Returns the number of the version that commands use.
+
+    Raises:
+        RunError: the file that names it is damaged, or that version is not there.
+    """
+    path = run / VERSIONS / CURRENT
+    if not path.is_file():
+        return 0
+    text = read_text(path, RunError).strip()
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise RunError(f"{path}: damaged; it should hold the number of a version")
+    if not _folder(run, int(text)).is_dir():
+        raise RunError(f"{path}: names version {text}, which is not there")
+    return int(text)
+
+
+def current_run(run: Path) -> Path:
+    """Returns the folder of the version that commands use; for a run without versions, the run."""
+    return _folder(run, current_number(run))
+
+
+def own_graph(run: Path) -> Path | None:
+    """Returns the store with the graph of a version; None for a run that has none of its own."""
+    return run / GRAPH if (run / ABOUT).is_file() and (run / GRAPH).is_dir() else None
+
+
+def _folder(run: Path, number: int) -> Path:
+    return run / VERSIONS / str(number) if number else run
+
+
+def numbers(run: Path) -> list[int]:
+    """Returns the numbers of all versions, ascending, 0 first."""
+    folder = run / VERSIONS
+    named = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    return [0, *sorted(int(name) for name in named if name.isascii() and name.isdecimal())]
+
+
+def versions(run: Path) -> list[Version]:
+    """Returns all versions of a run, oldest first."""
+    current, seen, found = current_number(run), set[int](), []
+    for number in numbers(run):
+        path = _folder(run, number)
+        about = read_object(path / ABOUT) if number else {}
+        found.append(Version(number, path, number == current, about, _size(path, seen)))
+    return found
+
+
+def _size(path: Path, seen: set[int]) -> int:
+    """Returns the bytes of the files in a folder; of one with several names, only the first."""
+    total = 0
+    for folder, names, files in os.walk(path):
+        if VERSIONS in names and Path(folder) == path:
+            names.remove(VERSIONS)
+        for name in files:
+            about = Path(folder, name).lstat()
+            if about.st_ino not in seen:
+                total += about.st_size
+                seen.add(about.st_ino)
+    return total
+
+
+@contextmanager
+def changing(run: Path) -> Iterator[None]:
+    """Holds the versions of a run: one process at a time changes them.
+
+    Raises:
+        RunError: another process does.
+    """
+    folder = run / VERSIONS
+    folder.mkdir(exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"{run}: another process is changing its versions") from None
+        yield
+
+
+@contextmanager
+def new_version(run: Path) -> Iterator[tuple[int, Path]]:
+    """Yields the number of a new version and an empty folder for it, which must become a run.
+
+    If the block ends well, the version appears whole and is the current one. The caller holds
+    `changing`.
+    """
+    number = numbers(run)[-1] + 1
+    with whole_folder(_folder(run, number)) as staging:
+        yield number, staging
+    use_version(run, number)
+
+
+def use_version(run: Path, number: int) -> None:
+    """Makes a version the current one.
+
+    Raises:
+        RunError: there is no such version.
+    """
+    known = numbers(run)
+    if number not in known:
+        listed = ", ".join(map(str, known))
+        raise RunError(f"{run}: has no version {number}; its versions: {listed}")
+    write_whole(run / VERSIONS / CURRENT, f"{number}\n")
+
+
+def keep_newest(run: Path, count: int) -> list[int]:
+    """Removes the oldest versions until `count` are left beside the training; returns them.
+
+    The current version stays.
+    """
+    made, current = numbers(run)[1:], current_number(run)
+    extra = [number for number in made if number != current][: max(0, len(made) - count)]
+    for number in extra:
+        remove_folder(_folder(run, number))
+    return extra
+
+
+def write_about(folder: Path, about: dict[str, Any]) -> None:
+    """Writes `version.json` into a folder that is not yet a version."""
+    write_whole(folder / ABOUT, json.dumps(about, indent=2, allow_nan=False) + "\n")
+
+
+def share_files(source: Path, folder: Path, names: Sequence[str]) -> None:
+    """Links files of a version into another, as far as they are there; copies where links fail.
+
+    No file of a run is ever written to again: a new one takes its place.
+    """
+    for name in names:
+        if (source / name).is_file():
+            share_file(source / name, folder / name)
+
+
+def share_file(source: Path, target: Path) -> None:
+    """Gives a file a second name, or copies it where the disk has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def describe(version: Version) -> str:
+    """Returns a line about a version."""
+    made = str(version.about.get("made", "as trained"))[:19].replace("T", " ")
+    nodes = version.about.get("nodes")
+    sizes = f"  {counted(nodes, 'node')}" if isinstance(nodes, int) else ""
+    again = "  trained on" if version.about.get("retrained") else ""
+    mark = "*" if version.current else " "
+    return f"{mark} {version.number:3}  {made:19}  {version.bytes / 1e6:9,.1f} MB{sizes}{again}"

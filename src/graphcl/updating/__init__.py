@@ -1,0 +1,1 @@
+"""A run whose graph changes: `graphcl update`."""

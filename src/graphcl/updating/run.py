@@ -1,0 +1,379 @@
+"""An update of a run, from tables that say what changed to a new version that commands use.
+
+1. *Grow*: the graph of the current version and the tables make the new graph.
+2. *Embed*: nodes whose L-hop surroundings changed are embedded; the rows of all others are copied.
+   Or the model is trained on (`retrain`), embeds all nodes, and its space is turned to the old one.
+3. *Measure*: how far embeddings moved, for the drift page.
+4. *Write*: the version appears whole, and becomes the current one as the last step.
+
+Until then the old version is in use, whatever happens.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from graphcl.devices import resolve_device
+from graphcl.encoders import LayeredEncoder
+from graphcl.errors import ParameterError, RunError, counted, require
+from graphcl.estimator.alignment import align
+from graphcl.estimator.fitted import Fitted
+from graphcl.estimator.inference import embed_fitted
+from graphcl.estimator.retraining import retrain as train_on
+from graphcl.evaluation.drift import measure_drift
+from graphcl.graphs.changing import affected_rows
+from graphcl.graphs.collection import as_graph, fingerprint
+from graphcl.graphs.graph import Graph
+from graphcl.runs import files as runs
+from graphcl.runs import versions
+from graphcl.runs.nodes import describe_nodes, write_nodes
+from graphcl.tabular.options import TableOptions
+from graphcl.tabular.preparation import read_preparation
+from graphcl.updating.matching import Grown, grow
+from graphcl.updating.writing import (
+    update_lines,
+    write_drift,
+    write_embeddings,
+    write_graph,
+    write_model,
+    write_result,
+)
+
+KEEP = 10  # versions beside the training
+
+IntArray = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an update did.
+
+    Attributes:
+        version: the number of the new version, which is now the current one.
+        path: its folder.
+        about: what its `version.json` says: counts of changes, of embedded nodes, seconds.
+        drift: how far embeddings moved, as `drift.json` has it; None without old embeddings.
+        removed: old versions that were removed, because there were too many.
+        lines: the same for a terminal.
+    """
+
+    version: int
+    path: Path
+    about: dict[str, Any]
+    drift: dict[str, Any] | None
+    removed: tuple[int, ...]
+    lines: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the update as JSON has it."""
+        shown = {"path": str(self.path), "removed_versions": list(self.removed)}
+        return {**self.about, **shown, "drift": self.drift}
+
+
+def update(
+    run: str | Path,
+    *,
+    nodes: Any = None,
+    edges: Any = None,
+    remove_nodes: Any = None,
+    remove_edges: Any = None,
+    graph: Any = None,
+    retrain: bool = False,
+    epochs: int | None = None,
+    keep: int = KEEP,
+    device: str = "auto",
+    verbose: bool = False,
+    **options: Any,
+) -> Update:
+    """Brings a run up to date with a graph that has changed; makes a new version of the run.
+
+    Nodes are named by their ids. Those whose L-hop surroundings changed are embedded again, no
+    others. The result is that of embedding the new graph whole, to 1e-6 of the largest number.
+    Features are prepared and scaled as in training. `GraphCL.load` and all commands use the new
+    version from then on; `rollback` goes back.
+
+    Args:
+        run: the run.
+        nodes: a table of new nodes, and of known ones whose features are replaced, in any form that
+            `read_tables` takes. Of known nodes, columns that the table lacks keep their values.
+        edges: a list of new edges; of one that is there, the weight is replaced.
+        remove_nodes: a table with a column of ids, or a list of ids.
+        remove_edges: a list of edges to remove, before new ones are added.
+        graph: the graph as it was before; a run that was updated already has it.
+        retrain: go on training from the weights, embed all nodes, and turn the new space to the old
+            one by orthogonal Procrustes on nodes that did not change.
+        epochs: of `retrain`; None is a tenth of the training's.
+        keep: how many versions are kept beside the training; the oldest are removed.
+        device: as for `GraphCL`.
+        verbose: show progress on stderr.
+        options: as of `read_tables`: `id_column`, `label`, ….
+
+    Returns:
+        An `Update`: the version's number and folder, counts, seconds and the drift.
+
+    Raises:
+        GraphCLError: the tables do not fit the graph or the run. Nothing is changed then.
+    """
+    tables = TableOptions(**{"nodes": _path(nodes), **options})
+    base = versions.current_run(Path(run))
+    own = versions.own_graph(base)
+    if graph is None and own is None:
+        raise RunError(f"{run}: does not hold its graph; pass graph=, as it was before")
+    old = Graph.open(own) if graph is None and own is not None else as_graph(graph)
+    return update_run(
+        Path(run),
+        old,
+        tables,
+        edges=_path(edges),
+        remove_nodes=_path(remove_nodes),
+        remove_edges=_path(remove_edges),
+        retrain=retrain,
+        epochs=epochs,
+        keep=keep,
+        device=resolve_device(device),
+        verbose=verbose,
+    )
+
+
+def rollback(run: str | Path, version: int | None = None) -> int:
+    """Makes an earlier version of a run the current one; returns its number.
+
+    Args:
+        run: the run.
+        version: its number; None is the one before the current. A later one can be chosen too.
+
+    Raises:
+        RunError: there is no such version.
+    """
+    root = versions.run_root(Path(run))
+    runs.read_config(root)
+    before = [one for one in versions.numbers(root) if one < versions.current_number(root)]
+    if version is None and not before:
+        raise RunError(f"{root}: is at version 0, as it was trained; there is no earlier one")
+    number = before[-1] if version is None else version
+    if len(versions.numbers(root)) == 1:
+        raise RunError(f"{root}: has no versions but the training")
+    with versions.changing(root):
+        versions.use_version(root, number)
+    return number
+
+
+def _path(given: Any) -> Any:
+    return str(given) if isinstance(given, Path) else given
+
+
+def update_run(
+    run: Path,
+    graph: Graph,
+    tables: TableOptions,
+    *,
+    edges: Any = None,
+    remove_nodes: Any = None,
+    remove_edges: Any = None,
+    retrain: bool = False,
+    epochs: int | None = None,
+    keep: int = KEEP,
+    device: torch.device,
+    verbose: bool = False,
+    on_note: Callable[[str], None] = lambda _: None,
+) -> Update:
+    """Does what `update` describes, with the graph of the current version."""
+    given = (tables.nodes, edges, remove_nodes, remove_edges)
+    if all(one is None for one in given) and not retrain:
+        raise ParameterError("update: nothing to do: give tables, or --retrain")
+    require(epochs is None or retrain, "update", "--epochs", "given with --retrain", epochs)
+    require(keep >= 1, "update", "--keep", "at least 1", keep)
+    clock = _Clock()
+    run = versions.run_root(run)
+    runs.read_config(run)
+    with versions.changing(run):
+        base = versions.current_run(run)
+        old = _Old.read(base, graph)
+        clock("reading the run")
+        grown = grow(
+            graph,
+            delta_options(base, old.config, tables),
+            edges=edges,
+            remove_nodes=remove_nodes,
+            remove_edges=remove_edges,
+        )
+        for line in grown.notes:
+            on_note(line)
+        new = grown.changed.graph
+        clock("changing the graph")
+        fitted, rows = old.fitted, _affected(old, grown)
+        fresh: Rows
+        if retrain:
+            fitted = train_on(fitted, new, epochs=epochs, device=device, verbose=verbose)
+            clock("training on")
+            fresh = embed_fitted(fitted, new, device=device, verbose=verbose)
+            _align(fitted, fresh, old, grown, rows, on_note)
+            rows = np.arange(new.num_nodes)
+        elif len(rows):
+            some = None if len(rows) == new.num_nodes else rows
+            scratch = run.absolute()
+            fresh = embed_fitted(fitted, new, some, device=device, scratch=scratch)
+        else:
+            fresh = np.zeros((0, 0), np.float32)
+        clock("embedding")
+        with versions.new_version(run) as (number, folder):
+            z = write_embeddings(folder, old.z, fresh, grown.changed.kept, rows)
+            write_graph(folder / versions.GRAPH, grown, versions.own_graph(base))
+            write_nodes(folder, describe_nodes(new))
+            write_model(folder, base, old.config, fitted, retrained=retrain)
+            clock("writing")
+            drift = None
+            if old.z is not None:
+                drift = measure_drift(old.z, z, grown.changed.kept, rows)
+            clock("measuring drift")
+            about = _about(run, base, number, grown, rows, fitted, old, retrain=retrain)
+            about["seconds"] = clock.seconds
+            found = write_drift(folder, new, drift, about)
+            write_result(folder, base, fitted, new, retrained=retrain)
+            versions.write_about(folder, about)
+        removed = versions.keep_newest(run, keep)
+    path = versions.current_run(run)
+    lines = update_lines(run, about, drift, path if found is not None else None, removed)
+    return Update(number, path, about, found, tuple(removed), tuple(lines))
+
+
+class _Clock:
+    """Seconds by the name of a step."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, step: str) -> None:
+        now = time.perf_counter()
+        self.seconds[step], self._began = round(now - self._began, 3), now
+
+
+@dataclass(frozen=True, eq=False)
+class _Old:
+    """The version that an update begins with.
+
+    Attributes:
+        config: what its `config.toml` says.
+        fitted: its model.
+        z: its embeddings, mapped; None if it keeps none.
+    """
+
+    config: runs.RunConfig
+    fitted: Fitted
+    z: Any
+
+    @classmethod
+    def read(cls, base: Path, graph: Graph) -> "_Old":
+        """Reads a version; refuses typed graphs, and another graph than its own."""
+        if runs.read_schema(base):
+            raise RunError(f"{base}: a run of a typed graph, which cannot be updated; train again")
+        config = runs.read_config(base)
+        expected = config.origin.fingerprint
+        if expected and fingerprint((graph,)) != expected:
+            raise RunError(f"{base}: this is not the graph that it was trained on")
+        z = runs.read_embeddings(base) if (base / runs.EMBEDDINGS).exists() else None
+        if z is not None and len(z) != graph.num_nodes:
+            raise RunError(f"{base}: {len(z)} embeddings for a graph of {graph.num_nodes} nodes")
+        return cls(config, Fitted.read(base), z)
+
+
+def delta_options(base: Path, config: runs.RunConfig, given: TableOptions) -> TableOptions:
+    """Returns the options to read new tables with: those given, completed from the training's.
+
+    Raises:
+        RunError: what the run keeps of them is damaged.
+    """
+    prepared = read_preparation(base)
+    try:
+        trained = (
+            TableOptions.from_record(config.origin.tables, prepared)
+            if config.origin.tables
+            else TableOptions(preparation=prepared)
+        )
+    except ValueError:
+        raise RunError(f"{base / runs.CONFIG}: [run] tables is damaged") from None
+    merged = given.after(trained)
+    return replace(
+        merged,
+        label=given.label or trained.label,
+        label_separator=given.label_separator or trained.label_separator,
+        split=given.split or trained.split,
+    )
+
+
+def _affected(old: _Old, grown: Grown) -> IntArray:
+    """Returns the rows to embed: those whose surroundings changed; all, if that is not known."""
+    encoder = old.fitted.encoder
+    if old.z is None or not isinstance(encoder, LayeredEncoder):
+        return np.arange(grown.changed.graph.num_nodes)
+    return affected_rows(grown.changed, len(encoder.statement()))
+
+
+def _align(
+    fitted: Fitted,
+    z: Rows,
+    old: _Old,
+    grown: Grown,
+    affected: IntArray,
+    on_note: Callable[[str], None],
+) -> None:
+    """Turns embeddings of a model that was trained on to the old space, and the model with them.
+
+    The nodes that decide the turn are those with unchanged surroundings; if they are fewer than
+    there are dimensions, all that stayed.
+    """
+    kept = grown.changed.kept
+    if old.z is None or not len(kept):
+        on_note("update: there are no old embeddings to align to")
+        return
+    same = np.setdiff1d(np.arange(len(kept)), affected, assume_unique=True)
+    if len(same) < z.shape[1]:
+        on_note(
+            f"update: {counted(len(same), 'node has', 'nodes have')} unchanged surroundings; the "
+            "new space is aligned on all nodes that stayed"
+        )
+        same = np.arange(len(kept))
+    fitted.alignment = align(z[same], old.z[kept[same]])
+    fitted.alignment.apply(z)
+
+
+def _about(
+    run: Path,
+    base: Path,
+    number: int,
+    grown: Grown,
+    rows: IntArray,
+    fitted: Fitted,
+    old: _Old,
+    *,
+    retrain: bool,
+) -> dict[str, Any]:
+    graph = grown.changed.graph
+    before = int(base.name) if base != run else 0
+    about: dict[str, Any] = {
+        "version": number,
+        "run": run.absolute().name,
+        "from": before,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "nodes": graph.num_nodes,
+        "edges": graph.num_edges,
+        "embedded": len(rows),
+        "changes": grown.counts,
+    }
+    if retrain:
+        more = fitted.history[len(old.fitted.history) :]
+        about["retrained"] = {
+            "epochs": len(more),
+            "loss": more[-1].loss,
+            "aligned": fitted.alignment is not None,
+        }
+    return about

@@ -1,0 +1,197 @@
+"""What an update writes into the folder of a new version; what did not change is shared."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.errors import counted
+from graphcl.estimator.fitted import Fitted
+from graphcl.evaluation.drift import Drift
+from graphcl.files.atomic import write_whole
+from graphcl.graphs.collection import fingerprint
+from graphcl.graphs.graph import Graph
+from graphcl.reporting.drift import drift_page
+from graphcl.runs import files as runs
+from graphcl.runs import versions
+from graphcl.runs.results import GraphFacts, read_result
+from graphcl.store.columns import ScaledFeatures
+from graphcl.store.reader import MASKS, read_store_header
+from graphcl.store.writer import StoreWriter, write_features, write_names
+from graphcl.tabular.preparation import ARRAYS, FILE
+from graphcl.updating.matching import Grown
+
+DRIFT, PAGE = "drift.json", "drift.html"
+UNSCORED = "the graph has changed since the training: graphcl evaluate scores it"
+_MODEL = (runs.MODEL, runs.SCALING, runs.METRICS, runs.ALIGNMENT)
+_SHARED = (runs.CHOICE, FILE, ARRAYS)
+_BLOCK = 1 << 16  # rows that are copied at a time
+
+IntArray = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.float32]
+
+
+def write_embeddings(folder: Path, old: Any, fresh: Rows, kept: IntArray, rows: IntArray) -> Any:
+    """Writes the embeddings of the new version: old rows, and those that were computed."""
+    file = folder / runs.EMBEDDINGS
+    if len(rows) == len(kept) + int((rows >= len(kept)).sum()):  # all of them
+        np.save(file, fresh)
+        return np.load(file, mmap_mode="r")
+    new = int(np.searchsorted(rows, len(kept)))  # in `fresh`, new nodes come last
+    shape = (len(kept) + len(rows) - new, old.shape[1])
+    about = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    with file.open("wb") as out:
+        np.lib.format.write_array_header_1_0(out, about)
+        if len(kept) == len(old):
+            old.tofile(out)
+        else:
+            for start in range(0, len(kept), _BLOCK):
+                np.asarray(old[kept[start : start + _BLOCK]]).tofile(out)
+        fresh[new:].tofile(out)
+    if new:
+        z = np.load(file, mmap_mode="r+")
+        z[rows[:new]] = fresh[:new]
+        z.flush()
+    return np.load(file, mmap_mode="r")
+
+
+def write_graph(path: Path, grown: Grown, before: Path | None) -> None:
+    """Writes the graph as a store; arrays that did not change share their files with the last."""
+    changed = grown.changed
+    graph, same = changed.graph, set[str]()
+    counts = grown.counts
+    if before is not None and not counts["new_nodes"] and not counts["removed_nodes"]:
+        same = {"node_ids", "node_id_offsets"}
+        if not len(changed.moved):
+            same |= {"x", "x_scale", "x_row_scale", "x_indptr", "x_indices", "x_data"}
+        if not len(changed.rewired):
+            same |= {"indptr", "indices", "edge_weight"}
+    with StoreWriter(path, name=graph.name) as store:
+        store.self_loops_removed, store.class_names = graph.self_loops_removed, graph.class_names
+        if before is not None:
+            for name in same & read_store_header(before).arrays.keys():
+                store.adopt(name, before, versions.share_file)
+        if "indices" not in same:
+            store.write("indptr", np.asarray(graph.indptr, np.int64))
+            store.write("indices", np.asarray(graph.indices, _index_type(graph)))
+            if graph.edge_weight is not None:
+                store.write("edge_weight", graph.edge_weight)
+        x = graph.x
+        if "x" in same:
+            store.num_features = graph.num_features
+        elif isinstance(x, ScaledFeatures):
+            store.write("x", x.values)
+            store.write("x_scale", x.scale)
+            if x.row_scale is not None:
+                store.write("x_row_scale", x.row_scale)
+        else:
+            write_features(store, x, "float16" if x.dtype == np.float16 else "float32")
+        if "node_ids" not in same and graph.node_ids is not None:
+            write_names(store, graph.node_ids)
+        for name in ("y", *MASKS):
+            if getattr(graph, name) is not None:
+                store.write(name, getattr(graph, name))
+
+
+def _index_type(graph: Graph) -> Any:
+    return np.int32 if graph.num_nodes < 1 << 31 else np.int64
+
+
+def write_model(
+    folder: Path,
+    base: Path,
+    config: runs.RunConfig,
+    fitted: Fitted,
+    *,
+    retrained: bool,
+) -> None:
+    """Writes the model into a version that has its graph; an old one shares its files."""
+    origin = runs.Origin(
+        graph=versions.GRAPH,
+        fingerprint=fingerprint((Graph.open(folder / versions.GRAPH),)),
+        tables=config.origin.tables,
+    )
+    if retrained:
+        fitted.write(folder, origin)
+    else:
+        runs.write_config(folder, replace(config, origin=origin))
+        versions.share_files(base, folder, _MODEL)
+    versions.share_files(base, folder, _SHARED)
+
+
+def write_drift(
+    folder: Path, graph: Graph, drift: Drift | None, about: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Writes the drift as JSON and as a page; returns it as JSON has it."""
+    if drift is None:
+        return None
+    ids: Any = graph.node_ids
+
+    def name(row: int) -> Any:
+        value = row if ids is None else ids[row]
+        return value.item() if isinstance(value, np.generic) else value
+
+    found = drift.to_json(name)
+    write_whole(folder / DRIFT, json.dumps(found, indent=2, allow_nan=False) + "\n")
+    write_whole(folder / PAGE, drift_page(about, found).encode("utf-8", "replace"))
+    return found
+
+
+def write_result(
+    folder: Path,
+    base: Path,
+    fitted: Fitted,
+    graph: Graph,
+    *,
+    retrained: bool,
+) -> None:
+    """Writes `result.json`: that of the version before, with the new graph and without scores."""
+    result = read_result(base)
+    if not result:
+        return
+    facts = asdict(GraphFacts.of(graph, versions.GRAPH))
+    result["graph"] = {key: value for key, value in facts.items() if value != {}}
+    if "probe" in result:
+        result |= {"probe": None, "probe_skipped": UNSCORED}
+    if graph.class_names:
+        result["class_names"] = list(graph.class_names)
+    if retrained:
+        last, health = fitted.history[-1], fitted.health
+        result |= {"epochs": last.epoch, "loss": last.loss, "mi_bound": last.mi_bound}
+        result["train_seconds"] = fitted.seconds
+        if health is not None:
+            result |= {"effective_rank": health.effective_rank, "mean_cosine": health.mean_cosine}
+            result["warnings"] = [sign.to_json() for sign in health.warnings]
+    write_whole(folder / runs.RESULT, json.dumps(result, indent=2, allow_nan=False) + "\n")
+
+
+def update_lines(
+    run: Path, about: dict[str, Any], drift: Drift | None, path: Path | None, removed: list[int]
+) -> list[str]:
+    """Returns what a terminal shows."""
+    counts = about["changes"]
+    parts = [
+        f"{counts['new_nodes']:,} new",
+        f"{counts['removed_nodes']:,} removed",
+        f"{counts['changed_nodes']:,} changed",
+    ]
+    edges = f"{counts['edges_before']:,} → {counts['edges_after']:,} edges"
+    lines = [
+        f"{run}: version {about['version']}: {counted(about['nodes'], 'node')} "
+        f"({', '.join(parts)}), {edges}",
+        f"embedded again: {about['embedded']:,} of {about['nodes']:,} nodes in "
+        f"{about['seconds']['embedding']:.2f} s",
+    ]
+    if "retrained" in about:
+        again = about["retrained"]
+        aligned = "aligned to the old space" if again["aligned"] else "not aligned"
+        lines.append(f"trained on: {counted(again['epochs'], 'epoch')}, {aligned}")
+    lines += drift.lines() if drift is not None else []
+    if path is not None:
+        lines.append(f"drift page: {path / PAGE}")
+    if removed:
+        lines.append(f"removed: {', '.join(f'version {one}' for one in removed)}")
+    return lines

@@ -1,0 +1,336 @@
+"""Updates of runs: exact, versioned, safe against every death, and aligned after more training."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import graphcl
+from graphcl.errors import GraphError, ParameterError, RunError
+from graphcl.estimator import GraphCL
+from graphcl.graphs.graph import Graph
+from graphcl.runs import versions
+from graphcl.runs.files import read_embeddings
+from graphcl.runs.nodes import read_nodes
+from tests.conftest import random_graph
+from tests.updating.conftest import NODES, rows
+
+CLOSE = 1e-6
+ENCODERS = {
+    "mean": {"recipe": "cora", "encoder": "mean", "layers": 2},
+    "residual": {"recipe": "cora", "encoder": "residual", "layers": 3},
+    "default": {"recipe": "default"},
+    "gcn": {"recipe": "cora", "encoder": "gcn", "layers": 2},
+}
+
+
+def saved(path, graph, **recipe):
+    model = GraphCL(**recipe, dim=12, epochs=1, device="cpu").fit(graph)
+    model.save(path, graph=graph)
+    return model
+
+
+def whole_embedding(run):
+    """The graph of a run's current version embedded whole, by its model."""
+    folder = versions.current_run(Path(run))
+    graph = Graph.open(folder / versions.GRAPH)
+    return GraphCL.load(run, device="cpu").transform(graph)
+
+
+def assert_exact(run):
+    z = read_embeddings(versions.current_run(Path(run)))
+    expected = whole_embedding(run)
+    assert z.shape == expected.shape
+    assert np.abs(z - expected).max() <= CLOSE * max(1, np.abs(expected).max())
+
+
+def features(names, width=12, seed=0):
+    random = np.random.default_rng(seed)
+    columns = {f"f{k}": random.normal(size=len(names)) for k in range(width)}
+    return pyarrow.table({"id": names, **columns})
+
+
+def pairs(listed):
+    return pyarrow.table({"source": [a for a, _ in listed], "target": [b for _, b in listed]})
+
+
+@pytest.fixture(scope="module", params=ENCODERS)
+def each_model(request, tmp_path_factory):
+    place = tmp_path_factory.mktemp("models") / "run"
+    graph = random_graph()
+    saved(place, graph, **ENCODERS[request.param])
+    return place, graph
+
+
+@st.composite
+def deltas(draw):
+    old, new = st.integers(0, 59), st.integers(60, 63)
+    known = sorted(draw(st.sets(old, max_size=3)))
+    fresh = sorted(draw(st.sets(new, max_size=4)))
+    gone = sorted(draw(st.sets(old.filter(lambda one: one not in known), max_size=4)))
+    ends = st.sampled_from([one for one in [*range(60), *fresh] if one not in gone])
+    added = draw(st.lists(st.tuples(ends, ends), max_size=6))
+    return known, fresh, gone, added, draw(st.integers(0, 4))
+
+
+@settings(
+    max_examples=6,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(delta=deltas())
+def test_it_equals_the_grown_graph_embedded_whole(each_model, tmp_path_factory, delta):
+    run, graph = each_model
+    known, fresh, gone, added, cuts = delta
+    copy = tmp_path_factory.mktemp("copy") / "run"
+    shutil.copytree(run, copy)
+    random = np.random.default_rng(cuts)
+    listed = graph.edge_index().T
+    cut = listed[random.choice(len(listed), cuts, replace=False)].tolist()
+    done = graphcl.update(
+        copy,
+        graph=graph,
+        nodes=features([*known, *fresh]) if known or fresh else None,
+        edges=pairs(added) if added else None,
+        remove_nodes=gone if gone else None,
+        remove_edges=pairs(cut) if cut else None,
+        retrain=not (known or fresh or added or gone or cut),
+        device="cpu",
+    )
+    assert done.about["nodes"] == 60 + len(fresh) - len(gone)
+    assert_exact(copy)
+    # What was not embedded again has the bits that it had.
+    before, after = np.load(copy / "embeddings.npy"), np.load(done.path / "embeddings.npy")
+    kept = np.setdiff1d(np.arange(60), gone)
+    same = (before[kept] == after[: len(kept)]).all(axis=1)
+    assert int((~same).sum()) + len(fresh) <= done.about["embedded"]
+    shutil.rmtree(copy)
+
+
+def test_only_what_changed_is_embedded(tmp_path):
+    ring = np.stack([np.arange(100), (np.arange(100) + 1) % 100])
+    x = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
+    graph = Graph.from_edge_index(ring, x)
+    saved(tmp_path / "run", graph, recipe="cora", encoder="mean", layers=2)
+    graph.save(tmp_path / "store")
+    done = graphcl.update(
+        tmp_path / "run", graph=Graph.open(tmp_path / "store"), nodes=features([50], 4)
+    )
+    assert done.about["embedded"] == 5
+    assert done.drift["embedded"] == 5
+    assert_exact(tmp_path / "run")
+    # The graph lies in the version now, and need not be passed again.
+    done = graphcl.update(tmp_path / "run", remove_edges=pairs([(10, 11)]))
+    assert done.about["embedded"] == 4
+    assert_exact(tmp_path / "run")
+
+
+def test_files_that_did_not_change_are_shared(place):
+    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+    first = graphcl.update("run", graph=graph, edges=pairs([("n0", "n40")])).path
+    second = graphcl.update("run", edges=pairs([("n1", "n41")])).path
+    third = graphcl.update("run", nodes=pyarrow.table({"id": ["n3"], "age": [55]})).path
+    model = [one / "model.safetensors" for one in (place / "run", first, second, third)]
+    assert len({file.stat().st_ino for file in model}) == 1
+    tables = [one / "graph/x.npy" for one in (first, second, third)]
+    assert tables[0].samefile(tables[1])
+    assert not tables[1].samefile(tables[2])
+    links = [one / "graph/indices.npy" for one in (first, second, third)]
+    assert not links[0].samefile(links[1])
+    assert links[1].samefile(links[2])
+    for one in (first, second, third):
+        Graph.open(one / "graph", verify=True)
+    assert_exact("run")
+
+
+def test_versions_are_kept_and_the_way_back(place):
+    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+    z = {0: np.load("run/embeddings.npy")}
+    graphcl.update("run", graph=graph, edges=pairs([("n0", "n40")]))
+    for end in range(1, 4):
+        done = graphcl.update("run", edges=pairs([("n0", f"n{40 + end}")]), keep=3)
+        z[done.version] = np.load(done.path / "embeddings.npy")
+    assert done.removed == (1,)
+    assert versions.numbers(Path("run")) == [0, 2, 3, 4]
+    assert graphcl.rollback("run") == 3
+    assert graphcl.rollback("run", 0) == 0
+    model = GraphCL.load("run", device="cpu")
+    np.testing.assert_allclose(model.transform(graph), z[0], atol=1e-6)
+    with pytest.raises(RunError, match="no earlier one"):
+        graphcl.rollback("run")
+    assert graphcl.rollback("run", 4) == 4
+    assert np.array_equal(read_embeddings(versions.current_run(Path("run"))), z[4])
+    with pytest.raises(RunError, match="has no version 1; its versions: 0, 2, 3, 4"):
+        graphcl.rollback("run", 1)
+    # An update begins with the version in use.
+    graphcl.rollback("run", 0)
+    done = graphcl.update("run", graph=graph, edges=pairs([("n5", "n50")]))
+    assert (done.version, done.about["from"], done.about["edges"]) == (5, 0, 161)
+
+
+def test_more_training_stays_in_the_old_space(place):
+    from sklearn.linear_model import LogisticRegression
+
+    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+    before = np.load("run/embeddings.npy")
+    labels = np.array([row[3] for row in rows()])
+    downstream = LogisticRegression(C=10).fit(before, labels)
+    done = graphcl.update(
+        "run",
+        graph=graph,
+        nodes=pyarrow.table({"id": ["z"], "age": [30], "city": ["a"]}),
+        edges=pairs([("z", "n3")]),
+        retrain=True,
+        epochs=6,
+        device="cpu",
+    )
+    assert done.about["retrained"]["epochs"] == 6
+    assert done.about["retrained"]["aligned"]
+    assert done.about["embedded"] == NODES + 1
+    after = np.load(done.path / "embeddings.npy")
+    assert_exact("run")
+    model = GraphCL.load("run", device="cpu")
+    raw = (
+        after - model._fitted.alignment.shift.numpy()
+    ) @ model._fitted.alignment.rotation.numpy().T
+    away = [np.linalg.norm(one[:NODES] - before) for one in (after, raw)]
+    assert away[0] < away[1]
+    assert downstream.score(after[:NODES], labels) >= downstream.score(before, labels) - 0.05
+    # New nodes are in the same space, by every way.
+    grown = Graph.open(done.path / "graph")
+    near = grown.indices[grown.indptr[NODES] : grown.indptr[NODES + 1]]
+    left = graphcl.update("run", remove_nodes=["z"], device="cpu")
+    again = GraphCL.load("run", device="cpu").embed_new(
+        grown.x[NODES], near, graph=Graph.open(left.path / "graph")
+    )
+    np.testing.assert_allclose(again, after[NODES], atol=1e-5)
+    # More history, in one line.
+    lines = [json.loads(line) for line in (done.path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == list(range(1, 10))
+    result = json.loads((done.path / "result.json").read_text())
+    assert (result["epochs"], result["probe"]) == (9, None)
+
+
+def test_labels_reach_no_training(place, tmp_path):
+    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+    weights = []
+    for kind in ("left", "right"):
+        copy = tmp_path / kind
+        shutil.copytree("run", copy)
+        done = graphcl.update(
+            copy,
+            graph=graph,
+            nodes=pyarrow.table({"id": ["n1", "n2"], "topic": [kind, kind]}),
+            retrain=True,
+            epochs=2,
+            device="cpu",
+        )
+        weights.append((done.path / "model.safetensors").read_bytes())
+        nodes = read_nodes(done.path)
+        assert [nodes.class_name(nodes.y[row]) for row in (1, 2)] == [kind, kind]
+    assert weights[0] == weights[1]
+
+
+def test_a_run_without_embeddings_is_embedded_whole(tmp_path):
+    graph = random_graph()
+    model = GraphCL(dim=8, epochs=1, device="cpu").fit(graph)
+    model.save(tmp_path / "run")
+    done = graphcl.update(tmp_path / "run", graph=graph, remove_nodes=[3], device="cpu")
+    assert done.about["embedded"] == 59
+    assert done.drift is None
+    assert_exact(tmp_path / "run")
+
+
+def test_a_store_of_eight_bits_stays_one(tmp_path):
+    graph = random_graph()
+    graph.save(tmp_path / "store", features="int8")
+    mapped = Graph.open(tmp_path / "store")
+    saved(tmp_path / "run", mapped, recipe="cora", encoder="mean", layers=2)
+    done = graphcl.update(
+        tmp_path / "run", graph=mapped, nodes=features([1, 60, 61]), edges=pairs([(60, 1)])
+    )
+    assert Graph.open(done.path / "graph").x.values.dtype == np.int8
+    assert_exact(tmp_path / "run")
+
+
+def test_what_is_refused_leaves_all_as_it_was(place):
+    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+    before = sorted(path.as_posix() for path in Path("run").rglob("*"))
+    with pytest.raises(GraphError, match="first 'nobody'"):
+        graphcl.update("run", graph=graph, edges=pairs([("nobody", "n1")]))
+    with pytest.raises(ParameterError, match="nothing to do"):
+        graphcl.update("run", graph=graph)
+    with pytest.raises(RunError, match="does not hold its graph"):
+        graphcl.update("run", edges=pairs([("n0", "n9")]))
+    with pytest.raises(RunError, match="not the graph that it was trained on"):
+        graphcl.update("run", graph=random_graph(), remove_nodes=[3])
+    left = [path.as_posix() for path in Path("run").rglob("*")]
+    assert sorted(one for one in left if "versions" not in one) == before
+    assert versions.current_number(Path("run")) == 0
+    with pytest.raises(RunError, match="has no versions but the training"):
+        graphcl.rollback("run", 0)
+
+
+KILLED = """
+import os, sys, threading, time
+import graphcl
+from graphcl.runs import versions
+where = sys.argv[1]
+if where == "before the pointer":
+    versions.use_version = lambda *_: os.kill(os.getpid(), 9)
+elif where == "while writing":
+    import graphcl.updating.run as module
+    module.write_result = lambda *_, **__: os.kill(os.getpid(), 9)
+else:
+    threading.Timer(float(where), lambda: os.kill(os.getpid(), 9)).start()
+graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+import pyarrow
+edges = pyarrow.table({"source": ["n0"], "target": ["n40"]})
+graphcl.update("run", graph=graph, edges=edges, device="cpu")
+"""
+
+
+@pytest.mark.parametrize("where", ["before the pointer", "while writing", "0.3"])
+def test_killed_half_way_the_old_version_serves(place, where):
+    z = np.load("run/embeddings.npy")
+    ended = subprocess.run([sys.executable, "-c", KILLED, where], check=False, timeout=120)
+    assert ended.returncode == -signal.SIGKILL
+    assert versions.current_number(Path("run")) == 0
+    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+    model = GraphCL.load("run", device="cpu")
+    np.testing.assert_allclose(model.transform(graph), z, atol=1e-6)
+    done = graphcl.update("run", graph=graph, edges=pairs([("n0", "n40")]), device="cpu")
+    assert versions.current_number(Path("run")) == done.version
+    assert_exact("run")
+    hidden = [path.name for path in Path("run/versions").iterdir() if "partial" in path.name]
+    assert hidden == []
+
+
+def test_one_process_at_a_time(place):
+    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+    with (
+        versions.changing(Path("run")),
+        pytest.raises(RunError, match="another process is changing"),
+    ):
+        graphcl.update("run", graph=graph, remove_nodes=["n0"])
+
+
+def test_a_reader_keeps_its_version_while_another_is_made(place):
+    from graphcl.serving.run import ServedRun
+
+    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+    served = ServedRun(Path("run"), graph)
+    before = np.array(served.z)
+    done = graphcl.update("run", graph=graph, remove_nodes=["n7"])
+    assert np.array_equal(served.z, before)
+    again = ServedRun(Path("run"), Graph.open(done.path / "graph"))
+    assert len(again.z) == NODES - 1
+    assert again.name == "run"
