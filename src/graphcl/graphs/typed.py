@@ -85,6 +85,7 @@ class Relation:
         edge_ids: of an undirected relation, the number of the edge behind each entry; else None.
         self_loops_removed: number of self-loops in the input; the mean over a relation within one
             type has the node itself in it.
+        preparation: what turned the columns of a table into `edge_features`, or None.
     """
 
     source: str
@@ -96,6 +97,7 @@ class Relation:
     edge_features: FloatArray | None = None
     edge_ids: IntArray | None = None
     self_loops_removed: int = 0
+    preparation: Any = None
 
     def __post_init__(self) -> None:
         _freeze(self)

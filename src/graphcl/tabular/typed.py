@@ -15,12 +15,19 @@ from graphcl.graphs.typed import Key, TypedGraph
 from graphcl.tabular import matrix as node_matrix
 from graphcl.tabular.build import stays_sparse, table_name
 from graphcl.tabular.duck import Duck, is_query
-from graphcl.tabular.options import TableOptions, TableReport, counted
+from graphcl.tabular.options import Fate, TableOptions, TableReport, counted
 from graphcl.tabular.sources import open_source
 from graphcl.tabular.tables import InMemory, Tables, open_tables
 from graphcl.tabular.type_ids import TypeIds
 from graphcl.tabular.typed_edges import EdgeTable, FoundRelation, find_ends
-from graphcl.tabular.typed_options import OF_EDGES, divide, of_relation, of_type
+from graphcl.tabular.typed_options import (
+    OF_BOTH,
+    OF_EDGES,
+    divide,
+    of_relation,
+    of_type,
+    short_name,
+)
 
 T = TypeVar("T")
 NODE, TO = "node", "to"  # names where there is one type, and one directed relation
@@ -33,15 +40,18 @@ class TypedReport:
     Attributes:
         notes: lines for the user about relations and the whole graph.
         types: the report on each type's table.
+        relations: what became of further columns of the lists of edges, by relation.
     """
 
     notes: list[str] = field(default_factory=list)
     types: dict[str, TableReport] = field(default_factory=dict)
+    relations: dict[str, list[Fate]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the report as JSON has it."""
         kinds = {name: report.to_json() for name, report in self.types.items()}
-        return {"notes": self.notes, "types": kinds}
+        lists = {name: [one._asdict() for one in fates] for name, fates in self.relations.items()}
+        return {"notes": self.notes, "types": kinds, "relations": lists}
 
 
 def load_typed(edges: Any, options: TableOptions) -> tuple[TypedGraph, TypedReport]:
@@ -58,7 +68,11 @@ def load_typed(edges: Any, options: TableOptions) -> tuple[TypedGraph, TypedRepo
     lists = _lists(edges, options)
     given = _node_tables(lists, options)
     report, wrong = TypedReport(), list[TableError]()
-    divided = divide(options, {kind: _columns(table, options) for kind, table in given.items()})
+    divided = divide(
+        options,
+        {kind: _columns(table, options) for kind, table in given.items()},
+        _list_columns(lists, options),
+    )
     fields: dict[str, dict[str, Any]] = {}
     ids: dict[str, TypeIds] = {}
     for kind, table in given.items():
@@ -80,6 +94,9 @@ def load_typed(edges: Any, options: TableOptions) -> tuple[TypedGraph, TypedRepo
     graph = TypedGraph.from_edges(fields, relations, name=name)
     for table in tables:
         report.notes += _edge_notes(table, graph)
+        report.relations |= {
+            found.key: found.features.fates for found in table.relations if found.features.fates
+        }
     return graph, report
 
 
@@ -147,6 +164,20 @@ def _columns(table: Any, options: TableOptions) -> list[str] | None:
     with Duck() as duck:
         source = open_source(duck, table, role="nodes", header=options.header, names=options.names)
         return list((source.nodes or source).columns)
+
+
+def _list_columns(lists: Mapping[Any, Any], options: TableOptions) -> dict[str, Sequence[str]]:
+    """Returns the columns of each list of edges, if an option may name one of them."""
+    found: dict[str, Sequence[str]] = {}
+    if any(getattr(options, name) for name in OF_BOTH):
+        for key, given in lists.items():
+            text = key if isinstance(key, str) else ":".join(map(str, key))
+            with Duck() as duck:
+                source = open_source(
+                    duck, given, role="edges", header=options.header, names=options.names
+                )
+                found[short_name(text)] = list(source.columns)
+    return found
 
 
 def _collecting(read: Callable[[], T], where: str, wrong: list[TableError]) -> T | None:
@@ -220,7 +251,7 @@ def _open_edges(
 ) -> list[EdgeTable]:
     """Opens all lists of edges, each in a session that ends with the stack."""
     named = {key if isinstance(key, str) else ":".join(map(str, key)): key for key in lists}
-    short = {text: text.split(":")[1] if text.count(":") == 2 else text for text in named}
+    short = {text: short_name(text) for text in named}
     tables: list[EdgeTable] = []
     for text, key in named.items():
         own = of_relation(options, short[text], short.values())
@@ -229,7 +260,10 @@ def _open_edges(
         if table is not None:
             tables.append(table)
             wrong += [
-                TableError([f"edges {short[text]}: {one.message}"], one.fix)
+                TableError(
+                    [f"edges {short[text]}: {one.message}"],
+                    one.fix if own.relation is not None else of_type(short[text], one.fix),
+                )
                 for one in table.problems
             ]
     if not wrong:
@@ -309,6 +343,9 @@ def _number(tables: Sequence[EdgeTable], options: TableOptions) -> dict[Key, dic
             about: dict[str, Any] = {"edge_index": edges}
             if weights is not None:
                 about["edge_weight"] = weights
+            if one.features.width:
+                about["edge_features"] = one.features.table(one.rows)
+                about["preparation"] = one.features.preparation
             if options.directed:
                 about["undirected"] = False
             relations[source, one.name, target] = about
@@ -330,6 +367,7 @@ def _edge_notes(table: EdgeTable, graph: TypedGraph) -> list[str]:
         notes.append(
             f"{head} {counted(found.num_edges, 'edge')} {source} → {target} ({_how(table, one)})"
         )
+        notes += [f"{head} {line}" for line in one.features.notes]
         if found.self_loops_removed:
             notes.append(f"{head} {counted(found.self_loops_removed, 'self-loop')} left out")
         if found.undirected:

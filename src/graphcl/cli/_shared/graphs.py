@@ -33,7 +33,7 @@ from graphcl.graphs.interchange import read_arrays
 from graphcl.graphs.typed import TypedGraph
 from graphcl.graphs.typed_store import is_typed_store
 from graphcl.runs import files as runs
-from graphcl.runs.typed import read_preparations
+from graphcl.runs.typed import read_edge_preparations, read_preparations, run_types
 from graphcl.store.parts import is_parts
 from graphcl.store.reader import is_store
 from graphcl.tabular.build import load_tables
@@ -310,13 +310,17 @@ def run_tables(run: Path) -> TableOptions | None:
 
 
 def _tables(run: Path, config: runs.RunConfig) -> TableOptions | None:
+    typed: dict[str, Any] = {}
+    if run_types(run):
+        typed = {"preparations": read_preparations(run)}
+        typed["edge_preparations"] = read_edge_preparations(run)
     if not config.origin.tables:
         prepared = read_preparation(run)
-        return None if prepared is None else TableOptions(preparation=prepared)
+        if prepared is None and not any(typed.values()):
+            return None
+        return TableOptions(preparation=prepared, **typed)
     try:
-        return TableOptions.from_record(
-            config.origin.tables, read_preparation(run), read_preparations(run)
-        )
+        return TableOptions.from_record(config.origin.tables, read_preparation(run), **typed)
     except ValueError:
         raise RunError(f"{run / runs.CONFIG}: [run] tables is damaged") from None
 

@@ -219,6 +219,9 @@ def print_typed_notes(report: "TypedReport") -> None:
             print(line, file=sys.stderr)
     for line in report.notes:
         print(line, file=sys.stderr)
+    for name, fates in report.relations.items():
+        for line in column_lines(fates, f"list of {name.split(':')[1]}"):
+            print(line, file=sys.stderr)
 
 
 def column_lines(fates: Sequence[Fate], table: str = "node table") -> list[str]:
