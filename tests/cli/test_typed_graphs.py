@@ -143,6 +143,28 @@ def test_columns_of_edges_are_features_and_new_tables_are_prepared_alike(tables,
     np.testing.assert_allclose(np.load("old.npy"), np.load("old/types/0-author/embeddings.npy"))
 
 
+def test_build_writes_a_store_that_is_trained_and_new_tables_follow_it(tables, capsys):
+    lines = Path("writes.csv").read_text().split()
+    texts = [f"{line},{n}" for n, line in enumerate(lines[1:])]
+    Path("writes.csv").write_text("\n".join([f"{lines[0]},hours", *texts]) + "\n")
+    assert run(["build", *TABLES, "--label", "topic", "--out", "store", "--json"]) == 0
+    said = capsys.readouterr()
+    about = json.loads(said.out)
+    assert (about["nodes"], about["edges"]) == (90, 120)
+    assert "edges writes: 1 feature of each edge: hours" in said.err
+    for source, out in ((["store"], "one"), ([*TABLES, "--label", "topic"], "two")):
+        assert run(["train", *source, *QUICK, "--out", out]) == 0
+    z = [np.load(Path(out) / "types/1-paper/embeddings.npy") for out in ("one", "two")]
+    np.testing.assert_array_equal(*z)
+    assert run(["embed", "one", *TABLES, "--type", "paper", "--out", "again.npy"]) == 0
+    np.testing.assert_array_equal(np.load("again.npy"), z[0])
+    capsys.readouterr()
+    assert "is one store" in fails(capsys, "build", *TABLES, "--parts", "2", "--out", "parts")
+    assert "already holds a store" in fails(
+        capsys, "build", *TABLES, "--label", "topic", "--out", "store"
+    )
+
+
 def test_new_tables_are_read_as_those_of_the_training(trained, capsys):
     Path("new_authors.csv").write_text("name,born\n1,1950\n2,1960\n")
     Path("new_papers.csv").write_text("id,pages\n1,5\n2,9\n")

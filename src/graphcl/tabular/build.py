@@ -76,7 +76,7 @@ def load_tables(edges: Any, options: TableOptions) -> tuple[Graph, TableReport]:
         fields |= {"y": tables.labels(), **tables.masks()}
         ids = tables.node_ids()
         if ids is not None:
-            fields["node_ids"] = _names(ids)
+            fields["node_ids"] = names_of(ids)
         report = tables.report
         fields |= {"class_names": report.class_names, "preparation": report.preparation}
         loops = report.counts.self_loops
@@ -130,7 +130,7 @@ def build_store(
                 store.write(name, values)
         ids = tables.node_ids()
         if ids is not None:
-            write_names(store, _names(ids))
+            write_names(store, names_of(ids))
         store.self_loops_removed = tables.report.counts.self_loops
         store.class_names = tables.report.class_names
         if tables.report.preparation is not None:
@@ -229,7 +229,7 @@ def _fill_features(tables: Tables, options: TableOptions, structure: Any, x: Any
         tables.report.notes.append(f"features from the edges alone: {'; '.join(FEATURE_NAMES)}")
 
 
-def _names(ids: Any) -> Any:
+def names_of(ids: Any) -> Any:
     """Converts an Arrow column of ids to an integer array, or to `Names` without a Python loop."""
     import pyarrow
 

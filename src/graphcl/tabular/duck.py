@@ -8,7 +8,8 @@ from typing import Any, Self
 
 from graphcl.errors import GraphError, MissingExtraError
 
-MEMORY_LIMIT = "1500MB"  # beyond it, DuckDB sorts and joins on disk
+MEMORY_LIMIT = 1500  # MB; beyond it, DuckDB sorts and joins on disk
+LEAST_MEMORY = 150  # MB; a session needs so much
 BATCH_ROWS = 1 << 18
 _QUERY = re.compile(r"\s*(select|with|from)\s", re.IGNORECASE)
 
@@ -21,11 +22,14 @@ class Duck:
 
     Extensions are neither downloaded nor loaded, and SQL cannot read Python variables.
 
+    Args:
+        share: how many sessions are open at once; each has its share of `MEMORY_LIMIT`.
+
     Attributes:
         folder: the temporary folder.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, share: int = 1) -> None:
         try:
             import duckdb
             import pyarrow  # noqa: F401 (batches leave DuckDB as Arrow)
@@ -37,7 +41,7 @@ class Duck:
         self._connection: Any = duckdb.connect(
             str(folder / "work.duckdb"),
             config={
-                "memory_limit": MEMORY_LIMIT,
+                "memory_limit": f"{max(LEAST_MEMORY, MEMORY_LIMIT // share)}MB",
                 "temp_directory": str(folder / "spill"),
                 "autoinstall_known_extensions": "false",
                 "autoload_known_extensions": "false",

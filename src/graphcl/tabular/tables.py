@@ -42,15 +42,21 @@ class InMemory:
 
 @contextmanager
 def open_tables(
-    edges: Any, options: TableOptions, *, on_step: Callable[[str], None] = lambda _: None
+    edges: Any,
+    options: TableOptions,
+    *,
+    on_step: Callable[[str], None] = lambda _: None,
+    share: int = 1,
 ) -> Iterator["Tables"]:
     """Opens tables, checks them and numbers the nodes; `on_step` gets the name of each step.
+
+    `share` is how many sessions are open at once, which share the memory.
 
     Raises:
         GraphError: a table is wrong; the message names the table, row and column, the value, and
             what to do.
     """
-    with Duck() as duck:
+    with Duck(share=share) as duck:
         yield Tables(NumberedTables(duck, edges, options, on_step))
 
 

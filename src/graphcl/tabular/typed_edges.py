@@ -293,10 +293,18 @@ class EdgeTable:
         given = self.given if isinstance(self.given, str) else "FILE"
         return f"{types[0]}:{self.name}:{types[1]}={given}"
 
-    def numbered(
-        self, found: FoundRelation
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None]:
-        """Returns the edges of a relation, ``[2, rows]``, in the order of the list; and weights."""
+    def create_pairs(self, found: FoundRelation) -> None:
+        """Creates ``pairs`` (u, v, place[, w]): numbers of nodes, and the row of the relation."""
+        several = found.value is not None and found.features.width > 0
+        place = "row_number() OVER (ORDER BY edges.rowid) - 1" if several else "edges.rowid"
+        weight = ", w" if self.weight is not None else ""
+        self.duck.run(
+            f"CREATE OR REPLACE TABLE pairs AS SELECT n0.number AS u, n1.number AS v, {place} AS "
+            f"place{weight} FROM edges {self._joins(found)} WHERE {found.where}"
+        )
+
+    def _joins(self, found: FoundRelation) -> str:
+        """Returns SQL that joins the numbers of both ends as ``n0`` and ``n1``."""
         joins = []
         for place, (end, name) in enumerate(zip(ENDS, found.types, strict=True)):
             ids = self.types[name]
@@ -305,9 +313,15 @@ class EdgeTable:
             joins.append(
                 f"JOIN {table} n{place} ON CAST({end} AS {kind}) = CAST(n{place}.key AS {kind})"
             )
+        return " ".join(joins)
+
+    def numbered(
+        self, found: FoundRelation
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None]:
+        """Returns the edges of a relation, ``[2, rows]``, in the order of the list; and weights."""
         weight = ", w" if self.weight is not None else ""
         query = (
-            f"SELECT n0.number, n1.number{weight} FROM edges {' '.join(joins)} "
+            f"SELECT n0.number, n1.number{weight} FROM edges {self._joins(found)} "
             f"WHERE {found.where} ORDER BY edges.rowid"
         )
         parts = [

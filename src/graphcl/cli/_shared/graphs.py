@@ -41,7 +41,9 @@ from graphcl.tabular.duck import is_query
 from graphcl.tabular.options import FILES, TableOptions
 from graphcl.tabular.preparation import read_preparation
 from graphcl.tabular.sources import EDGE_FILES, looks_like_tables
-from graphcl.tabular.typed import TypedReport, load_typed
+from graphcl.tabular.typed import load_typed
+from graphcl.tabular.typed_build import open_prepared
+from graphcl.tabular.typed_tables import TypedReport
 
 AnyGraph = Graph | GraphCollection
 EveryGraph = AnyGraph | TypedGraph
@@ -93,7 +95,7 @@ def load_any(name: str | None, tables: TableOptions | None = None) -> EveryGraph
         graph.check()
         return graph
     if is_typed_file(path):
-        return TypedGraph.open(path) if path.is_dir() else TypedGraph.from_npz(path)
+        return open_prepared(path) if path.is_dir() else TypedGraph.from_npz(path)
     if is_parts(path):
         raise StoreError(
             f"{name}: a store in parts, which embed and check take; this needs the whole store"

@@ -17,7 +17,7 @@ from graphcl.errors import GraphError
 from graphcl.tabular.options import FEATURES, MISSING, Fate, TableOptions, TableReport
 
 if TYPE_CHECKING:
-    from graphcl.tabular.typed import TypedReport
+    from graphcl.tabular.typed_tables import TypedReport
 
 _FILES, _LABELS, _COLUMNS_PANEL = (
     f"{TABLES}: files and features",
@@ -163,6 +163,12 @@ def takes_tables(command: Callable[..., None]) -> Callable[..., None]:
 
 def _plain(default: Any) -> Any:
     return list(default) if isinstance(default, tuple) else default
+
+
+def plain_edges(given: list[str]) -> str | None:
+    """Returns the list of edges that ``--edges`` gives without a name; None if it gives names."""
+    named = [not Path(text).exists() and bool(_NAMED.match(text)) for text in given]
+    return given[0] if named == [False] else None
 
 
 def parse_tables(given: list[str], role: str) -> Any:
