@@ -10,6 +10,8 @@ from torch_geometric.data import HeteroData
 from graphcl import GraphCL, TypedGraph, linear_probe
 from graphcl.errors import GraphError, ParameterError, RunError
 from graphcl.estimator.fitted import Fitted
+from graphcl.runs.nodes import read_nodes
+from graphcl.runs.typed import type_folder
 from graphcl.training.checkpoints import Checkpoints, StoppedError
 
 FAST = {"dim": 16, "epochs": 3, "batch_nodes": 16, "device": "cpu"}
@@ -234,3 +236,19 @@ def test_two_processes_train_the_encoder_that_one_would(tmp_path, options):
         np.testing.assert_allclose(found["losses"], losses, rtol=1e-5)
         for name, rows in alone.transform(library()).items():
             np.testing.assert_allclose(found[name], rows, rtol=1e-2, atol=1e-3)
+
+
+def test_a_model_is_saved_with_the_embeddings_of_all_types(tmp_path):
+    graph = library()
+    model = GraphCL(**FAST).fit(graph)
+    model.save(tmp_path / "run", graph=graph)
+    model.save(tmp_path / "same", graph=graph.to_pyg())
+    for number, (name, rows) in enumerate(model.transform(graph).items()):
+        for run in ("run", "same"):
+            kept = np.load(tmp_path / run / "types" / f"{number}-{name}" / "embeddings.npy")
+            np.testing.assert_array_equal(kept, rows)
+    assert read_nodes(type_folder(tmp_path / "run", "paper")).ids[3] == "p3"
+    again = GraphCL.load(tmp_path / "run", device="cpu").transform(graph, node_type="paper")
+    np.testing.assert_array_equal(again, model.transform(graph, node_type="paper"))
+    with pytest.raises(GraphError, match="a typed one, which this does not take"):
+        model.embed_new(np.zeros((1, 6)), [[0]], graph=graph)
