@@ -3,13 +3,14 @@
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 from graphcl.errors import GraphError, MissingExtraError
 
-MEMORY_LIMIT = 1500  # MB; beyond it, DuckDB sorts and joins on disk
-LEAST_MEMORY = 150  # MB; a session needs so much
+MEMORY_LIMIT = "1500MB"  # beyond it, DuckDB sorts and joins on disk
+RESTING = "64MB"  # what a session keeps that waits while another works
 BATCH_ROWS = 1 << 18
 _QUERY = re.compile(r"\s*(select|with|from)\s", re.IGNORECASE)
 
@@ -22,14 +23,11 @@ class Duck:
 
     Extensions are neither downloaded nor loaded, and SQL cannot read Python variables.
 
-    Args:
-        share: how many sessions are open at once; each has its share of `MEMORY_LIMIT`.
-
     Attributes:
         folder: the temporary folder.
     """
 
-    def __init__(self, *, share: int = 1) -> None:
+    def __init__(self) -> None:
         try:
             import duckdb
             import pyarrow  # noqa: F401 (batches leave DuckDB as Arrow)
@@ -41,7 +39,7 @@ class Duck:
         self._connection: Any = duckdb.connect(
             str(folder / "work.duckdb"),
             config={
-                "memory_limit": f"{max(LEAST_MEMORY, MEMORY_LIMIT // share)}MB",
+                "memory_limit": MEMORY_LIMIT,
                 "temp_directory": str(folder / "spill"),
                 "autoinstall_known_extensions": "false",
                 "autoload_known_extensions": "false",
@@ -58,6 +56,12 @@ class Duck:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
         self._folder.cleanup()
+
+    def rest(self) -> None:
+        """Gives back what memory the session holds, where several are open and one works."""
+        with suppress(self._error):  # what is in use stays
+            self._connection.execute(f"SET memory_limit = '{RESTING}'")
+        self._connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
 
     def run(self, sql: str, *, where: str = "tables") -> None:
         """Executes a statement; an error message begins with `where`."""

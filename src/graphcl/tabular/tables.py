@@ -46,17 +46,14 @@ def open_tables(
     options: TableOptions,
     *,
     on_step: Callable[[str], None] = lambda _: None,
-    share: int = 1,
 ) -> Iterator["Tables"]:
     """Opens tables, checks them and numbers the nodes; `on_step` gets the name of each step.
-
-    `share` is how many sessions are open at once, which share the memory.
 
     Raises:
         GraphError: a table is wrong; the message names the table, row and column, the value, and
             what to do.
     """
-    with Duck(share=share) as duck:
+    with Duck() as duck:
         yield Tables(NumberedTables(duck, edges, options, on_step))
 
 
@@ -84,6 +81,10 @@ class Tables:
         except GraphError as error:
             self._numbered.problems.append(Problem(str(error)))
             return None
+
+    def rest(self) -> None:
+        """Gives back memory until the tables are needed again."""
+        self._duck.rest()
 
     @property
     def num_features(self) -> int:

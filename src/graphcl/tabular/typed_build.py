@@ -56,10 +56,12 @@ def build_typed_store(
             for kind in found.nodes:
                 on_step(f"writing the nodes of {kind}")
                 _write_nodes(staging, header, found, kind)
+                found.nodes[kind].rest()
             for table in found.lists:
                 for one in table.relations:
                     on_step(f"sorting the edges of {one.name}")
                     _write_relation(staging, header, found, table, one, directed=options.directed)
+                table.duck.rest()
             header.write(staging)
         graph = TypedGraph.open(staging)  # a store that cannot be opened must not appear
         for table in found.lists:

@@ -105,31 +105,31 @@ def open_typed_tables(
         _list_columns(lists, options),
     )
     found.options = {kind: replace(divided[kind], nodes=table) for kind, table in given.items()}
-    share = len(given) + len(lists)  # of the memory; all sessions are open at once
     with ExitStack() as stack:
         on_step("reading the nodes")
         for kind, own in found.options.items():
-            enter = partial(_open_nodes, stack, own, share)
+            enter = partial(_open_nodes, stack, own)
             tables = _collecting(enter, kind, wrong)
             if tables is not None:
                 found.nodes[kind] = tables
                 found.ids[kind] = TypeIds(kind, tables.node_ids(), tables.num_nodes)
                 found.report.types[kind] = tables.report
+                tables.rest()
         if len(found.ids) < len(given):
             _refuse(wrong)  # without the ids of all types nothing can be said of edges
         on_step("reading the edges")
-        found.lists = _open_edges(stack, lists, options, found.ids, wrong, share)
+        found.lists = _open_edges(stack, lists, options, found.ids, wrong)
         _refuse(wrong)
         _add_missing(found)
         yield found
 
 
-def _open_nodes(stack: ExitStack, options: TableOptions, share: int) -> Tables:
+def _open_nodes(stack: ExitStack, options: TableOptions) -> Tables:
     import pyarrow
 
     none = pyarrow.array([], pyarrow.int64())
     edges = pyarrow.table({"source": none, "target": none})  # of the nodes alone
-    tables = stack.enter_context(open_tables(edges, options, share=share))
+    tables = stack.enter_context(open_tables(edges, options))
     notes = tables.report.notes
     tables.report.notes = [line for line in notes if not line.startswith("edges:")]
     return tables
@@ -254,7 +254,6 @@ def _open_edges(
     options: TableOptions,
     ids: Mapping[str, TypeIds],
     wrong: list[TableError],
-    share: int,
 ) -> list[EdgeTable]:
     """Opens all lists of edges, each in a session that ends with the stack."""
     named = {key if isinstance(key, str) else ":".join(map(str, key)): key for key in lists}
@@ -262,10 +261,10 @@ def _open_edges(
     tables: list[EdgeTable] = []
     for text, key in named.items():
         own = of_relation(options, short[text], short.values())
-        make = partial(
-            EdgeTable, stack.enter_context(Duck(share=share)), text, lists[key], own, ids
-        )
+        duck = stack.enter_context(Duck())
+        make = partial(EdgeTable, duck, text, lists[key], own, ids)
         table = _collecting(make, f"edges {short[text]}", wrong)
+        duck.rest()
         if table is not None:
             tables.append(table)
             wrong += [
