@@ -67,6 +67,7 @@ ELSEWHERE = {
     "tabular/problems.py": "tabular/test_kinds.py",
     "tabular/numbering.py": "tabular/test_tables.py",
     "tabular/options.py": "tabular/test_tables.py",
+    "tabular/typed_tables.py": "tabular/test_typed.py",
 }
 
 # Test files that are not about one module, and what they are about.
