@@ -1,20 +1,24 @@
 """Time and memory of a typed graph against the plain graph of the same size.
 
 usage: python -m benchmarks.typed_size --out ROWS.jsonl [--nodes 1000000] [--edges 10000000]
-           [--features 64] [--dim 128] [--steps 20] [--device cpu]
+           [--features 64] [--dim 128] [--steps 20] [--device cpu] [--tables]
 
 The typed graph has four types and six relations (`graphcl.datasets.typed_synthetic`); the plain one
 is the same graph, flattened, with the features of all types in the same columns. Each is measured
 in a process of its own: seconds to make the graph from edge lists, seconds of a step of sampled
 training and of an epoch of such steps, seconds of exact embeddings of all nodes, and the peak of
 resident memory. Seconds are of the wall and of the processor: on a machine that does other work,
-look at the latter.
+look at the latter, with ``OMP_NUM_THREADS=1``, because threads that wait for others count there.
+
+With ``--tables`` the graph is written as Parquet files, and `graphcl build` makes a store of them:
+its seconds, its peak of memory, and the bytes of the tables and of the store.
 """
 
 import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from benchmarks.rows import append, provenance
 from graphcl import Graph, GraphCL, TypedGraph
@@ -48,6 +53,61 @@ def edge_lists(graph: TypedGraph) -> dict[Any, Any]:
             ends = ends[:, np.unique(one.edge_ids, return_index=True)[1]]
         found[key] = ends
     return found
+
+
+def write_tables(folder: Path, options: argparse.Namespace) -> None:
+    """Writes the tables of the typed graph, and those of the plain one, as Parquet files."""
+    import pyarrow
+    import pyarrow.parquet
+
+    def write(name: str, columns: dict[str, Any]) -> None:
+        pyarrow.parquet.write_table(pyarrow.table(columns), folder / f"{name}.parquet")
+
+    made = typed_graph_of_size(options.nodes, options.edges, options.features)
+    starts, joined, tables = offsets(made), [], []
+    for name, one in made.nodes.items():
+        assert isinstance(one.x, np.ndarray)
+        ids = np.arange(one.num_nodes) + starts[name]
+        columns = {f"x{place}": column for place, column in enumerate(one.x.T)}
+        write(f"nodes_{name}", {"id": ids, **columns})
+        tables.append(one.x)
+    for key, ends in edge_lists(made).items():
+        moved = ends + np.array([[starts[key[0]]], [starts[key[2]]]])
+        write(f"edges_{key[1]}", {"source": moved[0], "target": moved[1]})
+        joined.append(moved)
+    whole = {f"x{place}": column for place, column in enumerate(np.concatenate(tables).T)}
+    write("nodes", {"id": np.arange(options.nodes), **whole})
+    ends = np.concatenate(joined, axis=1)
+    write("edges", {"source": ends[0], "target": ends[1]})
+
+
+def measure_tables(kind: str, folder: Path) -> dict[str, Any]:
+    """Returns the figures of building a store from tables, in this process."""
+    from graphcl.tabular.build import build_store
+    from graphcl.tabular.options import TableOptions
+    from graphcl.tabular.typed_build import build_typed_store
+
+    def named(what: str) -> dict[str, str]:
+        files = sorted(folder.glob(f"{what}_*.parquet"))
+        return {file.stem.removeprefix(f"{what}_"): str(file) for file in files}
+
+    out = folder / f"store-{kind}"
+    if kind == "typed":
+        given = TableOptions(nodes=named("nodes"), edges=named("edges"))
+        read = [*given.nodes.values(), *given.edges.values()]
+        _, build = timed(lambda: build_typed_store(None, given, out=out))
+    else:
+        plain = TableOptions(nodes=str(folder / "nodes.parquet"))
+        read = [plain.nodes, str(folder / "edges.parquet")]
+        _, build = timed(lambda: build_store(read[1], plain, out=out))
+    files = [file for file in out.rglob("*") if file.is_file()]
+    return {
+        "kind": kind,
+        "build_from_tables": build,
+        "table_bytes": sum(Path(file).stat().st_size for file in read),
+        "store_bytes": sum(file.stat().st_size for file in files),
+        "peak_memory_bytes": peak_resident_bytes(),
+    }
 
 
 def measure(kind: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -124,18 +184,32 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tables", action="store_true")
     parser.add_argument("--only", choices=("plain", "typed"), help="measure in this process")
+    parser.add_argument("--folder", type=Path, help="where the tables are")
     options = parser.parse_args()
     if options.only:
-        print(json.dumps(measure(options.only, options)))
+        found = (
+            measure_tables(options.only, options.folder)
+            if options.folder
+            else measure(options.only, options)
+        )
+        print(json.dumps(found))
         return
     about = {key: getattr(options, key) for key in ("nodes", "edges", "features", "dim", "steps")}
-    for kind in ("plain", "typed"):
-        command = [sys.executable, "-m", "benchmarks.typed_size", *sys.argv[1:], "--only", kind]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        row = json.loads(done.stdout.splitlines()[-1])
-        append(options.out, about | row | provenance(resolve_device(options.device)))
-        print(row, file=sys.stderr, flush=True)
+    about["threads"] = torch.get_num_threads()
+    with tempfile.TemporaryDirectory() as folder:
+        added = ["--folder", folder] if options.tables else []
+        if options.tables:
+            write_tables(Path(folder), options)
+        for kind in ("plain", "typed"):
+            command = [sys.executable, "-m", "benchmarks.typed_size", *sys.argv[1:], *added]
+            done = subprocess.run(
+                [*command, "--only", kind], check=True, capture_output=True, text=True
+            )
+            row = json.loads(done.stdout.splitlines()[-1])
+            append(options.out, about | row | provenance(resolve_device(options.device)))
+            print(row, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

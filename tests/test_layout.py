@@ -64,6 +64,7 @@ ELSEWHERE = {
     "graphs/typed_validation.py": "graphs/test_typed.py",
     "recipes/exceptions.py": "estimator/test_typed.py",
     "kernels/slots.py": "test_typed_sampling.py",
+    "training/typed_levels.py": "test_typed_sampling.py",
     "training/typed_sampled.py": "test_typed_sampling.py",
     "tabular/beside.py": "tabular/test_tags.py",
     "tabular/cells.py": "tabular/test_kinds.py",
@@ -72,6 +73,7 @@ ELSEWHERE = {
     "tabular/numbering.py": "tabular/test_tables.py",
     "tabular/options.py": "tabular/test_tables.py",
     "updating/writing.py": "updating/test_run.py",
+    "tabular/typed_tables.py": "tabular/test_typed.py",
 }
 
 # Test files that are not about one module, and what they are about.

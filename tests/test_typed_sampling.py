@@ -2,19 +2,17 @@ import numpy as np
 import pytest
 import torch
 
+from graphcl.distributed import ALONE, Share
 from graphcl.encoders.typed import TypedEncoder
 from graphcl.graphs.typed import TypedGraph
 from graphcl.graphs.typed_tensors import prepare, typed_tensors
 from graphcl.kernels.counter import stream_key
+from graphcl.kernels.gather_rows import gather_rows_reference
 from graphcl.kernels.relation import relation_mean
-from graphcl.kernels.slots import sample_slots
+from graphcl.kernels.slots import Means, sample_means, sample_slots
+from graphcl.training.typed_levels import encode_levels
 from graphcl.training.typed_sampled import TypedSampledGraph, fan_outs_of
-from graphcl.typed_sampling import (
-    Nodes,
-    encode_levels,
-    sample_levels,
-    sample_slots_reference,
-)
+from graphcl.typed_sampling import Nodes, sample_levels, sample_slots_reference
 from graphcl.views import DropTyped
 
 CPU = torch.device("cpu")
@@ -60,6 +58,7 @@ def sampled(given, name, nodes, *, seed, depth=1, perturbation=NOTHING):
         depth=depth,
         replace=given.replace,
         seed=seed,
+        whole=True,
     )
 
 
@@ -168,7 +167,9 @@ def test_the_compiled_loop_is_the_plain_one(monkeypatch, small):
     keys = stream_key(1, "neighbours"), stream_key(1, "edges")
     for name, directions in given.directions.items():
         nodes = torch.arange(given.sizes[name]).repeat(5)
-        table = Nodes(nodes, torch.arange(len(nodes)) // 2)
+        table = Nodes(
+            nodes, torch.arange(len(nodes)) // 2, torch.arange(len(nodes)) + 3, len(nodes)
+        )
         for direction in directions:
             relation = direction.relation
             csr = relation.csr(direction.channel.backwards)
@@ -177,6 +178,7 @@ def test_the_compiled_loop_is_the_plain_one(monkeypatch, small):
                 relation.edge_ids,
                 nodes,
                 table.places,
+                table.ranks,
                 fan_out=3,
                 edge_drop=0.4,
                 within=relation.within,
@@ -189,6 +191,80 @@ def test_the_compiled_loop_is_the_plain_one(monkeypatch, small):
             assert torch.equal(found.numbers[filled], expected.numbers[filled])
             torch.testing.assert_close(found.weights, expected.weights)
             torch.testing.assert_close(found.own, expected.own)
+
+
+@pytest.mark.parametrize("small", [0, 1 << 30])
+@pytest.mark.parametrize("stored", [False, True])
+def test_means_in_one_loop_are_those_of_sampled_children(monkeypatch, small, stored):
+    monkeypatch.setattr("graphcl.kernels.slots.SMALL", small)
+    prepared = prepare(graph(), "none")
+    given = source(prepared, 3, replace=True)
+    keys = stream_key(1, "neighbours"), stream_key(1, "edges")
+    for name, directions in given.directions.items():
+        nodes = torch.arange(given.sizes[name]).repeat(15)
+        ranks = torch.arange(len(nodes)) + 3
+        table = Nodes(nodes, torch.arange(len(nodes)) // 2, ranks, len(nodes))
+        for direction in directions:
+            relation, x = direction.relation, given.x[direction.channel.sender]
+            own = torch.randn(2, len(nodes), x.shape[1])
+            out = torch.empty(2, len(nodes), x.shape[1] + 2)[:, :, 1:-1]
+            means = Means(x, stream_key(1, "features"), 0.3, own, out)
+            found = sample_means(
+                *relation.csr(direction.channel.backwards),
+                relation.edge_ids,
+                nodes,
+                table.places,
+                ranks,
+                means,
+                fan_out=3,
+                edge_drop=0.4,
+                within=relation.within,
+                key=keys[0],
+                edges=keys[1],
+                stored=stored,
+            )
+            slots = sample_slots_reference(direction, table, keys, edge_drop=0.4, replace=True)
+            expected = torch.empty_like(own)
+            gather_rows_reference(
+                x,
+                slots.nodes,
+                slots.weights,
+                table.places,
+                feature_drop=0.3,
+                key=means.features,
+                out=expected,
+            )
+            expected += slots.own * own if relation.within else 0
+            torch.testing.assert_close(out, expected)
+            assert (found is not None) == stored
+            if found is not None:
+                filled = slots.weights.sum(0) > 0
+                assert torch.equal(found.nodes[filled], slots.nodes[filled])
+                torch.testing.assert_close(found.weights, slots.weights)
+                torch.testing.assert_close(found.own, slots.own)
+
+
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_shares_of_a_batch_are_the_batch(weighted, replace):
+    prepared = prepare(graph(weighted), "none")
+    given = source(prepared, 2, replace=replace)
+    rows = {"author": torch.tensor([3, 1, 7]), "paper": torch.tensor([0, 5, 5, 11, 2])}
+    rates = DropTyped(0.3, 0.3)
+    encoder = TypedEncoder(
+        prepared.schema, dim=6, layers=2, generator=torch.Generator().manual_seed(0)
+    )
+    whole = encoded(given, rows, rates, encoder, ALONE)
+    for world in (2, 3, 10):
+        parts = [encoded(given, rows, rates, encoder, Share(rank, world)) for rank in range(world)]
+        torch.testing.assert_close(torch.cat(parts, dim=1), whole)
+
+
+def encoded(given, rows, rates, encoder, share):
+    """The embeddings of a share of a batch in both views."""
+    batch = given.batch(rows, rates, seed=4, share=share)
+    assert batch.num_nodes == 8
+    return torch.stack(batch.encode(encoder, batch.views(torch.Generator())))
 
 
 def test_fan_outs_are_shared_by_degree_and_can_be_given():

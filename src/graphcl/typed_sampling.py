@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from graphcl.encoders.typed import Message, TypedEncoder, TypedLayer
 from graphcl.graphs.schema import Channel
 from graphcl.kernels.buffers import empty
 from graphcl.kernels.counter import (
@@ -26,14 +25,14 @@ from graphcl.kernels.counter import (
     draw_long,
     kept,
     nested,
-    positions,
+    shifted,
     stream_key,
     threshold,
 )
 from graphcl.kernels.gather_rows import gather_rows
 from graphcl.kernels.neighbours import EdgeWeights, sample_neighbours
 from graphcl.kernels.relation import RelationAdjacency
-from graphcl.kernels.slots import Slots, sample_slots
+from graphcl.kernels.slots import Means, Slots, sample_means, sample_slots
 from graphcl.views import DropTyped
 
 
@@ -69,14 +68,15 @@ class Children:
         direction: which one.
         rows: where they are among the nodes of their type in the level below, those of one parent
             side by side.
-        weights: of each child in its parent's mean in both views, ``[2, n, 1, fan_out]``.
+        weights: of each child in its parent's mean in both views, ``[2, n, 1, fan_out]``; None if
+            no layer uses them.
         own: the parent's own weight in it, ``[2, n, 1]``; None if it is not in its mean.
         vectors: the means of the edges' vectors, ``[2, n, edge features]``, or None.
     """
 
     direction: Direction
     rows: slice
-    weights: Tensor
+    weights: Tensor | None
     own: Tensor | None
     vectors: Tensor | None
 
@@ -88,6 +88,9 @@ class Nodes:
     Attributes:
         nodes: their numbers, ``[n]``.
         places: the place in the batch of the seed node of each.
+        ranks: the number of each in this level of the whole batch, which decides its draws. One of
+            several processes has some of the nodes.
+        total: how many nodes the level of the whole batch has.
         inputs: in both views, their perturbed features, then for each of `children` the means of
             features and of the edges' vectors, ``[2, n, columns]``; None in the deepest level.
         children: in each direction in which the type receives; empty in the deepest level.
@@ -95,8 +98,35 @@ class Nodes:
 
     nodes: Tensor
     places: Tensor
+    ranks: Tensor
+    total: int
     inputs: Tensor | None = None
     children: list[Children] = field(default_factory=list)
+
+
+@dataclass
+class _Below:
+    """The nodes of one type in the level that is being sampled, part by part."""
+
+    nodes: list[Tensor] = field(default_factory=list)
+    places: list[Tensor] = field(default_factory=list)
+    ranks: list[Tensor] = field(default_factory=list)
+    count: int = 0
+    total: int = 0
+
+    def add(self, parents: Nodes, children: Tensor, fan_out: int) -> slice:
+        """Adds the children of some nodes; returns where they are."""
+        slots = torch.arange(fan_out, device=children.device)
+        rows = slice(self.count, self.count + len(children))
+        self.nodes.append(children)
+        self.places.append(parents.places.repeat_interleave(fan_out))
+        self.ranks.append((self.total + parents.ranks[:, None] * fan_out + slots).view(-1))
+        self.count, self.total = rows.stop, self.total + parents.total * fan_out
+        return rows
+
+    def joined(self) -> Nodes:
+        nodes, places, ranks = (torch.cat(one) for one in (self.nodes, self.places, self.ranks))
+        return Nodes(nodes, places, ranks, self.total)
 
 
 Level = dict[str, Nodes]
@@ -111,6 +141,8 @@ def sample_levels(
     depth: int,
     replace: bool,
     seed: int,
+    own: slice | None = None,
+    whole: bool = False,
 ) -> list[Level]:
     """Samples the subgraphs of a batch and draws two views of them.
 
@@ -122,27 +154,36 @@ def sample_levels(
         depth: L, how many hops.
         replace: whether a neighbour can be drawn twice.
         seed: decides every draw.
+        own: the places of the seed nodes that are sampled, with the same draws as if all were; None
+            samples all.
+        whole: also return the deepest level, whose nodes no layer needs.
 
     Returns:
-        The seed nodes, their children, and so on: L + 1 levels.
+        The seed nodes, their children, and so on: L levels, or L + 1.
     """
+    levels = [_top(seeds, own)]
+    for hop in range(depth):
+        below: dict[str, _Below] | None = {} if whole or hop + 1 < depth else None
+        for name, table in levels[-1].items():
+            _fill(name, table, x, directions.get(name, ()), perturbation, replace, seed, hop, below)
+        if below is not None:
+            levels.append({name: parts.joined() for name, parts in below.items()})
+    return levels
+
+
+def _top(seeds: Mapping[str, Tensor], own: slice | None) -> Level:
+    """Returns the seed nodes, or some of them."""
     top: Level = {}
     place = 0
     for name, nodes in seeds.items():
-        places = torch.arange(place, place + len(nodes), device=nodes.device)
-        top[name], place = Nodes(nodes, places), place + len(nodes)
-    levels = [top]
-    for hop in range(depth):
-        below: dict[str, list[tuple[Tensor, Tensor]]] = {}
-        for name, table in levels[-1].items():
-            _fill(name, table, x, directions.get(name, ()), perturbation, replace, seed, hop, below)
-        levels.append(
-            {
-                name: Nodes(torch.cat([one for one, _ in parts]), torch.cat([p for _, p in parts]))
-                for name, parts in below.items()
-            }
-        )
-    return levels
+        ranks = torch.arange(len(nodes), device=nodes.device)
+        first, last = 0, len(nodes)
+        if own is not None:
+            first, last = (min(max(end - place, 0), len(nodes)) for end in (own.start, own.stop))
+        some = ranks[first:last]
+        top[name] = Nodes(nodes[first:last], place + some, some, len(nodes))
+        place += len(nodes)
+    return top
 
 
 def _fill(
@@ -154,7 +195,7 @@ def _fill(
     replace: bool,
     seed: int,
     hop: int,
-    below: dict[str, list[tuple[Tensor, Tensor]]],
+    below: dict[str, _Below] | None,
 ) -> None:
     """Samples the children of a type's nodes, and computes the inputs of these nodes."""
     count, width = len(table.nodes), x[name].shape[1]
@@ -176,14 +217,30 @@ def _fill(
             stream_key(seed, "edges", *direction.channel.relation),
         )
         simple = replace and direction.edge_weights is None and not table.nodes.is_cuda
+        sender = direction.channel.sender
+        if simple and not vectors:
+            out = table.inputs[:, :, start : start + features]
+            features_of = stream_key(seed, "features", sender), perturbation.feature_rate(sender)
+            means = Means(x[sender], *features_of, own, out)
+            found = _sampled_means(direction, table, keys, means, rate, stored=below is not None)
+            start += features
+            if found is None or below is None:
+                table.children.append(Children(direction, slice(0, 0), None, None, None))
+                continue
+            weights = found.weights.view(2, count, 1, direction.fan_out)
+            rows_below = below.setdefault(sender, _Below()).add(
+                table, found.nodes, direction.fan_out
+            )
+            share = found.own if direction.relation.within else None
+            table.children.append(Children(direction, rows_below, weights, share, None))
+            continue
         sample = _sampled if simple else sample_slots_reference
         slots = sample(direction, table, keys, edge_drop=rate, replace=replace)
         nodes, numbers = slots.nodes, slots.numbers
         weights = slots.weights.view(2, count, 1, direction.fan_out)
-        sender = direction.channel.sender
-        parts = below.setdefault(sender, [])
-        before = sum(len(one) for one, _ in parts)
-        parts.append((nodes, table.places.repeat_interleave(direction.fan_out)))
+        rows_below = slice(0, 0)
+        if below is not None:
+            rows_below = below.setdefault(sender, _Below()).add(table, nodes, direction.fan_out)
         mean = gather(sender, nodes, slots.weights, start)
         share = slots.own if direction.relation.within else None
         if share is not None:
@@ -191,21 +248,31 @@ def _fill(
         start += features
         around = None
         if direction.relation.features is not None:
-            rows = direction.relation.features[numbers].view(count, direction.fan_out, -1)
+            rows = direction.relation.features[numbers].view(count, direction.fan_out, vectors)
             around = (weights @ rows)[:, :, 0]
             table.inputs[:, :, start : start + vectors] = around
             start += vectors
-        rows_below = slice(before, before + len(nodes))
         table.children.append(Children(direction, rows_below, weights, share, around))
 
 
 def sample_entries(
-    direction: Direction, nodes: Tensor, *, replace: bool, key: Key
+    direction: Direction, nodes: Tensor, ranks: Tensor, *, replace: bool, key: Key
 ) -> tuple[Tensor, Tensor]:
     """Returns sampled places in the direction's CSR, ``[n · fan_out]``, and their weights.
 
     A weight of 0 marks an empty slot.
     """
+    # Neighbours with weights, or none twice, are drawn for consecutive ranks at a time.
+    if (direction.edge_weights is not None or not replace) and len(nodes):
+        ends = (ranks.diff() != 1).nonzero()[:, 0] + 1
+        runs = torch.tensor_split(torch.arange(len(nodes), device=nodes.device), ends.tolist())
+        if len(runs) > 1:
+            found = [
+                sample_entries(direction, nodes[run], ranks[run], replace=replace, key=key)
+                for run in runs
+            ]
+            return torch.cat([one for one, _ in found]), torch.cat([one for _, one in found])
+        key = shifted(key, int(ranks[0]) * direction.fan_out)
     csr, fan_out = direction.relation.csr(direction.channel.backwards), direction.fan_out
     start = csr.indptr[nodes]
     degree = (csr.indptr[nodes + 1] - start)[:, None]
@@ -216,7 +283,8 @@ def sample_entries(
             csr.indptr, direction.numbers, nodes, fan_out=fan_out, key=key
         )
     elif replace:
-        draws = draw(positions(len(nodes) * fan_out, nodes.device), key).view(-1, fan_out)
+        slots = torch.arange(fan_out, device=nodes.device)
+        draws = draw(ranks[:, None] * fan_out + slots, key)
         places = (start[:, None] + ((draws * degree) >> 32)).view(-1)
     else:
         assert direction.numbers is not None
@@ -246,6 +314,7 @@ def _sampled(
         relation.edge_ids,
         table.nodes,
         table.places,
+        table.ranks,
         fan_out=direction.fan_out,
         edge_drop=edge_drop,
         within=relation.within,
@@ -254,12 +323,42 @@ def _sampled(
     )
 
 
+def _sampled_means(
+    direction: Direction,
+    table: Nodes,
+    keys: tuple[Key, Key],
+    means: Means,
+    edge_drop: float,
+    *,
+    stored: bool,
+) -> Slots | None:
+    """`_sampled`, and the means of features, in one loop."""
+    relation = direction.relation
+    csr = relation.csr(direction.channel.backwards)
+    return sample_means(
+        *csr,
+        relation.edge_ids,
+        table.nodes,
+        table.places,
+        table.ranks,
+        means,
+        fan_out=direction.fan_out,
+        edge_drop=edge_drop,
+        within=relation.within,
+        key=keys[0],
+        edges=keys[1],
+        stored=stored,
+    )
+
+
 def sample_slots_reference(
     direction: Direction, table: Nodes, keys: tuple[Key, Key], *, edge_drop: float, replace: bool
 ) -> Slots:
     """Returns sampled children and their weights, in plain tensor operations."""
     relation, fan_out = direction.relation, direction.fan_out
-    entries, weight = sample_entries(direction, table.nodes, replace=replace, key=keys[0])
+    entries, weight = sample_entries(
+        direction, table.nodes, table.ranks, replace=replace, key=keys[0]
+    )
     csr = relation.csr(direction.channel.backwards)
     numbers = entries if csr.entries is None else csr.entries[entries]
     edges = numbers if relation.edge_ids is None else relation.edge_ids[numbers]
@@ -270,62 +369,3 @@ def sample_slots_reference(
     total = shaped.sum(2, keepdim=True) + (1.0 if relation.within else 0.0)
     inverse = torch.where(total > 0, 1 / torch.where(total > 0, total, 1), 0)
     return Slots(csr.indices[entries], numbers, (shaped * inverse).view(2, -1), inverse)
-
-
-def encode_levels(levels: Sequence[Level], encoder: TypedEncoder) -> dict[str, Tensor]:
-    """Returns the embeddings of the seed nodes in both views, ``[2, n, dim]`` for each type.
-
-    Layer l is computed on levels 0 to L − l, as in `graphcl.sampling`. The parts of a layer are one
-    product: of own rows and means side by side, and of their matrices one above the other.
-    """
-    h: list[dict[str, Tensor]] = []
-    for number, layer in enumerate(encoder.statement()):
-        above = []
-        for hop in range(len(levels) - 1 - number):
-            level, found = levels[hop], {}
-            for name, table in level.items():
-                joined, matrix = (
-                    _first(encoder, layer, name, table)
-                    if number == 0
-                    else _later(layer, name, table, h[hop][name], h[hop + 1])
-                )
-                flat = joined.reshape(-1, joined.shape[2]) @ matrix
-                found[name] = layer.finish(name, flat).view(2, -1, layer.outputs)
-            above.append(found)
-        h = above
-    return h[0]
-
-
-def _messages(layer: TypedLayer, name: str, table: Nodes) -> list[tuple[Children, Message]]:
-    known = {one.channel: one for one in layer.into(name)}
-    return [(one, known[one.direction.channel]) for one in table.children]
-
-
-def _first(
-    encoder: TypedEncoder, layer: TypedLayer, name: str, table: Nodes
-) -> tuple[Tensor, Tensor]:
-    """Returns the rows and the matrix of the first layer, whose matrices include the input maps."""
-    assert table.inputs is not None
-    matrices = [encoder.input_map(name) @ layer.own[name]]
-    for children, message in _messages(layer, name, table):
-        matrices.append(encoder.input_map(children.direction.channel.sender) @ message.pooled)
-        if message.edges is not None:
-            matrices.append(message.edges @ message.pooled)
-    return table.inputs, torch.cat(matrices)
-
-
-def _later(
-    layer: TypedLayer, name: str, table: Nodes, h: Tensor, below: Mapping[str, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Returns the rows and the matrix of a later layer."""
-    parts, matrices = [h], [layer.own[name]]
-    for children, message in _messages(layer, name, table):
-        sent = below[children.direction.channel.sender][:, children.rows]
-        rows = sent.reshape(2, h.shape[1], children.direction.fan_out, -1)
-        mean = (children.weights @ rows)[:, :, 0]
-        parts.append(mean if children.own is None else mean + children.own * h)
-        matrices.append(message.pooled)
-        if message.edges is not None and children.vectors is not None:
-            parts.append(children.vectors)
-            matrices.append(message.edges @ message.pooled)
-    return torch.cat(parts, dim=2), torch.cat(matrices)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from numpy.linalg import norm
 
+import graphcl
 from graphcl import GraphCL, TypedGraph
 from graphcl.answers.typed_links import RelationScores, evaluate_relation, relation_links
 from graphcl.errors import GraphCLError
@@ -109,3 +110,32 @@ def test_what_cannot_be_held_out_is_refused(rng):
         evaluate_relation(GraphCL(), full, "buys")
     with pytest.raises(GraphCLError, match="share"):
         evaluate_relation(GraphCL(), graph, "buys", share=2)
+
+
+def test_links_takes_a_typed_graph_and_a_relation(rng):
+    graph = random_typed(rng)
+    z = {"s": rng.normal(size=(7, 6)), "t": rng.normal(size=(5, 6))}
+    expected = by_loops(z, graph.relation("buys"))
+    edges = set(map(tuple, graph.relation("buys").edge_index().T.tolist()))
+    missing = {(u, v): expected[u, v] for u in range(7) for v in range(5) if (u, v) not in edges}
+    found = graphcl.links(z, graph=graph, k=4)
+    best = sorted(missing, key=missing.get, reverse=True)[:4]
+    assert list(map(tuple, found.pairs.tolist())) == best
+    pairs = graphcl.links(z, [(2, 3), (0, 1)], graph=graph, relation="buys")
+    np.testing.assert_allclose(pairs.scores, [expected[2, 3], expected[0, 1]], rtol=1e-4)
+    assert pairs.linked.tolist() == [(2, 3) in edges, (0, 1) in edges]
+    of_one = graphcl.links(z, graph=graph.to_pyg(), nodes=[3], k=2)
+    assert set(of_one.source.tolist()) == {3}
+    model = GraphCL(dim=8, epochs=1, device="cpu").fit(graph)
+    assert len(graphcl.links(model, graph=graph, k=3)) == 3
+    judged = graphcl.evaluate_links(model, graph, share=0.2, negatives=2)
+    assert set(judged.scores) == {"embeddings", "popularity"}
+    for options, message in (
+        ({"graph": graph, "relation": "sells"}, "no relation 'sells'"),
+        ({"graph": graph.flatten(), "relation": "buys"}, "is of a typed graph"),
+        ({"graph": graph, "nodes": [77]}, "77"),
+    ):
+        with pytest.raises(GraphCLError, match=message):
+            graphcl.links(z, **options)
+    with pytest.raises(GraphCLError, match="a dictionary by type"):
+        graphcl.links(z["s"], graph=graph)

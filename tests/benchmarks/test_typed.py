@@ -1,7 +1,9 @@
+import json
+
 import numpy as np
 import torch
 
-from benchmarks.typed import GENERATED, judge, load, splits
+from benchmarks.typed import GENERATED, SYSTEMS, judge, load, main, splits
 from benchmarks.typed_systems import EMBEDDINGS, supervised
 
 CPU = torch.device("cpu")
@@ -44,3 +46,21 @@ def test_every_system_returns_rows_of_the_type_and_no_label_of_a_test_node_count
     for kind in ("rgcn", "hgt"):
         scores = supervised(kind, graph, "user", split[1:3], 0, CPU, width=8, epochs=2)
         assert scores.shape == (50, 2)
+
+
+def test_one_command_measures_every_system_and_does_nothing_twice(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("benchmarks.typed.NODES", 100)
+    out = tmp_path / "rows.jsonl"
+    words = ["typed", "--out", str(out), "--graphs", "direction", "--seeds", "1", "--test"]
+    words += ["--device", "cpu", "--set", "steps=2", "dim=12"]
+    monkeypatch.setattr("sys.argv", words)
+    for _ in range(2):
+        main()
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["system"] for row in rows] == list(SYSTEMS)
+    assert not any("failed" in row for row in rows)
+    assert all(0 <= row["macro_f1"] <= 1 for row in rows)
+    monkeypatch.setattr("sys.argv", [*words, "--table"])
+    capsys.readouterr()
+    main()
+    assert capsys.readouterr().out.count("| direction |") == len(SYSTEMS)

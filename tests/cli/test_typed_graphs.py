@@ -111,6 +111,60 @@ def test_embeddings_of_all_types_or_of_one(trained, capsys):
     assert not Path("x.csv").exists()
 
 
+def test_columns_of_edges_are_features_and_new_tables_are_prepared_alike(tables, capsys):
+    lines = Path("writes.csv").read_text().split()
+    texts = [f"{line},{n},{'pen' if n % 2 else 'ink'}" for n, line in enumerate(lines[1:])]
+    Path("writes.csv").write_text("\n".join([f"{lines[0]},hours,with", *texts]) + "\n")
+    assert run(["check", *TABLES, "--label", "topic"]) == 0
+    said = capsys.readouterr().err
+    assert "edges writes: 3 features of each edge: hours, with=ink, with=pen" in said
+    assert "columns of the list of writes:\n  hours  a number\n  with   a category: 2 " in said
+    assert run(["train", *TABLES, "--label", "topic", *QUICK, "--out", "run"]) == 0
+    schema = json.loads(Path("run/schema.json").read_text())
+    assert [one["num_edge_features"] for one in schema["relations"]] == [3, 0]
+    prepared = json.loads(Path("run/relations/0-writes/preparation.json").read_text())
+    assert prepared["columns"][1]["categories"] == ["ink", "pen"]
+    assert run(["embed", "run", "--type", "paper", "--out", "same.npy"]) == 0
+    np.testing.assert_array_equal(np.load("same.npy"), np.load("run/types/1-paper/embeddings.npy"))
+    # Other numbers on the edges, and a word that the model has not seen, are other embeddings.
+    changed = [f"{line},{-n},{'chalk' if n % 2 else 'ink'}" for n, line in enumerate(lines[1:])]
+    Path("new.csv").write_text("\n".join([f"{lines[0]},hours,with", *changed]) + "\n")
+    new = [*TABLES[:4], "--edges", "writes=new.csv", *TABLES[6:]]
+    capsys.readouterr()
+    assert run(["embed", "run", *new, "--type", "paper", "--out", "new.npy"]) == 0
+    assert "1 category is new to the model and encoded as zeros: 'chalk'" in capsys.readouterr().err
+    assert not np.allclose(np.load("new.npy"), np.load("same.npy"))
+    # A run from before edges had features has none, whatever the columns are.
+    assert (
+        run(["train", *TABLES, "--ignore", "hours", "--ignore", "with", *QUICK, "--out", "old"])
+        == 0
+    )
+    assert run(["embed", "old", *TABLES, "--type", "author", "--out", "old.npy"]) == 0
+    np.testing.assert_allclose(np.load("old.npy"), np.load("old/types/0-author/embeddings.npy"))
+
+
+def test_build_writes_a_store_that_is_trained_and_new_tables_follow_it(tables, capsys):
+    lines = Path("writes.csv").read_text().split()
+    texts = [f"{line},{n}" for n, line in enumerate(lines[1:])]
+    Path("writes.csv").write_text("\n".join([f"{lines[0]},hours", *texts]) + "\n")
+    assert run(["build", *TABLES, "--label", "topic", "--out", "store", "--json"]) == 0
+    said = capsys.readouterr()
+    about = json.loads(said.out)
+    assert (about["nodes"], about["edges"]) == (90, 120)
+    assert "edges writes: 1 feature of each edge: hours" in said.err
+    for source, out in ((["store"], "one"), ([*TABLES, "--label", "topic"], "two")):
+        assert run(["train", *source, *QUICK, "--out", out]) == 0
+    z = [np.load(Path(out) / "types/1-paper/embeddings.npy") for out in ("one", "two")]
+    np.testing.assert_array_equal(*z)
+    assert run(["embed", "one", *TABLES, "--type", "paper", "--out", "again.npy"]) == 0
+    np.testing.assert_array_equal(np.load("again.npy"), z[0])
+    capsys.readouterr()
+    assert "is one store" in fails(capsys, "build", *TABLES, "--parts", "2", "--out", "parts")
+    assert "already holds a store" in fails(
+        capsys, "build", *TABLES, "--label", "topic", "--out", "store"
+    )
+
+
 def test_new_tables_are_read_as_those_of_the_training(trained, capsys):
     Path("new_authors.csv").write_text("name,born\n1,1950\n2,1960\n")
     Path("new_papers.csv").write_text("id,pages\n1,5\n2,9\n")
@@ -222,9 +276,8 @@ def test_a_directed_list_and_a_column_of_relations(tables, capsys):
     assert run(["check", "both.csv", *nodes, "--relation", "what", "--label", "topic"]) == 0
     assert "author writes paper: 2 edges" in capsys.readouterr().out
     assert "'cora' is not one" in fails(capsys, "train", "cora", "--directed")
-    assert "a store holds a plain graph" in fails(
-        capsys, "build", "--edges", "cites.csv", "--directed", "--out", "store"
-    )
+    assert run(["build", "--edges", "cites.csv", "--directed", "--out", "store"]) == 0
+    assert "node to node" in capsys.readouterr().out
 
 
 def test_a_run_that_was_moved_finds_its_tables(trained, tables, monkeypatch, capsys):

@@ -8,8 +8,10 @@ import torch.distributed as dist
 from torch_geometric.data import HeteroData
 
 from graphcl import GraphCL, TypedGraph, linear_probe
-from graphcl.errors import GraphError, ParameterError, RunError, TrainingError
+from graphcl.errors import GraphError, ParameterError, RunError
 from graphcl.estimator.fitted import Fitted
+from graphcl.runs.nodes import read_nodes
+from graphcl.runs.typed import type_folder
 from graphcl.training.checkpoints import Checkpoints, StoppedError
 
 FAST = {"dim": 16, "epochs": 3, "batch_nodes": 16, "device": "cpu"}
@@ -201,32 +203,52 @@ def test_a_damaged_schema_is_said(tmp_path):
             GraphCL.load(tmp_path / "run")
 
 
-def member(rank, folder, mode):
+def member(rank, folder, options):
     """One of two processes, which train together and leave what they found in a folder."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     torch.set_num_threads(1)
-    try:
-        z = GraphCL(mode=mode, contrast="each", **FAST).fit_transform(library())
-        np.savez(folder / f"{rank}.npz", **z)
-    except TrainingError as error:
-        (folder / f"{rank}.txt").write_text(str(error))
+    model = GraphCL(**options, **FAST)
+    z = model.fit_transform(library())
+    losses = [one.loss for one in model.history_]
+    np.savez(folder / f"{rank}.npz", **z, losses=losses)
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("mode", ["full", "sampled"])
-def test_two_processes_train_one_encoder_whole_and_say_that_they_do_not_sample(tmp_path, mode):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "full", "contrast": "each"},
+        {"mode": "sampled", "contrast": "each"},
+        {"mode": "sampled", "contrast": "all", "sample_with_replacement": False, "fan_out": 3},
+    ],
+)
+def test_two_processes_train_the_encoder_that_one_would(tmp_path, options):
     context = multiprocessing.get_context("spawn")
-    members = [context.Process(target=member, args=(rank, tmp_path, mode)) for rank in range(2)]
+    members = [context.Process(target=member, args=(rank, tmp_path, options)) for rank in range(2)]
     for one in members:
         one.start()
     for one in members:
         one.join(180)
-    if mode == "sampled":
-        for rank in range(2):
-            assert "trains a typed graph in one process" in (tmp_path / f"{rank}.txt").read_text()
-        return
-    alone = GraphCL(mode=mode, contrast="each", **FAST).fit_transform(library())
+    alone = GraphCL(**options, **FAST).fit(library())
+    losses = [one.loss for one in alone.history_]
     for rank in range(2):
         found = np.load(tmp_path / f"{rank}.npz")
-        for name, rows in alone.items():
+        np.testing.assert_allclose(found["losses"], losses, rtol=1e-5)
+        for name, rows in alone.transform(library()).items():
             np.testing.assert_allclose(found[name], rows, rtol=1e-2, atol=1e-3)
+
+
+def test_a_model_is_saved_with_the_embeddings_of_all_types(tmp_path):
+    graph = library()
+    model = GraphCL(**FAST).fit(graph)
+    model.save(tmp_path / "run", graph=graph)
+    model.save(tmp_path / "same", graph=graph.to_pyg())
+    for number, (name, rows) in enumerate(model.transform(graph).items()):
+        for run in ("run", "same"):
+            kept = np.load(tmp_path / run / "types" / f"{number}-{name}" / "embeddings.npy")
+            np.testing.assert_array_equal(kept, rows)
+    assert read_nodes(type_folder(tmp_path / "run", "paper")).ids[3] == "p3"
+    again = GraphCL.load(tmp_path / "run", device="cpu").transform(graph, node_type="paper")
+    np.testing.assert_array_equal(again, model.transform(graph, node_type="paper"))
+    with pytest.raises(GraphError, match="a typed one, which this does not take"):
+        model.embed_new(np.zeros((1, 6)), [[0]], graph=graph)

@@ -46,3 +46,24 @@ def test_what_is_refused(model, graph, tmp_path):
     with pytest.raises(GraphError, match="has 3 features"):
         report(model, wide, tmp_path / "a.html", layout="pca")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_typed_graph_has_a_page_for_a_type(tmp_path):
+    random = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    masks = {"train_mask": np.arange(16), "val_mask": np.arange(16, 24)}
+    papers = {"x": random.normal(size=(40, 4)), "y": y, **masks, "test_mask": np.arange(24, 40)}
+    typed = graphcl.TypedGraph.from_edges(
+        {"paper": papers, "author": random.normal(size=(20, 3))},
+        {("author", "writes", "paper"): random.integers(0, 20, (2, 80))},
+    )
+    model = GraphCL(dim=8, epochs=1, device="cpu").fit(typed)
+    page = report(model, typed, tmp_path / "a.html", layout="pca").read_text()
+    assert "the nodes of type &#x27;paper&#x27;" in page or "type 'paper'" in page
+    page = report(model, typed, tmp_path / "b.html", layout="pca", node_type="author").read_text()
+    assert "author" in page
+    model.save(tmp_path / "run", graph=typed)
+    report(tmp_path / "run", out=tmp_path / "c.html", layout="pca", node_type="author")
+    with pytest.raises(GraphError, match="say which type"):
+        report(tmp_path / "run", out=tmp_path / "d.html", layout="pca")
+    assert not (tmp_path / "d.html").exists()

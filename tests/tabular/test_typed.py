@@ -24,7 +24,7 @@ RELATIONS = {"writes": "writes.csv", "cites": "cites.csv"}
 def _tables(_here):
     write("authors.csv", AUTHORS)
     write("papers.csv", PAPERS)
-    write("writes.csv", "author,paper,share\nada,p1,2\nalan,p2,1\ngrace,p3,1\nada,p1,3\n")
+    write("writes.csv", "author,paper\nada,p1\nalan,p2\ngrace,p3\nada,p1\n")
     write("cites.csv", "from,to\np2,p1\np3,p2\n")
 
 
@@ -61,7 +61,7 @@ def test_tables_become_types_and_relations_and_all_that_is_guessed_is_said():
     assert "edges writes: writes.csv: 'author' → 'paper' (guessed by name)" in notes
     assert "3 edges author → paper (guessed: 'author': all 3 ids are author's;" in notes
     assert "edges writes: 1 repeated row: merged" in notes
-    assert "not used: 'share'" in notes
+    assert graph.relation("writes").edge_features is None
     assert [fate.became for fate in report.types["author"].fates][:2] == ["the ids", "a number"]
 
 
@@ -80,6 +80,7 @@ def test_read_tables_takes_tables_in_memory_and_files_of_any_kind():
 
 
 def test_weights_are_those_of_the_lists_that_have_them():
+    write("writes.csv", "author,paper,share\nada,p1,2\nalan,p2,1\ngrace,p3,1\nada,p1,3\n")
     options = {"nodes": TYPES, "edges": RELATIONS}
     graph, report = load_typed(None, TableOptions(**options, weight="share"))
     assert graph.relation("writes").edge_weight.tolist() == [5, 1, 1]

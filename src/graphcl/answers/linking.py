@@ -15,6 +15,7 @@ from graphcl.errors import GraphError, require
 from graphcl.evaluation.links import LinkScores, cosines, hold_out_edges, judge_links
 from graphcl.evaluation.nearest import EXACT_ROWS, build_index, unit_rows
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.typed import TypedGraph
 
 Array = npt.NDArray[Any]
 PER_NODE = 50  # nearest nodes in which the links of a large graph are searched
@@ -74,26 +75,35 @@ def links(
     source: Any,
     pairs: Any = None,
     *,
-    graph: Graph | None = None,
+    graph: Any = None,
     nodes: Any = None,
     k: int = 10,
+    relation: str | None = None,
 ) -> Links:
     """Returns scores of given pairs, or the most likely links that a graph does not have.
 
     Args:
         source: embeddings ``[num_nodes, dim]``; a fitted model, which then embeds `graph`; or, to
-            score pairs, the path of a folder of shards, which `graphcl embed RUN PARTS` wrote.
+            score pairs, the path of a folder of shards, which `graphcl embed RUN PARTS` wrote. Of a
+            typed graph, a dictionary of embeddings by type.
         pairs: pairs of ids to score, ``[n, 2]``. Without a graph, ids are those in `.parquet`
             shards, else row numbers.
-        graph: the graph; needed for missing links, which leave out its edges.
+        graph: the graph; needed for missing links, which leave out its edges; and of a typed graph
+            always. Pairs are then a source and a target of its `relation`, and `nodes` sources.
         nodes: ids of nodes; the k most likely missing links of each are returned, best first.
             With neither `pairs` nor `nodes`, those of the whole graph. Above 20,000 nodes an index
             is searched: it finds nearly all, and per node among the nearest `PER_NODE`.
         k: number of missing links.
+        relation: of a typed graph: the name of the relation; not needed if it has one. Its scores
+            are those of `graphcl.answers.typed_links`.
 
     Raises:
         GraphError: an id is unknown, or there is no graph to tell what is missing.
     """
+    if relation is not None or _is_typed(graph):
+        from graphcl.answers.typed_links import links_of_relation
+
+        return links_of_relation(source, graph, relation, pairs=pairs, nodes=nodes, k=k)
     z = embeddings_of(source, graph, "links")
     ids = ids_of(graph, z)
     if pairs is not None:
@@ -102,6 +112,10 @@ def links(
         raise GraphError("links: missing links need the graph; pass graph=, or pairs to score")
     rows = None if nodes is None else rows_of(nodes, ids, "links", GraphError)
     return missing_links(z, ids, graph, rows=rows, k=k)
+
+
+def _is_typed(graph: Any) -> bool:
+    return hasattr(graph, "node_types") or isinstance(graph, TypedGraph)
 
 
 def score_pairs(z: Any, ids: Any, pairs: Any, graph: Graph | None = None) -> Links:
@@ -242,11 +256,12 @@ def _merge(pairs: Array, scores: Array, new: Array, of_new: Array, k: int) -> tu
 
 def evaluate_links(
     model: Any,
-    graph: Graph,
+    graph: Any,
     *,
     share: float = 0.1,
     negatives: int = 100,
     seed: int = 0,
+    relation: str | None = None,
 ) -> LinkEvaluation:
     """Says what link scores are worth on a graph, on edges that nothing has seen.
 
@@ -256,13 +271,22 @@ def evaluate_links(
 
     Args:
         model: its settings are used; it is not changed.
-        graph: one graph.
+        graph: one graph; of a typed one, the links of one relation are judged, beside the number
+            of edges that a target has.
         share: of the edges that is removed.
         negatives: pairs per removed edge.
         seed: decides which edges and pairs.
+        relation: of a typed graph: the name of the relation; not needed if it has one.
     """
     from sklearn.base import clone
 
+    if relation is not None or _is_typed(graph):
+        from graphcl.answers.typed_links import evaluate_relation, one_relation
+
+        typed, found = one_relation(graph, relation)
+        return evaluate_relation(
+            model, typed, ":".join(found.key), share=share, negatives=negatives, seed=seed
+        )
     if not isinstance(graph, Graph):
         raise GraphError("links: an evaluation takes one graph")
     held = hold_out_edges(graph, share=share, negatives=negatives, seed=seed)

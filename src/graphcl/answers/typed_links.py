@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
+from graphcl.answers.inputs import ids_of, rows_of
 from graphcl.answers.linking import LinkEvaluation, Links
 from graphcl.errors import GraphError, require
 from graphcl.evaluation.links import LinkScores, rank_edges
@@ -110,6 +111,57 @@ def _codes(known: scipy.sparse.csr_array) -> Array:
     targets = np.repeat(np.arange(known.shape[0]), np.diff(known.indptr))
     codes: Array = targets * np.int64(known.shape[1]) + known.indices
     return codes
+
+
+def one_relation(graph: Any, relation: str | None) -> tuple[TypedGraph, Relation]:
+    """Returns a typed graph, perhaps from PyG's `HeteroData`, and the relation that is meant.
+
+    Raises:
+        GraphError: the graph is not typed, or it has several relations and none is named.
+    """
+    typed = TypedGraph.from_pyg(graph) if hasattr(graph, "node_types") else graph
+    if not isinstance(typed, TypedGraph):
+        raise GraphError("links: a relation is of a typed graph; pass it as graph=")
+    if relation is not None:
+        return typed, typed.relation(relation)
+    if len(typed.relations) != 1:
+        names = ", ".join(":".join(key) for key in typed.relations)
+        raise GraphError(f"links: the graph has several relations ({names}); name one: relation=")
+    return typed, next(iter(typed.relations.values()))
+
+
+def links_of_relation(
+    source: Any, graph: Any, relation: str | None, *, pairs: Any, nodes: Any, k: int
+) -> Links:
+    """Returns what `graphcl.links` does for a typed graph."""
+    typed, found = one_relation(graph, relation)
+    z = source.transform(typed) if hasattr(source, "transform") else source
+    if not isinstance(z, Mapping) or not {found.source, found.target} <= set(z):
+        raise GraphError(
+            "links: of a typed graph, embeddings are a dictionary by type, as transform returns it"
+        )
+    for kind in (found.source, found.target):
+        expected = typed.nodes[kind].num_nodes
+        if len(z[kind]) != expected:
+            raise GraphError(f"links: {len(z[kind])} embeddings of {kind}; it has {expected} nodes")
+    scores = RelationScores.of(z, found)
+    ids = (
+        ids_of(typed.nodes_of(found.source), len(scores.left)),
+        ids_of(typed.nodes_of(found.target), len(scores.right)),
+    )
+    if pairs is None:
+        rows = None if nodes is None else rows_of(nodes, ids[0], "links", GraphError)
+        return relation_links(scores, ids, rows=rows, k=k)
+    given = list(pairs.tolist() if isinstance(pairs, np.ndarray) else pairs)
+    if any(isinstance(pair, str) or len(pair) != 2 for pair in given):
+        raise GraphError("links: pairs must be pairs of ids, [n, 2]")
+    ends = [
+        rows_of([pair[place] for pair in given], ids[place], "links", GraphError)
+        for place in range(2)
+    ]
+    listed = np.stack(ends, axis=1)
+    linked = scores.linked(listed)
+    return Links(listed, ids[0][ends[0]], ids[1][ends[1]], scores.pairs(listed), linked)
 
 
 def relation_links(

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,21 +10,31 @@ import typer
 
 from graphcl.cli._shared.options import JsonOption, figures, print_result
 from graphcl.cli._shared.parts import OrderOption, check_order, print_parts
-from graphcl.cli._shared.tables import print_notes, takes_tables
+from graphcl.cli._shared.tables import (
+    parse_tables,
+    plain_edges,
+    print_notes,
+    print_typed_notes,
+    takes_tables,
+)
 from graphcl.errors import StoreError, require
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.typed import TypedGraph
 from graphcl.store.parts import ORDERS, read_parts
 from graphcl.tabular.build import build_parts, build_store
 from graphcl.tabular.options import TableOptions
+from graphcl.tabular.typed_build import build_typed_store
 
 
 @takes_tables
 def build(
     edges: Annotated[
-        str,
+        list[str],
         typer.Option(
+            metavar="[NAME=]FILE",
             help="Edges: .csv, .tsv, .parquet (also .gz), a whitespace-separated list, .graphml, "
-            ".gml, a SciPy .npz, FILE:TABLE of a DuckDB or SQLite file, or an SQL query."
+            ".gml, a SciPy .npz, FILE:TABLE of a DuckDB or SQLite file, or an SQL query. Of a "
+            "typed graph, NAME=FILE for each relation; repeatable.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The store to write, a folder.")],
@@ -51,11 +62,12 @@ def build(
         graphcl build --edges shop.sqlite:bought --nodes shop.sqlite:people --out store
 
         graphcl build --edges edges/ --nodes nodes/ --parts 4 --out parts
+
+        graphcl build --nodes author=a.csv --nodes paper=p.csv --edges writes=w.csv --out store
     """
-    if tables.is_typed:
-        raise StoreError(
-            "build: a store holds a plain graph; train reads the tables of a typed one"
-        )
+    one = plain_edges(edges)
+    if one is None:
+        tables = replace(tables, edges=parse_tables(edges, "edges"))
     check_order("build", order)
     given = parts is not None or order == ORDERS[0]
     require(given, "build", "--order", "given with --parts", order)
@@ -64,15 +76,26 @@ def build(
     def show(step: str) -> None:
         print(f"{time.perf_counter() - began:6.1f} s  {step}", file=sys.stderr, flush=True)
 
+    if tables.is_typed:
+        if parts is not None:
+            raise StoreError("build: --parts: a typed graph is one store; leave it out")
+        found = build_typed_store(one, tables, out=out, overwrite=overwrite, on_step=show)
+        print_typed_notes(found)
+        typed = TypedGraph.open(out)
+        counts = {"nodes": typed.num_nodes, "edges": typed.num_edges}
+        about = {"store": str(out), **counts, "seconds": time.perf_counter() - began}
+        print_result(about | {"found": found.to_json()}, f"{out}: {typed!r}", as_json=as_json)
+        return
+    assert one is not None
     if parts is not None:
         report = build_parts(
-            edges, tables, out=out, parts=parts, order=order, overwrite=overwrite, on_step=show
+            one, tables, out=out, parts=parts, order=order, overwrite=overwrite, on_step=show
         )
         print_notes(report)
-        found = {"found": report.to_json()}
-        print_parts(read_parts(out), time.perf_counter() - began, found, as_json=as_json)
+        said = {"found": report.to_json()}
+        print_parts(read_parts(out), time.perf_counter() - began, said, as_json=as_json)
         return
-    report = build_store(edges, tables, out=out, overwrite=overwrite, on_step=show)
+    report = build_store(one, tables, out=out, overwrite=overwrite, on_step=show)
     print_notes(report)
     graph = Graph.open(out)
     about = {"store": str(out), **figures(graph), "seconds": time.perf_counter() - began}

@@ -115,7 +115,7 @@ def _check_typed(graph: str | None, name: str, tables: TableOptions, *, as_json:
         print(filled, file=sys.stderr)
     about = {"graph": name, "nodes": typed.num_nodes, "edges": typed.num_edges}
     about |= {"types": _types(typed), "relations": _relations(typed), "found": found}
-    print_result(about, f"{name}: {describe(typed)}", as_json=as_json)
+    print_result(about, f"{name}: {typed.describe()}", as_json=as_json)
 
 
 def _types(graph: TypedGraph) -> dict[str, dict[str, int]]:
@@ -134,20 +134,6 @@ def _relations(graph: TypedGraph) -> dict[str, dict[str, Any]]:
         ":".join(key): {"edges": one.num_edges, "undirected": one.undirected}
         for key, one in graph.relations.items()
     }
-
-
-def describe(graph: TypedGraph) -> str:
-    """Returns the counts of a typed graph in one line."""
-    parts = []
-    for name, counts in _types(graph).items():
-        own = [counted(counts["nodes"], "node"), counted(counts["features"], "feature")]
-        own += [counted(counts["classes"], "class", "classes")] if counts["classes"] else []
-        parts.append(f"{name}: {', '.join(own)}")
-    parts += [
-        f"{one.source} {one.name} {one.target}: {counted(one.num_edges, 'edge')}"
-        for one in graph.relations.values()
-    ]
-    return "; ".join(parts)
 
 
 def _check_store(store: Path, *, as_json: bool) -> None:

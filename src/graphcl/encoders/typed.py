@@ -33,6 +33,7 @@ from graphcl.encoders.layer import glorot
 from graphcl.encoders.paper import RowNorm
 from graphcl.encoders.side_by_side import SideBySide, divide_columns
 from graphcl.graphs.schema import Channel, Schema
+from graphcl.kernels.elu import elu_in_place
 from graphcl.kernels.features import Features, linear
 from graphcl.kernels.relation import RelationAdjacency, relation_mean
 from graphcl.settings import check_setting
@@ -84,10 +85,15 @@ class TypedLayer:
         """Returns the messages that nodes of a type receive."""
         return [one for one in self.messages if one.channel.receiver == node_type]
 
-    def finish(self, node_type: str, h: Tensor) -> Tensor:
-        """Applies what follows the sum: normalisation and activation."""
+    def finish(self, node_type: str, h: Tensor, *, inplace: bool = False) -> Tensor:
+        """Applies what follows the sum: normalisation and activation.
+
+        With `inplace` the rows of `h` may be overwritten, which is faster on a CPU.
+        """
         if self.normalisation:
             h = self.normalisation[node_type](h)
+        if inplace and self.activation is elu:
+            return elu_in_place(h)
         return h if self.activation is None else self.activation(h)
 
     def on_graph(

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from graphcl.encoders import EncoderFactory
-from graphcl.errors import GraphError
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.transformer import SklearnTransformer
 from graphcl.estimator.typed import TypedFitted, as_typed
@@ -15,6 +14,7 @@ from graphcl.graphs.collection import as_graphs
 from graphcl.losses import Loss
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, write_nodes
+from graphcl.runs.typed import write_types
 from graphcl.runs.versions import current_run
 from graphcl.views import Perturbation
 
@@ -27,19 +27,19 @@ class Saved(SklearnTransformer):
 
         Args:
             path: the directory.
-            graph: a graph, or several. Its embeddings and the names of its nodes are kept in the
-                run, as `graphcl train` does, for `graphcl report` and `graphcl neighbors`.
+            graph: a graph, or several, or a typed one. Its embeddings and the names of its nodes
+                are kept in the run, as `graphcl train` does, for `graphcl report` and
+                `graphcl neighbors`.
             overwrite: replace a run that is there. Anything else that is there is never touched.
         """
         self._require_fitted("save")
-        if graph is not None and as_typed(graph) is not None:
-            raise GraphError(
-                "save: embeddings of a typed graph are not kept in a run; leave graph out"
-            )
-        given = None if graph is None else as_graphs(graph)
-        z: Any = None if given is None else self.transform(given)
+        typed = None if graph is None else as_typed(graph)
+        given = None if graph is None or typed is not None else as_graphs(graph)
+        z: Any = None if graph is None else self.transform(typed or given)
         with runs.new_run(Path(path), overwrite=overwrite) as folder:
             self.write_to(folder, runs.Origin())
+            if typed is not None:
+                write_types(folder, typed, z)
             if given is not None:
                 np.save(folder / runs.EMBEDDINGS, np.concatenate(z) if isinstance(z, list) else z)
                 write_nodes(folder, describe_nodes(given))

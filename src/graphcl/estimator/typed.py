@@ -252,18 +252,11 @@ def _check(model: Any, parts: Parts, graph: TypedGraph) -> None:
 
 
 def _agreed(mode: Mode) -> Mode:
-    """Returns the mode of the first of several processes, whose memory the others may not have.
-
-    Raises:
-        TrainingError: several processes would sample.
-    """
-    share = current_share()
-    name = from_rank(mode.name.encode(), share).decode()
-    if share.world > 1 and name == "sampled":
-        raise TrainingError(
-            "mode 'sampled' trains a typed graph in one process; set mode=full, or start one"
-        )
-    return mode if name == mode.name else Mode("full", "as the first process decided")
+    """Returns the mode of the first of several processes, whose memory the others may not have."""
+    name = from_rank(mode.name.encode(), current_share()).decode()
+    if name == mode.name:
+        return mode
+    return Mode("full" if name == "full" else "sampled", "as the first process decided")
 
 
 def _quiet_relations(graph: TypedGraph) -> list[str]:

@@ -77,6 +77,25 @@ def map_npy(
     return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
 
 
+def shorten_npy(path: Path, length: int) -> None:
+    """Cuts the array of a file to its first `length` rows, in place; no map of it may be left.
+
+    Raises:
+        ValueError: the header cannot be written in its place.
+    """
+    with path.open("r+b") as raw:
+        shape, _, dtype = read_header(raw)
+        new = (length, *shape[1:])
+        # NumPy pads headers, so that another shape can be written in place.
+        offset = raw.tell()
+        raw.seek(0)
+        about = {"descr": dtype.str, "fortran_order": False, "shape": new}
+        np.lib.format.write_array_header_1_0(raw, about)
+        if raw.tell() != offset:
+            raise ValueError(f"{path}: cannot be cut to {length} rows in place")
+        raw.truncate(offset + math.prod(new) * dtype.itemsize)
+
+
 def regular_size(path: Path, error: type[InvalidInputError]) -> int:
     """Returns a file's size; refuses a pipe or a device, which could block a reader forever."""
     found = path.stat()

@@ -149,6 +149,8 @@ def as_graph(graph: Any) -> Graph:
         return graph
     if hasattr(graph, "edge_index"):
         return Graph.from_pyg(graph)
+    if isinstance(graph, TypedGraph) or hasattr(graph, "node_types"):
+        raise GraphError("expected a plain graph; got a typed one, which this does not take")
     raise GraphError(
         f"expected a graphcl.Graph or a torch_geometric Data; got {type(graph).__name__}; "
         "see Graph.from_edge_index, from_networkx and from_scipy"

@@ -85,6 +85,7 @@ class Relation:
         edge_ids: of an undirected relation, the number of the edge behind each entry; else None.
         self_loops_removed: number of self-loops in the input; the mean over a relation within one
             type has the node itself in it.
+        preparation: what turned the columns of a table into `edge_features`, or None.
     """
 
     source: str
@@ -96,6 +97,7 @@ class Relation:
     edge_features: FloatArray | None = None
     edge_ids: IntArray | None = None
     self_loops_removed: int = 0
+    preparation: Any = None
 
     def __post_init__(self) -> None:
         _freeze(self)
@@ -360,16 +362,22 @@ class TypedGraph:
         found = [name for name, one in self.nodes.items() if one.y is not None]
         return found[0] if len(found) == 1 else ""
 
-    def __repr__(self) -> str:
-        types = ", ".join(
-            f"{one.num_nodes:,} {one.name} ({counted(one.num_features, 'feature')})"
-            for one in self.nodes.values()
-        )
-        edges = ", ".join(
-            f"{one.num_edges:,} {one.source} {one.name} {one.target}"
+    def describe(self) -> str:
+        """Returns the counts of all types and relations in one line."""
+        parts = []
+        for name, one in self.nodes.items():
+            own = [counted(one.num_nodes, "node"), counted(one.num_features, "feature")]
+            classes = 0 if one.y is None else self.nodes_of(name).num_classes
+            own += [counted(classes, "class", "classes")] if classes else []
+            parts.append(f"{name}: {', '.join(own)}")
+        parts += [
+            f"{one.source} {one.name} {one.target}: {counted(one.num_edges, 'edge')}"
             for one in self.relations.values()
-        )
-        return f"TypedGraph({self.name!r}: {types}; {edges or 'no relations'})"
+        ]
+        return "; ".join(parts)
+
+    def __repr__(self) -> str:
+        return f"TypedGraph({self.name!r}: {self.describe()})"
 
 
 def _freeze(holder: Any) -> None:

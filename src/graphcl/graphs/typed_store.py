@@ -9,6 +9,8 @@ a store is opened, in blocks.
 """
 
 import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from graphcl.graphs.typed import Key, NodeType, Relation, TypedGraph
 
 FORMAT = 1
 HEADER = "typed.json"
-_DTYPES = {
+DTYPES = {
     "indptr": np.int64,
     "indices": np.int64,
     "edge_weight": np.float32,
@@ -40,26 +42,52 @@ def save_typed(graph: TypedGraph, path: Path, *, overwrite: bool = False) -> Non
         StoreError: something is there, or a type has several splits; a store holds one.
     """
     check_new_folder(path, "store", HEADER, StoreError, overwrite=overwrite)
-    about: dict[str, Any] = {"format": FORMAT, "name": graph.name, "types": [], "relations": []}
     with whole_folder(path) as staging:
-        for number, (name, nodes) in enumerate(graph.nodes.items()):
-            about["types"].append({"name": name, "features": nodes.x is not None})
-            graph.nodes_of(name).save(staging / f"nodes-{number}")
-        for number, (key, relation) in enumerate(graph.relations.items()):
-            folder = staging / f"relation-{number}"
-            folder.mkdir()
-            arrays = {part: getattr(relation, part) for part in _DTYPES}
+        header = Header(graph.name)
+        for name, nodes in graph.nodes.items():
+            graph.nodes_of(name).save(header.add_type(staging, name, nodes.x is not None))
+        for key, relation in graph.relations.items():
+            arrays = {part: getattr(relation, part) for part in DTYPES}
             held = {part: array for part, array in arrays.items() if array is not None}
+            folder = header.add_relation(staging, key, held, relation.self_loops_removed)
             for part, array in held.items():
                 np.save(folder / f"{part}.npy", array)
-            about["relations"].append(
-                {
-                    "key": list(key),
-                    "arrays": list(held),
-                    "self_loops_removed": relation.self_loops_removed,
-                }
-            )
-        (staging / HEADER).write_text(json.dumps(about, indent=1) + "\n")
+        header.write(staging)
+
+
+@dataclass
+class Header:
+    """What `typed.json` says; its parts are added in the order of the store's folders.
+
+    Attributes:
+        name: of the graph.
+        types: the names of the types, and whether they have features.
+        relations: the keys of the relations, and which arrays they have.
+    """
+
+    name: str
+    types: list[dict[str, Any]] = field(default_factory=list)
+    relations: list[dict[str, Any]] = field(default_factory=list)
+
+    def add_type(self, store: Path, name: str, features: bool) -> Path:
+        """Adds a type, and returns the folder of its nodes, which is not there yet."""
+        self.types.append({"name": name, "features": features})
+        return store / f"nodes-{len(self.types) - 1}"
+
+    def add_relation(
+        self, store: Path, key: Key, arrays: Iterable[str], self_loops_removed: int
+    ) -> Path:
+        """Adds a relation, and returns its folder, which is there."""
+        about = {"key": list(key), "arrays": list(arrays), "self_loops_removed": self_loops_removed}
+        self.relations.append(about)
+        folder = store / f"relation-{len(self.relations) - 1}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def write(self, store: Path) -> None:
+        """Writes the file."""
+        about = {"format": FORMAT, **asdict(self)}
+        (store / HEADER).write_text(json.dumps(about, indent=1) + "\n")
 
 
 def open_typed(path: Path) -> TypedGraph:
@@ -93,7 +121,7 @@ def _read_header(path: Path) -> dict[str, Any]:
             right = right and type(one["name"]) is str and type(one["features"]) is bool
         for one in about["relations"]:
             right = right and len(one["key"]) == 3 and all(type(end) is str for end in one["key"])
-            right = right and set(one["arrays"]) <= set(_DTYPES)
+            right = right and set(one["arrays"]) <= set(DTYPES)
             right = right and type(one["self_loops_removed"]) is int
     except FileNotFoundError:
         raise StoreError(f"{path}: not a typed store (it has no {HEADER})") from None
@@ -138,7 +166,7 @@ def _read_relation(folder: Path, about: dict[str, Any], nodes: dict[str, NodeTyp
             arrays[part] = map_npy(folder / f"{part}.npy", StoreError)
         except FileNotFoundError:
             raise StoreError(f"{folder / part}.npy: missing") from None
-        if arrays[part].dtype != _DTYPES[part]:
+        if arrays[part].dtype != DTYPES[part]:
             raise StoreError(f"{folder / part}.npy: holds {arrays[part].dtype}")
     _check(folder, arrays, nodes[source].num_nodes, nodes[target].num_nodes)
     return Relation(

@@ -16,7 +16,7 @@ FloatArray = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 _FLOAT32 = np.finfo(np.float32)
 _NODE_KEYS = ("x", "y", "num_nodes", "node_ids", *MASKS, "class_names", "preparation")
-_EDGE_KEYS = ("edge_index", "edge_weight", "edge_features", "undirected")
+_EDGE_KEYS = ("edge_index", "edge_weight", "edge_features", "undirected", "preparation")
 
 
 class Edges(NamedTuple):
@@ -88,10 +88,12 @@ def checked_relation(key: Any, given: Any, sizes: Mapping[str, int]) -> tuple[An
     if about.get("edge_index") is None:
         raise GraphError(f"{where}: edge_index is not given")
     ends = (source, sizes[source]), (target, sizes[target])
+    preparation = about.pop("preparation", None)
     try:
-        return source, name, target, *checked_edges(about.pop("edge_index"), *ends, **about)
+        edges = checked_edges(about.pop("edge_index"), *ends, **about)
     except GraphError as error:
         raise GraphError(f"{where}: {error}") from None
+    return source, name, target, *edges, preparation
 
 
 def _check_keys(about: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:

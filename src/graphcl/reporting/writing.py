@@ -8,13 +8,16 @@ from typing import Any
 from graphcl.devices import device_name, resolve_device
 from graphcl.errors import GraphError, RunError, require
 from graphcl.estimator import GraphCL
+from graphcl.estimator.typed import as_typed
 from graphcl.evaluation import linear_probe
 from graphcl.files.atomic import check_new_file, write_whole
 from graphcl.graphs.collection import as_graphs
+from graphcl.graphs.typed import TypedGraph
 from graphcl.reporting.contents import AnyGraph, gather
 from graphcl.reporting.page import render
 from graphcl.reporting.sharded import Sharded
 from graphcl.runs.results import GraphFacts
+from graphcl.runs.typed import run_types, type_folder
 from graphcl.trials.rows import versions
 
 
@@ -27,6 +30,7 @@ def report(
     seed: int = 0,
     overwrite: bool = False,
     embeddings: str | Path | None = None,
+    node_type: str | None = None,
 ) -> Path:
     """Writes one HTML file that shows a training: graph, loss, map of embeddings, scores.
 
@@ -42,6 +46,8 @@ def report(
         overwrite: replace an existing file.
         embeddings: the path of a folder of shards, which `graphcl embed RUN PARTS` wrote; they are
             shown instead of those in the run. `source` is then the path of that run.
+        node_type: of a typed graph: the type that the page is about; None is the only one with
+            labels.
 
     Returns:
         The path of the file.
@@ -59,21 +65,47 @@ def report(
         contents = gather(Path(source), None, method=layout, seed=seed, sharded=sharded)
         write_whole(target, render(contents).encode("utf-8", "replace"))
         return target
-    given = None if graph is None else as_graphs(graph)
+    typed = None if graph is None else as_typed(graph)
+    given = None if graph is None or typed is not None else as_graphs(graph)
     if isinstance(source, str | Path):
+        if node_type is None and run_types(Path(source)):
+            node_type = _labelled(typed)
         contents = gather(
-            Path(source), given, method=layout, seed=seed, why="no graph was passed to report"
+            Path(source),
+            given,
+            method=layout,
+            seed=seed,
+            why="no graph was passed to report",
+            node_type=node_type,
         )
     else:
-        if given is None:
+        if given is None and typed is None:
             raise GraphError("report: a model needs the graph that it was trained on")
         with tempfile.TemporaryDirectory(prefix="graphcl-") as folder:
             run = Path(folder) / "run"
-            source.save(run, graph=given)
-            result = _result(source, given, run)
-            contents = gather(run, given, method=layout, seed=seed, result=result)
+            source.save(run, graph=typed or given)
+            if typed is not None:
+                kind = node_type or _labelled(typed)
+                result = _result(source, typed.nodes_of(kind), type_folder(run, kind))
+                result["graph"] = asdict(GraphFacts.of(typed, typed.name))
+                result["probe"] = result["probe"] and {"type": kind, **result["probe"]}
+            else:
+                assert given is not None
+                kind, result = None, _result(source, given, run)
+            contents = gather(run, given, method=layout, seed=seed, result=result, node_type=kind)
     write_whole(target, render(contents).encode("utf-8", "replace"))
     return target
+
+
+def _labelled(graph: TypedGraph | None) -> str:
+    """Returns the only type with labels.
+
+    Raises:
+        GraphError: none has, or several.
+    """
+    if graph is None or not graph.labelled_type:
+        raise GraphError("report: of a typed graph, say which type the page is about: node_type=")
+    return graph.labelled_type
 
 
 def _result(model: GraphCL, graph: AnyGraph, run: Path) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Runs of typed graphs: a folder for each type of nodes, as a plain run is for its nodes.
 
 ``RUN/types/0-author`` holds `embeddings.npy` and `nodes.npz`, the preparation of the type's table
-if it was read from one, and the index that `graphcl neighbors` builds. `schema.json` has the types
-in order. Imports no torch.
+if it was read from one, and the index that `graphcl neighbors` builds. ``RUN/relations/0-writes``
+holds the preparation of a list of edges whose columns became edge features. `schema.json` has the
+types and relations in order. Imports no torch.
 """
 
 import re
@@ -21,7 +22,7 @@ if TYPE_CHECKING:  # reading a run needs no graph, and so none of the imports of
     from graphcl.graphs.typed import TypedGraph
     from graphcl.tabular.preparation import Preparation
 
-TYPES = "types"
+TYPES, RELATIONS = "types", "relations"
 
 
 def run_types(run: Path) -> list[str]:
@@ -75,6 +76,11 @@ def write_types(folder: Path, graph: "TypedGraph", z: Mapping[str, Any]) -> None
         preparation = graph.nodes[name].preparation
         if preparation is not None:
             write_preparation(own, preparation)
+    for place, relation in enumerate(graph.relations.values()):
+        if relation.preparation is not None:
+            own = folder / RELATIONS / _folder(place, relation.name)
+            own.mkdir(parents=True)
+            write_preparation(own, relation.preparation)
 
 
 def describe_type(graph: "TypedGraph", name: str) -> RunNodes:
@@ -95,3 +101,21 @@ def read_preparations(run: Path) -> "dict[str, Preparation]":
 
     found = {name: read_preparation(type_folder(run, name)) for name in run_types(run)}
     return {name: one for name, one in found.items() if one is not None}
+
+
+def read_edge_preparations(run: Path) -> "dict[str, Preparation]":
+    """Returns the preparation of each relation whose edge features come from a table.
+
+    They are named ``source:name:target``.
+    """
+    from graphcl.tabular.preparation import read_preparation
+
+    found = {}
+    listed = runs.read_schema(run).get("relations", [])
+    known = isinstance(listed, list) and all(isinstance(one, dict) for one in listed)
+    for place, one in enumerate(listed if known else []):
+        ends = [one.get(part) for part in ("source", "name", "target")]
+        prepared = read_preparation(run / RELATIONS / _folder(place, str(ends[1])))
+        if prepared is not None:
+            found[":".join(map(str, ends))] = prepared
+    return found

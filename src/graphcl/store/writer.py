@@ -12,6 +12,7 @@ import scipy.sparse
 
 from graphcl.errors import GraphError, ParameterError, StoreError, require
 from graphcl.files.atomic import check_new_folder, reserve, whole_folder
+from graphcl.files.npy import shorten_npy
 from graphcl.store.columns import LEVELS, Names
 from graphcl.store.reader import (
     DTYPES,
@@ -124,20 +125,8 @@ class StoreWriter:
         shape, dtype = self._shapes[name]
         require(0 <= length <= shape[0], "StoreWriter", "length", f"at most {shape[0]}", length)
         self.release(name)
-        new = (length, *shape[1:])
-        size = int(np.prod(new, dtype=object)) * dtype.itemsize
-        with (self.folder / f"{name}.npy").open("r+b") as raw:
-            # NumPy pads headers, so that another shape can be written in place.
-            np.lib.format.read_magic(raw)
-            np.lib.format.read_array_header_1_0(raw)
-            offset = raw.tell()
-            raw.seek(0)
-            about = {"descr": dtype.str, "fortran_order": False, "shape": new}
-            np.lib.format.write_array_header_1_0(raw, about)
-            if raw.tell() != offset:
-                raise StoreError(f"{name}: cannot be cut to {length} rows in place")
-            raw.truncate(offset + size)
-        self._shapes[name] = (new, dtype)
+        shorten_npy(self.folder / f"{name}.npy", length)
+        self._shapes[name] = ((length, *shape[1:]), dtype)
 
     def release(self, name: str) -> None:
         """Writes an array's pages to disk and closes its map; it can still be shortened."""

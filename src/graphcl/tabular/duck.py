@@ -3,12 +3,14 @@
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 from graphcl.errors import GraphError, MissingExtraError
 
 MEMORY_LIMIT = "1500MB"  # beyond it, DuckDB sorts and joins on disk
+RESTING = "64MB"  # what a session keeps that waits while another works
 BATCH_ROWS = 1 << 18
 _QUERY = re.compile(r"\s*(select|with|from)\s", re.IGNORECASE)
 
@@ -54,6 +56,12 @@ class Duck:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
         self._folder.cleanup()
+
+    def rest(self) -> None:
+        """Gives back what memory the session holds, where several are open and one works."""
+        with suppress(self._error):  # what is in use stays
+            self._connection.execute(f"SET memory_limit = '{RESTING}'")
+        self._connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
 
     def run(self, sql: str, *, where: str = "tables") -> None:
         """Executes a statement; an error message begins with `where`."""

@@ -36,6 +36,8 @@ class Fitting:
         used: columns that are not features: id, labels, split and ignored ones.
         given: what the caller says of columns, by name.
         training: the rows that statistics are taken from; None means all.
+        session: how the names of its tables and files in the session begin.
+        leaks: look for columns that are named like a label or a split, and refuse them.
 
     Attributes:
         columns: what the columns become, in the features' order.
@@ -56,7 +58,10 @@ class Fitting:
         used: set[str],
         given: dict[str, str],
         training: npt.NDArray[np.bool_] | None = None,
+        session: str = "node_",
+        leaks: bool = True,
     ) -> None:
+        self._session = session
         self._duck, self._table, self._source = duck, table, table.source
         self._options, self._training = options, training
         self.problems: list[Problem] = []
@@ -72,7 +77,7 @@ class Fitting:
         names = [name for name in self._source.columns if name not in used]
         if options.like:
             names = self._columns_like(names, given)
-        else:
+        elif leaks:
             names = [name for name in names if not self._leaks(name)]
         found = self._look(names, given)
         self.columns = [found[name] for name in names if name in found]
@@ -88,7 +93,7 @@ class Fitting:
     def _look(self, names: Sequence[str], given: dict[str, str]) -> dict[str, Column]:
         """Returns what columns become, and notes what is wrong with others."""
         plain = [name for name in names if name not in given and self._may_be_number(name)]
-        file = self._duck.folder / "numbers"
+        file = self._duck.folder / f"{self._session}numbers"
         self._numbers = Numbers(self._table, plain, file, training=self._training)
         columns: dict[str, Column] = {}
         facts, mean = self._numbers.facts, self._numbers.facts.mean
@@ -187,7 +192,7 @@ class Fitting:
         """Copies columns that are not numbers into tables of the session."""
         split = self._options.split
         for start in range(0, len(names), OTHER_COLUMNS):
-            block, table = names[start : start + OTHER_COLUMNS], f"node_others_{start}"
+            block, table = names[start : start + OTHER_COLUMNS], f"{self._session}others_{start}"
             fitted = self._training is not None and split is not None
             flag = ""
             if fitted and split is not None:

@@ -15,6 +15,7 @@ from graphcl.tabular.preparation import Preparation
 MISSING = ("auto", "refuse", "zero", "mean")
 COLUMNS = ("label", "one_hot", "text", "date", "ignore")  # options that name several columns
 FEATURES = ("columns", "structural", "both")
+_PREPARED = ("preparation", "preparations", "edge_preparations")  # of a training, no options
 FILES = ("nodes", "edges", "tags", "vectors", "vector_ids")  # options that name files
 
 
@@ -63,6 +64,8 @@ class TableOptions:
             keeps no preparation. Other columns are left out; a new category is encoded as zeros.
         preparation: what the columns become, as a training has decided it.
         preparations: the same for each type of a typed graph.
+        edge_preparations: the same for the lists of edges, by ``source:name:target``; a relation
+            that is missing has no features. None decides it by what the columns hold.
 
     Of a typed graph, options that name a column or a file are of one type as ``author=name``, or a
     mapping from types; see `graphcl.tabular.typed_options`.
@@ -97,6 +100,7 @@ class TableOptions:
     like: tuple[str, ...] = ()
     preparation: Preparation | None = field(default=None, repr=False)
     preparations: Mapping[str, Preparation] | None = field(default=None, repr=False)
+    edge_preparations: Mapping[str, Preparation] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name in COLUMNS:  # one column may be given as a text
@@ -148,8 +152,8 @@ class TableOptions:
         """Returns the options that differ from the defaults; a preparation is not an option."""
         pairs = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
         found = {name: value for name, value, default in pairs if not _same(value, default)}
-        found.pop("preparation", None)
-        found.pop("preparations", None)
+        for name in _PREPARED:
+            found.pop(name, None)
         return found
 
     def record(self) -> str:
@@ -161,21 +165,23 @@ class TableOptions:
         cls,
         text: str,
         preparation: Preparation | None,
-        preparations: Mapping[str, Preparation] | None = None,
+        **of_types: Any,
     ) -> "TableOptions":
         """Reads what `record` returned; the text may be damaged.
+
+        `of_types` are the preparations of a typed graph, as the attributes of those names.
 
         Raises:
             ValueError: it is.
         """
         try:
             given = json.loads(text)
-            if "preparation" in given or not isinstance(given, dict):
+            if not isinstance(given, dict) or any(name in given for name in _PREPARED):
                 raise ValueError("not options")
             if "missing" not in given and preparation is None:
                 given["missing"] = "refuse"  # the default of earlier versions
             lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
-            return cls(**given | lists, preparation=preparation, preparations=preparations)
+            return cls(**given | lists, preparation=preparation, **of_types)
         except (TypeError, AttributeError, RecursionError) as error:
             raise ValueError(str(error)) from None
 
@@ -200,8 +206,8 @@ class TableOptions:
             "strict",
         )
         kept = {name: value for name, value in trained.given().items() if name not in own}
-        merged = TableOptions(**kept | self.given(), preparation=trained.preparation)
-        return replace(merged, preparations=trained.preparations)
+        merged = TableOptions(**kept | self.given())
+        return replace(merged, **{name: getattr(trained, name) for name in _PREPARED})
 
     @property
     def names(self) -> frozenset[str]:

@@ -40,6 +40,7 @@ class Applying:
         duck: the session.
         table: the node table.
         preparation: what the columns become.
+        session: how the names of its tables and files in the session begin.
         features: the features; None where there are problems.
         problems: what is wrong.
         notes: what the training has not seen.
@@ -50,6 +51,7 @@ class Applying:
     duck: Duck
     table: NodeTable
     preparation: Preparation
+    session: str = "node_"
     features: NodeFeatures | None = None
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -68,7 +70,7 @@ class Applying:
         if self.problems:
             return
         plain = [column.name for column in columns if column.kind == NUMBER]
-        numbers = Numbers(self.table, plain, self.duck.folder / "numbers")
+        numbers = Numbers(self.table, plain, self.duck.folder / f"{self.session}numbers")
         self._look_at_numbers(numbers, plain)
         others = self._others([column for column in columns if column.kind != NUMBER])
         for column in columns:
@@ -157,7 +159,9 @@ class Applying:
             self._say_unknown(column, other)
         elif column.kind == VECTOR:
             name = quoted(column.name)
-            low, high = self.duck.row(f"SELECT min(len({name})), max(len({name})) FROM other_rows")
+            low, high = self.duck.row(
+                f"SELECT min(len({name})), max(len({name})) FROM {other.table}"
+            )
             if high is not None and not low == high == len(column.features):
                 self._wrong(
                     f"column {column.name!r} has vectors of {low} to {high} numbers; in training "
@@ -166,7 +170,7 @@ class Applying:
         elif column.kind in (DATE, DURATION):
             sql = other.expression(column.kind)
             low, high, read = self.duck.row(
-                f"SELECT min({sql}), max({sql}), count({sql}) FROM other_rows"
+                f"SELECT min({sql}), max({sql}), count({sql}) FROM {other.table}"
             )
             if read + missing < rows:
                 row, cell = other.first(f"{sql} IS NULL")
@@ -193,7 +197,7 @@ class Applying:
         """Copies columns that are not numbers into a table of the session."""
         if not columns:
             return {}
-        source = self.table.source
+        source, name = self.table.source, f"{self.session}{name}"
         picked = ", ".join(quoted(column.name) for column in columns)
         self.duck.run(
             f"CREATE OR REPLACE TABLE {name} AS SELECT {picked} FROM {source.relation}",

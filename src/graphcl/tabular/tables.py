@@ -42,7 +42,10 @@ class InMemory:
 
 @contextmanager
 def open_tables(
-    edges: Any, options: TableOptions, *, on_step: Callable[[str], None] = lambda _: None
+    edges: Any,
+    options: TableOptions,
+    *,
+    on_step: Callable[[str], None] = lambda _: None,
 ) -> Iterator["Tables"]:
     """Opens tables, checks them and numbers the nodes; `on_step` gets the name of each step.
 
@@ -78,6 +81,10 @@ class Tables:
         except GraphError as error:
             self._numbered.problems.append(Problem(str(error)))
             return None
+
+    def rest(self) -> None:
+        """Gives back memory until the tables are needed again."""
+        self._duck.rest()
 
     @property
     def num_features(self) -> int:

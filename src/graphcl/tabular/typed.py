@@ -1,47 +1,17 @@
 """Reads tables of several types of nodes, and lists of edges between them, into a typed graph."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from graphcl.errors import GraphError, TableError
 from graphcl.graphs.typed import Key, TypedGraph
-from graphcl.tabular import matrix as node_matrix
-from graphcl.tabular.build import stays_sparse, table_name
-from graphcl.tabular.duck import Duck, is_query
-from graphcl.tabular.options import TableOptions, TableReport, counted
-from graphcl.tabular.sources import open_source
-from graphcl.tabular.tables import InMemory, Tables, open_tables
-from graphcl.tabular.type_ids import TypeIds
-from graphcl.tabular.typed_edges import EdgeTable, FoundRelation, find_ends
-from graphcl.tabular.typed_options import OF_EDGES, divide, of_relation, of_type
-
-T = TypeVar("T")
-NODE, TO = "node", "to"  # names where there is one type, and one directed relation
-
-
-@dataclass
-class TypedReport:
-    """What was found in the tables of a typed graph.
-
-    Attributes:
-        notes: lines for the user about relations and the whole graph.
-        types: the report on each type's table.
-    """
-
-    notes: list[str] = field(default_factory=list)
-    types: dict[str, TableReport] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the report as JSON has it."""
-        kinds = {name: report.to_json() for name, report in self.types.items()}
-        return {"notes": self.notes, "types": kinds}
+from graphcl.tabular.build import stays_sparse
+from graphcl.tabular.options import TableOptions, counted
+from graphcl.tabular.tables import InMemory, Tables
+from graphcl.tabular.typed_edges import EdgeTable, FoundRelation
+from graphcl.tabular.typed_tables import TypedReport, open_typed_tables
 
 
 def load_typed(edges: Any, options: TableOptions) -> tuple[TypedGraph, TypedReport]:
@@ -54,149 +24,29 @@ def load_typed(edges: Any, options: TableOptions) -> tuple[TypedGraph, TypedRepo
     Raises:
         GraphError: tables are wrong; the message lists all that is.
     """
-    _check(options)
-    lists = _lists(edges, options)
-    given = _node_tables(lists, options)
-    report, wrong = TypedReport(), list[TableError]()
-    divided = divide(options, {kind: _columns(table, options) for kind, table in given.items()})
-    fields: dict[str, dict[str, Any]] = {}
-    ids: dict[str, TypeIds] = {}
-    for kind, table in given.items():
-        read = _collecting(partial(_read_type, replace(divided[kind], nodes=table)), kind, wrong)
-        if read is not None:
-            fields[kind], keys, report.types[kind] = read
-            ids[kind] = TypeIds(kind, keys, fields[kind]["num_nodes"])
-    if len(ids) < len(given):
-        _refuse(wrong)  # without the ids of all types nothing can be said of edges
-    with ExitStack() as stack:
-        tables = _open_edges(stack, lists, options, ids, wrong)
-        _refuse(wrong)
-        _add_missing(tables, fields, ids, report)
-        relations = _number(tables, options)
-    for kind, one in ids.items():
-        if one.given:
-            fields[kind]["node_ids"] = one.keys.to_numpy(zero_copy_only=False)
-    name = table_name(next(iter(lists.values())))
-    graph = TypedGraph.from_edges(fields, relations, name=name)
-    for table in tables:
-        report.notes += _edge_notes(table, graph)
-    return graph, report
+    with open_typed_tables(edges, options) as found:
+        fields = {
+            kind: _fields(tables, found.options[kind]) for kind, tables in found.nodes.items()
+        }
+        for kind, one in found.ids.items():
+            if one.given:
+                fields[kind]["node_ids"] = one.keys.to_numpy(zero_copy_only=False)
+        relations = _number(found.lists, options)
+    graph = TypedGraph.from_edges(fields, relations, name=found.name)
+    for table in found.lists:
+        found.report.notes += edge_notes(table, graph)
+    found.say_columns()
+    return graph, found.report
 
 
-def _check(options: TableOptions) -> None:
-    if options.features != "columns":
-        raise GraphError(
-            "--features: a typed graph fills in types without features from its relations by "
-            "itself; leave it out"
-        )
-
-
-def _lists(edges: Any, options: TableOptions) -> dict[Any, Any]:
-    """Returns the lists of edges by the names of their relations."""
-    lists: dict[Any, Any] = {}
-    listed = [one for one in (options.edges or {}).values() if isinstance(one, str)]
-    if edges is not None and not (isinstance(edges, str) and edges in listed):
-        lists[TO if options.directed else table_name(edges)] = edges
-    for name, one in (options.edges or {}).items():
-        lists[name] = str(one) if isinstance(one, Path) else one
-    for name in [one for one in lists if isinstance(one, str) and ":" not in one]:
-        # Said again with the types of its ends, as a message advises.
-        if any(isinstance(one, str) and one.split(":")[1:2] == [name] for one in lists):
-            del lists[name]
-    if not lists:
-        raise GraphError("a typed graph needs edges: --edges NAME=FILE, or a list of edges")
-    return lists
-
-
-def _node_tables(lists: Mapping[Any, Any], options: TableOptions) -> dict[str, Any]:
-    """Returns the node table of each type; one table is that of the type ``node``."""
-    nodes = options.nodes
-    if isinstance(nodes, Mapping) and not hasattr(nodes, "columns"):
-        if not nodes:
-            raise GraphError("a typed graph needs nodes: --nodes TYPE=FILE")
-        named = {str(kind): one for kind, one in nodes.items()}
-        return {kind: str(one) if isinstance(one, Path) else one for kind, one in named.items()}
-    if nodes is not None:
-        return {NODE: nodes}
-    if options.edges is not None:
-        raise GraphError("--edges: its ends are nodes of which types? Pass --nodes TYPE=FILE")
-    return {NODE: _ids_in(next(iter(lists.values())), options)}
-
-
-def _ids_in(edges: Any, options: TableOptions) -> Any:
-    """Returns a table of the ids that a list of edges names."""
-    import pyarrow
-
-    with Duck() as duck:
-        source = open_source(duck, edges, role="edges", header=options.header, names=options.names)
-        _, (first, second), _ = find_ends(source, options, ())
-    options = TableOptions(
-        source_column=first, target_column=second, header=options.header, features="structural"
-    )
-    with open_tables(edges, options) as tables:
-        ids = tables.node_ids()
-        keys = pyarrow.array(np.arange(tables.num_nodes)) if ids is None else ids
-        return pyarrow.table({"id": keys})
-
-
-def _columns(table: Any, options: TableOptions) -> list[str] | None:
-    """Returns the names of a node table's columns; None if it is a matrix."""
-    is_text = isinstance(table, str)
-    if not (is_text and is_query(table)) and node_matrix.read(table, None) is not None:
-        return None
-    with Duck() as duck:
-        source = open_source(duck, table, role="nodes", header=options.header, names=options.names)
-        return list((source.nodes or source).columns)
-
-
-def _collecting(read: Callable[[], T], where: str, wrong: list[TableError]) -> T | None:
-    """Returns what `read` returns; what is wrong with a table is added to `wrong`."""
-    try:
-        return read()
-    except TableError as error:
-        said = [f"{where}: {message}" for message in error.problems]
-        wrong.append(TableError(said, of_type(where, error.fix)))
-    except GraphError as error:
-        wrong.append(TableError([f"{where}: {error}"]))
-    return None
-
-
-def _refuse(wrong: Sequence[TableError]) -> None:
-    """Raises one error for all that is wrong, if anything is."""
-    if wrong:
-        settled = all(one.fix for one in wrong)  # or there is nothing to paste
-        words = [one.fix for one in wrong] if settled else []
-        unique = dict.fromkeys(_pairs([word for some in words for word in some]))
-        fix = tuple(word for pair in unique for word in pair)
-        raise TableError([message for one in wrong for message in one.problems], fix)
-
-
-def _pairs(words: Sequence[str]) -> list[tuple[str, ...]]:
-    """Returns options, each with its value if it has one."""
-    found: list[tuple[str, ...]] = []
-    for word in words:
-        if word.startswith("--"):
-            found.append((word,))
-        else:
-            found[-1] = (*found[-1], word)
-    return found
-
-
-def _read_type(options: TableOptions) -> tuple[dict[str, Any], Any, TableReport]:
-    """Returns the fields of a `NodeType`, its ids and the report on its table."""
-    import pyarrow
-
-    none = pyarrow.array([], pyarrow.int64())
-    edges = pyarrow.table({"source": none, "target": none})  # of the nodes alone
-    with open_tables(edges, options) as tables:
-        report = tables.report
-        fields: dict[str, Any] = {"num_nodes": tables.num_nodes}
-        if tables.num_features:
-            fields["x"] = _features(tables, options)
-        fields |= {"y": tables.labels(), **tables.masks()}
-        fields |= {"class_names": report.class_names, "preparation": report.preparation}
-        report.notes = [line for line in report.notes if not line.startswith("edges:")]
-        return fields, tables.node_ids(), report
+def _fields(tables: Tables, options: TableOptions) -> dict[str, Any]:
+    """Returns the fields of a `NodeType`."""
+    report = tables.report
+    fields: dict[str, Any] = {"num_nodes": tables.num_nodes}
+    if tables.num_features:
+        fields["x"] = _features(tables, options)
+    fields |= {"y": tables.labels(), **tables.masks()}
+    return fields | {"class_names": report.class_names, "preparation": report.preparation}
 
 
 def _features(tables: Tables, options: TableOptions) -> Any:
@@ -211,94 +61,6 @@ def _features(tables: Tables, options: TableOptions) -> Any:
     return scipy.sparse.csr_array(parts, shape=shape)
 
 
-def _open_edges(
-    stack: ExitStack,
-    lists: Mapping[Any, Any],
-    options: TableOptions,
-    ids: Mapping[str, TypeIds],
-    wrong: list[TableError],
-) -> list[EdgeTable]:
-    """Opens all lists of edges, each in a session that ends with the stack."""
-    named = {key if isinstance(key, str) else ":".join(map(str, key)): key for key in lists}
-    short = {text: text.split(":")[1] if text.count(":") == 2 else text for text in named}
-    tables: list[EdgeTable] = []
-    for text, key in named.items():
-        own = of_relation(options, short[text], short.values())
-        make = partial(EdgeTable, stack.enter_context(Duck()), text, lists[key], own, ids)
-        table = _collecting(make, f"edges {short[text]}", wrong)
-        if table is not None:
-            tables.append(table)
-            wrong += [
-                TableError([f"edges {short[text]}: {one.message}"], one.fix)
-                for one in table.problems
-            ]
-    if not wrong:
-        _check_used(options, tables)
-    return tables
-
-
-def _check_used(options: TableOptions, tables: Sequence[EdgeTable]) -> None:
-    """Refuses a column that no list of edges has, and relations that are given twice."""
-    for name in OF_EDGES:
-        column = getattr(options, name)
-        if column is not None and not any(column_of(table, name) for table in tables):
-            listed = ", ".join(dict.fromkeys(c for one in tables for c in one.source.columns))
-            option = "--" + name.replace("_", "-")
-            raise GraphError(f"{option}: no list of edges has the column {column!r}; got {listed}")
-    keys = [(*one.types, one.name) for table in tables for one in table.relations]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise GraphError(f"--edges: {key[0]}:{key[2]}:{key[1]} is given twice")
-
-
-def column_of(table: EdgeTable, option: str) -> bool:
-    """Returns whether a list of edges has the column that an option names."""
-    given = getattr(table.options, option)
-    known = {name.strip().lower() for name in table.source.columns}
-    return given is not None and given.strip().lower() in known
-
-
-def _add_missing(
-    tables: Sequence[EdgeTable],
-    fields: dict[str, dict[str, Any]],
-    ids: Mapping[str, TypeIds],
-    report: TypedReport,
-) -> None:
-    """Adds nodes that only edges name, with features of zero and without a label."""
-    added: dict[str, dict[str, None]] = {}
-    for table in tables:
-        for one in table.relations:
-            for kind, unknown in zip(one.types, one.unknown, strict=True):
-                added.setdefault(kind, {}).update(dict.fromkeys(unknown))
-    for kind, names in added.items():
-        count = len(names)
-        if not count:
-            continue
-        ids[kind].add(sorted(names))
-        own = fields[kind]
-        own["num_nodes"] += count
-        for name, value in own.items():
-            if name == "x":
-                own[name] = _with_rows(value, count)
-            elif isinstance(value, np.ndarray):
-                blank = -1 if name == "y" and value.ndim == 1 else 0
-                rows = np.full((count, *value.shape[1:]), blank, value.dtype)
-                own[name] = np.concatenate([value, rows])
-        report.types[kind].added_nodes = count
-        report.notes.append(
-            f"nodes {kind}: {counted(count, 'node')} that only edges name: added, with features of "
-            "zero and without a label"
-        )
-
-
-def _with_rows(x: Any, count: int) -> Any:
-    """Returns features with rows of zeros below them."""
-    if isinstance(x, np.ndarray):
-        return np.concatenate([x, np.zeros((count, x.shape[1]), x.dtype)])
-    blank = scipy.sparse.csr_array((count, x.shape[1]), dtype=x.dtype)
-    return scipy.sparse.vstack([x, blank], format="csr")
-
-
 def _number(tables: Sequence[EdgeTable], options: TableOptions) -> dict[Key, dict[str, Any]]:
     """Returns the relations as `TypedGraph.from_edges` takes them."""
     relations: dict[Key, dict[str, Any]] = {}
@@ -309,13 +71,16 @@ def _number(tables: Sequence[EdgeTable], options: TableOptions) -> dict[Key, dic
             about: dict[str, Any] = {"edge_index": edges}
             if weights is not None:
                 about["edge_weight"] = weights
+            if one.features.width:
+                about["edge_features"] = one.features.table(one.rows)
+                about["preparation"] = one.features.preparation
             if options.directed:
                 about["undirected"] = False
             relations[source, one.name, target] = about
     return relations
 
 
-def _edge_notes(table: EdgeTable, graph: TypedGraph) -> list[str]:
+def edge_notes(table: EdgeTable, graph: TypedGraph) -> list[str]:
     """Returns lines about the relations of a list of edges."""
     head = f"edges {table.name}:" if table.options.relation is None else "edges:"
     notes = [f"{head} {line}" for line in table.notes]
@@ -330,6 +95,7 @@ def _edge_notes(table: EdgeTable, graph: TypedGraph) -> list[str]:
         notes.append(
             f"{head} {counted(found.num_edges, 'edge')} {source} → {target} ({_how(table, one)})"
         )
+        notes += [f"{head} {line}" for line in one.features.notes]
         if found.self_loops_removed:
             notes.append(f"{head} {counted(found.self_loops_removed, 'self-loop')} left out")
         if found.undirected:

@@ -15,6 +15,7 @@ from graphcl.errors import GraphError, suggestion
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular.columns import IdColumn, common_kind
 from graphcl.tabular.duck import Duck, is_query, literal, quoted
+from graphcl.tabular.edge_columns import EdgeColumns, EdgeFeatures
 from graphcl.tabular.edges import check_weights
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.tabular.problems import Problem, short
@@ -36,6 +37,7 @@ class FoundRelation:
         unknown: of each end, ids that the type lacks, in sorted order.
         rows: rows of the list.
         value: what the column that names relations says of it; None if there is no such column.
+        features: those of its edges.
     """
 
     name: str
@@ -44,6 +46,12 @@ class FoundRelation:
     unknown: list[list[str]] = field(default_factory=lambda: [[], []])
     rows: int = 0
     value: str | None = None
+    features: EdgeFeatures = field(default_factory=EdgeFeatures)
+
+    @property
+    def key(self) -> str:
+        """``source:name:target``."""
+        return f"{self.types[0]}:{self.name}:{self.types[1]}"
 
     @property
     def where(self) -> str:
@@ -87,12 +95,26 @@ class EdgeTable:
         self.weight: str | None = None
         self._columns = self._load()
         self.relations = self._relations()
-        for found in self.relations:
+        for number, found in enumerate(self.relations):
             found.rows = int(duck.row(f"SELECT count(*) FROM edges WHERE {found.where}")[0])
             self._find_types(found)
+            if found.types:
+                self._prepare(number, found)
+
+    def _prepare(self, number: int, found: FoundRelation) -> None:
+        """Decides what the further columns become for the edges of a relation."""
+        prepared = self.options.edge_preparations
+        found.features = self._further.of(
+            number,
+            found.where,
+            rows=found.rows,
+            prepared=None if prepared is None else prepared.get(found.key),
+            fixed=prepared is not None,
+        )
+        self.problems += found.features.problems
 
     def _load(self) -> list[IdColumn]:
-        """Creates ``edges`` (s, t, r, given, w)."""
+        """Creates ``edges`` (s, t, r, given, w), with further columns."""
         source, options, duck = self.source, self.options, self.duck
         relation, (start, end), how = find_ends(source, options, self.types)
         rest = [name for name in source.columns if name != relation]
@@ -104,6 +126,9 @@ class EdgeTable:
         if self.weight is not None:
             weight = quoted(self.weight)
             picked += f", {weight} AS given, TRY_CAST({weight} AS DOUBLE) AS w"
+        further = [name for name in rest if name not in (start, end, self.weight)]
+        self._further = EdgeColumns(duck, source, further, options)
+        picked += EdgeColumns.picked(further)
         duck.run(f"CREATE TABLE edges AS SELECT {picked} FROM {source.relation}", where=source.name)
         ends = [IdColumn(source, start, "edges", "s"), IdColumn(source, end, "edges", "t")]
         for column in ends:
@@ -111,11 +136,6 @@ class EdgeTable:
         if self.weight is not None:
             check_weights(duck, source.name, self.weight)
         self.notes.append(f"{source.name}: {start!r} → {end!r} ({how})")
-        unused = [name for name in rest if name not in (start, end, self.weight)]
-        if unused:
-            guess = table_columns.named(source, table_columns.WEIGHTS)
-            advice = f"; --weight {guess} would use it" if guess in unused else ""
-            self.notes.append(f"not used: {', '.join(map(repr, unused[:8]))}{advice}")
         return ends
 
     def _relations(self) -> list[FoundRelation]:
@@ -273,10 +293,18 @@ class EdgeTable:
         given = self.given if isinstance(self.given, str) else "FILE"
         return f"{types[0]}:{self.name}:{types[1]}={given}"
 
-    def numbered(
-        self, found: FoundRelation
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None]:
-        """Returns the edges of a relation, ``[2, rows]``, in the order of the list; and weights."""
+    def create_pairs(self, found: FoundRelation) -> None:
+        """Creates ``pairs`` (u, v, place[, w]): numbers of nodes, and the row of the relation."""
+        several = found.value is not None and found.features.width > 0
+        place = "row_number() OVER (ORDER BY edges.rowid) - 1" if several else "edges.rowid"
+        weight = ", w" if self.weight is not None else ""
+        self.duck.run(
+            f"CREATE OR REPLACE TABLE pairs AS SELECT n0.number AS u, n1.number AS v, {place} AS "
+            f"place{weight} FROM edges {self._joins(found)} WHERE {found.where}"
+        )
+
+    def _joins(self, found: FoundRelation) -> str:
+        """Returns SQL that joins the numbers of both ends as ``n0`` and ``n1``."""
         joins = []
         for place, (end, name) in enumerate(zip(ENDS, found.types, strict=True)):
             ids = self.types[name]
@@ -285,9 +313,15 @@ class EdgeTable:
             joins.append(
                 f"JOIN {table} n{place} ON CAST({end} AS {kind}) = CAST(n{place}.key AS {kind})"
             )
+        return " ".join(joins)
+
+    def numbered(
+        self, found: FoundRelation
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None]:
+        """Returns the edges of a relation, ``[2, rows]``, in the order of the list; and weights."""
         weight = ", w" if self.weight is not None else ""
         query = (
-            f"SELECT n0.number, n1.number{weight} FROM edges {' '.join(joins)} "
+            f"SELECT n0.number, n1.number{weight} FROM edges {self._joins(found)} "
             f"WHERE {found.where} ORDER BY edges.rowid"
         )
         parts = [

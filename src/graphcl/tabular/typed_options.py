@@ -1,8 +1,9 @@
 """Options of typed graphs, divided among the types of nodes and the relations.
 
-``author=name`` gives the column `name` to the type `author`. A column without a type goes to every
-type whose table has it; a column of labels must be of one type then, because nothing says which is
-meant. Files beside a node table (``--tags``, ``--vectors``) always need their type.
+``author=name`` gives the column `name` to the type `author`, and ``writes=share`` the column
+`share` to the relation `writes`. A column without such a name goes to every table that has it; a
+column of labels must be of one type then, because nothing says which is meant. Files beside a node
+table (``--tags``, ``--vectors``) always need their type.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,23 +16,28 @@ from graphcl.tabular.options import COLUMNS, TableOptions
 SINGLE = ("id_column", "split")  # one column for each type
 BESIDE = ("tags", "tag_columns", "vectors", "vector_ids", "node_ids")
 OF_EDGES = ("source_column", "target_column", "weight")
+OF_BOTH = ("one_hot", "text", "date", "ignore")  # columns of node tables and of lists of edges
 
 
 def divide(
-    options: TableOptions, columns: Mapping[str, Sequence[str] | None]
+    options: TableOptions,
+    columns: Mapping[str, Sequence[str] | None],
+    lists: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, TableOptions]:
     """Returns the options of each type.
 
     Args:
         options: those of the whole graph.
         columns: the columns of each type's table; None if it is a matrix.
+        lists: the columns of the lists of edges, by relation.
 
     Raises:
         GraphError: a column is in no table, or a label is in several.
     """
     found: dict[str, dict[str, Any]] = {kind: {} for kind in columns}
     for name in (*COLUMNS, *SINGLE):
-        for kind, column in _placed(name, getattr(options, name), columns):
+        of_edges = (lists or {}) if name in OF_BOTH else {}
+        for kind, column in _placed(name, getattr(options, name), columns, of_edges):
             if name in SINGLE:
                 if name in found[kind]:
                     raise GraphError(f"{_option(name)}: type {kind!r} has two")
@@ -56,9 +62,12 @@ def divide(
 
 
 def _placed(
-    name: str, given: Any, columns: Mapping[str, Sequence[str] | None]
+    name: str,
+    given: Any,
+    columns: Mapping[str, Sequence[str] | None],
+    lists: Mapping[str, Sequence[str]],
 ) -> list[tuple[str, str]]:
-    """Returns the types and columns that an option names."""
+    """Returns the types and columns that an option names; those of lists of edges are checked."""
     if given is None:
         return []
     if isinstance(given, Mapping):
@@ -68,12 +77,14 @@ def _placed(
     found = []
     for text in texts:
         kind, equals, column = text.partition("=")
-        if equals and kind in columns:
+        if equals and kind in columns and (kind not in lists or _has(columns[kind], column)):
             found.append((kind, column))
             continue
+        if equals and _has(lists.get(kind), column):
+            continue
         having = [one for one, names in columns.items() if _has(names, text)]
-        if not having:
-            raise GraphError(f"{_option(name)}: {_nowhere(text, columns)}")
+        if not having and not any(_has(names, text) for names in lists.values()):
+            raise GraphError(f"{_option(name)}: {_nowhere(text, columns, lists)}")
         if name == "label" and len(having) > 1:
             listed, written = " and ".join(having), f"{having[0]}={text}"
             raise GraphError(
@@ -83,12 +94,16 @@ def _placed(
     return found
 
 
-def _nowhere(text: str, columns: Mapping[str, Sequence[str] | None]) -> str:
-    """Says that no type has a column, or that there is no such type."""
+def _nowhere(
+    text: str, types: Mapping[str, Sequence[str] | None], lists: Mapping[str, Sequence[str]]
+) -> str:
+    """Says that no type or relation has a column, or that there is no such one."""
+    columns = {**types, **lists}
     kind, equals, column = text.partition("=")
     if equals and any(_has(names, column) for names in columns.values()):
         near = suggestion(kind, columns)
-        return f"no type {kind!r}; the types: {', '.join(columns)}{near}"
+        what = "types and relations" if lists else "types"
+        return f"no type {kind!r}; the {what}: {', '.join(columns)}{near}"
     known = {name for names in columns.values() for name in names or ()}
     near = suggestion(text, known)
     return f"no column {text!r} in the tables of {', '.join(columns)}{near}"
@@ -126,8 +141,19 @@ def _of_one_type(name: str, given: Any, kinds: Iterable[str]) -> list[tuple[str,
 
 
 def of_relation(options: TableOptions, name: str, known: Iterable[str]) -> TableOptions:
-    """Returns the options of one relation's list of edges: ``--weight buys=amount``."""
+    """Returns the options of one relation's list of edges: ``--weight buys=amount``.
+
+    A column that is given to no relation is left in: the list may have it or not.
+    """
     changed: dict[str, Any] = {}
+    known = list(known)
+    for option in OF_BOTH:
+        parts = [text.partition("=") for text in getattr(options, option)]
+        changed[option] = tuple(
+            column if equals and first == name else f"{first}{equals}{column}"
+            for first, equals, column in parts
+            if not (equals and first in known and first != name)
+        )
     for option in OF_EDGES:
         given = getattr(options, option)
         if isinstance(given, Mapping):
@@ -136,6 +162,11 @@ def of_relation(options: TableOptions, name: str, known: Iterable[str]) -> Table
             relation, _, column = given.partition("=")
             changed[option] = column if relation == name else None
     return replace(options, **changed)
+
+
+def short_name(relation: str) -> str:
+    """Returns ``writes`` for ``author:writes:paper`` and for ``writes``."""
+    return relation.split(":")[1] if relation.count(":") == 2 else relation
 
 
 def of_type(kind: str, words: Sequence[str]) -> tuple[str, ...]:

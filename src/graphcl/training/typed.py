@@ -106,12 +106,12 @@ class TypedFullGraph:
         share: Share = ALONE,
     ) -> Iterator[TypedBatch]:
         """Yields the batches of one epoch from the `first` on; the same for number and seed."""
-        device = next(iter(self.x.values()))
-        place = device.device if isinstance(device, Tensor) else device.values.device
+        table = next(iter(self.x.values()))
+        device = table.device if isinstance(table, Tensor) else table.values.device
         for rows in typed_batches(self.sizes, self.contrast, self.batch_nodes, number, seed)[
             first:
         ]:
-            here = {name: chosen.to(place) for name, chosen in rows.items()}
+            here = {name: chosen.to(device) for name, chosen in rows.items()}
             yield TypedBatch(self, perturbation, here, share)
 
 

@@ -20,7 +20,8 @@ from graphcl.seeding import derive
 from graphcl.training.modes import SAMPLED_BATCH_NODES
 from graphcl.training.sampled import one_ahead
 from graphcl.training.typed import batches_in, contrasted_types, typed_batches
-from graphcl.typed_sampling import Direction, Level, encode_levels, sample_levels
+from graphcl.training.typed_levels import encode_levels
+from graphcl.typed_sampling import Direction, Level, sample_levels
 from graphcl.views import DropTyped
 
 
@@ -55,22 +56,19 @@ class TypedSampledBatch:
     """A minibatch whose subgraphs were sampled, and perturbed twice, while the last one trained.
 
     Attributes:
-        levels: the seed nodes of each type, and the trees below them.
+        levels: this process's share of the seed nodes, by type, and the trees below them.
+        num_nodes: M, the size of the minibatch over all processes.
     """
 
     levels: list[Level]
-
-    @property
-    def num_nodes(self) -> int:
-        """M, the size of the minibatch."""
-        return sum(len(table.nodes) for table in self.levels[0].values())
+    num_nodes: int
 
     def views(self, generator: torch.Generator) -> list[Level]:  # noqa: ARG002 (drawn ahead)
         """Returns both views."""
         return self.levels
 
     def encode(self, encoder: nn.Module, views: list[Level]) -> tuple[Tensor, Tensor]:
-        """Returns the embeddings of the seed nodes in view 1 and in view 2."""
+        """Returns the embeddings of this process's seed nodes in view 1 and in view 2."""
         assert isinstance(encoder, TypedEncoder)
         both = torch.cat(list(encode_levels(views, encoder).values()), dim=1)
         return both[0], both[1]
@@ -79,6 +77,9 @@ class TypedSampledBatch:
 @dataclass(frozen=True)
 class TypedSampledGraph:
     """Each step sees `batch_nodes` nodes and a sampled tree around each of them.
+
+    In a group of processes each samples and encodes its share of the seed nodes. The draws depend
+    on seed, epoch, step and place in the batch alone: the number of processes changes nothing.
 
     Args:
         x: dense features of each type, float32, on the device that trains.
@@ -162,7 +163,7 @@ class TypedSampledGraph:
         *,
         perturbation: Any,
         first: int = 0,
-        share: Share = ALONE,  # noqa: ARG002 (one process)
+        share: Share = ALONE,
     ) -> Iterator[TypedSampledBatch]:
         """Yields the batches of one epoch from the `first` on; the same for number and seed.
 
@@ -174,17 +175,29 @@ class TypedSampledGraph:
             raise ParameterError(f"mode 'sampled' draws views by 'drop' alone; got {name}")
         parts = typed_batches(self.sizes, self.contrast, self.batch_nodes, number, seed)
         works = [
-            partial(self.batch, rows, perturbation, seed=derive(seed, "sampled", number, step))
+            partial(
+                self.batch,
+                rows,
+                perturbation,
+                seed=derive(seed, "sampled", number, step),
+                share=share,
+            )
             for step, rows in enumerate(parts)
         ][first:]
         on_gpu = next(iter(self.x.values())).is_cuda
         yield from map(retry_smaller, works) if on_gpu else one_ahead(works)
 
     def batch(
-        self, rows: Mapping[str, Tensor], perturbation: DropTyped, *, seed: int
+        self,
+        rows: Mapping[str, Tensor],
+        perturbation: DropTyped,
+        *,
+        seed: int,
+        share: Share = ALONE,
     ) -> TypedSampledBatch:
-        """Samples the subgraphs of some nodes of each type and perturbs them twice."""
+        """Samples the subgraphs of a share of some nodes of each type and perturbs them twice."""
         device = next(iter(self.x.values())).device
+        total = sum(map(len, rows.values()))
         levels = sample_levels(
             {name: nodes.to(device) for name, nodes in rows.items()},
             self.x,
@@ -193,5 +206,6 @@ class TypedSampledGraph:
             depth=self.layers,
             replace=self.replace,
             seed=derive(seed, "tree"),
+            own=share.rows(total),
         )
-        return TypedSampledBatch(levels)
+        return TypedSampledBatch(levels, total)

@@ -33,7 +33,7 @@ from graphcl.graphs.interchange import read_arrays
 from graphcl.graphs.typed import TypedGraph
 from graphcl.graphs.typed_store import is_typed_store
 from graphcl.runs import files as runs
-from graphcl.runs.typed import read_preparations
+from graphcl.runs.typed import read_edge_preparations, read_preparations, run_types
 from graphcl.runs.versions import own_graph
 from graphcl.store.parts import is_parts, open_part, read_parts
 from graphcl.store.reader import is_store
@@ -42,7 +42,9 @@ from graphcl.tabular.duck import is_query
 from graphcl.tabular.options import FILES, TableOptions
 from graphcl.tabular.preparation import read_preparation
 from graphcl.tabular.sources import EDGE_FILES, looks_like_tables
-from graphcl.tabular.typed import TypedReport, load_typed
+from graphcl.tabular.typed import load_typed
+from graphcl.tabular.typed_build import open_prepared
+from graphcl.tabular.typed_tables import TypedReport
 
 AnyGraph = Graph | GraphCollection
 EveryGraph = AnyGraph | TypedGraph
@@ -94,7 +96,7 @@ def load_any(name: str | None, tables: TableOptions | None = None) -> EveryGraph
         graph.check()
         return graph
     if is_typed_file(path):
-        return TypedGraph.open(path) if path.is_dir() else TypedGraph.from_npz(path)
+        return open_prepared(path) if path.is_dir() else TypedGraph.from_npz(path)
     if is_parts(path):
         return _only_part(path)
     if path.suffix == ".npz":
@@ -334,13 +336,17 @@ def run_tables(run: Path) -> TableOptions | None:
 
 
 def _tables(run: Path, config: runs.RunConfig) -> TableOptions | None:
+    typed: dict[str, Any] = {}
+    if run_types(run):
+        typed = {"preparations": read_preparations(run)}
+        typed["edge_preparations"] = read_edge_preparations(run)
     if not config.origin.tables:
         prepared = read_preparation(run)
-        return None if prepared is None else TableOptions(preparation=prepared)
+        if prepared is None and not any(typed.values()):
+            return None
+        return TableOptions(preparation=prepared, **typed)
     try:
-        return TableOptions.from_record(
-            config.origin.tables, read_preparation(run), read_preparations(run)
-        )
+        return TableOptions.from_record(config.origin.tables, read_preparation(run), **typed)
     except ValueError:
         raise RunError(f"{run / runs.CONFIG}: [run] tables is damaged") from None
 

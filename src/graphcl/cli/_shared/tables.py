@@ -17,7 +17,7 @@ from graphcl.errors import GraphError
 from graphcl.tabular.options import FEATURES, MISSING, Fate, TableOptions, TableReport
 
 if TYPE_CHECKING:
-    from graphcl.tabular.typed import TypedReport
+    from graphcl.tabular.typed_tables import TypedReport
 
 _FILES, _LABELS, _COLUMNS_PANEL = (
     f"{TABLES}: files and features",
@@ -165,6 +165,12 @@ def _plain(default: Any) -> Any:
     return list(default) if isinstance(default, tuple) else default
 
 
+def plain_edges(given: list[str]) -> str | None:
+    """Returns the list of edges that ``--edges`` gives without a name; None if it gives names."""
+    named = [not Path(text).exists() and bool(_NAMED.match(text)) for text in given]
+    return given[0] if named == [False] else None
+
+
 def parse_tables(given: list[str], role: str) -> Any:
     """Returns one table, or tables by the names of types or relations: ``author=authors.csv``.
 
@@ -219,6 +225,9 @@ def print_typed_notes(report: "TypedReport") -> None:
             print(line, file=sys.stderr)
     for line in report.notes:
         print(line, file=sys.stderr)
+    for name, fates in report.relations.items():
+        for line in column_lines(fates, f"list of {name.split(':')[1]}"):
+            print(line, file=sys.stderr)
 
 
 def column_lines(fates: Sequence[Fate], table: str = "node table") -> list[str]:

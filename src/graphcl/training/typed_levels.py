@@ -1,0 +1,97 @@
+"""The encoder on the sampled subgraphs of a typed graph, level by level."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from graphcl.encoders.typed import Message, TypedEncoder, TypedLayer
+from graphcl.typed_sampling import Children, Level, Nodes
+
+Piece = tuple[str, int, int]  # a type, and the first row and the end of some of its rows
+
+
+def encode_levels(levels: Sequence[Level], encoder: TypedEncoder) -> dict[str, Tensor]:
+    """Returns the embeddings of the seed nodes in both views, ``[2, n, dim]`` for each type.
+
+    Layer l is computed on levels 0 to L − l, as in `graphcl.sampling`. The parts of a layer are one
+    product: of own rows and means side by side, and of their matrices one above the other.
+    """
+    h: list[dict[str, Tensor]] = []
+    layers = encoder.statement()
+    depth = len(layers)
+    for number, layer in enumerate(layers):
+        above = []
+        for hop in range(depth - number):
+            level, found = levels[hop], {}
+            below = _pieces(level, h[hop + 1]) if number else {}
+            for name, table in level.items():
+                joined, matrix = (
+                    _first(encoder, layer, name, table)
+                    if number == 0
+                    else _later(layer, name, table, h[hop][name], below)
+                )
+                flat = joined.reshape(-1, joined.shape[2]) @ matrix
+                found[name] = layer.finish(name, flat, inplace=True).view(2, -1, layer.outputs)
+            above.append(found)
+        h = above
+    return h[0]
+
+
+def _messages(layer: TypedLayer, name: str, table: Nodes) -> list[tuple[Children, Message]]:
+    known = {one.channel: one for one in layer.into(name)}
+    return [(one, known[one.direction.channel]) for one in table.children]
+
+
+def _pieces(level: Level, below: Mapping[str, Tensor]) -> dict[Piece, Tensor]:
+    """Returns the rows of the level below by type and place, those of one direction each.
+
+    They are split once: the gradient of a slice would be a whole table of zeros.
+    """
+    found: dict[Piece, Tensor] = {}
+    for name, rows in below.items():
+        spans = sorted(
+            (one.rows.start, one.rows.stop)
+            for table in level.values()
+            for one in table.children
+            if one.direction.channel.sender == name
+        )
+        parts = torch.split(rows, [stop - start for start, stop in spans], dim=1)
+        found |= {(name, *span): part for span, part in zip(spans, parts, strict=True)}
+    return found
+
+
+def _first(
+    encoder: TypedEncoder, layer: TypedLayer, name: str, table: Nodes
+) -> tuple[Tensor, Tensor]:
+    """Returns the rows and the matrix of the first layer, whose matrices include the input maps."""
+    assert table.inputs is not None
+    matrices = [encoder.input_map(name) @ layer.own[name]]
+    for children, message in _messages(layer, name, table):
+        matrices.append(encoder.input_map(children.direction.channel.sender) @ message.pooled)
+        if message.edges is not None:
+            matrices.append(message.edges @ message.pooled)
+    return table.inputs, torch.cat(matrices)
+
+
+def _later(
+    layer: TypedLayer,
+    name: str,
+    table: Nodes,
+    h: Tensor,
+    below: Mapping[Piece, Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Returns the rows and the matrix of a later layer."""
+    parts, matrices = [h], [layer.own[name]]
+    for children, message in _messages(layer, name, table):
+        assert children.weights is not None
+        rows_of = children.rows
+        sent = below[children.direction.channel.sender, rows_of.start, rows_of.stop]
+        rows = sent.reshape(2, h.shape[1], children.direction.fan_out, sent.shape[2])
+        mean = (children.weights @ rows)[:, :, 0]
+        parts.append(mean if children.own is None else mean + children.own * h)
+        matrices.append(message.pooled)
+        if message.edges is not None and children.vectors is not None:
+            parts.append(children.vectors)
+            matrices.append(message.edges @ message.pooled)
+    return torch.cat(parts, dim=2), torch.cat(matrices)
