@@ -35,7 +35,7 @@ def test_types_and_relations_keep_what_is_theirs():
     assert (cites.num_edges, cites.self_loops_removed, cites.undirected) == (2, 1, False)
     assert cites.edge_weight.tolist() == [1, 2]
     assert (graph.num_nodes, graph.num_edges, graph.labelled_type) == (9, 8, "paper")
-    assert "3 author (2 features)" in repr(graph)
+    assert "author: 3 nodes, 2 features" in repr(graph)
 
 
 def test_it_is_read_only_and_leaves_its_arguments_alone():
