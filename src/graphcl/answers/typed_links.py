@@ -146,8 +146,8 @@ def links_of_relation(
             raise GraphError(f"links: {len(z[kind])} embeddings of {kind}; it has {expected} nodes")
     scores = RelationScores.of(z, found)
     ids = (
-        ids_of(typed.nodes_of(found.source), len(scores.left)),
-        ids_of(typed.nodes_of(found.target), len(scores.right)),
+        ids_of(typed.nodes_of(found.source), scores.left),
+        ids_of(typed.nodes_of(found.target), scores.right),
     )
     if pairs is None:
         rows = None if nodes is None else rows_of(nodes, ids[0], "links", GraphError)
