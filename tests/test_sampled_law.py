@@ -200,9 +200,9 @@ def test_an_edge_and_a_node_are_perturbed_once_in_a_tree(tree, seed):
     of_edges, of_nodes = {}, {}
     num_seeds, real = len(tree.levels[0]), sampling.gather_mean
 
-    def watched(x, parents, children, weight, *, draws, out, edges):
+    def watched(x, parents, children, weight, *, draws, out, edges, held):
         found = torch.empty(len(children), dtype=torch.int64)
-        real(x, parents, children, weight, draws=draws, out=out, edges=found)
+        real(x, parents, children, weight, draws=draws, out=out, edges=found, held=held)
         if edges is not None:
             edges.copy_(found)
         remember(parents, children, found, out)

@@ -43,7 +43,7 @@ def test_a_store_is_divided_and_checked(capsys):
         (["partition", "none", "--parts", "2"], "none: no such store"),
         (["partition", "store", "--parts", "2", "--order", "x"], "--order must be one of"),
         (["partition", "parts", "--parts", "2"], "parts: not a store (it has no store.json)"),
-        (["train", "parts"], "parts: a store in parts, which embed and check take"),
+        (["train", "parts"], "parts: has 2 parts, one for each process; got 1 process"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_left(capsys, arguments, message):

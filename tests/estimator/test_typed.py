@@ -203,36 +203,42 @@ def test_a_damaged_schema_is_said(tmp_path):
             GraphCL.load(tmp_path / "run")
 
 
-def member(rank, folder, options):
+TOGETHER = (
+    {"mode": "full", "contrast": "each"},
+    {"mode": "sampled", "contrast": "each"},
+    {"mode": "sampled", "contrast": "all", "sample_with_replacement": False, "fan_out": 3},
+)
+
+
+def member(rank, folder):
     """One of two processes, which train together and leave what they found in a folder."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     torch.set_num_threads(1)
-    model = GraphCL(**options, **FAST)
-    z = model.fit_transform(library())
-    losses = [one.loss for one in model.history_]
-    np.savez(folder / f"{rank}.npz", **z, losses=losses)
+    for number, options in enumerate(TOGETHER):
+        model = GraphCL(**options, **FAST)
+        z = model.fit_transform(library())
+        losses = [one.loss for one in model.history_]
+        np.savez(folder / f"{number}-{rank}.npz", **z, losses=losses)
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mode": "full", "contrast": "each"},
-        {"mode": "sampled", "contrast": "each"},
-        {"mode": "sampled", "contrast": "all", "sample_with_replacement": False, "fan_out": 3},
-    ],
-)
-def test_two_processes_train_the_encoder_that_one_would(tmp_path, options):
-    context = multiprocessing.get_context("spawn")
-    members = [context.Process(target=member, args=(rank, tmp_path, options)) for rank in range(2)]
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    folder, context = tmp_path_factory.mktemp("two"), multiprocessing.get_context("spawn")
+    members = [context.Process(target=member, args=(rank, folder)) for rank in range(2)]
     for one in members:
         one.start()
     for one in members:
         one.join(180)
-    alone = GraphCL(**options, **FAST).fit(library())
+    return folder
+
+
+@pytest.mark.parametrize("number", range(len(TOGETHER)))
+def test_two_processes_train_the_encoder_that_one_would(together, number):
+    alone = GraphCL(**TOGETHER[number], **FAST).fit(library())
     losses = [one.loss for one in alone.history_]
     for rank in range(2):
-        found = np.load(tmp_path / f"{rank}.npz")
+        found = np.load(together / f"{number}-{rank}.npz")
         np.testing.assert_allclose(found["losses"], losses, rtol=1e-5)
         for name, rows in alone.transform(library()).items():
             np.testing.assert_allclose(found[name], rows, rtol=1e-2, atol=1e-3)

@@ -141,7 +141,7 @@ def embed(
     """
     several = sum((bool(ids), bool(rows), new is not None))
     require(several <= 1, "embed", "--rows, --id and --new", "one of them", rows)
-    if graph is None and not tables.given():
+    if graph is None and not tables.given() and (run / runs.CONFIG).exists():
         graph = _trained_parts(run)
     if graph is not None and is_parts(Path(graph)):
         require(several == 0, "embed", "--rows, --id and --new", "left out for parts", rows or ids)

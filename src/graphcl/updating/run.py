@@ -47,6 +47,7 @@ from graphcl.updating.writing import (
 )
 
 KEEP = 10  # versions beside the training
+MOST = 0.75  # of the nodes; where more are affected, all are embedded, which is faster
 
 IntArray = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]
@@ -209,15 +210,18 @@ def update_run(
             on_note(line)
         new = grown.changed.graph
         clock("changing the graph")
-        fitted, rows = old.fitted, _affected(old, grown)
+        fitted, affected = old.fitted, _affected(old, grown)
+        rows = affected
         fresh: Rows
         if retrain:
             fitted = train_on(fitted, new, epochs=epochs, device=device, verbose=verbose)
             clock("training on")
             fresh = embed_fitted(fitted, new, device=device, verbose=verbose)
-            _align(fitted, fresh, old, grown, rows, on_note)
+            _align(fitted, fresh, old, grown, affected, on_note)
             rows = np.arange(new.num_nodes)
         elif len(rows):
+            if len(rows) > MOST * new.num_nodes:
+                rows = np.arange(new.num_nodes)
             some = None if len(rows) == new.num_nodes else rows
             scratch = run.absolute()
             fresh = embed_fitted(fitted, new, some, device=device, scratch=scratch)
@@ -232,7 +236,7 @@ def update_run(
             clock("writing")
             drift = None
             if old.z is not None:
-                drift = measure_drift(old.z, z, grown.changed.kept, rows)
+                drift = measure_drift(old.z, z, grown.changed.kept, rows if retrain else affected)
             clock("measuring drift")
             about = _about(run, base, number, grown, rows, fitted, old, retrain=retrain)
             about["seconds"] = clock.seconds
