@@ -1,5 +1,8 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import rankdata
 
 from graphcl.choosing.criterion import MEASURES, VERSIONS, measure, merits
 from graphcl.choosing.evidence import Evidence
@@ -26,6 +29,13 @@ def test_merits_are_mean_ranks():
     assert merits([low, high, mixed]) == pytest.approx([3.5 / 9, 8 / 9, 6.5 / 9])
     assert merits([low]) == [1.0]
     assert merits([low, low]) == [0.75, 0.75]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12))
+def test_ranks_are_those_of_scipy(values):
+    assert merits([dict.fromkeys(MEASURES, one) for one in values]) == pytest.approx(
+        rankdata(values) / len(values)
+    )
 
 
 def test_noise_copies_and_coarse_clusters_come_after_what_is_rich_and_knows_and_lasts():

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
 
 from graphcl.choosing.evidence import Evidence
 from graphcl.evaluation.agreement import linear_cka
@@ -46,5 +46,13 @@ def merits(measures: Sequence[Mapping[str, float]]) -> list[float]:
     It is between 0 and 1; the highest is picked. What was good on other graphs decides what is
     tried, and has no say here.
     """
-    ranks = [rankdata([one[name] for one in measures]) for name in MEASURES]
+    ranks = [_ranks([one[name] for one in measures]) for name in MEASURES]
     return [fmean(each) / len(measures) for each in zip(*ranks, strict=True)]
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Returns ranks from 1; equal values share the mean of theirs."""
+    given = np.asarray(values)
+    below = (given[:, None] > given).sum(axis=1)
+    equal = (given[:, None] == given).sum(axis=1)
+    return [float(rank) for rank in below + (equal + 1) / 2]
