@@ -30,7 +30,7 @@ check: $(VENV)/.installed-dev ## lint, format, types, layers
 	$(BIN)/lint-imports
 
 test: check ## everything CI runs
-	$(BIN)/python -m pytest -n 2 -m "not alone"
+	$(BIN)/python -m pytest -n 3 -m "not alone"
 	$(BIN)/python -m pytest -m alone
 
 bench: $(VENV)/.installed-dev ## speed on this CPU against rivals and floors, under 3 minutes

@@ -40,20 +40,22 @@ def test_a_store_is_divided_and_checked(capsys):
     ("arguments", "message"),
     [
         (["partition", "store", "--parts", "61"], "store: has 60 nodes, too few for 61 parts"),
+        (["partition", "file.csv", "--parts", "2"], "file.csv: is no store; graphcl build"),
         (["partition", "none", "--parts", "2"], "none: no such store"),
         (["partition", "store", "--parts", "2", "--order", "x"], "--order must be one of"),
-        (["partition", "parts", "--parts", "2"], "parts: not a store (it has no store.json)"),
+        (["partition", "parts", "--parts", "2"], "parts: is in parts already"),
         (["train", "parts"], "parts: has 2 parts, one for each process; got 1 process"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_left(capsys, arguments, message):
     assert run(["partition", "store", "--parts", "2", "--out", "parts"]) == 0
+    Path("file.csv").write_text("a,b\n")
     capsys.readouterr()
     assert run([*arguments, "--out", "new"]) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert said.startswith("graphcl: ")
     assert message in said
-    assert {path.name for path in Path().iterdir()} == {"store", "parts"}
+    assert {path.name for path in Path().iterdir()} == {"store", "parts", "file.csv"}
 
 
 def test_tables_become_parts_and_ids_stay_text(capsys):

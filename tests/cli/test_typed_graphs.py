@@ -72,6 +72,13 @@ def test_check_says_all_that_train_would_make_of_the_tables(tables, capsys):
     ]
 
 
+def test_a_run_of_tables_embeds_a_store_of_them(trained, capsys):
+    assert run(["build", *TABLES, "--label", "topic", "--out", "store"]) == 0
+    assert run(["embed", "run", "store", "--type", "paper", "--out", "paper.npy"]) == 0
+    kept = np.load(trained / "types/1-paper/embeddings.npy")
+    np.testing.assert_allclose(np.load("paper.npy"), kept, atol=1e-6)
+
+
 def test_a_run_keeps_types_and_the_estimator_reads_it(trained):
     result = json.loads((trained / "result.json").read_text())
     assert result["graph"]["types"] == {"author": 30, "paper": 60}

@@ -132,6 +132,7 @@ def test_versions_and_the_way_back(updated, capsys):
         (["--nodes", "nodes.csv", "--remove-nodes", "five.csv"], "is to be removed, and is named"),
         (["--graph", "other.npz", "--edges", "edges.csv"], "is not the graph that the run"),
         (["--remove-nodes", "empty.csv"], "empty.csv: is empty"),
+        (["--nodes", "leak.csv"], "'label' would become a feature, but is named like a label"),
     ],
 )
 def test_bad_input_is_one_line_and_changes_nothing(delta, arrays, capsys, arguments, message):
@@ -146,6 +147,8 @@ def test_bad_input_is_one_line_and_changes_nothing(delta, arrays, capsys, argume
     Path("narrow.csv").write_text("id,a\nnode 1,3\n")
     numbers = ",".join(map(str, range(12)))
     Path("twice.csv").write_text(f"id,{numbers}\nnode 1,{numbers}\nnode 1,{numbers}\n")
+    leak = ",".join([*map(str, range(11)), "label"])
+    Path("leak.csv").write_text(f"id,{leak}\nnode 1,{numbers}\n")
     np.savez("other.npz", **arrays | {"x": np.asarray(arrays["x"]) + 1})
     assert message in fails(capsys, "update", str(delta), *arguments)
     assert versions.numbers(delta) == [0]

@@ -99,7 +99,7 @@ def test_text_with_few_values_is_a_category_and_other_text_is_not():
         read(csv("id,c", *(f"{n},code{n}" for n in range(6))))
     assert error.value.fix == ("--ignore", "c")
     with pytest.raises(TableError, match="read it with --text c") as error:
-        read(csv("id,c", *(f"{n},the text of row {n}" for n in range(6))))
+        read(csv("id,c", *(f"{n},the text of row {10 + n}" for n in range(6))))
     assert error.value.fix == ("--text", "c")
     graph, report = read("n.csv", text="c")
     assert report.fates[1].features == graph.num_features > 1

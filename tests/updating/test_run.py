@@ -174,6 +174,9 @@ def test_versions_are_kept_and_the_way_back(place):
     graphcl.rollback("run", 0)
     done = graphcl.update("run", graph=graph, edges=pairs([("n5", "n50")]))
     assert (done.version, done.about["from"], done.about["edges"]) == (5, 0, 161)
+    assert graphcl.rollback("run") == 0  # not 4, which was left
+    (Path("run") / "versions/current").write_text("x")
+    assert graphcl.rollback("run", 5) == 5
 
 
 def test_more_training_stays_in_the_old_space(place):

@@ -26,6 +26,7 @@ from graphcl.store.parts import is_parts, read_parts, verify_part
 from graphcl.store.reader import is_store, verify_store
 from graphcl.tabular.build import check_tables
 from graphcl.tabular.options import TableOptions, counted
+from graphcl.tabular.preparation import read_preparation
 
 
 @takes_tables
@@ -91,6 +92,7 @@ def check(
 
 def _check_parts(path: Path, *, as_json: bool) -> None:
     parts, sizes = read_parts(path), []
+    read_preparation(path)
     for number in range(len(parts)):
         arrays: dict[str, int] = {}
         verify_part(path, number, on_array=arrays.__setitem__)

@@ -30,7 +30,9 @@ from graphcl.cli._shared.tables import takes_tables
 from graphcl.errors import GraphError, RunError, require
 from graphcl.evaluation.calibration import PredictionError
 from graphcl.files.records import read_pairs, records
+from graphcl.runs import files as runs
 from graphcl.runs.nodes import RunNodes
+from graphcl.store.parts import is_parts
 from graphcl.tabular.options import TableOptions, counted
 
 LEARN = ("all", "train")
@@ -132,7 +134,10 @@ def _known(run: Path, nodes: RunNodes, file: Path | None) -> KnownLabels:
             raise RunError(f"{file}: {error}") from None
     labels = nodes.y if nodes.y is not None else nodes.labels
     if labels is None:
-        raise RunError(f"{run}: has no labels; give some with --labels, or --graph with --label")
+        trained = runs.read_config(run, baselines=True).origin.graph
+        parted = bool(trained) and is_parts(Path(trained))
+        hint = f"--graph {trained}" if parted else "--graph with --label"
+        raise RunError(f"{run}: has no labels; give some with --labels, or {hint}")
     return known_labels(labels.astype(np.int64), nodes.ids, nodes.class_names)
 
 

@@ -291,7 +291,10 @@ def read_embeddings(run: Path) -> Any:
     try:
         return map_npy(path, RunError)
     except FileNotFoundError:
-        raise RunError(f"{run}: has no {EMBEDDINGS}; make them with: graphcl embed") from None
+        raise RunError(
+            f"{run}: has no {EMBEDDINGS}; make them with: graphcl embed; shards of "
+            "parts are passed on by --embeddings"
+        ) from None
 
 
 def read_predictions(run: Path) -> Any:

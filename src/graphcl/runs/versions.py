@@ -69,7 +69,10 @@ def current_number(run: Path) -> int:
         return 0
     text = read_text(path, RunError).strip()
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise RunError(f"{path}: damaged; it should hold the number of a version")
+        raise RunError(
+            f"{path}: damaged; it should hold the number of a version: "
+            f"graphcl update {run} --rollback N writes it anew"
+        )
     if not _folder(run, int(text)).is_dir():
         raise RunError(f"{path}: names version {text}, which is not there")
     return int(text)

@@ -164,6 +164,8 @@ def read_parts(path: Path) -> Parts:
             raise StoreError(f"{file}: part {number} lacks a sha256")
         starts.append(about["stop"])
         digests.append(about["sha256"])
+    if values.get("num_nodes", starts[-1]) != starts[-1]:
+        raise StoreError(f"{file}: num_nodes is not the sum of the ranges, {starts[-1]}")
     numbers = (values["num_edges"], values["num_features"], values["cut_edges"])
     ranges = np.array(starts, dtype=np.int64)
     return Parts(path, name[:200], build, values["order"], ranges, *numbers, tuple(digests))

@@ -13,7 +13,8 @@ from graphcl.files.atomic import check_new_folder, whole_folder
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.store.columns import Names
-from graphcl.store.parts import KIND, MANIFEST
+from graphcl.store.parts import KIND, MANIFEST, is_parts
+from graphcl.store.reader import read_store_header
 from graphcl.store.writer import StoreWriter, write_names
 from graphcl.tabular.duck import is_query
 from graphcl.tabular.options import TableOptions, TableReport, holds_tables
@@ -156,6 +157,8 @@ def build_parts(
     with whole_folder(out) as folder:
         whole = folder / "whole"
         report = build_store(edges, options, out=whole, on_step=on_step)
+        if (nodes := read_store_header(whole).num_nodes) < parts:
+            raise StoreError(f"build: {nodes} nodes are too few for {parts} parts")
         _divide(whole, folder, parts=parts, order=order, on_step=on_step)
         shutil.rmtree(whole)
         return report
@@ -178,6 +181,10 @@ def partition_store(
         StoreError: the store is missing or damaged, or `out` is taken.
     """
     check_new_folder(out, KIND, MANIFEST, StoreError, overwrite=overwrite)
+    if is_parts(store):
+        raise StoreError(f"{store}: is in parts already; divide the store that they were made from")
+    if store.is_file():
+        raise StoreError(f"{store}: is no store; graphcl build --parts divides tables")
     with whole_folder(out) as folder:
         _divide(store, folder, parts=parts, order=order, on_step=on_step)
 

@@ -16,10 +16,11 @@ from graphcl.errors import GraphError, counted
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular import matrix as node_matrix
 from graphcl.tabular.build import ids_of_column
-from graphcl.tabular.columns import IdColumn
+from graphcl.tabular.columns import LABELS, SPLITS, IdColumn
 from graphcl.tabular.duck import Duck, is_query, quoted
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import NUMBER, Column, Preparation
+from graphcl.tabular.problems import shell
 from graphcl.tabular.sources import Source, open_source
 from graphcl.tabular.tables import InMemory, Tables, open_tables
 
@@ -152,6 +153,7 @@ class _Columns:
         elif prepared is None:
             used = {identity, *labels, *split, *ignored}
             names = [name for name in source.columns if name not in used]
+            _refuse_labels(source, names)
             if len(names) != width:
                 raise GraphError(
                     f"{source.name}: has {counted(len(names), 'column')} of features; the graph "
@@ -206,6 +208,17 @@ def _found(source: Source, names: Sequence[str]) -> tuple[str, ...]:
     known = {column.strip().lower() for column in source.columns}
     wanted = [name for name in names if name.strip().lower() in known]
     return table_columns.find_all(source, wanted, "--label")
+
+
+def _refuse_labels(source: Source, names: Sequence[str]) -> None:
+    """Refuses columns that look like labels or splits: as features they would leak."""
+    for option, known in (("label", LABELS), ("split", SPLITS)):
+        for name in names:
+            if name.strip().lower() in known:
+                raise GraphError(
+                    f"{source.name}: column {name!r} would become a feature, but is named like a "
+                    f"{option}: pass --{option} {shell(name)}, or --ignore {shell(name)}"
+                )
 
 
 def _single(name: str | None) -> tuple[str, ...]:

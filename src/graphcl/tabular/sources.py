@@ -144,6 +144,8 @@ def _in_memory(duck: Duck, table: Any, role: str) -> Source:
         raise GraphError(
             f"{role}: a {type(table).__name__} is not a table of columns ({reason})"
         ) from None
+    if not arrow.column_names:
+        raise GraphError(f"{role}: the table has no columns")
     if len(set(arrow.column_names)) < len(arrow.column_names):
         raise GraphError(f"{role}: two columns have the same name: {arrow.column_names[:8]}")
     relation = duck.register(f"{role}_given", arrow)

@@ -15,6 +15,8 @@ import scipy.sparse
 
 WORDS = 1 << 14
 FEATURES = 64
+DENSE_ROWS = 2_048  # of texts or of words: up to so many, the axes are computed exactly
+RANK = 1e-10  # squared singular values below this share of the largest are none
 FIT_ROWS = 50_000  # texts that the axes are fitted to, evenly spaced; more would change little
 
 Floats = npt.NDArray[np.float32]
@@ -39,8 +41,6 @@ def fit_text(texts: list[str | None], rows: int) -> tuple[Floats, Floats]:
         texts: those of the training rows, or evenly spaced ones among them.
         rows: number of training rows; with few of them there are fewer features.
     """
-    from sklearn.decomposition import TruncatedSVD
-
     counts = counts_of(texts)
     found = np.bincount(counts.indices, minlength=WORDS)
     idf = (np.log((1 + counts.shape[0]) / (1 + found)) + 1).astype(np.float32)
@@ -51,12 +51,39 @@ def fit_text(texts: list[str | None], rows: int) -> tuple[Floats, Floats]:
         axes = np.zeros((1, WORDS), np.float32)
         axes[0, places[:1]] = 1
         return idf, axes
-    svd = TruncatedSVD(width, algorithm="arpack", random_state=0)
-    with np.errstate(all="ignore"):  # it also divides by the variance, which may be 0
-        svd.fit(weighted[:, places].astype(np.float64))
-    axes = np.zeros((len(svd.components_), WORDS), np.float32)
-    axes[:, places] = svd.components_
+    found_axes = leading_axes(weighted[:, places].astype(np.float64), width)
+    axes = np.zeros((len(found_axes), WORDS), np.float32)
+    axes[:, places] = found_axes
     return idf, axes
+
+
+def leading_axes(rows: Any, width: int) -> npt.NDArray[np.float64]:
+    """Returns the leading right singular vectors of a sparse matrix, ``[at most width, columns]``.
+
+    The same matrix gives the same axes in every call. (ARPACK goes on from vectors at random where
+    the rank is below `width`, and nothing seeds them.) Axes beyond the rank are left out. The
+    largest entry of an axis is positive.
+    """
+    columns = rows.shape[1]
+    if min(rows.shape) <= DENSE_ROWS:
+        wide = rows.shape[0] <= columns
+        gram = (rows @ rows.T if wide else rows.T @ rows).toarray()
+        values, vectors = np.linalg.eigh(gram)
+        best = np.argsort(-values, kind="stable")[:width]
+        best = best[values[best] > RANK * values[best[0]]]
+        axes = vectors[:, best].T
+        if wide:
+            axes = np.asarray(rows.T @ axes.T).T / np.sqrt(values[best])[:, None]
+    else:
+        from sklearn.utils.extmath import randomized_svd
+
+        _, sizes, axes = randomized_svd(
+            rows, width, n_oversamples=64, n_iter=7, power_iteration_normalizer="QR", random_state=0
+        )
+        axes = axes[sizes**2 > RANK * sizes[0] ** 2]
+    largest = axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)]
+    found: npt.NDArray[np.float64] = axes * np.where(largest < 0, -1, 1)[:, None]
+    return found
 
 
 def text_features(texts: Iterable[str | None], idf: Floats, axes: Floats) -> Floats:

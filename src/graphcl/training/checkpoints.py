@@ -206,6 +206,11 @@ class Checkpoints:
 
     def _newest(self, trained: Mapping[str, Any]) -> bytes:
         paths = self._paths()
+        if any(any(path.glob("part-*")) for path in paths):
+            raise RunError(
+                f"{self.folder}: holds checkpoints of a training over parts; go on with its parts, "
+                "or choose another place"
+            )
         for path in reversed(paths):
             try:
                 content = read_state(path)

@@ -28,6 +28,7 @@ from graphcl.errors import RunError
 from graphcl.files.atomic import write_whole
 from graphcl.store.parts import part_name
 from graphcl.training.checkpoints import (
+    STATE,
     Checkpoints,
     Saved,
     StoppedError,
@@ -114,6 +115,12 @@ class PartCheckpoints(Checkpoints):
             RunError: in all processes: there are sets and all copies are damaged, or they are of
                 another training, or of a version that draws differently.
         """
+        whole = [path for path in self._paths() if (path / STATE).exists()]
+        if int(max_over(torch.tensor([len(whole)]), current_share())):
+            raise RunError(
+                f"{self.folder}: holds checkpoints of a training on a whole graph; go on with that "
+                "graph, or choose another place"
+            )
         found = self._newest_of_all()
         if not found.name:
             if found.damaged:

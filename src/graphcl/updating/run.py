@@ -33,6 +33,7 @@ from graphcl.graphs.collection import as_graph, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions
+from graphcl.runs.files import read_object
 from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import read_preparation
@@ -149,22 +150,31 @@ def rollback(run: str | Path, version: int | None = None) -> int:
 
     Args:
         run: the run.
-        version: its number; None is the one before the current. A later one can be chosen too.
+        version: its number; None is the one that the current was made from. A later one can be
+            chosen too.
 
     Raises:
         RunError: there is no such version.
     """
     root = versions.run_root(Path(run))
     runs.read_config(root)
-    before = [one for one in versions.numbers(root) if one < versions.current_number(root)]
-    if version is None and not before:
-        raise RunError(f"{root}: is at version 0, as it was trained; there is no earlier one")
-    number = before[-1] if version is None else version
-    if len(versions.numbers(root)) == 1:
+    known = versions.numbers(root)
+    if len(known) == 1:
         raise RunError(f"{root}: has no versions but the training")
+    number = _before(root, known) if version is None else version
     with versions.changing(root):
         versions.use_version(root, number)
     return number
+
+
+def _before(root: Path, known: list[int]) -> int:
+    """Returns the version that the current one was made from, or the newest older than it."""
+    current = versions.current_number(root)
+    if current == 0:
+        raise RunError(f"{root}: is at version 0, as it was trained; there is no earlier one")
+    made_from = read_object(versions.current_run(root) / versions.ABOUT).get("from")
+    older = [one for one in known if one < current]
+    return made_from if made_from in older else older[-1]
 
 
 def _path(given: Any) -> Any:

@@ -14,8 +14,10 @@ import pytest
 
 from graphcl.cli._shared.train_parts import parse_bytes
 from graphcl.cli.main import run
-from graphcl.errors import ParameterError
+from graphcl.errors import ParameterError, RunError
 from graphcl.tabular.build import partition_store
+from graphcl.training.checkpoints import Checkpoints
+from graphcl.training.part_checkpoints import PartCheckpoints
 from tests.cli._shared.test_launch import wait_for, weights
 from tests.conftest import random_graph
 
@@ -148,6 +150,17 @@ def test_what_is_wrong_is_said_in_one_line(prepared, monkeypatch, capsys, tmp_pa
         (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
         assert expected in line
     assert list(tmp_path.iterdir()) == []
+
+
+def test_checkpoints_of_another_kind_of_training_are_not_called_damaged(tmp_path):
+    parted, whole = tmp_path / "parted", tmp_path / "whole"
+    (parted / "checkpoint-00000001-00000000/part-00000").mkdir(parents=True)
+    with pytest.raises(RunError, match="holds checkpoints of a training over parts"):
+        Checkpoints(parted).latest({})
+    (whole / "checkpoint-00000001-00000000").mkdir(parents=True)
+    (whole / "checkpoint-00000001-00000000/state.safetensors").write_bytes(b"")
+    with pytest.raises(RunError, match="holds checkpoints of a training on a whole graph"):
+        PartCheckpoints(whole).latest({})
 
 
 def test_a_store_in_one_part_is_a_store(prepared, monkeypatch, tmp_path):

@@ -9,6 +9,7 @@ from graphcl.cli._shared.graphs import (
     EveryGraph,
     as_trained,
     graph_name,
+    is_typed_file,
     load_any,
     load_run_any,
     run_graph,
@@ -82,7 +83,8 @@ def _graph(run: Path, graph: str | None, tables: TableOptions, out: Path) -> tup
         require(not tables.given(), "embed", "GRAPH", "named when table options are given", graph)
         return run_graph(run), load_run_any(run, again=("embed", str(run), "--out", str(out)))
     name, trained = graph_name(graph, tables, "embed"), run_tables(run)
-    if trained is not None:
+    stored = graph is not None and is_typed_file(Path(graph)) and not tables.given()
+    if trained is not None and not stored:  # a store was prepared when it was built
         tables = as_trained(run, tables.after(trained))
     loaded = load_any(graph, tables)
     if not isinstance(loaded, TypedGraph):
