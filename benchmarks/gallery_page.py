@@ -37,6 +37,7 @@ TITLES = {
     FORMER_RESIDUAL: "GraphCL 0.1.0, residual encoder",
     "propagation": "propagation, no training",
     "random-encoder": "random encoder",
+    "deepwalk": "DeepWalk",
     "deepwalk-features": "DeepWalk + features",
     "ep-b": "EP-B",
     "dgi": "DGI",
