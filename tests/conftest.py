@@ -30,6 +30,30 @@ FUZZ = settings(
 )
 
 
+# Files that take a minute or so. They come first, so that no process ends long after the others.
+LONG = (
+    "test_scaling_page.py",
+    "test_contributing.py",
+    "test_launch.py",
+    "test_training_run.py",
+    "test_docs.py",
+    "test_nt_xent_triton.py",
+    "test_train_parts.py",
+    "test_outcomes.py",
+    "test_live.py",
+    "test_update.py",
+    "test_typed_graphs.py",
+    "test_serve.py",
+    "test_parts_on_hosts.py",
+    "test_parted.py",
+    "test_store.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 def pytest_terminal_summary(terminalreporter):
     if importlib.util.find_spec("pyspark") is None:
         terminalreporter.write_line(

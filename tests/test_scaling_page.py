@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphcl.cli import main
 from graphcl.estimator import GraphCL
 from graphcl.partitioned.embeddings import open_shards
 from graphcl.tabular.build import partition_store
@@ -96,7 +97,17 @@ def test_all_are_found_and_what_torchrun_starts_is_what_slurm_starts():
 
 
 # Those of `torchrun` alone are run by Slurm's stand-in, and `embed --processes` after a training.
-RUN = (0, 2, 3, 4, 7, 8, 9)
+RUN = (2, 3, 4, 7, 8, 9)
+
+
+def test_it_runs_in_one_process(made, tmp_path, monkeypatch):
+    """Those for one machine; `tests/cli/_shared/test_launch.py` has several processes."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(made / "mine.npz", tmp_path)
+    for line in re.sub(r"processes 2", "processes 1", on_one_machine(shown()[0])).splitlines():
+        if line.startswith("graphcl"):
+            assert main.run(line.split()[1:]) == 0
+    assert (tmp_path / "mine.npy").exists()
 
 
 @pytest.mark.parametrize("number", RUN)
@@ -121,5 +132,3 @@ def test_it_runs_with_two_processes(made, tmp_path, number):
         assert open_shards(here / "shards.parquet").shape[0] == 60
     else:
         assert (here / "runs/mine/model.safetensors").exists()
-    if "--runs" in text:
-        assert (here / "mine.npy").exists()

@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[2]
     ("arguments", "what"),
     [
         (["node", "--nodes", "2000", "--calls", "5", "--recipes", "cora"], ["one new node"]),
-        (["http", "--nodes", "2000", "--calls", "5"], ["http"]),
         (["vectors", "--nodes", "3000"], ["vectors"] * 3),
         (["load", "--nodes", "2000", "--clients", "3", "--seconds", "1"], ["load", "killed"]),
     ],
