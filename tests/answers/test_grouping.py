@@ -94,7 +94,8 @@ def test_ids_of_a_graph_and_the_same_seed():
     ("given", "error", "message"),
     [
         ({"method": "ward"}, ParameterError, "method must be kmeans or hdbscan"),
-        ({"count": 1}, ParameterError, "count must be at least 2"),
+        ({"count": 1}, ParameterError, "count must be a whole number of at least 2"),
+        ({"count": np.eye(3)}, ParameterError, "count must be a whole number"),
         ({"count": 3, "method": "hdbscan"}, ParameterError, "count must be None with hdbscan"),
         ({"least": 3}, ParameterError, "least must be None with kmeans"),
         ({"count": 30}, GraphError, "20 nodes are too few for 30 groups"),

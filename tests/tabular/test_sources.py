@@ -232,3 +232,13 @@ def test_what_is_no_table_is_refused():
         read_tables(twice, features="structural")
     with pytest.raises(GraphError, match="a table has a column of ids"):
         read_tables(pyarrow.table(edges), pyarrow.table(nodes), node_ids=[1, 2, 3, 4])
+
+
+def test_a_file_of_a_folder_that_lacks_a_column_is_named(tmp_path):
+    for name, columns in (("a", ("source", "target")), ("b", ("source",))):
+        table = pyarrow.table({column: [0] for column in columns})
+        pyarrow.parquet.write_table(table, tmp_path / f"{name}.parquet")
+    with pytest.raises(
+        GraphError, match="b.parquet: has no column 'target', which .*a.parquet has"
+    ):
+        read_tables(str(tmp_path), features="structural")

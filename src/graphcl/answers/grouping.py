@@ -1,6 +1,7 @@
 """Groups of similar nodes: k-means with the number of groups chosen, or HDBSCAN."""
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,8 @@ def cluster(
         GraphError: fewer nodes than groups, or an embedding that is not finite.
     """
     require(method in METHODS, "cluster", "method", " or ".join(METHODS), method)
-    require(count is None or count >= 2, "cluster", "count", "at least 2", count)
+    whole = count is None or (isinstance(count, Integral) and count >= 2)
+    require(whole, "cluster", "count", "a whole number of at least 2", count)
     require(least is None or least >= 2, "cluster", "least", "at least 2", least)
     by_hdbscan = method == "hdbscan"
     require(count is None or not by_hdbscan, "cluster", "count", "None with hdbscan", count)

@@ -186,7 +186,7 @@ class Tables:
         shown = ": " + ", ".join(classes[:8]) + (", …" if len(classes) > 8 else "")
         named = ", ".join(map(repr, self._numbered.labels))
         report.notes.append(
-            f"nodes: labels in {named}: {count} {several if count != 1 or y.ndim == 1 else one}"
+            f"nodes: labels in {named}: {counted(count, one, several)}"
             f"{shown if classes else ''}"
             + (f"; {counted(unlabelled, 'node')} {without}" if unlabelled else "")
         )
