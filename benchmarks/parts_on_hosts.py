@@ -80,12 +80,12 @@ def embedded(folder: Path, path: Path, parts: int, memory: int | None, rate: str
     words = [sys.executable, "-m", "graphcl", "embed", str(folder / "run"), str(path)]
     words += ["--out", str(out), "--overwrite"]
     options: dict[str, Any] = {"memory": memory, "rate": rate, "environment": ONE_THREAD}
-    _forget(path)
+    forget(path)
     found = run_hosts(words, parts, seconds=LIMIT, **options)
-    return _summary(found)
+    return summary(found)
 
 
-def _forget(path: Path) -> None:
+def forget(path: Path) -> None:
     """Drops the pages of all files, so that the hosts that read them are charged for them."""
     for file in path.rglob("*.npy"):
         with file.open("rb") as opened:
@@ -98,7 +98,7 @@ def phases(folder: Path, path: Path, parts: int, rate: str) -> dict[str, Any]:
     words = [sys.executable, "-m", "benchmarks.parts_on_hosts", "--worker"]
     words += [str(folder / "run"), str(path), str(folder / "phases-{rank}.json")]
     found = run_hosts(words, parts, rate=rate, seconds=LIMIT, environment=ONE_THREAD)
-    about = _summary(found)
+    about = summary(found)
     if not about["failed"]:
         each = [json.loads((folder / f"phases-{r}.json").read_text()) for r in range(parts)]
         for name in each[0]:
@@ -106,7 +106,8 @@ def phases(folder: Path, path: Path, parts: int, rate: str) -> dict[str, Any]:
     return about
 
 
-def _summary(found: dict[str, Any]) -> dict[str, Any]:
+def summary(found: dict[str, Any]) -> dict[str, Any]:
+    """Returns what hosts did with a list for each figure; prints what failed ones said."""
     each = found.pop("each")
     output = found.pop("output")
     failed = [one["rank"] for one in each if one["code"] != 0]
