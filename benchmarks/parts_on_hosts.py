@@ -62,7 +62,9 @@ def prepare(folder: Path, nodes: int) -> dict[str, Any]:
 
 def divide(folder: Path, parts: int, order: str) -> tuple[Path, dict[str, Any]]:
     """Divides the store, unless that is done; returns the parts and a description."""
-    path = folder / f"{order}-{parts}"
+    path, kept = folder / f"{order}-{parts}", folder / f"{order}-{parts}.json"
+    if path.exists() and kept.exists():  # counting takes minutes at ten million nodes
+        return path, json.loads(kept.read_text())
     seconds = peak = None
     if not path.exists():
         options = ["--parts", str(parts), "--order", order, "--out", str(path)]
@@ -71,7 +73,9 @@ def divide(folder: Path, parts: int, order: str) -> tuple[Path, dict[str, Any]]:
     each = [len(outside(open_part(path, number))) for number in range(parts)]
     about = {"order": order, "parts": parts, "cut_share": read_parts(path).cut_share}
     about |= {"boundary_rows": sum(each), "most_boundary_rows": max(each)}
-    return path, about | {"partition_seconds": seconds, "partition_peak_bytes": peak}
+    about |= {"partition_seconds": seconds, "partition_peak_bytes": peak}
+    kept.write_text(json.dumps(about))
+    return path, about
 
 
 def embedded(folder: Path, path: Path, parts: int, memory: int | None, rate: str) -> dict[str, Any]:
@@ -106,12 +110,12 @@ def phases(folder: Path, path: Path, parts: int, rate: str) -> dict[str, Any]:
     return about
 
 
-def summary(found: dict[str, Any]) -> dict[str, Any]:
-    """Returns what hosts did with a list for each figure; prints what failed ones said."""
+def summary(found: dict[str, Any], *, loud: bool = True) -> dict[str, Any]:
+    """Returns what hosts did with a list for each figure; prints what failed ones said if loud."""
     each = found.pop("each")
     output = found.pop("output")
     failed = [one["rank"] for one in each if one["code"] != 0]
-    for rank in failed:
+    for rank in failed if loud else ():
         print(f"--- host {rank} ---\n{output[rank]}", file=sys.stderr)
     names = ("code", "group_bytes", "anonymous_bytes", "sent_bytes", "received_bytes")
     return found | {name: [one[name] for one in each] for name in names} | {"failed": failed}
