@@ -41,17 +41,17 @@ RESULTS = Path(__file__).parent / "results/parts_training.jsonl"
 LIMIT = 3600  # seconds of one training
 
 
-def alone(folder: Path, path: Path, options: list[str]) -> list[float]:
-    """Returns the losses of one process on the whole graph in the numbering of the parts."""
+def alone(folder: Path, path: Path, options: list[str]) -> dict[str, Any]:
+    """Returns the figures of one process on the whole graph in the numbering of the parts."""
     kept = folder / f"alone-{path.name}-{'-'.join(options).replace('--', '')}.json"
     if not kept.exists():
         joined = folder / f"joined-{path.name}"
         Graph(**join_parts(path)).save(joined)
         (found,) = launched(joined, [*options, "--whole"], 1, folder)
         shutil.rmtree(joined)
-        kept.write_text(json.dumps(found["losses"]))
-    losses: list[float] = json.loads(kept.read_text())
-    return losses
+        kept.write_text(json.dumps(found))
+    figures: dict[str, Any] = json.loads(kept.read_text())
+    return figures
 
 
 def trained(
@@ -149,14 +149,17 @@ def main() -> None:
         ]
         for parts, order, topology, cache, rate in wanted:
             path, divided = divide(folder, parts, order)
-            whole = [] if given.no_whole else alone(folder, path, shared)
+            whole = {} if given.no_whole else alone(folder, path, shared)
             load = round(os.getloadavg()[0], 2)  # of others, if it is not ours
             options = [*shared, "--cache", str(cache), "--topology", topology]
             found, losses = trained(folder, path, parts, options, memory, rate)
             row = {"benchmark": "parts_training", "case": "step", **about, **divided}
             row |= {"topology": topology, "cache_bytes": cache, **found}
             if whole and losses:
-                row["loss_difference"] = float(np.abs(np.subtract(losses, whole)).max())
+                apart = np.abs(np.subtract(losses, whole["losses"]))
+                row["loss_difference"] = float(apart.max())
+                row["step_seconds_alone"] = round(1 / whole["steps_per_second"], 4)
+                row["process_bytes_alone"] = whole["peak_bytes"]
             row |= {"load": load, "cores": os.cpu_count(), **provenance(CPU)}
             append(given.out, row)
             print(json.dumps(row), flush=True)

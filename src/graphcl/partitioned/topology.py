@@ -138,7 +138,8 @@ class Topology:
             self._edges[number] = _Edges.of(other, replace=replace)
             mapped.append(other.fields["indices"])
         arrays = [one for one in mapped if isinstance(one, np.memmap)]
-        if sum(one.nbytes for one in arrays) > free_memory_bytes():
+        # The training will take memory, too: what is free now is not for maps alone.
+        if sum(one.nbytes for one in arrays) > free_memory_bytes() // 2:
             advise_random_reads(*arrays)
         self.mapped = len(self._edges)
         self.asks = bool(wire.most(int(self.mapped < len(self.parts))))
