@@ -19,6 +19,7 @@ from graphcl.estimator import parted as fitting
 from graphcl.estimator.parted import PartedData, fit_parts
 from graphcl.graphs.graph import Graph
 from graphcl.partitioned import topology
+from graphcl.partitioned.rows import READERS, FeatureRows
 from graphcl.partitioned.wire import Wire
 from graphcl.recipes import load_recipe
 from graphcl.store.parts import join_parts, open_part
@@ -260,5 +261,22 @@ def test_maps_that_leave_no_room_for_the_training_are_not_read_ahead(tmp_path, m
         advised = []
         monkeypatch.setattr(topology, "free_memory_bytes", lambda free=free: int(free))
         monkeypatch.setattr(topology, "advise_random_reads", lambda *a, to=advised: to.extend(a))
-        topology.Topology(part, Wire(ALONE), replace=True)
+        found = topology.Topology(part, Wire(ALONE), replace=True)
         assert len(advised) == expected
+        assert found.from_disk == bool(expected)
+
+
+def test_rows_that_several_threads_read_are_the_same(tmp_path):
+    random_graph(num_nodes=NODES).save(tmp_path / "store")
+    partition_store(tmp_path / "store", out=tmp_path / "parts", parts=1, order="as-is")
+    part = open_part(tmp_path / "parts", 0)
+    draw = np.random.default_rng(0)
+    for scaling in ("none", "row"):
+        one, several = (FeatureRows(part, Wire(ALONE), scaling, from_disk=x) for x in (False, True))
+        for count in (0, 1, READERS - 1, READERS, READERS + 1, NODES):
+            nodes = draw.choice(NODES, count, replace=False)
+            found, expected = several.fetch(nodes), one.fetch(nodes)
+            np.testing.assert_array_equal(found.values, part.fields["x"][nodes])
+            assert (found.row_divisor is None) == (scaling == "none")
+            if scaling == "row":
+                np.testing.assert_array_equal(found.row_divisor, expected.row_divisor)
