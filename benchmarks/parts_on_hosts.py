@@ -62,7 +62,9 @@ def prepare(folder: Path, nodes: int) -> dict[str, Any]:
 
 def divide(folder: Path, parts: int, order: str) -> tuple[Path, dict[str, Any]]:
     """Divides the store, unless that is done; returns the parts and a description."""
-    path = folder / f"{order}-{parts}"
+    path, kept = folder / f"{order}-{parts}", folder / f"{order}-{parts}.json"
+    if path.exists() and kept.exists():  # counting takes minutes at ten million nodes
+        return path, json.loads(kept.read_text())
     seconds = peak = None
     if not path.exists():
         options = ["--parts", str(parts), "--order", order, "--out", str(path)]
@@ -71,7 +73,9 @@ def divide(folder: Path, parts: int, order: str) -> tuple[Path, dict[str, Any]]:
     each = [len(outside(open_part(path, number))) for number in range(parts)]
     about = {"order": order, "parts": parts, "cut_share": read_parts(path).cut_share}
     about |= {"boundary_rows": sum(each), "most_boundary_rows": max(each)}
-    return path, about | {"partition_seconds": seconds, "partition_peak_bytes": peak}
+    about |= {"partition_seconds": seconds, "partition_peak_bytes": peak}
+    kept.write_text(json.dumps(about))
+    return path, about
 
 
 def embedded(folder: Path, path: Path, parts: int, memory: int | None, rate: str) -> dict[str, Any]:
@@ -80,12 +84,12 @@ def embedded(folder: Path, path: Path, parts: int, memory: int | None, rate: str
     words = [sys.executable, "-m", "graphcl", "embed", str(folder / "run"), str(path)]
     words += ["--out", str(out), "--overwrite"]
     options: dict[str, Any] = {"memory": memory, "rate": rate, "environment": ONE_THREAD}
-    _forget(path)
+    forget(path)
     found = run_hosts(words, parts, seconds=LIMIT, **options)
-    return _summary(found)
+    return summary(found)
 
 
-def _forget(path: Path) -> None:
+def forget(path: Path) -> None:
     """Drops the pages of all files, so that the hosts that read them are charged for them."""
     for file in path.rglob("*.npy"):
         with file.open("rb") as opened:
@@ -98,7 +102,7 @@ def phases(folder: Path, path: Path, parts: int, rate: str) -> dict[str, Any]:
     words = [sys.executable, "-m", "benchmarks.parts_on_hosts", "--worker"]
     words += [str(folder / "run"), str(path), str(folder / "phases-{rank}.json")]
     found = run_hosts(words, parts, rate=rate, seconds=LIMIT, environment=ONE_THREAD)
-    about = _summary(found)
+    about = summary(found)
     if not about["failed"]:
         each = [json.loads((folder / f"phases-{r}.json").read_text()) for r in range(parts)]
         for name in each[0]:
@@ -106,11 +110,12 @@ def phases(folder: Path, path: Path, parts: int, rate: str) -> dict[str, Any]:
     return about
 
 
-def _summary(found: dict[str, Any]) -> dict[str, Any]:
+def summary(found: dict[str, Any], *, loud: bool = True) -> dict[str, Any]:
+    """Returns what hosts did with a list for each figure; prints what failed ones said if loud."""
     each = found.pop("each")
     output = found.pop("output")
     failed = [one["rank"] for one in each if one["code"] != 0]
-    for rank in failed:
+    for rank in failed if loud else ():
         print(f"--- host {rank} ---\n{output[rank]}", file=sys.stderr)
     names = ("code", "group_bytes", "anonymous_bytes", "sent_bytes", "received_bytes")
     return found | {name: [one[name] for one in each] for name in names} | {"failed": failed}

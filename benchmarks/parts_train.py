@@ -15,7 +15,9 @@ Each process can also be started by itself, wherever it is:
 
 with the rank of its part, the address of rank 0, and GLOO_SOCKET_IFNAME where a host has several
 addresses. `--worker STORE --whole` is one process on a store, with no group. A process writes its
-figures to FILE.json: `sent_bytes` are its own, per step, without gradients and losses.
+figures to FILE.json: `sent_bytes` are its own, per step, without gradients and losses; of them,
+`fill_bytes` are what it sent while caches were filled. `benchmarks.parts_training` starts them on
+hosts.
 """
 
 import argparse
@@ -50,6 +52,7 @@ from graphcl.recipes import load_recipe
 from graphcl.store.parts import is_parts, join_parts, open_part, read_parts
 from graphcl.tabular.build import partition_store
 from graphcl.training.loop import TrainingState, train
+from graphcl.training.parted import PartedGraph
 
 WARM = 5  # steps that the rate leaves out
 CPU = torch.device("cpu")
@@ -64,6 +67,7 @@ class Meter:
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
+        self.began = 0.0
         self.times: list[float] = []
         self.work: list[float] = []
         self.losses: list[float] = []
@@ -94,6 +98,7 @@ class Meter:
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         about = {"steps": len(self.times), "steps_per_second": round(rate, 3)}
         about["cpu_seconds_per_step"] = round(work / count, 4)
+        about["first_step_seconds"] = round(self.times[0] - self.began, 2)
         return about | {"peak_bytes": self.peak, "resident_bytes": most, "losses": self.losses}
 
 
@@ -124,7 +129,9 @@ def worker(given: argparse.Namespace) -> None:
         source, _ = parted_source(parts, data, part, ignore_memory=True)
         num_features = part.parts.num_features
         about = {"rank": current_share().rank, "asked": source.topology.asks}
+    filled = [] if given.whole else _filling(source)
     encoder = parts.new_encoder(num_features, seed=0)
+    meter.began = time.perf_counter()
     with suppress(EnoughError):
         train(
             encoder,
@@ -139,10 +146,25 @@ def worker(given: argparse.Namespace) -> None:
         counts, made = source.rows.counts, source.steps.done
         about |= {"sent_bytes": source.wire.sent / made, "rows_needed": counts.needed / made}
         about |= {"cache_hits": counts.kept / counts.needed if counts.needed else None}
+        about["fill_bytes"] = sum(filled) / made
     given.row.write_text(json.dumps(about | meter.figures()))
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
+
+
+def _filling(source: PartedGraph) -> list[int]:
+    """Returns a list that will hold the bytes that are sent while the cache is filled."""
+    found: list[int] = []
+    plain = source.rows.keep
+
+    def keep(nodes: Any) -> None:
+        before = source.wire.sent
+        plain(nodes)
+        found.append(source.wire.sent - before)
+
+    source.rows.keep = keep  # type: ignore[method-assign]
+    return found
 
 
 def launched(path: Path, options: list[str], world: int, folder: Path) -> list[dict[str, Any]]:

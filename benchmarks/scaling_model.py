@@ -5,15 +5,14 @@ usage: python -m benchmarks.scaling_model [--write | --check]
 Exact embedding: a process computes, then exchanges, so the seconds add up. Its three terms of
 computing are fitted to the processors' seconds of the rows; that of the wire is not. Training
 fetches the rows of the next step while it computes this one, so the longer of the two counts; the
-loss comes after. The functions below are the formulas; the page has them in words.
+loss comes after. Its two terms of computing, per seed node and per byte, are fitted as well. The
+functions below are the formulas; the page has them in words.
 
 Measured parts are rows of `results/parts_on_hosts.jsonl`: `phases` (seconds of computing, bytes and
 seconds of exchanges) and `divided` (cut edges and boundaries of more parts). Seconds of a step on
 one process are those of `sampled_cpu.jsonl` and `sampled_gpu.jsonl`. Rows of training over parts
-replace the formula for its bytes, and are checked as those of embedding are: they are in
-`results/parts_training.jsonl`, with `case` = `step`, `nodes`, `parts`, `order`, `rate` (or null),
-`step_seconds`, `compute_seconds` and `sent_bytes` (all per step; the last two of the process with
-the most).
+are in `results/parts_training.jsonl` (`benchmarks.parts_training`); those without a cache and
+without a limit of memory, under which rows come from the disk, are compared.
 """
 
 import argparse
@@ -36,7 +35,7 @@ BEGIN, END = "<!-- model -->\n", "<!-- end model -->"
 NODES, EDGES, FEATURES, DIM = 10**9, 2 * 10**10, 64, 128
 WORLDS, WIRES = (4, 16, 64), (25, 100)  # processes, one on each host; Gbit/s
 SEEDS, FAN_OUT = 512, (10, 10, 10)  # of a process and step
-NUMBER, ID = 4, 8  # bytes of a feature and of a node's number
+NUMBER, ID, CHILD = 4, 8, 4  # bytes of a feature, of a node's number, of one that was drawn
 ALLOWED = 0.25
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
@@ -84,20 +83,29 @@ class Step:
         return self.sample + self.loss
 
 
-def step_bytes(parts: int, cut_share: float, *, hits: float = 0.0) -> Step:
-    """Returns the bytes of a step of `SEEDS` nodes with neighbourhoods of `FAN_OUT`.
+def step_bytes(
+    parts: int,
+    cut_share: float,
+    *,
+    hits: float = 0.0,
+    seeds: float = SEEDS,
+    fan_out: tuple[int, ...] = FAN_OUT,
+) -> Step:
+    """Returns the bytes of a step of `seeds` nodes with neighbourhoods of `fan_out`.
 
-    At this size, nodes of a sample are all different. Nodes elsewhere are asked for by their
-    numbers; their neighbours come back as numbers, and rows of features, of which the share `hits`
-    is in the cache. The loss sends the embeddings of both views of all other processes, forward and
+    At this size, nodes of a sample are all different; where they repeat, each row travels once.
+    Neighbours of a node elsewhere are asked for by its number and its place, and come back as
+    numbers, with how many it has; then rows of features are asked for, of which the share `hits` is
+    in the cache. The loss sends the embeddings of both views of all other processes, forward and
     backward.
     """
-    sample, frontier = 0.0, float(SEEDS)
-    for hop, fan_out in enumerate((*FAN_OUT, 0)):
-        away = frontier * outside_share(parts, cut_share, hop)
-        sample += away * (ID + fan_out * ID + FEATURES * NUMBER * (1 - hits))
-        frontier *= fan_out
-    loss = 2 * (parts - 1) * 2 * SEEDS * DIM * NUMBER
+    sample, frontier = 0.0, float(seeds)
+    for hop, drawn in enumerate((*fan_out, 0)):
+        away = frontier * outside_share(parts, cut_share, hop) if parts > 1 else 0.0
+        asked = 2 * ID + (drawn + 1) * CHILD if drawn else 0
+        sample += away * (asked + (ID + FEATURES * NUMBER) * (1 - hits))
+        frontier *= drawn
+    loss = 2 * (parts - 1) * 2 * seeds * DIM * NUMBER
     return Step(sample, loss)
 
 
@@ -179,12 +187,52 @@ def checked(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+@dataclass(frozen=True)
+class StepWork:
+    """Seconds of a core in a training step: per seed node of the process, per byte it sends.
+
+    A byte is a part of a question or of an answer: it has to be found, sent and placed.
+    """
+
+    seed: float
+    byte: float
+
+    def seconds(self, seeds: float, sent: float) -> float:
+        """Returns the seconds of one process with so many seeds and bytes for samples."""
+        return self.seed * seeds + self.byte * sent
+
+
+def fitted_steps(measured: list[dict[str, Any]]) -> StepWork | None:
+    """Returns the work that explains the processors' seconds of measured steps best."""
+    rows = _steps(measured)
+    if not any(row["parts"] == 1 for row in rows):
+        return None
+    amounts = np.array([(row["batch_nodes"] / row["parts"], row["sent_bytes"]) for row in rows])
+    seconds = np.array([row["compute_seconds"] for row in rows])
+    found, _ = scipy.optimize.nnls(amounts / seconds[:, None], np.ones(len(rows)))
+    return StepWork(*found.tolist())
+
+
+def _steps(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    plain = [row for row in measured if row["case"] == "step" and not row["failed"]]
+    return [row for row in plain if not row["cache_bytes"] and not row["memory_limit"]]
+
+
 def checked_training(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns measured rows of training with the seconds that the model gives for their steps."""
+    """Returns measured rows of training with the seconds that the model gives for their steps.
+
+    How much longer than its core a process takes is measured with one process, as for embedding.
+    """
+    work, rows = fitted_steps(measured), _steps(measured)
+    one = [row for row in rows if row["parts"] == 1]
+    ratios = [row["step_seconds"] / row["compute_seconds"] for row in one]
+    slower = {row["nodes"]: float(np.mean(ratios)) for row in one}
     found = []
-    for row in (row for row in measured if row["case"] == "step" and row["rate"]):
-        received = Step(row["sent_bytes"], 0)
-        seconds = step_seconds(row["compute_seconds"], received, bits(row["rate"]))
+    for row in (row for row in rows if row["nodes"] in slower and work is not None):
+        sharing = max(1, row["parts"] / row["cores"]) * slower[row["nodes"]]
+        computing = work.seconds(row["batch_nodes"] / row["parts"], row["sent_bytes"]) * sharing
+        rest = max(0.0, row["wire_bytes"] - row["sent_bytes"])  # losses and gradients
+        seconds = step_seconds(computing, Step(row["sent_bytes"], rest), bits(row["rate"]))
         found.append({**row, "modelled": seconds, "measured": row["step_seconds"]})
     return found
 

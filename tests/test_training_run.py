@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from benchmarks.kill import killed_and_resumed
 from graphcl.cli.main import run
 from graphcl.runs import files as runs
 from graphcl.runs.unfinished import unfinished_run
+from graphcl.training_run import why_others
 from tests.cli.conftest import said
 
 LONG = ["--set", "epochs=1000000", "--set", "dim=8"]
@@ -196,3 +198,23 @@ def test_a_damaged_result_is_no_finished_run(folder, capsys):
     (folder / "run/result.json").write_text(json.dumps({}))
     assert run([*train, "--resume"]) == 2
     assert "run/result.json: damaged" in said(capsys)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (
+            "[/a/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.77.0.3]:23230. This "
+            "is typically caused by a remote worker crashing.",
+            "another process, [10.77.0.3]:23230, has ended",
+        ),
+        ("Read error [fe80::1]:7: Connection reset by peer", "another process has ended"),
+        ("[/a/unbound_buffer.cc:81] Timed out waiting 5000ms for recv", "was silent for 5 s"),
+        ("Application timeout caused pair closure", "was silent for 5 s"),
+        ("mat1 and mat2 shapes cannot be multiplied", "mat1 and mat2 shapes cannot be multiplied"),
+    ],
+)
+def test_what_happened_to_another_process_is_said_in_plain_words(said, why):
+    found = why_others(said, timedelta(seconds=5))
+    assert why in found
+    assert ("--resume" in found) == ("mat1" not in said)

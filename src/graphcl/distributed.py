@@ -288,6 +288,13 @@ def _sum_gradients(
     _state: object,
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP checks this annotation
 ) -> torch.futures.Future[torch.Tensor]:
-    work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
+    content = bucket.buffer()
+    if content.device.type == "cpu" and dist.get_world_size() > 2:
+        # Gloo adds up the ranks in an order that depends on the place in the buffer, and places
+        # change after the first step. Weight by weight, a resumed training ends with the same bits.
+        each: list[Any] = [dist.all_reduce(one, async_op=True) for one in bucket.gradients()]
+        done = torch.futures.collect_all([work.get_future() for work in each])
+        return done.then(lambda _: content)
+    work: Any = dist.all_reduce(content, async_op=True)
     summed: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda f: f.value()[0])
     return summed

@@ -267,14 +267,24 @@ def _among_others(patience: timedelta | None) -> Iterator[None]:
             rank, world = str(dist.get_rank()), dist.get_world_size()
         if world == 1:
             raise
-        summary = str(error).partition("\n")[0]
-        if re.search("time.{0,2} ?out", summary, re.IGNORECASE):
-            waited = (patience or timedelta(minutes=30)).total_seconds()
-            summary = (
-                f"another process was silent for {waited:g} s (--timeout): it is stopped or very "
-                "slow, or the network is down; go on with the same command and --resume"
-            )
-        raise TrainingEndedError(f"graphcl train: rank {rank} stops: {summary}", 1) from None
+        why = why_others(str(error).partition("\n")[0], patience)
+        raise TrainingEndedError(f"graphcl train: rank {rank} stops: {why}", 1) from None
+
+
+def why_others(said: str, patience: timedelta | None) -> str:
+    """Returns in plain words what gloo says of another process, or what it says."""
+    again = "go on with the same command and --resume"
+    if re.search("time.{0,2} ?out", said, re.IGNORECASE):
+        waited = (patience or timedelta(minutes=30)).total_seconds()
+        return (
+            f"another process was silent for {waited:g} s (--timeout): it is stopped or very "
+            f"slow, or the network is down; {again}"
+        )
+    closed = re.search(r"Connection (?:closed|reset) by peer(?: (\[[\d.:a-f]+\]:\d+))?", said)
+    if closed:
+        which = f", {closed[1]}," if closed[1] else ""
+        return f"another process{which} has ended, and its own output says why; {again}"
+    return said
 
 
 def _tidy_hosts(folder: Path, share: Share, error: object, *_: object) -> None:

@@ -18,8 +18,11 @@ from graphcl.estimator import GraphCL, calibration
 from graphcl.estimator import parted as fitting
 from graphcl.estimator.parted import PartedData, fit_parts
 from graphcl.graphs.graph import Graph
+from graphcl.partitioned import topology
+from graphcl.partitioned.rows import READERS, FeatureRows
+from graphcl.partitioned.wire import Wire
 from graphcl.recipes import load_recipe
-from graphcl.store.parts import join_parts
+from graphcl.store.parts import join_parts, open_part
 from graphcl.tabular.build import partition_store
 from graphcl.training import parted
 from graphcl.training.part_checkpoints import PartCheckpoints
@@ -245,3 +248,35 @@ def test_a_training_that_was_stopped_goes_on(folder, tmp_path):
     again = fit_parts(model_of(DEFAULT), data, checkpoints=PartCheckpoints(tmp_path), resume=True)
     for name, value in figures(again).items():
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
+def test_maps_that_leave_no_room_for_the_training_are_not_read_ahead(tmp_path, monkeypatch):
+    """The kernel would read megabytes around each row, and drop rows that are still needed."""
+    random_graph(num_nodes=NODES).save(tmp_path / "store")
+    partition_store(tmp_path / "store", out=tmp_path / "parts", parts=1, order="as-is")
+    part = open_part(tmp_path / "parts", 0)
+    mapped = part.fields["x"], part.fields["indices"]
+    size = sum(one.nbytes for one in mapped)
+    for free, expected in ((1.5 * size, 2), (2.5 * size, 0)):
+        advised = []
+        monkeypatch.setattr(topology, "free_memory_bytes", lambda free=free: int(free))
+        monkeypatch.setattr(topology, "advise_random_reads", lambda *a, to=advised: to.extend(a))
+        found = topology.Topology(part, Wire(ALONE), replace=True)
+        assert len(advised) == expected
+        assert found.from_disk == bool(expected)
+
+
+def test_rows_that_several_threads_read_are_the_same(tmp_path):
+    random_graph(num_nodes=NODES).save(tmp_path / "store")
+    partition_store(tmp_path / "store", out=tmp_path / "parts", parts=1, order="as-is")
+    part = open_part(tmp_path / "parts", 0)
+    draw = np.random.default_rng(0)
+    for scaling in ("none", "row"):
+        one, several = (FeatureRows(part, Wire(ALONE), scaling, from_disk=x) for x in (False, True))
+        for count in (0, 1, READERS - 1, READERS, READERS + 1, NODES):
+            nodes = draw.choice(NODES, count, replace=False)
+            found, expected = several.fetch(nodes), one.fetch(nodes)
+            np.testing.assert_array_equal(found.values, part.fields["x"][nodes])
+            assert (found.row_divisor is None) == (scaling == "none")
+            if scaling == "row":
+                np.testing.assert_array_equal(found.row_divisor, expected.row_divisor)

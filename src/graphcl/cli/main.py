@@ -64,6 +64,8 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     if not _under_torchrun():
         sys.exit(run(sys.argv[1:]))
+    # PyTorch's warnings about sockets are no help: what ends a command, the command says.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from graphcl.cli._shared import launch
 
     code = launch.leave(run(sys.argv[1:])) if launch.announce() else 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -176,9 +177,11 @@ def parted_source(
     scaling = fit_parts_scaling(recipe.feature_scaling, part, share)
     wire = Wire(share, data.patience)
     replaced = recipe.sample_with_replacement
+    topology = Topology(part, wire, replace=replaced, topology=data.topology)
+    reading: dict[str, Any] = {"cache_bytes": data.cache_bytes, "from_disk": topology.from_disk}
     source = PartedGraph(
-        Topology(part, wire, replace=replaced, topology=data.topology),
-        FeatureRows(part, wire, scaling, cache_bytes=data.cache_bytes),
+        topology,
+        FeatureRows(part, wire, scaling, **reading),
         wire,
         batch_nodes=batch_nodes,
         fan_outs=(recipe.fan_out,) * len(footprint.widths),

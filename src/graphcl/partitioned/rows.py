@@ -6,6 +6,7 @@ whole graph finds.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +26,7 @@ from graphcl.partitioned.wire import Wire
 from graphcl.store.parts import Part
 
 ROUND_BYTES = 1 << 24  # of rows that a process asks for at a time when it fills its cache
+READERS = 8  # threads that wait for a disk at the same time
 SLOT_BYTES = 16  # beside a row that is kept: its number, and where it is
 CPU = torch.device("cpu")
 IntArray = npt.NDArray[np.int64]
@@ -64,14 +66,25 @@ class FeatureRows:
         wire: to the others.
         scaling: as in training.
         cache_bytes: how much memory rows of other parts may take between steps.
+        from_disk: memory may not hold the own rows; several threads then read them, because a disk
+            answers many questions in the time of one.
 
     Attributes:
         counts: since it was made.
         row_bytes: what a row takes.
     """
 
-    def __init__(self, part: Part, wire: Wire, scaling: Scaling, *, cache_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        part: Part,
+        wire: Wire,
+        scaling: Scaling,
+        *,
+        cache_bytes: int = 0,
+        from_disk: bool = False,
+    ) -> None:
         self._part, self._wire, self.counts = part, wire, Counts()
+        self._readers = ThreadPoolExecutor(READERS, "graphcl-reader") if from_disk else None
         graph = part_graph(part)
         self._sparse: SparseFeatures | None = None
         if hasattr(part.fields["x"], "indptr"):
@@ -160,7 +173,18 @@ class FeatureRows:
     def _take(self, rows: Tensor) -> list[Tensor]:
         if self._sparse is not None:
             return [_dense(self._sparse, rows)]
-        return [one.index_select(0, rows) for one in self._columns]
+        return [self._read(one, rows) for one in self._columns]
+
+    def _read(self, table: Tensor, rows: Tensor) -> Tensor:
+        if self._readers is None or len(rows) < READERS:
+            return table.index_select(0, rows)
+        found = table.new_empty((len(rows), *table.shape[1:]))
+
+        def read(some: Tensor, to: Tensor) -> None:
+            torch.index_select(table, 0, some, out=to)
+
+        list(self._readers.map(read, rows.chunk(READERS), found.chunk(READERS)))
+        return found
 
     @staticmethod
     def _put(tables: Sequence[Tensor], which: IntArray, rows: Sequence[Tensor]) -> None:

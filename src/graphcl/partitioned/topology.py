@@ -119,6 +119,7 @@ class Topology:
         parts: what is known of all.
         mapped: how many parts are mapped, the own one included.
         asks: whether any process has to ask for neighbours.
+        from_disk: whether memory may not hold what is mapped, so that rows are read from the disk.
     """
 
     def __init__(self, part: Part, wire: Wire, *, replace: bool, topology: str = "auto") -> None:
@@ -138,7 +139,9 @@ class Topology:
             self._edges[number] = _Edges.of(other, replace=replace)
             mapped.append(other.fields["indices"])
         arrays = [one for one in mapped if isinstance(one, np.memmap)]
-        if sum(one.nbytes for one in arrays) > free_memory_bytes():
+        # The training will take memory, too: what is free now is not for maps alone.
+        self.from_disk = sum(one.nbytes for one in arrays) > free_memory_bytes() // 2
+        if self.from_disk:
             advise_random_reads(*arrays)
         self.mapped = len(self._edges)
         self.asks = bool(wire.most(int(self.mapped < len(self.parts))))
