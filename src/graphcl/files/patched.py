@@ -215,7 +215,9 @@ def map_table(folder: Path, name: str, error: type[InvalidInputError]) -> Array:
     try:
         rows, values = map_npy(files[1], error), map_npy(files[2], error)
     except FileNotFoundError as missing:
-        raise error(f"{missing.filename}: missing; {files[0].name} is not the whole table") from None
+        raise error(
+            f"{missing.filename}: missing; {files[0].name} is not the whole table"
+        ) from None
     _check(files, base, rows, values, error)
     with files[0].open("rb") as raw:
         shape, _, dtype = read_header(raw)

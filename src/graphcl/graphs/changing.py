@@ -298,7 +298,10 @@ def _with_rows(table: Any, kept: IntArray, changed: IntArray, new: int, values: 
 
 def _scaled(x: ScaledFeatures, delta: Delta, kept: IntArray) -> tuple[ScaledFeatures, IntArray]:
     """The same of features in eight bits: new rows get the levels of the old columns."""
-    changed, given = delta.changed, [_dense(one) for one in (delta.changed_x, delta.x) if one is not None]
+    changed, given = (
+        delta.changed,
+        [_dense(one) for one in (delta.changed_x, delta.x) if one is not None],
+    )
     rows = np.concatenate([np.zeros((0, x.shape[1]), np.float32), *given])
     levels, scales = row_levels(rows, x.scale) if len(rows) else (rows.astype(np.int8), rows[:, 0])
     old = np.ones(x.shape[0], np.float32) if x.row_scale is None else np.asarray(x.row_scale)

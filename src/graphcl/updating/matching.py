@@ -147,6 +147,8 @@ class _Ids:
             listed = np.asarray(self._ids)[self._order]
             place = np.searchsorted(listed, wanted).clip(max=size - 1)
             return np.where(listed[place] == wanted, self._order[place], -1).astype(np.int64)
+        if isinstance(self._ids, Names):
+            return _find_names(self._ids, [str(name) for name in wanted.tolist()])
         if self._places is None:
             ids = range(size) if self._ids is None else self._ids.tolist()
             self._places = {}
@@ -196,6 +198,23 @@ class _Ids:
         listed = range(size) if self._ids is None else self._ids.tolist()
         texts = [str(one) for one in listed]
         return Names.of([*(texts[row] for row in kept.tolist()), *map(str, new.tolist())])
+
+
+def _find_names(names: Names, wanted: list[str]) -> IntArray:
+    """Returns the row of each text, −1 where no node has it; no name is decoded."""
+    import pyarrow
+    import pyarrow.compute
+
+    buffers = [None, *(pyarrow.py_buffer(np.asarray(one)) for one in (names.offsets, names.text))]
+    listed = pyarrow.Array.from_buffers(pyarrow.large_string(), len(names), buffers)
+    once = list(dict.fromkeys(wanted))
+    which = pyarrow.compute.index_in(listed, pyarrow.array(once, pyarrow.large_string()))
+    place = which.fill_null(-1).to_numpy(zero_copy_only=False)
+    there = np.flatnonzero(place >= 0)[::-1]  # of equal names, the first counts
+    rows = np.full(len(once), -1, np.int64)
+    rows[place[there]] = there
+    number = {name: row for name, row in zip(once, rows.tolist(), strict=True)}
+    return np.array([number[name] for name in wanted], np.int64)
 
 
 def _joined_names(names: Names, kept: IntArray, new: Array) -> Names:

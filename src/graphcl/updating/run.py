@@ -257,7 +257,10 @@ def update_run(
 
 def _write_graph(folder: Path, grown: Grown, before: Path | None) -> None:
     write_graph(folder / versions.GRAPH, grown, before)
-    write_nodes(folder, describe_nodes(grown.changed.graph))
+    graph = grown.changed.graph
+    names = graph.node_ids
+    nodes = describe_nodes(replace(graph, node_ids=None))
+    write_nodes(folder, nodes if names is None else replace(nodes, ids=names))
 
 
 class _Clock:
