@@ -57,7 +57,7 @@ class _Region:
     ) -> None:
         shape, dtype = table
         offset = raw.tell()
-        self.file, self.identity = Path(os.path.abspath(raw.name)), file_identity(raw)
+        self.file, self.identity = Path(raw.name).absolute(), file_identity(raw)
         self.base_rows, self.rows, self.values = shape[0], rows, values
         total = max(shape[0], int(rows[-1]) + 1 if len(rows) else 0)
         wide = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
@@ -136,7 +136,7 @@ def _patched(region: _Region) -> Array:
 
 def _base(table: Array) -> tuple[Path, object, IntArray, Array] | None:
     """Returns the file of a mapped table, its identity and its patch; None for another table."""
-    region = table.base
+    region: Any = table.base
     if isinstance(region, _Region):
         same = table.shape == region.__array_interface__["shape"]
         file, identity = region.file, region.identity

@@ -213,7 +213,7 @@ def _find_names(names: Names, wanted: list[str]) -> IntArray:
     there = np.flatnonzero(place >= 0)[::-1]  # of equal names, the first counts
     rows = np.full(len(once), -1, np.int64)
     rows[place[there]] = there
-    number = {name: row for name, row in zip(once, rows.tolist(), strict=True)}
+    number = dict(zip(once, rows.tolist(), strict=True))
     return np.array([number[name] for name in wanted], np.int64)
 
 
