@@ -137,6 +137,7 @@ def _patched(region: _Region) -> Array:
 def _base(table: Array) -> tuple[Path, object, IntArray, Array] | None:
     """Returns the file of a mapped table, its identity and its patch; None for another table."""
     region: Any = table.base
+    identity: Any
     if isinstance(region, _Region):
         same = table.shape == region.__array_interface__["shape"]
         file, identity = region.file, region.identity
