@@ -33,7 +33,6 @@ from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions
 from graphcl.runs.files import read_object
-from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import read_preparation
 from graphcl.updating.embedding import Old, reached_rows, write_changed, write_rows
@@ -222,7 +221,7 @@ def update_run(
         affected = levels[-1]
         with versions.new_version(run) as (number, folder), ThreadPoolExecutor(1) as pool:
             # Files of the graph go to the disk while embeddings are computed.
-            written = pool.submit(_write_graph, folder, grown, versions.own_graph(base))
+            written = pool.submit(write_graph, folder, grown, versions.own_graph(base))
             z: Any
             if retrain:
                 fitted = train_on(fitted, new, epochs=epochs, device=device, verbose=verbose)
@@ -253,14 +252,6 @@ def update_run(
     path = versions.current_run(run)
     lines = update_lines(run, about, drift, path if found is not None else None, removed)
     return Update(number, path, about, found, tuple(removed), tuple(lines))
-
-
-def _write_graph(folder: Path, grown: Grown, before: Path | None) -> None:
-    write_graph(folder / versions.GRAPH, grown, before)
-    graph = grown.changed.graph
-    names = graph.node_ids
-    nodes = describe_nodes(replace(graph, node_ids=None))
-    write_nodes(folder, nodes if names is None else replace(nodes, ids=names))
 
 
 class _Clock:
@@ -305,7 +296,11 @@ class _Old:
         config = runs.read_config(base)
         expected = config.origin.fingerprint
         if expected and fingerprint((graph,)) != expected:
-            raise RunError(f"{base}: this is not the graph that it was trained on")
+            text = f"{base}: this is not the graph that it was trained on"
+            if versions.own_graph(base) is not None:
+                whose = f"version {base.name}, which the run is at, has another graph"
+                text = f"{versions.run_root(base)}: {whose}, its own; leave graph= out"
+            raise RunError(text)
         z = runs.read_embeddings(base) if runs.has_embeddings(base) else None
         if z is not None and len(z) != graph.num_nodes:
             raise RunError(f"{base}: {len(z)} embeddings for a graph of {graph.num_nodes} nodes")

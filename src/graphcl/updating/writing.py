@@ -17,6 +17,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.reporting.drift import drift_page
 from graphcl.runs import files as runs
 from graphcl.runs import versions
+from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import GraphFacts, read_result
 from graphcl.store.columns import ScaledFeatures
 from graphcl.store.reader import MASKS, read_store_header
@@ -33,8 +34,17 @@ IntArray = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]
 
 
-def write_graph(path: Path, grown: Grown, before: Path | None) -> None:
-    """Writes the graph as a store.
+def write_graph(folder: Path, grown: Grown, before: Path | None) -> None:
+    """Writes the graph of a version as a store, and what the version keeps of its nodes."""
+    graph = grown.changed.graph
+    _write_store(folder / versions.GRAPH, grown, before)
+    nodes = describe_nodes(replace(graph, node_ids=None))
+    names = graph.node_ids
+    write_nodes(folder, nodes if names is None else replace(nodes, ids=names))
+
+
+def _write_store(path: Path, grown: Grown, before: Path | None) -> None:
+    """Writes the graph.
 
     Arrays that did not change share their files with the store `before`, of the last version. Of
     features that are mapped from any store, rows that changed are written, if they are few.
