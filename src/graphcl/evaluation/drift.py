@@ -17,6 +17,8 @@ SAMPLE = 2000  # nodes that are compared with each other
 NEIGHBOURS = 10
 REGIONS = 8
 ROUNDS = 20  # of k-means, at most
+FITTED = 500  # points that its centres are fitted to
+FEW_MOVED = 0.1  # of the rows: then most rows keep their neighbours
 EDGES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the histogram of moves
 SHOWN = 10  # nodes that are listed
 
@@ -128,7 +130,8 @@ def measure_drift(
     first, second = np.asarray(old[kept[rows]]), np.asarray(new[rows])
     share, k = np.ones(len(rows)), min(NEIGHBOURS, len(rows) - 1)
     if k >= 1:
-        share = _shares(nearest(first, k)[0], nearest(second, k)[0])
+        before, cosines = nearest(first, k)
+        share = _shares(before, _nearest_again(before, cosines, first, second))
     of_again = flag[rows]
     order = np.argsort(-far, kind="stable")[:SHOWN]
     return Drift(
@@ -159,6 +162,27 @@ def _quantiles(far: Array) -> dict[str, float] | None:
         return None
     median, high = np.quantile(far, [0.5, 0.9]).tolist()
     return {"median": median, "p90": high, "largest": float(far.max())}
+
+
+def _nearest_again(before: Array, cosines: Array, first: Array, second: Array) -> Array:
+    """Returns the nearest rows of each row of `second`, from those of `first`.
+
+    Where few rows moved, most keep their neighbours: those that had no row which moved among them,
+    and to which none has come nearer than the last of them.
+    """
+    moved = (first != second).any(axis=1)
+    if moved.mean() > FEW_MOVED:
+        return nearest(second, before.shape[1])[0]
+    unit = unit_rows(second)
+    again = moved | moved[before].any(axis=1)
+    if moved.any():
+        again |= (unit @ unit[moved].T).max(axis=1) >= cosines[:, -1]
+    found = before.copy()
+    rows = np.flatnonzero(again)
+    similar = unit[rows] @ unit.T
+    similar[np.arange(len(rows)), rows] = -np.inf
+    found[rows] = np.argsort(-similar, axis=1, kind="stable")[:, : before.shape[1]]
+    return found
 
 
 def _shares(first: Array, second: Array) -> Array:
@@ -218,7 +242,8 @@ def divide(points: Array, count: int, *, seed: int) -> Array:
         seed: decides the first centres.
     """
     random = np.random.default_rng(derive(seed, "regions"))
-    points = np.asarray(points, np.float64)
+    every = np.asarray(points, np.float64)
+    points = every[sampled_rows(len(every), seed, FITTED)]
     centres = points[random.integers(len(points))][None]
     away = _squares(points, centres)[:, 0]
     while len(centres) < count and away.max() > 0:
@@ -234,6 +259,7 @@ def divide(points: Array, count: int, *, seed: int) -> Array:
         before, assigned = assigned, _squares(points, centres).argmin(axis=1)
         if np.array_equal(before, assigned):
             break
+    assigned = _squares(every, centres).argmin(axis=1)
     found, assigned = np.unique(assigned, return_inverse=True)
     order = np.argsort(-np.bincount(assigned), kind="stable")
     rank = np.empty(len(found), np.int64)
