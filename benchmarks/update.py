@@ -2,6 +2,8 @@
 
 usage: python -m benchmarks.update speed [--nodes 1000000] [--anywhere 0 0.01 1] [--folder DIR]
            [--out FILE]
+       python -m benchmarks.update commands [--nodes 1000000] [--anywhere 0 0.01 1] [--folder DIR]
+           [--out FILE]
        python -m benchmarks.update aligned [--graphs cora_ml amazon_photo nba wisconsin]
            [--seeds 3] [--more 0.2 1] [--folder DIR] [--out FILE]
        python -m benchmarks.update page [--check]
@@ -10,9 +12,14 @@ usage: python -m benchmarks.update speed [--nodes 1000000] [--anywhere 0 0.01 1]
 nodes before it. One per cent of new nodes is added by `graphcl.update`, from tables, to a run with
 two layers of 128, whose graph is mapped from a store. `--anywhere` is the share of the new links
 that lead to any node of the graph instead of a recent one: two hops from a thousand such links is
-most of the graph, and all of it must then be computed to be exact. Beside it, in the same process,
-the grown graph is embedded whole, and the two are compared. Both were called once before on a small
+most of the graph, and all of it must then be computed to be exact. Then as many nodes come again:
+the second update has what the first one kept. Beside each, in the same process, the grown graph is
+embedded whole and written, and the two are compared. Both were called once before on a small
 change, which compiles loops.
+
+`commands`: the same as whole commands, from the start of a process to its end: `graphcl update`,
+and `graphcl embed` of the grown graph from a store, from Parquet and from CSV. Rows have seconds on
+the wall and of the processor.
 
 `aligned`: four fifths of a graph's nodes, drawn at random, are trained on; a classifier learns from
 half of them. Then the rest of the nodes is added, and the run is trained on for a share of its
@@ -24,6 +31,8 @@ alignment and without it. `page` writes the tables of docs/updating.md from the 
 import argparse
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -40,6 +49,7 @@ from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.estimator import GraphCL
 from graphcl.files.atomic import sync, write_whole
 from graphcl.graphs.graph import Graph
+from graphcl.runs.files import read_embeddings
 
 CPU = torch.device("cpu")
 DEGREE, WINDOW, FEATURES, DIM, LAYERS = 20, 2000, 64, 128, 2
@@ -52,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["speed", "aligned", "page"])
+    parser.add_argument("what", choices=["speed", "commands", "aligned", "page"])
     parser.add_argument("--nodes", type=int, default=1_000_000)
     parser.add_argument("--anywhere", type=float, nargs="+", default=[0.0, 0.01, 1.0])
     parser.add_argument("--graphs", nargs="+", default=list(GRAPHS))
@@ -71,6 +81,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         if options.what == "speed":
             found = speed(Path(folder), options.nodes, options.anywhere)
+        elif options.what == "commands":
+            found = commands(Path(folder), options.nodes, options.anywhere)
         else:
             found = (
                 row
@@ -92,8 +104,8 @@ def links(random: Any, first: int, last: int, anywhere: float = 0.0) -> Any:
     return np.stack([ends, recent])
 
 
-def speed(folder: Path, number: int, shares: list[float]) -> Any:
-    """Yields a row for each share of links that lead anywhere."""
+def trained(folder: Path, number: int) -> tuple[Any, GraphCL, Path]:
+    """Returns a graph that is mapped from ``store``, a model, and its run with embeddings."""
     random = np.random.default_rng(0)
     x = random.standard_normal((number, FEATURES), dtype=np.float32)
     Graph.from_edge_index(links(random, 1, number), x, name="time").save(folder / "store")
@@ -102,46 +114,137 @@ def speed(folder: Path, number: int, shares: list[float]) -> Any:
     small = synthetic_graph(2000, 8000, FEATURES, 5, seed=0)
     own: Any = {"dim": DIM, "layers": LAYERS, "feature_scaling": "none", "epochs": 1}
     model = GraphCL("cora", encoder="mean", **own, device="cpu").fit(small)
-    run = folder / "run"
-    model.save(run, graph=graph)
+    model.save(folder / "run", graph=graph)
+    return graph, model, folder / "run"
+
+
+def speed(folder: Path, number: int, shares: list[float]) -> Any:
+    """Yields two rows for each share of links that lead anywhere: a first update, and a second."""
+    random = np.random.default_rng(1)
+    graph, model, run = trained(folder, number)
     more = number // 100
     graphcl.update(run, graph=graph, **tables(random, number, 100, 0.0), device="cpu")  # compiles
     for share in shares:
         graphcl.rollback(run, 0)
-        new = tables(random, number, more, share)
-        began = time.perf_counter()
-        done = graphcl.update(run, graph=graph, **new, device="cpu", keep=1)
-        seconds = time.perf_counter() - began
-        whole = Graph.open(done.path / "graph")
-        whole.check()
-        began = time.perf_counter()
-        z = model.transform(whole)
-        anew = time.perf_counter() - began
-        np.save(folder / "anew.npy", z)
-        sync(folder / "anew.npy")
-        written = time.perf_counter() - began - anew
-        kept = np.load(done.path / "embeddings.npy", mmap_mode="r")
-        steps = done.about["seconds"]
-        size = sum(file.stat().st_size for file in done.path.rglob("*") if file.is_file())
+        for step, before in enumerate((number, number + more)):
+            new = tables(random, before, more, share)
+            began = time.perf_counter()
+            given: Any = {"graph": None if step else graph, "device": "cpu", "keep": 2}
+            done = graphcl.update(run, **given, **new)
+            seconds = time.perf_counter() - began
+            whole = Graph.open(done.path / "graph")
+            whole.check()
+            began = time.perf_counter()
+            z = model.transform(whole)
+            anew = time.perf_counter() - began
+            np.save(folder / "anew.npy", z)
+            sync(folder / "anew.npy")
+            written = time.perf_counter() - began - anew
+            kept = read_embeddings(done.path)
+            steps = done.about["seconds"]
+            yield {
+                "what": "speed",
+                **_sizes(number, share, more),
+                "second": bool(step),
+                "embedded": done.about["embedded"],
+                "seconds": {key: round(value, 3) for key, value in steps.items()},
+                "update_seconds": round(seconds, 2),
+                "anew_seconds": round(anew, 2),
+                "anew_write_seconds": round(written, 2),
+                "times_faster": round((anew + written) / seconds, 1),
+                "largest_difference": float(max_difference(z, kept)),
+                "version_bytes": _own_bytes(done.path),
+                "load": round(os.getloadavg()[0] / (os.cpu_count() or 1), 2),
+            }
+
+
+def _sizes(number: int, share: float, more: int) -> dict[str, Any]:
+    sizes = {"nodes": number, "degree": DEGREE, "features": FEATURES, "dim": DIM, "layers": LAYERS}
+    return {**sizes, "new_nodes": more, "anywhere": share}
+
+
+def _own_bytes(path: Path) -> int:
+    """Returns the bytes of the files that a version shares with no other."""
+    files = (file.stat() for file in path.rglob("*") if file.is_file())
+    return sum(one.st_size for one in files if one.st_nlink == 1)
+
+
+def commands(folder: Path, number: int, shares: list[float]) -> Any:
+    """Yields a row for each share: a first update and a second one, and embedding anew."""
+    import pyarrow.parquet
+
+    random = np.random.default_rng(1)
+    _, _, run = trained(folder, number)
+    more = number // 100
+    cli = [sys.executable, "-m", "graphcl"]
+    rest: list[str | Path] = ["--graph", folder / "store", "--keep", "2"]
+    for share in shares:
+        graphcl.rollback(run, 0) if (run / "versions").exists() else None
+        taken = {}
+        for name, before in (("first update", number), ("second update", number + more)):
+            new = tables(random, before, more, share)
+            for kind, table in new.items():
+                pyarrow.parquet.write_table(table, folder / f"{kind}.parquet")
+            words = ["update", run, "--nodes", folder / "nodes.parquet"]
+            words += [
+                "--edges",
+                folder / "edges.parquet",
+                *(rest if before == number else rest[2:]),
+            ]
+            taken[name] = timed([*cli, *words])
+        version = run / "versions" / (run / "versions/current").read_text().strip()
+        grown = Graph.open(version / "graph")
+        out: list[str | Path] = ["--out", folder / "anew.npy", "--overwrite"]
+        taken["from a store"] = timed([*cli, "embed", run, version / "graph", *out])
+        difference = max_difference(
+            np.load(folder / "anew.npy", mmap_mode="r"), read_embeddings(version)
+        )
+        if share == shares[0]:
+            taken |= from_tables(folder, run, grown)
+        taken["import torch"] = timed([sys.executable, "-c", "import torch"])
         yield {
-            "what": "speed",
-            "nodes": number,
-            "degree": DEGREE,
-            "features": FEATURES,
-            "dim": DIM,
-            "layers": LAYERS,
-            "new_nodes": more,
-            "anywhere": share,
-            "embedded": done.about["embedded"],
-            "seconds": {key: round(value, 3) for key, value in steps.items()},
-            "update_seconds": round(seconds, 2),
-            "anew_seconds": round(anew, 2),
-            "anew_write_seconds": round(written, 2),
-            "times_faster": round(anew / steps["embedding"], 1),
-            "largest_difference": float(max_difference(z, kept)),
-            "version_bytes": size,
+            "what": "commands",
+            **_sizes(number, share, more),
+            "wall_seconds": {key: round(one[0], 2) for key, one in taken.items()},
+            "processor_seconds": {key: round(one[1], 2) for key, one in taken.items()},
+            "largest_difference": float(difference),
             "load": round(os.getloadavg()[0] / (os.cpu_count() or 1), 2),
         }
+
+
+def from_tables(folder: Path, run: Path, graph: Graph) -> dict[str, tuple[float, float]]:
+    """Returns how long it takes to embed a graph that comes as tables."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    ends = graph.edge_index()
+    once = ends[:, ends[0] < ends[1]]
+    columns = {f"f{k}": np.asarray(graph.x)[:, k] for k in range(FEATURES)}
+    whole = {
+        "edges": pyarrow.table({"source": once[0], "target": once[1]}),
+        "nodes": pyarrow.table({"id": np.arange(graph.num_nodes), **columns}),
+    }
+    writers = {"parquet": pyarrow.parquet.write_table, "csv": pyarrow.csv.write_csv}
+    taken = {}
+    for suffix, write in writers.items():
+        files = {kind: folder / f"all_{kind}.{suffix}" for kind in whole}
+        for kind, table in whole.items():
+            write(table, files[kind])
+        words = ["embed", run, files["edges"], "--nodes", files["nodes"]]
+        words += ["--out", folder / "anew.npy", "--overwrite"]
+        taken[f"from {suffix}"] = timed([sys.executable, "-m", "graphcl", *words])
+        for file in files.values():
+            file.unlink()
+    return taken
+
+
+def timed(words: list[Any]) -> tuple[float, float]:
+    """Runs a command; returns its seconds on the wall and of the processor."""
+    before, began = os.times(), time.perf_counter()
+    subprocess.run([str(word) for word in words], check=True, capture_output=True)
+    after, seconds = os.times(), time.perf_counter() - began
+    busy = after.children_user + after.children_system
+    return seconds, busy - before.children_user - before.children_system
 
 
 def tables(random: Any, number: int, more: int, anywhere: float) -> dict[str, Any]:
@@ -227,11 +330,16 @@ def aligned(folder: Path, name: str, seed: int, shares: list[float]) -> Any:
 
 def page(text: str, found: list[Any]) -> str:
     """Returns a page with its tables made from rows; of equal measurements the last counts."""
-    keys = ("what", "nodes", "anywhere", "graph", "seed", "more")
+    keys = ("what", "nodes", "anywhere", "second", "graph", "seed", "more")
     latest = {tuple(row.get(key) for key in keys): row for row in found}
+
+    def of(kind: str) -> list[Any]:
+        return [row for (what, *_), row in latest.items() if what == kind]
+
     tables_of = {
-        "speed": _speed_table([row for (what, *_), row in latest.items() if what == "speed"]),
-        "aligned": _aligned_table([row for (what, *_), row in latest.items() if what == "aligned"]),
+        "speed": _speed_table([row for row in of("speed") if "second" in row]),
+        "commands": _commands_table(of("commands")),
+        "aligned": _aligned_table(of("aligned")),
     }
     for name, table in tables_of.items():
         head, tail = f"<!-- table: {name} -->\n", "<!-- end -->"
@@ -242,17 +350,35 @@ def page(text: str, found: list[Any]) -> str:
 
 def _speed_table(found: list[Any]) -> str:
     lines = [
-        "| links that lead anywhere | embedded again | embedding, of these | of all | times faster "
-        "| whole update | difference |",
-        "|---|---|---|---|---|---|---|",
+        "| links that lead anywhere | update | embedded again | embedding | whole update | "
+        "embedding all anew, writing | times faster | written | difference |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {100 * row['anywhere']:g} % | {row['embedded']:,} | "
-        f"{row['seconds']['embedding']:.2f} s | {row['anew_seconds']:.1f} s | "
-        f"{row['times_faster']:.1f} | {row['update_seconds']:.1f} s | "
-        f"{row['largest_difference']:g} |"
-        for row in sorted(found, key=lambda row: row["anywhere"])
+        f"| {100 * row['anywhere']:g} % | {'second' if row['second'] else 'first'} | "
+        f"{row['embedded']:,} | {row['seconds']['embedding']:.2f} s | "
+        f"{row['update_seconds']:.2f} s | {row['anew_seconds']:.1f} + "
+        f"{row['anew_write_seconds']:.1f} s | **{row['times_faster']:.1f}** | "
+        f"{row['version_bytes'] / 1e6:,.0f} MB | {row['largest_difference']:g} |"
+        for row in sorted(found, key=lambda row: (row["anywhere"], row["second"]))
     ]
+    return "\n".join(lines) + "\n"
+
+
+def _commands_table(found: list[Any]) -> str:
+    columns = ("first update", "second update", "from a store", "from parquet", "from csv")
+    lines = [
+        "| links that lead anywhere | first `update` | second `update` | `embed` from a store | "
+        "from Parquet | from CSV | of these, to import torch |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted(found, key=lambda row: row["anywhere"]):
+        wall, busy = row["wall_seconds"], row["processor_seconds"]
+        cells = [
+            f"{wall[key]:.1f} ({busy[key]:.1f}) s" if key in wall else "–"
+            for key in (*columns, "import torch")
+        ]
+        lines.append(f"| {100 * row['anywhere']:g} % | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

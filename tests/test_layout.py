@@ -73,6 +73,8 @@ ELSEWHERE = {
     "tabular/numbering.py": "tabular/test_tables.py",
     "tabular/options.py": "tabular/test_tables.py",
     "updating/writing.py": "updating/test_run.py",
+    "estimator/changed.py": "updating/test_embedding.py",
+    "updating/ids.py": "updating/test_matching.py",
     "tabular/typed_tables.py": "tabular/test_typed.py",
 }
 

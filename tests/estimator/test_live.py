@@ -230,3 +230,18 @@ def test_what_does_not_fit_is_refused(tmp_path):
         model.live(several)
     with pytest.raises(Exception, match="call fit before live"):
         GraphCL().live(graph)
+
+
+def test_weights_on_a_graph_without_weights_are_refused():
+    x, edges, neighbours, among = world()
+    old = small(x, edges)
+    model = fitted(old, layers=2)
+    weights = [np.ones(len(some)) for some in neighbours]
+    with pytest.raises(GraphError, match="edges of graph have no weights; leave them out"):
+        model.embed_new(x[NODES:], neighbours, graph=old, weights=weights)
+    with pytest.raises(GraphError, match="have no weights"):
+        model.embed_new(x[NODES:], neighbours, graph=old, edges=[(0, 1, 2.0)])
+    # Weights that are all 1 are weights.
+    ones = Graph.from_edge_index(edges, x[:NODES], edge_weight=np.ones(edges.shape[1]))
+    found = model.embed_new(x[NODES:], neighbours, graph=ones, edges=among, weights=weights)
+    close(found, model.embed_new(x[NODES:], neighbours, graph=old, edges=among))

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from graphcl.evaluation.drift import measure_drift
+from graphcl.evaluation.drift import divide, measure_drift
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +98,28 @@ def test_a_row_of_zeros_can_move():
     new = np.array([[0, 0, 0], [1, 0, 0]], np.float32)
     drift = measure_drift(old, new, np.arange(2), np.arange(2))
     assert drift.moved["largest"] == 1
+
+
+@pytest.mark.parametrize("moving", [0, 1, 20, 900])
+def test_neighbours_after_a_few_moves_are_those_of_all(moving):
+    random = np.random.default_rng(moving)
+    first = random.normal(size=(1000, 6)).astype(np.float32)
+    second = first.copy()
+    chosen = random.choice(1000, moving, replace=False)
+    second[chosen] += random.normal(size=(moving, 6)).astype(np.float32)
+    drift = measure_drift(first, second, np.arange(1000), np.sort(chosen))
+    before, after = nearest_by_loops(first, 10), nearest_by_loops(second, 10)
+    shares = [len(a & b) / 10 for a, b in zip(before, after, strict=True)]
+    assert drift.kept == pytest.approx(np.mean(shares), abs=1e-4)
+
+
+def test_regions_are_clusters():
+    random = np.random.default_rng(0)
+    centres = random.normal(size=(3, 8)) * 20
+    kind = random.choice(3, 700, p=[0.5, 0.3, 0.2])
+    points = centres[kind] + random.normal(size=(700, 8))
+    found = divide(points, 3, seed=1)
+    assert [set(kind[found == one].tolist()) for one in range(3)] == [{0}, {1}, {2}]
+    assert divide(np.ones((5, 2)), 4, seed=0).tolist() == [0] * 5
+    two = divide(np.array([[0.0, 1], [1, 0], [1, 0]]), 4, seed=0)
+    assert two.tolist() == [1, 0, 0]

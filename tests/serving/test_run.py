@@ -1,19 +1,30 @@
 """What a run answers, against the commands' own functions."""
 
+import io
+import json
+import shutil
 import threading
+from datetime import date
+from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.ipc
+import pyarrow.parquet
 import pytest
 
+import graphcl
 from graphcl.answers.prediction import predict
 from graphcl.answers.similar import neighbors
+from graphcl.cli.main import run
 from graphcl.errors import RunError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.calibration import fit_calibrated
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
-from graphcl.serving.asking import New
+from graphcl.serving.asking import ARROW, New
 from graphcl.serving.run import NotYetError, ServedRun, UnknownError
+from tests.serving.conftest import client_of
 
 
 def test_similar_nodes_are_those_of_the_command(served, a_run):
@@ -118,3 +129,107 @@ def test_graphs_that_do_not_fit_are_refused(a_run, tmp_path):
     fewer = Graph.from_edge_index([[0], [1]], graph.x[:5])
     with pytest.raises(RunError, match="60 embeddings and 60 nodes for a graph of 5"):
         ServedRun(path, fewer)
+
+
+@pytest.fixture(scope="module")
+def from_tables(tmp_path_factory):
+    """A run of tables: numbers, categories, dates and text, with missing values."""
+    place = tmp_path_factory.mktemp("columns")
+    number = 40
+    table = pyarrow.table(
+        {
+            "id": [f"n{row}" for row in range(number)],
+            "age": [None if row == 3 else row * 1.5 for row in range(number)],
+            "city": [("Oslo", "Bergen", None)[row % 3] for row in range(number)],
+            "born": [f"19{50 + row}-03-0{1 + row % 9}" for row in range(number)],
+            "says": [f"word{row % 7} and {row % 5} things" for row in range(number)],
+        }
+    )
+    ends = [(row, (row + step) % number) for row in range(number) for step in (1, 5)]
+    listed = [[f"n{pair[at]}" for pair in ends] for at in (0, 1)]
+    edges = pyarrow.table(dict(zip(("source", "target"), listed, strict=True)))
+    graph = graphcl.read_tables(edges, table, text="says", missing="mean")
+    pyarrow.parquet.write_table(table, place / "nodes.parquet")
+    pyarrow.parquet.write_table(edges, place / "edges.parquet")
+    words = ["train", str(place / "edges.parquet"), "--nodes", str(place / "nodes.parquet")]
+    words += ["--text", "says", "--missing", "mean", "--set", "epochs=1", "--set", "dim=8"]
+    assert run([*words, "--out", str(place / "run")]) == 0
+    return place / "run", graph
+
+
+RAW = {"age": 30, "city": "Oslo", "born": "1971-05-06", "says": "word3 things"}
+HOLES = {"age": None, "city": None, "born": None, "says": None}
+
+
+def test_columns_of_the_users_table_are_prepared(from_tables, tmp_path, monkeypatch):
+    """The same as `embed --new`, and as the rows of an update."""
+    monkeypatch.chdir(tmp_path)
+    path, graph = from_tables
+    shutil.copytree(path, "run")
+    graph.save("store")
+    client = client_of(ServedRun(Path("run"), graph))
+    new = [{"columns": row, "neighbors": near} for row, near in ((RAW, ["n3"]), (HOLES, ["n9"]))]
+    answer = client.post("/embed", {"new": new}).json()
+    found = np.array([one["embedding"] for one in answer["nodes"]], np.float32)
+    # Arrow: columns under their own names.
+    rows = [{**one["columns"], "neighbors": one["neighbors"]} for one in new]
+    rows[0]["born"] = date(1971, 5, 6)
+    body = io.BytesIO()
+    listed = pyarrow.Table.from_pylist(rows)
+    with pyarrow.ipc.new_stream(body, listed.schema) as writer:
+        writer.write_table(listed)
+    headers = {"content-type": ARROW}
+    by_arrow = client("POST", "/embed", content=body.getvalue(), headers=headers).json()
+    assert by_arrow == answer
+    # The command line.
+    Path("new.json").write_text(json.dumps({"new": new}))
+    assert run(["embed", "run", "store", "--new", "new.json", "--out", "z.npy"]) == 0
+    np.testing.assert_array_equal(np.load("z.npy"), found)
+    # One at a time, so that they do not see each other: an update with the same rows.
+    for place, one in enumerate(new):
+        (alone,) = client.post("/embed", {"new": [one]}).json()["nodes"]
+        more = pyarrow.table(
+            {"id": ["new"], **{key: pyarrow.array([value]) for key, value in RAW.items()}}
+        )
+        if place:
+            none = {key: pyarrow.nulls(1, more.schema.field(key).type) for key in HOLES}
+            more = pyarrow.table({"id": ["new"], **none})
+        links = pyarrow.table({"source": ["new"], "target": one["neighbors"]})
+        done = graphcl.update("run", graph=graph, nodes=more, edges=links, device="cpu")
+        z = np.load(done.path / "embeddings.npy")[-1]
+        np.testing.assert_allclose(alone["embedding"], z, atol=1e-6)
+        graphcl.rollback("run", 0)
+    about = client.get("/openapi.json").json()["components"]["schemas"]["new"]["items"]
+    assert set(about["properties"]["columns"]["properties"]) == set(RAW)
+    examples = client.get("/openapi.json").json()["paths"]["/embed"]["post"]["requestBody"]
+    shown = examples["content"]["application/json"]["examples"]["new"]["value"]
+    assert client.post("/embed", shown).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"columns": RAW | {"agee": 1}}, "unknown column 'agee'; did you mean 'age'?"),
+        ({"columns": {"age": 1}}, "has no column 'city'"),
+        ({"columns": RAW | {"age": "old"}}, "column 'age': 'old' is not a number"),
+        ({"columns": RAW | {"born": "soon"}}, "'soon' is not a date"),
+        ({"columns": RAW | {"city": {}}}, "is not a category"),
+        ({"columns": RAW | {"age": 1e300}}, "outside the range of float32"),
+        ({"columns": [1, 2]}, "columns must be an object"),
+        ({"columns": RAW, "features": {}}, "features or columns"),
+        ({"neighbors": []}, "features or columns"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(from_tables, node, message):
+    client = client_of(ServedRun(*from_tables))
+    answer = client.post("/embed", {"new": [node]})
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]
+
+
+def test_a_run_without_a_table_takes_features(client):
+    answer = client.post("/embed", {"new": [{"columns": {"age": 3}}]})
+    assert answer.status_code == 400
+    assert "not trained on a table with columns; give features" in answer.json()["error"]
+    about = client.get("/openapi.json").json()["components"]["schemas"]["new"]["items"]
+    assert "columns" not in about["properties"]

@@ -245,3 +245,47 @@ def test_labels_of_another_kind_are_refused(old):
     more = pyarrow.table({"id": [5], "a": [1.0], "kind": [3]})
     found = grow(numbers, TableOptions(nodes=more, label=("kind",))).changed.graph
     assert found.y.tolist() == [1, 0, 3]
+
+
+def test_ids_that_look_like_known_numbers_are_said():
+    edges = pyarrow.table({"source": [1, 2, 3], "target": [2, 3, 7]})
+    nodes = pyarrow.table({"id": [1, 2, 3, 7], "f0": [0.0, 1, 2, 3], "f1": [1.0, 1, 1, 1]})
+    graph = read_tables(edges, nodes)
+    new = nodes_of(["1.0", "007", "x", "9.5", "11"])
+    found = grow(graph, TableOptions(preparation=graph.preparation, nodes=new))
+    assert found.counts["new_nodes"] == 5
+    assert [line for line in found.notes if "looks" in line or "look" in line] == [
+        "nodes: 2 new ids look like one that the graph has, first '1.0' like 1: ids are taken as "
+        "they are written, and these are new nodes"
+    ]
+    right = nodes_of([1, 12])
+    found = grow(graph, TableOptions(preparation=graph.preparation, nodes=right))
+    assert found.counts["new_nodes"] == 1
+    assert not any("look" in line for line in found.notes)
+
+
+def test_columns_that_the_model_does_not_know_are_said(old):
+    new = nodes_of(["z"], kind=["x"], part=["train"], colour=["red"], size=[3])
+    found = grow(old, options(old, nodes=new))
+    assert (
+        "nodes: 2 columns are not used, because the model was not trained on them: "
+        "'colour', 'size'" in found.notes
+    )
+    found = grow(old, options(old, nodes=new, ignore=("colour", "size")))
+    assert not any("not used" in line for line in found.notes)
+    # There is no list of edges, so nothing is said of one.
+    assert not any(line.startswith("edges:") for line in found.notes)
+
+
+def test_tables_without_rows_are_refused(old):
+    def said(**tables):
+        with pytest.raises(GraphError) as caught:
+            grow(old, options(old, nodes=tables.pop("nodes", None)), **tables)
+        return str(caught.value)
+
+    nothing = edges_of([])
+    where = "has no rows, so nothing would change; leave it out"
+    assert said(nodes=nodes_of([])) == f"nodes: {where}"
+    assert said(edges=nothing) == f"edges: {where}"
+    assert said(remove_edges=nothing) == f"remove_edges: {where}"
+    assert where in said(remove_nodes=pyarrow.table({"id": pyarrow.array([], pyarrow.string())}))

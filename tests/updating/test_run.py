@@ -337,3 +337,12 @@ def test_a_reader_keeps_its_version_while_another_is_made(place):
     again = ServedRun(Path("run"), Graph.open(done.path / "graph"))
     assert len(again.z) == NODES - 1
     assert again.name == "run"
+
+
+def test_the_graph_of_the_training_is_not_that_of_a_version(place):
+    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+    graphcl.update("run", graph=graph, edges=pairs([("n0", "n40")]))
+    with pytest.raises(RunError) as caught:
+        graphcl.update("run", graph=graph, edges=pairs([("n0", "n41")]))
+    said = "run: version 1, which the run is at, has another graph, its own; leave graph= out"
+    assert str(caught.value) == said

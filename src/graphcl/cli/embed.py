@@ -42,9 +42,12 @@ from graphcl.partitioned.shards import (
 from graphcl.runs import files as runs
 from graphcl.runs.embeddings import check_embeddings_file, write_embeddings
 from graphcl.runs.typed import run_types
+from graphcl.runs.versions import current_run
 from graphcl.serving.asking import JSON, Bounds, read_asked
 from graphcl.store.parts import is_parts, read_parts
 from graphcl.tabular.options import TableOptions, counted
+from graphcl.tabular.preparation import read_preparation
+from graphcl.tabular.rows import prepare_rows
 from graphcl.training.progress import RowProgress
 
 Array = npt.NDArray[np.float32]
@@ -85,8 +88,8 @@ def embed(
     new: Annotated[
         Path | None,
         typer.Option(
-            help='Nodes that the graph does not have: a JSON file, {"new": [{"features": [1, 2], '
-            '"neighbors": ["a"]}]}, as the service takes it.',
+            help="Nodes that the graph does not have: a JSON file as the service takes it, "
+            '{"new": [{"columns": {"age": 3}, "neighbors": ["a"]}]}, or with "features": [1, 2].',
             rich_help_panel=_WHICH,
         ),
     ] = None,
@@ -193,7 +196,7 @@ def embed(
         source = graph
         loaded = load_graph(graph, tables if trained is None else tables.after(trained))
     if new is not None:
-        _embed_new(fitted, loaded, new, out, source, where, to=to, as_json=as_json)
+        _embed_new(run, fitted, loaded, new, out, source, where, to=to, as_json=as_json)
         return
     chosen = _range(rows, loaded)
     if ids:
@@ -222,6 +225,7 @@ def embed(
 
 
 def _embed_new(
+    run: Path,
     fitted: Fitted,
     graph: AnyGraph,
     file: Path,
@@ -245,7 +249,8 @@ def _embed_new(
         raise RunError(f"{file}: no such file") from None
     features = graph.num_features
     try:
-        asked = read_asked(text.encode(), JSON, ANY, features=features, takes=("new",)).new
+        how: dict[str, Any] = {"takes": ("new",), "prepare": _preparer(run, features)}
+        asked = read_asked(text.encode(), JSON, ANY, features=features, **how).new
         assert asked is not None
         z = Live(fitted, graph, device).embed_new(
             asked.features,
@@ -261,6 +266,12 @@ def _embed_new(
         write_embeddings(out, z, None)
     about = {"out": str(out), "graph": source, "nodes": len(z), "dim": z.shape[1]}
     print_result(about, _text(out, z), as_json=as_json)
+
+
+def _preparer(run: Path, width: int) -> Any:
+    """Returns what turns columns of the training's table into features; None without a table."""
+    prepared = read_preparation(current_run(run))
+    return prepared and partial(prepare_rows, preparation=prepared, width=width)
 
 
 def _trained_parts(run: Path) -> str | None:

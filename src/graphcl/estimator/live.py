@@ -50,6 +50,7 @@ class Live:
             raise GraphError(
                 f"{graph.name}: has {found} features; the model was trained on {wanted}"
             )
+        self._weighted = graph.edge_weight is not None
         # As in `embed_graph`: if every weight is 1, edges have none.
         if graph.edge_weight is not None and bool((graph.edge_weight == 1).all()):
             graph = replace(graph, edge_weight=None)
@@ -85,6 +86,10 @@ class Live:
         self, features: Any, neighbours: Any, *, edges: Any = None, weights: Any = None
     ) -> Rows:
         """Returns the embeddings of new nodes, as `GraphCL.embed_new` describes."""
+        if not self._weighted and (weights is not None or _have_weights(edges)):
+            raise GraphError(
+                f"embed_new: edges of {self.graph.name} have no weights; leave them out"
+            )
         single = np.ndim(features) == 1
         lists = _lists(neighbours, single=single, what="neighbours")
         given = None if weights is None else _lists(weights, single=single, what="weights")
@@ -135,6 +140,15 @@ class Live:
             nodes=last,
         )
         return self._aligned(z)
+
+
+def _have_weights(edges: Any) -> bool:
+    """Returns whether edges among new nodes come with a weight each."""
+    try:
+        given = np.asarray([] if edges is None else edges, dtype=np.float64)
+    except (TypeError, ValueError):
+        return False  # they are refused later
+    return given.ndim == 2 and given.shape[1] == 3 and len(given) > 0
 
 
 def _lists(given: Any, *, single: bool, what: str) -> list[Any]:

@@ -10,11 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.evaluation.nearest import nearest, unit_rows
-from graphcl.evaluation.unsupervised import cluster, sampled_rows
+from graphcl.evaluation.unsupervised import sampled_rows
+from graphcl.seeding import derive
 
 SAMPLE = 2000  # nodes that are compared with each other
 NEIGHBOURS = 10
-REGIONS = (8,)
+REGIONS = 8
+ROUNDS = 20  # of k-means, at most
+FITTED = 500  # points that its centres are fitted to
+FEW_MOVED = 0.1  # of the rows: then most rows keep their neighbours
 EDGES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the histogram of moves
 SHOWN = 10  # nodes that are listed
 
@@ -126,7 +130,8 @@ def measure_drift(
     first, second = np.asarray(old[kept[rows]]), np.asarray(new[rows])
     share, k = np.ones(len(rows)), min(NEIGHBOURS, len(rows) - 1)
     if k >= 1:
-        share = _shares(nearest(first, k)[0], nearest(second, k)[0])
+        before, cosines = nearest(first, k)
+        share = _shares(before, _nearest_again(before, cosines, first, second))
     of_again = flag[rows]
     order = np.argsort(-far, kind="stable")[:SHOWN]
     return Drift(
@@ -159,6 +164,27 @@ def _quantiles(far: Array) -> dict[str, float] | None:
     return {"median": median, "p90": high, "largest": float(far.max())}
 
 
+def _nearest_again(before: Array, cosines: Array, first: Array, second: Array) -> Array:
+    """Returns the nearest rows of each row of `second`, from those of `first`.
+
+    Where few rows moved, most keep their neighbours: those that had no row which moved among them,
+    and to which none has come nearer than the last of them.
+    """
+    moved = (first != second).any(axis=1)
+    if moved.mean() > FEW_MOVED:
+        return nearest(second, before.shape[1])[0]
+    unit = unit_rows(second)
+    again = moved | moved[before].any(axis=1)
+    if moved.any():
+        again |= (unit @ unit[moved].T).max(axis=1) >= cosines[:, -1]
+    found = before.copy()
+    rows = np.flatnonzero(again)
+    similar = unit[rows] @ unit.T
+    similar[np.arange(len(rows)), rows] = -np.inf
+    found[rows] = np.argsort(-similar, axis=1, kind="stable")[:, : before.shape[1]]
+    return found
+
+
 def _shares(first: Array, second: Array) -> Array:
     """Returns for each row which share of its neighbours is the same in both."""
     same: Array = (first[:, :, None] == second[:, None, :]).any(axis=2).mean(axis=1)
@@ -178,19 +204,18 @@ def _regions(
     """Describes the clusters of the old embeddings, and where new nodes are."""
     if len(first) < 2:
         return ()
-    found = cluster(first, REGIONS, seed=seed)
+    assigned = divide(unit_rows(first), REGIONS, seed=seed)
+    sizes = np.bincount(assigned).tolist()
     unit = unit_rows(second)
-    centres = unit_rows(
-        np.stack([unit[found.assigned == one].mean(axis=0) for one in range(len(found.sizes))])
-    )
+    centres = unit_rows(np.stack([unit[assigned == one].mean(axis=0) for one in range(len(sizes))]))
     drawn = sampled_rows(len(new), seed, sample)
     nearest_to = (unit_rows(np.asarray(new[drawn])) @ centres.T).argmax(axis=1)
     joined = np.bincount(nearest_to, minlength=len(centres)) * (len(new) / max(1, len(drawn)))
     length = np.linalg.norm(first, axis=1)
     far = np.linalg.norm(second - first, axis=1) / np.where(length > 0, length, 1)
     described = []
-    for number, size in enumerate(found.sizes):
-        own = found.assigned == number
+    for number, size in enumerate(sizes):
+        own = assigned == number
         typical = np.flatnonzero(own)[np.argsort(-(unit[own] @ centres[number]))[:3]]
         described.append(
             Region(
@@ -203,3 +228,49 @@ def _regions(
             )
         )
     return tuple(described)
+
+
+def divide(points: Array, count: int, *, seed: int) -> Array:
+    """Divides points into regions by k-means; returns the region of each, 0 the largest.
+
+    Centres begin far from each other (k-means++). It takes milliseconds for a few thousand points;
+    `graphcl.evaluation.unsupervised.cluster` chooses their number and needs scikit-learn.
+
+    Args:
+        points: ``[n, dim]``.
+        count: of regions; fewer, if there are fewer different points.
+        seed: decides the first centres.
+    """
+    random = np.random.default_rng(derive(seed, "regions"))
+    every = np.asarray(points, np.float64)
+    points = every[sampled_rows(len(every), seed, FITTED)]
+    centres = points[random.integers(len(points))][None]
+    away = _squares(points, centres)[:, 0]
+    while len(centres) < count and away.max() > 0:
+        more = points[random.choice(len(points), p=away / away.sum())][None]
+        centres = np.concatenate([centres, more])
+        away = np.minimum(away, _squares(points, more)[:, 0])
+    assigned = _squares(points, centres).argmin(axis=1)
+    for _ in range(ROUNDS):
+        order = np.argsort(assigned, kind="stable")
+        found, starts = np.unique(assigned[order], return_index=True)
+        sizes = np.diff([*starts, len(order)])
+        centres[found] = np.add.reduceat(points[order], starts) / sizes[:, None]
+        before, assigned = assigned, _squares(points, centres).argmin(axis=1)
+        if np.array_equal(before, assigned):
+            break
+    assigned = _squares(every, centres).argmin(axis=1)
+    found, assigned = np.unique(assigned, return_inverse=True)
+    order = np.argsort(-np.bincount(assigned), kind="stable")
+    rank = np.empty(len(found), np.int64)
+    rank[order] = np.arange(len(found))
+    return rank[assigned]
+
+
+def _squares(points: Array, centres: Array) -> Array:
+    """Returns squared distances, ``[points, centres]``; exactly 0 from a point to itself."""
+    products = points @ centres.T
+    lengths = (points**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1)
+    found: Array = lengths - 2 * products
+    found[found <= 1e-12 * lengths] = 0
+    return found

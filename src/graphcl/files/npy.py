@@ -2,6 +2,7 @@
 
 import math
 import mmap
+import os
 import stat
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
@@ -67,14 +68,22 @@ def map_npy(
         except Exception as problem:  # a damaged header can raise any exception
             reason = " ".join(str(problem).split())[:100]
             raise error(f"{path}: damaged, not an .npy file ({reason})") from None
-        offset = file.tell()
+        offset, identity = file.tell(), file_identity(file)
     if dtype.hasobject or (fortran and not fortran_too) or min(shape, default=0) < 0:
         raise error(f"{path}: damaged, holds {dtype} {str(shape)[:60]}; expected rows of numbers")
     needed = offset + dtype.itemsize * math.prod(shape)
     if size != needed:
         raise error(f"{path}: damaged or truncated: has {size} bytes; its header needs {needed}")
     order: Literal["F", "C"] = "F" if fortran else "C"
-    return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
+    table: Any = np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
+    table.file_identity = identity
+    return cast("npt.NDArray[Any]", table)
+
+
+def file_identity(file: BinaryIO) -> tuple[int, ...]:
+    """Returns by which an open file is known again after another may have taken its place."""
+    found = os.fstat(file.fileno())
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def shorten_npy(path: Path, length: int) -> None:
@@ -104,7 +113,7 @@ def regular_size(path: Path, error: type[InvalidInputError]) -> int:
     return found.st_size
 
 
-def advise_random_reads(*arrays: "np.memmap[Any, Any]") -> None:
+def advise_random_reads(*arrays: npt.NDArray[Any]) -> None:
     """Tells the kernel that the rows of mapped arrays will be read in random order.
 
     For arrays larger than memory, the kernel would otherwise read 32 pages around each row, and

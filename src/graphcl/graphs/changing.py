@@ -3,8 +3,9 @@
 Nodes that stay keep their order, and new ones come after them. So sums over neighbours keep their
 order too, and the embedding of a node whose surroundings did not change keeps its bits.
 
-Nothing here sorts the graph: entries are found by binary search in their rows, and arrays are
-copied once. Of 20 million entries that takes a fraction of a second.
+Nothing here sorts the graph: entries are found by binary search in their rows, and indices are
+copied once. Of 20 million entries that takes a tenth of a second. Features that are mapped from a
+file are not copied: see `graphcl.files.patched`.
 """
 
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError, counted
+from graphcl.files.patched import overlay
 from graphcl.graphs.graph import Graph
 from graphcl.store.columns import ScaledFeatures
 from graphcl.store.writer import row_levels
@@ -103,8 +105,8 @@ def change_graph(graph: Graph, delta: Delta) -> Changed:
     )
 
 
-def affected_rows(changed: Changed, hops: int) -> IntArray:
-    r"""Returns the rows whose embedding can differ from the old one, ascending.
+def affected_rows(changed: Changed, hops: int) -> list[IntArray]:
+    r"""Returns for each layer the rows whose result can differ from the old one, ascending.
 
     Layer l of a node differs if its own row of layer l − 1 does, or a neighbour's, or its edges:
     :math:`C_l = C_{l-1} \cup N(C_{l-1}) \cup R`. :math:`C_0` are the nodes with other features and
@@ -117,7 +119,7 @@ def affected_rows(changed: Changed, hops: int) -> IntArray:
     graph = changed.graph
     reached = np.zeros(graph.num_nodes, bool)
     reached[changed.moved] = True
-    frontier = changed.moved
+    frontier, levels = changed.moved, []
     indptr, indices = np.asarray(graph.indptr), np.asarray(graph.indices)
     for _ in range(hops):
         around = np.zeros_like(reached)
@@ -125,7 +127,8 @@ def affected_rows(changed: Changed, hops: int) -> IntArray:
         around[changed.rewired] = True
         frontier = np.flatnonzero(around & ~reached)
         reached[frontier] = True
-    return np.flatnonzero(reached)
+        levels.append(np.flatnonzero(reached))
+    return levels
 
 
 class _Edges:
@@ -138,7 +141,7 @@ class _Edges:
     def __init__(self, graph: Graph, delta: Delta) -> None:
         self._graph = graph
         self._indptr, self._indices = np.asarray(graph.indptr), np.asarray(graph.indices)
-        self._kept = np.ones(len(self._indices), bool)
+        self._gone = _NONE  # places of entries that are removed, ascending
         self.touched: IntArray = _NONE
         self._weight = graph.edge_weight
         self._drop_pairs(delta.dropped)
@@ -151,15 +154,14 @@ class _Edges:
         if not there.all():
             row = int(np.argmin(there))
             raise GraphError(f"no edge joins {rows[row]} and {columns[row]}")
-        self._kept[places] = False
+        self._gone = np.unique(places)
         self.touched = np.concatenate([self.touched, rows])
 
     def _drop_nodes(self, nodes: IntArray) -> None:
         entries = _entries(self._indptr, nodes)
         around = self._indices[entries].astype(np.int64)
         own = np.repeat(nodes, self._indptr[nodes + 1] - self._indptr[nodes])
-        self._kept[entries] = False
-        self._kept[self._find(around, own)[0]] = False
+        self._gone = np.unique(np.concatenate([self._gone, entries, self._find(around, own)[0]]))
         self.touched = np.concatenate([self.touched, around])
 
     def _add(self, delta: Delta) -> None:
@@ -167,13 +169,13 @@ class _Edges:
         weight = None if delta.weight is None else np.concatenate([delta.weight, delta.weight])
         places, there = self._find(rows, columns)
         old = places[there]
-        changes = ~self._kept[old]  # removed and added again
+        changes = np.isin(old, self._gone)  # removed and added again
         if weight is not None and self._weight is not None:
             changes |= self._weight[old] != weight[there]
             if changes.any():
                 self._weight = np.array(self._weight)
                 self._weight[old] = weight[there]
-        self._kept[old] = True
+        self._gone = np.setdiff1d(self._gone, old, assume_unique=False)
         self.touched = np.concatenate([self.touched, rows[there][changes], rows[~there]])
         order = np.lexsort((columns[~there], rows[~there]))
         self._rows, self._columns = rows[~there][order], columns[~there][order]
@@ -200,8 +202,7 @@ class _Edges:
         self, stays: npt.NDArray[np.bool_], number: IntArray, *, renumbered: bool
     ) -> tuple[IntArray, Any, FloatArray | None]:
         """Returns the CSR arrays of the new graph: pointers, indices and weights."""
-        gone = np.flatnonzero(~self._kept)
-        size = len(stays)
+        gone, size = self._gone, len(stays)
         into = self._places - np.searchsorted(gone, self._places) + np.arange(len(self._places))
         degree = np.zeros(len(number), np.int64)
         degree[:size] = np.diff(self._indptr)
@@ -212,19 +213,30 @@ class _Edges:
         indptr = np.concatenate([[0], degree[there].cumsum()])
         total = len(self._indices) - len(gone) + len(into)
         wide = self._indices.dtype.itemsize > 4 or len(number) >= 1 << 31
-        indices = np.empty(total, np.int64 if wide else np.int32)
-        own = np.ones(total, bool)
-        own[into] = False
-        old = self._indices[self._kept] if len(gone) else self._indices
-        indices[own] = number[old] if renumbered else old
-        indices[into] = number[self._columns]
+        kind: Any = np.int64 if wide else np.int32
+        # Up to the first entry that is removed or added, all stay where they are.
+        first = int(min(min(part, default=total) for part in (gone[:1], into[:1])))
+        own = np.ones(total - first, bool)
+        own[into - first] = False
+
+        def joined(old: Any, new: Any, kind: Any) -> Any:
+            out = np.empty(total, kind)
+            out[:first] = old[:first]
+            rest = np.delete(old[first:], gone - first) if len(gone) else old[first:]
+            out[first:][own] = rest
+            out[into] = new
+            return out
+
+        indices = joined(self._indices, self._columns, kind)
+        if renumbered:
+            indices = number[indices].astype(kind)
         weight = None
         if self._weight is not None or self._new_weight is not None:
-            weight = np.ones(total, np.float32)
-            if self._weight is not None:
-                weight[own] = self._weight[self._kept]
-            if self._new_weight is not None:
-                weight[into] = self._new_weight
+            old_weight = self._weight
+            if old_weight is None:
+                old_weight = np.ones(len(self._indices), np.float32)
+            new_weight: Any = 1 if self._new_weight is None else self._new_weight
+            weight = joined(old_weight, new_weight, np.float32)
         return indptr, indices, weight
 
 
@@ -263,43 +275,42 @@ def _features(x: Any, delta: Delta, kept: IntArray) -> tuple[Any, IntArray]:
         return scipy.sparse.csr_array(table[rows].astype(np.float32)), changed[differs]
     if isinstance(x, ScaledFeatures):
         return _scaled(x, delta, kept)
-    out = np.empty((len(kept) + delta.num_new, x.shape[1]), x.dtype)
-    _fill_kept(out, x, kept)
-    differs = np.zeros(len(changed), bool)
+    differs, parts = np.zeros(len(changed), bool), [np.zeros((0, x.shape[1]), x.dtype)]
     with np.errstate(over="ignore"):
         if len(changed):
-            values = _dense(given).astype(x.dtype)
-            differs = (np.asarray(x[changed]) != values).any(axis=1)
-            out[np.searchsorted(kept, changed)] = values
+            parts.append(_dense(given).astype(x.dtype))
+            differs = (np.asarray(x[changed]) != parts[-1]).any(axis=1)
         if delta.num_new:
-            out[len(kept) :] = _dense(delta.x).astype(x.dtype)
-    if x.dtype == np.float16 and not np.isfinite(out[len(kept) :]).all():
+            parts.append(_dense(delta.x).astype(x.dtype))
+    values = np.concatenate(parts)
+    if x.dtype == np.float16 and not np.isfinite(values).all():
         raise GraphError("a new feature does not fit in float16, which the graph's store has")
-    return out, changed[differs]
+    return _with_rows(x, kept, changed, delta.num_new, values), changed[differs]
+
+
+def _with_rows(table: Any, kept: IntArray, changed: IntArray, new: int, values: Any) -> Any:
+    """Returns the rows that stay, some with other values, and new rows below them."""
+    if len(kept) < len(table):
+        table, changed = np.asarray(table[kept]), np.searchsorted(kept, changed)
+    rows = np.concatenate([changed, len(table) + np.arange(new)])
+    return overlay(table, rows, values)
 
 
 def _scaled(x: ScaledFeatures, delta: Delta, kept: IntArray) -> tuple[ScaledFeatures, IntArray]:
     """The same of features in eight bits: new rows get the levels of the old columns."""
-    changed, total = delta.changed, len(kept) + delta.num_new
-    values = np.empty((total, x.shape[1]), np.int8)
-    scale = np.ones(total, np.float32)
-    _fill_kept(values, x.values, kept)
-    if x.row_scale is not None:
-        _fill_kept(scale, x.row_scale, kept)
-    differs = np.zeros(len(changed), bool)
-    if len(changed):
-        places = np.searchsorted(kept, changed)
-        levels, rows = row_levels(_dense(delta.changed_x), x.scale)
-        differs = (values[places] != levels).any(axis=1) | (scale[places] != rows)
-        values[places], scale[places] = levels, rows
-    if delta.num_new:
-        values[len(kept) :], scale[len(kept) :] = row_levels(_dense(delta.x), x.scale)
+    changed, given = (
+        delta.changed,
+        [_dense(one) for one in (delta.changed_x, delta.x) if one is not None],
+    )
+    rows = np.concatenate([np.zeros((0, x.shape[1]), np.float32), *given])
+    levels, scales = row_levels(rows, x.scale) if len(rows) else (rows.astype(np.int8), rows[:, 0])
+    old = np.ones(x.shape[0], np.float32) if x.row_scale is None else np.asarray(x.row_scale)
+    number = len(changed)
+    differs = (np.asarray(x.values[changed]) != levels[:number]).any(axis=1)
+    differs |= old[changed] != scales[:number]
+    values = _with_rows(x.values, kept, changed, delta.num_new, levels)
+    scale = _with_rows(old, kept, changed, delta.num_new, scales)
     return ScaledFeatures(values, x.scale, scale if (scale > 1).any() else None), changed[differs]
-
-
-def _fill_kept(out: Any, table: Any, kept: IntArray) -> None:
-    """Copies the rows that stay; if all do, in one go."""
-    out[: len(kept)] = table if len(kept) == len(table) else table[kept]
 
 
 def _dense(x: Any) -> FloatArray:

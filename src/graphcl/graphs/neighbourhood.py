@@ -50,7 +50,7 @@ def neighbourhood(
     part = Graph(
         indptr=np.concatenate([[0], counts.cumsum()]),
         indices=np.searchsorted(reached, graph.indices[entries]).astype(np.int64),
-        x=_rows(graph.x, reached),
+        x=table_rows(graph.x, reached),
         edge_weight=None if graph.edge_weight is None else graph.edge_weight[entries],
         name=graph.name,
     )
@@ -66,7 +66,7 @@ def _entries(indptr: IntArray, nodes: IntArray) -> IntArray:
     return found
 
 
-def _rows(x: Any, rows: IntArray) -> Any:
+def table_rows(x: Any, rows: IntArray) -> Any:
     """Returns rows of features in the form that they have."""
     if isinstance(x, ScaledFeatures):
         scale = None if x.row_scale is None else x.row_scale[rows]

@@ -150,10 +150,12 @@ def _plain_mean(
     out: npt.NDArray[Any],
 ) -> None:
     """Computes the bits of `_mean` for a plain table: loading that takes half a second."""
-    for row, node in enumerate(nodes.tolist()):
-        around = indices[int(indptr[node]) : int(indptr[node + 1])].long()
-        members = torch.cat([torch.tensor([node]), around])
-        where = (members if place is None else place[members]).numpy()
+    starts, ends = indptr[nodes].tolist(), indptr[nodes + 1].tolist()
+    entries, places = indices.numpy(), None if place is None else place.numpy()
+    for row, (node, start, end) in enumerate(zip(nodes.tolist(), starts, ends, strict=True)):
+        members = np.empty(end - start + 1, np.int64)
+        members[0], members[1:] = node, entries[start:end]
+        where = members if places is None else places[members]
         # `accumulate` adds row by row, as the loop does; `sum` adds a single column in pairs.
         total = np.add.accumulate(values[where], axis=0)[-1]
         out[row] = total * (np.float32(1) / np.float32(len(members)))

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from graphcl.reporting.markup import bars, card, facts_table
-from graphcl.reporting.page import asset
+from graphcl.reporting.markup import asset, bars, card, facts_table
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib import resources
 from typing import Any
 
 
@@ -39,3 +40,8 @@ def bars(rows: Sequence[tuple[str, int]], *, label: str, coloured: bool = False)
 def percent(share: float) -> str:
     """Returns a share as markup."""
     return f"{100 * share:.0f} %" if share >= 0.0095 or share == 0 else "&lt;1 %"
+
+
+def asset(name: str) -> str:
+    """Returns a script or style of the pages."""
+    return (resources.files("graphcl.reporting") / "assets" / name).read_text(encoding="utf-8")

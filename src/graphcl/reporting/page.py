@@ -15,7 +15,6 @@ import hashlib
 import json
 import zlib
 from html import escape
-from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ import numpy.typing as npt
 from graphcl.errors import RunError
 from graphcl.reporting.answers import answer_sections
 from graphcl.reporting.contents import Contents
+from graphcl.reporting.markup import asset
 from graphcl.reporting.sections import (
     graph_section,
     lead,
@@ -180,11 +180,6 @@ plus and minus zoom, 0 shows all, Enter chooses the node nearest to the centre."
 <template id="invitation"><h3>No node chosen</h3><p class="hint">Click a point, or type an id.
 Keys on the map: arrows move, + and − zoom, 0 shows all, Enter chooses, Esc clears.</p></template>
 <noscript><p>The map needs JavaScript; the rest of this page does not.</p></noscript></section>"""
-
-
-def asset(name: str) -> str:
-    """Returns a script or style of the page."""
-    return (resources.files("graphcl.reporting") / "assets" / name).read_text(encoding="utf-8")
 
 
 def pack(values: Array) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from graphcl.errors import RunError
 from graphcl.files.atomic import check_new_folder, whole_folder, write_whole
 from graphcl.files.npy import map_npy
+from graphcl.files.patched import has_table, map_table
 from graphcl.files.text import format_toml, read_text
 from graphcl.files.user import seal_text, user_key
 from graphcl.version import package_version
@@ -286,15 +287,19 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def read_embeddings(run: Path) -> Any:
-    """Returns the embeddings that `train` left in a run, mapped."""
-    path = run / EMBEDDINGS
+    """Returns the embeddings that `train` or `update` left in a run, mapped."""
     try:
-        return map_npy(path, RunError)
+        return map_table(run, Path(EMBEDDINGS).stem, RunError)
     except FileNotFoundError:
         raise RunError(
             f"{run}: has no {EMBEDDINGS}; make them with: graphcl embed; shards of "
             "parts are passed on by --embeddings"
         ) from None
+
+
+def has_embeddings(run: Path) -> bool:
+    """Returns whether a run keeps embeddings."""
+    return has_table(run, Path(EMBEDDINGS).stem)
 
 
 def read_predictions(run: Path) -> Any:

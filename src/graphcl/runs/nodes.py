@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from graphcl.errors import RunError
 from graphcl.files.npz import read_npz
+from graphcl.store.columns import Names
 
 if TYPE_CHECKING:  # reading the file needs no graph, and so none of the imports of one
     from graphcl.graphs.collection import GraphCollection
@@ -31,8 +32,8 @@ class RunNodes:
     """The nodes of a run, in the order of its embeddings.
 
     Attributes:
-        ids: numbers, or texts; ids of any other kind are kept as their text. Those of embeddings in
-            shards are `graphcl.store.columns.Names` if they are text.
+        ids: numbers, or texts; ids of any other kind are kept as their text. Texts of a large graph
+            may be `graphcl.store.columns.Names`.
         degree: neighbours per node.
         y: class numbers (−1: unlabelled), or None.
         split: per node 0 none, 1 train, 2 validation, 3 test; or None without a split.
@@ -130,7 +131,11 @@ def read_nodes(run: Path) -> RunNodes | None:
     return nodes
 
 
-def _pack(ids: Array, name: str = "id") -> dict[str, Array]:
+def _pack(ids: Any, name: str = "id") -> dict[str, Array]:
+    if isinstance(ids, Names):  # they lie like this already
+        start, text = int(ids.offsets[0]), np.asarray(ids.text)
+        ends = np.asarray(ids.offsets[1:]) - start
+        return {f"{name}_bytes": text[start : start + int(ends[-1])], f"{name}_ends": ends}
     if ids.dtype.kind in "iufb":
         return {"ids": ids}
     texts = [str(name).encode("utf-8", "surrogatepass") for name in ids.tolist()]

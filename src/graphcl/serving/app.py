@@ -146,6 +146,7 @@ class _Service:
             self._bounds,
             features=self._served.graph.num_features,
             takes=ADDRESSES[path].takes,
+            prepare=None if self._served.preparation is None else self._served.prepare,
         )
         answer, columns = work(asked)
         return _as_arrow(columns) if as_arrow else as_json(answer)
@@ -289,7 +290,9 @@ class _Service:
     def _described(self) -> dict[str, Any]:
         served = self._served
         ids = (str(served.nodes.ids[0]), str(served.nodes.ids[-1]))
-        return open_api(served.graph.num_features, served.dim, self._bounds, ids)
+        return open_api(
+            served.graph.num_features, served.dim, self._bounds, ids, served.preparation
+        )
 
     async def live_page(self, _: Request) -> Response:
         """Answers ``/``: the map, once it is drawn."""

@@ -7,7 +7,7 @@ bytes of either can stand for gigabytes.
 import io
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,9 @@ from graphcl.errors import GraphError, MissingExtraError, suggestion
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 TEXT_LENGTH = 4096  # of an id
-OF_A_NODE = ("features", "neighbors", "weights")
+OF_A_NODE = ("features", "columns", "neighbors", "weights")
 Array = npt.NDArray[Any]
+Prepare = Callable[[Sequence[Mapping[str, Any]]], Array]
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,13 @@ class Asked:
 
 
 def read_asked(
-    body: bytes, content_type: str, bounds: Bounds, *, features: int, takes: tuple[str, ...]
+    body: bytes,
+    content_type: str,
+    bounds: Bounds,
+    *,
+    features: int,
+    takes: tuple[str, ...],
+    prepare: Prepare | None = None,
 ) -> Asked:
     """Returns what a body asks for.
 
@@ -102,9 +109,11 @@ def read_asked(
         bounds: what is allowed.
         features: of a node.
         takes: the keys that the address knows, of ``ids``, ``new``, ``pairs`` and ``k``.
+        prepare: turns columns of the user's table into features; None if the run has no table.
 
     Raises:
         AskedError: it is no such body; the message says why.
+        GraphError: columns are not those of the training.
     """
     kind = content_type.partition(";")[0].strip().lower()
     if kind == JSON:
@@ -113,7 +122,7 @@ def read_asked(
         given = _arrow(body, bounds)
     else:
         raise AskedError(f"the body must be {JSON} or {ARROW}; got {kind[:100]!r}", 415)
-    return _asked(given, bounds, features, takes)
+    return _asked(given, bounds, features, takes, prepare)
 
 
 def _json(body: bytes) -> dict[str, Any]:
@@ -130,7 +139,11 @@ def _json(body: bytes) -> dict[str, Any]:
 
 
 def _asked(
-    given: Mapping[str, Any], bounds: Bounds, features: int, takes: tuple[str, ...]
+    given: Mapping[str, Any],
+    bounds: Bounds,
+    features: int,
+    takes: tuple[str, ...],
+    prepare: Prepare | None,
 ) -> Asked:
     known = {*takes, *(("edges",) if "new" in takes else ())}
     unknown = sorted(str(key)[:40] for key in set(given) - known)
@@ -155,20 +168,28 @@ def _asked(
         if any(len(one) != 2 for one in pairs):
             raise AskedError("a pair must be two ids")
         return Asked(pairs=[(_id(one[0]), _id(one[1])) for one in pairs], k=k)
-    return Asked(new=_new(items, given.get("edges", []), bounds, features), k=k)
+    return Asked(new=_new(items, given.get("edges", []), bounds, features, prepare), k=k)
 
 
-def _new(items: list[Any], edges: Any, bounds: Bounds, features: int) -> New:
+def _new(
+    items: list[Any], edges: Any, bounds: Bounds, features: int, prepare: Prepare | None
+) -> New:
     rows = np.zeros((len(items), features), np.float32)
     neighbours, weights = [], []
+    raw: dict[int, Mapping[str, Any]] = {}
     for place, one in enumerate(items):
-        if not isinstance(one, dict) or not {"features"} <= set(one):
-            raise AskedError("a new node must be an object with features and neighbors")
+        if not isinstance(one, dict) or len({"features", "columns"} & set(one)) != 1:
+            raise AskedError("a new node must be an object with features or columns, and neighbors")
         unknown = sorted(str(key)[:40] for key in set(one) - set(OF_A_NODE))
         if unknown:
             said = f"a new node has the unknown key {unknown[0]!r}"
             raise AskedError(said + suggestion(unknown[0], OF_A_NODE))
-        rows[place] = _features(one["features"], features)
+        if "features" in one:
+            rows[place] = _features(one["features"], features)
+        elif isinstance(one["columns"], dict):
+            raw[place] = one["columns"]
+        else:
+            raise AskedError("columns must be an object: a value for each column, by its name")
         near = [
             _id(name) for name in _list(one.get("neighbors", []), "neighbors", bounds.neighbours)
         ]
@@ -181,6 +202,10 @@ def _new(items: list[Any], edges: Any, bounds: Bounds, features: int) -> New:
     if given and len(given) < len(weights):
         raise AskedError("weights must be given for all new nodes or for none")
     lists = [_numbers(some, "weights", bounds.neighbours) for some in given]
+    if raw:
+        if prepare is None:
+            raise AskedError("the run was not trained on a table with columns; give features")
+        rows[list(raw)] = prepare(list(raw.values()))
     return New(rows, neighbours, lists or None, pairs)
 
 
@@ -237,7 +262,11 @@ def _id(given: Any) -> str:
 
 
 def _arrow(body: bytes, bounds: Bounds) -> dict[str, Any]:
-    """Returns what JSON would say: columns `id`; `source`, `target`; or `features`, `neighbors`."""
+    """Returns what JSON would say.
+
+    Columns are `id`; or `source`, `target`; or `features`, `neighbors`; or `neighbors` and those of
+    the user's table.
+    """
     try:
         import pyarrow
         import pyarrow.ipc
@@ -255,10 +284,18 @@ def _arrow(body: bytes, bounds: Bounds) -> dict[str, Any]:
         raise AskedError(
             f"the body may hold {bounds.nodes} rows at most; got {table.num_rows}", 413
         )
+    named = set(table.column_names)
+    if len(named) < len(table.column_names):
+        raise AskedError("two columns have the same name")
+    raw = "neighbors" in named and "features" not in named
     for column in table.schema:
-        if not _is_plain(column.type, pyarrow.types):
+        moment = raw and _is_moment(column.type, pyarrow.types)
+        if not moment and not _is_plain(column.type, pyarrow.types):
             raise AskedError(f"column {column.name[:40]!r} has the type {str(column.type)[:60]}")
-    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    try:
+        columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    except (ValueError, OverflowError) as error:  # a date that Python does not have
+        raise AskedError(f"a value cannot be read: {str(error)[:100]}") from None
     if set(columns) == {"id"}:
         return {"ids": columns["id"]}
     if set(columns) == {"source", "target"}:
@@ -270,8 +307,25 @@ def _arrow(body: bytes, bounds: Bounds) -> dict[str, Any]:
                 for row in range(table.num_rows)
             ]
         }
+    if raw:
+        own = [name for name in columns if name not in ("neighbors", "weights")]
+        new = []
+        for row in range(table.num_rows):
+            one: dict[str, Any] = {"columns": {name: columns[name][row] for name in own}}
+            for name in ("neighbors", "weights"):
+                if name in columns and columns[name][row] is not None:
+                    one[name] = columns[name][row]
+            new.append(one)
+        return {"new": new}
     found = ", ".join(sorted(name[:40] for name in columns))
-    raise AskedError(f"columns must be id; or source, target; or features, neighbors; got {found}")
+    known = "id; or source, target; or neighbors, with features or with the columns of your table"
+    raise AskedError(f"columns must be {known}; got {found}")
+
+
+def _is_moment(kind: Any, types: Any) -> bool:
+    """Returns whether a column holds dates, times, durations or truth values."""
+    moment = types.is_date(kind) or types.is_timestamp(kind) or types.is_time(kind)
+    return bool(moment or types.is_duration(kind) or types.is_boolean(kind))
 
 
 def _is_plain(kind: Any, types: Any) -> bool:

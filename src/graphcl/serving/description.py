@@ -1,11 +1,22 @@
 """What the service takes and gives: an OpenAPI document, and the same as a page."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from graphcl.serving.asking import ARROW, JSON, Bounds
+from graphcl.tabular.preparation import (
+    CATEGORY,
+    DATE,
+    DURATION,
+    NUMBER,
+    TIME,
+    VECTOR,
+    Column,
+    Preparation,
+)
 from graphcl.version import package_version
 
 
@@ -51,7 +62,11 @@ ERRORS = {
 
 
 def open_api(
-    features: int, dim: int, bounds: Bounds, ids: tuple[str, str] = ("a", "b")
+    features: int,
+    dim: int,
+    bounds: Bounds,
+    ids: tuple[str, str] = ("a", "b"),
+    preparation: Preparation | None = None,
 ) -> dict[str, Any]:
     """Returns the OpenAPI document of a run with so many features and columns.
 
@@ -60,8 +75,10 @@ def open_api(
         dim: of an embedding.
         bounds: what a request may ask.
         ids: two nodes, for the examples.
+        preparation: what becomes of the columns of the training's table; None without one.
     """
-    paths = {path: _path(path, address, ids) for path, address in ADDRESSES.items()}
+    columns = preparation.columns if preparation is not None else ()
+    paths = {path: _path(path, address, ids, columns) for path, address in ADDRESSES.items()}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -71,13 +88,15 @@ def open_api(
         },
         "paths": paths,
         "components": {
-            "schemas": _schemas(features, dim, bounds),
+            "schemas": _schemas(features, dim, bounds, columns),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
 
 
-def _path(path: str, address: Address, ids: tuple[str, str]) -> dict[str, Any]:
+def _path(
+    path: str, address: Address, ids: tuple[str, str], columns: Sequence[Column]
+) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": "the answer", "content": {address.gives: {}}}
     if not address.takes:
         verb = "post" if path == "/login" else "get"
@@ -87,13 +106,14 @@ def _path(path: str, address: Address, ids: tuple[str, str]) -> dict[str, Any]:
     if "new" in keys:
         keys["edges"] = {"$ref": "#/components/schemas/edges"}
     body = {"type": "object", "properties": keys, "additionalProperties": False}
+    examples = _examples(address, ids, columns)
     errors = {status: {"description": text} for status, text in ERRORS.items()}
     return {
         "post": {
             "summary": address.summary,
             "requestBody": {
                 "required": True,
-                "content": {JSON: {"schema": body, "examples": _examples(address, ids)}, ARROW: {}},
+                "content": {JSON: {"schema": body, "examples": examples}, ARROW: {}},
             },
             "responses": {"200": answer, **errors},
             "security": [{"token": []}],
@@ -101,9 +121,12 @@ def _path(path: str, address: Address, ids: tuple[str, str]) -> dict[str, Any]:
     }
 
 
-def _examples(address: Address, ids: tuple[str, str]) -> dict[str, Any]:
+def _examples(address: Address, ids: tuple[str, str], columns: Sequence[Column]) -> dict[str, Any]:
     """Returns a body for each kind of question."""
-    new = {"features": {"0": 1.0}, "neighbors": list(ids)}
+    new: dict[str, Any] = {"features": {"0": 1.0}, "neighbors": list(ids)}
+    if columns:
+        shown = {column.name: _example(column) for column in columns}
+        new = {"columns": shown, "neighbors": list(ids)}
     asked = {"ids": list(ids), "new": [new], "pairs": [list(ids)]}
     k = {"k": 3} if "k" in address.takes else {}
     return {
@@ -113,7 +136,32 @@ def _examples(address: Address, ids: tuple[str, str]) -> dict[str, Any]:
     }
 
 
-def _schemas(features: int, dim: int, bounds: Bounds) -> dict[str, Any]:
+def _example(column: Column) -> Any:
+    """Returns a value of a column, as the training had it."""
+    if column.kind == NUMBER:
+        return round((column.low + column.high) / 2, 2)
+    if column.kind == CATEGORY:
+        return column.categories[0]
+    if column.kind == VECTOR:
+        return [0.0] * len(column.features)
+    return {DATE: "2026-05-17", DURATION: "3 days", TIME: "09:30"}.get(column.kind, "some words")
+
+
+def _column(column: Column) -> dict[str, Any]:
+    """Returns the schema of a column of the training's table; null is a missing value."""
+    about = {"description": column.describe()}
+    if column.kind == NUMBER:
+        return {"type": ["number", "boolean", "string", "null"], **about}
+    if column.kind == VECTOR:
+        width = len(column.features)
+        numbers = {"type": "array", "items": {"type": "number"}}
+        return {"oneOf": [{**numbers, "minItems": width, "maxItems": width}, {"type": "null"}]}
+    if column.kind == CATEGORY:
+        return {"type": ["string", "number", "boolean", "null"], **about}
+    return {"type": ["string", "null"], **about}
+
+
+def _schemas(features: int, dim: int, bounds: Bounds, columns: Sequence[Column]) -> dict[str, Any]:
     name = {"type": ["string", "integer"], "description": "a node, by its id"}
     numbers = {"type": "array", "items": {"type": "number"}}
     row = {**numbers, "minItems": features, "maxItems": features}
@@ -122,11 +170,20 @@ def _schemas(features: int, dim: int, bounds: Bounds) -> dict[str, Any]:
         "additionalProperties": {"type": "number"},
         "description": "some features by their number; the others are 0",
     }
+    raw = {
+        "type": "object",
+        "description": "a value for each column that the model was trained on, by its name",
+        "required": [column.name for column in columns],
+        "additionalProperties": False,
+        "properties": {column.name: _column(column) for column in columns},
+    }
+    ways = [{"required": ["features"]}, *([{"required": ["columns"]}] if columns else [])]
     node = {
         "type": "object",
-        "required": ["features"],
+        "oneOf": ways,
         "additionalProperties": False,
         "properties": {
+            **({"columns": raw} if columns else {}),
             "features": {"oneOf": [row, some]},
             "neighbors": {"type": "array", "items": name, "maxItems": bounds.neighbours},
             "weights": {**numbers, "description": "of the edges, in the order of neighbors"},

@@ -1,6 +1,7 @@
 """What a run answers while it is served: about its nodes, and about nodes that it does not have."""
 
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from graphcl.runs import files as runs
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
 from graphcl.runs.versions import current_run, run_root
 from graphcl.serving.asking import New
+from graphcl.tabular.preparation import read_preparation
+from graphcl.tabular.rows import prepare_rows
 
 Array = npt.NDArray[Any]
 MOST_LABELLED = 10_000  # nodes that labels are learned from; of more, a sample
@@ -97,6 +100,7 @@ class ServedRun:
         if not len(self.z) == len(self.nodes) == graph.num_nodes:
             found = f"{len(self.z)} embeddings and {len(self.nodes)} nodes"
             raise RunError(f"{path}: {found} for a graph of {graph.num_nodes}")
+        self.preparation = read_preparation(path) or graph.preparation
         few = len(self.z) <= EXACT_ROWS
         self._unit = unit_rows(self.z) if few else None
         self._index: Any = None if few else stored_index(path, self.z)[0]
@@ -161,6 +165,16 @@ class ServedRun:
         """Returns the id of a row, as JSON has it."""
         value = self.nodes.ids[row]
         return value.item() if isinstance(value, np.generic) else value
+
+    def prepare(self, rows: Sequence[Mapping[str, Any]]) -> Array:
+        """Returns the features of rows with the columns of the training's table.
+
+        Raises:
+            GraphError: there was no such table, or a value does not fit.
+        """
+        if self.preparation is None:
+            raise GraphError(f"{self.name}: was not trained on a table; give features")
+        return prepare_rows(rows, self.preparation, self.graph.num_features)
 
     def embed_new(self, new: New) -> Array:
         """Returns the exact embeddings of new nodes."""

@@ -11,6 +11,9 @@ A store is a folder of `.npy` files with a `store.json` that lists their types a
     node_ids                integers [N]; text is node_ids (UTF-8, uint8) and node_id_offsets
     edge_weight             float32, aligned with indices
 
+A table of which few rows changed since an earlier store may be that store's file and a patch
+(`graphcl.files.patched`); `store.json` then has checksums of the patch under ``patch``.
+
 Opening a store reads the JSON and the files' headers, which takes milliseconds for any size. It
 compares both with the files' sizes, and checks the first and last entry of `indptr`.
 `check_structure` scans everything that compiled loops rely on (a few seconds for 10^9 entries).
@@ -31,7 +34,8 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import StoreError
-from graphcl.files.npy import map_npy, regular_size
+from graphcl.files.npy import regular_size
+from graphcl.files.patched import map_table, table_files
 from graphcl.files.text import read_text
 from graphcl.store.columns import Names, ScaledFeatures
 
@@ -167,13 +171,15 @@ def verify_arrays(
 ) -> None:
     """Compares the files of a folder with the checksums that its header gives."""
     for name, about in arrays.items():
-        file = path / f"{name}.npy"
-        try:
-            size = regular_size(file, StoreError)
-        except OSError as error:
-            raise StoreError(f"{file}: cannot be read ({error.strerror})") from None
-        if file_digest(file) != about["sha256"]:
-            raise StoreError(f"{file}: altered or damaged (its checksum differs)")
+        size = 0
+        digests = [about["sha256"], *about.get("patch", ())]
+        for file, digest in zip(table_files(path, name), digests, strict=False):
+            try:
+                size += regular_size(file, StoreError)
+            except OSError as error:
+                raise StoreError(f"{file}: cannot be read ({error.strerror})") from None
+            if file_digest(file) != digest:
+                raise StoreError(f"{file}: altered or damaged (its checksum differs)")
         on_array(name, size)
 
 
@@ -304,6 +310,8 @@ def _check_about(file: Path, name: str, about: Any) -> None:
         raise StoreError(f"{file}: unknown array {name[:40]!r}; known: {known}")
     fits = isinstance(about, dict) and about.get("dtype") in DTYPES[name]
     fits = fits and isinstance(about.get("sha256"), str)
+    patch = about.get("patch", []) if fits else None
+    fits = isinstance(patch, list) and [type(one) for one in patch] in ([], [str, str])
     shape = about.get("shape") if fits else None
     if not isinstance(shape, list) or not 1 <= len(shape) <= 2:
         raise StoreError(f"{file}: {name} lacks a known dtype, a shape or a sha256")
@@ -319,9 +327,13 @@ def require_count(file: Path, what: str, value: Any) -> None:
 
 def _map(path: Path, name: str, about: Mapping[str, Any], said: str) -> npt.NDArray[Any]:
     """Maps one file; its header, its size and what the JSON file `said` says must agree."""
-    file = path / f"{name}.npy"
+    files = table_files(path, name)
+    file = files[0]
+    if (len(files) > 1) != bool(about.get("patch")):
+        kind = "a whole table" if len(files) == 1 else "a patch"
+        raise StoreError(f"{file}: {kind}; {said} says otherwise")
     try:
-        array = map_npy(file, StoreError)
+        array = map_table(path, name, StoreError)
     except OSError as error:
         raise StoreError(f"{file}: cannot be read ({error.strerror})") from None
     declared = np.dtype(about["dtype"]).newbyteorder("<")

@@ -13,6 +13,7 @@ import scipy.sparse
 from graphcl.errors import GraphError, ParameterError, StoreError, require
 from graphcl.files.atomic import check_new_folder, reserve, whole_folder
 from graphcl.files.npy import shorten_npy
+from graphcl.files.patched import base_file, table_files, write_table
 from graphcl.store.columns import LEVELS, Names
 from graphcl.store.reader import (
     DTYPES,
@@ -22,6 +23,7 @@ from graphcl.store.reader import (
     PART,
     checked_header,
     file_digest,
+    is_store,
     mapped_fields,
     read_store_header,
 )
@@ -70,7 +72,7 @@ class StoreWriter:
         self.class_names: tuple[str, ...] = ()
         self._shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         self._maps: dict[str, Any] = {}
-        self._digests: dict[str, str] = {}  # of arrays whose files are another store's
+        self._digests: dict[str, list[str]] = {}  # where files are another store's
 
     def __enter__(self) -> Self:
         check_new_folder(self.path, "store", self._file, StoreError, overwrite=self.overwrite)
@@ -116,9 +118,26 @@ class StoreWriter:
     def adopt(self, name: str, store: Path, share: Callable[[Path, Path], None]) -> None:
         """Takes an array of another store as it is; `share` gives its file a second name."""
         about = read_store_header(store).arrays[name]
-        share(store / f"{name}.npy", self.folder / f"{name}.npy")
+        for file in table_files(store, name):
+            share(file, self.folder / file.name)
         self._shapes[name] = (tuple(about["shape"]), np.dtype(about["dtype"]).newbyteorder("<"))
-        self._digests[name] = about["sha256"]
+        self._digests[name] = [about["sha256"], *about.get("patch", ())]
+
+    def patch(self, name: str, table: Any, share: Callable[[Path, Path], None]) -> None:
+        """Writes a table as a patch, if it is mapped from another store and few rows differ.
+
+        Args:
+            name: of the array.
+            table: as `graphcl.files.patched.overlay` returns it, or any array.
+            share: gives a file a second name.
+        """
+        self._declare(name, table.shape, table.dtype)
+        files = write_table(self.folder, name, table, share)
+        source, digest = base_file(table), ""
+        if source is not None and files[0].samefile(source) and is_store(source.parent):
+            digest = read_store_header(source.parent).arrays.get(name, {}).get("sha256", "")
+        first = digest or file_digest(files[0])
+        self._digests[name] = [first, *map(file_digest, files[1:])]
 
     def shorten(self, name: str, length: int) -> None:
         """Cuts an array to its first `length` rows, once its final length is known."""
@@ -141,11 +160,13 @@ class StoreWriter:
             return
         for name in list(self._maps):
             self.release(name)
-        arrays = {}
+        arrays: dict[str, dict[str, Any]] = {}
         for name, (shape, dtype) in self._shapes.items():
             file = self.folder / f"{name}.npy"
-            digest = self._digests.get(name) or file_digest(file)
+            digest, *patch = self._digests.get(name) or [file_digest(file)]
             arrays[name] = {"dtype": str(dtype), "shape": list(shape), "sha256": digest}
+            if patch:
+                arrays[name]["patch"] = patch
         header = {
             "graphcl_store" if self._part is None else "graphcl_part": FORMAT,
             **(self._part or {}),

@@ -4,7 +4,8 @@ They are read as the tables of the training were, by its preparation: no mean, c
 fitted again. Nodes are named by their ids; `graphcl.updating.matching` finds them in the graph.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from graphcl.tabular import matrix as node_matrix
 from graphcl.tabular.build import ids_of_column
 from graphcl.tabular.columns import LABELS, SPLITS, IdColumn
 from graphcl.tabular.duck import Duck, is_query, quoted
+from graphcl.tabular.numbering import NoRowsError
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import NUMBER, Column, Preparation
 from graphcl.tabular.problems import shell
@@ -82,12 +84,13 @@ def read_new(edges: Any, options: TableOptions, *, width: int) -> NewTables:
         plain = replace(
             plain, source_column=options.source_column, target_column=options.target_column
         )
-        with open_tables(edges, plain) as tables:
+        with _opened(edges, plain, _named(edges, "edges")) as tables:
             return _with_edges(NewTables(_ids(tables)), tables)
     if options.nodes is None:
         raise GraphError("update: --tags needs --nodes, which names the nodes that change")
     chosen = _Columns(options, width)
-    if edges is None:
+    without = edges is None
+    if without:
         import pyarrow
 
         nothing = pyarrow.array([], pyarrow.string())
@@ -95,7 +98,7 @@ def read_new(edges: Any, options: TableOptions, *, width: int) -> NewTables:
         chosen.options = replace(
             chosen.options, source_column=None, target_column=None, weight=None
         )
-    with open_tables(edges, chosen.options) as tables:
+    with _opened(edges, chosen.options, chosen.table) as tables:
         ids = _ids(tables)
         rows = tables.num_nodes - tables.report.added_nodes
         y = tables.labels()
@@ -116,7 +119,25 @@ def read_new(edges: Any, options: TableOptions, *, width: int) -> NewTables:
         if chosen.exact and tables.report.filled_values:
             missing = counted(tables.report.filled_values, "value is", "values are")
             raise GraphError(f"{chosen.table}: {missing} missing; every feature needs one")
-        return _with_edges(found, tables)
+        found = _with_edges(found, tables)
+        if without:  # the list of edges is ours
+            found.notes = [line for line in found.notes if not line.startswith("edges:")]
+        found.notes += chosen.notes
+        return found
+
+
+def _named(given: Any, name: str) -> str:
+    return given if isinstance(given, str) else name
+
+
+@contextmanager
+def _opened(edges: Any, options: TableOptions, name: str) -> Iterator[Tables]:
+    """Opens tables; one without rows is refused, because nothing would change."""
+    try:
+        with open_tables(edges, options) as tables:
+            yield tables
+    except NoRowsError:
+        raise GraphError(f"{name}: has no rows, so nothing would change; leave it out") from None
 
 
 class _Columns:
@@ -127,6 +148,7 @@ class _Columns:
         features: the features that its columns become.
         absent: what the training had and the table has not.
         table: its name.
+        notes: what to say of columns that are not read.
         exact: whether there is no preparation, so that nothing says what fills a hole.
     """
 
@@ -134,6 +156,7 @@ class _Columns:
         self.absent: tuple[str, ...] = ()
         self.features = np.arange(width)
         self.exact = False
+        self.notes: list[str] = []
         self.options = options
         given, prepared = options.nodes, options.preparation
         self.table = given if isinstance(given, str) else "nodes"
@@ -164,6 +187,19 @@ class _Columns:
             self.options = replace(self.options, preparation=Preparation(tuple(plain)))
         else:
             self._reduce(source, prepared, width)
+            known = {identity, *labels, *split, *ignored}
+            self._say_extra(source, prepared, known)
+
+    def _say_extra(self, source: Source, prepared: Preparation, known: set[str]) -> None:
+        """Says which columns the model was not trained on: they are left out."""
+        read = known | {column.name for column in prepared.columns}
+        extra = [name for name in source.columns if name not in read]
+        if extra:
+            listed = ", ".join(map(repr, extra[:8])) + (", …" if len(extra) > 8 else "")
+            columns = counted(len(extra), "column is", "columns are")
+            self.notes.append(
+                f"nodes: {columns} not used, because the model was not trained on them: {listed}"
+            )
 
     def _reduce(self, source: Source, prepared: Preparation, width: int) -> None:
         """Leaves out what the table does not have."""
@@ -267,7 +303,7 @@ def read_pairs(edges: Any, options: TableOptions) -> tuple[Array, Array]:
         source_column=options.source_column,
         target_column=options.target_column,
     )
-    with open_tables(edges, plain) as tables:
+    with _opened(edges, plain, _named(edges, "remove_edges")) as tables:
         found = _with_edges(NewTables(_ids(tables)), tables)
         return found.ids, found.pairs
 
@@ -288,5 +324,7 @@ def read_ids(given: Any, options: TableOptions) -> Array:
         column.check_present(duck)
         kind = column.kind(duck)
         rows = duck.rows(f"SELECT DISTINCT CAST(key AS {kind}) AS key FROM gone ORDER BY key")
+        if not rows:
+            raise GraphError(f"{source.name}: has no rows, so nothing would change; leave it out")
         types: dict[str, Any] = {"BIGINT": np.int64, "UBIGINT": np.uint64}
         return np.array([one for (one,) in rows], types.get(kind, np.str_))

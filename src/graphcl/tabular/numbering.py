@@ -29,6 +29,10 @@ from graphcl.tabular.problems import Problem
 from graphcl.tabular.sources import Source, open_source
 
 
+class NoRowsError(GraphError):
+    """A table without rows, where a graph needs some."""
+
+
 class NumberedTables:
     """The session's tables ``nodes`` (key, number), ``pairs`` (u, v, w) and ``node_rows``.
 
@@ -159,7 +163,7 @@ class NumberedTables:
                 option = "--" + name.replace("_", "-")
                 raise GraphError(f"{option}: there is no node table; pass --nodes")
         if not self.report.counts.rows and self.beside.tags is None:
-            raise GraphError(f"{self.edges.name}: has no rows; a graph needs at least one node")
+            raise NoRowsError(f"{self.edges.name}: has no rows; a graph needs at least one node")
         self.id_kind = kind = common_kind(kinds)
         self.duck.run(
             "CREATE TABLE nodes AS SELECT key, row_number() OVER (ORDER BY key) - 1 AS number "
@@ -174,7 +178,7 @@ class NumberedTables:
         name, how = self.identity if self.table else ("id", "given")
         column = IdColumn(source, name, "node_rows", name)
         if duck.row("SELECT count(*) FROM node_rows") == (0,):
-            raise GraphError(f"{source.name}: has no rows; a graph needs at least one node")
+            raise NoRowsError(f"{source.name}: has no rows; a graph needs at least one node")
         column.check_present(duck)
         self._note_padding(column)
         self.id_kind = column.kind(duck)

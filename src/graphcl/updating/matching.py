@@ -7,14 +7,14 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, counted, suggestion
+from graphcl.errors import GraphError
 from graphcl.graphs.changing import Changed, Delta, change_graph, check_pairs
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
-from graphcl.store.columns import Names
 from graphcl.store.reader import MASKS
 from graphcl.tabular.delta import NewTables, read_ids, read_new, read_pairs
 from graphcl.tabular.options import TableOptions
+from graphcl.updating.ids import NodeIds
 
 Array = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
@@ -64,7 +64,7 @@ def grow(
     if options.weight is not None and graph.edge_weight is None:
         raise GraphError("update: the graph's edges have no weights; leave --weight out")
     tables = read_new(edges, options, width=width)
-    ids = _Ids(graph)
+    ids = NodeIds(graph)
     tables.ids = ids.alike(tables.ids)
     rows = ids.find(tables.ids)
     gone = np.zeros(0, np.int64)
@@ -78,6 +78,7 @@ def grow(
         check_pairs(graph, dropped, ids.name, table)
     _refuse(ids, tables, rows, gone, edges)
     new = rows[: tables.rows] < 0
+    notes = tables.notes + ids.notes(tables.ids[: tables.rows][new])
     size = graph.num_nodes
     rows[: tables.rows][new] = size + np.arange(int(new.sum()))
     delta = Delta(
@@ -108,121 +109,18 @@ def grow(
         "edges_before": before,
         "edges_after": after,
     }
-    return Grown(changed._replace(graph=grown), counts, tables.notes)
-
-
-class _Ids:
-    """Finds nodes of a graph by their ids; numbers are compared as numbers, else as texts."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        ids = graph.node_ids
-        self._ids: Any = ids
-        self._numbers = ids is None or (isinstance(ids, np.ndarray) and ids.dtype.kind in "iu")
-        self._order: IntArray | None = None
-        if self._numbers and ids is not None:
-            self._order = np.argsort(np.asarray(ids), kind="stable")
-        self._places: dict[str, int] | None = None
-
-    def alike(self, given: Array) -> Array:
-        """Returns ids as numbers if the graph's are numbers and all of these are, as texts."""
-        if not self._numbers or given.dtype.kind in "iu":
-            return given
-        texts = [str(one) for one in given.tolist()]
-        plain = (one.removeprefix("-") for one in texts)
-        if not all(one.isascii() and one.isdecimal() and len(one) < 19 for one in plain):
-            return given
-        numbers = [int(one) for one in texts]
-        return np.array(numbers, np.int64) if [str(one) for one in numbers] == texts else given
-
-    def find(self, wanted: Array) -> IntArray:
-        """Returns the row of each id, −1 where no node has it."""
-        if not len(wanted):
-            return np.zeros(0, np.int64)
-        size = self._graph.num_nodes
-        if self._numbers and wanted.dtype.kind in "iu":
-            if self._order is None:
-                known = (wanted >= 0) & (wanted < size)
-                return np.where(known, wanted, -1).astype(np.int64)
-            listed = np.asarray(self._ids)[self._order]
-            place = np.searchsorted(listed, wanted).clip(max=size - 1)
-            return np.where(listed[place] == wanted, self._order[place], -1).astype(np.int64)
-        if self._places is None:
-            ids = range(size) if self._ids is None else self._ids.tolist()
-            self._places = {}
-            for row, name in enumerate(ids):
-                self._places.setdefault(str(name), row)
-        places = self._places
-        return np.array([places.get(str(name), -1) for name in wanted.tolist()], np.int64)
-
-    def require(self, wanted: Array, table: str) -> IntArray:
-        """Returns the rows of ids.
-
-        Raises:
-            GraphError: no node has one of them.
-        """
-        wanted = self.alike(wanted)
-        rows = self.find(wanted)
-        if (rows < 0).any():
-            self._refuse_unknown(wanted[rows < 0], table)
-        return rows
-
-    def _refuse_unknown(self, unknown: Array, table: str) -> None:
-        first, size = str(unknown[0]), self._graph.num_nodes
-        some = range(min(size, 1000)) if self._ids is None else self._ids[:1000].tolist()
-        ids = counted(len(unknown), "id is", "ids are")
-        near = suggestion(first, [str(one) for one in some])
-        raise GraphError(f"{table}: {ids} not in the graph, first {first!r}{near}")
-
-    def name(self, row: int) -> str:
-        """Returns the id of a row."""
-        return str(row if self._ids is None else self._ids[row])
-
-    def grown(self, kept: IntArray, new: Array) -> Any:
-        """Returns the ids of the nodes that stay and of the new ones, None if they are row numbers.
-
-        Numbers and texts together are texts.
-        """
-        size = self._graph.num_nodes
-        if self._numbers and new.dtype.kind in "iu":
-            old = np.arange(size) if self._ids is None else np.asarray(self._ids)
-            ids = np.concatenate([old[kept], new.astype(old.dtype, copy=False)])
-            plain = self._ids is None and np.array_equal(ids, np.arange(len(ids)))
-            return None if plain else ids
-        if not len(new) and len(kept) == size:
-            return self._ids
-        if isinstance(self._ids, Names):
-            return _joined_names(self._ids, kept, new)
-        listed = range(size) if self._ids is None else self._ids.tolist()
-        texts = [str(one) for one in listed]
-        return Names.of([*(texts[row] for row in kept.tolist()), *map(str, new.tolist())])
-
-
-def _joined_names(names: Names, kept: IntArray, new: Array) -> Names:
-    """Returns names of some nodes, and more below them, without a text for each."""
-    more = Names.of(new.tolist())
-    if len(kept) == len(names):
-        text, offsets = np.asarray(names.text), np.asarray(names.offsets)
-    else:
-        length = np.diff(np.asarray(names.offsets)).astype(np.int64)
-        chosen = np.zeros(len(names), bool)
-        chosen[kept] = True
-        text = np.asarray(names.text)[np.repeat(chosen, length)]
-        offsets = np.concatenate([[0], length[kept].cumsum()])
-    return Names(
-        np.concatenate([offsets, offsets[-1] + more.offsets[1:]]), np.concatenate([text, more.text])
-    )
+    return Grown(changed._replace(graph=grown), counts, notes)
 
 
 def _named(given: Any, name: str) -> str:
     return given if isinstance(given, str) else name
 
 
-def _refuse(ids: _Ids, tables: NewTables, rows: IntArray, gone: IntArray, edges: Any) -> None:
+def _refuse(ids: NodeIds, tables: NewTables, rows: IntArray, gone: IntArray, edges: Any) -> None:
     """Refuses what cannot be meant: edges to unknown nodes, new nodes without a column."""
     unknown = rows[tables.rows :] < 0
     if unknown.any():
-        ids._refuse_unknown(tables.ids[tables.rows :][unknown], _named(edges, "edges"))
+        ids.refuse_unknown(tables.ids[tables.rows :][unknown], _named(edges, "edges"))
     both = np.isin(rows, gone) & (rows >= 0)
     if both.any():
         which = f"{str(tables.ids[both][0])!r}"

@@ -11,6 +11,7 @@ Until then the old version is in use, whatever happens.
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,34 +22,30 @@ import numpy.typing as npt
 import torch
 
 from graphcl.devices import resolve_device
-from graphcl.encoders import LayeredEncoder
 from graphcl.errors import ParameterError, RunError, counted, require
 from graphcl.estimator.alignment import align
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import embed_fitted
 from graphcl.estimator.retraining import retrain as train_on
 from graphcl.evaluation.drift import measure_drift
-from graphcl.graphs.changing import affected_rows
 from graphcl.graphs.collection import as_graph, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions
 from graphcl.runs.files import read_object
-from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import read_preparation
+from graphcl.updating.embedding import Old, reached_rows, write_changed, write_rows
 from graphcl.updating.matching import Grown, grow
 from graphcl.updating.writing import (
     update_lines,
     write_drift,
-    write_embeddings,
     write_graph,
     write_model,
     write_result,
 )
 
 KEEP = 10  # versions beside the training
-MOST = 0.75  # of the nodes; where more are affected, all are embedded, which is faster
 
 IntArray = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]
@@ -220,34 +217,32 @@ def update_run(
             on_note(line)
         new = grown.changed.graph
         clock("changing the graph")
-        fitted, affected = old.fitted, _affected(old, grown)
-        rows = affected
-        fresh: Rows
-        if retrain:
-            fitted = train_on(fitted, new, epochs=epochs, device=device, verbose=verbose)
-            clock("training on")
-            fresh = embed_fitted(fitted, new, device=device, verbose=verbose)
-            _align(fitted, fresh, old, grown, affected, on_note)
-            rows = np.arange(new.num_nodes)
-        elif len(rows):
-            if len(rows) > MOST * new.num_nodes:
+        fitted, levels = old.fitted, reached_rows(old.rows, grown.changed)
+        affected = levels[-1]
+        with versions.new_version(run) as (number, folder), ThreadPoolExecutor(1) as pool:
+            # Files of the graph go to the disk while embeddings are computed.
+            written = pool.submit(write_graph, folder, grown, versions.own_graph(base))
+            z: Any
+            if retrain:
+                fitted = train_on(fitted, new, epochs=epochs, device=device, verbose=verbose)
+                clock("training on")
+                fresh = embed_fitted(fitted, new, device=device, verbose=verbose)
+                _align(fitted, fresh, old, grown, affected, on_note)
                 rows = np.arange(new.num_nodes)
-            some = None if len(rows) == new.num_nodes else rows
-            scratch = run.absolute()
-            fresh = embed_fitted(fitted, new, some, device=device, scratch=scratch)
-        else:
-            fresh = np.zeros((0, 0), np.float32)
-        clock("embedding")
-        with versions.new_version(run) as (number, folder):
-            z = write_embeddings(folder, old.z, fresh, grown.changed.kept, rows)
-            write_graph(folder / versions.GRAPH, grown, versions.own_graph(base))
-            write_nodes(folder, describe_nodes(new))
-            write_model(folder, base, old.config, fitted, retrained=retrain)
-            clock("writing")
+                z = write_rows(folder, "embeddings", None, grown.changed.kept, rows, fresh)
+            else:
+                scratch = run.absolute()
+                z, rows = write_changed(
+                    folder, old.rows, grown.changed, levels, device=device, scratch=scratch
+                )
+            clock("embedding")
             drift = None
             if old.z is not None:
                 drift = measure_drift(old.z, z, grown.changed.kept, rows if retrain else affected)
             clock("measuring drift")
+            written.result()
+            write_model(folder, base, old.config, fitted, retrained=retrain)
+            clock("writing")
             about = _about(run, base, number, grown, rows, fitted, old, retrain=retrain)
             about["seconds"] = clock.seconds
             found = write_drift(folder, new, drift, about)
@@ -277,13 +272,21 @@ class _Old:
 
     Attributes:
         config: what its `config.toml` says.
-        fitted: its model.
-        z: its embeddings, mapped; None if it keeps none.
+        rows: its model and its embeddings.
     """
 
     config: runs.RunConfig
-    fitted: Fitted
-    z: Any
+    rows: Old
+
+    @property
+    def fitted(self) -> Fitted:
+        """Its model."""
+        return self.rows.fitted
+
+    @property
+    def z(self) -> Any:
+        """Its embeddings; None if it keeps none."""
+        return self.rows.z
 
     @classmethod
     def read(cls, base: Path, graph: Graph) -> "_Old":
@@ -293,11 +296,15 @@ class _Old:
         config = runs.read_config(base)
         expected = config.origin.fingerprint
         if expected and fingerprint((graph,)) != expected:
-            raise RunError(f"{base}: this is not the graph that it was trained on")
-        z = runs.read_embeddings(base) if (base / runs.EMBEDDINGS).exists() else None
+            text = f"{base}: this is not the graph that it was trained on"
+            if versions.own_graph(base) is not None:
+                whose = f"version {base.name}, which the run is at, has another graph"
+                text = f"{versions.run_root(base)}: {whose}, its own; leave graph= out"
+            raise RunError(text)
+        z = runs.read_embeddings(base) if runs.has_embeddings(base) else None
         if z is not None and len(z) != graph.num_nodes:
             raise RunError(f"{base}: {len(z)} embeddings for a graph of {graph.num_nodes} nodes")
-        return cls(config, Fitted.read(base), z)
+        return cls(config, Old(base, Fitted.read(base), z, graph.num_nodes))
 
 
 def delta_options(base: Path, config: runs.RunConfig, given: TableOptions) -> TableOptions:
@@ -322,14 +329,6 @@ def delta_options(base: Path, config: runs.RunConfig, given: TableOptions) -> Ta
         label_separator=given.label_separator or trained.label_separator,
         split=given.split or trained.split,
     )
-
-
-def _affected(old: _Old, grown: Grown) -> IntArray:
-    """Returns the rows to embed: those whose surroundings changed; all, if that is not known."""
-    encoder = old.fitted.encoder
-    if old.z is None or not isinstance(encoder, LayeredEncoder):
-        return np.arange(grown.changed.graph.num_nodes)
-    return affected_rows(grown.changed, len(encoder.statement()))
 
 
 def _align(

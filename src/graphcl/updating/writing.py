@@ -17,6 +17,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.reporting.drift import drift_page
 from graphcl.runs import files as runs
 from graphcl.runs import versions
+from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import GraphFacts, read_result
 from graphcl.store.columns import ScaledFeatures
 from graphcl.store.reader import MASKS, read_store_header
@@ -28,67 +29,59 @@ DRIFT, PAGE = "drift.json", "drift.html"
 UNSCORED = "the graph has changed since the training: graphcl evaluate scores it"
 _MODEL = (runs.MODEL, runs.SCALING, runs.METRICS, runs.ALIGNMENT)
 _SHARED = (runs.CHOICE, FILE, ARRAYS)
-_BLOCK = 1 << 16  # rows that are copied at a time
 
 IntArray = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]
 
 
-def write_embeddings(folder: Path, old: Any, fresh: Rows, kept: IntArray, rows: IntArray) -> Any:
-    """Writes the embeddings of the new version: old rows, and those that were computed."""
-    file = folder / runs.EMBEDDINGS
-    if len(rows) == len(kept) + int((rows >= len(kept)).sum()):  # all of them
-        np.save(file, fresh)
-        return np.load(file, mmap_mode="r")
-    new = int(np.searchsorted(rows, len(kept)))  # in `fresh`, new nodes come last
-    shape = (len(kept) + len(rows) - new, old.shape[1])
-    about = {"descr": "<f4", "fortran_order": False, "shape": shape}
-    with file.open("wb") as out:
-        np.lib.format.write_array_header_1_0(out, about)
-        if len(kept) == len(old):
-            old.tofile(out)
-        else:
-            for start in range(0, len(kept), _BLOCK):
-                np.asarray(old[kept[start : start + _BLOCK]]).tofile(out)
-        fresh[new:].tofile(out)
-    if new:
-        z = np.load(file, mmap_mode="r+")
-        z[rows[:new]] = fresh[:new]
-        z.flush()
-    return np.load(file, mmap_mode="r")
+def write_graph(folder: Path, grown: Grown, before: Path | None) -> None:
+    """Writes the graph of a version as a store, and what the version keeps of its nodes."""
+    graph = grown.changed.graph
+    _write_store(folder / versions.GRAPH, grown, before)
+    nodes = describe_nodes(replace(graph, node_ids=None))
+    names = graph.node_ids
+    write_nodes(folder, nodes if names is None else replace(nodes, ids=names))
 
 
-def write_graph(path: Path, grown: Grown, before: Path | None) -> None:
-    """Writes the graph as a store; arrays that did not change share their files with the last."""
+def _write_store(path: Path, grown: Grown, before: Path | None) -> None:
+    """Writes the graph.
+
+    Arrays that did not change share their files with the store `before`, of the last version. Of
+    features that are mapped from any store, rows that changed are written, if they are few.
+    """
     changed = grown.changed
     graph, same = changed.graph, set[str]()
     counts = grown.counts
-    if before is not None and not counts["new_nodes"] and not counts["removed_nodes"]:
+    stored = None if before is None else read_store_header(before).arrays
+    if stored and not counts["new_nodes"] and not counts["removed_nodes"]:
         same = {"node_ids", "node_id_offsets"}
         if not len(changed.moved):
             same |= {"x", "x_scale", "x_row_scale", "x_indptr", "x_indices", "x_data"}
         if not len(changed.rewired):
             same |= {"indptr", "indices", "edge_weight"}
+        same &= stored.keys()
     with StoreWriter(path, name=graph.name) as store:
         store.self_loops_removed, store.class_names = graph.self_loops_removed, graph.class_names
-        if before is not None:
-            for name in same & read_store_header(before).arrays.keys():
-                store.adopt(name, before, versions.share_file)
+        for name in same:
+            assert before is not None
+            store.adopt(name, before, versions.share_file)
         if "indices" not in same:
             store.write("indptr", np.asarray(graph.indptr, np.int64))
             store.write("indices", np.asarray(graph.indices, _index_type(graph)))
             if graph.edge_weight is not None:
                 store.write("edge_weight", graph.edge_weight)
         x = graph.x
-        if "x" in same:
+        if same & {"x", "x_data"}:
             store.num_features = graph.num_features
         elif isinstance(x, ScaledFeatures):
-            store.write("x", x.values)
+            store.patch("x", x.values, versions.share_file)
             store.write("x_scale", x.scale)
             if x.row_scale is not None:
                 store.write("x_row_scale", x.row_scale)
+        elif isinstance(x, np.ndarray):
+            store.patch("x", x, versions.share_file)
         else:
-            write_features(store, x, "float16" if x.dtype == np.float16 else "float32")
+            write_features(store, x)
         if "node_ids" not in same and graph.node_ids is not None:
             write_names(store, graph.node_ids)
         for name in ("y", *MASKS):
