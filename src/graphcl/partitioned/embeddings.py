@@ -10,7 +10,6 @@ that takes milliseconds for any size. This module imports no torch.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,14 +21,13 @@ import numpy.typing as npt
 
 from graphcl.errors import GraphCLError, MissingExtraError, RunError
 from graphcl.files.npy import map_npy, regular_size
-from graphcl.files.text import read_text
 from graphcl.store.columns import Names
 from graphcl.store.parts import MOST_PARTS, part_name
+from graphcl.store.reader import read_description
 
 FILE = "shards.json"
-KIND = "folder of embeddings"
+KIND = "folder of embeddings in shards"
 MARK = "graphcl_shards"
-FORMAT = 1
 READABLE = (".npy", ".parquet")
 END_BYTES = 1 << 16  # of a file's first and last bytes that are compared
 Array = npt.NDArray[Any]
@@ -161,7 +159,7 @@ def open_shards(path: Path) -> ShardedEmbeddings:
     Raises:
         RunError: there is none, or a shard is missing, torn, or not of this set.
     """
-    about = _description(path)
+    about = read_description(path, FILE, KIND, MARK, RunError)
     listed = about.get("shards")
     if not isinstance(listed, list) or not 1 <= len(listed) <= MOST_PARTS:
         raise RunError(f"{path / FILE}: must list 1 to {MOST_PARTS} shards")
@@ -207,23 +205,6 @@ def join_names(several: list[Names]) -> Names:
     offsets = [one.offsets[:-1] + start for one, start in pieces]
     text = np.concatenate([one.text for one in several])
     return Names(np.concatenate([*offsets, starts[-1:]]).astype(np.int64), text)
-
-
-def _description(path: Path) -> dict[str, Any]:
-    if not path.is_dir():
-        raise RunError(f"{path}: no such {KIND}")
-    try:
-        values = json.loads(read_text(path / FILE, RunError))
-    except FileNotFoundError:
-        raise RunError(f"{path}: not a {KIND} in shards (it has no {FILE})") from None
-    except RunError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{path / FILE}: not JSON ({error})") from None
-    if not isinstance(values, dict) or values.get(MARK) != FORMAT:
-        found = values.get(MARK) if isinstance(values, dict) else None
-        raise RunError(f"{path / FILE}: format {found!r}; this version reads format {FORMAT}")
-    return values
 
 
 def _open(

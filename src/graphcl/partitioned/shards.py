@@ -18,8 +18,9 @@ from graphcl.distributed import Share, from_rank
 from graphcl.errors import RunError
 from graphcl.files.atomic import check_new_folder, whole_folder
 from graphcl.partitioned.boundary import agree
-from graphcl.partitioned.embeddings import FILE, FORMAT, KIND, MARK, ends_digest
+from graphcl.partitioned.embeddings import FILE, KIND, MARK, ends_digest
 from graphcl.store.parts import Parts, part_name
+from graphcl.store.reader import FORMAT
 
 TABLES = (".parquet", ".csv")  # a folder whose name ends so holds such files; else .npy
 

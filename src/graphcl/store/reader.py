@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import StoreError
+from graphcl.errors import InvalidInputError, StoreError
 from graphcl.files.npy import map_npy, regular_size
 from graphcl.files.text import read_text
 from graphcl.store.columns import Names, ScaledFeatures
@@ -113,23 +113,29 @@ def read_store_header(path: Path) -> StoreHeader:
     return checked_header(path, read_description(path, HEADER, "store", "graphcl_store"), HEADER)
 
 
-def read_description(path: Path, file: str, kind: str, mark: str) -> dict[str, Any]:
-    """Reads the JSON file that describes a `kind` of folder; its key `mark` is the format."""
+def read_description(
+    path: Path, file: str, kind: str, mark: str, error: type[InvalidInputError] = StoreError
+) -> dict[str, Any]:
+    """Reads the JSON file that describes a `kind` of folder; its key `mark` is the format.
+
+    Raises:
+        InvalidInputError: of the type `error`: there is no such folder, or it is another kind.
+    """
     if not path.is_dir():
-        raise StoreError(f"{path}: no such {kind}")
+        raise error(f"{path}: no such {kind}")
     try:
-        values = json.loads(read_text(path / file, StoreError))
+        values = json.loads(read_text(path / file, error))
     except FileNotFoundError:
-        raise StoreError(f"{path}: not a {kind} (it has no {file})") from None
-    except StoreError:
+        raise error(f"{path}: not a {kind} (it has no {file})") from None
+    except error:
         raise
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path / file}: not JSON ({error})") from None
+    except (ValueError, RecursionError) as problem:
+        raise error(f"{path / file}: not JSON ({problem})") from None
     if not isinstance(values, dict) or mark not in values:
-        raise StoreError(f"{path / file}: does not describe a {kind}")
+        raise error(f"{path / file}: does not describe a {kind}")
     if values[mark] != FORMAT:
         found = values[mark]
-        raise StoreError(f"{path}: {kind} format {found!r}; this version reads format {FORMAT}")
+        raise error(f"{path}: {kind} format {found!r}; this version reads format {FORMAT}")
     return values
 
 
