@@ -56,6 +56,8 @@ ELSEWHERE = {
     "reporting/markup.py": "reporting/test_sections.py",
     "runs/embeddings.py": "cli/test_embed.py",
     "estimator/fitting.py": "estimator/test_model.py",
+    "store/moving.py": "store/test_partition.py",
+    "store/typed_parts.py": "graphs/test_typed_partition.py",
     "partitioned/around.py": "estimator/test_parted.py",
     "partitioned/rows.py": "estimator/test_parted.py",
     "partitioned/topology.py": "estimator/test_parted.py",
