@@ -58,6 +58,8 @@ ELSEWHERE = {
     "estimator/fitting.py": "estimator/test_model.py",
     "store/moving.py": "store/test_partition.py",
     "store/typed_parts.py": "graphs/test_typed_partition.py",
+    "encoders/typed_rows.py": "test_typed_embedding.py",
+    "partitioned/typed_features.py": "partitioned/test_typed_inference.py",
     "partitioned/around.py": "estimator/test_parted.py",
     "partitioned/rows.py": "estimator/test_parted.py",
     "partitioned/topology.py": "estimator/test_parted.py",

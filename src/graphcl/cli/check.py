@@ -15,14 +15,14 @@ from graphcl.cli._shared.graphs import (
     read_typed,
 )
 from graphcl.cli._shared.options import JsonOption, print_result
-from graphcl.cli._shared.parts import any_parts, parts_figures
+from graphcl.cli._shared.parts import any_parts, is_any_parts, parts_figures
 from graphcl.cli._shared.parts import describe as describe_parts
 from graphcl.cli._shared.tables import print_notes, print_typed_notes, takes_tables
 from graphcl.errors import StoreError
 from graphcl.graphs.filling import describe_filling, fill_features
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed import TypedGraph
-from graphcl.store.parts import is_parts, verify_part
+from graphcl.store.parts import verify_part
 from graphcl.store.reader import is_store, verify_store
 from graphcl.store.typed_parts import is_typed_parts, verify_typed_part
 from graphcl.tabular.build import check_tables
@@ -67,7 +67,7 @@ def check(
         graphcl check --nodes author=authors.csv --nodes paper=papers.csv --edges writes=writes.csv
     """
     name = graph_name(graph, tables, "check")
-    in_parts = is_parts(Path(name)) or is_typed_parts(Path(name))
+    in_parts = is_any_parts(Path(name))
     if tables.is_typed or (is_typed_file(Path(name)) and not in_parts):
         _check_typed(graph, name, tables, as_json=as_json)
         return

@@ -7,7 +7,7 @@ import typer
 
 from graphcl.cli._shared.options import print_result
 from graphcl.errors import counted, require
-from graphcl.store.parts import ORDERS, Parts, read_parts
+from graphcl.store.parts import ORDERS, Parts, is_parts, read_parts
 from graphcl.store.typed_parts import TypedParts, is_typed_parts, read_typed_parts
 
 OrderOption = Annotated[
@@ -32,6 +32,11 @@ def print_parts(
     parts = any_parts(path)
     about = {**parts_figures(parts), "seconds": seconds, **(more or {})}
     print_result(about, f"{path}: {describe(parts)}", as_json=as_json)
+
+
+def is_any_parts(path: Path) -> bool:
+    """Returns whether a folder looks like a store in parts, plain or typed."""
+    return is_parts(path) or is_typed_parts(path)
 
 
 def any_parts(path: Path) -> Parts | TypedParts:
