@@ -68,6 +68,7 @@ ELSEWHERE = {
     "graphs/typed_validation.py": "graphs/test_typed.py",
     "recipes/exceptions.py": "estimator/test_typed.py",
     "kernels/slots.py": "test_typed_sampling.py",
+    "typed_drawing.py": "test_typed_sampling.py",
     "training/typed_levels.py": "test_typed_sampling.py",
     "training/typed_sampled.py": "test_typed_sampling.py",
     "tabular/beside.py": "tabular/test_tags.py",

@@ -21,7 +21,8 @@ from graphcl.training.modes import SAMPLED_BATCH_NODES
 from graphcl.training.sampled import one_ahead, require_drop, with_seeds
 from graphcl.training.typed import batches_in, contrasted_types, typed_batches
 from graphcl.training.typed_levels import encode_levels
-from graphcl.typed_sampling import Direction, Level, sample_levels
+from graphcl.typed_drawing import Direction
+from graphcl.typed_sampling import Level, sample_levels
 from graphcl.views import DropTyped
 
 
