@@ -1,12 +1,15 @@
-"""A group of processes whose members are threads: quick, and all in one debugger."""
+"""Groups of processes: their members are threads, which are quick, or processes."""
 
+import multiprocessing
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from graphcl.distributed import Share
+from graphcl.distributed import Share, current_share
 from graphcl.training import divided
 
 PATIENCE = 60  # seconds; a member that fails would let the others wait for ever
@@ -38,3 +41,24 @@ def together(world, work):
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(world) as pool:
         patch.setattr(divided, "gather_tables", gather_tables)
         return list(pool.map(member, range(world)))
+
+
+def in_processes(world, work, folder, limit=240):
+    """Calls ``work(share, folder)``, a function of a test's module, in a group of processes."""
+    server = multiprocessing.get_context("forkserver")  # imports once for all
+    server.set_forkserver_preload([work.__module__])
+    arguments = [(work, rank, world, str(folder)) for rank in range(world)]
+    members = [server.Process(target=_process, args=one) for one in arguments]
+    for one in members:
+        one.start()
+    for one in members:
+        one.join(limit)
+        assert one.exitcode == 0
+
+
+def _process(work, rank, world, folder):
+    torch.set_num_threads(1)
+    meeting = f"file://{folder}/meet-{work.__module__}-{world}"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
+    work(current_share(), Path(folder))
+    dist.destroy_process_group()

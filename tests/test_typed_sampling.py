@@ -12,7 +12,8 @@ from graphcl.kernels.relation import relation_mean
 from graphcl.kernels.slots import Means, sample_means, sample_slots
 from graphcl.training.typed_levels import encode_levels
 from graphcl.training.typed_sampled import TypedSampledGraph, fan_outs_of
-from graphcl.typed_sampling import Nodes, sample_levels, sample_slots_reference
+from graphcl.typed_drawing import Nodes, sample_slots_reference
+from graphcl.typed_sampling import sample_levels
 from graphcl.views import DropTyped
 
 CPU = torch.device("cpu")

@@ -8,6 +8,8 @@ import pytest
 
 from graphcl import Graph
 from graphcl.cli.main import run
+from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.typed_partition import join_typed_parts
 from graphcl.store.parts import join_parts, read_parts
 from graphcl.tabular.preparation import read_preparation
 from tests.conftest import random_graph
@@ -84,3 +86,36 @@ def test_tables_become_parts_and_ids_stay_text(capsys):
     assert run(["build", *tables, "--order", "hash", "--out", "many"]) == 2
     assert "--order must be given with --parts; got 'hash'" in capsys.readouterr().err
     assert not Path("many").exists()
+
+
+def test_typed_tables_become_parts(capsys):
+    Path("authors.csv").write_text("id,age\n" + "".join(f"a{i},{20 + i}\n" for i in range(12)))
+    Path("papers.csv").write_text("id,size\n" + "".join(f"p{i},{i / 3}\n" for i in range(20)))
+    Path("writes.csv").write_text("a,b\n" + "".join(f"a{i % 12},p{i}\n" for i in range(20)))
+    tables = ["--nodes", "author=authors.csv", "--nodes", "paper=papers.csv"]
+    tables += ["--edges", "writes=writes.csv"]
+    assert run(["build", *tables, "--out", "whole"]) == 0
+    assert run(["build", *tables, "--parts", "3", "--order", "hash", "--out", "parts"]) == 0
+    assert " 2 types and 1 relation in 3 parts of " in capsys.readouterr().out
+    divide = ["partition", "whole", "--parts", "3", "--order", "hash", "--out", "again"]
+    assert run([*divide, "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert about["types"]["author"]["starts"][-1] == 12
+    assert about["relations"]["author:writes:paper"]["edges"] == about["edges"] == 20
+    graph = join_typed_parts(Path("parts"))
+    assert repr(graph) == repr(join_typed_parts(Path("again"))) == repr(TypedGraph.open("whole"))
+    for place in ("nodes-0", "nodes-1"):
+        prepared = [read_preparation(Path(one) / place).to_json() for one in ("parts", "whole")]
+        assert prepared[0] == prepared[1]
+    assert run(["check", "parts"]) == 0
+    assert "of the edges are cut; unchanged," in capsys.readouterr().out
+    assert run(["build", *tables, "--parts", "99", "--out", "many"]) == 2
+    assert "32 nodes are too few for 99 parts" in capsys.readouterr().err
+    assert run(["check", "parts"]) == 0
+    Path("parts/part-00001/relation-0/indptr.npy").unlink()
+    capsys.readouterr()
+    assert run(["check", "parts"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("graphcl: parts/part-00001/relation-0/indptr.npy: cannot be read")
+    assert run(["train", "again", "--out", "run"]) == 2
+    assert "again: a typed store in parts" in capsys.readouterr().err

@@ -2,15 +2,11 @@
 
 import dataclasses
 import json
-import multiprocessing
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse
-import torch
-import torch.distributed as dist
 
 from graphcl.distributed import ALONE, current_share
 from graphcl.errors import ParameterError, StoreError
@@ -27,6 +23,7 @@ from graphcl.tabular.build import partition_store
 from graphcl.training import parted
 from graphcl.training.part_checkpoints import PartCheckpoints
 from tests.conftest import random_graph
+from tests.groups import in_processes
 from tests.kernels.test_adjacency_rows import with_weights
 
 WORLDS = (2, 3)
@@ -126,13 +123,9 @@ def trained(folder, case):
     return figures(model) | {"sent": last.sent_bytes, "hits": last.cache_hits or 0.0}
 
 
-def process(rank, world, folder):
-    torch.set_num_threads(1)
+def process(share, folder):
     parted.WINDOW = 2  # an epoch has three steps
-    folder = Path(folder)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet-{world}", rank=rank, world_size=world
-    )
+    rank, world = share.rank, share.world
     for case in MODELS:
         if case == RANGES:
             small_ranges(setattr)
@@ -146,7 +139,6 @@ def process(rank, world, folder):
             fit_parts(model_of(PLAIN), data)
         said[name] = str(error.value)
     (folder / f"said-{world}-{rank}").write_text(json.dumps(said))
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
@@ -161,15 +153,8 @@ def folder(tmp_path_factory):
         shutil.copytree(folder / f"default-{world}", torn)
         file = torn / f"part-0000{world - 1}/indices.npy"
         file.write_bytes(file.read_bytes()[:-8])
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["tests.estimator.test_parted"])
     for world in WORLDS:
-        group = [server.Process(target=process, args=(r, world, str(folder))) for r in range(world)]
-        for one in group:
-            one.start()
-        for one in group:
-            one.join(240)
-            assert one.exitcode == 0
+        in_processes(world, process, folder)
     return folder
 
 

@@ -1,16 +1,13 @@
 """Two and three processes, each with one part: their embeddings are those of the whole graph."""
 
 import dataclasses
-import multiprocessing
-from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
-import torch.distributed as dist
 
-from graphcl.distributed import ALONE, current_share
+from graphcl.distributed import ALONE
 from graphcl.embedding import embed_graph
 from graphcl.encoders import build_encoder
 from graphcl.errors import StoreError
@@ -22,6 +19,7 @@ from graphcl.partitioned.inference import embed_part
 from graphcl.store.parts import join_parts, read_parts
 from graphcl.tabular.build import partition_store
 from tests.conftest import random_graph
+from tests.groups import in_processes
 from tests.kernels.test_adjacency_rows import with_weights
 
 WORLDS = (2, 3)
@@ -79,23 +77,17 @@ def embedded(folder, case, share, scratch=None):
     return embed_part(encoder_of(encoder, settings), part, **options)
 
 
-def process(rank, world, folder):
-    torch.set_num_threads(1)
+def process(share, folder):
     boundary.ROUND_BYTES = 4096  # several rounds
     inference.BLOCK_ROWS = 16
-    folder = Path(folder)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet-{world}", rank=rank, world_size=world
-    )
+    rank, world = share.rank, share.world
     for case in CASES:
         scratch = folder if case in IN_FILES else None
-        shard = embedded(folder, case, current_share(), scratch)
-        np.save(folder / f"{case}-{world}-{rank}.npy", shard)
+        np.save(folder / f"{case}-{world}-{rank}.npy", embedded(folder, case, share, scratch))
     try:
-        open_own_part(folder / f"torn-{world}", current_share())
+        open_own_part(folder / f"torn-{world}", share)
     except StoreError as error:
         (folder / f"said-{world}-{rank}").write_text(str(error))
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
@@ -109,15 +101,8 @@ def folder(tmp_path_factory):
         torn = folder / f"torn-{world}"
         partition_store(folder / "mean", out=torn, parts=world, order="hash")
         (torn / f"part-0000{world - 1}/x.npy").unlink()
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["tests.partitioned.test_inference"])
     for world in WORLDS:
-        group = [server.Process(target=process, args=(r, world, str(folder))) for r in range(world)]
-        for one in group:
-            one.start()
-        for one in group:
-            one.join(240)
-            assert one.exitcode == 0
+        in_processes(world, process, folder)
     return folder
 
 

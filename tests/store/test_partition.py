@@ -9,7 +9,7 @@ import scipy.sparse
 
 from graphcl import Graph
 from graphcl.errors import ParameterError, StoreError
-from graphcl.store import ordering, partition
+from graphcl.store import moving, ordering, partition
 from graphcl.store.columns import ScaledFeatures
 from graphcl.store.parts import ORDERS, join_parts, open_part, read_parts
 from graphcl.tabular.build import partition_store
@@ -94,7 +94,7 @@ def same_graph(store, parts):
 @pytest.mark.parametrize("make", GRAPHS)
 @pytest.mark.parametrize("block", [256, 1 << 24])
 def test_parts_are_the_graph(tmp_path, monkeypatch, make, order, block):
-    for module in (ordering, partition):  # several blocks, and one
+    for module in (ordering, moving):  # several blocks, and one
         monkeypatch.setattr(module, "BLOCK_BYTES", block)
     store = saved(make(), tmp_path / "store")
     partition_store(store, out=tmp_path / "parts", parts=4, order=order)
@@ -166,7 +166,7 @@ def test_nothing_is_half_written_or_overwritten(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(partition, "_write_rows", full)
+    monkeypatch.setattr(partition, "write_rows", full)
     with pytest.raises(OSError, match="No space"):
         partition_store(store, out=tmp_path / "parts", overwrite=True, parts=2, order="hash")
     assert (tmp_path / "parts/parts.json").read_text() == before

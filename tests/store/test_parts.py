@@ -56,7 +56,7 @@ def test_a_part_of_another_build_is_named(folder, tmp_path):
     shutil.rmtree(folder / "part-00002")
     shutil.copytree(tmp_path / "other/part-00002", folder / "part-00002")
     build, other = read_parts(folder).build, read_parts(tmp_path / "other").build
-    wrong = f"part-00002: part 2 is of another build \\({other}\\); parts.json names {build}"
+    wrong = f"part-00002: part 2 is of another build \\({other}\\); that of the whole is {build}"
     with pytest.raises(StoreError, match=wrong):
         open_part(folder, 2)
     open_part(folder, 0)

@@ -85,7 +85,8 @@ def cluster(
         GraphError: fewer nodes than groups, or an embedding that is not finite.
     """
     require(method in METHODS, "cluster", "method", " or ".join(METHODS), method)
-    whole = count is None or (isinstance(count, Integral) and count >= 2)
+    number: Any = count  # perhaps a graph, given in its place
+    whole = count is None or (isinstance(number, Integral) and count >= 2)
     require(whole, "cluster", "count", "a whole number of at least 2", count)
     require(least is None or least >= 2, "cluster", "least", "at least 2", least)
     by_hdbscan = method == "hdbscan"

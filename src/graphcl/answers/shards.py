@@ -9,15 +9,21 @@ from typing import Any
 import numpy as np
 
 from graphcl.errors import RunError, require
-from graphcl.partitioned.embeddings import ShardedEmbeddings, open_shards
-from graphcl.partitioned.nodes import check_same_build, read_parts_nodes
+from graphcl.partitioned.embeddings import (
+    ShardedEmbeddings,
+    open_shards,
+    shard_types,
+    type_shards,
+)
+from graphcl.partitioned.nodes import check_same_build, read_parts_nodes, read_type_nodes
 from graphcl.runs.files import weights_digest
 from graphcl.runs.nodes import RunNodes
 from graphcl.store.parts import is_parts
+from graphcl.store.typed_parts import is_typed_parts
 
 
 def shards_of_run(
-    run: Path, folder: Path, graph: Any, owner: str
+    run: Path, folder: Path, graph: Any, owner: str, *, node_type: str | None = None
 ) -> tuple[ShardedEmbeddings, RunNodes]:
     """Returns embeddings that a run made of a store in parts, and what is known of their nodes.
 
@@ -27,12 +33,18 @@ def shards_of_run(
         graph: the path of the store in parts, or None. Without it, nodes have ids alone, and a
             degree of 0.
         owner: the command, for messages.
+        node_type: of a typed graph, the type of the nodes. Its shards are in a folder with those of
+            the other types, or alone.
 
     Raises:
         RunError: a shard is missing, torn or not of this set; the shards are of another model or
             of other parts; or nothing gives ids.
     """
+    if node_type is not None and shard_types(folder):
+        folder = type_shards(folder, node_type)
     shards = open_shards(folder)
+    if node_type is not None and shards.name != node_type:
+        raise RunError(f"{folder}: has embeddings of {shards.name!r}, not of {node_type!r}")
     if shards.model and shards.model != weights_digest(run):
         raise RunError(f"{folder}: these embeddings were made by another model than that of {run}")
     if graph is None:
@@ -44,8 +56,9 @@ def shards_of_run(
             )
         return shards, RunNodes(ids, np.zeros(len(shards), np.int32))
     path = Path(str(graph))
-    require(is_parts(path), owner, "--graph", "the store in parts that was embedded", str(graph))
-    nodes = read_parts_nodes(path)
+    known = is_parts(path) if node_type is None else is_typed_parts(path)
+    require(known, owner, "--graph", "the store in parts that was embedded", str(graph))
+    nodes = read_parts_nodes(path) if node_type is None else read_type_nodes(path, node_type)
     check_same_build(shards, nodes.parts)
     several = nodes.y is not None and nodes.y.ndim == 2
     return shards, RunNodes(

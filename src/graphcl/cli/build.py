@@ -17,10 +17,10 @@ from graphcl.cli._shared.tables import (
     print_typed_notes,
     takes_tables,
 )
-from graphcl.errors import StoreError, require
+from graphcl.errors import require
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed import TypedGraph
-from graphcl.store.parts import ORDERS, read_parts
+from graphcl.store.parts import ORDERS
 from graphcl.tabular.build import build_parts, build_store
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.typed_build import build_typed_store
@@ -76,9 +76,15 @@ def build(
     def show(step: str) -> None:
         print(f"{time.perf_counter() - began:6.1f} s  {step}", file=sys.stderr, flush=True)
 
+    if parts is not None:
+        report = build_parts(
+            one, tables, out=out, parts=parts, order=order, overwrite=overwrite, on_step=show
+        )
+        (print_typed_notes if tables.is_typed else print_notes)(report)
+        said = {"found": report.to_json()}
+        print_parts(out, time.perf_counter() - began, said, as_json=as_json)
+        return
     if tables.is_typed:
-        if parts is not None:
-            raise StoreError("build: --parts: a typed graph is one store; leave it out")
         found = build_typed_store(one, tables, out=out, overwrite=overwrite, on_step=show)
         print_typed_notes(found)
         typed = TypedGraph.open(out)
@@ -87,14 +93,6 @@ def build(
         print_result(about | {"found": found.to_json()}, f"{out}: {typed!r}", as_json=as_json)
         return
     assert one is not None
-    if parts is not None:
-        report = build_parts(
-            one, tables, out=out, parts=parts, order=order, overwrite=overwrite, on_step=show
-        )
-        print_notes(report)
-        said = {"found": report.to_json()}
-        print_parts(read_parts(out), time.perf_counter() - began, said, as_json=as_json)
-        return
     report = build_store(one, tables, out=out, overwrite=overwrite, on_step=show)
     print_notes(report)
     graph = Graph.open(out)

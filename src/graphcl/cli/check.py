@@ -15,15 +15,16 @@ from graphcl.cli._shared.graphs import (
     read_typed,
 )
 from graphcl.cli._shared.options import JsonOption, print_result
+from graphcl.cli._shared.parts import any_parts, is_any_parts, parts_figures
 from graphcl.cli._shared.parts import describe as describe_parts
-from graphcl.cli._shared.parts import parts_figures
 from graphcl.cli._shared.tables import print_notes, print_typed_notes, takes_tables
 from graphcl.errors import StoreError
 from graphcl.graphs.filling import describe_filling, fill_features
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed import TypedGraph
-from graphcl.store.parts import is_parts, read_parts, verify_part
+from graphcl.store.parts import verify_part
 from graphcl.store.reader import is_store, verify_store
+from graphcl.store.typed_parts import is_typed_parts, verify_typed_part
 from graphcl.tabular.build import check_tables
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.tabular.preparation import read_preparation
@@ -66,11 +67,12 @@ def check(
         graphcl check --nodes author=authors.csv --nodes paper=papers.csv --edges writes=writes.csv
     """
     name = graph_name(graph, tables, "check")
-    if tables.is_typed or is_typed_file(Path(name)):
+    in_parts = is_any_parts(Path(name))
+    if tables.is_typed or (is_typed_file(Path(name)) and not in_parts):
         _check_typed(graph, name, tables, as_json=as_json)
         return
     graph = name
-    on_disk = is_store(Path(graph)) or is_parts(Path(graph))
+    on_disk = is_store(Path(graph)) or in_parts
     if names_tables(graph, tables) and not on_disk:
         counts, report = check_tables(graph, tables)
         print_notes(report)
@@ -84,18 +86,19 @@ def check(
     if tables.given():
         option = "--" + next(iter(tables.given())).replace("_", "-")
         raise StoreError(f"{option} applies only to tables; {graph!r} is not a table")
-    if is_parts(Path(graph)):
+    if in_parts:
         _check_parts(Path(graph), as_json=as_json)
     else:
         _check_store(Path(graph), as_json=as_json)
 
 
 def _check_parts(path: Path, *, as_json: bool) -> None:
-    parts, sizes = read_parts(path), []
+    parts, sizes = any_parts(path), []
+    verify: Any = verify_typed_part if is_typed_parts(path) else verify_part
     read_preparation(path)
     for number in range(len(parts)):
         arrays: dict[str, int] = {}
-        verify_part(path, number, on_array=arrays.__setitem__)
+        verify(path, number, on_array=arrays.__setitem__)
         sizes.append(sum(arrays.values()))
         print(f"part {number}: {sizes[-1]:,} bytes, unchanged", file=sys.stderr, flush=True)
     text = f"{path}: {describe_parts(parts)}; unchanged, {sum(sizes):,} bytes"

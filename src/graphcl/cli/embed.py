@@ -10,6 +10,7 @@ import torch
 import typer
 
 from graphcl.cli._shared.answers import RunArgument, TypeOption
+from graphcl.cli._shared.embed_parts import check_run_of_parts, embed_parts, trained_parts
 from graphcl.cli._shared.graphs import (
     AnyGraph,
     load_graph,
@@ -20,9 +21,10 @@ from graphcl.cli._shared.graphs import (
 )
 from graphcl.cli._shared.launch import ProcessesOption, launch
 from graphcl.cli._shared.options import DeviceOption, JsonOption, print_result
+from graphcl.cli._shared.parts import is_any_parts
 from graphcl.cli._shared.tables import takes_tables
-from graphcl.devices import available_memory_bytes, resolve_device
-from graphcl.distributed import any_of, beside, group, local_device
+from graphcl.devices import resolve_device
+from graphcl.distributed import group, local_device
 from graphcl.errors import GraphError, ParameterError, RunError, require
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
@@ -31,24 +33,17 @@ from graphcl.exporting.vectors import batches, check_vectors, write_vectors
 from graphcl.files.text import read_text
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
-from graphcl.partitioned.boundary import open_own_part
-from graphcl.partitioned.inference import embed_part, table_bytes
 from graphcl.partitioned.shards import (
     check_shards_folder,
-    suffix_of,
-    whole_shards,
-    write_shard,
 )
 from graphcl.runs import files as runs
 from graphcl.runs.embeddings import check_embeddings_file, write_embeddings
 from graphcl.runs.typed import run_types
 from graphcl.runs.versions import current_run
 from graphcl.serving.asking import JSON, Bounds, read_asked
-from graphcl.store.parts import is_parts, read_parts
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.tabular.preparation import read_preparation
 from graphcl.tabular.rows import prepare_rows
-from graphcl.training.progress import RowProgress
 
 Array = npt.NDArray[np.float32]
 _WHICH = "Which nodes"  # a group of options
@@ -120,7 +115,8 @@ def embed(
     writes those of one.
 
     Of a store in parts, each of as many processes as parts opens its own part alone. --out is then
-    a folder with a file for each part: .npy, or .parquet or .csv if the folder's name ends so.
+    a folder with a file for each part: .npy, or .parquet or .csv if the folder's name ends so. Of a
+    typed one it has such a folder for each type; --type writes those of one.
 
     Examples:
 
@@ -145,15 +141,16 @@ def embed(
     several = sum((bool(ids), bool(rows), new is not None))
     require(several <= 1, "embed", "--rows, --id and --new", "one of them", rows)
     if graph is None and not tables.given() and (run / runs.CONFIG).exists():
-        graph = _trained_parts(run)
-    if graph is not None and is_parts(Path(graph)):
+        graph = trained_parts(run)
+    if graph is not None and is_any_parts(Path(graph)):
         require(several == 0, "embed", "--rows, --id and --new", "left out for parts", rows or ids)
         require(not to, "embed", "--to", "left out for parts", to)
         require(not tables.given(), "embed", "GRAPH", "tables if table options are given", graph)
         require(device in ("auto", "cpu"), "embed", "--device", "cpu for a store in parts", device)
         check_shards_folder(out, overwrite=overwrite)
+        check_run_of_parts(run, Path(graph), node_type)
         launch(processes)
-        _embed_parts(run, Path(graph), out, as_json=as_json)
+        embed_parts(run, Path(graph), out, node_type=node_type, as_json=as_json)
         return
     if to:
         check_vectors(out, to, overwrite=overwrite)
@@ -272,58 +269,6 @@ def _preparer(run: Path, width: int) -> Any:
     """Returns what turns columns of the training's table into features; None without a table."""
     prepared = read_preparation(current_run(run))
     return prepared and partial(prepare_rows, preparation=prepared, width=width)
-
-
-def _trained_parts(run: Path) -> str | None:
-    """Returns the store in parts that a run was trained on; None if it was something else.
-
-    Raises:
-        RunError: there is one of that name, and it is of another build.
-    """
-    origin = runs.read_config(run, baselines=True).origin
-    if not (origin.graph and is_parts(Path(origin.graph))):
-        return None
-    parts = read_parts(Path(origin.graph))
-    if len(parts) == 1:
-        return None  # a store
-    if parts.build != origin.fingerprint:
-        raise RunError(f"{run}: {origin.graph} is not the graph that the run was trained on")
-    return origin.graph
-
-
-def _embed_parts(run: Path, graph: Path, out: Path, *, as_json: bool) -> None:
-    """Embeds a store in parts; each process opens its part and writes its shard."""
-    fitted = Fitted.read(run)
-    with group(CPU) as share, whole_shards(out, share) as folder:
-        part = open_own_part(graph, share)
-        parts, wanted = part.parts, fitted.num_features
-        if parts.num_features != wanted:
-            found = f"has {parts.num_features} features"
-            raise GraphError(f"{graph}: {found}; the model was trained on {wanted}")
-        free = available_memory_bytes(CPU) // beside(CPU)
-        # All have to do alike: with files, columns of the tables travel one after the other.
-        large = any_of(table_bytes(fitted.encoder, part) > free // 2, share)
-        z = embed_part(
-            fitted.encoder,
-            part,
-            share=share,
-            feature_scaling=fitted.scaling,
-            scratch=folder if large else None,
-            slab_bytes=free // 4,
-            on_rows=RowProgress() if share.first else lambda *_: None,
-        )
-        if fitted.alignment is not None:
-            z = fitted.alignment.apply(z)
-        names = part.fields.get("node_ids")
-        first = part.nodes.start if names is None else 0
-        write = partial(write_embeddings, z=z, node_ids=names, first=first)
-        model = runs.weights_digest(run)
-        write_shard(folder, suffix_of(out), parts, share, z.shape[1], write, model=model)
-    if share.first:
-        about = {"out": str(out), "graph": str(graph), "nodes": parts.num_nodes}
-        about |= {"dim": z.shape[1], "shards": len(parts), "build": parts.build}
-        text = f"{out}: {counted(parts.num_nodes, 'embedding')} in {counted(len(parts), 'shard')}"
-        print_result(about, text, as_json=as_json)
 
 
 def _embed_baseline(

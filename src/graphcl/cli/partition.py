@@ -9,7 +9,6 @@ import typer
 
 from graphcl.cli._shared.options import JsonOption
 from graphcl.cli._shared.parts import OrderOption, check_order, print_parts
-from graphcl.store.parts import read_parts
 from graphcl.tabular.build import partition_store
 
 
@@ -28,6 +27,9 @@ def partition(
     per cent; hash spreads nodes evenly; as-is keeps the numbers of the nodes. Otherwise nodes are
     numbered anew, and nodes without ids get their old numbers as ids. Memory use is bounded.
 
+    A typed store is divided as well: a part then has a range of the nodes of every type, and the
+    edges of every relation that its nodes receive along, in both directions.
+
     Examples:
 
         graphcl partition STORE --parts 4 --out parts
@@ -41,4 +43,4 @@ def partition(
         print(f"{time.perf_counter() - began:6.1f} s  {step}", file=sys.stderr, flush=True)
 
     partition_store(store, out=out, parts=parts, order=order, overwrite=overwrite, on_step=show)
-    print_parts(read_parts(out), time.perf_counter() - began, as_json=as_json)
+    print_parts(out, time.perf_counter() - began, as_json=as_json)

@@ -12,6 +12,7 @@ from graphcl.cli._shared.answers import (
     TypeOption,
     is_labelled,
     nodes_folder,
+    type_of_folder,
 )
 from graphcl.cli._shared.graphs import AnyGraph, UntrustedRunError, load_run_graph
 from graphcl.cli._shared.options import JsonOption, RunGraphOption, print_result
@@ -22,7 +23,6 @@ from graphcl.reporting.contents import gather
 from graphcl.reporting.page import render
 from graphcl.reporting.sharded import Sharded
 from graphcl.runs import files as runs
-from graphcl.runs.typed import run_types, type_folder
 from graphcl.tabular.options import TableOptions, counted
 
 
@@ -70,7 +70,7 @@ def report(
     """
     runs.read_config(run)
     folder = nodes_folder(run, node_type, is_labelled)
-    kind = next((one for one in run_types(run) if type_folder(run, one) == folder), None)
+    kind = type_of_folder(run, folder)
     target = out if out is not None else folder / "report.html"
     check_new_file(target, (".html", ".htm"), RunError, overwrite=overwrite or out is None)
     loaded, why, sharded = None, "it was not asked for", None

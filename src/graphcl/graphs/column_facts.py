@@ -77,7 +77,7 @@ class ColumnFacts:
         broken = np.zeros(width, np.bool_)  # where a value is not a whole number
         for table in tables:
             sparse = scipy.sparse.issparse(table.x)
-            each = -(-table.x.nnz // table.x.shape[0]) if sparse else width
+            each = -(-table.x.nnz // max(1, table.x.shape[0])) if sparse else width
             for block in table.blocks(max(1, _BLOCK // max(1, each))):
                 for columns, values, starts in _parts(block):
                     filled[columns] += _sums(values != 0, starts)

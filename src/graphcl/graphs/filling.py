@@ -10,7 +10,7 @@ r"""Features for node types that have none, by one rule.
 The result is a function of the graph alone. It needs no label and nothing random.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -43,12 +43,34 @@ def fill_features(
     widths = {
         one.name: one.num_features for one in plan.types if like is not None or one.num_features
     }
-    filled = {one.name: one.filled for one in plan.types if one.filled != "given"}
+    filled: dict[str, str] = {}
     done = {
         name: replace(one, x=scale(name, one.x))
         for name, one in graph.nodes.items()
         if one.x is not None
     }
+    for name, how, channels in filling_order(plan):
+        filled[name] = how
+        if name in graph.nodes:
+            nodes = graph.nodes[name]
+            x = (
+                _means(graph, nodes, channels, done, widths)
+                if how == "neighbours"
+                else scale(name, _structure(graph, nodes, channels))
+            )
+            done[name] = replace(nodes, x=x)
+            widths[name] = done[name].num_features
+    whole = TypedGraph({name: done[name] for name in graph.nodes}, graph.relations, graph.name)
+    return whole, like or Schema.of(whole, filled)
+
+
+def filling_order(plan: Schema) -> Iterator[tuple[str, str, list[Channel]]]:
+    """Yields the types that get features, in order: how, and from which directions.
+
+    Args:
+        plan: what is there; a type without features has 0 of them, or is said to be filled.
+    """
+    structured = {one.name for one in plan.types if one.filled == "structure"}
     known = {one.name for one in plan.types if one.filled == "given" and one.num_features}
     missing = [one.name for one in plan.types if one.name not in known]
     while missing:
@@ -56,25 +78,14 @@ def fill_features(
         near = [
             name
             for name in missing
-            if filled.get(name) != "structure"
+            if name not in structured
             and any(channel.sender in known for channel in plan.into(name))
         ]
         for name in near or missing:
             channels = [one for one in plan.into(name) if not near or one.sender in known]
-            filled[name] = "neighbours" if near else "structure"
-            if name in graph.nodes:
-                nodes = graph.nodes[name]
-                x = (
-                    _means(graph, nodes, channels, done, widths)
-                    if near
-                    else scale(name, _structure(graph, nodes, channels))
-                )
-                done[name] = replace(nodes, x=x)
-                widths[name] = done[name].num_features
+            yield name, "neighbours" if near else "structure", channels
         known |= set(near or missing)
         missing = [name for name in missing if name not in known]
-    whole = TypedGraph({name: done[name] for name in graph.nodes}, graph.relations, graph.name)
-    return whole, like or Schema.of(whole, filled)
 
 
 def describe_filling(schema: Schema) -> str:

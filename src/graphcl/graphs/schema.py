@@ -98,30 +98,33 @@ class Schema:
         Raises:
             GraphError: a type or a relation is unknown, or of another kind.
         """
+        self.check_like(graph.name, Schema.of(graph))
+
+    def check_like(self, named: str, found_there: "Schema") -> None:
+        """Does as `check` for a graph of this name and schema; types may have 0 features there."""
         known = self.widths
-        for name in graph.nodes:
+        for name in found_there.widths:
             if name not in known:
                 listed = ", ".join(known)
-                raise GraphError(
-                    f"{graph.name}: the model knows no type {name!r}; it knows {listed}"
-                )
-        for name, nodes in graph.nodes.items():
+                raise GraphError(f"{named}: the model knows no type {name!r}; it knows {listed}")
+        for name, width in found_there.widths.items():
             kind = next(one for one in self.types if one.name == name)
-            given = nodes.x is not None
+            given = width > 0
             if given != (kind.filled == "given"):
                 has, had = (
                     ("features", "none") if given else ("no features", f"{kind.num_features}")
                 )
-                raise GraphError(f"{graph.name}: type {name!r} has {has}; in training it had {had}")
-            if given and nodes.num_features != kind.num_features:
+                raise GraphError(f"{named}: type {name!r} has {has}; in training it had {had}")
+            if given and width != kind.num_features:
                 raise GraphError(
-                    f"{graph.name}: type {name!r} has {nodes.num_features} features; the model was "
-                    f"trained on {kind.num_features}"
+                    f"{named}: type {name!r} has {width} features; the model was trained on "
+                    f"{kind.num_features}"
                 )
         relations = {one.key: one for one in self.relations}
-        for key, relation in graph.relations.items():
+        for relation in found_there.relations:
+            key = relation.key
             if key not in relations:
-                raise GraphError(f"{graph.name}: the model knows no relation {':'.join(key)}")
+                raise GraphError(f"{named}: the model knows no relation {':'.join(key)}")
             known_as = relations[key]
             what = ("undirected", "num_edge_features")
             for field in what:
@@ -129,12 +132,12 @@ class Schema:
                 empty = relation.num_edges == 0
                 if found != wanted and not empty:
                     raise GraphError(
-                        f"{graph.name}: relation {':'.join(key)}: {field} is {found}; in training "
+                        f"{named}: relation {':'.join(key)}: {field} is {found}; in training "
                         f"it was {wanted}"
                     )
             if relation.num_edges and not known_as.num_edges:
                 raise GraphError(
-                    f"{graph.name}: relation {':'.join(key)} had no edges in training, so nothing "
+                    f"{named}: relation {':'.join(key)} had no edges in training, so nothing "
                     "was learnt of it"
                 )
 

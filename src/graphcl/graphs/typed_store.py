@@ -9,7 +9,7 @@ a store is opened, in blocks.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,13 +96,16 @@ def open_typed(path: Path) -> TypedGraph:
     Raises:
         StoreError: a file is missing, or does not match the others.
     """
-    about = _read_header(path)
+    about = read_typed_header(path)
     nodes: dict[str, NodeType] = {}
     for number, one in enumerate(about["types"]):
-        nodes[one["name"]] = _read_nodes(path / f"nodes-{number}", one)
+        graph = Graph.open(path / f"nodes-{number}")
+        graph.check()
+        nodes[one["name"]] = as_type(graph, one["name"], features=one["features"])
+    sizes = {name: one.num_nodes for name, one in nodes.items()}
     relations: dict[Key, Relation] = {}
     for number, one in enumerate(about["relations"]):
-        relation = _read_relation(path / f"relation-{number}", one, nodes)
+        relation = relation_of(path / f"relation-{number}", one, sizes)
         relations[relation.key] = relation
     return TypedGraph(nodes, relations, about["name"])
 
@@ -112,7 +115,12 @@ def is_typed_store(path: Path) -> bool:
     return (path / HEADER).is_file()
 
 
-def _read_header(path: Path) -> dict[str, Any]:
+def read_typed_header(path: Path) -> dict[str, Any]:
+    """Reads and checks `typed.json`.
+
+    Raises:
+        StoreError: it is missing or damaged.
+    """
     where = path / HEADER
     try:
         about = json.loads(read_text(where, StoreError))
@@ -135,14 +143,13 @@ def _read_header(path: Path) -> dict[str, Any]:
     return found
 
 
-def _read_nodes(folder: Path, about: dict[str, Any]) -> NodeType:
-    graph = Graph.open(folder)
-    graph.check()
+def as_type(graph: Graph, name: str, *, features: bool) -> NodeType:
+    """Returns the nodes of a graph as those of a type, with its features or without."""
     ids: Any = graph.node_ids
     return NodeType(
-        about["name"],
+        name,
         graph.num_nodes,
-        graph.x if about["features"] else None,
+        graph.x if features else None,
         graph.y,
         graph.train_mask,
         graph.val_mask,
@@ -152,11 +159,16 @@ def _read_nodes(folder: Path, about: dict[str, Any]) -> NodeType:
     )
 
 
-def _read_relation(folder: Path, about: dict[str, Any], nodes: dict[str, NodeType]) -> Relation:
+def relation_of(folder: Path, about: Mapping[str, Any], sizes: Mapping[str, int]) -> Relation:
+    """Maps the edges of a relation, and checks them; `sizes` has the nodes of each type.
+
+    Raises:
+        StoreError: an array is missing or damaged.
+    """
     source, name, target = about["key"]
     if (
-        source not in nodes
-        or target not in nodes
+        source not in sizes
+        or target not in sizes
         or not {"indptr", "indices"} <= {*about["arrays"]}
     ):
         raise StoreError(f"{folder}: its types or arrays are missing from {HEADER}")
@@ -168,7 +180,7 @@ def _read_relation(folder: Path, about: dict[str, Any], nodes: dict[str, NodeTyp
             raise StoreError(f"{folder / part}.npy: missing") from None
         if arrays[part].dtype != DTYPES[part]:
             raise StoreError(f"{folder / part}.npy: holds {arrays[part].dtype}")
-    _check(folder, arrays, nodes[source].num_nodes, nodes[target].num_nodes)
+    _check(folder, arrays, sizes[source], sizes[target])
     return Relation(
         source, name, target, **arrays, self_loops_removed=int(about["self_loops_removed"])
     )

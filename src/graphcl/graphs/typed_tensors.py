@@ -165,7 +165,9 @@ def relation_adjacency(
         relation.indices,
         graph.nodes[relation.source].num_nodes,
         edge_weight=relation.edge_weight,
-        edge_features=edge_vectors(relation, device=device, scaling=scaling),
+        edge_features=edge_vectors(
+            relation.edge_features, relation.key, device=device, scaling=scaling
+        ),
         edge_ids=relation.edge_ids,
         within=relation.source == relation.target,
         device=device,
@@ -174,17 +176,15 @@ def relation_adjacency(
 
 
 def edge_vectors(
-    relation: Relation, *, device: torch.device, scaling: TypedScaling
+    vectors: Any, key: Key, *, device: torch.device, scaling: TypedScaling
 ) -> Tensor | None:
-    """Returns the scaled vectors of a relation's entries, or None if they have none."""
-    if relation.edge_features is None:
+    """Returns the vectors of a relation's entries scaled, or None if they have none."""
+    if vectors is None:
         return None
-    if not len(relation.indices):
-        return torch.zeros(0, relation.num_edge_features, device=device)
-    chosen = scaling.edges.get(relation.key, "none")
-    found: Any = feature_tensor(
-        _table(relation.edge_features), device=device, feature_scaling=chosen
-    )
+    if not len(vectors):
+        return torch.zeros(0, vectors.shape[1], device=device)
+    chosen = scaling.edges.get(key, "none")
+    found: Any = feature_tensor(_table(vectors), device=device, feature_scaling=chosen)
     return found  # type: ignore[no-any-return]
 
 

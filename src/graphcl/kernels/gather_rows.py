@@ -38,6 +38,7 @@ def gather_rows(
     feature_drop: float,
     key: Key,
     out: Tensor,
+    rows: Tensor | None = None,
 ) -> None:
     """Writes the module's sums into `out`, ``[2, n, P]``.
 
@@ -49,15 +50,18 @@ def gather_rows(
         feature_drop: probability that a feature is zero.
         key: the stream of the features.
         out: may be some columns of a wider table.
+        rows: where the features of the children are in `x`; None: at their numbers.
     """
+    at = children if rows is None else rows
     if x.is_cuda:
         gather_rows_reference(
-            x, children, weights, places, feature_drop=feature_drop, key=key, out=out
+            x, children, weights, places, feature_drop=feature_drop, key=key, out=out, rows=rows
         )
         return
     words = [np.uint32(word) for word in key]
     limit = np.uint32(threshold(feature_drop))
-    arrays = (one.numpy() for one in (x, children, weights[0], weights[1], places, out[0], out[1]))
+    parts = (x, children, at, weights[0], weights[1], places, out[0], out[1])
+    arrays = (one.numpy() for one in parts)
     loop = _small if len(children) * x.shape[1] < SMALL else _parallel
     loop(*arrays, *words, limit)
 
@@ -71,25 +75,27 @@ def gather_rows_reference(
     feature_drop: float,
     key: Key,
     out: Tensor,
+    rows: Tensor | None = None,
 ) -> None:
     """`gather_rows` in plain tensor operations, in chunks of parents, on any device."""
     count, width, limit = len(places), x.shape[1], threshold(feature_drop)
     fan_out = len(children) // max(count, 1)
+    at = children if rows is None else rows
     height = max(1, block_height(CHUNK_ELEMENTS) // max(1, fan_out * width))
     for start in range(0, count, height):
-        rows = slice(start, min(start + height, count))
-        below = slice(rows.start * fan_out, rows.stop * fan_out)
-        nodes = children[below]
-        bits = feature_draws(places[rows].repeat_interleave(fan_out), nodes, width, key)
-        scaled = x[nodes].float() * (HALVES / (HALVES - limit))
+        some = slice(start, min(start + height, count))
+        below = slice(some.start * fan_out, some.stop * fan_out)
+        of_seed = places[some].repeat_interleave(fan_out)
+        bits = feature_draws(of_seed, children[below], width, key)
+        scaled = x[at[below]].float() * (HALVES / (HALVES - limit))
         for view in (0, 1):
             dropped = torch.where(kept(bits, view, limit), scaled, 0)
             weight = weights[view, below].view(-1, 1, fan_out)
-            out[view, rows] = (weight @ dropped.view(-1, fan_out, width))[:, 0]
+            out[view, some] = (weight @ dropped.view(-1, fan_out, width))[:, 0]
 
 
 def _gather_rows(  # type: ignore[no-untyped-def]
-    x, children, weight_0, weight_1, places, out_0, out_1, key_0, key_1, limit
+    x, children, at, weight_0, weight_1, places, out_0, out_1, key_0, key_1, limit
 ):
     width, parents = x.shape[1], places.shape[0]
     fan_out = children.shape[0] // max(parents, 1)
@@ -107,14 +113,14 @@ def _gather_rows(  # type: ignore[no-untyped-def]
                 w_0, w_1 = weight_0[child], weight_1[child]
                 if w_0 == zero and w_1 == zero:
                     continue
-                node = children[child]
+                node, row_of = children[child], at[child]
                 word_0 = draw_long_word(node, seed_0, seed_1)
                 word_1 = draw_long_word(node, seed_1, seed_0)
                 limit_0 = limit if w_0 != zero else nothing
                 limit_1 = limit if w_1 != zero else nothing
                 for column in range(width):
                     bits = draw_word(np.uint32(column), word_0, word_1)
-                    value = x[node, column]
+                    value = x[row_of, column]
                     sum_0[column] += w_0 * value if np.uint32(bits & low) >= limit_0 else zero
                     sum_1[column] += w_1 * value if np.uint32(bits >> half) >= limit_1 else zero
             for column in range(width):

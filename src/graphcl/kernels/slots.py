@@ -1,6 +1,6 @@
 """Loops that sample children over a relation and weigh them in both views, on a CPU.
 
-`graphcl.typed_sampling` has the same in plain tensor operations. They take several times as long,
+`graphcl.typed_drawing` has the same in plain tensor operations. They take several times as long,
 most of it for the draws. `sample_means` also takes the mean of the children's features. All kept
 children of a parent have one weight then, so it is applied to their sum, and of a level whose
 children have no children nothing else need be stored.

@@ -8,9 +8,10 @@ which rows they need; `fill` then sends rows and nothing else.
 
 import os
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,8 @@ from torch import Tensor
 
 from graphcl.distributed import Share, from_rank, max_over
 from graphcl.errors import StoreError
-from graphcl.store.parts import Part, open_part, read_parts
+from graphcl.store.parts import Part, Parts, open_part, read_parts
+from graphcl.store.typed_parts import TypedPart, TypedParts, open_typed_part, read_typed_parts
 
 ENTRIES = 1 << 21  # looked at at a time
 ROUND_BYTES = 1 << 24  # sent by a process at a time
@@ -28,6 +30,7 @@ ROUND_BYTES = 1 << 24  # sent by a process at a time
 # carries in one direction at a time, and 8 MB take up to 1.8 times as long.
 PEER_BYTES = 1 << 20
 IntArray = npt.NDArray[Any]
+AnyPart = TypeVar("AnyPart", Part, TypedPart)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +56,13 @@ class Boundary:
     sent: tuple[int, ...]
 
     @classmethod
-    def of(cls, part: Part, share: Share) -> Self:
-        """Finds the boundary, and asks the other processes for it; all must call this."""
-        nodes = outside(part)
+    def of(cls, part: Part, share: Share, edges: Sequence[IntArray] | None = None) -> Self:
+        """Finds the boundary, and asks the other processes for it; all must call this.
+
+        `edges` are the nodes that edges lead to, if not those of the part: of a typed graph, a
+        type has a boundary along each direction of a relation in which it sends.
+        """
+        nodes = outside(part, edges)
         owners = np.searchsorted(nodes, part.parts.starts)  # where the nodes of each part begin
         received = np.diff(owners)
         own = part.nodes.stop - part.nodes.start
@@ -102,13 +109,17 @@ class Boundary:
                 table[start + begin : start + begin + len(rows)] = rows
 
 
-def outside(part: Part) -> IntArray:
-    """Returns the nodes of other parts that the edges of `part` lead to, ascending."""
-    indices, found = part.fields["indices"], [np.empty(0, dtype=np.int64)]
-    held = 0
-    for start in range(0, len(indices), ENTRIES):
-        block = np.asarray(indices[start : start + ENTRIES], dtype=np.int64)
-        others = np.unique(block[(block < part.nodes.start) | (block >= part.nodes.stop)])
+def outside(part: Part, edges: Sequence[IntArray] | None = None) -> IntArray:
+    """Returns the nodes of other parts that the edges of `part`, or some `edges`, lead to.
+
+    They ascend.
+    """
+    own, found, held = part.nodes, [np.empty(0, dtype=np.int64)], 0
+    arrays = [part.fields["indices"]] if edges is None else edges
+    places = [(array, start) for array in arrays for start in range(0, len(array), ENTRIES)]
+    for array, start in places:
+        block = np.asarray(array[start : start + ENTRIES], dtype=np.int64)
+        others = np.unique(block[(block < own.start) | (block >= own.stop)])
         found.append(others)
         held += len(others)
         if held > 2 * len(found[0]) + ENTRIES:  # merged now and then, each node is held twice
@@ -124,9 +135,23 @@ def open_own_part(path: Path, share: Share) -> Part:
         StoreError: in every process, if a part of any process is missing, damaged or of another
             build than that of the first process, or there are more or fewer processes than parts.
     """
+    return _opened(path, share, read_parts, open_part)
+
+
+def open_own_typed_part(path: Path, share: Share) -> TypedPart:
+    """Does as `open_own_part` for a typed graph."""
+    return _opened(path, share, read_typed_parts, open_typed_part)
+
+
+def _opened(
+    path: Path,
+    share: Share,
+    read: Callable[[Path], Parts | TypedParts],
+    opens: Callable[[Path, int], AnyPart],
+) -> AnyPart:
     problem, part = "", None
     try:
-        part = _own_part(path, share)
+        part = _own_part(path, share, read, opens)
     except (StoreError, OSError) as error:
         problem = str(error)
     build = from_rank((part.parts.build if part else "").encode(), share).decode()
@@ -137,14 +162,19 @@ def open_own_part(path: Path, share: Share) -> Part:
     return part
 
 
-def _own_part(path: Path, share: Share) -> Part:
-    count = len(read_parts(path))
+def _own_part(
+    path: Path,
+    share: Share,
+    read: Callable[[Path], Parts | TypedParts],
+    opens: Callable[[Path, int], AnyPart],
+) -> AnyPart:
+    count = len(read(path))
     if count != share.world:
         raise StoreError(
             f"{path}: has {count} parts, one for each process; got {share.world} "
             f"process{'' if share.world == 1 else 'es'}: pass --processes {count}"
         )
-    part = open_part(path, share.rank)
+    part = opens(path, share.rank)
     part.check()
     return part
 

@@ -7,10 +7,11 @@ time, 65,536 as we write them, and the last one is kept; so rows in order are de
 A set of shards is refused if a file is missing, torn, or not the one that was written with the
 others. Opening compares sizes, counts of rows, and a checksum of each file's first and last 64 kB;
 that takes milliseconds for any size. This module imports no torch.
+
+The embeddings of a typed graph are such a folder for each type, within one folder.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,14 +23,14 @@ import numpy.typing as npt
 
 from graphcl.errors import GraphCLError, MissingExtraError, RunError
 from graphcl.files.npy import map_npy, regular_size
-from graphcl.files.text import read_text
 from graphcl.store.columns import Names
 from graphcl.store.parts import MOST_PARTS, part_name
+from graphcl.store.reader import read_description
 
 FILE = "shards.json"
-KIND = "folder of embeddings"
+KIND = "folder of embeddings in shards"
 MARK = "graphcl_shards"
-FORMAT = 1
+TYPED_MARK = "graphcl_typed_shards"
 READABLE = (".npy", ".parquet")
 END_BYTES = 1 << 16  # of a file's first and last bytes that are compared
 Array = npt.NDArray[Any]
@@ -155,13 +156,53 @@ def is_shards(path: Path) -> bool:
     return (path / FILE).is_file()
 
 
+def shard_types(path: Path) -> list[str]:
+    """Returns the types whose embeddings a folder has; none of a plain graph.
+
+    Raises:
+        RunError: it is not a folder of shards, or is damaged.
+    """
+    try:
+        about = read_description(path, FILE, KIND, TYPED_MARK, RunError)
+    except RunError:
+        read_description(path, FILE, KIND, MARK, RunError)
+        return []
+    names = about.get("types")
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise RunError(f"{path / FILE}: must list types")
+    return names
+
+
+def type_shards(path: Path, name: str) -> Path:
+    """Returns the folder with the shards of a type.
+
+    Raises:
+        RunError: there are none of this type.
+    """
+    names = shard_types(path)
+    if name not in names:
+        listed = f"; it has {', '.join(names)}" if names else ""
+        raise RunError(f"{path}: has no embeddings of the type {name!r}{listed}")
+    return path / type_name(names.index(name))
+
+
+def type_name(place: int) -> str:
+    """Returns the name of the folder of a type among those of all types."""
+    return f"type-{place}"
+
+
 def open_shards(path: Path) -> ShardedEmbeddings:
     """Opens a folder of shards and reads no embedding.
 
     Raises:
-        RunError: there is none, or a shard is missing, torn, or not of this set.
+        RunError: there is none, or a shard is missing, torn, or not of this set; or it has those of
+            several types.
     """
-    about = _description(path)
+    names = shard_types(path)
+    if names:
+        folders = ", ".join(f"{type_name(at)} ({name})" for at, name in enumerate(names))
+        raise RunError(f"{path}: has embeddings of several types, in its folders {folders}")
+    about = read_description(path, FILE, KIND, MARK, RunError)
     listed = about.get("shards")
     if not isinstance(listed, list) or not 1 <= len(listed) <= MOST_PARTS:
         raise RunError(f"{path / FILE}: must list 1 to {MOST_PARTS} shards")
@@ -176,7 +217,7 @@ def open_shards(path: Path) -> ShardedEmbeddings:
     for number, one in enumerate(listed):
         entry: dict[str, Any] = one if isinstance(one, dict) else {}
         name, start, stop = f"{part_name(number)}{suffix}", entry.get("start"), entry.get("stop")
-        fits = isinstance(start, int) and isinstance(stop, int) and start == starts[-1] < stop
+        fits = isinstance(start, int) and isinstance(stop, int) and start == starts[-1] <= stop
         if entry.get("file") != name or not fits:
             raise RunError(f"{path / FILE}: shard {number} does not follow the one before")
         starts.append(int(entry["stop"]))
@@ -207,23 +248,6 @@ def join_names(several: list[Names]) -> Names:
     offsets = [one.offsets[:-1] + start for one, start in pieces]
     text = np.concatenate([one.text for one in several])
     return Names(np.concatenate([*offsets, starts[-1:]]).astype(np.int64), text)
-
-
-def _description(path: Path) -> dict[str, Any]:
-    if not path.is_dir():
-        raise RunError(f"{path}: no such {KIND}")
-    try:
-        values = json.loads(read_text(path / FILE, RunError))
-    except FileNotFoundError:
-        raise RunError(f"{path}: not a {KIND} in shards (it has no {FILE})") from None
-    except RunError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{path / FILE}: not JSON ({error})") from None
-    if not isinstance(values, dict) or values.get(MARK) != FORMAT:
-        found = values.get(MARK) if isinstance(values, dict) else None
-        raise RunError(f"{path / FILE}: format {found!r}; this version reads format {FORMAT}")
-    return values
 
 
 def _open(
@@ -313,7 +337,7 @@ class _ParquetShard:
         except self._failures as error:
             raise self._damaged(error) from None
         if isinstance(column, pyarrow.ChunkedArray):  # of no chunk, or of several
-            column = column.chunk(0)
+            column = column.chunk(0) if column.num_chunks else pyarrow.array([], column.type)
         if column.null_count:
             raise RunError(f"{self._path}: an id is missing")
         if pyarrow.types.is_integer(column.type):

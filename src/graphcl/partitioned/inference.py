@@ -118,7 +118,7 @@ def embed_part(
     assert isinstance(encoder, LayeredEncoder)
     boundary = Boundary.of(part, share)
     rows = _Rows(part, boundary, scratch)
-    features = _features(part, feature_scaling)
+    features = part_features(part, feature_scaling)
     z = torch.from_numpy(scratch_array((boundary.own, encoder.width), np.float32, scratch))
     beside = encoder.beside
     if beside is not None and (columns := beside.columns(None)) is not None:
@@ -178,7 +178,8 @@ def _means(
     return lambda some: pooled[some].clone()
 
 
-def _features(part: Part, feature_scaling: Scaling) -> StoredFeatures | SparseFeatures | Tensor:
+def part_features(part: Part, feature_scaling: Scaling) -> StoredFeatures | SparseFeatures | Tensor:
+    """Returns the features of a part's nodes, scaled as they are read or sparse."""
     fields = part.fields
     own = Graph(fields["indptr"], fields["indices"], fields["x"], name=fields["name"])
     if hasattr(fields["x"], "indptr"):

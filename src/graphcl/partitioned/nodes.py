@@ -14,8 +14,9 @@ import numpy.typing as npt
 from graphcl.errors import RunError
 from graphcl.partitioned.embeddings import ShardedEmbeddings, join_names
 from graphcl.store.columns import Names
-from graphcl.store.parts import Parts, open_part, read_parts
+from graphcl.store.parts import Parts, part_of, read_parts
 from graphcl.store.reader import MASKS
+from graphcl.store.typed_parts import ends, open_typed_part, read_typed_parts
 
 Array = npt.NDArray[Any]
 
@@ -52,12 +53,35 @@ def read_parts_nodes(path: Path) -> PartsNodes:
     Raises:
         StoreError: a part is missing, damaged or of another build.
     """
-    parts = read_parts(path)
+    return _nodes_of(read_parts(path))
+
+
+def read_type_nodes(path: Path, name: str) -> PartsNodes:
+    """Reads the nodes of a type of all parts of a typed graph; a degree counts all relations.
+
+    Raises:
+        RunError: there is no such type.
+        StoreError: a part is missing, damaged or of another build.
+    """
+    parts = read_typed_parts(path)
+    if name not in parts.types:
+        known = ", ".join(parts.types)
+        raise RunError(f"{path}: has no type {name!r}; its types: {known}")
+    nodes = _nodes_of(parts.types[name])
+    for number in range(len(parts)):
+        part = open_typed_part(path, number)
+        for (key, backwards), edges in part.edges.items():
+            if ends(key, backwards)[0] == name:
+                nodes.degree[part.nodes[name].nodes] += np.diff(edges["indptr"]).astype(np.int32)
+    return nodes
+
+
+def _nodes_of(parts: Parts) -> PartsNodes:
     ids, y, degree = [], [], np.empty(parts.num_nodes, np.int32)
     split = np.zeros(parts.num_nodes, np.uint8)
     masked, class_names = False, ()
     for number in range(len(parts)):
-        part = open_part(path, number)  # mapped, and closed after each part
+        part = part_of(parts, number)  # mapped, and closed after each part
         fields, nodes = part.fields, part.nodes
         degree[nodes] = np.diff(fields["indptr"])
         for code, name in enumerate(MASKS, 1):

@@ -72,6 +72,7 @@ class FeatureRows:
     Attributes:
         counts: since it was made.
         row_bytes: what a row takes.
+        sparse: whether the part has the rows sparse; they travel dense.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class FeatureRows:
             # Of int8 features, a part may have rows with a scale of their own, and another none.
             if any_of(own.row_divisor is not None, wire.share) and own.row_divisor is None:
                 own = replace(own, row_divisor=torch.ones(len(own.values)))
-        self._own = own
+        self._own, self.sparse = own, self._sparse is not None
         self._columns = [
             one for one in (own.values, own.row_divisor, own.word_divisor) if one is not None
         ]

@@ -4,22 +4,28 @@
     FOLDER/part-00001.npy     …
     FOLDER/shards.json        the parts' ranges of nodes, their build, the width, the model
 
+Those of a typed graph are such a folder for each type, `FOLDER/type-0` and so on, and
+`FOLDER/shards.json` lists the types.
+
 The folder appears whole or not at all: every process writes its file into a hidden folder of the
 first process, which must be on a disk that all of them see. `graphcl.partitioned.embeddings` reads
 it.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from graphcl.distributed import Share, from_rank
 from graphcl.errors import RunError
 from graphcl.files.atomic import check_new_folder, whole_folder
 from graphcl.partitioned.boundary import agree
-from graphcl.partitioned.embeddings import FILE, FORMAT, KIND, MARK, ends_digest
+from graphcl.partitioned.embeddings import FILE, KIND, MARK, TYPED_MARK, ends_digest, type_name
 from graphcl.store.parts import Parts, part_name
+from graphcl.store.reader import FORMAT
+from graphcl.store.typed_parts import TypedParts
 
 TABLES = (".parquet", ".csv")  # a folder whose name ends so holds such files; else .npy
 
@@ -86,3 +92,33 @@ def write_shard(
     whole = {MARK: FORMAT, "name": parts.name, "build": parts.build, "model": model}
     whole |= {"num_nodes": parts.num_nodes, "dim": dim, "shards": listed}
     (folder / FILE).write_text(json.dumps(whole, indent=1) + "\n")
+
+
+def write_typed_shards(
+    folder: Path,
+    suffix: str,
+    parts: TypedParts,
+    share: Share,
+    dim: int,
+    writes: Mapping[str, Callable[[Path], None]],
+    *,
+    model: str = "",
+) -> None:
+    """Writes this process's file of each type, as `write_shard` does.
+
+    `writes` has for each type what writes this process's rows of it to a path.
+    """
+
+    def written(path: Path, write: Callable[[Path], None]) -> None:
+        path.parent.mkdir(exist_ok=True)
+        write(path)
+
+    for place, (name, write) in enumerate(writes.items()):
+        own = folder / type_name(place)
+        write_shard(
+            own, suffix, parts.types[name], share, dim, partial(written, write=write), model=model
+        )
+    if share.first:
+        whole = {TYPED_MARK: FORMAT, "name": parts.name, "build": parts.build, "model": model}
+        whole |= {"num_nodes": parts.num_nodes, "dim": dim, "types": list(writes)}
+        (folder / FILE).write_text(json.dumps(whole, indent=1) + "\n")

@@ -61,7 +61,7 @@ def _write_parquet(
     mixed = isinstance(ids, np.ndarray) and ids.dtype == object
     writer = None
     try:
-        for start in range(0, len(z), _GROUP_ROWS):
+        for start in range(0, max(1, len(z)), _GROUP_ROWS):  # a table without rows has columns
             block = np.asarray(z[start : start + _GROUP_ROWS])
             rows = slice(first + start, first + start + len(block))
             names: Any = np.arange(rows.start, rows.stop) if ids is None else ids[rows]

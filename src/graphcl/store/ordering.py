@@ -6,7 +6,7 @@ evenly whatever they are; and ``as-is``, which leaves the numbers and cuts equal
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,24 +64,57 @@ def order_nodes(fields: Mapping[str, Any], parts: int, order: str, folder: Path)
         order: one of the three above.
         folder: for temporary files without a name.
     """
-    num_nodes = len(fields["indptr"]) - 1
+    return order_types([len(fields["indptr"]) - 1], lambda: fields, parts, order, folder)[0]
+
+
+def order_types(
+    sizes: Sequence[int],
+    edges: Callable[[], Mapping[str, Any]],
+    parts: int,
+    order: str,
+    folder: Path,
+) -> list[Numbering]:
+    """Does as `order_nodes` for nodes of several types; each type is numbered by itself.
+
+    Args:
+        sizes: the number of nodes of each type.
+        edges: called for the order ``neighbours``; returns `indptr` and `indices` of the nodes of
+            all types, one type after the other.
+        parts: how many, at most as many as nodes of all types. A part may lack nodes of a type.
+        order: one of the three above.
+        folder: for temporary files without a name.
+    """
     if order == "as-is":
-        each, more = divmod(num_nodes, parts)
-        sizes = np.full(parts, each) + (np.arange(parts) < more)
-        return Numbering(_starts(sizes), None)
-    placed = _scratch(num_nodes, np.int32, folder)
+        return [Numbering(_starts(_equal(size, parts)), None) for size in sizes]
+    placed = scratch(sum(sizes), np.int32, folder)
     if order == "hash":
         place_by_hash(placed, parts)
-        sizes = np.zeros(parts, dtype=np.int64)
-        for rows in slices(num_nodes, BLOCK_BYTES // 8):
-            sizes += np.bincount(placed[rows], minlength=parts)
+        held = _counted(placed, parts)
     else:
-        sizes = _by_neighbours(fields, parts, placed)
-    _fill_empty(placed, sizes)
-    starts = _starts(sizes)
-    numbers = _scratch(num_nodes, np.int32 if num_nodes < 1 << 31 else np.int64, folder)
-    number_by_part(placed, starts, numbers)
-    return Numbering(starts, numbers)
+        held = _by_neighbours(edges(), parts, placed)
+    _fill_empty(placed, held)
+    found, first = [], 0
+    for size in sizes:
+        own = placed[first : first + size]
+        starts = _starts(_counted(own, parts))
+        numbers = scratch(size, np.int32 if size < 1 << 31 else np.int64, folder)
+        number_by_part(own, starts, numbers)
+        found.append(Numbering(starts, numbers))
+        first += size
+    return found
+
+
+def _equal(count: int, parts: int) -> Array:
+    each, more = divmod(count, parts)
+    return np.full(parts, each) + (np.arange(parts) < more)
+
+
+def _counted(placed: Array, parts: int) -> Array:
+    """Returns how many nodes each part has."""
+    sizes = np.zeros(parts, dtype=np.int64)
+    for rows in slices(len(placed), BLOCK_BYTES // 8):
+        sizes += np.bincount(placed[rows], minlength=parts)
+    return sizes
 
 
 def _by_neighbours(fields: Mapping[str, Any], parts: int, placed: Array) -> Array:
@@ -116,9 +149,9 @@ def entries_of(indptr: Array, rows: slice) -> tuple[Array, slice]:
     return pointers - pointers[0], slice(int(pointers[0]), int(pointers[-1]))
 
 
-def row_blocks(indptr: Array) -> Iterator[slice]:
+def row_blocks(indptr: Array, entry_bytes: int = 8) -> Iterator[slice]:
     """Yields ranges of rows with few enough entries, or a single row with many."""
-    start, entries, last = 0, BLOCK_BYTES // 8, len(indptr) - 1
+    start, entries, last = 0, max(1, BLOCK_BYTES // entry_bytes), len(indptr) - 1
     while start < last:
         limit = min(last, start + entries)
         fits = np.searchsorted(indptr[start : limit + 1], indptr[start] + entries, side="right") - 1
@@ -137,8 +170,10 @@ def _starts(sizes: Array) -> Array:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-def _scratch(length: int, dtype: Any, folder: Path) -> Array:
+def scratch(length: int, dtype: Any, folder: Path) -> Array:
     """Returns zeros in an unnamed file, which is deleted with the array."""
+    if not length:
+        return np.zeros(0, dtype)
     with tempfile.TemporaryFile(dir=folder) as file:
         size = length * np.dtype(dtype).itemsize
         os.posix_fallocate(file.fileno(), 0, size)  # a full disk would end the process

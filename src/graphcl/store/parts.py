@@ -61,6 +61,7 @@ class Parts:
         num_features: number of features.
         cut_edges: how many edges have their ends in two parts.
         digests: the checksum of each part's `part.json`.
+        within: the folder in that of a part where its rows are, if they are those of a type.
     """
 
     path: Path
@@ -72,6 +73,7 @@ class Parts:
     num_features: int
     cut_edges: int
     digests: tuple[str, ...]
+    within: str = ""
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -97,7 +99,7 @@ class Parts:
 
     def folder(self, part: int) -> Path:
         """Returns the folder of a part."""
-        return self.path / part_name(part)
+        return self.path / part_name(part) / self.within
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +179,11 @@ def open_part(path: Path, number: int) -> Part:
     Raises:
         StoreError: the part is missing, damaged or of another build.
     """
-    parts = read_parts(path)
+    return part_of(read_parts(path), number)
+
+
+def part_of(parts: Parts, number: int) -> Part:
+    """Maps one part, as `open_part` does."""
     nodes, header = parts.nodes(number), _part_header(parts, number)
     fields = mapped_fields(parts.folder(number), header, file=PART)
     return Part(parts, number, nodes, fields)
@@ -193,31 +199,39 @@ def verify_part(
     Raises:
         StoreError: the part is missing, damaged or of another build.
     """
-    part = open_part(path, number)
-    arrays = _part_header(part.parts, number).arrays
-    verify_arrays(part.parts.folder(number), arrays, on_array)
+    return verified(read_parts(path), number, on_array)
+
+
+def verified(parts: Parts, number: int, on_array: Callable[[str, int], None]) -> Part:
+    """Opens and compares a part, as `verify_part` does."""
+    part = part_of(parts, number)
+    verify_arrays(parts.folder(number), _part_header(parts, number).arrays, on_array)
     part.check()
     return part
 
 
 def join_parts(path: Path) -> dict[str, Any]:
     """Returns the fields of a `Graph` with all parts, in memory: for graphs that fit."""
-    parts = read_parts(path)
-    each = [open_part(path, number).fields for number in range(len(parts))]
-    lengths = np.concatenate([np.diff(fields["indptr"]) for fields in each])
-    joined = dict(each[0])
-    joined["indptr"] = np.concatenate([[0], lengths.cumsum()])
-    joined["self_loops_removed"] = sum(fields["self_loops_removed"] for fields in each)
+    return joined(read_parts(path))
+
+
+def joined(parts: Parts) -> dict[str, Any]:
+    """Returns the rows of all parts, as `join_parts` does."""
+    each = [part_of(parts, number).fields for number in range(len(parts))]
+    lengths = np.concatenate([np.diff(one["indptr"]) for one in each])
+    fields = dict(each[0])
+    fields["indptr"] = np.concatenate([[0], lengths.cumsum()])
+    fields["self_loops_removed"] = sum(one["self_loops_removed"] for one in each)
     for name in ("indices", "edge_weight", "y", *MASKS):
-        if name in joined:
-            joined[name] = np.concatenate([fields[name] for fields in each])
-    joined["x"] = _join_features([fields["x"] for fields in each])
-    ids = [fields["node_ids"] for fields in each if "node_ids" in fields]
-    if isinstance(joined.get("node_ids"), Names):
-        joined["node_ids"] = Names.of([name for names in ids for name in names])
+        if name in fields:
+            fields[name] = np.concatenate([one[name] for one in each])
+    fields["x"] = _join_features([one["x"] for one in each])
+    ids = [one["node_ids"] for one in each if "node_ids" in one]
+    if isinstance(fields.get("node_ids"), Names):
+        fields["node_ids"] = Names.of([name for names in ids for name in names])
     elif ids:
-        joined["node_ids"] = np.concatenate(ids)
-    return joined
+        fields["node_ids"] = np.concatenate(ids)
+    return fields
 
 
 def _join_features(tables: list[Any]) -> Any:
@@ -235,24 +249,35 @@ def _join_features(tables: list[Any]) -> Any:
     return ScaledFeatures(np.concatenate([t.values for t in tables]), tables[0].scale, rows)
 
 
-def _part_header(parts: Parts, number: int) -> StoreHeader:
-    folder = parts.folder(number)
+def read_part_description(parts: Parts, number: int, folder: Path, digest: str) -> dict[str, Any]:
+    """Reads what a folder of a part says of itself, and compares it with what is said of it.
+
+    Raises:
+        StoreError: it is missing, damaged or of another build.
+    """
     if not (folder / PART).is_file():
         raise StoreError(f"{folder}: part {number} of {len(parts)} is missing (no {PART})")
     values = read_description(folder, PART, "part", "graphcl_part")
     if values.get("build") != parts.build:
         found = str(values.get("build"))[:40]
         raise StoreError(
-            f"{folder}: part {number} is of another build ({found}); {MANIFEST} names {parts.build}"
+            f"{folder}: part {number} is of another build ({found}); that of the whole is "
+            f"{parts.build}"
         )
     nodes = parts.nodes(number)
     place = {"part": number, "start": nodes.start, "stop": nodes.stop}
     for key, expected in place.items():
         if values.get(key) != expected:
             raise StoreError(f"{folder / PART}: {key} must be {expected}; got {values.get(key)!r}")
-    if hashlib.sha256((folder / PART).read_bytes()).hexdigest() != parts.digests[number]:
+    if hashlib.sha256((folder / PART).read_bytes()).hexdigest() != digest:
         raise StoreError(f"{folder / PART}: altered or damaged (its checksum differs)")
+    return values
+
+
+def _part_header(parts: Parts, number: int) -> StoreHeader:
+    folder, nodes = parts.folder(number), parts.nodes(number)
+    values = read_part_description(parts, number, folder, parts.digests[number])
     header = checked_header(folder, values, PART)
     if header.num_nodes != nodes.stop - nodes.start or header.num_features != parts.num_features:
-        raise StoreError(f"{folder / PART}: its counts differ from those in {MANIFEST}")
+        raise StoreError(f"{folder / PART}: its counts differ from those of the whole")
     return header

@@ -33,10 +33,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import StoreError
+from graphcl.errors import InvalidInputError, StoreError
 from graphcl.files.npy import regular_size
 from graphcl.files.patched import map_table, table_files
-from graphcl.files.text import read_text
+from graphcl.files.text import TEXT_BYTES, read_text
 from graphcl.store.columns import Names, ScaledFeatures
 
 FORMAT = 1
@@ -92,7 +92,7 @@ def open_store(path: Path) -> dict[str, Any]:
 
 def mapped_fields(path: Path, header: StoreHeader, *, file: str = HEADER) -> dict[str, Any]:
     """Maps the arrays that a header lists; `file` is the header's name in messages."""
-    arrays = {name: _map(path, name, about, file) for name, about in header.arrays.items()}
+    arrays = {name: map_array(path, name, about, file) for name, about in header.arrays.items()}
     _check_shapes(path, header, arrays)
     indptr, indices = arrays["indptr"], arrays["indices"]
     if int(indptr[0]) != 0 or int(indptr[-1]) != len(indices):
@@ -117,23 +117,35 @@ def read_store_header(path: Path) -> StoreHeader:
     return checked_header(path, read_description(path, HEADER, "store", "graphcl_store"), HEADER)
 
 
-def read_description(path: Path, file: str, kind: str, mark: str) -> dict[str, Any]:
-    """Reads the JSON file that describes a `kind` of folder; its key `mark` is the format."""
+def read_description(
+    path: Path,
+    file: str,
+    kind: str,
+    mark: str,
+    error: type[InvalidInputError] = StoreError,
+    *,
+    limit: int = TEXT_BYTES,
+) -> dict[str, Any]:
+    """Reads the JSON file that describes a `kind` of folder; its key `mark` is the format.
+
+    Raises:
+        InvalidInputError: of the type `error`: there is no such folder, or it is another kind.
+    """
     if not path.is_dir():
-        raise StoreError(f"{path}: no such {kind}")
+        raise error(f"{path}: no such {kind}")
     try:
-        values = json.loads(read_text(path / file, StoreError))
+        values = json.loads(read_text(path / file, error, limit=limit))
     except FileNotFoundError:
-        raise StoreError(f"{path}: not a {kind} (it has no {file})") from None
-    except StoreError:
+        raise error(f"{path}: not a {kind} (it has no {file})") from None
+    except error:
         raise
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path / file}: not JSON ({error})") from None
+    except (ValueError, RecursionError) as problem:
+        raise error(f"{path / file}: not JSON ({problem})") from None
     if not isinstance(values, dict) or mark not in values:
-        raise StoreError(f"{path / file}: does not describe a {kind}")
+        raise error(f"{path / file}: does not describe a {kind}")
     if values[mark] != FORMAT:
         found = values[mark]
-        raise StoreError(f"{path}: {kind} format {found!r}; this version reads format {FORMAT}")
+        raise error(f"{path}: {kind} format {found!r}; this version reads format {FORMAT}")
     return values
 
 
@@ -143,10 +155,10 @@ def checked_header(path: Path, values: dict[str, Any], file: str) -> StoreHeader
         require_count(path / file, key, values.get(key))
     if not isinstance(values.get("name"), str) or not isinstance(values.get("arrays"), dict):
         raise StoreError(f"{path / file}: lacks name or arrays")
-    if values["num_nodes"] < 1 or values["num_features"] < 1:
+    least = 0 if file == PART else 1  # a part may lack nodes of a type
+    if values["num_nodes"] < least or values["num_features"] < 1:
         raise StoreError(f"{path / file}: a graph has at least one node and one feature")
-    for name, about in values["arrays"].items():
-        _check_about(path / file, name, about)
+    check_arrays(path / file, values["arrays"])
     values["name"] = values["name"][:200]
     names = values.get("class_names", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -217,14 +229,15 @@ def check_structure(where: str, fields: Mapping[str, Any], num_nodes: int | None
     """
     x = fields["x"]
     limit = x.shape[0] if num_nodes is None else num_nodes
-    _check_csr(where, "indptr", fields["indptr"], "indices", fields["indices"], limit)
+    check_csr(where, "indptr", fields["indptr"], "indices", fields["indices"], limit)
     if scipy.sparse.issparse(x):
-        _check_csr(where, "x_indptr", x.indptr, "x_indices", x.indices, x.shape[1])
+        check_csr(where, "x_indptr", x.indptr, "x_indices", x.indices, x.shape[1])
 
 
-def _check_csr(
+def check_csr(
     where: str, pointers: str, indptr: Any, columns: str, indices: Any, limit: int
 ) -> None:
+    """Checks one pair of pointers and columns, as `check_structure` does."""
     for start in range(0, len(indptr) - 1, _SCAN):
         part = indptr[start : start + _SCAN + 1]
         if (part[1:] < part[:-1]).any():
@@ -304,19 +317,27 @@ def _check_shapes(path: Path, header: StoreHeader, arrays: Mapping[str, npt.NDAr
             )
 
 
-def _check_about(file: Path, name: str, about: Any) -> None:
-    if name not in DTYPES:
-        known = ", ".join(DTYPES)
-        raise StoreError(f"{file}: unknown array {name[:40]!r}; known: {known}")
-    fits = isinstance(about, dict) and about.get("dtype") in DTYPES[name]
-    fits = fits and isinstance(about.get("sha256"), str)
-    patch = about.get("patch", []) if fits else None
-    fits = isinstance(patch, list) and [type(one) for one in patch] in ([], [str, str])
-    shape = about.get("shape") if fits else None
-    if not isinstance(shape, list) or not 1 <= len(shape) <= 2:
-        raise StoreError(f"{file}: {name} lacks a known dtype, a shape or a sha256")
-    for length in shape:
-        require_count(file, f"{name}'s shape", length)
+def check_arrays(
+    file: Path, arrays: Mapping[str, Any], dtypes: Mapping[str, tuple[str, ...]] = DTYPES
+) -> None:
+    """Checks what a file says of arrays; `dtypes` are the names and types that there may be.
+
+    Raises:
+        StoreError: an array is unknown, or lacks a type, a shape or a checksum.
+    """
+    for name, about in arrays.items():
+        if name not in dtypes:
+            known = ", ".join(dtypes)
+            raise StoreError(f"{file}: unknown array {name[:40]!r}; known: {known}")
+        fits = isinstance(about, dict) and about.get("dtype") in dtypes[name]
+        fits = fits and isinstance(about.get("sha256"), str)
+        patch = about.get("patch", []) if fits else None
+        fits = isinstance(patch, list) and [type(one) for one in patch] in ([], [str, str])
+        shape = about.get("shape") if fits else None
+        if not isinstance(shape, list) or not 1 <= len(shape) <= 2:
+            raise StoreError(f"{file}: {name} lacks a known dtype, a shape or a sha256")
+        for length in shape:
+            require_count(file, f"{name}'s shape", length)
 
 
 def require_count(file: Path, what: str, value: Any) -> None:
@@ -325,7 +346,7 @@ def require_count(file: Path, what: str, value: Any) -> None:
         raise StoreError(f"{file}: {what} must be a count; got {str(value)[:40]}")
 
 
-def _map(path: Path, name: str, about: Mapping[str, Any], said: str) -> npt.NDArray[Any]:
+def map_array(path: Path, name: str, about: Mapping[str, Any], said: str) -> npt.NDArray[Any]:
     """Maps one file; its header, its size and what the JSON file `said` says must agree."""
     files = table_files(path, name)
     file = files[0]

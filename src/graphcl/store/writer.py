@@ -32,7 +32,73 @@ FEATURE_DTYPES = ("float32", "float16", "int8")
 _BLOCK_BYTES = 1 << 25  # bytes of float32 features that are converted at a time
 
 
-class StoreWriter:
+class ArrayWriter:
+    """Fills a folder with arrays, which may be larger than memory.
+
+    Args:
+        folder: where they are written; it must be there before the first array.
+        dtypes: the names that an array may have, and the types of each.
+    """
+
+    def __init__(self, folder: Path, dtypes: Mapping[str, tuple[str, ...]]) -> None:
+        self.folder, self._dtypes = folder, dtypes
+        self._shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        self._maps: dict[str, Any] = {}
+        self._digests: dict[str, list[str]] = {}  # where files are another store's
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        """Returns a writable memory map of zeros, which becomes the array `name`."""
+        known = self._declare(name, shape, dtype)
+        file = self.folder / f"{name}.npy"
+        mapped = np.lib.format.open_memmap(file, mode="w+", dtype=known, shape=shape)
+        reserve(file)
+        self._maps[name] = mapped
+        return mapped
+
+    def _declare(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.dtype[Any]:
+        """Checks an array that is to be written, and notes its shape."""
+        known: np.dtype[Any] = np.dtype(dtype).newbyteorder("<")
+        require(
+            name in self._dtypes, "StoreWriter", "name", f"one of {', '.join(self._dtypes)}", name
+        )
+        types = self._dtypes[name]
+        require(str(known) in types, "StoreWriter", name, " or ".join(types), known)
+        require(name not in self._shapes, "StoreWriter", name, "created once", name)
+        self._shapes[name] = (shape, known)
+        return known
+
+    def write(self, name: str, values: Any) -> None:
+        """Writes a whole array with its own type."""
+        values = np.asarray(values)
+        if not values.flags.c_contiguous or not values.dtype.isnative:
+            self.array(name, values.shape, values.dtype)[...] = values
+            self.release(name)
+            return
+        # Without a map, whose pages would be filled with zeros first.
+        self._declare(name, values.shape, values.dtype)
+        with (self.folder / f"{name}.npy").open("wb") as file:
+            np.lib.format.write_array(file, values, version=(1, 0), allow_pickle=False)
+
+    def release(self, name: str) -> None:
+        """Writes an array's pages to disk and closes its map; it can still be shortened."""
+        mapped = self._maps.pop(name, None)
+        if mapped is not None:
+            mapped.flush()
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Completes all arrays, and returns the type, shape and checksum of each."""
+        for name in list(self._maps):
+            self.release(name)
+        arrays: dict[str, dict[str, Any]] = {}
+        for name, (shape, dtype) in self._shapes.items():
+            digest, *patch = self._digests.get(name) or [file_digest(self.folder / f"{name}.npy")]
+            arrays[name] = {"dtype": str(dtype), "shape": list(shape), "sha256": digest}
+            if patch:
+                arrays[name]["patch"] = patch
+        return arrays
+
+
+class StoreWriter(ArrayWriter):
     """Fills a store. Use it as a context manager.
 
         with StoreWriter(path, name="mine") as store:
@@ -66,13 +132,11 @@ class StoreWriter:
         overwrite: bool = False,
         part: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__(Path(path), DTYPES)  # in a hidden folder, once it is open
         self.path, self.name, self.overwrite = Path(path), name, overwrite
         self._file, self._part = (HEADER if part is None else PART), part
         self.self_loops_removed = self.num_features = 0
         self.class_names: tuple[str, ...] = ()
-        self._shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
-        self._maps: dict[str, Any] = {}
-        self._digests: dict[str, list[str]] = {}  # where files are another store's
 
     def __enter__(self) -> Self:
         check_new_folder(self.path, "store", self._file, StoreError, overwrite=self.overwrite)
@@ -84,36 +148,6 @@ class StoreWriter:
 
     def __exit__(self, *error: Any) -> None:
         self._open.__exit__(*error)
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """Returns a writable memory map of zeros, which becomes the array `name`."""
-        known = self._declare(name, shape, dtype)
-        file = self.folder / f"{name}.npy"
-        mapped = np.lib.format.open_memmap(file, mode="w+", dtype=known, shape=shape)
-        reserve(file)
-        self._maps[name] = mapped
-        return mapped
-
-    def _declare(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.dtype[Any]:
-        """Checks an array that is to be written, and notes its shape."""
-        known: np.dtype[Any] = np.dtype(dtype).newbyteorder("<")
-        require(name in DTYPES, "StoreWriter", "name", f"one of {', '.join(DTYPES)}", name)
-        require(str(known) in DTYPES[name], "StoreWriter", name, " or ".join(DTYPES[name]), known)
-        require(name not in self._shapes, "StoreWriter", name, "created once", name)
-        self._shapes[name] = (shape, known)
-        return known
-
-    def write(self, name: str, values: Any) -> None:
-        """Writes a whole array with its own type."""
-        values = np.asarray(values)
-        if not values.flags.c_contiguous or not values.dtype.isnative:
-            self.array(name, values.shape, values.dtype)[...] = values
-            self.release(name)
-            return
-        # Without a map, whose pages would be filled with zeros first.
-        self._declare(name, values.shape, values.dtype)
-        with (self.folder / f"{name}.npy").open("wb") as file:
-            np.lib.format.write_array(file, values, version=(1, 0), allow_pickle=False)
 
     def adopt(self, name: str, store: Path, share: Callable[[Path, Path], None]) -> None:
         """Takes an array of another store as it is; `share` gives its file a second name."""
@@ -147,26 +181,12 @@ class StoreWriter:
         shorten_npy(self.folder / f"{name}.npy", length)
         self._shapes[name] = ((length, *shape[1:]), dtype)
 
-    def release(self, name: str) -> None:
-        """Writes an array's pages to disk and closes its map; it can still be shortened."""
-        mapped = self._maps.pop(name, None)
-        if mapped is not None:
-            mapped.flush()
-
     def _complete(self, kind: type[BaseException] | None, *_: object) -> None:
         """Writes `store.json`, if the block succeeded."""
         if kind is not None:
             self._maps.clear()
             return
-        for name in list(self._maps):
-            self.release(name)
-        arrays: dict[str, dict[str, Any]] = {}
-        for name, (shape, dtype) in self._shapes.items():
-            file = self.folder / f"{name}.npy"
-            digest, *patch = self._digests.get(name) or [file_digest(file)]
-            arrays[name] = {"dtype": str(dtype), "shape": list(shape), "sha256": digest}
-            if patch:
-                arrays[name]["patch"] = patch
+        arrays = self.describe()
         header = {
             "graphcl_store" if self._part is None else "graphcl_part": FORMAT,
             **(self._part or {}),

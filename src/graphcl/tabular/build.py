@@ -12,9 +12,13 @@ from graphcl.errors import GraphError, StoreError
 from graphcl.files.atomic import check_new_folder, whole_folder
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
+from graphcl.graphs.typed_store import is_typed_store
 from graphcl.store.columns import Names
 from graphcl.store.parts import KIND, MANIFEST, is_parts
-from graphcl.store.reader import read_store_header
+from graphcl.store.reader import is_store, read_store_header
+from graphcl.store.typed_parts import KIND as TYPED_KIND
+from graphcl.store.typed_parts import MANIFEST as TYPED_MANIFEST
+from graphcl.store.typed_parts import is_typed_parts
 from graphcl.store.writer import StoreWriter, write_names
 from graphcl.tabular.duck import is_query
 from graphcl.tabular.options import TableOptions, TableReport, holds_tables
@@ -140,7 +144,7 @@ def build_store(
 
 
 def build_parts(
-    edges: str,
+    edges: Any,
     options: TableOptions,
     *,
     out: Path,
@@ -148,18 +152,22 @@ def build_parts(
     order: str,
     overwrite: bool = False,
     on_step: Callable[[str], None] = lambda _: None,
-) -> TableReport:
-    """Writes a store in parts from tables; it appears complete or not at all.
+) -> Any:
+    """Writes a store in parts from tables, plain or typed; it appears complete or not at all.
 
-    The whole store is built first, hidden beside the parts, and removed at the end.
+    The whole store is built first, hidden beside the parts, and removed at the end. Returns the
+    report of `build_store` or `build_typed_store`.
     """
-    check_new_folder(out, KIND, MANIFEST, StoreError, overwrite=overwrite)
+    _check_new_parts(out, options.is_typed, overwrite=overwrite)
     with whole_folder(out) as folder:
-        whole = folder / "whole"
-        report = build_store(edges, options, out=whole, on_step=on_step)
-        if (nodes := read_store_header(whole).num_nodes) < parts:
+        whole, build = folder / "whole", build_store
+        if options.is_typed:
+            from graphcl.tabular.typed_build import build_typed_store as build  # type: ignore[assignment]
+        report = build(edges, options, out=whole, on_step=on_step)
+        stores = [one for one in (whole, *whole.iterdir()) if is_store(one)]
+        if (nodes := sum(read_store_header(one).num_nodes for one in stores)) < parts:
             raise StoreError(f"build: {nodes} nodes are too few for {parts} parts")
-        _divide(whole, folder, parts=parts, order=order, on_step=on_step)
+        divide(whole, folder, parts=parts, order=order, on_step=on_step)
         shutil.rmtree(whole)
         return report
 
@@ -180,24 +188,37 @@ def partition_store(
     Raises:
         StoreError: the store is missing or damaged, or `out` is taken.
     """
-    check_new_folder(out, KIND, MANIFEST, StoreError, overwrite=overwrite)
-    if is_parts(store):
+    _check_new_parts(out, is_typed_store(store), overwrite=overwrite)
+    if is_parts(store) or is_typed_parts(store):
         raise StoreError(f"{store}: is in parts already; divide the store that they were made from")
     if store.is_file():
         raise StoreError(f"{store}: is no store; graphcl build --parts divides tables")
     with whole_folder(out) as folder:
-        _divide(store, folder, parts=parts, order=order, on_step=on_step)
+        divide(store, folder, parts=parts, order=order, on_step=on_step)
 
 
-def _divide(
+def _check_new_parts(out: Path, typed: bool, *, overwrite: bool) -> None:
+    kind = (TYPED_KIND, TYPED_MANIFEST) if typed else (KIND, MANIFEST)
+    check_new_folder(out, *kind, StoreError, overwrite=overwrite)
+
+
+def divide(
     store: Path, folder: Path, *, parts: int, order: str, on_step: Callable[[str], None]
 ) -> None:
-    from graphcl.store.partition import write_parts  # compiled loops, which import torch
+    """Writes the parts of a store, plain or typed, into an empty folder, and how it was made."""
+    typed = is_typed_store(store)
+    if typed:
+        from graphcl.graphs.typed_partition import write_typed_parts as write
+    else:
+        from graphcl.store.partition import write_parts as write  # loops, which import torch
 
-    write_parts(folder, store, parts=parts, order=order, on_step=on_step)
-    preparation = read_preparation(store)
-    if preparation is not None:
-        write_preparation(folder, preparation)
+    write(folder, store, parts=parts, order=order, on_step=on_step)
+    # Of a typed store, types and relations have preparations of their own.
+    for own in [one.name for one in store.iterdir() if one.is_dir()] if typed else [""]:
+        preparation = read_preparation(store / own)
+        if preparation is not None:
+            (folder / own).mkdir(exist_ok=True)
+            write_preparation(folder / own, preparation)
 
 
 def table_name(edges: Any) -> str:

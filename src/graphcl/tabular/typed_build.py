@@ -18,7 +18,9 @@ from graphcl.errors import GraphError, StoreError
 from graphcl.files.atomic import check_new_folder, reserve, whole_folder
 from graphcl.files.npy import shorten_npy
 from graphcl.graphs.typed import Key, TypedGraph
+from graphcl.graphs.typed_partition import join_typed_parts
 from graphcl.graphs.typed_store import DTYPES, HEADER, Header
+from graphcl.store.typed_parts import is_typed_parts, open_typed_part, read_typed_parts
 from graphcl.store.writer import StoreWriter, write_names
 from graphcl.tabular.build import ids_of_column, stays_sparse
 from graphcl.tabular.edges import MAX_NODES, Entries
@@ -71,8 +73,14 @@ def build_typed_store(
 
 
 def open_prepared(path: Path) -> TypedGraph:
-    """Maps a typed store, with what turned the columns of tables into its features."""
-    graph = TypedGraph.open(path)
+    """Maps a typed store, with what turned the columns of tables into its features.
+
+    A store in one part is a store, too.
+
+    Raises:
+        StoreError: it is damaged, or in several parts.
+    """
+    graph = _only_part(path) if is_typed_parts(path) else TypedGraph.open(path)
     nodes = {
         name: replace(one, preparation=read_preparation(path / f"nodes-{number}"))
         for number, (name, one) in enumerate(graph.nodes.items())
@@ -82,6 +90,16 @@ def open_prepared(path: Path) -> TypedGraph:
         for number, (key, one) in enumerate(graph.relations.items())
     }
     return TypedGraph(nodes, relations, graph.name)
+
+
+def _only_part(path: Path) -> TypedGraph:
+    if len(read_typed_parts(path)) > 1:
+        raise StoreError(
+            f"{path}: a typed store in parts, which train, embed and check take; this needs the "
+            "whole store"
+        )
+    open_typed_part(path, 0).check()
+    return join_typed_parts(path)
 
 
 def _write_nodes(staging: Path, header: Header, found: TypedTables, kind: str) -> None:

@@ -27,16 +27,16 @@ import torch
 from torch import Tensor
 
 from graphcl.distributed import ALONE, Share, current_share, sum_over
-from graphcl.errors import ParameterError, require
+from graphcl.errors import require
 from graphcl.kernels.counter import stream_key
 from graphcl.kernels.distinct import number_distinct
 from graphcl.partitioned.rows import FeatureRows
 from graphcl.partitioned.topology import Topology
 from graphcl.partitioned.wire import Wire
 from graphcl.sampling import FAN_OUTS, Tree, child_weights, tree_views
-from graphcl.seeding import derive, generator
+from graphcl.seeding import derive
 from graphcl.training.loop import EpochMetrics, PartedMetrics
-from graphcl.training.sampled import SampledBatch, one_ahead
+from graphcl.training.sampled import SampledBatch, epoch_batches, one_ahead, require_drop
 from graphcl.views import DropBoth, Perturbation
 
 WINDOW = 256  # steps whose trees are drawn before they are needed, at most
@@ -110,14 +110,8 @@ class PartedGraph:
         Raises:
             ParameterError: the perturbation is not the paper's, which alone is drawn on trees.
         """
-        if not isinstance(perturbation, DropBoth):
-            name = type(perturbation).__name__
-            raise ParameterError(f"mode 'sampled' draws views by 'drop' alone; got {name}")
-        order = torch.randperm(self.num_nodes, generator=generator(seed, "batches", number))
-        steps = [
-            (nodes, derive(seed, "sampled", number, step))
-            for step, nodes in enumerate(order.tensor_split(self.steps_per_epoch))
-        ][first:]
+        drop = require_drop(perturbation, DropBoth)
+        steps = epoch_batches(self.num_nodes, self.steps_per_epoch, number, seed)[first:]
         works = []
         for begin in range(0, len(steps), WINDOW):
             window = steps[begin : begin + WINDOW]
@@ -125,7 +119,7 @@ class PartedGraph:
                 partial(
                     self._batch,
                     nodes,
-                    perturbation,
+                    drop,
                     seed=one,
                     share=share,
                     ahead=window if place == 0 else (),

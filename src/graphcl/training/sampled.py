@@ -1,6 +1,6 @@
 """Batches from one graph that is too large to encode whole: sampled L-hop subgraphs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -160,21 +160,11 @@ class SampledGraph:
         Raises:
             ParameterError: the perturbation is not the paper's, which alone is drawn on trees.
         """
-        if not isinstance(perturbation, DropBoth):
-            name = type(perturbation).__name__
-            raise ParameterError(f"mode 'sampled' draws views by 'drop' alone; got {name}")
-        order = torch.randperm(self.num_nodes, generator=generator(seed, "batches", number))
-        # Equal sizes: a last batch of few nodes would have few negatives.
-        parts = order.to(self.indptr.device).tensor_split(self.steps_per_epoch)
+        drop = require_drop(perturbation, DropBoth)
+        device = self.indptr.device
         works = [
-            partial(
-                self.batch,
-                nodes,
-                perturbation,
-                seed=derive(seed, "sampled", number, step),
-                share=share,
-            )
-            for step, nodes in enumerate(parts)
+            partial(self.batch, nodes.to(device), drop, seed=one, share=share)
+            for nodes, one in epoch_batches(self.num_nodes, self.steps_per_epoch, number, seed)
         ][first:]
         # A GPU works through its queue while the host fills it: it needs no thread.
         on_gpu = self.indptr.is_cuda
@@ -215,6 +205,30 @@ def _dense_features(
         return stored.to_dense(device, dtype) if on_gpu else stored
     x = feature_tensor(graph, device=device, feature_scaling=feature_scaling)
     return (x if isinstance(x, Tensor) else x.to_dense()).to(dtype)
+
+
+def require_drop(perturbation: object, kind: type[T]) -> T:
+    """Returns the perturbation, if it is of the kind that can be drawn on trees.
+
+    Raises:
+        ParameterError: it is not the paper's.
+    """
+    if not isinstance(perturbation, kind):
+        name = type(perturbation).__name__
+        raise ParameterError(f"mode 'sampled' draws views by 'drop' alone; got {name}")
+    return perturbation
+
+
+def epoch_batches(num_nodes: int, steps: int, number: int, seed: int) -> list[tuple[Tensor, int]]:
+    """Returns the nodes of each batch of an epoch, in a random order, and the seed of its draws."""
+    order = torch.randperm(num_nodes, generator=generator(seed, "batches", number))
+    # Equal sizes: a last batch of few nodes would have few negatives.
+    return with_seeds(order.tensor_split(steps), number, seed)
+
+
+def with_seeds(batches: Iterable[T], number: int, seed: int) -> list[tuple[T, int]]:
+    """Returns the batches of an epoch, each with the seed of its draws."""
+    return [(one, derive(seed, "sampled", number, step)) for step, one in enumerate(batches)]
 
 
 def one_ahead(works: Sequence[Callable[[], T]]) -> Iterator[T]:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from graphcl.encoders.typed import Message, TypedEncoder, TypedLayer
-from graphcl.typed_sampling import Children, Level, Nodes
+from graphcl.typed_drawing import Children, Nodes
+from graphcl.typed_sampling import Level
 
 Piece = tuple[str, int, int]  # a type, and the first row and the end of some of its rows
 

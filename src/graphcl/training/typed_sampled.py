@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from graphcl.distributed import ALONE, Share
 from graphcl.encoders.typed import TypedEncoder
-from graphcl.errors import ParameterError, require
+from graphcl.errors import require
 from graphcl.graphs.schema import Channel, Schema
 from graphcl.graphs.typed import Key, TypedGraph
 from graphcl.graphs.typed_tensors import Prepared, typed_tensors
@@ -18,10 +18,11 @@ from graphcl.kernels.buffers import retry_smaller
 from graphcl.kernels.neighbours import EdgeWeights
 from graphcl.seeding import derive
 from graphcl.training.modes import SAMPLED_BATCH_NODES
-from graphcl.training.sampled import one_ahead
+from graphcl.training.sampled import one_ahead, require_drop, with_seeds
 from graphcl.training.typed import batches_in, contrasted_types, typed_batches
 from graphcl.training.typed_levels import encode_levels
-from graphcl.typed_sampling import Direction, Level, sample_levels
+from graphcl.typed_drawing import Direction
+from graphcl.typed_sampling import Level, sample_levels
 from graphcl.views import DropTyped
 
 
@@ -170,19 +171,11 @@ class TypedSampledGraph:
         Raises:
             ParameterError: the perturbation is not the paper's, which alone is drawn on trees.
         """
-        if not isinstance(perturbation, DropTyped):
-            name = type(perturbation).__name__
-            raise ParameterError(f"mode 'sampled' draws views by 'drop' alone; got {name}")
+        drop = require_drop(perturbation, DropTyped)
         parts = typed_batches(self.sizes, self.contrast, self.batch_nodes, number, seed)
         works = [
-            partial(
-                self.batch,
-                rows,
-                perturbation,
-                seed=derive(seed, "sampled", number, step),
-                share=share,
-            )
-            for step, rows in enumerate(parts)
+            partial(self.batch, rows, drop, seed=one, share=share)
+            for rows, one in with_seeds(parts, number, seed)
         ][first:]
         on_gpu = next(iter(self.x.values())).is_cuda
         yield from map(retry_smaller, works) if on_gpu else one_ahead(works)

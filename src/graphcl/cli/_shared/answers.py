@@ -81,6 +81,11 @@ def nodes_folder(
     )
 
 
+def type_of_folder(run: Path, folder: Path | None) -> str | None:
+    """Returns the type whose folder in a run this is; None for the run itself."""
+    return next((one for one in run_types(run) if type_folder(run, one) == folder), None)
+
+
 def is_labelled(nodes: RunNodes) -> bool:
     """Returns whether nodes have labels."""
     return nodes.y is not None or nodes.labels is not None
@@ -108,9 +113,9 @@ def run_nodes(
     if embeddings is not None:
         from graphcl.answers.shards import shards_of_run
 
-        require(not run_types(run), again[0], "--embeddings", "left out for a typed graph", "it")
         require(not tables.given(), again[0], "--graph", "a store in parts, not tables", graph)
-        return shards_of_run(run, embeddings, graph, again[0])
+        kind = type_of_folder(run, folder)
+        return shards_of_run(run, embeddings, graph, again[0], node_type=kind)
     if folder is not None and folder != run:
         given = graph is not None or bool(tables.given())
         require(

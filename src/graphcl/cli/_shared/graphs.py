@@ -37,6 +37,7 @@ from graphcl.runs.typed import read_edge_preparations, read_preparations, run_ty
 from graphcl.runs.versions import own_graph
 from graphcl.store.parts import is_parts, open_part, read_parts
 from graphcl.store.reader import is_store
+from graphcl.store.typed_parts import is_typed_parts
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.duck import is_query
 from graphcl.tabular.options import FILES, TableOptions
@@ -153,7 +154,7 @@ def _typed_option(options: TableOptions) -> str:
 
 def is_typed_file(path: Path) -> bool:
     """Returns whether a path is an `.npz` with types of nodes or of edges, or a typed store."""
-    if is_typed_store(path):
+    if is_typed_store(path) or is_typed_parts(path):
         return True
     if path.suffix != ".npz" or not path.is_file():
         return False
@@ -281,6 +282,7 @@ def _is_here(text: str, folder: Path) -> bool:
             is_store(path)
             or is_parts(path)
             or is_typed_store(path)
+            or is_typed_parts(path)
             or (path.is_dir() and looks_like_tables(str(path)))
         )
     except OSError:  # a query may be too long for a name

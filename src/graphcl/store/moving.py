@@ -1,0 +1,268 @@
+"""Moves the rows of arrays to the parts that they belong to, in blocks.
+
+Rows are read in their order, sorted by their new numbers within a block, and appended to the arrays
+of their parts: so each part has its rows in the order of their new numbers, if these keep the order
+of the rows within a part, as those of `graphcl.store.ordering` do.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.store.ordering import (
+    BLOCK_BYTES,
+    Numbering,
+    entries_of,
+    row_blocks,
+    scratch,
+    slices,
+)
+from graphcl.store.writer import ArrayWriter
+
+Array = npt.NDArray[Any]
+
+
+def move_edges(
+    writers: Sequence[ArrayWriter],
+    edges: Mapping[str, Array],
+    receivers: Numbering,
+    senders: Numbering,
+    kind: Any,
+) -> int:
+    """Moves edges with the nodes that receive, and returns how many entries lead to another part.
+
+    Args:
+        writers: of the parts.
+        edges: `indptr` by receiver, the senders as `indices`, and any arrays of entries.
+        receivers: the new numbers of the rows.
+        senders: the new numbers of `indices`; a plain graph has one numbering for both.
+        kind: the type of the numbers that are written.
+    """
+    indptr, indices = edges["indptr"], edges["indices"]
+    beside = {name: edges[name] for name in edges if name not in ("indptr", "indices")}
+    tables = {"indices": (indices, kind)}
+    tables |= {name: (array, array.dtype) for name, array in beside.items()}
+    out = RaggedTables(writers, "indptr", tables, indptr, receivers)
+    cut = 0
+    for rows in row_blocks(indptr, _entry_bytes(beside)):
+        local, entries = entries_of(indptr, rows)
+        order, lengths, owners = _sorted_rows(local, rows, receivers)
+        places = _places(local[order], lengths)
+        columns = senders.of(np.asarray(indices[entries])[places])
+        of_row = np.repeat(np.arange(len(order)), lengths)
+        cut += int((senders.owners(columns) != owners[of_row]).sum())
+        moved = {"indices": columns}
+        moved |= {name: np.asarray(array[entries])[places] for name, array in beside.items()}
+        if senders.numbers is not None:
+            # Rows are grouped by part; within a row, senders must ascend again. One number for
+            # both keys fits into 64 bits: a block has at most 2^21 rows, a graph 2^41 nodes.
+            count = int(senders.starts[-1])
+            keys = of_row * count + columns
+            if beside:  # edges with the same ends stay in their order
+                ascending = np.argsort(keys, kind="stable")
+                moved = {name: values[ascending] for name, values in moved.items()}
+            else:
+                keys.sort()
+                moved["indices"] = keys - of_row * count
+        out.append(owners, lengths, moved)
+    out.close()
+    return cut
+
+
+def move_reversed(
+    writers: Sequence[ArrayWriter],
+    edges: Sequence[Mapping[str, Array]],
+    receivers: Numbering,
+    senders: Numbering,
+    folder: Path,
+) -> None:
+    """Writes edges that were moved once more, with the nodes that send; these receive now.
+
+    The entries of a node are in the order of the entries that are read.
+
+    Args:
+        writers: of the parts.
+        edges: of each part, as `move_edges` wrote them.
+        receivers: whose numbers are the rows of `edges`.
+        senders: whose numbers are their `indices`.
+        folder: for a temporary file without a name, of 8 bytes per sender.
+    """
+    free = scratch(int(senders.starts[-1]), np.int64, folder)
+    for part in edges:
+        for some in slices(len(part["indices"]), BLOCK_BYTES // 8):
+            found, counts = np.unique(part["indices"][some], return_counts=True)
+            free[found] += counts
+    beside = {name: one for name, one in edges[0].items() if name not in ("indptr", "indices")}
+    kinds = {"indices": (edges[0]["indices"].dtype, ())}
+    kinds |= {name: (one.dtype, one.shape[1:]) for name, one in beside.items()}
+    outs: list[dict[str, Array]] = []
+    for number, writer in enumerate(writers):
+        start, stop = map(int, senders.starts[number : number + 2])
+        pointers = writer.array("indptr", (stop - start + 1,), np.int64)
+        np.cumsum(free[start:stop], out=pointers[1:])
+        free[start:stop] = pointers[:-1]  # from counts to the next free place
+        total = int(pointers[-1])
+        outs.append(
+            {
+                name: writer.array(name, (total, *shape), dtype)
+                for name, (dtype, shape) in kinds.items()
+            }
+        )
+    for number, part in enumerate(edges):
+        for rows in row_blocks(part["indptr"], _entry_bytes(beside)):
+            local, entries = entries_of(part["indptr"], rows)
+            first = int(receivers.starts[number]) + rows.start
+            values = {"indices": first + np.repeat(np.arange(len(local) - 1), np.diff(local))}
+            values |= {name: np.asarray(part[name][entries]) for name in beside}
+            sent = np.asarray(part["indices"][entries])
+            order, places = take_places(free, sent)
+            for owner, some in _grouped(senders.owners(sent[order])):
+                for name, array in values.items():
+                    outs[owner][name][places[some]] = array[order[some]]
+    for writer in writers:
+        for name in ("indptr", *kinds):
+            writer.release(name)
+
+
+def take_places(free: Array, rows: Array) -> tuple[Array, Array]:
+    """Gives each entry the next free place of its row.
+
+    Returns the entries in the order of their rows, and their places in this order.
+    """
+    order = np.argsort(rows, kind="stable")
+    found, counts = np.unique(rows, return_counts=True)
+    firsts = np.cumsum(counts) - counts
+    places = np.repeat(free[found] - firsts, counts) + np.arange(len(rows))
+    free[found] += counts
+    return order, places
+
+
+def _entry_bytes(beside: Mapping[str, Array]) -> int:
+    widths = [
+        one.dtype.itemsize * int(np.prod(one.shape[1:], dtype=np.int64)) for one in beside.values()
+    ]
+    return max([8, *widths])
+
+
+def move_rows(
+    writers: Sequence[ArrayWriter], name: str, table: Array, numbering: Numbering
+) -> None:
+    """Moves the rows of a table; an empty one stands for the numbers of the rows."""
+    sizes, filled = np.diff(numbering.starts), np.zeros(len(writers), dtype=np.int64)
+    outs = [
+        writer.array(name, (int(size), *table.shape[1:]), table.dtype)
+        for writer, size in zip(writers, sizes, strict=True)
+    ]
+    row_bytes = table.dtype.itemsize * int(np.prod(table.shape[1:], dtype=np.int64))
+    for rows in slices(int(numbering.starts[-1]), max(1, BLOCK_BYTES // max(8, row_bytes))):
+        numbers = numbering.of_rows(rows)
+        order = np.argsort(numbers)
+        values = np.asarray(table[rows])[order] if len(table) else rows.start + order
+        for part, some in _grouped(numbering.owners(numbers[order])):
+            count = some.stop - some.start
+            outs[part][filled[part] : filled[part] + count] = values[some]
+            filled[part] += count
+    for writer in writers:
+        writer.release(name)
+
+
+class RaggedTables:
+    """Arrays of rows of different lengths, one set per part, filled block by block.
+
+    Args:
+        writers: of the parts.
+        pointers: the name of the row pointers.
+        tables: the names of the arrays that they point into, each with its source and its type.
+        indptr: the source's row pointers.
+        numbering: where each row goes.
+    """
+
+    def __init__(
+        self,
+        writers: Sequence[ArrayWriter],
+        pointers: str,
+        tables: Mapping[str, tuple[Array, Any]],
+        indptr: Array,
+        numbering: Numbering,
+    ) -> None:
+        self._writers, self._names = writers, (pointers, *tables)
+        totals = np.zeros(len(writers), dtype=np.int64)
+        for rows in slices(len(indptr) - 1, BLOCK_BYTES // 8):
+            owners = numbering.owners(numbering.of_rows(rows))
+            lengths = np.diff(indptr[rows.start : rows.stop + 1])
+            np.add.at(totals, owners, lengths)
+        sizes = np.diff(numbering.starts)
+        self._pointers = [
+            writer.array(pointers, (int(size) + 1,), np.int64)
+            for writer, size in zip(writers, sizes, strict=True)
+        ]
+        self._tables = {
+            name: [
+                writer.array(name, (int(total), *source.shape[1:]), kind)
+                for writer, total in zip(writers, totals, strict=True)
+            ]
+            for name, (source, kind) in tables.items()
+        }
+        self._rows, self._entries = np.zeros((2, len(writers)), dtype=np.int64)
+
+    def append(self, owners: Array, lengths: Array, values: Mapping[str, Array]) -> None:
+        """Adds rows that are grouped by part, in the order of their new numbers."""
+        ends = np.concatenate([[0], lengths.cumsum()])
+        for part, some in _grouped(owners):
+            count, first, last = some.stop - some.start, ends[some.start], ends[some.stop]
+            row, entry = self._rows[part], self._entries[part]
+            pointers = entry + ends[some.start + 1 : some.stop + 1] - first
+            self._pointers[part][row + 1 : row + 1 + count] = pointers
+            for name, array in values.items():
+                self._tables[name][part][entry : entry + last - first] = array[first:last]
+            self._rows[part] += count
+            self._entries[part] += last - first
+
+    def close(self) -> None:
+        """Writes all arrays to disk."""
+        for writer in self._writers:
+            for name in self._names:
+                writer.release(name)
+
+
+def move_ragged(
+    writers: Sequence[ArrayWriter],
+    pointers: str,
+    tables: Mapping[str, tuple[Array, Any]],
+    indptr: Array,
+    numbering: Numbering,
+) -> None:
+    """Moves rows of different lengths as they are."""
+    out = RaggedTables(writers, pointers, tables, indptr, numbering)
+    for rows in row_blocks(indptr):
+        local, entries = entries_of(indptr, rows)
+        order, lengths, owners = _sorted_rows(local, rows, numbering)
+        places = _places(local[order], lengths)
+        moved = {name: np.asarray(array[entries])[places] for name, (array, _) in tables.items()}
+        out.append(owners, lengths, moved)
+    out.close()
+
+
+def _sorted_rows(local: Array, rows: slice, numbering: Numbering) -> tuple[Array, Array, Array]:
+    """Returns a block's rows in the order of their new numbers, their lengths and their parts."""
+    numbers = numbering.of_rows(rows)
+    order = np.argsort(numbers)
+    return order, np.diff(local)[order], numbering.owners(numbers[order])
+
+
+def _places(starts: Array, lengths: Array) -> Array:
+    """Returns the places of the entries of rows that begin at `starts`."""
+    found: Array = np.repeat(starts - (lengths.cumsum() - lengths), lengths)
+    found += np.arange(len(found))
+    return found
+
+
+def _grouped(owners: Array) -> Iterator[tuple[int, slice]]:
+    """Yields each part that occurs in an ascending array, with its range of places."""
+    found, first = np.unique(owners, return_index=True)
+    last = [*first[1:].tolist(), len(owners)][: len(found)]
+    for part, start, stop in zip(found.tolist(), first.tolist(), last, strict=True):
+        yield part, slice(start, stop)
