@@ -37,7 +37,7 @@ import scipy.sparse
 import torch
 from sklearn.metrics import normalized_mutual_info_score as nmi
 
-from benchmarks.rows import append, provenance, read
+from benchmarks.rows import append, placed, provenance, read
 from graphcl.answers.grouping import cluster as group_nodes
 from graphcl.answers.linking import evaluate_links
 from graphcl.answers.prediction import KnownLabels, known_labels, predict_known
@@ -212,9 +212,7 @@ def page(text: str) -> str:
     """Returns the page with its tables made anew from the committed rows."""
     for name, table in TABLES.items():
         made = table(read(RESULTS / f"answers_{name}.jsonl"))
-        before, start, rest = text.partition(f"<!-- rows: {name} -->\n")
-        _, end, after = rest.partition("<!-- end of rows -->")
-        text = f"{before}{start}{made}{end}{after}"
+        text = placed(text, f"<!-- rows: {name} -->\n", made, "<!-- end of rows -->")
     return text
 
 

@@ -48,6 +48,7 @@ from benchmarks.criteria import (
     portfolio_text,
     table,
 )
+from benchmarks.rows import placed
 from graphcl.choosing.criterion import VERSIONS
 from graphcl.choosing.evidence import Evidence
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
@@ -246,8 +247,7 @@ def show_table(options: argparse.Namespace) -> None:
     text = table(rows.read(options.rows))
     print(text)
     page = PAGE.read_text()
-    before, rest = page.split(BEGIN)
-    whole = f"{before}{BEGIN}{text}{END}{rest.split(END, 1)[1]}"
+    whole = placed(page, BEGIN, text, END)
     if options.write:
         write_whole(PAGE, whole)
     elif options.check and whole != page:

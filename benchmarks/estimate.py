@@ -159,12 +159,11 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     page = PAGE.read_text()
-    before, rest = page.split(BEGIN)
-    current, after = rest.split(END)
-    if options.check and current != text():
+    whole = rows.placed(page, BEGIN, text(), END)
+    if options.check and whole != page:
         raise SystemExit("docs/scaling.md is stale: python -m benchmarks.estimate --write")
     if options.write:
-        write_whole(PAGE, before + BEGIN + text() + END + after)
+        write_whole(PAGE, whole)
     if not (options.check or options.write):
         print(text())
 

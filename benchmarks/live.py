@@ -268,9 +268,7 @@ def page(text: str, found: list[Any]) -> str:
         "vectors": _vectors_table([row for (what, *_), row in latest.items() if what == "vectors"]),
     }
     for name, table in tables.items():
-        head, tail = f"<!-- table: {name} -->\n", "<!-- end -->"
-        before, _, rest = text.partition(head)
-        text = before + head + table + tail + rest.partition(tail)[2]
+        text = rows.placed(text, f"<!-- table: {name} -->\n", table, "<!-- end -->")
     return text
 
 

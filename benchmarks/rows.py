@@ -1,4 +1,7 @@
-"""Result rows: one JSON object per line, with the versions, device and commit of the result."""
+"""Result rows: one JSON object per line, with the versions, device and commit of the result.
+
+Also places on pages what is made from rows.
+"""
 
 import subprocess
 from pathlib import Path
@@ -8,13 +11,26 @@ import torch
 from graphcl.trials import rows
 from graphcl.trials.rows import Row, append, read
 
-__all__ = ["append", "provenance", "read"]
+__all__ = ["append", "placed", "provenance", "read"]
 
 
 def provenance(device: torch.device) -> Row:
     """Returns the versions, the device and the commit of this checkout."""
     found = rows.provenance(device)
     return found | {"commit": found["commit"] or _commit()}
+
+
+def placed(page: str, begin: str, made: str, end: str) -> str:
+    """Returns a page on which `made` stands between the mark `begin` and the next `end`.
+
+    Raises:
+        ValueError: the page lacks a mark.
+    """
+    before, first, rest = page.partition(begin)
+    _, second, after = rest.partition(end)
+    if not first or not second:
+        raise ValueError(f"a page lacks its mark {(end if first else begin).strip()}")
+    return before + begin + made + end + after
 
 
 def _commit() -> str | None:

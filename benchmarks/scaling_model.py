@@ -26,7 +26,7 @@ import numpy as np
 import scipy.optimize
 
 from benchmarks.estimate import newest
-from benchmarks.rows import read
+from benchmarks.rows import placed, read
 from graphcl.files.atomic import write_whole
 
 RESULTS = Path(__file__).parent / "results"
@@ -357,8 +357,7 @@ def text() -> str:
 
 def page() -> str:
     """Returns the page with the section's tables as they should be."""
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    return before + BEGIN + text() + END + rest.partition(END)[2]
+    return placed(PAGE.read_text(), BEGIN, text(), END)
 
 
 def main() -> None:

@@ -342,9 +342,7 @@ def page(text: str, found: list[Any]) -> str:
         "aligned": _aligned_table(of("aligned")),
     }
     for name, table in tables_of.items():
-        head, tail = f"<!-- table: {name} -->\n", "<!-- end -->"
-        before, _, rest = text.partition(head)
-        text = before + head + table + tail + rest.partition(tail)[2]
+        text = rows.placed(text, f"<!-- table: {name} -->\n", table, "<!-- end -->")
     return text
 
 

@@ -80,9 +80,11 @@ def describe(parts: Parts | TypedParts) -> str:
     else:
         sizes = parts.sizes
         holds, more = _types(parts), _cuts(parts)
+    least, most = min(sizes), max(sizes)
+    each = counted(most, "node") if least == most else f"{least:,} to {most:,} nodes"
     return (
-        f"{parts.name!r}: {parts.num_nodes:,} nodes, {parts.num_edges:,} edges, {holds} in "
-        f"{len(parts)} parts of {min(sizes):,} to {max(sizes):,} nodes; "
+        f"{parts.name!r}: {counted(parts.num_nodes, 'node')}, {counted(parts.num_edges, 'edge')}, "
+        f"{holds} in {counted(len(parts), 'part')} of {each}; "
         f"{100 * parts.cut_share:.1f} % of the edges are cut{more}"
     )
 
