@@ -18,7 +18,7 @@ from graphcl.estimator import GraphCL, calibration
 from graphcl.estimator import parted as fitting
 from graphcl.estimator.parted import PartedData, fit_parts
 from graphcl.graphs.graph import Graph
-from graphcl.partitioned import topology
+from graphcl.partitioned import boundary, topology
 from graphcl.partitioned.rows import READERS, FeatureRows
 from graphcl.partitioned.wire import Wire
 from graphcl.recipes import load_recipe
@@ -129,6 +129,8 @@ def trained(folder, case):
 def process(rank, world, folder):
     torch.set_num_threads(1)
     parted.WINDOW = 2  # an epoch has three steps
+    if world == 3:
+        boundary.PEER_BYTES = 300  # rows travel in several rounds
     folder = Path(folder)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meet-{world}", rank=rank, world_size=world

@@ -158,6 +158,32 @@ def exchange(rows: Tensor, giving: list[int], taking: list[int], group: Any = No
     return received
 
 
+def exchange_in_rounds(
+    rows: Tensor, giving: list[int], taking: list[int], most: int, group: Any = None
+) -> Tensor:
+    """Does what `exchange` does, with at most `PEER_BYTES` to one process at a time.
+
+    `most` is the largest number of rows that any process gives to any other; all must know it.
+    """
+    size = rows.element_size() * int(np.prod(rows.shape[1:], dtype=np.int64))
+    height = max(1, PEER_BYTES // max(1, size))
+    if len(giving) == 1 or most <= height:
+        return exchange(rows, giving, taking, group)
+    received = rows.new_empty(sum(taking), *rows.shape[1:])
+    give, take = _firsts(tuple(giving)).tolist(), _firsts(tuple(taking)).tolist()
+    for begin in range(0, most, height):
+        gives = [_some(count, begin, height) for count in giving]
+        takes = [_some(count, begin, height) for count in taking]
+        pieces = [
+            rows[first + begin : first + begin + count]
+            for first, count in zip(give, gives, strict=True)
+        ]
+        found = exchange(torch.cat(pieces), gives, takes, group)
+        for first, piece in zip(take, torch.split(found, takes), strict=True):
+            received[first + begin : first + begin + len(piece)] = piece
+    return received
+
+
 def agree(problem: str, share: Share) -> None:
     """Raises the first problem of any process in all of them, so that none waits for another.
 
