@@ -10,7 +10,8 @@ weights of every other one are compared with its, byte by byte. What happens:
 
 - `kill`: processes of random hosts are killed at random moments, `--each` in a training, until
   `--kills` have hit one. All start again when one dies: by `benchmarks.hosts`, as a scheduler would
-  (`host`), or by torchrun on each host (`torchrun`).
+  (`host`), or by torchrun on each host (`torchrun`). If torchrun itself is killed, between two
+  attempts of its worker, the scheduler starts all again (`attempts`).
 - `down:N`: the link of a random host is taken away for N seconds; nothing starts again.
 - `stop:N`: all processes of a random host are stopped for N seconds; nothing starts again.
 - `slow`: wires of 100 Mbit/s instead of 1 Gbit/s.
@@ -115,7 +116,7 @@ def kills(
         count = min(given.each, given.kills - hit)
         options: dict[str, Any] = {"faults": ["kill"] * count, "seed": seed, "rate": FAST}
         options["between"] = (2, whole["seconds"] + RESTART * (count - 1))
-        options["restarts"] = 0 if launcher == "torchrun" else 3 * count
+        options["restarts"] = 3 * count  # by torchrun too, where it is torchrun that was killed
         found = training.run(launcher=launcher, **options)
         landed = sum(one["hit"] for one in found["faults"])
         hit += landed

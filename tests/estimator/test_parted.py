@@ -14,7 +14,7 @@ from graphcl.estimator import GraphCL, calibration
 from graphcl.estimator import parted as fitting
 from graphcl.estimator.parted import PartedData, fit_parts
 from graphcl.graphs.graph import Graph
-from graphcl.partitioned import topology
+from graphcl.partitioned import boundary, topology
 from graphcl.partitioned.rows import READERS, FeatureRows
 from graphcl.partitioned.wire import Wire
 from graphcl.recipes import load_recipe
@@ -126,6 +126,8 @@ def trained(folder, case):
 def process(share, folder):
     parted.WINDOW = 2  # an epoch has three steps
     rank, world = share.rank, share.world
+    if world == 3:
+        boundary.PEER_BYTES = 300  # rows travel in several rounds
     for case in MODELS:
         if case == RANGES:
             small_ranges(setattr)

@@ -58,3 +58,35 @@ def test_scratch_leaves_nothing_behind(tmp_path):
         assert (array.shape, array.dtype) == (shape, np.float32)
         assert scratch_array(shape, np.float32, None).shape == shape
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("peer_bytes", [1, 24, 1 << 20])
+def test_rows_in_rounds_arrive_as_at_once(monkeypatch, peer_bytes):
+    """Three processes in one: what each gives is kept until all have given."""
+    monkeypatch.setattr(boundary, "PEER_BYTES", peer_bytes)
+    counts = np.array([[2, 0, 7], [1, 3, 0], [5, 4, 2]])  # rows from a process to another
+    tables = [torch.arange(3 * n).view(n, 3) + 100 * r for r, n in enumerate(counts.sum(1))]
+    given = {}  # by round: what each process gives
+    rounds = [0, 0, 0]
+
+    def exchange(rank, rows, giving, taking, _):
+        number = rounds[rank] % len(given[rank]) if given.get(rank) else 0
+        rounds[rank] += 1
+        pieces = [given[other][number][rank] for other in range(3)]
+        assert [len(one) for one in pieces] == taking
+        return torch.cat(pieces)
+
+    def give(rank, rows, giving, taking, _):
+        given.setdefault(rank, []).append(torch.split(rows, giving))
+        return rows.new_zeros(sum(taking), 3)
+
+    for act in (give, exchange):
+        for rank in range(3):
+            monkeypatch.setattr(boundary, "exchange", lambda *a, act=act, r=rank: act(r, *a))
+            giving, taking = counts[rank].tolist(), counts[:, rank].tolist()
+            found = boundary.exchange_in_rounds(tables[rank], giving, taking, 7)
+            if act is exchange:
+                parts = [torch.split(tables[o], counts[o].tolist())[rank] for o in range(3)]
+                assert torch.equal(found, torch.cat(parts))
+    sizes = [len(piece) * 24 for each in given.values() for one in each for piece in one]
+    assert max(sizes) <= max(24, peer_bytes)

@@ -119,13 +119,24 @@ def outside(part: Part, edges: Sequence[IntArray] | None = None) -> IntArray:
     places = [(array, start) for array in arrays for start in range(0, len(array), ENTRIES)]
     for array, start in places:
         block = np.asarray(array[start : start + ENTRIES], dtype=np.int64)
-        others = np.unique(block[(block < own.start) | (block >= own.stop)])
+        others = _distinct(block[(block < own.start) | (block >= own.stop)])
         found.append(others)
         held += len(others)
         if held > 2 * len(found[0]) + ENTRIES:  # merged now and then, each node is held twice
-            found = [np.unique(np.concatenate(found))]
+            found = [_distinct(np.concatenate(found))]
             held = len(found[0])
-    return np.unique(np.concatenate(found))
+    return _distinct(np.concatenate(found))
+
+
+def _distinct(nodes: IntArray) -> IntArray:
+    """Returns numbers ascending, each once; sorts `nodes` in place.
+
+    `np.unique` would put them into a hash table, which takes five times their memory.
+    """
+    nodes.sort()
+    new = np.ones(len(nodes), dtype=np.bool_)
+    np.not_equal(nodes[1:], nodes[:-1], out=new[1:])
+    return nodes[new]
 
 
 def open_own_part(path: Path, share: Share) -> Part:
@@ -185,6 +196,32 @@ def exchange(rows: Tensor, giving: list[int], taking: list[int], group: Any = No
     if len(giving) == 1:
         return received.copy_(rows)
     dist.all_to_all_single(received, rows.contiguous(), taking, giving, group=group)
+    return received
+
+
+def exchange_in_rounds(
+    rows: Tensor, giving: list[int], taking: list[int], most: int, group: Any = None
+) -> Tensor:
+    """Does what `exchange` does, with at most `PEER_BYTES` to one process at a time.
+
+    `most` is the largest number of rows that any process gives to any other; all must know it.
+    """
+    size = rows.element_size() * int(np.prod(rows.shape[1:], dtype=np.int64))
+    height = max(1, PEER_BYTES // max(1, size))
+    if len(giving) == 1 or most <= height:
+        return exchange(rows, giving, taking, group)
+    received = rows.new_empty(sum(taking), *rows.shape[1:])
+    give, take = _firsts(tuple(giving)).tolist(), _firsts(tuple(taking)).tolist()
+    for begin in range(0, most, height):
+        gives = [_some(count, begin, height) for count in giving]
+        takes = [_some(count, begin, height) for count in taking]
+        pieces = [
+            rows[first + begin : first + begin + count]
+            for first, count in zip(give, gives, strict=True)
+        ]
+        found = exchange(torch.cat(pieces), gives, takes, group)
+        for first, piece in zip(take, torch.split(found, takes), strict=True):
+            received[first + begin : first + begin + len(piece)] = piece
     return received
 
 

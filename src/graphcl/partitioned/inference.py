@@ -175,6 +175,7 @@ def _means(
         boundary.fill(slab)
         for some in _blocks(boundary.own):
             pooled[some, these] = rows.mean(slab, some)
+        del slab  # before there is another
     return lambda some: pooled[some].clone()
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from graphcl.distributed import Share
-from graphcl.partitioned.boundary import exchange
+from graphcl.partitioned.boundary import exchange_in_rounds
 
 Answer = Callable[[Tensor], tuple[Tensor, ...]]
 
@@ -46,10 +46,11 @@ class Wire:
             answer: called with the questions of the others to this process; returns tables with a
                 row for each of them.
         """
-        mine = torch.tensor(counts, dtype=torch.int64)
-        theirs = self._send(mine, [1] * len(counts), [1] * len(counts)).tolist()
-        asked = self._send(wanted, counts, theirs)
-        return tuple(self._send(rows, theirs, counts) for rows in answer(asked))
+        mine = torch.tensor([[count, max(counts)] for count in counts], dtype=torch.int64)
+        found = self._send(mine, [1] * len(counts), [1] * len(counts))
+        theirs, most = found[:, 0].tolist(), int(found[:, 1].max())
+        asked = self._send(wanted, counts, theirs, most)
+        return tuple(self._send(rows, theirs, counts, most) for rows in answer(asked))
 
     def ask_lists(self, wanted: Tensor, counts: list[int], answer: Answer) -> tuple[Tensor, ...]:
         """Like `ask`, where the answer to a question is a list.
@@ -72,11 +73,12 @@ class Wire:
             dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self._group)
         return int(found)
 
-    def _send(self, rows: Tensor, giving: list[int], taking: list[int]) -> Tensor:
+    def _send(self, rows: Tensor, giving: list[int], taking: list[int], most: int = 0) -> Tensor:
+        """Sends rows, in rounds where all know the `most` of them; returns those of the others."""
         width = int(np.prod(rows.shape[1:], dtype=np.int64))
         each = width * rows.element_size()
         self.sent += (sum(giving) - giving[self.share.rank]) * each
         # As bytes, which every version of the transport knows.
         content = rows.contiguous().view(len(rows), width).view(torch.uint8)
-        received = exchange(content, giving, taking, self._group)
+        received = exchange_in_rounds(content, giving, taking, most, self._group)
         return received.view(rows.dtype).view(sum(taking), *rows.shape[1:])
