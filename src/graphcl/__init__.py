@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from graphcl.reporting.writing import report
     from graphcl.tabular.build import read_tables
     from graphcl.trials.scoring import probe_scorer
-    from graphcl.updating.run import rollback, update
+    from graphcl.updating.run import read_embeddings, rollback, update
 
 # Where each public name lives. It is fetched on first use: torch and scikit-learn take seconds to
 # import, and `graphcl --help` needs neither.
@@ -38,6 +38,7 @@ _HOMES = {
     "nt_xent": "graphcl.losses",
     "predict": "graphcl.answers.prediction",
     "probe_scorer": "graphcl.trials.scoring",
+    "read_embeddings": "graphcl.updating.run",
     "read_tables": "graphcl.tabular.build",
     "report": "graphcl.reporting.writing",
     "rollback": "graphcl.updating.run",
@@ -59,6 +60,7 @@ __all__ = [
     "nt_xent",
     "predict",
     "probe_scorer",
+    "read_embeddings",
     "read_tables",
     "report",
     "rollback",

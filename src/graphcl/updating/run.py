@@ -164,6 +164,24 @@ def rollback(run: str | Path, version: int | None = None) -> int:
     return number
 
 
+def read_embeddings(run: str | Path) -> Rows:
+    """Returns the embeddings of a run, those of the version in use, ``[nodes, dim]``.
+
+    They are mapped from files and read-only. Rows are in the order of the version's graph: nodes
+    that stayed, then new ones.
+
+    Args:
+        run: the run, or the folder of one of its versions.
+
+    Raises:
+        RunError: there is no such run, or it keeps no embeddings.
+    """
+    folder = versions.current_run(Path(run))
+    runs.read_config(folder, baselines=True)
+    found: Rows = runs.read_embeddings(folder)
+    return found
+
+
 def _before(root: Path, known: list[int]) -> int:
     """Returns the version that the current one was made from, or the newest older than it."""
     current = versions.current_number(root)
