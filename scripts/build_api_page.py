@@ -26,7 +26,7 @@ PUBLIC = (
     "linear_probe",
 )
 PUBLIC += ("predict", "cluster", "links", "evaluate_links", "neighbors", "nt_xent")
-PUBLIC += ("report", "update", "rollback", "probe_scorer", "GraphCLError")
+PUBLIC += ("report", "update", "rollback", "read_embeddings", "probe_scorer", "GraphCLError")
 # Not public names, but the types that public functions take and return.
 OTHERS = (
     ("graphcl.recipes", "Recipe"),

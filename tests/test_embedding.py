@@ -136,3 +136,17 @@ def test_bits_do_not_depend_on_what_is_far_away(name, kind, dim):
         assert np.array_equal(
             embed_graph(encoder, lattice(2113, **how), block_rows=block_rows, **options), whole
         )
+
+
+def test_many_rows_of_one_layer_are_those_of_all(tmp_path, generator):
+    """They are read where they are, without a copy of their neighbourhood."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(20_000, 3)).astype(np.float32)
+    Graph.from_edge_index(random.integers(0, 20_000, (2, 30_000)), x).save(tmp_path / "store")
+    graph = Graph.open(tmp_path / "store")
+    encoder = build_encoder("residual", 3, dim=4, layers=1, generator=generator)
+    whole = embed_graph(encoder, graph, device=torch.device("cpu"))
+    for count in (4000, 5000):
+        rows = random.choice(20_000, count, replace=False)
+        some = embed_graph(encoder, graph, device=torch.device("cpu"), nodes=rows)
+        np.testing.assert_array_equal(some, whole[rows])

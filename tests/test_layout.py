@@ -80,6 +80,7 @@ ELSEWHERE = {
     "updating/writing.py": "updating/test_run.py",
     "estimator/changed.py": "updating/test_embedding.py",
     "updating/ids.py": "updating/test_matching.py",
+    "updating/using.py": "updating/test_run.py",
     "tabular/typed_tables.py": "tabular/test_typed.py",
 }
 

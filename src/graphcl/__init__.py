@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from graphcl.reporting.writing import report
     from graphcl.tabular.build import read_tables
     from graphcl.trials.scoring import probe_scorer
-    from graphcl.updating.run import rollback, update
+    from graphcl.updating.run import update
+    from graphcl.updating.using import read_embeddings, rollback
 
 # Where each public name lives. It is fetched on first use: torch and scikit-learn take seconds to
 # import, and `graphcl --help` needs neither.
@@ -38,9 +39,10 @@ _HOMES = {
     "nt_xent": "graphcl.losses",
     "predict": "graphcl.answers.prediction",
     "probe_scorer": "graphcl.trials.scoring",
+    "read_embeddings": "graphcl.updating.using",
     "read_tables": "graphcl.tabular.build",
     "report": "graphcl.reporting.writing",
-    "rollback": "graphcl.updating.run",
+    "rollback": "graphcl.updating.using",
     "update": "graphcl.updating.run",
 }
 
@@ -59,6 +61,7 @@ __all__ = [
     "nt_xent",
     "predict",
     "probe_scorer",
+    "read_embeddings",
     "read_tables",
     "report",
     "rollback",

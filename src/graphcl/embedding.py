@@ -1,9 +1,8 @@
 """Inference: the exact embeddings of the nodes of a graph, without perturbation.
 
-A small graph is encoded at once. A large graph is encoded layer by layer: layer l is computed on
-all nodes where it is needed, in blocks of rows, before layer l + 1 begins. A block only needs the
-rows of its nodes' neighbours in the layer below. So two layers are held at a time, and the result
-is the same as that of the whole encoder. Of some nodes, only their neighbourhood is looked at.
+A small graph is encoded at once. A large one is encoded layer by layer: layer l is computed on all
+nodes where it is needed, in blocks of rows, before layer l + 1 begins. So two layers are held at a
+time, and the result is that of the whole encoder. Of some nodes, their neighbourhood is looked at.
 
 On a CPU an embedding has the same bits whatever other nodes the graph has, as long as they are more
 than L hops away: see `_stable` and `_finish`.
@@ -101,9 +100,8 @@ def embed_graph(
     temporary files there.
 
     With `nodes`, layer l is only computed on the nodes that are at most L − l hops away. A few take
-    milliseconds. Of many, this saves much with one or two layers and little with three: if each
-    node has 20 neighbours, 10^6 of 10^7 nodes reach nine tenths of the graph in one hop. One large
-    range is cheaper than many small ones, each of which computes its neighbourhood again.
+    milliseconds. Of many, this saves much with one or two layers and little with three: with 20
+    neighbours each, 10^6 of 10^7 nodes reach nine tenths of the graph in one hop.
 
     In a group of processes, each process computes its share of every layer's rows and sends them to
     the others, N · dim numbers per layer. Rank 0 writes `out`.
@@ -126,7 +124,10 @@ def embed_graph(
     if graph.edge_weight is not None and bool((graph.edge_weight == 1).all()):
         graph = replace(graph, edge_weight=None)
     layers = stated_layers(encoder, "embed_graph")
-    if nodes is not None and out is None:
+    # One layer of many rows reads its table where it is: a part of it would be a copy.
+    plain = device.type == "cpu" and isinstance(graph.x, np.ndarray) and feature_scaling == "none"
+    many = len(layers) == 1 and isinstance(nodes, np.ndarray) and len(nodes) > BLOCK_ROWS
+    if nodes is not None and out is None and not (plain and many and graph.edge_weight is None):
         graph, nodes = neighbourhood(graph, nodes, len(layers))
     csr = Csr(borrow(graph.indptr).to(device), borrow(graph.indices).to(device))
     if graph.edge_weight is not None:
@@ -161,9 +162,8 @@ def embed_graph(
         "on_rows": on_rows,
     }
     if out is None or not current_share().first:
-        rows = retry_smaller(lambda: _layer_by_layer(encoder, x, csr, **options))
-        found: npt.NDArray[np.float32] = rows.float().cpu().numpy()[order]
-        return found
+        found = retry_smaller(lambda: _layer_by_layer(encoder, x, csr, **options)).float().cpu()
+        return found.numpy()[order]  # type: ignore[no-any-return]
     with whole_file(out) as staging:
         table = np.lib.format.open_memmap(
             staging, mode="w+", dtype=np.float32, shape=(stop - start, width)

@@ -179,6 +179,19 @@ def test_versions_are_kept_and_the_way_back(place):
     assert graphcl.rollback("run", 5) == 5
 
 
+def test_embeddings_of_the_version_in_use(place):
+    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+    before = graphcl.read_embeddings("run")
+    assert np.array_equal(before, np.load("run/embeddings.npy"))
+    done = graphcl.update("run", graph=graph, remove_nodes=["n3"])
+    assert graphcl.read_embeddings("run").shape == (NODES - 1, 12)
+    assert np.array_equal(graphcl.read_embeddings(done.path), graphcl.read_embeddings("run"))
+    graphcl.rollback("run")
+    assert np.array_equal(graphcl.read_embeddings("run"), before)
+    with pytest.raises(RunError, match="no such run"):
+        graphcl.read_embeddings("nothing")
+
+
 def test_more_training_stays_in_the_old_space(place):
     from sklearn.linear_model import LogisticRegression
 

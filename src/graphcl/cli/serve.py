@@ -1,5 +1,6 @@
 """`graphcl serve`: a run as an HTTP service."""
 
+import gc
 import ipaddress
 import os
 import socket
@@ -123,6 +124,8 @@ def serve(
             about = {"run": str(run), "address": where, "nodes": len(served.z), "dim": served.dim}
             print_result(about, text, as_json=True)
             sys.stdout.flush()  # whoever reads it does not wait for the service to end
+        gc.collect()
+        gc.freeze()  # what is loaded stays: no request waits while it is searched for garbage
         # uvicorn raises the signal again, once all requests are done.
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])

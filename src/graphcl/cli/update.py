@@ -17,7 +17,8 @@ from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions as run_versions
 from graphcl.tabular.options import TableOptions
-from graphcl.updating.run import KEEP, rollback, update_run
+from graphcl.updating.run import KEEP, update_run
+from graphcl.updating.using import rollback
 
 _CHANGES, _VERSIONS = "What changes", "Versions"  # groups of options
 
