@@ -64,6 +64,8 @@ ELSEWHERE = {
     "partitioned/rows.py": "estimator/test_parted.py",
     "partitioned/topology.py": "estimator/test_parted.py",
     "partitioned/wire.py": "estimator/test_parted.py",
+    "partitioned/typed_topology.py": "estimator/test_typed_parted.py",
+    "training/typed_parted.py": "estimator/test_typed_parted.py",
     "training/parted.py": "estimator/test_parted.py",
     "graphs/typed_validation.py": "graphs/test_typed.py",
     "recipes/exceptions.py": "estimator/test_typed.py",

@@ -49,7 +49,7 @@ from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import GraphFacts, Scores, TrainingResult, read_training_result
-from graphcl.runs.typed import write_types
+from graphcl.runs.typed import write_parted_types, write_types
 from graphcl.runs.unfinished import CHOOSING, partial_folder, unfinished_run
 from graphcl.tabular.preparation import write_preparation
 from graphcl.training import Checkpoints, EpochMetrics
@@ -167,6 +167,8 @@ def train_run(
                 elif not isinstance(graph, PartedData):
                     np.save(staging / runs.EMBEDDINGS, z)
                     write_nodes(staging, describe_nodes(graph))
+                elif graph.typed:
+                    write_parted_types(staging, graph.path)
                 if isinstance(graph, Graph) and graph.preparation is not None:
                     write_preparation(staging, graph.preparation)
                 for log in runs.LOGS:

@@ -5,11 +5,12 @@ its level of the whole batch, and to the edge; so it does not matter which proce
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from graphcl.errors import StoreError
 from graphcl.graphs.schema import Channel
 from graphcl.kernels.counter import (
     Key,
@@ -21,7 +22,7 @@ from graphcl.kernels.counter import (
     stream_key,
     threshold,
 )
-from graphcl.kernels.neighbours import EdgeWeights, sample_neighbours
+from graphcl.kernels.neighbours import EdgeWeights, draw_entries, sample_neighbours
 from graphcl.kernels.relation import RelationAdjacency
 from graphcl.kernels.slots import Means, Slots, sample_means, sample_slots
 
@@ -43,6 +44,26 @@ class Direction:
     fan_out: int
     edge_weights: EdgeWeights | None = None
     numbers: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        channel: Channel,
+        relation: RelationAdjacency,
+        fan_out: int,
+        *,
+        weighted: bool,
+        replace: bool,
+    ) -> Self:
+        """Prepares a direction for sampling; `weighted` says whether its edges have weights."""
+        weights, numbers, device = None, None, relation.by_target.indptr.device
+        if weighted:
+            indptr = relation.csr(channel.backwards).indptr.cpu().numpy()
+            values = relation.values(channel.backwards).cpu().numpy()
+            weights = EdgeWeights.of(indptr, values, replace=replace, device=device)
+        if weights is not None or not replace:
+            numbers = torch.arange(len(relation.weight), device=device)
+        return cls(channel, relation, fan_out, weights, numbers)
 
     @property
     def vectors(self) -> int:
@@ -131,6 +152,8 @@ def sample_entries(
 
     A weight of 0 marks an empty slot.
     """
+    if nodes.device.type == "cpu" and (direction.edge_weights is not None or not replace):
+        return _drawn_entries(direction, nodes, ranks, replace=replace, key=key)
     # Neighbours with weights, or none twice, are drawn for consecutive ranks at a time.
     if (direction.edge_weights is not None or not replace) and len(nodes):
         ends = (ranks.diff() != 1).nonzero()[:, 0] + 1
@@ -169,6 +192,33 @@ def sample_entries(
     if relative is not None:
         weight = weight * relative
     return torch.where(filled.reshape(-1), places, 0), weight
+
+
+def _drawn_entries(
+    direction: Direction, nodes: Tensor, ranks: Tensor, *, replace: bool, key: Key
+) -> tuple[Tensor, Tensor]:
+    """`sample_entries` of weighted edges, or without replacement, for any ranks, on a CPU."""
+    csr, fan_out = direction.relation.csr(direction.channel.backwards), direction.fan_out
+    weights = direction.edge_weights or EdgeWeights()
+    drawn = draw_entries(
+        csr.indptr,
+        len(csr.indices),
+        nodes,
+        ranks,
+        fan_out=fan_out,
+        replace=replace,
+        key=key,
+        limits=weights.limits,
+    )
+    if len(drawn) and int(drawn.min()) < -1:
+        raise StoreError(f"relation {':'.join(direction.channel.relation)}: its edges are damaged")
+    degree = (csr.indptr[nodes + 1] - csr.indptr[nodes])[:, None]
+    each = (degree if replace else degree.clamp(min=fan_out)) / fan_out
+    weight = torch.where(drawn >= 0, each.float().expand(-1, fan_out).reshape(-1), 0.0)
+    places = drawn.clamp(min=0)
+    if weights.relative is not None and len(weights.relative):
+        weight = weight * weights.relative[places]
+    return places, weight
 
 
 def _sampled(

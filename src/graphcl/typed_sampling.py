@@ -36,7 +36,7 @@ from graphcl.views import DropTyped
 
 
 @dataclass
-class _Below:
+class Below:
     """The nodes of one type in the level that is being sampled, part by part."""
 
     nodes: list[Tensor] = field(default_factory=list)
@@ -56,6 +56,7 @@ class _Below:
         return rows
 
     def joined(self) -> Nodes:
+        """Returns all nodes."""
         nodes, places, ranks = (torch.cat(one) for one in (self.nodes, self.places, self.ranks))
         return Nodes(nodes, places, ranks, self.total)
 
@@ -94,7 +95,7 @@ def sample_levels(
     """
     levels = [top_level(seeds, own)]
     for hop in range(depth):
-        below: dict[str, _Below] | None = {} if whole or hop + 1 < depth else None
+        below: dict[str, Below] | None = {} if whole or hop + 1 < depth else None
         for name, table in levels[-1].items():
             _fill(name, table, x, directions.get(name, ()), perturbation, replace, seed, hop, below)
         if below is not None:
@@ -165,12 +166,12 @@ class Inputs:
         )  # fmt: skip
         return out
 
-    def add(self, direction: Direction, drawn: Drawn, below: dict[str, _Below] | None) -> None:
+    def add(self, direction: Direction, drawn: Drawn, below: dict[str, Below] | None) -> None:
         """Writes the means over children that were drawn; they are added to the level below."""
         slots, fan_out, sender = drawn.slots, direction.fan_out, direction.channel.sender
         rows = slice(0, 0)
         if below is not None:
-            rows = below.setdefault(sender, _Below()).add(self.table, slots.nodes, fan_out)
+            rows = below.setdefault(sender, Below()).add(self.table, slots.nodes, fan_out)
         self.put(direction, drawn, rows)
 
     def put(self, direction: Direction, drawn: Drawn, rows: slice) -> None:
@@ -195,7 +196,7 @@ def _fill(
     replace: bool,
     seed: int,
     hop: int,
-    below: dict[str, _Below] | None,
+    below: dict[str, Below] | None,
 ) -> None:
     """Samples the children of a type's nodes, and computes the inputs of these nodes."""
     inputs = Inputs(name, table, x, directions, perturbation, seed)
@@ -216,6 +217,6 @@ def _fill(
             table.children.append(Children(direction, slice(0, 0), None, None, None))
             continue
         weights = found.weights.view(2, len(table.nodes), 1, direction.fan_out)
-        rows = below.setdefault(sender, _Below()).add(table, found.nodes, direction.fan_out)
+        rows = below.setdefault(sender, Below()).add(table, found.nodes, direction.fan_out)
         share = found.own if direction.relation.within else None
         table.children.append(Children(direction, rows, weights, share, None))

@@ -118,4 +118,4 @@ def test_typed_tables_become_parts(capsys):
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("graphcl: parts/part-00001/relation-0/indptr.npy: cannot be read")
     assert run(["train", "again", "--out", "run"]) == 2
-    assert "again: a typed store in parts" in capsys.readouterr().err
+    assert "again: has 3 parts, one for each process; got 1 process" in capsys.readouterr().err

@@ -166,7 +166,6 @@ def test_build_writes_a_store_that_is_trained_and_new_tables_follow_it(tables, c
     assert run(["embed", "one", *TABLES, "--type", "paper", "--out", "again.npy"]) == 0
     np.testing.assert_array_equal(np.load("again.npy"), z[0])
     capsys.readouterr()
-    assert "is one store" in fails(capsys, "build", *TABLES, "--parts", "2", "--out", "parts")
     assert "already holds a store" in fails(
         capsys, "build", *TABLES, "--label", "topic", "--out", "store"
     )

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from graphcl.distributed import current_share
+from graphcl.distributed import ALONE, Share, current_share
 from graphcl.estimator.parts import OneGraph, Parts
 from graphcl.evaluation.failure import (
     LEAST_NODES,
@@ -132,17 +132,24 @@ def typed_health(
     history: Sequence[EpochMetrics],
     *,
     seed: int,
+    share: Share = ALONE,
 ) -> Health:
-    """Measures a training on a typed graph that has ended, as `check_health` does."""
+    """Measures a training on a typed graph that has ended, as `check_health` does.
+
+    Of a graph in parts, each process looks at its `share` of the batches.
+    """
     device, was_training = next(encoder.parameters()).device, encoder.training
     random = torch.Generator(device=device).manual_seed(derive(seed, "health"))
     encoder.eval()
-    batches = source.epoch(parts.recipe.epochs, seed, perturbation=DropTyped(0.0, 0.0))
+    drop = DropTyped(0.0, 0.0)
+    batches = source.epoch(parts.recipe.epochs, seed, perturbation=drop, share=share)
     with closing(batches):
         found: list[Tensor] = []
+        count = 0
         for batch in batches:
             found.append(batch.encode(encoder, batch.views(random))[0].float().cpu())
-            if sum(map(len, found)) >= ENOUGH:
+            count += batch.num_nodes  # over all processes, so that all encode as many
+            if count >= ENOUGH:
                 break
     encoder.train(was_training)
     z = torch.cat(found).numpy()

@@ -34,6 +34,7 @@ from graphcl.partitioned.topology import TOPOLOGIES, Topology
 from graphcl.partitioned.wire import Wire
 from graphcl.recipes.recipe import recipe_keys
 from graphcl.store import parts as store
+from graphcl.store.typed_parts import TypedParts, is_typed_parts, read_typed_parts
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.modes import SAMPLED_BATCH_NODES, Footprint, Mode, sampled_bytes
 from graphcl.training.parted import PartedGraph
@@ -64,9 +65,14 @@ class PartedData:
         require(self.topology in TOPOLOGIES, "train", "--topology", known, self.topology)
 
     @cached_property
-    def parts(self) -> store.Parts:
-        """What `parts.json` says."""
-        return store.read_parts(self.path)
+    def parts(self) -> store.Parts | TypedParts:
+        """What `parts.json` or `typed-parts.json` says."""
+        return read_typed_parts(self.path) if self.typed else store.read_parts(self.path)
+
+    @property
+    def typed(self) -> bool:
+        """Whether the graph is typed."""
+        return is_typed_parts(self.path)
 
     @property
     def name(self) -> str:
@@ -113,10 +119,14 @@ def fit_parts(
         ParameterError: the recipe has a key that parts do not allow; the message names it.
         StoreError: a part is missing, damaged or of another build.
     """
+    if data.typed:
+        from graphcl.estimator.typed_parted import fit_typed_parts  # a second more, for types alone
+
+        return fit_typed_parts(
+            model, data, checkpoints=checkpoints, resume=resume, on_epoch=on_epoch
+        )
     share, seed = current_share(), int(model.seed)
-    begun = checkpoints.begun(recipe_keys()) if checkpoints and resume else None
-    parts = model._parts(begun)
-    check_recipe(model, parts)
+    parts = parts_of(model, checkpoints if resume else None)
     part = open_own_part(data.path, share)
     num_features = part.parts.num_features
     trained = {**parts.recipe.identity(), "seed": seed, "graph": part.parts.build}
@@ -191,12 +201,13 @@ def parted_source(
     return source, scaling
 
 
-def check_recipe(model: GraphCL, parts: Parts) -> None:
-    """Refuses what cannot be trained on parts.
+def parts_of(model: GraphCL, begun: Checkpoints | None) -> Parts:
+    """Returns what a recipe names, of a training that was begun or of a new one.
 
     Raises:
-        ParameterError: names the key.
+        ParameterError: it cannot be trained on parts; names the key.
     """
+    parts = model._parts(begun.begun(recipe_keys()) if begun else None)
     recipe, over = parts.recipe, "over parts"
     require(model.recipe != AUTO, "train", "--recipe", f"a named one {over}", model.recipe)
     require(recipe.mode != "full", "recipe", "mode", f"auto or sampled {over}", recipe.mode)
@@ -207,6 +218,7 @@ def check_recipe(model: GraphCL, parts: Parts) -> None:
             f"recipe: encoder and perturbation must be ones that train on sampled neighbourhoods "
             f"{over}; got {recipe.encoder!r} and {recipe.perturbation!r}"
         )
+    return parts
 
 
 def _check_memory(
@@ -244,7 +256,7 @@ def _calibrate(
     topology = source.topology
     if source.num_nodes <= WHOLE:
         own = embed_part(encoder, topology.part, share=share, feature_scaling=scaling)
-        encoder.beside.calibrate(_joined(torch.from_numpy(np.array(own)), share))
+        encoder.beside.calibrate(joined_rows(torch.from_numpy(np.array(own)), share))
         return
     starts = drawn_ranges(source.num_nodes, seed)
     mine, found = starts[share.rows(len(starts))], [torch.empty(0, encoder.width)]
@@ -257,10 +269,10 @@ def _calibrate(
             with apart():
                 z = embed_graph(encoder, graph, device=CPU, nodes=rows)
             found.append(torch.from_numpy(z))
-    encoder.beside.calibrate(_joined(torch.cat(found), share))
+    encoder.beside.calibrate(joined_rows(torch.cat(found), share))
 
 
-def _joined(rows: Tensor, share: Share) -> Tensor:
+def joined_rows(rows: Tensor, share: Share) -> Tensor:
     """Returns the rows of all processes, which may differ in number, in the order of ranks."""
     counts = gather_tables(torch.tensor([len(rows)]), share)[:, 0].tolist()
     padded = rows.new_zeros(max(counts), rows.shape[1])

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from graphcl.devices import available_memory_bytes, resolve_device
 from graphcl.distributed import current_share, from_rank
@@ -38,6 +39,7 @@ from graphcl.runs import files as runs
 from graphcl.seeding import derive, generator
 from graphcl.settings import BEYOND
 from graphcl.training import Checkpoints, EpochMetrics
+from graphcl.training.checkpoints import Saved
 from graphcl.training.modes import CPU_NODES, USABLE, Mode
 from graphcl.training.typed import TypedFullGraph
 from graphcl.training.typed_sampled import TypedSampledGraph, fan_outs_of
@@ -166,7 +168,7 @@ def fit_typed(
         TrainingError: it would not fit into memory.
     """
     recipe = parts.recipe
-    _check(model, parts, graph)
+    check_typed(model, parts, graph.name, graph.num_edges)
     prepared = prepare(graph, recipe.feature_scaling)
     trained = {**recipe.identity(), "seed": seed, "graph": typed_fingerprint(graph)}
     saved = checkpoints.latest(trained) if checkpoints and resume else None
@@ -176,32 +178,63 @@ def fit_typed(
     mode = mode._replace(reason="as begun") if saved else mode
     mode = _agreed(mode)
     source = _source(recipe, mode, prepared, device)
-    encoder.to(device)
-    if checkpoints:
-        checkpoints.begin(trained | {"modes": [mode.name]}, saved)
-    speaks = model.verbose and current_share().first
-    if speaks:
-        lines = [f"mode {mode.name}: {mode.reason}", *prepared.scaling.describe()]
-        lines += filter(None, [describe_filling(prepared.schema), *_quiet_relations(graph)])
-        print("\n".join(lines), file=sys.stderr, flush=True)
     features = sum(prepared.schema.widths.values())
-    fitted = TypedFitted(parts, encoder, features, seed, [], recipe.feature_scaling, mode=mode)
+    fitted = TypedFitted(
+        parts, encoder.to(device), features, seed, [], recipe.feature_scaling, mode=mode
+    )
     fitted.schema, fitted.typed_scaling = prepared.schema, prepared.scaling
-    run_training(
+    train_typed(
         model,
         fitted,
         source,
-        perturbation=_perturbation(parts, prepared.graph),
-        epochs=parts.epochs(source.steps_per_epoch),
+        perturbation=typed_perturbation(parts, prepared.graph),
+        trained=trained,
         saved=saved,
         checkpoints=checkpoints,
-        speaks=speaks,
         on_epoch=on_epoch,
     )
     _calibrate(encoder, prepared, device, seed)
     fitted.health = typed_health(parts, encoder, source, fitted.history, seed=seed)
     for sign in fitted.health.warnings if current_share().first else ():
         warnings.warn(f"GraphCL: {sign}", TrainingWarning, stacklevel=3)
+
+
+def train_typed(
+    model: Any,
+    fitted: TypedFitted,
+    source: Any,
+    *,
+    perturbation: Any,
+    trained: dict[str, Any],
+    saved: Saved | None,
+    checkpoints: Checkpoints | None,
+    on_epoch: Callable[[EpochMetrics], object],
+) -> None:
+    """Says how a typed graph is trained, and trains; the arguments are those of `run_training`.
+
+    `trained` is what a checkpoint must be of.
+    """
+    mode, speaks = fitted.mode, model.verbose and current_share().first
+    assert mode is not None
+    if checkpoints:
+        checkpoints.begin(trained | {"modes": [mode.name]}, saved)
+    if speaks:
+        lines = [f"mode {mode.name}: {mode.reason}", *fitted.typed_scaling.describe()]
+        quiet = [":".join(one.key) for one in fitted.schema.relations if not one.num_edges]
+        lines += filter(None, [describe_filling(fitted.schema)])
+        lines += [f"relation {name} has no edges: nothing is learnt of it" for name in quiet]
+        print("\n".join(lines), file=sys.stderr, flush=True)
+    run_training(
+        model,
+        fitted,
+        source,
+        perturbation=perturbation,
+        epochs=fitted.parts.epochs(source.steps_per_epoch),
+        saved=saved,
+        checkpoints=checkpoints,
+        speaks=speaks,
+        on_epoch=on_epoch,
+    )
 
 
 def embed_typed_fitted(
@@ -234,7 +267,13 @@ def embed_typed_fitted(
     return tables if node_type is None else tables[node_type]
 
 
-def _check(model: Any, parts: Parts, graph: TypedGraph) -> None:
+def check_typed(model: Any, parts: Parts, name: str, num_edges: int) -> None:
+    """Refuses what cannot be trained on the typed graph of this name.
+
+    Raises:
+        ParameterError: the recipe asks for it.
+        GraphError: the graph has no edges.
+    """
     recipe = parts.recipe
     if model.recipe == "auto":
         raise ParameterError("recipe auto: chooses on plain graphs; give another for a typed one")
@@ -247,8 +286,8 @@ def _check(model: Any, parts: Parts, graph: TypedGraph) -> None:
         raise ParameterError("inductive: a typed graph is trained with all its nodes; leave it out")
     if recipe.perturbation != "drop" and parts.own_perturbation is None:
         raise ParameterError(f"perturbation: typed graphs know 'drop'; got {recipe.perturbation!r}")
-    if not any(one.num_edges for one in graph.relations.values()):
-        raise GraphError(f"{graph.name}: no relation has edges")
+    if not num_edges:
+        raise GraphError(f"{name}: no relation has edges")
 
 
 def _agreed(mode: Mode) -> Mode:
@@ -259,12 +298,8 @@ def _agreed(mode: Mode) -> Mode:
     return Mode("full" if name == "full" else "sampled", "as the first process decided")
 
 
-def _quiet_relations(graph: TypedGraph) -> list[str]:
-    empty = [":".join(key) for key, one in graph.relations.items() if not one.num_edges]
-    return [f"relation {name} has no edges: nothing is learnt of it" for name in empty]
-
-
-def _perturbation(parts: Parts, graph: TypedGraph) -> Any:
+def typed_perturbation(parts: Parts, graph: TypedGraph) -> Any:
+    """Returns what views are drawn from; relations and types are looked up in the graph."""
     if parts.own_perturbation is not None:
         return parts.own_perturbation
     recipe, different = parts.recipe, parse_exceptions(parts.recipe.exceptions)
@@ -281,8 +316,7 @@ def _source(
         x, relations = typed_tensors(graph, device=device, scaling=prepared.scaling)
         sizes = {name: one.num_nodes for name, one in graph.nodes.items()}
         return TypedFullGraph(x, relations, sizes, recipe.batch_nodes, recipe.contrast)
-    named = parse_exceptions(recipe.exceptions)["fan_out"]
-    own: Mapping[Key, int] = {graph.relation(name).key: count for name, count in named.items()}
+    own = own_fan_outs(recipe, graph)
     return TypedSampledGraph.of(
         prepared,
         device=device,
@@ -292,6 +326,12 @@ def _source(
         replace=recipe.sample_with_replacement,
         contrast=recipe.contrast,
     )
+
+
+def own_fan_outs(recipe: Recipe, graph: TypedGraph) -> dict[Key, int]:
+    """Returns the fan-outs that the recipe gives to some relations."""
+    named = parse_exceptions(recipe.exceptions)["fan_out"]
+    return {graph.relation(name).key: count for name, count in named.items()}
 
 
 def _mode(
@@ -327,13 +367,24 @@ def _calibrate(encoder: TypedEncoder, prepared: Prepared, device: torch.device, 
     """Brings what stands side by side in embeddings to one size, type by type."""
     if encoder.beside is None:
         return
-    random = np.random.default_rng(derive(seed, "calibration"))
-    some: dict[str, Any] = {}
-    for name, nodes in prepared.graph.nodes.items():
-        count = min(nodes.num_nodes, CALIBRATION_NODES)
-        some[name] = np.sort(random.choice(nodes.num_nodes, count, replace=False))
+    sizes = {name: one.num_nodes for name, one in prepared.graph.nodes.items()}
+    some: Mapping[str, Any] = calibration_nodes(sizes, seed)
     z = embed_typed(encoder, prepared.graph, device=device, scaling=prepared.scaling, nodes=some)
+    set_sizes(encoder, {name: torch.from_numpy(rows) for name, rows in z.items()})
+
+
+def calibration_nodes(sizes: Mapping[str, int], seed: int) -> dict[str, npt.NDArray[np.int64]]:
+    """Returns some nodes of each type, ascending, whose embeddings decide the sizes."""
+    random = np.random.default_rng(derive(seed, "calibration"))
+    some = {}
+    for name, size in sizes.items():
+        some[name] = np.sort(random.choice(size, min(size, CALIBRATION_NODES), replace=False))
+    return some
+
+
+def set_sizes(encoder: TypedEncoder, z: Mapping[str, Tensor]) -> None:
+    """Brings what stands side by side to one size, by some embeddings of each type."""
     for name, rows in z.items():
         part = encoder.part(name)
         assert part is not None
-        part.calibrate(torch.from_numpy(rows))
+        part.calibrate(rows)

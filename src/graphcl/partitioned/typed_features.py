@@ -75,8 +75,9 @@ def prepare_part(part: TypedPart, feature_scaling: str, share: Share, wire: Wire
     """
     schema, scaling = schema_of(part.parts), {}
     edges: dict[Key, Scaling] = {}
-    for name in part.parts.featured:
-        scaling[name] = fit_parts_scaling(feature_scaling, part.nodes[name], share)
+    for name, own in part.nodes.items():  # in one order: all processes look at a type together
+        if name in part.parts.featured:
+            scaling[name] = fit_parts_scaling(feature_scaling, own, share)
     if feature_scaling == "auto":
         for key, relation in part.parts.relations.items():
             if relation.num_edge_features and relation.num_edges:

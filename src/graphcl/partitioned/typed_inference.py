@@ -18,6 +18,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from graphcl.distributed import Share
 from graphcl.encoders.typed import TypedEncoder
@@ -63,7 +64,10 @@ def embed_typed_part(
     }
     relations = {
         one: local_relation(
-            held, one, prepared.scaling, boundaries[one.sender].local(held["indices"])
+            held,
+            one,
+            prepared.scaling,
+            torch.from_numpy(boundaries[one.sender].local(held["indices"])),
         )
         for one, held in edges.items()
     }
@@ -107,7 +111,12 @@ def embed_typed_part(
 
 
 def local_relation(
-    edges: Edges, channel: Channel, scaling: TypedScaling, senders: npt.NDArray[np.int64]
+    edges: Edges,
+    channel: Channel,
+    scaling: TypedScaling,
+    senders: Tensor,
+    *,
+    counted: bool = True,
 ) -> RelationAdjacency:
     """Returns one direction of a relation, of a part's nodes, for a mean or to be sampled.
 
@@ -118,10 +127,11 @@ def local_relation(
         channel: which one.
         scaling: of the vectors of edges.
         senders: where the sender of each entry is in a table, or its number.
+        counted: whether means are taken of it; draws need no weights where edges have none.
     """
-    csr = Csr(borrow(edges["indptr"]), torch.from_numpy(senders))
+    csr = Csr(borrow(edges["indptr"]), senders)
     within, own = channel.sender == channel.receiver, None
-    weight = torch.ones(len(senders))
+    weight = torch.ones(len(senders)) if counted else torch.ones(1).expand(len(senders))
     if "edge_weight" in edges:
         weight = borrow(edges["edge_weight"])
         own = self_weights(csr.indptr, weight) if within else None

@@ -83,6 +83,30 @@ def write_types(folder: Path, graph: "TypedGraph", z: Mapping[str, Any]) -> None
             write_preparation(own, relation.preparation)
 
 
+def write_parted_types(folder: Path, parts: Path) -> None:
+    """Writes a folder for each type, with the preparations that a typed store in parts keeps.
+
+    There are no embeddings in them. `folder` has its `schema.json` already.
+    """
+    from graphcl.tabular.preparation import read_preparation, write_preparation
+
+    listed = runs.read_schema(folder).get("relations", [])
+    places = [
+        (parts / f"nodes-{at}", type_folder(folder, name), True)
+        for at, name in enumerate(run_types(folder))
+    ]
+    places += [
+        (parts / f"relation-{at}", folder / RELATIONS / _folder(at, one["name"]), False)
+        for at, one in enumerate(listed)
+    ]
+    for source, own, always in places:
+        preparation = read_preparation(source)
+        if always or preparation is not None:
+            own.mkdir(parents=True)
+        if preparation is not None:
+            write_preparation(own, preparation)
+
+
 def describe_type(graph: "TypedGraph", name: str) -> RunNodes:
     """Returns what a run keeps of the nodes of a type; a degree counts edges of all relations."""
     nodes = describe_nodes(graph.nodes_of(name))

@@ -131,6 +131,11 @@ class TypedParts:
         return sum(one.num_edges for one in self.relations.values())
 
     @property
+    def num_features(self) -> int:
+        """Number of features of all types."""
+        return sum(self.types[name].num_features for name in self.featured)
+
+    @property
     def cut_edges(self) -> int:
         """How many of them have their ends in two parts."""
         return sum(one.cut_edges for one in self.relations.values())

@@ -17,9 +17,10 @@ they are needed, without features: their rows of other parts are counted, and th
 most often, at least twice, are fetched once and kept.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,8 @@ from graphcl.views import DropBoth, Perturbation
 WINDOW = 256  # steps whose trees are drawn before they are needed, at most
 HELD = 1 << 22  # numbers of rows that are counted at a time
 IntArray = npt.NDArray[np.int64]
+B = TypeVar("B")
+R = TypeVar("R")
 
 
 @dataclass
@@ -112,40 +115,19 @@ class PartedGraph:
         """
         drop = require_drop(perturbation, DropBoth)
         steps = epoch_batches(self.num_nodes, self.steps_per_epoch, number, seed)[first:]
-        works = []
-        for begin in range(0, len(steps), WINDOW):
-            window = steps[begin : begin + WINDOW]
-            works += [
-                partial(
-                    self._batch,
-                    nodes,
-                    drop,
-                    seed=one,
-                    share=share,
-                    ahead=window if place == 0 else (),
-                )
-                for place, (nodes, one) in enumerate(window)
-            ]
-        yield from one_ahead(works)
+        yield from in_windows(steps, partial(self._batch, drop, share))
 
     def measured(self, metrics: EpochMetrics) -> EpochMetrics:
         """Returns an epoch's metrics with what all processes sent since the last call."""
-        counts = self.rows.counts
-        sums = [self.wire.sent, counts.needed, counts.kept]
-        sent, needed, kept = sum_over(torch.tensor(sums), current_share()).tolist()
-        steps = max(1, self.steps.done)
-        self.wire.sent = counts.needed = counts.kept = self.steps.done = 0
-        hits = kept / needed if needed else None
-        return PartedMetrics(**vars(metrics), sent_bytes=sent / steps, cache_hits=hits)
+        return with_traffic(metrics, self.wire, [self.rows], self.steps)
 
     def _batch(
         self,
-        nodes: Tensor,
         perturbation: DropBoth,
-        *,
-        seed: int,
         share: Share,
-        ahead: Sequence[tuple[Tensor, int]] = (),
+        nodes: Tensor,
+        seed: int,
+        ahead: Sequence[tuple[Tensor, int]],
     ) -> SampledBatch:
         if ahead and self.replays and self.wire.most(self.rows.capacity):
             self.rows.keep(self._wanted(ahead, share))
@@ -175,26 +157,72 @@ class PartedGraph:
 
     def _wanted(self, steps: Sequence[tuple[Tensor, int]], share: Share) -> IntArray:
         """Returns which rows of other parts the steps need most, at most as many as are kept."""
-        own = self.topology.part.nodes
-        known, times = np.empty(0, np.int64), np.empty(0, np.int64)
-        held: list[IntArray] = []
-        for place, (nodes, seed) in enumerate(steps):
-            distinct = self._tree(nodes, seed, share)[1]
-            held.append(distinct[(distinct < own.start) | (distinct >= own.stop)])
-            if sum(map(len, held)) > HELD or place + 1 == len(steps):
-                known, times = _counted(known, times, np.concatenate(held))
-                held = []
-        often = times >= 2  # a row that is needed once is fetched once, kept or not
-        known, times = known[often], times[often]
-        if len(known) > self.rows.capacity:
-            most = np.argsort(-times, kind="stable")[: self.rows.capacity]
+        needed = Needed(self.topology.part.nodes)
+        for nodes, seed in steps:
+            needed.add(self._tree(nodes, seed, share)[1])
+        return needed.most(self.rows.capacity)
+
+
+class Needed:
+    """Counts which rows of other parts steps need; `own` are the numbers of the own rows."""
+
+    def __init__(self, own: slice) -> None:
+        self._own = own
+        self._known, self._times = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._held: list[IntArray] = []
+
+    def add(self, distinct: IntArray) -> None:
+        """Counts what a step needs."""
+        self._held.append(distinct[(distinct < self._own.start) | (distinct >= self._own.stop)])
+        if sum(map(len, self._held)) > HELD:
+            self._count()
+
+    def most(self, capacity: int) -> IntArray:
+        """Returns what is needed most often, at least twice, ascending, at most `capacity`."""
+        self._count()
+        often = self._times >= 2  # a row that is needed once is fetched once, kept or not
+        known, times = self._known[often], self._times[often]
+        if len(known) > capacity:
+            most = np.argsort(-times, kind="stable")[:capacity]
             known = np.sort(known[most])
         return known
 
+    def _count(self) -> None:
+        more = np.concatenate([np.empty(0, np.int64), *self._held])
+        new, counts = np.unique(more, return_counts=True)
+        every, where = np.unique(np.concatenate([self._known, new]), return_inverse=True)
+        sums = np.concatenate([self._times, counts])
+        total = np.bincount(where, weights=sums, minlength=len(every))
+        self._known, self._times, self._held = every, total.astype(np.int64), []
 
-def _counted(known: IntArray, times: IntArray, more: IntArray) -> tuple[IntArray, IntArray]:
-    """Adds numbers to those that were counted."""
-    new, counts = np.unique(more, return_counts=True)
-    every, where = np.unique(np.concatenate([known, new]), return_inverse=True)
-    total = np.bincount(where, weights=np.concatenate([times, counts]), minlength=len(every))
-    return every, total.astype(np.int64)
+
+def in_windows(
+    steps: Sequence[tuple[B, int]], work: Callable[[B, int, Sequence[tuple[B, int]]], R]
+) -> Iterator[R]:
+    """Yields what `work` makes of each step, one step ahead in a thread.
+
+    It is called with a batch, its seed, and at the first step of a window with all steps of it.
+    """
+    works = []
+    for begin in range(0, len(steps), WINDOW):
+        window = steps[begin : begin + WINDOW]
+        works += [
+            partial(work, batch, seed, window if place == 0 else ())
+            for place, (batch, seed) in enumerate(window)
+        ]
+    yield from one_ahead(works)
+
+
+def with_traffic(
+    metrics: EpochMetrics, wire: Wire, tables: Sequence[FeatureRows], steps: Steps
+) -> PartedMetrics:
+    """Returns an epoch's metrics with what all processes sent since the last call."""
+    counts = [one.counts for one in tables]
+    sums = [wire.sent, sum(one.needed for one in counts), sum(one.kept for one in counts)]
+    sent, needed, kept = sum_over(torch.tensor(sums), current_share()).tolist()
+    each = sent / max(1, steps.done)
+    wire.sent = steps.done = 0
+    for one in counts:
+        one.needed = one.kept = 0
+    hits = kept / needed if needed else None
+    return PartedMetrics(**vars(metrics), sent_bytes=each, cache_hits=hits)

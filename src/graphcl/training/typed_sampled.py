@@ -15,7 +15,6 @@ from graphcl.graphs.schema import Channel, Schema
 from graphcl.graphs.typed import Key, TypedGraph
 from graphcl.graphs.typed_tensors import Prepared, typed_tensors
 from graphcl.kernels.buffers import retry_smaller
-from graphcl.kernels.neighbours import EdgeWeights
 from graphcl.seeding import derive
 from graphcl.training.modes import SAMPLED_BATCH_NODES
 from graphcl.training.sampled import one_ahead, require_drop, with_seeds
@@ -35,17 +34,23 @@ def fan_outs_of(
     mean degrees, each of which counts as at most `fan_out`; each direction has at least one. `own`
     says other numbers for some relations.
     """
+    sizes = {name: one.num_nodes for name, one in graph.nodes.items()}
+    entries = {key: len(one.indices) for key, one in graph.relations.items()}
+    return divide_fan_out(sizes, entries, schema, fan_out, own)
+
+
+def divide_fan_out(
+    sizes: Mapping[str, int],
+    entries: Mapping[Key, int],
+    schema: Schema,
+    fan_out: int,
+    own: Mapping[Key, int] | None = None,
+) -> dict[Channel, int]:
+    """Does as `fan_outs_of` for a graph of these numbers of nodes, and of entries in relations."""
     found: dict[Channel, int] = {}
-    for name, nodes in graph.nodes.items():
-        channels = [
-            one
-            for one in schema.into(name)
-            if one.relation in graph.relations and graph.relations[one.relation].num_edges
-        ]
-        degrees = [
-            min(fan_out, len(graph.relations[one.relation].indices) / nodes.num_nodes)
-            for one in channels
-        ]
+    for name, size in sizes.items():
+        channels = [one for one in schema.into(name) if entries.get(one.relation)]
+        degrees = [min(fan_out, entries[one.relation] / size) for one in channels]
         for channel, degree in zip(channels, degrees, strict=True):
             share = round(fan_out * degree / sum(degrees))
             found[channel] = (own or {}).get(channel.relation, max(1, share))
@@ -120,17 +125,10 @@ class TypedSampledGraph:
         }
         directions: dict[str, list[Direction]] = {}
         for channel, fan_out in fan_outs.items():
-            relation, weights = relations[channel.relation], None
-            if graph.relations[channel.relation].edge_weight is not None:
-                csr = relation.csr(channel.backwards)
-                values = relation.values(channel.backwards)
-                weights = EdgeWeights.of(
-                    csr.indptr.cpu().numpy(), values.cpu().numpy(), replace=replace, device=device
-                )
-            numbers = None
-            if weights is not None or not replace:
-                numbers = torch.arange(len(relation.weight), device=device)
-            one = Direction(channel, relation, fan_out, weights, numbers)
+            weighted = graph.relations[channel.relation].edge_weight is not None
+            one = Direction.of(
+                channel, relations[channel.relation], fan_out, weighted=weighted, replace=replace
+            )
             directions.setdefault(channel.receiver, []).append(one)
         return cls(
             dense,

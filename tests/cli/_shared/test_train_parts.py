@@ -15,11 +15,13 @@ import pytest
 from graphcl.cli._shared.train_parts import parse_bytes
 from graphcl.cli.main import run
 from graphcl.errors import ParameterError, RunError
+from graphcl.partitioned.embeddings import open_shards, type_shards
 from graphcl.tabular.build import partition_store
 from graphcl.training.checkpoints import Checkpoints
 from graphcl.training.part_checkpoints import PartCheckpoints
 from tests.cli._shared.test_launch import wait_for, weights
 from tests.conftest import random_graph
+from tests.graphs.test_typed_partition import typed_graph
 
 SETTINGS = {"epochs": 30, "dim": 32, "steps": 0, "batch_nodes": 32, "fan_out": 3}
 CHANGES = [part for key, value in SETTINGS.items() for part in ("--set", f"{key}={value}")]
@@ -35,10 +37,11 @@ def prepared(tmp_path_factory):
     return folder
 
 
-def start(folder, *arguments, module=("graphcl",)):
+def start(folder, *arguments, module=("graphcl",), command=("train", "p2")):
     quiet = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TMPDIR": str(folder / "temporary")}
+    changes = CHANGES if "train" in command else []
     return subprocess.Popen(
-        [sys.executable, "-m", *module, "train", "p2", *arguments, *CHANGES],
+        [sys.executable, "-m", *module, *command, *arguments, *changes],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -102,6 +105,43 @@ def test_a_killed_process_changes_nothing(whole):
     assert process.returncode == 0, (out, err)
     assert weights(folder, "run") == weights(folder, "whole")
     assert not (folder / "run.partial").exists()
+
+
+def test_a_typed_graph_in_parts_is_trained_killed_and_embedded(prepared, monkeypatch):
+    """The losses are those of one process on the whole store, though a worker is killed."""
+    folder = prepared
+    graph = typed_graph(3, authors=40, papers=60, topics=4, edges=200)
+    graph.save(folder / "typed")
+    partition_store(folder / "typed", out=folder / "t2", parts=2, order="as-is")
+    options = ("--processes", "2", "--out", "typedrun", "--checkpoint-every", "1epochs")
+    process = start(folder, *options, command=("train", "t2"))
+    saved = folder / "typedrun.partial"
+    wait_for(lambda: len(list(saved.glob("checkpoint-*/complete.json"))) == 2, process)
+    (pid,) = (folder / "temporary").glob("graphcl-*/pid-1")
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    assert "edges of other parts are asked for" in err
+    monkeypatch.chdir(folder)
+    assert run(["train", "typed", "--out", "typedone", "--set", "mode=sampled", *CHANGES]) == 0
+    both = [
+        Path(name, "metrics.jsonl").read_text().splitlines() for name in ("typedone", "typedrun")
+    ]
+    losses = np.array([[json.loads(line)["loss"] for line in lines] for lines in both])
+    assert losses.shape[1] == SETTINGS["epochs"]
+    np.testing.assert_allclose(losses[0, :9], losses[1, :9], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(losses[0], losses[1], rtol=0, atol=1e-3)  # rounding grows with steps
+    process = start(
+        folder, "--processes", "2", "--out", "tz.parquet", command=("embed", "typedrun")
+    )
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    for name in graph.nodes:
+        assert run(["embed", "typedrun", "typed", "--type", name, "--out", f"{name}.npy"]) == 0
+        found = open_shards(type_shards(Path("tz.parquet"), name))
+        np.testing.assert_allclose(found[:], np.load(f"{name}.npy"), rtol=1e-4, atol=1e-5)
+    answer = ["predict", "typedrun", "--type", "paper", "--all", "--out", "p.csv"]
+    assert run([*answer, "--embeddings", "tz.parquet", "--graph", "t2"]) == 0
 
 
 def test_a_silent_process_ends_in_an_error_after_the_stated_time(whole):

@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.parts import describe
+from graphcl.cli._shared.parts import any_parts, describe, is_any_parts
 from graphcl.errors import ParameterError, require
 from graphcl.estimator.choice import AUTO
 from graphcl.estimator.parted import PartedData
 from graphcl.partitioned.topology import TOPOLOGIES
-from graphcl.store.parts import is_parts, read_parts
 from graphcl.tabular.options import TableOptions
 
 PANEL = "A store in parts"  # a group of options
@@ -95,7 +94,7 @@ def parts_to_train(
         StoreError: `parts.json` is damaged.
     """
     size = parse_bytes(cache)
-    several = is_parts(Path(graph)) and len(read_parts(Path(graph))) > 1
+    several = is_any_parts(Path(graph)) and len(any_parts(Path(graph))) > 1
     if not several:
         require(not size, "train", "--cache", "left out unless GRAPH is in parts", cache)
         known = topology == TOPOLOGIES[0]
