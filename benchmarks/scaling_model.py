@@ -272,8 +272,10 @@ def boundary_table(measured: list[dict[str, Any]]) -> list[str]:
     return [head, "|---|---|---|---|---|---|", *lines]
 
 
-def training_table(shares: dict[tuple[str, int], float]) -> list[str]:
-    lines = []
+def training_table(
+    shares: dict[tuple[str, int], float], training: list[dict[str, Any]]
+) -> list[str]:
+    work, lines = fitted_steps(training) or StepWork(0.0, 0.0), []
     devices = (
         ("2 CPU threads", "sampled_cpu.jsonl", "sampled epoch on a CPU"),
         ("one H200", "sampled_gpu.jsonl", "sampled epoch on a GPU"),
@@ -291,10 +293,12 @@ def training_table(shares: dict[tuple[str, int], float]) -> list[str]:
                     continue
                 received = step_bytes(parts, share)
                 cells = [f"{device}", f"`{order}`", f"{parts}", f"{received.total / 1e6:,.0f} MB"]
+                handling = work.byte * received.sample  # by a core; a GPU does not wait for it
+                busy = max(compute, handling) if "H200" in device else compute + handling
                 for wire in WIRES:
-                    seconds = step_seconds(compute, received, wire * 1e9)
+                    seconds = step_seconds(busy, received, wire * 1e9)
                     sample, loss = (8 * b / (wire * 1e9) for b in (received.sample, received.loss))
-                    times = {"computing": compute, "sample": sample, "loss": loss}
+                    times = {"computing": compute, "bytes": handling, "wire": sample, "loss": loss}
                     binds = max(times, key=lambda name: times[name])
                     cells.append(f"{1 / seconds:,.1f}, {binds}")
                 lines.append(f"| {' | '.join(cells)} |")
@@ -345,7 +349,7 @@ def text() -> str:
         f"**Training** at N = 10⁹, 2·10¹⁰ edges, {FEATURES} features: {SEEDS} seeds per process "
         f"and step, neighbourhoods of {'-'.join(map(str, FAN_OUT))}, no cache.",
         "",
-        *training_table(cut_shares(measured)),
+        *training_table(cut_shares(measured), training),
         "",
         "**Exact embedding** of the same graph, one core for each process:",
         "",
