@@ -159,7 +159,8 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         }[kind]
         took = sum(row["seconds"] for row in some) / len(some)
         alone = sum(row["undisturbed_seconds"] for row in some) / len(some)
-        end = "none"
+        ended = sum(1 for row in some if row["failed"])
+        end = f"{ended} ended" if ended else "none"
         if kind == "silent":
             codes = sorted({code for row in some for code in row["code"]})
             end = f"code {', '.join(map(str, codes))} after {some[0]['after_seconds']:.0f} s"

@@ -191,15 +191,17 @@ def checked(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
 class StepWork:
     """Seconds of a core in a training step: per seed node of the process, per byte it sends.
 
-    A byte is a part of a question or of an answer: it has to be found, sent and placed.
+    A byte is a part of a question or of an answer: it has to be found, sent and placed. Exchanges
+    have a cost of their own in every step, whatever they carry.
     """
 
     seed: float
     byte: float
+    exchanges: float
 
     def seconds(self, seeds: float, sent: float) -> float:
         """Returns the seconds of one process with so many seeds and bytes for samples."""
-        return self.seed * seeds + self.byte * sent
+        return self.seed * seeds + (self.byte * sent + self.exchanges if sent else 0.0)
 
 
 def fitted_steps(measured: list[dict[str, Any]]) -> StepWork | None:
@@ -207,15 +209,23 @@ def fitted_steps(measured: list[dict[str, Any]]) -> StepWork | None:
     rows = _steps(measured)
     if not any(row["parts"] == 1 for row in rows):
         return None
-    amounts = np.array([(row["batch_nodes"] / row["parts"], row["sent_bytes"]) for row in rows])
+    amounts = np.array(
+        [
+            (row["batch_nodes"] / row["parts"], row["sent_bytes"], float(row["parts"] > 1))
+            for row in rows
+        ]
+    )
     seconds = np.array([row["compute_seconds"] for row in rows])
     found, _ = scipy.optimize.nnls(amounts / seconds[:, None], np.ones(len(rows)))
     return StepWork(*found.tolist())
 
 
 def _steps(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the steps that the model is for; of equal measurements the last counts."""
+    keys = ("nodes", "parts", "order", "rate", "batch_nodes")
     plain = [row for row in measured if row["case"] == "step" and not row["failed"]]
-    return [row for row in plain if not row["cache_bytes"] and not row["memory_limit"]]
+    plain = [row for row in plain if not row["cache_bytes"] and not row["memory_limit"]]
+    return list({tuple(row[key] for key in keys): row for row in plain}.values())
 
 
 def checked_training(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -272,8 +282,10 @@ def boundary_table(measured: list[dict[str, Any]]) -> list[str]:
     return [head, "|---|---|---|---|---|---|", *lines]
 
 
-def training_table(shares: dict[tuple[str, int], float]) -> list[str]:
-    lines = []
+def training_table(
+    shares: dict[tuple[str, int], float], training: list[dict[str, Any]]
+) -> list[str]:
+    work, lines = fitted_steps(training) or StepWork(0.0, 0.0, 0.0), []
     devices = (
         ("2 CPU threads", "sampled_cpu.jsonl", "sampled epoch on a CPU"),
         ("one H200", "sampled_gpu.jsonl", "sampled epoch on a GPU"),
@@ -291,10 +303,13 @@ def training_table(shares: dict[tuple[str, int], float]) -> list[str]:
                     continue
                 received = step_bytes(parts, share)
                 cells = [f"{device}", f"`{order}`", f"{parts}", f"{received.total / 1e6:,.0f} MB"]
+                # By a core; a GPU does not wait for it.
+                handling = work.seconds(0, received.sample)
+                busy = max(compute, handling) if "H200" in device else compute + handling
                 for wire in WIRES:
-                    seconds = step_seconds(compute, received, wire * 1e9)
+                    seconds = step_seconds(busy, received, wire * 1e9)
                     sample, loss = (8 * b / (wire * 1e9) for b in (received.sample, received.loss))
-                    times = {"computing": compute, "sample": sample, "loss": loss}
+                    times = {"computing": compute, "bytes": handling, "wire": sample, "loss": loss}
                     binds = max(times, key=lambda name: times[name])
                     cells.append(f"{1 / seconds:,.1f}, {binds}")
                 lines.append(f"| {' | '.join(cells)} |")
@@ -345,7 +360,7 @@ def text() -> str:
         f"**Training** at N = 10⁹, 2·10¹⁰ edges, {FEATURES} features: {SEEDS} seeds per process "
         f"and step, neighbourhoods of {'-'.join(map(str, FAN_OUT))}, no cache.",
         "",
-        *training_table(cut_shares(measured)),
+        *training_table(cut_shares(measured), training),
         "",
         "**Exact embedding** of the same graph, one core for each process:",
         "",

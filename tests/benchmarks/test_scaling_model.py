@@ -98,10 +98,13 @@ def steps_of(work, slower):
 
 
 def test_steps_are_compared_with_the_model():
-    work = model.StepWork(1e-4, 2e-8)
+    work = model.StepWork(1e-4, 2e-8, 0.03)
     rows = steps_of(work, slower=1.5)
     found = model.fitted_steps(rows)
-    assert (found.seed, found.byte) == pytest.approx((1e-4, 2e-8), rel=1e-6)
+    expected = (1e-4, 2e-8, 0.03)
+    assert (found.seed, found.byte, found.exchanges) == pytest.approx(expected, rel=1e-6)
+    earlier = rows[0] | {"compute_seconds": 9.0, "step_seconds": 9.0}
+    assert model.fitted_steps([earlier, *rows]) == found  # of equal measurements the last counts
     others = [rows[1] | change for change in ({"cache_bytes": 9}, {"memory_limit": 9})]
     checked = model.checked_training(rows + others)
     assert len(checked) == 3
