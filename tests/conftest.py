@@ -38,14 +38,17 @@ LONG = (
     "test_training_run.py",
     "test_docs.py",
     "test_nt_xent_triton.py",
-    "test_train_parts.py",
     "test_outcomes.py",
+    "test_train_parts.py",
     "test_live.py",
     "test_update.py",
     "test_typed_graphs.py",
     "test_serve.py",
     "test_parts_on_hosts.py",
     "test_parted.py",
+    "test_typed_parted.py",
+    "test_parts_training.py",
+    "test_typed_build.py",
     "test_store.py",
 )
 

@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[2]
     ("arguments", "what", "count"),
     [
         (["speed", "--nodes", "5000", "--anywhere", "0", "1"], "speed", 4),
-        (["commands", "--nodes", "3000", "--anywhere", "0"], "commands", 1),
         (["aligned", "--graphs", "wisconsin", "--seeds", "1", "--more", "0.02"], "aligned", 1),
     ],
 )
