@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -62,3 +63,13 @@ def _process(work, rank, world, folder):
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
     work(current_share(), Path(folder))
     dist.destroy_process_group()
+
+
+def same_figures(found, expected, about):
+    """Compares what a process's training left with that of one process, up to rounding."""
+    np.testing.assert_allclose(found["losses"], expected["losses"], rtol=0, atol=1e-5)
+    for name, value in expected.items():
+        scale = max(1.0, float(np.abs(value).max()))
+        np.testing.assert_allclose(
+            found[name], value, rtol=0, atol=2e-4 * scale, err_msg=f"{about} {name}"
+        )

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.update import PAGE, RESULTS, page
+from benchmarks.update import PAGE, RESULTS
+from benchmarks.update_page import page
 from graphcl.trials.rows import read
 
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ from graphcl.tabular.build import partition_store
 from graphcl.training import parted
 from graphcl.training.part_checkpoints import PartCheckpoints
 from tests.conftest import random_graph
-from tests.groups import in_processes
+from tests.groups import in_processes, same_figures
 from tests.kernels.test_adjacency_rows import with_weights
 
 WORLDS = (2, 3)
@@ -175,12 +175,7 @@ def test_weights_are_those_of_one_process_on_the_whole_graph(folder, case, world
     assert np.abs(np.diff(expected["losses"])).max() > 1e-3  # it learns something
     for rank in range(world):
         found = np.load(folder / f"{case}-{world}-{rank}.npz")
-        np.testing.assert_allclose(found["losses"], expected["losses"], rtol=0, atol=1e-5)
-        for name, value in expected.items():
-            scale = max(1.0, float(np.abs(value).max()))
-            np.testing.assert_allclose(
-                found[name], value, rtol=0, atol=2e-4 * scale, err_msg=f"{case} {name}"
-            )
+        same_figures(found, expected, case)
 
 
 @pytest.mark.parametrize("world", WORLDS)

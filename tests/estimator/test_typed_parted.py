@@ -17,7 +17,7 @@ from graphcl.tabular.build import partition_store
 from graphcl.training import parted
 from graphcl.training.part_checkpoints import PartCheckpoints
 from tests.graphs.test_typed_partition import WRITES, typed_graph
-from tests.groups import in_processes
+from tests.groups import in_processes, same_figures
 
 WORLD = 3
 DEFAULT = {"dim": 12, "epochs": 2, "steps": 0, "batch_nodes": 32, "fan_out": 6}
@@ -102,12 +102,7 @@ def test_weights_are_those_of_one_process_on_the_whole_graph(folder, case):
     assert np.abs(np.diff(expected["losses"])).max() > 1e-3  # it learns something
     for rank in range(WORLD):
         found = np.load(folder / f"{case}-{rank}.npz")
-        np.testing.assert_allclose(found["losses"], expected["losses"], rtol=0, atol=1e-5)
-        for name, value in expected.items():
-            scale = max(1.0, float(np.abs(value).max()))
-            np.testing.assert_allclose(
-                found[name], value, rtol=0, atol=2e-4 * scale, err_msg=f"{case} {name}"
-            )
+        same_figures(found, expected, case)
 
 
 def test_edges_are_mapped_where_they_can_be_and_a_cache_says_its_hits(folder):
