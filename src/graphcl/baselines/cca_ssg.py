@@ -10,6 +10,7 @@ from graphcl.baselines.fitting import Symmetric, check_fields, descend
 from graphcl.baselines.inputs import require_one_graph, scaling_for
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.graphs.tensors import graph_tensors
+from graphcl.kernels.adam import Adam
 from graphcl.seeding import generator
 
 SMALLEST = 1e-12  # a column of equal values becomes zeros
@@ -77,7 +78,7 @@ class CCASSG:
         draw = generator(seed, "cca-ssg", "weights")
         widths = (graph.num_features, *[self.dim] * self.layers)
         encoder = Convolutions(widths, draw=draw, last=False).to(device)
-        optimiser = torch.optim.Adam(
+        optimiser = Adam(
             encoder.parameters(),
             lr=self.learning_rate,
             fused=True,

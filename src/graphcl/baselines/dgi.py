@@ -17,6 +17,7 @@ from graphcl.baselines.inputs import graphs_of, only_training_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
+from graphcl.kernels.adam import Adam
 from graphcl.kernels.features import Features, linear
 from graphcl.seeding import generator
 
@@ -93,7 +94,7 @@ class DGI:
         encoder = _Encoder(graph.num_features, self.dim, draw=draw)
         discriminator = Discriminator(self.dim, draw=draw)
         model = nn.ModuleDict({"encoder": encoder, "discriminator": discriminator}).to(device)
-        optimiser = torch.optim.Adam(model.parameters(), lr=self.learning_rate)
+        optimiser = Adam(model.parameters(), lr=self.learning_rate)
         stopping = EarlyStopping(model, patience=self.patience)
         shuffles = generator(seed, "dgi", "shuffles", device=device)
         lowest = torch.tensor(torch.inf, device=device)

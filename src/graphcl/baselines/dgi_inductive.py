@@ -35,6 +35,7 @@ from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.tensors import graph_tensors
+from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency, csr_matmul, mean_pool
 from graphcl.sampling import sample_tree
 from graphcl.seeding import derive, generator
@@ -247,11 +248,9 @@ class DgiInductive:
             csr = dense_csr(graph, device, scaling)
             return encoder.on_graph(*csr).cpu().numpy()
 
-    def _adam(
-        self, encoder: nn.Module, loss_of: nn.Module, device: torch.device
-    ) -> torch.optim.Adam:
+    def _adam(self, encoder: nn.Module, loss_of: nn.Module, device: torch.device) -> Adam:
         parameters = [*encoder.parameters(), *loss_of.parameters()]
-        return torch.optim.Adam(parameters, lr=self.learning_rate, fused=device.type == "cuda")
+        return Adam(parameters, lr=self.learning_rate, fused=device.type == "cuda")
 
 
 def _tensors(graph: Graph, scaling: Scaling, device: torch.device) -> tuple[Tensor, Adjacency]:

@@ -10,6 +10,7 @@ from graphcl.baselines.fitting import Symmetric, check_fields, descend, require_
 from graphcl.baselines.inputs import require_one_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.graphs.tensors import graph_tensors
+from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features, linear
 from graphcl.seeding import generator
@@ -64,7 +65,7 @@ class EPB:
         words = _LabelType(x, graph.num_features, self.dim, adjacency=adjacency, draw=draw)
         identity = _LabelType(None, graph.num_nodes, self.dim, adjacency=adjacency, draw=draw)
         types = nn.ModuleList([words, identity]).to(device)
-        optimiser = torch.optim.Adam(types.parameters(), lr=self.learning_rate)
+        optimiser = Adam(types.parameters(), lr=self.learning_rate)
         others = generator(seed, "ep-b", "others", device=device)
         for epoch in range(1, self.epochs + 1):
             optimiser.param_groups[0]["lr"] = self.learning_rate * (1 - (epoch - 1) / self.epochs)

@@ -36,6 +36,7 @@ from graphcl.encoders import glorot
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.tensors import feature_tensor
+from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency, csr_matmul
 from graphcl.seeding import generator
 
@@ -161,7 +162,7 @@ class FastGcn:
             {"params": [weights.first], "weight_decay": self.weight_decay},
             {"params": [weights.second]},
         ]
-        adam = torch.optim.Adam(groups, lr=self.learning_rate, fused=device.type == "cuda")
+        adam = Adam(groups, lr=self.learning_rate, fused=device.type == "cuda")
         draws = generator(seed, "samples", device=device)
         best, best_score, best_epoch = torch.empty(0), -1.0, 0
         for epoch in range(self.epochs):

@@ -41,6 +41,7 @@ from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.graphs.validation import IntArray
+from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency, mean_pool
 from graphcl.kernels.recording import CudaGraphStep
 from graphcl.seeding import derive, generator
@@ -232,9 +233,7 @@ class _Steps:
         on_gpu = device.type == "cuda"
         self._model = model
         self._rate = torch.tensor(learning_rate, device=device)  # each replay reads its new value
-        self._adam = torch.optim.Adam(
-            model.parameters(), lr=self._rate, fused=True, capturable=on_gpu
-        )
+        self._adam = Adam(model.parameters(), lr=self._rate, fused=True, capturable=on_gpu)
         self._draws = torch.Generator(device)
         self._recorded: list[CudaGraphStep] = []
         if on_gpu:

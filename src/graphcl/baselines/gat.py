@@ -19,6 +19,7 @@ from graphcl.baselines.fitting import (
 from graphcl.baselines.inputs import require_one_graph, visible_labels
 from graphcl.baselines.protocol import Baseline, Data, Labels, OnEpoch, silent
 from graphcl.graphs.tensors import graph_tensors
+from graphcl.kernels.adam import Adam
 from graphcl.kernels.buffers import borrow
 
 
@@ -72,7 +73,7 @@ class GAT:
         y, train, val = (borrow(part).to(device) for part in labels[:3])
         with seeded(seed, "gat", device):
             model = _Network(graph.num_features, labels.num_classes, self).to(device)
-            optimiser = torch.optim.Adam(
+            optimiser = Adam(
                 model.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay
             )
             stopping = EarlyStopping(model, patience=self.patience)

@@ -18,6 +18,7 @@ from graphcl.baselines.fitting import (
 from graphcl.baselines.inputs import require_one_graph, visible_labels
 from graphcl.baselines.protocol import Baseline, Data, Labels, OnEpoch, silent
 from graphcl.graphs.tensors import graph_tensors
+from graphcl.kernels.adam import Adam
 from graphcl.kernels.buffers import borrow
 
 
@@ -67,7 +68,7 @@ class GCN:
             shape = (graph.num_features, self.hidden, labels.num_classes)
             model = _Network(*shape, drop=self.dropout).to(device)
             decayed = {"params": model.first.parameters(), "weight_decay": self.weight_decay}
-            optimiser = torch.optim.Adam(
+            optimiser = Adam(
                 [decayed, {"params": model.second.parameters()}], lr=self.learning_rate
             )
             for epoch in range(1, self.epochs + 1):

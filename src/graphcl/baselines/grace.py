@@ -11,6 +11,7 @@ from graphcl.baselines.fitting import Symmetric, check_fields, descend
 from graphcl.baselines.inputs import require_one_graph, scaling_for
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.graphs.tensors import graph_tensors
+from graphcl.kernels.adam import Adam
 from graphcl.losses import nt_xent
 from graphcl.seeding import generator
 
@@ -81,7 +82,7 @@ class GRACE:
         encoder = Convolutions(widths, draw=draw, activation=self.activation)
         first, second = (dense_layer(self.dim, self.dim, draw=draw) for _ in range(2))
         model = nn.ModuleList([encoder, first, second]).to(device)
-        optimiser = torch.optim.Adam(
+        optimiser = Adam(
             model.parameters(),
             lr=self.learning_rate,
             weight_decay=self.weight_decay,

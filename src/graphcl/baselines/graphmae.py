@@ -15,6 +15,7 @@ from graphcl.baselines.inputs import require_one_graph, scaling_for
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.errors import require
 from graphcl.graphs.tensors import graph_tensors
+from graphcl.kernels.adam import Adam
 from graphcl.seeding import generator
 
 
@@ -125,7 +126,7 @@ class GraphMAE:
         model = nn.ModuleList([encoder, between, decoder]).to(device)
         token = nn.Parameter(torch.zeros(graph.num_features, device=device))
         rate = torch.zeros((), device=device)
-        optimiser = torch.optim.Adam(
+        optimiser = Adam(
             [*model.parameters(), token],
             lr=rate,
             weight_decay=self.weight_decay,

@@ -37,6 +37,7 @@ from graphcl.baselines.inputs import scaling_for, training_graph, whole_graph
 from graphcl.baselines.protocol import Baseline, Data, OnEpoch, Rows, silent
 from graphcl.encoders import glorot
 from graphcl.errors import require
+from graphcl.kernels.adam import Adam
 from graphcl.kernels.counter import WORD, draw, positions, stream_key
 from graphcl.kernels.neighbours import sample_neighbours
 from graphcl.sampling import sample_tree
@@ -191,9 +192,7 @@ class GraphSage:
         scaling = scaling_for(graph, self.feature_scaling)
         x, indptr, indices = dense_csr(graph, device, scaling)
         layers = build_aggregators(self, x.shape[1], generator(seed, "weights")).to(device)
-        adam = torch.optim.Adam(
-            layers.parameters(), lr=self.learning_rate, fused=device.type == "cuda"
-        )
+        adam = Adam(layers.parameters(), lr=self.learning_rate, fused=device.type == "cuda")
         likelihood = negative_distribution(indptr)
         for epoch in range(self.epochs):
             total = x.new_zeros(())

@@ -16,6 +16,7 @@ from torch import Tensor
 from graphcl.devices import resolve_device
 from graphcl.errors import GraphError, require
 from graphcl.evaluation.failure import majority_share
+from graphcl.kernels.adam import Adam
 
 STRENGTHS = (1e-3, 1e-4, 1e-5, 0.0)
 STEPS = 4000
@@ -139,7 +140,7 @@ def fit_multilabel(
     weight, bias = z.new_zeros(dim, columns), z.new_zeros(columns)
     weight.grad, bias.grad = torch.empty_like(weight), torch.empty_like(bias)
     decay = z.new_tensor(strengths).repeat_interleave(num_labels)
-    adam = torch.optim.Adam([weight, bias], lr=LEARNING_RATE, fused=True)
+    adam = Adam([weight, bias], lr=LEARNING_RATE, fused=True)
     error = z.new_empty(num_nodes, columns)  # P, then P − Y, in the same memory
     by_strength = error.view(num_nodes, len(strengths), num_labels)
     for step in range(steps):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from graphcl.distributed import ALONE, Share, current_share, data_parallel
 from graphcl.errors import TrainingError
+from graphcl.kernels.adam import Adam
 from graphcl.kernels.buffers import retry_smaller
 from graphcl.kernels.recording import CudaGraphStep
 from graphcl.losses import Loss
@@ -193,7 +194,7 @@ def train(
     check_setting("train", "epochs", epochs)
     device = next(encoder.parameters()).device
     on_gpu, share = device.type == "cuda", current_share()
-    adam = torch.optim.Adam(
+    adam = Adam(
         encoder.parameters(),
         lr=learning_rate,
         weight_decay=weight_decay,
