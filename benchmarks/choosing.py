@@ -1,24 +1,26 @@
 """Which criterion chooses well without labels? Trials on many graphs, and each criterion's regret.
 
-usage: python -m benchmarks.choosing train --out ROWS.jsonl --kept KEPT [--graphs nba actor ...]
+usage: python -m benchmarks.choosing train --out ROWS.jsonl [--kept KEPT] [--graphs nba actor ...]
            [--folder FOLDER] [--trials default gcn ...] [--runs 1] [--steps 100]
            [--set key=value ...] [--device cuda] [--budget SECONDS]
        python -m benchmarks.choosing criteria --rows ROWS.jsonl --kept KEPT --out JUDGED.jsonl
            [--folder FOLDER]
-       python -m benchmarks.choosing table [--rows JUDGED.jsonl] [--write | --check]
-       python -m benchmarks.choosing portfolio [--rows JUDGED.jsonl] [--write]
+       python -m benchmarks.choosing table [--write | --check]
+       python -m benchmarks.choosing portfolio [--rows ROWS.jsonl] [--write]
 
 `train` trains every trial of TRIALS on every graph of a folder, by default ``graphs/`` in the
 folder GRAPHCL_DATA names. A row has the test score by the gallery's protocol
-(`graphcl.evaluation.splits`) and today's criterion. What else the trial shows without labels is
-kept in KEPT/GRAPH/TRIAL-SEED.npy: embeddings of up to 2,000 nodes, in the graph and in damaged
-versions of it. With `--steps`, a graph is trained for as few epochs as give so many steps; without
-it, for the recipe's epochs. No training starts after `--budget` seconds. `criteria` computes every
-criterion from what was kept, and writes rows with it. Both skip what is in the file already.
+(`graphcl.evaluation.splits`) and the measures of today's criterion. With `--kept`, what else the
+trial shows without labels is kept in KEPT/GRAPH/TRIAL-SEED.npy: embeddings of up to 2,000 nodes, in
+the graph and in damaged versions of it. With `--steps`, a graph is trained for as few epochs as
+give so many steps; without it, for the recipe's epochs. No training starts after `--budget`
+seconds. `criteria` computes every criterion from what was kept, and writes rows with it. Both skip
+what is in the file already.
 
-`table` prints how well each criterion chooses, from rows of `criteria`; with `--write` it puts the
-table into docs/choosing.md. `portfolio` prints what `graphcl.choosing` should try, in which order;
-with `--write` it replaces its table. Neither trains.
+`table` prints how well each criterion chooses, from rows of `criteria`, and how well today's does
+around today's `default`, from rows of `train`; with `--write` it puts both into docs/choosing.md.
+`portfolio` prints what `graphcl.choosing` should try, in which order; with `--write` it replaces
+its table. Neither trains.
 """
 
 import argparse
@@ -40,16 +42,20 @@ from benchmarks.criteria import (
     END,
     PAGE,
     RESULTS,
+    SHIPPED,
+    STUDY,
     TABLE,
+    TODAY,
     TRIALS,
     Array,
     grouped,
     key_of,
     portfolio_text,
     table,
+    today_table,
 )
 from benchmarks.rows import placed
-from graphcl.choosing.criterion import VERSIONS
+from graphcl.choosing.criterion import VERSIONS, measure
 from graphcl.choosing.evidence import Evidence
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
@@ -90,8 +96,10 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     options.folder = options.folder or Path(os.environ.get("GRAPHCL_DATA", ".")) / "graphs"
-    if options.verb in ("train", "criteria") and not (options.out and options.kept):
-        parser.error("--out and --kept are needed")
+    needed = {"train": ("out",), "criteria": ("out", "kept")}.get(options.verb, ())
+    for name in needed:
+        if getattr(options, name) is None:
+            parser.error(f"--{name} is needed")
     if options.verb == "train":
         train_all(options)
     elif options.verb == "criteria":
@@ -113,16 +121,15 @@ def train_all(options: argparse.Namespace) -> None:
     base = load_recipe("default").with_values(**changed)
 
     @lru_cache(maxsize=1)  # one graph in memory at a time
-    def loaded(name: str) -> tuple[Graph, Evidence, ClusterStability]:
+    def loaded(name: str) -> tuple[Graph, Evidence]:
         graph = read_gallery_graph(files[name])
-        evidence = Evidence.of(graph, seed=0, versions=VERSIONS)
-        return graph, evidence, ClusterStability.of(graph, seed=0)
+        return graph, Evidence.of(graph, seed=0, versions=VERSIONS)
 
     def job(name: str, trial: str, seed: int) -> Job:
         about: Row = {"graph": name, "trial": trial, "seed": seed}
 
         def run() -> Iterator[Scoring]:
-            graph, evidence, stability = loaded(name)
+            graph, evidence = loaded(name)
             recipe = base.with_values(**TRIALS[trial])
             if options.steps:
                 each = -(-graph.num_nodes // (recipe.batch_nodes or graph.num_nodes))
@@ -131,16 +138,19 @@ def train_all(options: argparse.Namespace) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", TrainingWarning)
                 model.fit(evidence.graph)
-            path = options.kept / name / f"{trial}-{seed}.npy"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            np.save(path, evidence.observe(model.transform))
+            shown = evidence.observe(model.transform)
             found: Row = {
                 "settings": asdict(recipe),
                 "train_seconds": model.seconds_,
                 "loss": model.history_[-1].loss,
                 "signs": [sign.name for sign in model.health_.warnings],
-                "stability": stability(model.transform),
+                **{SHIPPED[name]: value for name, value in measure(evidence, shown).items()},
             }
+            if options.kept:
+                path = options.kept / name / f"{trial}-{seed}.npy"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                np.save(path, shown)
+                found["stability"] = ClusterStability.of(graph, seed=0)(model.transform)
             scores: Row = asdict(compare_probe(model.transform(graph), graph, device=device))
             yield Scoring((about | found | scores,))
 
@@ -183,7 +193,7 @@ def add_criteria(options: argparse.Namespace) -> None:
         found = criteria(evidence, shown)
         for row, one in zip(group, found, strict=True):
             every: Row = {"stability": row["stability"], **one}
-            rows.append(options.out, {k: v for k, v in row.items() if k != "stability"} | every)
+            rows.append(options.out, {k: v for k, v in row.items() if k not in every} | every)
         print(name, len(group), flush=True)
 
 
@@ -244,10 +254,10 @@ def structure_of(evidence: Evidence) -> dict[str, Array]:
 
 
 def show_table(options: argparse.Namespace) -> None:
-    text = table(rows.read(options.rows))
-    print(text)
+    study, today = table(rows.read(STUDY)), today_table(rows.read(RESULTS))
+    print(study, today, sep="\n")
     page = PAGE.read_text()
-    whole = placed(page, BEGIN, text, END)
+    whole = placed(placed(page, BEGIN, study, END), TODAY, today, END)
     if options.write:
         write_whole(PAGE, whole)
     elif options.check and whole != page:

@@ -23,7 +23,9 @@ from graphcl.trials.rows import Row
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/choosing.jsonl"
+STUDY = ROOT / "benchmarks/results/choosing_study.jsonl"  # all criteria, around an earlier default
 PAGE, BEGIN, END = ROOT / "docs/choosing.md", "<!-- criteria -->\n", "<!-- end -->"
+TODAY = "<!-- today -->\n"
 TABLE = ROOT / "src/graphcl/choosing" / FILE
 COLUMNS = ("graph", "trial", "seed")
 
@@ -32,8 +34,9 @@ Merits = Callable[[list[Row], Mapping[str, float]], Array]
 
 
 def _trial(encoder: str, scaling: str = "auto", **other: object) -> dict[str, object]:
-    plain = {"layers": 2, "edge_drop": 0.2, "feature_drop": 0.5, "temperature": 0.5}
-    return {"encoder": encoder, "feature_scaling": scaling, **BEYOND, **plain, **other}
+    plain = {"layers": 2, "edge_drop": 0.2, "feature_drop": 0.5}
+    steps = {"temperature": 0.5, "learning_rate": 0.001}
+    return {"encoder": encoder, "feature_scaling": scaling, **BEYOND, **plain, **steps, **other}
 
 
 # A trial is `default` with other settings, or a plain encoder without what `default` has beyond the
@@ -48,13 +51,10 @@ TRIALS: dict[str, dict[str, object]] = {
     "shallow": {"layers": 1},
     "deep": {"layers": 3},
     "cold": {"temperature": 0.2},
-    "warm": {"temperature": 1.0},
-    "light": {"edge_drop": 0.1, "feature_drop": 0.2},
+    "warm": {"temperature": 0.6},
     "heavy": {"edge_drop": 0.5, "feature_drop": 0.7},
     "far": {"edge_drop": 0.1, "feature_drop": 0.8},
-    "row": {"feature_scaling": "row"},
     "former": _trial("mean", "row"),
-    "residual": _trial("residual"),
     "gcn": _trial("gcn"),
     "gcn-row": _trial("gcn", "row"),
     "gcn-cold": _trial("gcn", temperature=0.2, feature_drop=0.2),
@@ -161,13 +161,16 @@ def _sum(*names: str) -> Merits:
     return lambda group, _: sum((column(group, name) for name in names), np.zeros(1))
 
 
+SHIPPED = {"effective_rank": "rank", "own": "own", "stability": "view_cka"}  # measures, columns
+
+
 def _shipped(group: list[Row], _: Mapping[str, float]) -> Array:
-    columns = {"effective_rank": "rank", "own": "own", "stability": "view_cka"}
     return np.array(
-        shipped_merits([{k: rows.number(row, v) for k, v in columns.items()} for row in group])
+        shipped_merits([{k: rows.number(row, v) for k, v in SHIPPED.items()} for row in group])
     )
 
 
+CHOSEN = "mean rank: rank, own, stability over views (chosen)"
 CRITERIA: dict[str, Merits] = {
     "always `default`": _always(FIRST),
     "always `default` of version 0.1.0": _always("former"),
@@ -199,8 +202,11 @@ CRITERIA: dict[str, Merits] = {
     "mean rank: rank, own": _ranks("rank", "own"),
     "mean rank: rank, stability over views": _ranks("rank", "view_cka"),
     "own + around (chosen before)": _sum("own", "around"),
-    "mean rank: rank, own, stability over views (chosen)": _shipped,
+    CHOSEN: _shipped,
 }
+
+
+OF_TODAY = ("always `default`", "always `default` of version 0.1.0", CHOSEN)
 
 
 def pick(group: list[Row], merits: Array, *, veto: bool = True) -> int:
@@ -212,10 +218,10 @@ def pick(group: list[Row], merits: Array, *, veto: bool = True) -> int:
     return int(np.argmax(merits))
 
 
-def judge(found: list[Row]) -> list[Row]:
+def judge(found: list[Row], criteria: Iterable[str] = CRITERIA) -> list[Row]:
     """Returns a line per criterion: regret, picks below the median, collapsed picks."""
     groups = grouped(found)
-    lines = [_line(name, groups, merits) for name, merits in CRITERIA.items()]
+    lines = [_line(name, groups, CRITERIA[name]) for name in criteria]
     lines.append(_line(f"the search: {BUDGET - 1} trials of the portfolio", groups, _shipped, True))
     return lines
 
@@ -247,9 +253,14 @@ def _line(
     }
 
 
-def table(found: list[Row]) -> str:
+def today_table(found: list[Row]) -> str:
+    """Returns the lines of today's criterion and of what it is measured by."""
+    return table(found, OF_TODAY)
+
+
+def table(found: list[Row], criteria: Iterable[str] = CRITERIA) -> str:
     """Returns the table of criteria as Markdown, worst first."""
-    lines = judge(found)
+    lines = judge(found, criteria)
     number = lines[0]["graphs"]
     ordered = sorted(lines[:-1], key=lambda line: -rows.number(line, "regret"))
     head = [

@@ -1,8 +1,8 @@
 """Typed graphs: ours beside raw features, the flattened graph, propagation and supervised models.
 
 usage: python -m benchmarks.typed --out ROWS.jsonl [--graphs acm_hgb acm_heco relation ...]
-           [--systems typed flattened raw propagation rgcn hgt] [--seeds 10] [--device cuda]
-           [--set key=value ...] [--variant NAME] [--test]
+           [--systems typed flattened raw propagation rgcn hgt] [--seeds 10] [--first-seed 0]
+           [--device cuda] [--set key=value ...] [--variant NAME] [--test]
 
 `acm_hgb` and `acm_heco` are read from ``graphs`` in the folder `GRAPHCL_DATA`; the others are
 generated (`graphcl.datasets.typed_synthetic`). Embeddings are judged by logistic regression: its
@@ -177,6 +177,7 @@ def main() -> None:
     parser.add_argument("--graphs", nargs="+", default=list(GRAPHS), choices=GRAPHS)
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--set", nargs="*", default=[])
     parser.add_argument("--variant", default="default")
@@ -190,7 +191,8 @@ def main() -> None:
     for graph_name in options.graphs:
         graph = load(graph_name)
         for system in options.systems:
-            for seed in range(1 if system == "raw" else options.seeds):
+            first = options.first_seed
+            for seed in range(first, first + 1 if system == "raw" else first + options.seeds):
                 about = {"graph": graph_name, "system": system, "variant": options.variant}
                 about |= {"seed": seed, "test": options.test}
                 if any(about.items() <= row.items() for row in read(options.out)):

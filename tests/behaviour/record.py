@@ -43,6 +43,8 @@ FORMER = {
     "repeat_own": False,
     "batch_nodes": 4096,
     "feature_scaling": "row",
+    "temperature": 0.5,
+    "learning_rate": 0.001,
 }
 KNOWN = inspect.signature(graphcl.GraphCL).parameters
 PLAIN = {key: value for key, value in FORMER.items() if key in KNOWN}

@@ -10,7 +10,7 @@ from graphcl.recipes import load_recipe
 from graphcl.trials import rows
 from tests.conftest import random_graph
 
-ROWS = rows.read(criteria.RESULTS)
+STUDY, TODAY = rows.read(criteria.STUDY), rows.read(criteria.RESULTS)
 
 
 def call(monkeypatch, *arguments):
@@ -29,8 +29,8 @@ def test_trainings_then_criteria_and_nothing_twice(tmp_path, monkeypatch):
     np.savez(tmp_path / "graphs/mine.npz", edge_index=graph.edge_index(), x=graph.x, y=graph.y)
     monkeypatch.setenv("GRAPHCL_DATA", str(tmp_path))
     out, kept, judged = tmp_path / "rows.jsonl", tmp_path / "kept", tmp_path / "judged.jsonl"
-    train = ["train", "--out", out, "--kept", kept, "--steps", "3", "--device", "cpu"]
-    train += ["--trials", "default", "shallow", "--set", "dim=8", "batch_nodes=30"]
+    train = ["train", "--steps", "3", "--device", "cpu", "--trials", "default", "shallow"]
+    train += ["--set", "dim=8", "batch_nodes=30", "--out", out, "--kept", kept]
     judging = ["criteria", "--rows", out, "--kept", kept, "--out", judged]
     call(monkeypatch, *train)
     call(monkeypatch, *judging)
@@ -44,6 +44,11 @@ def test_trainings_then_criteria_and_nothing_twice(tmp_path, monkeypatch):
         assert np.isfinite(first[name])
     for merits in criteria.CRITERIA.values():
         merits(found, {"default": 0.1})  # every criterion finds its columns
+    call(monkeypatch, *train[:-4], "--out", tmp_path / "alone.jsonl")  # without --kept
+    alone = rows.read(tmp_path / "alone.jsonl")
+    for one, other in zip(found, alone, strict=True):
+        for name in criteria.SHIPPED.values():
+            assert one[name] == other[name]
     before = judged.read_bytes()
     call(monkeypatch, *train)
     call(monkeypatch, *judging)
@@ -102,16 +107,21 @@ def test_every_trial_is_a_recipe():
 
 def test_the_page_and_the_portfolio_are_those_of_the_rows():
     page = criteria.PAGE.read_text()
-    assert criteria.table(ROWS) in page, "python -m benchmarks.choosing table --write"
-    assert criteria.TABLE.read_text() == criteria.portfolio_text(ROWS)
-    order = criteria.portfolio_order(list(criteria.grouped(ROWS).values()))
+    for text in (criteria.table(STUDY), criteria.today_table(TODAY)):
+        assert text in page, "python -m benchmarks.choosing table --write"
+    assert criteria.TABLE.read_text() == criteria.portfolio_text(TODAY)
+    order = criteria.portfolio_order(list(criteria.grouped(TODAY).values()))
     assert [one.name for one in load_portfolio()] == list(dict.fromkeys(["default", *order]))
 
 
 def test_the_choice_keeps_what_it_promises():
-    lines = {str(line["criterion"]): line for line in criteria.judge(ROWS)}
+    lines = {str(line["criterion"]): line for line in criteria.judge(STUDY)}
     search = list(lines.values())[-1]
     assert search["regret"] <= 0.75 * lines["always `default`"]["regret"]
     assert search["regret"] <= 0.2 * lines["always `default` of version 0.1.0"]["regret"]
     assert search["below"] <= search["graphs"] / 5
+    assert search["collapsed"] == 0
+    first, former, _, search = criteria.judge(TODAY, criteria.OF_TODAY)
+    assert search["regret"] <= first["regret"]
+    assert search["regret"] <= 0.2 * former["regret"]
     assert search["collapsed"] == 0

@@ -20,7 +20,7 @@ def runs(folder, capsys):  # noqa: F811
 
 def test_settings_that_differ_and_scores_as_the_runs_have_them(runs):
     found = compare_runs([runs / "a", runs / "b"])
-    assert dict(found.settings) == {"seed": (0, 1), "temperature": (0.5, 0.8)}
+    assert dict(found.settings) == {"seed": (0, 1), "temperature": (0.3, 0.8)}
     assert found.same["dim"] == 8
     for place, name in enumerate(("a", "b")):
         result = json.loads((runs / name / "result.json").read_text())
@@ -34,7 +34,7 @@ def test_the_command_prints_a_table_or_json(runs, capsys):
     assert run(["compare", "a", "b"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["a", "b"]
-    assert ["temperature", "0.5", "0.8"] in [line.split() for line in lines]
+    assert ["temperature", "0.3", "0.8"] in [line.split() for line in lines]
     assert any(line.startswith("accuracy, %") for line in lines)
     assert run(["compare", "a", "b", "raw", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

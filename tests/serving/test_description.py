@@ -1,6 +1,7 @@
 """The OpenAPI document says what the service does."""
 
 import json
+import time
 from html import escape
 
 import pytest
@@ -45,6 +46,12 @@ def test_every_example_is_answered(client):
         body = verbs.get("post", {}).get("requestBody", {"content": {}})["content"]
         for example in body.get("application/json", {}).get("examples", {}).values():
             answer = client.post(path, example["value"])
+            ends = time.monotonic() + 60
+            while (
+                answer.status_code == 503 and time.monotonic() < ends
+            ):  # labels are learned beside
+                time.sleep(0.1)
+                answer = client.post(path, example["value"])
             assert answer.status_code == 200, (path, example, answer.text)
             assert escape(json.dumps(example["value"])) in page
             asked += 1
