@@ -23,7 +23,7 @@ MODES = {
 NCCL = """
 import torch, torch.distributed as dist
 from torch import nn
-from graphcl.distributed import _sum_gradients, current_share
+from graphcl.distributed import _sum_bucket, current_share
 torch.cuda.set_device(0)
 dist.init_process_group(
     "cpu:gloo,cuda:nccl", init_method=f"file://{folder}/meet", rank=0, world_size=1
@@ -35,7 +35,7 @@ linear(x).square().sum().backward()
 plain = [parameter.grad.clone() for parameter in linear.parameters()]
 linear.zero_grad()
 parallel = nn.parallel.DistributedDataParallel(linear)
-parallel.register_comm_hook(None, _sum_gradients)
+parallel.register_comm_hook(None, _sum_bucket)
 parallel(x).square().sum().backward()
 for ours, theirs in zip((p.grad for p in linear.parameters()), plain, strict=True):
     torch.testing.assert_close(ours, theirs)

@@ -269,32 +269,71 @@ def from_rank(data: bytes, share: Share, *, rank: int = 0) -> bytes:
 
 
 def data_parallel(module: nn.Module, share: Share) -> nn.Module:
-    """Returns `module` with gradients **summed** over the processes; unchanged for one process.
+    """Returns `module` for a group of processes; unchanged for one process.
+
+    After the backward pass, `sum_gradients` completes the gradients. On GPUs this is
+    `DistributedDataParallel`, which sums while it computes; on CPUs it takes longer to start than
+    many a training.
+    """
+    if share.world == 1:
+        return module
+    partly = any(getattr(one, "partly_used", False) for one in module.modules())
+    if next(module.parameters()).device.type == "cpu":
+        return _SummedAfterwards(module, partly=partly)
+    parallel = nn.parallel.DistributedDataParallel(module, find_unused_parameters=partly)
+    parallel.register_comm_hook(None, _sum_bucket)
+    return parallel
+
+
+def sum_gradients(module: nn.Module) -> None:
+    """Makes the gradients of a module of `data_parallel` **sums** over the processes.
 
     `DistributedDataParallel` would average them. Our loss is a mean over the global batch, and each
     process computes the gradient through its own rows, so the gradient of the loss is the sum. An
     encoder that is `partly_used` has weights that a batch may leave alone; they have no gradient
     then, as in one process.
     """
-    if share.world == 1:
-        return module
-    partly = any(getattr(one, "partly_used", False) for one in module.modules())
-    parallel = nn.parallel.DistributedDataParallel(module, find_unused_parameters=partly)
-    parallel.register_comm_hook(None, _sum_gradients)
-    return parallel
+    if isinstance(module, _SummedAfterwards):
+        module.sum_gradients()
 
 
-def _sum_gradients(
+class _SummedAfterwards(nn.Module):
+    """Gradients that are summed when all of them are known.
+
+    Weight by weight: gloo adds up more than two ranks in an order that depends on the place in a
+    buffer, and a resumed training should end with the same bits.
+    """
+
+    def __init__(self, module: nn.Module, *, partly: bool) -> None:
+        super().__init__()
+        self.module = module
+        self._partly = partly
+        with torch.no_grad():
+            for tensor in (*module.parameters(), *module.buffers()):
+                dist.broadcast(tensor, src=0)
+
+    def forward(self, *arguments: Any) -> Any:
+        return self.module(*arguments)
+
+    def sum_gradients(self) -> None:
+        weights = [weight for weight in self.module.parameters() if weight.requires_grad]
+        used = torch.tensor([weight.grad is not None for weight in weights], dtype=torch.int32)
+        if self._partly:
+            dist.all_reduce(used, op=dist.ReduceOp.MAX)
+        waiting: list[Any] = []
+        for weight, anywhere in zip(weights, used.tolist(), strict=True):
+            if anywhere:
+                if weight.grad is None:
+                    weight.grad = torch.zeros_like(weight)
+                waiting.append(dist.all_reduce(weight.grad, async_op=True))
+        for work in waiting:
+            work.wait()
+
+
+def _sum_bucket(
     _state: object,
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP checks this annotation
 ) -> torch.futures.Future[torch.Tensor]:
-    content = bucket.buffer()
-    if content.device.type == "cpu" and dist.get_world_size() > 2:
-        # Gloo adds up the ranks in an order that depends on the place in the buffer, and places
-        # change after the first step. Weight by weight, a resumed training ends with the same bits.
-        each: list[Any] = [dist.all_reduce(one, async_op=True) for one in bucket.gradients()]
-        done = torch.futures.collect_all([work.get_future() for work in each])
-        return done.then(lambda _: content)
-    work: Any = dist.all_reduce(content, async_op=True)
+    work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
     summed: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda f: f.value()[0])
     return summed

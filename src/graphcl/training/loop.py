@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from graphcl.distributed import ALONE, Share, current_share, data_parallel
+from graphcl.distributed import ALONE, Share, current_share, data_parallel, sum_gradients
 from graphcl.errors import TrainingError
 from graphcl.kernels.adam import Adam
 from graphcl.kernels.buffers import retry_smaller
@@ -213,6 +213,7 @@ def train(
         value = contrast(h_1, h_2, batch.num_nodes)  # step 4: update the encoder
         adam.zero_grad()
         value.backward()  # type: ignore[no-untyped-call]
+        sum_gradients(encode)
         adam.step()
         return torch.stack([value.detach(), _gradient_norm(encoder)])
 
@@ -258,7 +259,7 @@ def train(
 
 
 class _Encode(nn.Module):
-    """Step 3 as one module: what PyTorch's data parallelism wraps."""
+    """Step 3 as one module: what data parallelism wraps."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
