@@ -20,9 +20,11 @@ from graphcl.distributed import (
     beside,
     choose_backends,
     current_share,
+    data_parallel,
     fill_rows,
     from_rank,
     gather_rows,
+    sum_gradients,
 )
 from graphcl.embedding import embed_graph
 from graphcl.estimator import GraphCL
@@ -33,6 +35,7 @@ from graphcl.recipes import load_recipe
 from graphcl.training import Checkpoints, DividedGraph
 from graphcl.training.checkpoints import StoppedError
 from tests.conftest import random_collection, random_graph
+from tests.groups import in_processes
 from tests.kernels.test_adjacency_rows import both, with_weights
 
 WORLDS = (1, 2, 3, 4)
@@ -303,3 +306,43 @@ def test_a_single_process_has_no_others_to_ask():
     assert json.loads(from_rank(b"[1]", ALONE)) == [1]
     rows = torch.ones(3, 2)
     assert gather_rows(rows, ALONE, 3) is rows
+
+
+class PartlyUsed(torch.nn.Module):
+    """Three weights: one of all processes, one that rank 1 alone uses, one that nobody uses."""
+
+    partly_used = True
+
+    def __init__(self, start):
+        super().__init__()
+        self.all, self.one, self.nobodys = (
+            torch.nn.Parameter(torch.full((2, 3), start)) for _ in range(3)
+        )
+
+    def forward(self, rank):
+        used = (self.all * (rank + 1)).sum()
+        return used + (self.one * 5).sum() if rank == 1 else used
+
+
+def summed(share, folder):
+    module = PartlyUsed(float(share.rank))
+    parallel = data_parallel(module, share)
+    for weight in module.parameters():
+        assert (weight == 0).all()  # the first process's
+    parallel(share.rank).backward()
+    sum_gradients(parallel)
+    assert (module.all.grad == 1 + 2 + 3).all()
+    assert (module.one.grad == 5).all()
+    assert module.nobodys.grad is None
+
+
+def test_gradients_are_sums_and_what_nobody_used_has_none(tmp_path):
+    in_processes(3, summed, tmp_path)
+
+
+def test_one_process_sums_nothing():
+    module = PartlyUsed(1.0)
+    assert data_parallel(module, ALONE) is module
+    module(0).backward()
+    sum_gradients(module)
+    assert (module.all.grad == 1).all()
