@@ -20,7 +20,7 @@ MOST_COSINE = 0.95  # on the mean over pairs of nodes
 LEAST_RANK = 4.0  # the effective one; graphs of 7 columns that learned had more
 
 _LOSS_ADVICE = (
-    "another learning_rate, more epochs, a lower temperature, lower edge_drop and feature_drop, or "
+    "another learning_rate, more epochs, another temperature, lower edge_drop and feature_drop, or "
     "feature_scaling=auto"
 )
 _COLLAPSE_ADVICE = (
