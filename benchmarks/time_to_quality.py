@@ -110,11 +110,7 @@ def curves(found: Sequence[Row]) -> dict[tuple[str, str, str], list[tuple[float,
             each.setdefault((_kind(row), text(row, "graph"), method, system), []).append(row)
     today = set(lengths("graphcl"))
     measured = {key[:3] for key in each if key[3] in today}
-    each = {
-        key: value
-        for key, value in each.items()
-        if key[:3] not in measured or key[3] in today or key[2] != "graphcl"
-    }
+    each = {key: value for key, value in each.items() if key[:3] not in measured or key[3] in today}
     points: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for (kind, graph, method, _), members in each.items():
         seconds = fmean(number(row, "train_seconds") for row in members)
@@ -155,6 +151,7 @@ def draw(found: Sequence[Row]) -> Any:
                 shown = [100 * one for one in y]
                 axis.plot(x, shown, label=TITLES[method], markersize=4, **style)
         axis.set(xscale="log", xlabel="seconds of training", title=f"{graph}, {kind}")
+        axis.xaxis.set_minor_formatter("")  # labels between powers of ten would overlap
         plots.finish(axis)
     for axis in axes[:: len(graphs)]:
         axis.set_ylabel("score, %")

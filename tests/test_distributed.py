@@ -311,8 +311,6 @@ def test_a_single_process_has_no_others_to_ask():
 class PartlyUsed(torch.nn.Module):
     """Three weights: one of all processes, one that rank 1 alone uses, one that nobody uses."""
 
-    partly_used = True
-
     def __init__(self, start):
         super().__init__()
         self.all, self.one, self.nobodys = (

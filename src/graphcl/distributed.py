@@ -277,9 +277,9 @@ def data_parallel(module: nn.Module, share: Share) -> nn.Module:
     """
     if share.world == 1:
         return module
-    partly = any(getattr(one, "partly_used", False) for one in module.modules())
     if next(module.parameters()).device.type == "cpu":
-        return _SummedAfterwards(module, partly=partly)
+        return _SummedAfterwards(module)
+    partly = any(getattr(one, "partly_used", False) for one in module.modules())
     parallel = nn.parallel.DistributedDataParallel(module, find_unused_parameters=partly)
     parallel.register_comm_hook(None, _sum_bucket)
     return parallel
@@ -289,9 +289,9 @@ def sum_gradients(module: nn.Module) -> None:
     """Makes the gradients of a module of `data_parallel` **sums** over the processes.
 
     `DistributedDataParallel` would average them. Our loss is a mean over the global batch, and each
-    process computes the gradient through its own rows, so the gradient of the loss is the sum. An
-    encoder that is `partly_used` has weights that a batch may leave alone; they have no gradient
-    then, as in one process.
+    process computes the gradient through its own rows, so the gradient of the loss is the sum. A
+    weight that no process used has no gradient, as in one process; on GPUs, an encoder with such
+    weights says so (`partly_used`).
     """
     if isinstance(module, _SummedAfterwards):
         module.sum_gradients()
@@ -304,10 +304,9 @@ class _SummedAfterwards(nn.Module):
     buffer, and a resumed training should end with the same bits.
     """
 
-    def __init__(self, module: nn.Module, *, partly: bool) -> None:
+    def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self._partly = partly
         with torch.no_grad():
             for tensor in (*module.parameters(), *module.buffers()):
                 dist.broadcast(tensor, src=0)
@@ -318,8 +317,7 @@ class _SummedAfterwards(nn.Module):
     def sum_gradients(self) -> None:
         weights = [weight for weight in self.module.parameters() if weight.requires_grad]
         used = torch.tensor([weight.grad is not None for weight in weights], dtype=torch.int32)
-        if self._partly:
-            dist.all_reduce(used, op=dist.ReduceOp.MAX)
+        dist.all_reduce(used, op=dist.ReduceOp.MAX)  # all must send the same ones
         waiting: list[Any] = []
         for weight, anywhere in zip(weights, used.tolist(), strict=True):
             if anywhere:
