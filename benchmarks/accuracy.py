@@ -72,7 +72,7 @@ def main() -> None:
     device = resolve_device(options.device)
     for name in options.recipes:
         began = time.perf_counter()
-        recipe = load_recipe(name).with_values(**parse_settings(options.settings))
+        recipe = load_recipe(name).with_texts(**parse_settings(options.settings))
         measured = measure(name.removesuffix("-best"), recipe, options, device)
         summary = summarise(measured)
         found = summary.get("accuracy", math.nan)  # of one run a number, of several their mean

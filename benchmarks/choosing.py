@@ -118,7 +118,7 @@ def train_all(options: argparse.Namespace) -> None:
     files = graph_files(options.folder)
     device = resolve_device(options.device)
     changed = dict(pair.split("=", 1) for pair in options.settings)
-    base = load_recipe("default").with_values(**changed)
+    base = load_recipe("default").with_texts(**changed)
 
     @lru_cache(maxsize=1)  # one graph in memory at a time
     def loaded(name: str) -> tuple[Graph, Evidence]:

@@ -41,7 +41,7 @@ def _trial(encoder: str, scaling: str = "auto", **other: object) -> dict[str, ob
 
 # A trial is `default` with other settings, or a plain encoder without what `default` has beyond the
 # paper; such a trial says all that it is about. `default` is whatever that recipe is: it is tried
-# first, measured or not. `former` is what it was in version 0.1.0.
+# first, measured or not. `former` is what it was at first.
 FIRST = "default"
 TRIALS: dict[str, dict[str, object]] = {
     FIRST: {},
@@ -173,10 +173,10 @@ def _shipped(group: list[Row], _: Mapping[str, float]) -> Array:
 CHOSEN = "mean rank: rank, own, stability over views (chosen)"
 CRITERIA: dict[str, Merits] = {
     "always `default`": _always(FIRST),
-    "always `default` of version 0.1.0": _always("former"),
+    "always the first `default`": _always("former"),
     "always `residual`": _always("residual"),
     "prior alone: the best on the other families": _prior,
-    "cluster stability (in version 0.1.0)": _only("stability"),
+    "cluster stability (chosen at first)": _only("stability"),
     "effective rank (RankMe)": _only("rank"),
     "LiDAR over views": _only("lidar"),
     "alignment of views": _only("alignment"),
@@ -206,7 +206,7 @@ CRITERIA: dict[str, Merits] = {
 }
 
 
-OF_TODAY = ("always `default`", "always `default` of version 0.1.0", CHOSEN)
+OF_TODAY = ("always `default`", "always the first `default`", CHOSEN)
 
 
 def pick(group: list[Row], merits: Array, *, veto: bool = True) -> int:

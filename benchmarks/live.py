@@ -202,7 +202,7 @@ def through_http(folder: Path, options: argparse.Namespace) -> Iterator[dict[str
     ]
     about = {"nodes": number, "features": FEATURES, "dim": DIM, "neighbours": NEIGHBOURS}
     if options.what == "http":
-        service = Service(folder / "run", folder / "store")
+        service = Service(folder / "run", "--graph", str(folder / "store"), "--map", "none")
         try:
             times = asyncio.run(one_by_one(service.port, asked, options.calls))
         finally:

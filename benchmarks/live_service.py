@@ -3,9 +3,11 @@
 import argparse
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,9 @@ def percentiles(seconds: Any, unit: str) -> dict[str, float]:
 class Service:
     """`graphcl serve` in a process of its own."""
 
-    def __init__(self, run: Path, store: Path, port: int = 0) -> None:
-        command = [sys.executable, "-m", "graphcl", "serve", str(run), "--graph", str(store)]
-        command += ["--map", "none", "--rate", "0", "--port", str(port)]
+    def __init__(self, run: Path, *options: str, port: int = 0) -> None:
+        command = [sys.executable, "-m", "graphcl", "serve", str(run), "--rate", "0", *options]
+        command += ["--port", str(port)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         for line in self.process.stderr:
@@ -36,6 +38,20 @@ class Service:
         """Kills it."""
         self.process.kill()
         self.process.wait()
+
+    def __enter__(self) -> "Service":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def ask(self, sent: bytes, seconds: float) -> int:
+        """Sends bytes, and returns the status of the answer; 0 where there was none."""
+        place, errors = ("127.0.0.1", self.port), (OSError, IndexError, ValueError)
+        with suppress(*errors), socket.create_connection(place, timeout=seconds) as one:
+            one.sendall(sent)
+            return int(one.recv(1 << 16).split()[1])
+        return 0
 
 
 class Connection:
@@ -83,7 +99,7 @@ class Load:
 
     def __init__(self, folder: Path, asked: list[bytes], options: argparse.Namespace) -> None:
         self._folder, self._asked, self._options = folder, asked, options
-        self._service = Service(folder / "run", folder / "store")
+        self._service = Service(folder / "run", "--graph", str(folder / "store"), "--map", "none")
 
     def measure(self, *, killed: bool) -> dict[str, Any]:
         """Returns a row; with `killed` the service is killed half-way and started again."""
@@ -108,7 +124,8 @@ class Load:
             await asyncio.sleep(seconds / 2)
             self._service.stop()
             folder = self._folder
-            again = asyncio.to_thread(Service, folder / "run", folder / "store", port)
+            options = ("--graph", str(folder / "store"), "--map", "none")
+            again = asyncio.to_thread(Service, folder / "run", *options, port=port)
             self._service = await again
             self._back = time.perf_counter()
         await asyncio.gather(*tasks)

@@ -113,7 +113,7 @@ def worker(given: argparse.Namespace) -> None:
     """Trains one part, or a whole store, and writes what it measured."""
     torch.set_num_threads(given.threads)
     settings = {"dim": given.dim, "batch_nodes": given.batch_nodes, "mode": "sampled"}
-    parts = Parts(load_recipe("default").with_values(**settings))
+    parts = Parts(load_recipe("default").with_texts(**settings))
     meter = Meter(given.steps)
     about: dict[str, Any] = {}
     if given.whole:

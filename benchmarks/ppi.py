@@ -125,7 +125,7 @@ def main() -> None:
     device = resolve_device(options.device)
     tf32 = device.type == "cuda" and not options.float32
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    recipe = load_recipe(options.recipe).with_values(**parse_settings(options.settings))
+    recipe = load_recipe(options.recipe).with_texts(**parse_settings(options.settings))
     if options.epochs is not None:
         recipe = recipe.with_values(epochs=options.epochs)
     collection = load_dataset("ppi")

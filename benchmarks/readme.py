@@ -30,8 +30,8 @@ def gallery_table() -> str:
     how = (
         "In %: means over real graphs of many kinds of accuracy, ROC-AUC for two classes, or the "
         "mean AUC of several labels; logistic regression on frozen embeddings, the same for all. "
-        "Rivals have the defaults that their authors published, BGRL two settings; `default` was "
-        "chosen on these graphs. [Every graph, and how it was chosen](docs/gallery.md)."
+        "Rivals have the defaults that their authors published, BGRL two settings. "
+        f"{gallery_page.honestly(found)} [Every graph](docs/gallery.md)."
     )
     return "\n\n".join(
         [gallery_page.overall_table(found), " ".join([how, *gallery_page.partial(found)])]

@@ -36,10 +36,10 @@ from graphcl.losses import NTXent, nt_xent
 from graphcl.sampling import sample_tree, tree_views
 from graphcl.training import FullGraph, train
 from graphcl.training.sampled import SampledBatch, SampledGraph
-from graphcl.views import DropBoth, DropEdges, DropFeatures
+from graphcl.views import Drop
 
 CPU = torch.device("cpu")
-PERTURBATION = DropBoth(DropEdges(0.1), DropFeatures(0.5))
+PERTURBATION = Drop(0.1, 0.5)
 TEMPERATURE = 0.5
 
 

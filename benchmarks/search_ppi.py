@@ -38,7 +38,7 @@ def main() -> None:
     collection = load_dataset("ppi")
     for variant in options.variants:
         settings = parse_settings(variant.split(",")) if variant != "-" else {}
-        recipe = load_recipe(options.recipe).with_values(**settings)
+        recipe = load_recipe(options.recipe).with_texts(**settings)
         probe = Probe(collection, recipe, device, options.probe_steps)
         found = trained(collection, recipe, options.seed, device, probe)
         row = {"recipe_name": options.recipe, "variant": variant, "seed": options.seed}

@@ -43,12 +43,12 @@ from graphcl.store.reader import verify_store
 from graphcl.store.writer import StoreWriter
 from graphcl.training import SampledGraph, train
 from graphcl.training.loop import Batch
-from graphcl.views import DropBoth, DropEdges, DropFeatures, Perturbation
+from graphcl.views import Drop, Perturbation
 
 CPU = torch.device("cpu")
 FEATURES, CLASSES, SIDE = 64, 40, 10
 DIM, LAYERS, BATCH_NODES, STEPS = 128, 2, 1024, 200
-PERTURBATION = DropBoth(DropEdges(0.2), DropFeatures(0.5))
+PERTURBATION = Drop(0.2, 0.5)
 BLOCK = 1 << 18
 
 
@@ -156,7 +156,7 @@ class FirstSteps:
         """Yields the first batches of an epoch."""
         where = {"first": first, "share": share}
         batches = self._source.epoch(number, seed, perturbation=perturbation, **where)
-        return islice(batches, self.steps_per_epoch - first)
+        yield from islice(batches, self.steps_per_epoch - first)
 
 
 def encoder(num_features: int) -> torch.nn.Module:

@@ -17,8 +17,8 @@ from graphcl import GraphCL
 from graphcl.graphs.typed import TypedGraph
 from graphcl.graphs.typed_interchange import offsets
 from graphcl.graphs.typed_tensors import prepare, typed_tensors
+from graphcl.kernels.adjacency import mean_pool
 from graphcl.kernels.features import Features, linear
-from graphcl.kernels.relation import relation_mean
 
 Rows = npt.NDArray[np.float32]
 Split = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # training and validation nodes
@@ -77,7 +77,7 @@ def propagation(
         above = {}
         for kind in h:
             means = [
-                relation_mean(h[one.sender], relations[one.relation], backwards=one.backwards)
+                mean_pool(h[one.sender], relations[one.relation].toward(one.backwards))
                 for one in prepared.schema.into(kind)
             ]
             above[kind] = torch.stack(means).mean(0) if means else h[kind]
@@ -106,7 +106,7 @@ class _Supervised(nn.Module):
             nn.init.xavier_uniform_(torch.empty(size, width)) for size in widths.values()
         )
         self.types = list(widths)
-        channels = prepared.schema.channels()
+        channels = prepared.schema.directions()
         self.edge_types = [
             (one.sender, f"{'back-' if one.backwards else ''}{number}", one.receiver)
             for number, one in enumerate(channels)
@@ -166,8 +166,8 @@ def supervised(
     prepared = prepare(graph, "auto")
     x, relations = typed_tensors(prepared.graph, device=device, scaling=prepared.scaling)
     edges = []
-    for one in prepared.schema.channels():
-        csr = relations[one.relation].csr(one.backwards)
+    for one in prepared.schema.directions():
+        csr = relations[one.relation].toward(one.backwards).csr
         rows = torch.arange(len(csr.indptr) - 1, device=device)
         edges.append(torch.stack([csr.indices, rows.repeat_interleave(csr.indptr.diff())]))
     y = graph.nodes[name].y

@@ -22,6 +22,7 @@ PUBLIC = (
     "TypedGraph",
     "GraphCollection",
     "load_dataset",
+    "open_graph",
     "read_tables",
     "linear_probe",
 )

@@ -17,7 +17,7 @@ from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.scaling import LOGARITHM, NUMBER, WORD
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.training import SampledGraph
-from graphcl.views import DropBoth, DropEdges, DropFeatures
+from graphcl.views import Drop
 from tests.conftest import random_graph
 
 CPU = torch.device("cpu")
@@ -151,7 +151,7 @@ def test_whole_and_sampled_training_see_the_same_features(recipe, as_given):
     x, _ = graph_tensors(graph, device=CPU, feature_scaling=scaling)
     assert isinstance(x, torch.Tensor) == isinstance(graph.x, np.ndarray)
     x = x if isinstance(x, torch.Tensor) else x.to_dense()
-    none = DropBoth(DropEdges(0.0), DropFeatures(0.0))
+    none = Drop(0.0, 0.0)
     source = SampledGraph.of(graph, device=CPU, feature_scaling=scaling, fan_outs=(4,))
     torch.testing.assert_close(source.x, x)
     tree = source.batch(torch.arange(60), none, seed=0).trees[0]

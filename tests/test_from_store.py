@@ -12,11 +12,11 @@ from graphcl.encoders import build_encoder
 from graphcl.errors import GraphError
 from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.training import SampledGraph
-from graphcl.views import DropBoth, DropEdges, DropFeatures
+from graphcl.views import Drop
 from tests.conftest import random_graph
 
 CPU = torch.device("cpu")
-PERTURBATION = DropBoth(DropEdges(0.2), DropFeatures(0.4))
+PERTURBATION = Drop(0.2, 0.4)
 
 
 def stored(tmp_path, features="float32"):

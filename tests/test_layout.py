@@ -34,12 +34,10 @@ ELSEWHERE = {
     "estimator/inference.py": "estimator/test_sklearn.py",
     "estimator/saving.py": "estimator/test_model.py",
     "estimator/transformer.py": "estimator/test_sklearn.py",
-    "files/user.py": "answers/test_index.py",
     "runs/results.py": "test_training_run.py",
     "runs/unfinished.py": "test_training_run.py",
     "settings.py": "recipes/test_recipe.py",
     "version.py": "test_public.py",
-    "experiments/scoring.py": "estimator/test_sklearn.py",
     "losses/__init__.py": "estimator/test_parts.py",
     "files/text.py": "runs/test_files.py",
     "files/weights.py": "runs/test_files.py",
@@ -58,8 +56,6 @@ ELSEWHERE = {
     "estimator/fitting.py": "estimator/test_model.py",
     "store/moving.py": "store/test_partition.py",
     "store/typed_parts.py": "graphs/test_typed_partition.py",
-    "encoders/typed_rows.py": "test_typed_embedding.py",
-    "partitioned/typed_features.py": "partitioned/test_typed_inference.py",
     "partitioned/around.py": "estimator/test_parted.py",
     "partitioned/rows.py": "estimator/test_parted.py",
     "partitioned/topology.py": "estimator/test_parted.py",
@@ -112,6 +108,8 @@ SEVERAL = {
     "cli/test_typed_graphs.py": "the commands on typed graphs, from tables to answers",
     "cli/test_several_graphs.py": "the commands on a dataset of several graphs",
     "reporting/test_browser.py": "the page and its script in a browser",
+    "answers/test_leaks.py": "links of random graphs of every kind, from holding out to the score",
+    "test_proposals.py": "what messages propose, in all modules",
 }
 
 # Folders of tests/ that do not mirror src/graphcl.
@@ -161,9 +159,9 @@ def test_every_test_names_a_module():
 
 @pytest.mark.parametrize("path", sorted((ROOT / "src/graphcl").rglob("*.py")), ids=lambda p: p.name)
 def test_files_fit_in_the_head(path):
-    assert len(path.read_text().splitlines()) <= 400
+    assert len(path.read_text().splitlines()) <= 600
 
 
 def test_test_files_fit_in_the_head():
     lines = {path.name: len(path.read_text().splitlines()) for path in TESTS.rglob("*.py")}
-    assert {name: count for name, count in lines.items() if count > 400} == {}
+    assert {name: count for name, count in lines.items() if count > 600} == {}

@@ -169,7 +169,7 @@ def test_bad_arguments(graph):
         tree_of(graph, torch.arange(3), fan_outs=(3, 0))
     tree = tree_of(graph, torch.arange(3), fan_outs=(2, 2))
     assert isinstance(tree, Tree)
-    with pytest.raises(ParameterError, match=r"DropEdges: edge_drop must be in \[0, 1\); got 1.0"):
+    with pytest.raises(ParameterError, match=r"Drop: edge_drop must be in \[0, 1\); got 1.0"):
         encoded(graph, tree, "mean", encoder_for(graph, "mean", 2), edge_drop=1.0)
     with pytest.raises(ParameterError, match="encode_tree: layers must be 2, the hops; got 3"):
         encoded(graph, tree, "mean", encoder_for(graph, "mean", 3))

@@ -6,18 +6,18 @@ from graphcl.distributed import ALONE, Share
 from graphcl.encoders.typed import TypedEncoder
 from graphcl.graphs.typed import TypedGraph
 from graphcl.graphs.typed_tensors import prepare, typed_tensors
+from graphcl.kernels.adjacency import mean_pool
 from graphcl.kernels.counter import stream_key
 from graphcl.kernels.gather_rows import gather_rows_reference
-from graphcl.kernels.relation import relation_mean
 from graphcl.kernels.slots import Means, sample_means, sample_slots
 from graphcl.training.typed_levels import encode_levels
 from graphcl.training.typed_sampled import TypedSampledGraph, fan_outs_of
 from graphcl.typed_drawing import Nodes, sample_slots_reference
 from graphcl.typed_sampling import sample_levels
-from graphcl.views import DropTyped
+from graphcl.views import Drop
 
 CPU = torch.device("cpu")
-NOTHING = DropTyped(0.0, 0.0)
+NOTHING = Drop(0.0, 0.0)
 
 
 def graph(weighted=False):
@@ -39,7 +39,7 @@ def graph(weighted=False):
 
 
 def source(prepared, fan_out, *, replace, layers=2):
-    channels = prepared.schema.channels()
+    channels = prepared.schema.directions()
     return TypedSampledGraph.of(
         prepared,
         device=CPU,
@@ -91,10 +91,9 @@ def test_the_sampled_mean_is_unbiased_per_relation(replace, weighted):
         nodes = torch.arange(len(x[name])).repeat_interleave(draws)
         table = sampled(given, name, nodes, seed=1)[0][name]
         for channel, relation, features, vectors in means_of(table, x[name].shape[1]):
-            back = channel.backwards
-            exact = [(features, relation_mean(x[channel.sender], relation, backwards=back))]
+            exact = [(features, mean_pool(x[channel.sender], relation))]
             if relation.features is not None:
-                exact.append((vectors, relation.edge_mean(back)))
+                exact.append((vectors, relation.edge_mean()))
             for found, expected in exact:
                 means = found.reshape(len(x[name]), draws, -1)
                 error = (means.mean(1) - expected).abs() / (means.std(1) / draws**0.5 + 1e-6)
@@ -127,7 +126,7 @@ def test_an_edge_is_dropped_in_both_directions_wherever_it_occurs_and_rates_are_
     prepared = prepare(graph(), "none")
     fan_out, seeds = 30, 400
     given = source(prepared, fan_out, replace=False)
-    rates = DropTyped(0.5, 0.0, {("paper", "cites", "paper"): 0.0})
+    rates = Drop(0.5, 0.0, {("paper", "cites", "paper"): 0.0})
     zeros = torch.zeros(seeds, dtype=torch.int64)
     levels = sampled(given, "paper", zeros, seed=3, depth=2, perturbation=rates)
     top = {(one.direction.channel.relation[1], one.direction.channel.backwards): one
@@ -156,7 +155,7 @@ def test_an_edge_is_dropped_in_both_directions_wherever_it_occurs_and_rates_are_
 
 
 def _degree(children, node):
-    csr = children.direction.relation.csr(children.direction.channel.backwards)
+    csr = children.direction.relation.csr
     return int(csr.indptr[node + 1] - csr.indptr[node])
 
 
@@ -173,7 +172,7 @@ def test_the_compiled_loop_is_the_plain_one(monkeypatch, small):
         )
         for direction in directions:
             relation = direction.relation
-            csr = relation.csr(direction.channel.backwards)
+            csr = relation.csr
             found = sample_slots(
                 *csr,
                 relation.edge_ids,
@@ -211,7 +210,7 @@ def test_means_in_one_loop_are_those_of_sampled_children(monkeypatch, small, sto
             out = torch.empty(2, len(nodes), x.shape[1] + 2)[:, :, 1:-1]
             means = Means(x, stream_key(1, "features"), 0.3, own, out)
             found = sample_means(
-                *relation.csr(direction.channel.backwards),
+                *relation.csr,
                 relation.edge_ids,
                 nodes,
                 table.places,
@@ -251,7 +250,7 @@ def test_shares_of_a_batch_are_the_batch(weighted, replace):
     prepared = prepare(graph(weighted), "none")
     given = source(prepared, 2, replace=replace)
     rows = {"author": torch.tensor([3, 1, 7]), "paper": torch.tensor([0, 5, 5, 11, 2])}
-    rates = DropTyped(0.3, 0.3)
+    rates = Drop(0.3, 0.3)
     encoder = TypedEncoder(
         prepared.schema, dim=6, layers=2, generator=torch.Generator().manual_seed(0)
     )

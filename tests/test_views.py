@@ -11,9 +11,7 @@ from graphcl.errors import ParameterError
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import SparseFeatures
 from graphcl.views import (
-    DropBoth,
-    DropEdges,
-    DropFeatures,
+    Drop,
     PartOfDraws,
     drop_edges,
     drop_features,
@@ -88,7 +86,7 @@ def test_probability_zero_is_the_identity(graph, generator):
 def test_nothing_about_the_input_changes(graph, generator):
     adjacency, x, sparse = adjacency_of(graph), torch.tensor(graph.x), sparse_features()
     before = adjacency.weight.clone(), x.clone(), sparse.values.clone()
-    perturbation = DropBoth(DropEdges(0.5), DropFeatures(0.5))
+    perturbation = Drop(0.5, 0.5)
     perturbation(x, adjacency, generator)
     perturbation(sparse, adjacency, generator)
     for old, new in zip(before, (adjacency.weight, x, sparse.values), strict=True):
@@ -96,7 +94,7 @@ def test_nothing_about_the_input_changes(graph, generator):
 
 
 def test_two_draws_differ_and_a_seed_repeats_them(graph):
-    perturbation = DropBoth(DropEdges(0.5), DropFeatures(0.5))
+    perturbation = Drop(0.5, 0.5)
     x, adjacency = torch.tensor(graph.x), adjacency_of(graph)
 
     def two(seed):
@@ -112,10 +110,10 @@ def test_two_draws_differ_and_a_seed_repeats_them(graph):
 
 @pytest.mark.parametrize("value", [1.2, 1.0, -0.1, float("nan")])
 def test_bad_probabilities(value):
-    with pytest.raises(ParameterError, match=r"DropEdges: edge_drop must be in \[0, 1\); got"):
-        DropEdges(value)
-    with pytest.raises(ParameterError, match=r"DropFeatures: feature_drop must be in \[0, 1\)"):
-        DropFeatures(value)
+    with pytest.raises(ParameterError, match=r"Drop: edge_drop must be in \[0, 1\); got"):
+        Drop(value, 0.1)
+    with pytest.raises(ParameterError, match=r"Drop: feature_drop must be in \[0, 1\)"):
+        Drop(0.1, value)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -155,7 +153,7 @@ def test_typed_views_drop_per_relation_and_per_type():
 
     from graphcl.graphs.typed import TypedGraph
     from graphcl.graphs.typed_tensors import typed_tensors
-    from graphcl.views import DropTyped
+    from graphcl.views import Drop
 
     random = np.random.default_rng(0)
     loves, knows = ("a", "loves", "b"), ("a", "knows", "a")
@@ -167,7 +165,7 @@ def test_typed_views_drop_per_relation_and_per_type():
         },
     )
     x, relations = typed_tensors(graph, device=torch.device("cpu"))
-    view = DropTyped(0.3, 0.2, {loves: 0.6}, {"b": 0.0})
+    view = Drop(0.3, 0.2, {loves: 0.6}, {"b": 0.0})
     features, edges = view(x, relations, torch.Generator().manual_seed(0))
     assert abs(float((edges[loves].weight == 0).float().mean()) - 0.6) < 0.04
     assert abs(float((edges[knows].weight == 0).float().mean()) - 0.3) < 0.04
@@ -177,4 +175,4 @@ def test_typed_views_drop_per_relation_and_per_type():
     assert features["b"] is x["b"]
     assert float(relations[loves].weight.min()) == 1
     with pytest.raises(ParameterError, match="edge_drop must be"):
-        DropTyped(0.1, 0.1, {loves: 1.0})
+        Drop(0.1, 0.1, {loves: 1.0})

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from graphcl.graphs.graph import Graph
     from graphcl.graphs.typed import TypedGraph
     from graphcl.losses import nt_xent
+    from graphcl.opening import open_graph
     from graphcl.reporting.writing import report
     from graphcl.tabular.build import read_tables
     from graphcl.trials.scoring import probe_scorer
@@ -37,6 +38,7 @@ _HOMES = {
     "load_dataset": "graphcl.datasets",
     "neighbors": "graphcl.answers.similar",
     "nt_xent": "graphcl.losses",
+    "open_graph": "graphcl.opening",
     "predict": "graphcl.answers.prediction",
     "probe_scorer": "graphcl.trials.scoring",
     "read_embeddings": "graphcl.updating.using",
@@ -59,6 +61,7 @@ __all__ = [
     "load_dataset",
     "neighbors",
     "nt_xent",
+    "open_graph",
     "predict",
     "probe_scorer",
     "read_embeddings",

@@ -8,7 +8,8 @@
     │   ├── DatasetError                 a dataset that is unknown, absent or damaged
     │   ├── RecipeError                  a recipe that is unknown or does not parse
     │   ├── StoreError                   a store that is missing or damaged, or exists already
-    │   └── RunError                     a run that is missing or damaged, or exists already
+    │   ├── RunError                     a run that is missing or damaged, or exists already
+    │   └── PartError                    an encoder, perturbation or loss of the user's own failed
     ├── MissingExtraError (ImportError)  an optional dependency is not installed
     └── TrainingError                    training cannot continue, or would not fit into memory
     TrainingEndedError  training was interrupted, or a process of its group died
@@ -40,6 +41,9 @@ class GraphError(InvalidInputError):
     """Edges, features, labels or masks do not form a graph."""
 
 
+_SHOWN = 30  # problems that a message lists
+
+
 class TableError(GraphError):
     """Tables have problems, all of which are listed.
 
@@ -51,7 +55,9 @@ class TableError(GraphError):
     def __init__(self, problems: Sequence[str], fix: tuple[str, ...] = ()) -> None:
         self.problems, self.fix = tuple(problems), fix
         count = len(self.problems)
-        listed = "".join(f"\n  {place}. {text}" for place, text in enumerate(self.problems, 1))
+        shown = enumerate(self.problems[:_SHOWN], 1)
+        listed = "".join(f"\n  {place}. {text}" for place, text in shown)
+        listed += f"\n  … and {count - _SHOWN:,} more" if count > _SHOWN else ""
         super().__init__(self.problems[0] if count == 1 else f"{count} problems:{listed}")
 
 
@@ -69,6 +75,10 @@ class StoreError(InvalidInputError):
 
 class RunError(InvalidInputError):
     """A run directory is missing or damaged, or exists already."""
+
+
+class PartError(InvalidInputError):
+    """An encoder, a perturbation or a loss of the user's own failed; its error is the cause."""
 
 
 class MissingExtraError(GraphCLError, ImportError):
@@ -104,13 +114,17 @@ def require(condition: bool, owner: str, parameter: str, constraint: str, value:
         raise ParameterError(f"{owner}: {parameter} must be {constraint}; got {value!r}")
 
 
-def typed(value: Any, kind: Any, *, owner: str, key: str) -> Any:
-    """Converts `value`, a text or a number, to `kind`: int, float, str or bool.
+def typed(value: Any, kind: Any, *, owner: str, key: str, texts: bool = False) -> Any:
+    """Converts `value` to a plain `kind`: int, float, str or bool; NumPy's numbers are numbers.
+
+    With `texts`, such as a command line's, a text is read as that kind; else it is none but text.
 
     Raises:
         ParameterError: the value cannot be converted exactly; `owner` and `key` name it.
     """
     try:
+        if isinstance(value, str) and kind is not str and not texts:
+            raise ValueError
         if kind is bool:
             return {"true": True, "false": False}[str(value).lower()]
         if isinstance(value, bool):

@@ -8,13 +8,19 @@ load the run, pass the class again or register it.
 Nothing here imports torch, so recipes are read, and their names checked, without it.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields, is_dataclass
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any
+from pathlib import Path
+from traceback import walk_tb
+from typing import Any, ParamSpec, TypeVar
 
-from graphcl.errors import ParameterError, require, suggestion
+from graphcl.errors import GraphCLError, ParameterError, PartError, require, suggestion
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Registry(Collection[str]):
@@ -120,6 +126,38 @@ class Registry(Collection[str]):
         same = wanted.rpartition(":")[2] == given.rpartition(":")[2]
         require(same, self.kind, "the object", f"of {wanted}, as the recipe says", given)
         return part
+
+
+def answerable(kind: str, part: Any, work: Callable[P, R]) -> Callable[P, R]:
+    """Returns `work`, which uses a part; what a part of the user's own raises is a `PartError`.
+
+    It names the part, the exception, and the user's line. What a part of this package raises stays
+    as it is: that is a bug.
+    """
+    owner = part.func if isinstance(part, partial) else part
+    owner = owner if hasattr(owner, "__qualname__") else type(owner)
+    module = getattr(owner, "__module__", None) or "__main__"  # none: made by exec
+    package = module.partition(".")[0]
+    if package == __name__.partition(".")[0]:
+        return work
+
+    def watched(*args: P.args, **keywords: P.kwargs) -> R:
+        try:
+            return work(*args, **keywords)
+        except (GraphCLError, MemoryError):
+            raise
+        except Exception as error:
+            if type(error).__name__ == "OutOfMemoryError":  # torch's: smaller blocks may help
+                raise
+            place = ""
+            for frame, line in walk_tb(error.__traceback__):
+                if str(frame.f_globals.get("__name__")).partition(".")[0] == package:
+                    place = f" ({Path(frame.f_code.co_filename).name}:{line})"
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            name = f"{module}.{owner.__qualname__}"
+            raise PartError(f"your {kind} {name} failed: {said}{place}") from error
+
+    return watched
 
 
 ENCODERS = Registry(

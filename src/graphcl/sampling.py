@@ -21,7 +21,7 @@ from graphcl.kernels.elu import pooled_elu
 from graphcl.kernels.gather_mean import Held, gather_mean
 from graphcl.kernels.neighbours import EdgeWeights, sample_neighbours
 from graphcl.kernels.stored_features import StoredFeatures
-from graphcl.views import DropBoth
+from graphcl.views import Drop
 
 FAN_OUTS = (10, 10, 10)  # the paper's, from the seed node outwards
 DRAWS = 2  # raised when a seed gives other trees or views than before; checkpoints keep it
@@ -141,7 +141,7 @@ def child_weights(degree: Tensor, fan_out: int, *, replace: bool, unbiased: bool
 def tree_views(
     x: Tensor | StoredFeatures,
     tree: Tree,
-    perturbation: DropBoth,
+    perturbation: Drop,
     *,
     own: bool,
     seed: int,

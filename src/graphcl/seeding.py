@@ -6,8 +6,10 @@ depend on its number, so a resumed training repeats them without a saved random 
 """
 
 import hashlib
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:  # a seed is derived in commands that need no torch
+    import torch
 
 
 def derive(seed: int, *path: str | int) -> int:
@@ -21,6 +23,10 @@ def derive(seed: int, *path: str | int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def generator(seed: int, *path: str | int, device: torch.device | str = "cpu") -> torch.Generator:
+def generator(
+    seed: int, *path: str | int, device: "torch.device | str" = "cpu"
+) -> "torch.Generator":
     """Returns a generator on `device`, seeded with ``derive(seed, *path)``."""
+    import torch
+
     return torch.Generator(device=device).manual_seed(derive(seed, *path))

@@ -51,7 +51,7 @@ from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import GraphFacts, Scores, TrainingResult, read_training_result
 from graphcl.runs.typed import write_parted_types, write_types
 from graphcl.runs.unfinished import CHOOSING, partial_folder, unfinished_run
-from graphcl.tabular.preparation import write_preparation
+from graphcl.tabular.preparation import Preparation, read_preparation, write_preparation
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Pace, StoppedError
 from graphcl.training.loop import PartedMetrics
@@ -169,12 +169,20 @@ def train_run(
                     write_nodes(staging, describe_nodes(graph))
                 elif graph.typed:
                     write_parted_types(staging, graph.path)
-                if isinstance(graph, Graph) and graph.preparation is not None:
-                    write_preparation(staging, graph.preparation)
+                preparation = _preparation(graph)
+                if preparation is not None:
+                    write_preparation(staging, preparation)
                 for log in runs.LOGS:
                     if (folder / log).exists():
                         (folder / log).rename(staging / log)
             return result
+
+
+def _preparation(graph: Data) -> Preparation | None:
+    """Returns what turned the columns of one table of nodes into features."""
+    if isinstance(graph, PartedData):
+        return read_preparation(graph.path)  # of a typed one, types have their own
+    return graph.preparation if isinstance(graph, Graph) else None
 
 
 def embed_rows(
@@ -304,7 +312,7 @@ def _result(
     model: GraphCL, graph: Data, source: str, scores: Scores | None, why: str | None
 ) -> TrainingResult:
     last, device = model.history_[-1], torch.device(model.device)
-    health, found = model.health_, majority_sign(scores)
+    health, found = model.health_, majority_sign(scores, asdict(model.recipe_))
     signs = (*health.warnings, *([found] if found else []))
     scaling, traffic = model.scaling_, {}
     if isinstance(last, PartedMetrics):

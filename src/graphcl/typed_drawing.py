@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from graphcl.errors import StoreError
-from graphcl.graphs.schema import Channel
+from graphcl.graphs.schema import Direction
+from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.counter import (
     Key,
     draw,
@@ -23,24 +24,23 @@ from graphcl.kernels.counter import (
     threshold,
 )
 from graphcl.kernels.neighbours import EdgeWeights, draw_entries, sample_neighbours
-from graphcl.kernels.relation import RelationAdjacency
 from graphcl.kernels.slots import Means, Slots, sample_means, sample_slots
 
 
 @dataclass(frozen=True)
-class Direction:
+class SampledDirection:
     """One direction of a relation, ready to be sampled.
 
     Attributes:
         channel: which one.
-        relation: its edges.
+        relation: its edges, by receiver.
         fan_out: children per node.
         edge_weights: of a weighted relation, in this direction; else None.
         numbers: 0 … entries − 1, where `edge_weights` are given or nothing is drawn twice.
     """
 
-    channel: Channel
-    relation: RelationAdjacency
+    channel: Direction
+    relation: Adjacency
     fan_out: int
     edge_weights: EdgeWeights | None = None
     numbers: Tensor | None = None
@@ -48,18 +48,19 @@ class Direction:
     @classmethod
     def of(
         cls,
-        channel: Channel,
-        relation: RelationAdjacency,
+        channel: Direction,
+        relation: Adjacency,
         fan_out: int,
         *,
         weighted: bool,
         replace: bool,
     ) -> Self:
         """Prepares a direction for sampling; `weighted` says whether its edges have weights."""
-        weights, numbers, device = None, None, relation.by_target.indptr.device
+        relation = relation.toward(channel.backwards)
+        weights, numbers, device = None, None, relation.indptr.device
         if weighted:
-            indptr = relation.csr(channel.backwards).indptr.cpu().numpy()
-            values = relation.values(channel.backwards).cpu().numpy()
+            indptr = relation.indptr.cpu().numpy()
+            values = relation.weight.cpu().numpy()
             weights = EdgeWeights.of(indptr, values, replace=replace, device=device)
         if weights is not None or not replace:
             numbers = torch.arange(len(relation.weight), device=device)
@@ -85,7 +86,7 @@ class Children:
         vectors: the means of the edges' vectors, ``[2, n, edge features]``, or None.
     """
 
-    direction: Direction
+    direction: SampledDirection
     rows: slice
     weights: Tensor | None
     own: Tensor | None
@@ -122,14 +123,19 @@ class Drawn(NamedTuple):
     vectors: Tensor | None
 
 
-def keys_of(seed: int, hop: int, name: str, number: int, channel: Channel) -> tuple[Key, Key]:
+def keys_of(seed: int, hop: int, name: str, number: int, channel: Direction) -> tuple[Key, Key]:
     """Returns the streams of the children of a type in its direction `number`, and of edges."""
     children = stream_key(seed, "neighbours", hop, name, number)
     return children, stream_key(seed, "edges", *channel.relation)
 
 
 def draw_children(
-    direction: Direction, table: Nodes, keys: tuple[Key, Key], *, edge_drop: float, replace: bool
+    direction: SampledDirection,
+    table: Nodes,
+    keys: tuple[Key, Key],
+    *,
+    edge_drop: float,
+    replace: bool,
 ) -> Drawn:
     """Draws the children of a type's nodes in one direction, and drops edges in both views."""
     simple = replace and direction.edge_weights is None and not table.nodes.is_cuda
@@ -146,7 +152,7 @@ def draw_children(
 
 
 def sample_entries(
-    direction: Direction, nodes: Tensor, ranks: Tensor, *, replace: bool, key: Key
+    direction: SampledDirection, nodes: Tensor, ranks: Tensor, *, replace: bool, key: Key
 ) -> tuple[Tensor, Tensor]:
     """Returns sampled places in the direction's CSR, ``[n · fan_out]``, and their weights.
 
@@ -165,7 +171,7 @@ def sample_entries(
             ]
             return torch.cat([one for one, _ in found]), torch.cat([one for _, one in found])
         key = shifted(key, int(ranks[0]) * direction.fan_out)
-    csr, fan_out = direction.relation.csr(direction.channel.backwards), direction.fan_out
+    csr, fan_out = direction.relation.csr, direction.fan_out
     start = csr.indptr[nodes]
     degree = (csr.indptr[nodes + 1] - start)[:, None]
     relative: Tensor | None = None
@@ -195,10 +201,10 @@ def sample_entries(
 
 
 def _drawn_entries(
-    direction: Direction, nodes: Tensor, ranks: Tensor, *, replace: bool, key: Key
+    direction: SampledDirection, nodes: Tensor, ranks: Tensor, *, replace: bool, key: Key
 ) -> tuple[Tensor, Tensor]:
     """`sample_entries` of weighted edges, or without replacement, for any ranks, on a CPU."""
-    csr, fan_out = direction.relation.csr(direction.channel.backwards), direction.fan_out
+    csr, fan_out = direction.relation.csr, direction.fan_out
     weights = direction.edge_weights or EdgeWeights()
     drawn = draw_entries(
         csr.indptr,
@@ -222,12 +228,17 @@ def _drawn_entries(
 
 
 def _sampled(
-    direction: Direction, table: Nodes, keys: tuple[Key, Key], *, edge_drop: float, replace: bool
+    direction: SampledDirection,
+    table: Nodes,
+    keys: tuple[Key, Key],
+    *,
+    edge_drop: float,
+    replace: bool,
 ) -> Slots:
     """`sample_slots_reference` of unweighted edges with replacement, in one loop on a CPU."""
     del replace
     relation = direction.relation
-    csr = relation.csr(direction.channel.backwards)
+    csr = relation.csr
     return sample_slots(
         *csr,
         relation.edge_ids,
@@ -243,7 +254,7 @@ def _sampled(
 
 
 def sampled_means(
-    direction: Direction,
+    direction: SampledDirection,
     table: Nodes,
     keys: tuple[Key, Key],
     means: Means,
@@ -253,7 +264,7 @@ def sampled_means(
 ) -> Slots | None:
     """`_sampled`, and the means of features, in one loop."""
     relation = direction.relation
-    csr = relation.csr(direction.channel.backwards)
+    csr = relation.csr
     return sample_means(
         *csr,
         relation.edge_ids,
@@ -271,14 +282,19 @@ def sampled_means(
 
 
 def sample_slots_reference(
-    direction: Direction, table: Nodes, keys: tuple[Key, Key], *, edge_drop: float, replace: bool
+    direction: SampledDirection,
+    table: Nodes,
+    keys: tuple[Key, Key],
+    *,
+    edge_drop: float,
+    replace: bool,
 ) -> Slots:
     """Returns sampled children and their weights, in plain tensor operations."""
     relation, fan_out = direction.relation, direction.fan_out
     entries, weight = sample_entries(
         direction, table.nodes, table.ranks, replace=replace, key=keys[0]
     )
-    csr = relation.csr(direction.channel.backwards)
+    csr = relation.csr
     if not len(csr.indices):  # of a part of a graph
         own = torch.full((2, len(table.nodes), 1), 1.0 if relation.within else 0.0)
         return Slots(entries, entries, torch.zeros(2, len(entries)), own)

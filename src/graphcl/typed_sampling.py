@@ -25,14 +25,14 @@ from graphcl.kernels.gather_rows import gather_rows
 from graphcl.kernels.slots import Means
 from graphcl.typed_drawing import (
     Children,
-    Direction,
     Drawn,
     Nodes,
+    SampledDirection,
     draw_children,
     keys_of,
     sampled_means,
 )
-from graphcl.views import DropTyped
+from graphcl.views import Drop
 
 
 @dataclass
@@ -67,8 +67,8 @@ Level = dict[str, Nodes]
 def sample_levels(
     seeds: Mapping[str, Tensor],
     x: Mapping[str, Tensor],
-    directions: Mapping[str, Sequence[Direction]],
-    perturbation: DropTyped,
+    directions: Mapping[str, Sequence[SampledDirection]],
+    perturbation: Drop,
     *,
     depth: int,
     replace: bool,
@@ -137,8 +137,8 @@ class Inputs:
         name: str,
         table: Nodes,
         x: Mapping[str, Tensor],
-        directions: Sequence[Direction],
-        perturbation: DropTyped,
+        directions: Sequence[SampledDirection],
+        perturbation: Drop,
         seed: int,
         find: Callable[[str, Tensor], Tensor] | None = None,
     ) -> None:
@@ -166,7 +166,9 @@ class Inputs:
         )  # fmt: skip
         return out
 
-    def add(self, direction: Direction, drawn: Drawn, below: dict[str, Below] | None) -> None:
+    def add(
+        self, direction: SampledDirection, drawn: Drawn, below: dict[str, Below] | None
+    ) -> None:
         """Writes the means over children that were drawn; they are added to the level below."""
         slots, fan_out, sender = drawn.slots, direction.fan_out, direction.channel.sender
         rows = slice(0, 0)
@@ -174,7 +176,7 @@ class Inputs:
             rows = below.setdefault(sender, Below()).add(self.table, slots.nodes, fan_out)
         self.put(direction, drawn, rows)
 
-    def put(self, direction: Direction, drawn: Drawn, rows: slice) -> None:
+    def put(self, direction: SampledDirection, drawn: Drawn, rows: slice) -> None:
         """Writes the means over children that are at these rows of the level below."""
         slots, count = drawn.slots, len(self.table.nodes)
         weights = slots.weights.view(2, count, 1, direction.fan_out)
@@ -191,8 +193,8 @@ def _fill(
     name: str,
     table: Nodes,
     x: Mapping[str, Tensor],
-    directions: Sequence[Direction],
-    perturbation: DropTyped,
+    directions: Sequence[SampledDirection],
+    perturbation: Drop,
     replace: bool,
     seed: int,
     hop: int,

@@ -7,14 +7,14 @@ and returns a view ``(x, adjacency)``; `Perturbation` is its type. It trains on 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
+from graphcl.graphs.typed import Key
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
-from graphcl.kernels.relation import RelationAdjacency
 from graphcl.registry import PERTURBATIONS
 from graphcl.settings import check_setting
 
@@ -47,14 +47,15 @@ def register_perturbation(name: str, factory: Callable[..., Perturbation]) -> No
 
 
 def drop_edges(adjacency: Adjacency, edge_drop: float, generator: torch.Generator) -> Adjacency:
-    """Returns a copy in which each undirected edge is absent with probability `edge_drop`.
+    """Returns a copy in which each edge is absent with probability `edge_drop`.
 
-    Both directions of an edge are kept or dropped together: the paper's graphs are undirected.
+    Both directions of an undirected edge are kept or dropped together, as in the paper.
     """
     if edge_drop == 0:
         return adjacency
     keep = _bernoulli(adjacency.num_edges, 1 - edge_drop, adjacency.weight, generator)
-    return adjacency.with_weight(adjacency.weight * keep[adjacency.edge_ids])
+    of_entry = keep if adjacency.edge_ids is None else keep[adjacency.edge_ids]
+    return adjacency.with_weight(adjacency.weight * of_entry)
 
 
 @dataclass(frozen=True)
@@ -91,66 +92,61 @@ def drop_features(
 
 
 @dataclass(frozen=True)
-class DropEdges:
-    """`drop_edges` with its probability."""
-
-    edge_drop: float
-
-    def __post_init__(self) -> None:
-        check_setting("DropEdges", "edge_drop", self.edge_drop)
-
-    def __call__(self, adjacency: Adjacency, generator: torch.Generator) -> Adjacency:
-        """Draws one perturbed adjacency."""
-        return drop_edges(adjacency, self.edge_drop, generator)
-
-
-@dataclass(frozen=True)
-class DropFeatures:
-    """`drop_features` with its probability."""
-
-    feature_drop: float
-
-    def __post_init__(self) -> None:
-        check_setting("DropFeatures", "feature_drop", self.feature_drop)
-
-    def __call__(self, x: Features, generator: torch.Generator) -> Features:
-        """Draws one perturbed feature table."""
-        return drop_features(x, self.feature_drop, generator)
-
-
-@dataclass(frozen=True)
-class DropBoth:
+class Drop:
     """The paper's t: edges and features dropped together, independently of each other.
 
-    Sampled training takes its two probabilities and draws the same perturbation on trees.
+    Both directions of an undirected edge are kept or dropped together. Vectors of edges go with
+    their edges and are not perturbed otherwise. Sampled training takes the probabilities and draws
+    the same perturbation on trees.
+
+    Attributes:
+        edge_drop: probability that an edge is absent from a view.
+        feature_drop: probability that a feature of a node is zero in a view.
+        relations: other edge drops, by relation.
+        types: other feature drops, by type of nodes.
     """
 
-    drop_edges: DropEdges
-    drop_features: DropFeatures
+    edge_drop: float
+    feature_drop: float
+    relations: Mapping[Key, float] = field(default_factory=dict)
+    types: Mapping[str, float] = field(default_factory=dict)
     # Entries are drawn independently, so one call on two copies of a graph draws two views.
     entrywise: ClassVar[bool] = True
     recordable: ClassVar[bool] = True  # no shape depends on a draw
 
-    @property
-    def edge_drop(self) -> float:
-        """Probability that an edge is absent from a view."""
-        return self.drop_edges.edge_drop
+    def __post_init__(self) -> None:
+        for rate in (self.edge_drop, *self.relations.values()):
+            check_setting("Drop", "edge_drop", rate)
+        for rate in (self.feature_drop, *self.types.values()):
+            check_setting("Drop", "feature_drop", rate)
 
-    @property
-    def feature_drop(self) -> float:
-        """Probability that a feature of a node is zero in a view."""
-        return self.drop_features.feature_drop
+    def edge_rate(self, relation: Key) -> float:
+        """Returns the probability that an edge of a relation is absent."""
+        return self.relations.get(relation, self.edge_drop)
 
-    def __call__(
-        self, x: Features, adjacency: Adjacency, generator: torch.Generator
-    ) -> tuple[Features, Adjacency]:
-        """Draws one view."""
-        return self.drop_features(x, generator), self.drop_edges(adjacency, generator)
+    def feature_rate(self, node_type: str) -> float:
+        """Returns the probability that a feature of a node of a type is zero."""
+        return self.types.get(node_type, self.feature_drop)
+
+    def __call__(self, x: Any, adjacency: Any, generator: torch.Generator) -> tuple[Any, Any]:
+        """Draws one view of a plain graph, or of features by type and adjacencies by relation."""
+        if not isinstance(x, Mapping):
+            x = drop_features(x, self.feature_drop, generator)
+            return x, drop_edges(adjacency, self.edge_drop, generator)
+        tables = {
+            name: drop_features(table, self.feature_rate(name), generator)
+            for name, table in x.items()
+        }
+        relations = {
+            key: drop_edges(edges, self.edge_rate(key), generator)
+            for key, edges in adjacency.items()
+        }
+        return tables, relations
 
 
-def drop(edge_drop: float, feature_drop: float) -> DropBoth:
+def drop(edge_drop: float, feature_drop: float) -> Drop:
     """Returns the paper's perturbation with its two probabilities."""
-    return DropBoth(DropEdges(edge_drop), DropFeatures(feature_drop))
+    return Drop(edge_drop, feature_drop)
 
 
 def _bernoulli(
@@ -199,65 +195,3 @@ def _chunk(like: Tensor) -> int:
     any size draw the same numbers.
     """
     return CPU_CHUNK if like.device.type == "cpu" else GPU_CHUNK
-
-
-@dataclass(frozen=True)
-class DropTyped:
-    """The paper's perturbation on a typed graph: edges drop per relation, features per type.
-
-    Both directions of an edge are kept or dropped together. Vectors of edges go with their edges
-    and are not perturbed otherwise.
-
-    Attributes:
-        edge_drop: probability that an edge is absent from a view.
-        feature_drop: probability that a feature of a node is zero in a view.
-        relations: other edge drops, by relation.
-        types: other feature drops, by node type.
-    """
-
-    edge_drop: float
-    feature_drop: float
-    relations: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
-    types: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for rate in (self.edge_drop, *self.relations.values()):
-            check_setting("DropTyped", "edge_drop", rate)
-        for rate in (self.feature_drop, *self.types.values()):
-            check_setting("DropTyped", "feature_drop", rate)
-
-    def edge_rate(self, relation: tuple[str, str, str]) -> float:
-        """Returns the probability that an edge of a relation is absent."""
-        return self.relations.get(relation, self.edge_drop)
-
-    def feature_rate(self, node_type: str) -> float:
-        """Returns the probability that a feature of a node of a type is zero."""
-        return self.types.get(node_type, self.feature_drop)
-
-    def __call__(
-        self,
-        x: Mapping[str, Features],
-        relations: Mapping[tuple[str, str, str], RelationAdjacency],
-        generator: torch.Generator,
-    ) -> tuple[dict[str, Features], dict[tuple[str, str, str], RelationAdjacency]]:
-        """Draws one view."""
-        features = {
-            name: drop_features(table, self.feature_rate(name), generator)
-            for name, table in x.items()
-        }
-        edges = {
-            key: drop_relation(relation, self.edge_rate(key), generator)
-            for key, relation in relations.items()
-        }
-        return features, edges
-
-
-def drop_relation(
-    relation: RelationAdjacency, edge_drop: float, generator: torch.Generator
-) -> RelationAdjacency:
-    """Returns a copy in which each edge of a relation is absent with probability `edge_drop`."""
-    if edge_drop == 0 or relation.num_edges == 0:
-        return relation
-    keep = _bernoulli(relation.num_edges, 1 - edge_drop, relation.weight, generator)
-    of_entry = keep if relation.edge_ids is None else keep[relation.edge_ids]
-    return relation.with_weight(relation.weight * of_entry)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from graphcl.answers.linking import evaluate_links, links, missing_links
-from graphcl.errors import GraphError
+from graphcl.errors import GraphCLError, GraphError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.nearest import build_index, unit_rows
 from graphcl.graphs.graph import Graph
@@ -116,3 +116,34 @@ def test_an_evaluation_trains_without_the_held_out_edges(monkeypatch):
     assert 0 < found.scores["embeddings"].mrr <= 1
     with pytest.raises(GraphError, match="takes one graph"):
         evaluate_links(model, random_collection())
+
+
+@pytest.mark.parametrize("by", ["common_neighbours", "adamic_adar"])
+def test_links_by_common_neighbours_are_those_of_plain_sets(graph, by):
+    near = {u: set() for u in range(60)}
+    for u, v in graph.edge_index().T.tolist():
+        near[u].add(v)
+
+    def score(u, v):
+        shared = near[u] & near[v]
+        weights = [1 / np.log(len(near[w])) for w in shared]
+        return len(shared) if by == "common_neighbours" else sum(weights)
+
+    pairs = [(u, v) for u in range(60) for v in range(u + 1, 60) if v not in near[u]]
+    expected = sorted((score(u, v) for u, v in pairs), reverse=True)[:20]
+    found = links(None, graph=graph, k=20, by=by)
+    np.testing.assert_allclose(found.scores, expected)
+    for (u, v), value in zip(found.pairs.tolist(), found.scores, strict=True):
+        assert v not in near[u]
+        assert value == pytest.approx(score(u, v))
+    of_two = links(None, graph=graph, nodes=[3, 7], k=4, by=by)
+    for row, some in ((3, of_two.pairs[:4]), (7, of_two.pairs[4:])):
+        assert some[:, 0].tolist() == [row] * 4
+        best = sorted(score(row, v) for v in range(60) if v not in near[row] | {row})[-4:]
+        np.testing.assert_allclose([score(*pair) for pair in some.tolist()], best[::-1])
+    given = links(None, [[0, 1], [3, 3]], graph=graph, by=by)
+    np.testing.assert_allclose(given.scores, [score(0, 1), score(3, 3)])
+    with pytest.raises(GraphCLError, match="by must be embeddings or common_neighbours"):
+        links(None, graph=graph, by="cosine")
+    with pytest.raises(GraphCLError, match="need the graph"):
+        links(None, [[0, 1]], by=by)

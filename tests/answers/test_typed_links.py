@@ -3,8 +3,8 @@ import pytest
 from numpy.linalg import norm
 
 import graphcl
-from graphcl import GraphCL, TypedGraph
-from graphcl.answers.typed_links import RelationScores, evaluate_relation, relation_links
+from graphcl import GraphCL, TypedGraph, evaluate_links
+from graphcl.answers.typed_links import RelationScores, relation_links
 from graphcl.errors import GraphCLError
 
 
@@ -79,7 +79,7 @@ def test_an_evaluation_trains_without_the_edges_that_it_asks_for(rng):
             seen.append(graph)
             return super().fit(graph, y, **options)
 
-    found = evaluate_relation(Watched(dim=4, epochs=1), graph, "buys", negatives=5, seed=1)
+    found = evaluate_links(Watched(dim=4, epochs=1), graph, negatives=5, seed=1)
     assert (found.held_out, seen[0].relation("buys").num_edges) == (8, 72)
     whole = {tuple(pair) for pair in graph.relation("buys").edge_index().T.tolist()}
     rest = {tuple(pair) for pair in seen[0].relation("buys").edge_index().T.tolist()}
@@ -102,14 +102,14 @@ def test_customers_of_one_taste_are_told_what_they_lack(rng):
 def test_what_cannot_be_held_out_is_refused(rng):
     graph = random_typed(rng, 2, 2, 2)
     with pytest.raises(GraphCLError, match="too few to hold out"):
-        evaluate_relation(GraphCL(), graph, "buys")
+        evaluate_links(GraphCL(), graph)
     full = TypedGraph.from_edges(
         {"s": 5, "t": 4}, {("s", "buys", "t"): np.stack([np.repeat(range(5), 4), [0, 1, 2, 3] * 5])}
     )
-    with pytest.raises(GraphCLError, match="is linked to all targets"):
-        evaluate_relation(GraphCL(), full, "buys")
+    with pytest.raises(GraphCLError, match="is linked to all others"):
+        evaluate_links(GraphCL(), full)
     with pytest.raises(GraphCLError, match="share"):
-        evaluate_relation(GraphCL(), graph, "buys", share=2)
+        evaluate_links(GraphCL(), graph, relation="buys", share=2)
 
 
 def test_links_takes_a_typed_graph_and_a_relation(rng):

@@ -25,10 +25,12 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse
 import torch
+from safetensors.numpy import load_file
 
 import graphcl
 from graphcl.cli.main import run
 
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 OUTCOMES = Path(__file__).with_name("outcomes.json")
 RECIPES = ("citeseer", "cora", "default", "ppi", "ppi-wide", "pubmed", "reddit")
 ENCODERS = ("mean", "residual", "gcn", "sage", "gat", "gin")
@@ -233,6 +235,96 @@ def baseline_cases() -> Iterator[Case]:
     )
 
 
+def typed(kind: str = "typed") -> graphcl.TypedGraph:
+    """Returns a graph with types, directions, weights or vectors of edges, as `kind` says."""
+    random, given = np.random.default_rng(2), arrays()
+    about = {key: given[key] for key in ("y", "train_mask", "val_mask", "test_mask")}
+    paper = {"x": given["x"], **about}
+    edges = {"edge_index": given["edge_index"]}
+    count = given["edge_index"].shape[1]
+    if kind in ("weighted", "typed weighted"):
+        edges["edge_weight"] = random.uniform(0.1, 5, count)
+    if kind in ("edge features", "typed edge features"):
+        edges["edge_features"] = random.normal(size=(count, 3))
+    if not kind.startswith("typed"):
+        undirected = {"undirected": kind == "one type"}
+        key = ("paper", "cites", "paper")
+        return graphcl.TypedGraph.from_edges({"paper": paper}, {key: edges | undirected})
+    words = scipy.sparse.csr_array((random.random((90, 11)) < 0.3).astype(np.float32))
+    nodes = {"paper": paper, "author": words if kind != "typed bare" else 90, "venue": 7}
+    written = np.stack([random.integers(0, 90, 700), random.integers(0, 240, 700)])
+    relations = {
+        ("paper", "cites", "paper"): edges | {"undirected": False},
+        ("author", "writes", "paper"): np.unique(written, axis=1),
+        ("paper", "in", "venue"): np.stack([np.arange(240), random.integers(0, 7, 240)]),
+    }
+    return graphcl.TypedGraph.from_edges(nodes, relations)
+
+
+def trained_types(kind: str, *, store: bool = False, **settings: object) -> np.ndarray:
+    """Returns the embeddings of all types, one after another."""
+    data = typed(kind)
+    model = graphcl.GraphCL(seed=1, device="cpu", **{**SHORT, "batch_nodes": 64, **settings})
+    with tempfile.TemporaryDirectory() as folder:
+        if store:
+            data.save(Path(folder) / "store")
+            data = graphcl.TypedGraph.open(Path(folder) / "store")
+        return np.concatenate(list(model.fit_transform(data).values()))
+
+
+def typed_cases() -> Iterator[Case]:
+    kinds = ("one type", "directed", "weighted", "edge features", "typed")
+    for kind in (*kinds, "typed weighted", "typed edge features", "typed bare"):
+        for mode in ("full", "sampled"):
+            yield (
+                f"{kind} relations, {mode}",
+                lambda kind=kind, mode=mode: trained_types(kind, mode=mode, fan_out=6),
+            )
+    for contrast in ("all", "paper"):
+        for mode in ("full", "sampled"):
+            yield (
+                f"typed relations, contrast {contrast}, {mode}",
+                lambda contrast=contrast, mode=mode: trained_types(
+                    "typed", contrast=contrast, mode=mode, fan_out=6
+                ),
+            )
+    for kind in ("typed", "weighted"):
+        yield (
+            f"{kind} relations, sampled without replacement",
+            lambda kind=kind: trained_types(
+                kind, mode="sampled", fan_out=6, sample_with_replacement=False
+            ),
+        )
+    yield "typed relations, a store", lambda: trained_types("typed", store=True)
+    yield "typed relations, one layer", lambda: trained_types("typed", layers=1)
+    for kind in ("dense", "sparse", "weighted"):
+        yield f"one part, {kind}", lambda kind=kind: in_parts(graph(kind), 1)
+    yield "two parts", lambda: in_parts(graph(), 2)
+    yield "one part, typed", lambda: in_parts(typed(), 1)
+    yield "two parts, typed", lambda: in_parts(typed("typed edge features"), 2)
+
+
+def in_parts(data: graphcl.Graph | graphcl.TypedGraph, parts: int) -> np.ndarray:
+    """Returns the weights that a training over parts leaves in its run."""
+    with tempfile.TemporaryDirectory() as folder:
+        data.save(Path(folder) / "store")
+        divide = ["partition", str(Path(folder) / "store"), "--parts", str(parts)]
+        _command([*divide, "--out", str(Path(folder) / "parts"), "--quiet"])
+        out, short = Path(folder) / "run", {**SHORT, "batch_nodes": 64, "fan_out": 6}
+        changed = [word for key, value in short.items() for word in ("--set", f"{key}={value}")]
+        train = ["train", str(Path(folder) / "parts"), "--out", str(out), "--seed", "1"]
+        _command([*train, "--processes", str(parts), *changed, "--quiet"])
+        weights = load_file(out / "model.safetensors")
+        return np.concatenate([weights[name].reshape(-1) for name in sorted(weights)])
+
+
+def _command(words: list[str]) -> None:
+    sys.argv = ["graphcl", *words]
+    code = run(words)
+    if code != 0:
+        raise RuntimeError(f"exit code {code}: {' '.join(sys.argv)}")
+
+
 def by_command(*options: str, **settings: object) -> np.ndarray:
     """Returns what `graphcl train` leaves in a run."""
     with tempfile.TemporaryDirectory() as folder:
@@ -240,10 +332,7 @@ def by_command(*options: str, **settings: object) -> np.ndarray:
         changed = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         out = Path(folder) / "run"
         command = ["train", str(Path(folder) / "small.npz"), "--out", str(out), "--seed", "1"]
-        sys.argv = ["graphcl", *command, *options, *changed, "--quiet"]
-        code = run(sys.argv[1:])
-        if code != 0:
-            raise RuntimeError(f"exit code {code}: {' '.join(sys.argv)}")
+        _command([*command, *options, *changed, "--quiet"])
         names = [name for name in ("embeddings", "predictions") if (out / f"{name}.npy").exists()]
         return np.load(out / f"{names[0]}.npy")
 
@@ -265,7 +354,7 @@ def record(only: str = "") -> dict[str, tuple[str, list[float]]]:
     """Returns the outcome of every case whose name has `only` in it."""
     torch.set_num_threads(1)
     found = {}
-    for cases in (recipe_cases, encoder_cases, setting_cases, baseline_cases):
+    for cases in (recipe_cases, encoder_cases, setting_cases, baseline_cases, typed_cases):
         for name, work in cases():
             if only in name:
                 found[name] = outcome(work())
@@ -294,5 +383,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if not ONE_THREAD.items() <= os.environ.items():  # libraries read these as they are loaded
+        command = [sys.executable, "-m", "tests.behaviour.record", *sys.argv[1:]]
+        os.execve(sys.executable, command, os.environ | ONE_THREAD)
     main()

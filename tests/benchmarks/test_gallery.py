@@ -91,6 +91,28 @@ def test_systems_are_compared_on_all_graphs_and_the_others_are_said():
     )
 
 
+def test_the_table_says_who_chose_what_carries_the_mean_and_how_wide_each_one_is():
+    ours, theirs = {"settings": {"dim": 1024}}, {"settings": {"dim": 256}}
+    found = [
+        *(row(name, "raw", 0.5) for name in "abc"),
+        *(
+            row(name, "graphcl", score, **ours)
+            for name, score in zip("abc", (0.9, 0.62, 0.6), strict=True)
+        ),
+        *(
+            row(name, "dgi", score, **theirs)
+            for name, score in zip("abc", (0.6, 0.61, 0.61), strict=True)
+        ),
+        *(row(name, "grace", 0.4, settings={"dim": 128}) for name in "abc"),
+    ]
+    told = gallery_page.honestly(found)
+    assert told.startswith("`default` was chosen on these graphs")
+    assert "Against DGI, the best rival: +10.0 points on the mean and +1.0 on the median" in told
+    assert "ahead on 2 of 3" in told
+    assert "ours 1,024 numbers, rivals' 128 to 256" in told
+    assert "GraphCL 0." not in Path("README.md").read_text()  # a version that is this one
+
+
 def test_a_variant_is_compared_on_the_graphs_it_has():
     assert "| three layers | `layers=3` | 2 | +6.0 | 0 (1) |" in gallery_page.ablations(FOUND)
     lines = gallery_page.left_out(FOUND).splitlines()

@@ -41,7 +41,7 @@ def awkward(tmp_path, monkeypatch):
 
 
 TABLES = ["friends.csv.gz", "--nodes", "people.csv", "--label", "group"]
-SETTLED = ["--one-hot", "town", "--missing", "mean", "--add-missing-nodes"]
+SETTLED = ["--one-hot", "town", "--missing", "mean", "--unknown-edges", "add"]
 
 
 def test_an_awkward_graph_says_all_that_it_needs_at_once(awkward, capsys):
@@ -185,7 +185,7 @@ def test_a_query_trains(tmp_path, monkeypatch, capsys):
 def test_help_has_examples(capsys):
     assert run(["build", "--help"]) == 0
     said = capsys.readouterr().out
-    for text in ("--edges", "--one-hot", "--add-missing-nodes", "--json", "graphcl build --edges"):
+    for text in ("--edges", "--one-hot", "--unknown-edges", "--json", "graphcl build --edges"):
         assert text in said
 
 

@@ -1,5 +1,6 @@
 """`graphcl check`, and the other commands on a store."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -62,3 +63,25 @@ def test_tables_are_read_and_nothing_is_written(tmp_path, monkeypatch, capsys):
     assert "graphcl: 2 problems:" in problems
     assert problems.splitlines()[-1].startswith("try: graphcl check e.csv --nodes n.csv --strict ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["e.csv", "n.csv"]
+
+
+def test_an_npz_and_a_dataset_are_described_and_an_unknown_name_lists_datasets(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    np.savez("mine.npz", edge_index=[[0, 1], [1, 2]], x=np.eye(3))
+    assert run(["check", "mine.npz"]) == 0
+    assert "3 nodes, 2 edges" in capsys.readouterr().out
+    assert run(["check", "cora", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["nodes"] == 2708
+    assert run(["check", "coar"]) == 2
+    assert "known: cora, citeseer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a b.npz", "a b.npz.gz"])
+def test_a_gzipped_npz_is_told_how_to_unpack(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.savez("mine.npz", edge_index=[[0, 1], [1, 2]], x=np.eye(3))
+    Path(name).write_bytes(gzip.compress(Path("mine.npz").read_bytes()))
+    assert run(["check", name]) == 2
+    assert f"is gzipped; unpack it: gunzip < '{name}' > NEW.npz\n" in capsys.readouterr().err

@@ -29,7 +29,8 @@ def test_a_number_of_groups_into_a_file(trained, capsys):
     assert run(["cluster", "runs/mine", "-k", "4"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("4 groups by kmeans, silhouette")
-    assert "nearest its centre: node" in lines[1]
+    assert lines[1] == "group\tnodes\tnearest its centre"
+    assert lines[2].split("\t")[2].startswith("node ")
 
 
 def test_hdbscan(trained, capsys):

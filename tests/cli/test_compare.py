@@ -54,7 +54,7 @@ def test_a_failure_is_kept_and_said(graphs, capsys):
     np.savez("mine/blind.npz", edge_index=graph.edge_index(), x=graph.x)
     assert run(["compare", "mine", *QUICK, "--runs", "1"]) == 0
     out = capsys.readouterr().out
-    assert "raw on blind: 1 of 1 runs failed (blind: has no labels to score by)." in out
+    assert "raw on blind: 1 of 1 run failed (blind: has no labels to score by)." in out
     kept = rows.read(graphs / "comparison/compare.jsonl")
     assert sum("failed" in row for row in kept) == 2
     assert sum("score" in row for row in kept) == 4

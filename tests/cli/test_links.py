@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from graphcl.answers.linking import links
 from graphcl.cli.main import run
 from graphcl.runs.answers import read_answers
 from tests.cli.conftest import fails
@@ -24,7 +25,8 @@ def test_missing_links_pairs_and_files(trained, graph, capsys):
     assert run(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "the 4 most likely missing links of 2 nodes"
-    assert lines[1].split("\t")[1] == "node 3"
+    assert lines[1] == "score\tsource\ttarget"
+    assert lines[2].split("\t")[1] == "node 3"
     assert run([*command, "--out", "found.csv"]) == 0
     assert "found.csv: 4 rows" in capsys.readouterr().out
     assert run(["links", "runs/mine", "--pairs", "found.csv", "--json"]) == 0
@@ -42,7 +44,7 @@ def test_an_evaluation_stands_beside_simple_scores(trained, capsys):
     assert run(["links", "runs/mine", "--evaluate", "--negatives", "5"]) == 0
     text = capsys.readouterr().out
     assert "Adamic–Adar" in text
-    assert "removed before training, each ranked among 5 pairs that are no edges" in text
+    assert "removed before training, each ranked among 5 pairs that are not linked" in text
     assert len(read_answers(trained)["links"]["best"]) == 3
 
 
@@ -61,3 +63,11 @@ def test_an_evaluation_stands_beside_simple_scores(trained, capsys):
 def test_bad_input(trained, capsys, arguments, message):
     (trained.parents[1] / "odd.csv").write_text("source,target\nx,y\n")
     assert message in fails(capsys, "links", "runs/mine", *arguments)
+
+
+def test_links_by_the_edges_alone(trained, graph, capsys):
+    assert run(["links", "runs/mine", "--by", "adamic_adar", "-k", "5", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    expected = links(None, graph=graph, k=5, by="adamic_adar")
+    assert [row["score"] for row in rows] == pytest.approx(expected.scores.tolist(), rel=1e-5)
+    assert "--by must be one of embeddings" in fails(capsys, "links", "runs/mine", "--by", "luck")

@@ -26,7 +26,7 @@ def test_neighbors_are_those_of_brute_force_under_the_ids_that_came_in(trained, 
     assert run(["neighbors", "runs/mine", "node 17", "-k", "100"]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""  # the index was there
-    assert len(captured.out.splitlines()) == 59
+    assert len(captured.out.splitlines()) == 60  # a header, and all others
 
 
 def test_awkward_ids(folder, capsys, arrays):
@@ -49,6 +49,7 @@ def test_several_nodes_at_once_as_text_json_and_a_table(trained, capsys):
         assert json.loads(capsys.readouterr().out)["neighbors"] == one["neighbors"]
     assert run(["neighbors", "runs/mine", "node 3", "node 9", "-k", "2"]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert lines.pop(0) == ["id", "cosine", "neighbor", "label"]
     assert [line[0] for line in lines] == ["node 3"] * 2 + ["node 9"] * 2
     assert [line[2] for line in lines[:2]] == [n["id"] for n in told["nodes"][0]["neighbors"]]
     assert run(["neighbors", "runs/mine", "node 3", "node 9", "-k", "2", "--out", "near.csv"]) == 0

@@ -42,7 +42,10 @@ def test_a_store_is_divided_and_checked(capsys):
     ("arguments", "message"),
     [
         (["partition", "store", "--parts", "61"], "store: has 60 nodes, too few for 61 parts"),
-        (["partition", "file.csv", "--parts", "2"], "file.csv: is no store; graphcl build"),
+        (
+            ["partition", "file.csv", "--parts", "2"],
+            "file.csv: is no store; divide tables by: graphcl build",
+        ),
         (["partition", "none", "--parts", "2"], "none: no such store"),
         (["partition", "store", "--parts", "2", "--order", "x"], "--order must be one of"),
         (["partition", "parts", "--parts", "2"], "parts: is in parts already"),
@@ -119,3 +122,43 @@ def test_typed_tables_become_parts(capsys):
     assert said.startswith("graphcl: parts/part-00001/relation-0/indptr.npy: cannot be read")
     assert run(["train", "again", "--out", "run"]) == 2
     assert "again: has 3 parts, one for each process; got 1 process" in capsys.readouterr().err
+
+
+TYPED = (
+    *("--nodes", "author=authors.csv", "--nodes", "paper=papers.csv"),
+    *("--edges", "writes=writes.csv", "--edges", "knows=knows.csv"),
+)
+
+
+PLAIN = ("--edges", "edges.csv", "--nodes", "nodes.csv", "--text", "about")
+
+
+@pytest.mark.parametrize("tables", [PLAIN, TYPED])
+def test_every_missing_file_is_named(capsys, tables):
+    Path("edges.csv").write_text("a,b\n" + "".join(f"n{i},n{i * 7 % 40}\n" for i in range(1, 40)))
+    words = [f"word{i} word{i % 5} of many{i % 7}" for i in range(40)]
+    lines = "".join(f"n{i},{i / 3},{words[i]}\n" for i in range(40))
+    Path("nodes.csv").write_text("id,size,about\n" + lines)
+    Path("authors.csv").write_text("id,age\n" + "".join(f"a{i},{20 + i}\n" for i in range(12)))
+    Path("papers.csv").write_text("id,size\n" + "".join(f"p{i},{i / 3}\n" for i in range(20)))
+    Path("writes.csv").write_text(
+        "a,b,hours\n" + "".join(f"a{i % 12},p{i},{i}\n" for i in range(20))
+    )
+    Path("knows.csv").write_text("a,b\n" + "".join(f"a{i % 12},a{i % 5}\n" for i in range(20)))
+    assert run(["build", *tables, "--parts", "2", "--order", "hash", "--out", "parts"]) == 0
+    assert run(["check", "parts"]) == 0
+    files = sorted(file for file in Path("parts").rglob("*") if file.is_file())
+    assert len([file for file in files if file.name == "preparation.json"]) >= 1
+    for file in files:
+        file.rename("kept")
+        capsys.readouterr()
+        assert run(["check", "parts"]) == 2, file
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert said.startswith("graphcl: parts"), said
+        assert str(file.parent) in said, said
+        assert file.name in said, said
+        Path("kept").rename(file)
+    prepared = next(file for file in files if file.name == "preparation.json")
+    prepared.write_bytes(prepared.read_bytes() + b" ")
+    assert run(["check", "parts"]) == 2
+    assert f"{prepared}: altered or damaged" in capsys.readouterr().err

@@ -1,10 +1,13 @@
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pyarrow.parquet
 import pytest
 
 from graphcl.cli.main import run
+from graphcl.cli.predict import error_line
+from graphcl.evaluation.calibration import measure
 from graphcl.runs.answers import read_answers
 from graphcl.runs.nodes import NODES
 from tests.cli.conftest import QUICK, fails
@@ -115,3 +118,34 @@ def test_what_cannot_be_answered(trained, capsys, arguments, message):
     (folder / "one.csv").write_text("id,label\nnode 1,a\n")
     assert message in fails(capsys, "predict", *arguments)
     assert not list(trained.glob("answer-*"))
+
+
+def test_empty_cells_of_several_labels_are_predicted(folder, graph, capsys):
+    names = ["0|2", "1", "1|2"]
+    cells = [names[graph.y[n]] if n < 40 else "" for n in range(60)]
+    rows = [f"{n},{','.join(map(str, graph.x[n, :4]))},{cells[n]}" for n in range(60)]
+    (folder / "n.csv").write_text("\n".join(["id,a,b,c,d,genre", *rows]))
+    pairs = [f"{u},{v}" for u, v in graph.edge_index().T]
+    (folder / "e.csv").write_text("\n".join(["source,target", *pairs]))
+    tables = ["--nodes", "n.csv", "--label", "genre", "--label-separator", "|"]
+    assert run(["train", "e.csv", *tables, *QUICK, "--probe-steps", "5", "--out", "few"]) == 0
+    result = json.loads((folder / "few/result.json").read_text())
+    assert result["probe"]["nodes"] == [40, 0, 40]
+    capsys.readouterr()
+    assert run(["predict", "few", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [row["id"] for row in told["rows"]] == list(range(40, 60))
+    assert told["error"]["nodes"] == 40
+    assert "given" not in told["rows"][0]
+    assert run(["predict", "few", "--all", "--json"]) == 0
+    given = [row["given"] for row in json.loads(capsys.readouterr().out)["rows"]]
+    assert given == [cells[n].split("|") if n < 40 else None for n in range(60)]
+    assert run(["report", "few", "--out", "page.html"]) == 0
+
+
+def test_a_perfect_score_of_several_labels_is_still_a_micro_f1():
+    y = np.array([[1, 0], [1, 0], [0, 1]])
+    error = asdict(measure(y.astype(float), y, True, nodes=3))
+    said = error_line(error, ("node", "nodes"), several=True)
+    assert "micro-F1 1.000 (majority 0.667)" in said
+    assert "accuracy" not in said

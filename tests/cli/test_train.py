@@ -89,10 +89,10 @@ def test_a_graph_without_edges_trains(folder, capsys, arrays):
     assert run(["train", "loose.npz", *QUICK]) == 0
 
 
-def test_a_labelled_graph_without_a_split_says_it_drew_one(folder, capsys, arrays):
+def test_a_labelled_graph_without_a_split_says_what_it_did(folder, capsys, arrays):
     np.savez("free.npz", **{key: arrays[key] for key in ("edge_index", "x", "y")})
     assert run(["train", "free.npz", *QUICK]) == 0
-    assert "random split" in capsys.readouterr().out
+    assert "60 labelled nodes, each held out in one of 10 folds" in capsys.readouterr().out
 
 
 def test_an_existing_run_is_kept_unless_told_otherwise(trained, capsys):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphcl.cli import update as update_command
 from graphcl.cli.main import run
 from graphcl.runs import versions
 from tests.cli.conftest import fails
@@ -170,3 +171,26 @@ def test_a_damaged_pointer_is_said_by_every_command(updated, capsys):
     (path / "versions/current").write_text("one")
     for words in (["neighbors", str(path), "node 5"], ["update", str(path), "--versions"]):
         assert "versions/current: damaged" in fails(capsys, *words)
+
+
+@pytest.mark.parametrize("more", [[], ["--retrain", "--epochs", "1"]])
+def test_the_graph_is_opened_while_the_run_is_held(updated, capsys, monkeypatch, more):
+    """Another update that ended between the two was undone."""
+    path, _ = updated
+    Path("more.csv").write_text("source,target\nnode 2,node 40\n")
+    load, inner = update_command.load_run_graph, []
+
+    def meanwhile(*given, **how):
+        graph = load(*given, **how)
+        if not inner:
+            inner.append(None)
+            inner[0] = run(["update", str(path), "--edges", "more.csv"])
+            inner.append(run(["update", str(path), "--rollback"]))
+        return graph
+
+    monkeypatch.setattr(update_command, "load_run_graph", meanwhile)
+    call(capsys, "update", str(path), "--remove-edges", "edges.csv", *more)
+    assert inner == [2, 2]
+    assert versions.numbers(path) == [0, 1, 2]
+    call(capsys, "update", str(path), "--edges", "more.csv")
+    assert json.loads((path / "versions/3/version.json").read_text())["from"] == 2

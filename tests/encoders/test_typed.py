@@ -54,17 +54,18 @@ def loops(graph, encoder):
         for name, nodes in graph.nodes.items()
     }
     results = []
-    for layer in encoder.statement():
+    for level in encoder.statement():
         new = {}
         for name in h:
             rows = []
             for u in range(len(h[name])):
-                total = h[name][u] @ layer.own[name].detach().numpy()
-                for message in layer.into(name):
+                total = h[name][u] @ level[name].own.detach().numpy()
+                for message in level[name].received:
                     total = total + received(graph, h, message, u)
-                if layer.normalisation:
+                if level[name].normalisation:
                     total = (total - total.mean()) / np.sqrt(total.var() + 1e-5)
-                total = total if layer.activation is None else elu(torch.tensor(total)).numpy()
+                if level[name].activation is not None:
+                    total = elu(torch.tensor(total)).numpy()
                 rows.append(total)
             new[name] = np.array(rows)
         h = new
@@ -73,17 +74,17 @@ def loops(graph, encoder):
 
 
 def received(graph, h, message, u):
-    relation = graph.relations[message.channel.relation]
+    relation = graph.relations[message.direction.relation]
     sources, targets = relation.edge_index()
-    ours, theirs = (sources, targets) if message.channel.backwards else (targets, sources)
+    ours, theirs = (sources, targets) if message.direction.backwards else (targets, sources)
     mine = np.flatnonzero(ours == u)
     weight = np.ones(len(sources)) if relation.edge_weight is None else relation.edge_weight
     weight = weight.astype(np.float64)
     within = relation.source == relation.target
     own = (weight[mine].mean() if len(mine) else 1.0) if within else 0.0
-    total = own * h[message.channel.receiver][u] if within else np.zeros(h["paper"].shape[1])
+    total = own * h[message.direction.receiver][u] if within else np.zeros(h["paper"].shape[1])
     for e in mine:
-        sent = h[message.channel.sender][theirs[e]]
+        sent = h[message.direction.sender][theirs[e]]
         if message.edges is not None:
             sent = sent + relation.edge_features[e] @ message.edges.detach().numpy()
         total = total + weight[e] * sent
@@ -100,7 +101,7 @@ def test_it_is_its_equations_node_by_node(normalisation):
             if isinstance(module, torch.nn.LayerNorm):
                 module.forward = lambda h: torch.nn.functional.layer_norm(h, h.shape[-1:])
     x, relations = typed_tensors(graph, device=CPU, dtype=torch.float64)
-    found = encoder.results(x, relations)
+    found = encoder._results(x, relations)
     for result, expected in zip(found, loops(graph, encoder), strict=True):
         for name in graph.nodes:
             np.testing.assert_allclose(result[name].detach(), expected[name], rtol=1e-9)
@@ -172,10 +173,11 @@ def test_relations_with_few_edges_share_a_basis_and_others_do_not():
     assert len(encoder.bases[0]) == BASES
     assert encoder.coefficients[0].shape == (12, BASES)
     assert len(encoder.pooled[0]) == 0
-    layer = encoder.statement()[0]
+    level = encoder.statement()[0]
+    fourth = next(one for one in level["a"].received if one.direction == encoder._shared[3])
     a, v = encoder.coefficients[0], list(encoder.bases[0])
     expected = sum(a[3, b] * v[b] for b in range(BASES))
-    torch.testing.assert_close(layer.messages[3].pooled, expected)
+    torch.testing.assert_close(fourth.pooled, expected)
     few_relations = dict(list(relations.items())[:2])
     alone = encoder_of(TypedGraph.from_edges({"a": x, "b": x}, few_relations))
     assert len(alone.pooled[0]) == 4
@@ -187,7 +189,7 @@ def test_embeddings_hold_own_features_and_all_layers_side_by_side():
     options = {"side_by_side": True, "own_features": 0.5, "repeat_own": True, "dim": 12}
     encoder = encoder_of(graph, **options)
     tensors = typed_tensors(graph, device=CPU, dtype=torch.float64)
-    z, results = encoder.embedding(*tensors), encoder.results(*tensors)
+    z, results = encoder.embedding(*tensors), encoder._results(*tensors)
     for name, nodes in graph.nodes.items():
         assert z[name].shape == (nodes.num_nodes, encoder.width == 12 and 12)
         torch.testing.assert_close(z[name][:, 6:9], results[0][name])

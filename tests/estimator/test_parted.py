@@ -85,6 +85,7 @@ CASES = {
     "weighted": (weighted_graph, "float32", "hash", DEFAULT, {}),
     "weighted, without": (weighted_graph, "float32", "neighbours", PLAIN | WITHOUT, {}),
     "residual": (unscaled, "float16", "hash", PLAIN | {"encoder": "residual", "layers": 3}, {}),
+    "cut": (dense_graph, "float32", "hash", DEFAULT | {"steps": 4}, {"cache_bytes": 1 << 20}),
     "lonely": (lonely_graph, "float32", "as-is", PLAIN, {"topology": "asked"}),
 }  # fmt: skip
 RANGES = "ranges"  # embeddings are calibrated on some nodes alone

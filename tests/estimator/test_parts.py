@@ -2,10 +2,13 @@
 
 import copy
 import json
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse
 import sklearn.base
 import torch
 from torch import nn
@@ -15,7 +18,7 @@ from examples.own_parts import DropColumns, NormedEncoder, Redundancy
 from graphcl.cli.main import run
 from graphcl.distributed import Share
 from graphcl.encoders import register_encoder
-from graphcl.errors import ParameterError, TrainingError
+from graphcl.errors import ParameterError, PartError, TrainingError
 from graphcl.estimator.parts import Parts
 from graphcl.losses import register_loss
 from graphcl.recipes import load_recipe
@@ -184,6 +187,98 @@ def test_a_loss_of_ones_own_trains_in_one_process(graph):
 def test_what_is_not_a_part_is_refused(graph, recipe, own, message):
     with pytest.raises(ParameterError, match=message):
         small(recipe, **own).fit(graph)
+
+
+class Twisted(torch.nn.Module):
+    def __init__(self, num_features, *, dim, layers, generator):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(num_features + 1, dim))
+
+    def forward(self, x, adjacency):
+        return x @ self.weight  # too many rows
+
+
+def broken_factory(num_features, *, dim, layers, generator):
+    return {}["no such encoder"]
+
+
+def adds_words(x, adjacency, generator):
+    return x + "noise", adjacency
+
+
+def half_a_view(x, adjacency, generator):
+    return x
+
+
+def two_losses(h_1, h_2):
+    return (h_1 - h_2).square().mean(1)
+
+
+def plain_number(h_1, h_2):
+    return (h_1 - h_2).square().mean().item()
+
+
+FAULTS = {
+    "encoder": (Twisted, "Twisted failed: RuntimeError: mat1 and mat2 shapes", "x @ self.weight"),
+    "a factory": (broken_factory, "broken_factory failed: KeyError: 'no such", "return {}["),
+    "perturbation": (adds_words, "adds_words failed: TypeError: unsupp", 'return x + "noise"'),
+    "half": (half_a_view, "half_a_view failed: ValueError: too many values to unpack", ""),
+    "loss": (lambda h_1, h_2: h_1 @ h_2, "<lambda> failed: RuntimeError: mat1 and", "h_1 @ h_2,"),
+    "rows": (two_losses, r"two_losses failed: TypeError: a loss returns a scalar .*\[60\]", ""),
+    "number": (plain_number, "plain_number failed: TypeError: a loss .* got float", ""),
+}
+KINDS = {"a factory": "encoder", "half": "perturbation", "rows": "loss", "number": "loss"}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_fault_in_ones_own_part_is_its_own_by_name(graph, recipe, case):
+    part, message, source = FAULTS[case]
+    kind = KINDS.get(case, case)
+    with pytest.raises(PartError, match=f"your {kind} {__name__}.{message}") as caught:
+        small(recipe, **{kind: part}).fit(graph)
+    assert caught.value.__cause__ is not None
+    assert "\n" not in str(caught.value)
+    lines = Path(__file__).read_text().splitlines()
+    if source:  # where it happened is in this file
+        number = int(re.search(r"\(test_parts\.py:(\d+)\)$", str(caught.value))[1])
+        assert source in lines[number - 1]
+
+
+def test_on_the_command_line_such_a_fault_is_one_line_and_no_bug(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    register_perturbation("words", lambda *, edge_drop, feature_drop: adds_words)
+    command = ["train", "cora", "--set", "perturbation=words", "--set", "epochs=1"]
+    assert run([*command, "--set", "dim=8", "--out", "run"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"graphcl: your perturbation {__name__}.adds_words failed: TypeError: ")
+    assert "bug" not in line
+    assert run(["--verbose", *command, "--out", "run"]) == 2
+    assert 'return x + "noise"' in capsys.readouterr().err
+
+
+def test_a_fault_of_a_shipped_part_stays_a_bug(graph, recipe, monkeypatch):
+    monkeypatch.setattr("graphcl.views.drop_features", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        small(recipe).fit(graph)
+
+
+def test_the_pages_parts_train_on_words_and_on_numbers(graph):
+    """docs/own-parts.md, on a sparse graph and on a dense one."""
+    page = Path("docs/own-parts.md").read_text()
+    first, second = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:2]
+    names: dict[str, object] = {}
+    exec(first.partition("graph = ")[0], names)  # noqa: S102 (our own page)
+    exec(second, names)  # noqa: S102
+    cora = graphcl.load_dataset("cora")
+    assert scipy.sparse.issparse(cora.x)
+    for one in (cora, graph):
+        own = {key: names[key] for key in ("blur", "thin")}
+        for perturbation in own.values():
+            model = graphcl.GraphCL(
+                perturbation=perturbation, loss=names["spread"], encoder=names["Gentle"],
+                dim=8, epochs=1, batch_nodes=0, device="cpu",
+            )  # fmt: skip
+            assert np.isfinite(model.fit_transform(one)).all()
 
 
 def test_a_class_is_built_with_the_recipes_values():

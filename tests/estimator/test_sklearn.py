@@ -10,6 +10,7 @@ import sklearn
 import torch
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline
 from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import check_array, check_is_fitted
@@ -20,7 +21,8 @@ from graphcl import probe_scorer
 from graphcl.errors import GraphError, ParameterError
 from graphcl.estimator import GraphCL, NotFittedError
 from graphcl.graphs.graph import Graph
-from tests.conftest import random_graph
+from tests.conftest import random_collection, random_graph
+from tests.graphs.test_typed_partition import typed_graph
 
 # check_estimator hands out tables. OnTables makes a graph of one, a chain of its rows, so that
 # nearly all of scikit-learn's checks can be put to GraphCL. What cannot hold, and why:
@@ -93,6 +95,30 @@ def test_a_pipeline_goes_from_graph_to_classes(graph, recipe):
     assert list(pipeline[:-1].get_feature_names_out())[:2] == ["graphcl0", "graphcl1"]
 
 
+@pytest.mark.parametrize("make", [random_graph, random_collection, typed_graph])
+def test_a_search_over_one_graph_says_what_to_do(make, recipe):
+    graph, model = make(), GraphCL(recipe, device="cpu", epochs=1, dim=4)
+    grid: dict[str, object] = {"param_grid": {"temperature": [0.5]}, "scoring": probe_scorer}
+    message = rf"{graph.name}: a graph is not an array of rows.* fit\(\[graph\]\), cv=\[\(\[0\]"
+    for refused in (
+        lambda: GridSearchCV(model, **grid).fit(graph),
+        lambda: cross_val_score(model, graph, scoring=probe_scorer),
+    ):
+        with pytest.raises(GraphError, match=message):
+            refused()
+
+
+def test_what_the_search_is_told_to_do_works(graph, recipe):
+    search = GridSearchCV(
+        GraphCL(recipe, device="cpu", epochs=1, dim=4),
+        {"temperature": [0.5, 1.0]},
+        scoring=probe_scorer,
+        cv=[([0], [0])],
+        refit=True,
+    ).fit([graph])
+    assert search.best_params_["temperature"] in (0.5, 1.0)
+
+
 def test_output_as_tables(graph, recipe):
     named = Graph.from_edge_index(
         graph.edge_index(), graph.x, node_ids=[f"node {n}" for n in range(60)]
@@ -120,12 +146,6 @@ def test_pyg_to_embedding_in_two_lines():
     model = graphcl.GraphCL(epochs=1, dim=8, device="cpu")
     z = model.fit_transform(data)
     assert z.shape == (30, 8)
-
-
-def test_the_scorer_is_still_where_version_0_1_0_had_it():
-    from graphcl.experiments import scoring
-
-    assert scoring.probe_scorer is probe_scorer
 
 
 @pytest.mark.parametrize("encoder", ["mean", "residual", "gcn"])

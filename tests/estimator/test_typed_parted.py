@@ -45,6 +45,7 @@ CASES = {
     "mapped": (simple, "hash", DEFAULT | {"contrast": "paper,author"}, {"cache_bytes": 2000}),
     "asked": (simple, "as-is", PLAIN | {"feature_scaling": "row", "contrast": "all"},
               {"topology": "asked"}),
+    "cut": (library, "hash", PLAIN | {"steps": 7}, {"cache_bytes": 1 << 20}),
     "without": (library, "hash", PLAIN | {"sample_with_replacement": False}, {}),
 }  # fmt: skip
 
@@ -108,7 +109,7 @@ def test_weights_are_those_of_one_process_on_the_whole_graph(folder, case):
 def test_edges_are_mapped_where_they_can_be_and_a_cache_says_its_hits(folder):
     found = {case: np.load(folder / f"{case}-0.npz") for case in CASES}
     asked = {case for case, one in found.items() if one["asked"]}
-    assert asked == {"default", "all", "asked", "without"}
+    assert asked == {"default", "all", "asked", "cut", "without"}
     assert found["default"]["hits"] == 0 < found["mapped"]["hits"] < found["all"]["hits"]
     assert 0 < found["mapped"]["sent"] < found["asked"]["sent"]
 

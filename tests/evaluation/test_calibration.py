@@ -180,33 +180,34 @@ def test_no_node_is_fitted_in_the_fold_that_scores_it(monkeypatch):
     monkeypatch.setattr(calibration, "_score_parts", spy)
     monkeypatch.setattr(calibration, "_VALUES", 90 * 30 * 4)  # a few folds at a time
     probe = fit_calibrated(z, one_hot(y, 2), several=False)
-    assert len(seen) == 30
     for train, test in seen:
         assert sorted([*train, *test]) == list(range(90))
-    assert sorted(np.concatenate([test for _, test in seen])) == sorted([*range(90)] * 3)
+    single, double = seen[:20], seen[20:]  # without one fold, and without two of a division
+    assert sorted(np.concatenate([test for _, test in single])) == sorted([*range(90)] * 2)
+    assert len(double) == 2 * 20
     monkeypatch.undo()
     at_once = fit_calibrated(z, one_hot(y, 2), several=False)
     np.testing.assert_allclose(at_once.held_out, probe.held_out, atol=1e-3)
 
 
-def test_no_node_takes_part_in_the_choice_by_which_it_is_scored(monkeypatch):
-    z, y, _ = noisy_classes(0, 60)
-    chosen = []
-
-    def spy(held, allowed):
-        chosen.append((held, allowed))
-        return original(held, allowed)
-
-    original = calibration.HeldOut.choose
-    monkeypatch.setattr(calibration.HeldOut, "choose", spy)
-    fit_calibrated(z, one_hot(y, 3), several=False)
-    (held, everything), *others = chosen
-    assert everything.all()
-    assert len(others) == len(np.unique(held.part)) > held.folds  # in several divisions
-    for part, (_, allowed) in enumerate(others):
-        mine = set(held.rows[held.part == part].tolist())
-        assert mine.isdisjoint(held.rows[allowed].tolist())
-        assert mine | set(held.rows[allowed].tolist()) == set(held.rows.tolist())
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("few", [True, False])
+def test_a_nodes_own_label_changes_nothing_by_which_it_is_scored(monkeypatch, several, few):
+    z, y, _ = noisy_classes(0, 24)
+    place = np.arange(24) % 6  # labels decide on the division; here it is given
+    monkeypatch.setattr(calibration, "deal", lambda *_: place)
+    if not few:
+        monkeypatch.setattr(calibration, "FEW_NODES", 0)
+        monkeypatch.setattr(calibration, "FOLDS", 6)
+    y[:12] = np.repeat([0, 1, 2], 4)
+    targets = one_hot(y, 3)
+    before = fit_calibrated(z, targets, several=several).held_out
+    for node in (0, 7, 20):
+        other = targets.copy()
+        other[node] = np.roll(other[node], 1)
+        after = fit_calibrated(z, other, several=several).held_out
+        np.testing.assert_allclose(after[node], before[node], atol=1e-5)
+        assert np.abs(np.delete(after - before, node, axis=0)).max() > 1e-3  # others learn from it
 
 
 def test_nodes_that_have_a_label_of_their_own_each():
@@ -259,3 +260,22 @@ def test_nothing_to_tell_apart():
         fit_calibrated(
             np.array([[0.0], [np.nan], [1]]), one_hot(np.array([0, 1, 1]), 2), several=False
         )
+
+
+@pytest.mark.parametrize("ids", [np.arange(40) * 3, np.array([f"n{row}" for row in range(40)])])
+@pytest.mark.parametrize("several", [False, True])
+def test_folds_follow_ids_and_not_rows(ids, several):
+    random = np.random.default_rng(0)
+    z = random.normal(size=(40, 6)).astype(np.float32)
+    kinds = (z[:, 0] + random.normal(size=40) > 0).astype(np.int64)
+    targets = np.eye(2, dtype=np.int64)[kinds]
+    if several:
+        targets = np.stack([kinds, 1 - kinds[::-1]], axis=1)
+    how = {"several": several, "standard": standardiser(z)}
+    whole = fit_calibrated(z, targets, names=ids, **how)
+    order = random.permutation(40)
+    other = fit_calibrated(z[order], targets[order], names=ids[order], **how)
+    assert other.error == whole.error
+    np.testing.assert_array_equal(other.held_out, whole.held_out[order])
+    without = fit_calibrated(z[order], targets[order], **how)
+    assert not np.allclose(without.held_out, whole.held_out[order], atol=1e-4)

@@ -1,11 +1,14 @@
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
-from sklearn.metrics import adjusted_rand_score
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import adjusted_rand_score, roc_auc_score
 
 from graphcl.errors import GraphError
 from graphcl.evaluation import criteria as validation
-from graphcl.evaluation.criteria import cluster_stability, validation_accuracy
+from graphcl.evaluation.criteria import cluster_stability, validation_score
+from graphcl.evaluation.probe import STRENGTHS, standardiser
+from graphcl.evaluation.splits import metric_of
 
 
 def test_one_split_is_the_probes_own(graph):
@@ -13,18 +16,18 @@ def test_one_split_is_the_probes_own(graph):
 
     known = graph.train_mask | graph.val_mask
     z, y, train = graph.x[known], graph.y[known], graph.train_mask[known]
-    found = validation_accuracy(z, y, train, splits=1)
+    found = validation_score(z, y, train, splits=1)
     # The probe tries weaker penalties too, and takes one that is good on other splits: near.
     assert abs(found - linear_probe(graph.x, graph).val_accuracy) <= 0.1
-    assert 0 <= validation_accuracy(z, y, train) <= 1
-    assert validation_accuracy(z, y, train) == validation_accuracy(z, y, train)
+    assert 0 <= validation_score(z, y, train) <= 1
+    assert validation_score(z, y, train) == validation_score(z, y, train)
 
 
 def test_errors_name_what_is_missing(graph):
     with pytest.raises(GraphError, match="fewer than two"):
-        validation_accuracy(graph.x, np.zeros(graph.num_nodes), graph.train_mask)
+        validation_score(graph.x, np.zeros(graph.num_nodes), graph.train_mask)
     with pytest.raises(GraphError, match="no labelled validation"):
-        validation_accuracy(graph.x, graph.y, np.ones(graph.num_nodes, dtype=bool))
+        validation_score(graph.x, graph.y, np.ones(graph.num_nodes, dtype=bool))
 
 
 def test_stability_is_the_agreement_of_scikit_learns_clusters(monkeypatch):
@@ -69,3 +72,21 @@ def test_of_many_nodes_a_sample_is_clustered(monkeypatch):
     z = np.repeat(np.eye(8), 50, axis=0) + random.normal(scale=1e-3, size=(400, 8))
     assert cluster_stability(z, z) == 1
     assert cluster_stability(z, z[random.permutation(400)]) < 0.5  # of the same nodes
+
+
+def test_two_classes_are_ranked_by_the_area_and_more_by_accuracy():
+    random = np.random.default_rng(0)
+    y = (np.arange(200) % 10 == 0).astype(int)  # a rare class: accuracy tells nothing of it
+    z = random.normal(size=(200, 2)) + 1.5 * y[:, None]
+    train = np.arange(200) % 2 == 0
+    train[np.flatnonzero(y)[::2]] = False
+    found = validation_score(z, y, train, splits=1)
+    areas, strengths = [], [one for one in STRENGTHS if one <= 1]
+    rows = standardiser(z[train])(z)
+    for strength in strengths:
+        probe = LogisticRegression(C=strength, max_iter=300).fit(rows[train], y[train])
+        areas.append(roc_auc_score(y[~train], probe.decision_function(rows[~train])))
+    assert found == pytest.approx(max(areas), abs=1e-3)
+    assert metric_of(y) == "roc_auc"
+    assert metric_of(np.arange(9) % 3) == "accuracy"
+    assert metric_of(np.eye(3)) == "label_auc"

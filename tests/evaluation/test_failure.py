@@ -1,10 +1,12 @@
 import json
+import re
 
 import numpy as np
 import pytest
 
 from graphcl.evaluation import linear_probe
 from graphcl.evaluation.failure import (
+    advice,
     collapse_sign,
     least_rank,
     loss_sign,
@@ -12,6 +14,7 @@ from graphcl.evaluation.failure import (
     majority_sign,
 )
 from graphcl.graphs.graph import Graph
+from graphcl.recipes import Recipe, load_recipe
 
 SPAN = (10.0, 14.0)  # of good embeddings, and of those that carry nothing
 
@@ -51,7 +54,7 @@ def test_embeddings_that_coincide_or_use_few_directions():
     assert collapse_sign(20.0, 0.1, allowed=64) is None
     assert "nearly coincide" in collapse_sign(20.0, 0.97, allowed=64).message
     assert "few directions" in collapse_sign(1.4, 0.0, allowed=64).message
-    assert "nearly coincide" in collapse_sign(0.0, 0.0, allowed=0.0).message
+    assert "all embeddings are 0" in collapse_sign(0.0, 0.0, allowed=0.0).message
 
 
 def test_few_features_allow_few_directions():
@@ -127,3 +130,32 @@ def test_a_sign_is_one_sentence_and_what_to_try():
     sign = loss_sign([5.0] * 9)
     assert str(sign) == f"{sign.message}. Try {sign.advice}."
     assert sign.to_json() == {"name": "loss", "message": sign.message, "advice": sign.advice}
+
+
+@pytest.mark.parametrize("key", ["encoder", "feature_scaling"])
+def test_advice_names_nothing_that_is_in_use(key):
+    value = {"encoder": "residual", "feature_scaling": "auto"}[key]
+    for sign in ("loss", "collapse", "majority"):
+        named = f"{key}={value}" in advice(sign, {key: "other"})
+        assert named == (f"{key}={value}" in advice(sign))
+        assert f"{key}={value}" not in advice(sign, {key: value})
+    nothing = {"edge_drop": 0.0, "feature_drop": 0.0}
+    assert "edge_drop" in advice("loss", {"edge_drop": 0.1, "feature_drop": 0.0})
+    assert "edge_drop" not in advice("loss", nothing)
+
+
+def test_a_baseline_is_not_told_to_be_itself():
+    scores = {"accuracy": 0.5, "majority": 0.5, "nodes": (10, 10, 80)}
+    assert "--method raw" in majority_sign(scores, {}).advice
+    assert "--method raw" in majority_sign(scores, {}, "dgi").advice
+    for told in (majority_sign(scores, {}, "raw"), majority_sign(scores, {}, "dgi")):
+        assert "encoder" not in told.advice
+    assert "--method" not in majority_sign(scores, {}, "raw").advice
+
+
+def test_every_setting_that_advice_names_is_a_key_of_the_recipe_with_a_value_that_it_takes():
+    for sign in ("loss", "collapse", "majority"):
+        for key, value in re.findall(r"(\w+)=(\w+)", advice(sign)):
+            load_recipe("default").with_values(**{key: value})
+        for key in re.findall(r"\b[a-z]+_[a-z]+\b", advice(sign)):
+            assert key in Recipe.__dataclass_fields__

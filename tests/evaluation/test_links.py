@@ -1,12 +1,15 @@
 import networkx
 import numpy as np
+import pandas
 import pytest
 import scipy.sparse
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from graphcl import TypedGraph, read_tables
 from graphcl.errors import GraphError, ParameterError
 from graphcl.evaluation.links import HITS, cosines, hold_out_edges, judge_links, rank_edges
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.structural import structural_features
 from tests.conftest import random_graph
 
 
@@ -83,6 +86,8 @@ def test_a_perfect_and_a_reversed_ranking():
     worst = rank_edges(np.zeros(5), np.ones((5, 20)))
     assert worst.roc_auc == 0
     assert worst.mrr == pytest.approx(1 / 21)
+    # Of 21 ranks none is below 50: that all are among the first 50 says nothing.
+    assert worst.hits == {1: 0, 10: 0}
 
 
 def test_simple_scores_are_those_of_networkx(big, monkeypatch):
@@ -130,10 +135,105 @@ def test_cosines_of_sparse_rows_and_of_zeros():
 
 def test_what_cannot_be_held_out():
     x = np.eye(3)
-    with pytest.raises(GraphError, match="1 edges are too few"):
+    with pytest.raises(GraphError, match="1 linked pair: too few"):
         hold_out_edges(Graph.from_edge_index([[0], [1]], x))
     full = Graph.from_edge_index([[0, 0, 1], [1, 2, 2]], x)
     with pytest.raises(GraphError, match="is linked to all others"):
         hold_out_edges(full, share=0.5)
     with pytest.raises(ParameterError, match=r"share must be in \(0, 1\)"):
         hold_out_edges(full, share=1.0)
+
+
+def shop():
+    """Customers buy products, some twice; a second relation is the first one read backwards."""
+    rng = np.random.default_rng(0)
+    codes = rng.choice(30 * 20, 200, replace=False)
+    pairs = np.stack([codes // 20, codes % 20])
+    rows = np.hstack([pairs, pairs[:, :90]])
+    follows = rng.integers(0, 30, (2, 150))
+    follows = np.hstack([follows, follows[::-1, :60]])
+    met = {
+        "edge_index": follows[:, :100],
+        "edge_features": rng.random((100, 1)),
+        "undirected": True,
+    }
+    return TypedGraph.from_edges(
+        {"customer": 30, "product": rng.normal(size=(20, 3))},
+        {
+            ("customer", "buys", "product"): {
+                "edge_index": rows,
+                "edge_features": rng.random((290, 1)),
+            },
+            ("product", "bought_by", "customer"): pairs[::-1],
+            ("customer", "follows", "customer"): {"edge_index": follows, "undirected": False},
+            ("customer", "met", "customer"): met,
+            ("product", "like", "product"): np.array([[0, 1, 2], [3, 4, 5]]),
+        },
+    )
+
+
+@pytest.mark.parametrize("name", ["buys", "bought_by", "follows", "met"])
+def test_nothing_that_joins_a_held_out_pair_remains(name):
+    graph = shop()
+    held = hold_out_edges(graph, name, share=0.3, negatives=5, seed=1)
+    judged = graph.relation(name)
+    ends = (judged.source, judged.target)
+    within = ends[0] == ends[1]
+
+    def pairs(one):
+        listed = one.edge_index().T.tolist()
+        if (one.source, one.target) != ends:
+            listed = [pair[::-1] for pair in listed]
+        return [tuple(sorted(pair)) if within else tuple(pair) for pair in listed]
+
+    gone = {tuple(sorted(pair)) if within else tuple(pair) for pair in held.edges.tolist()}
+    assert len(gone) == len(held.edges) == round(0.3 * len(set(pairs(judged))))
+    assert {tuple(pair) for pair in held.edges.tolist()} <= set(
+        map(tuple, judged.edge_index().T.tolist())
+    )
+    linked = set()
+    for key, one in graph.relations.items():
+        rest = held.graph.relations[key]
+        if {one.source, one.target} != set(ends):
+            assert rest is one
+            continue
+        linked |= set(pairs(one))
+        kept = [place for place, pair in enumerate(pairs(one)) if pair not in gone]
+        assert pairs(rest) == [pairs(one)[place] for place in kept]
+        if one.edge_features is not None:
+            np.testing.assert_array_equal(rest.edge_features, one.edge_features[kept])
+        if one.edge_ids is not None:
+            assert np.bincount(rest.edge_ids).tolist() == [2] * rest.num_edges
+    for source, targets in zip(held.edges[:, 0].tolist(), held.negatives.tolist(), strict=True):
+        for target in targets:
+            assert (tuple(sorted((source, target))) if within else (source, target)) not in linked
+            assert not (within and source == target)
+
+
+@pytest.mark.parametrize("kind", ["tables", "both", "float16", "int8", "typed"])
+def test_features_from_edges_are_those_of_the_edges_that_remain(tmp_path, kind):
+    rng = np.random.default_rng(0)
+    ends = rng.integers(0, 60, (300, 2))
+    edges = pandas.DataFrame({"source": ends[:, 0], "target": ends[:, 1]})
+    nodes = pandas.DataFrame({"id": np.arange(60), "size": rng.normal(size=60)})
+    given = {"nodes": nodes, "features": "both"} if kind == "both" else {"features": "structural"}
+    graph = read_tables(edges, **given)
+    if kind in ("float16", "int8"):
+        graph.save(tmp_path / "store", features=kind)
+        graph = Graph.open(tmp_path / "store")
+    held = hold_out_edges(TypedGraph.from_graph(graph) if kind == "typed" else graph, share=0.3)
+    rest = held.graph.nodes["node"] if kind == "typed" else held.graph
+    expected = structural_features(held.relation.indptr, held.relation.indices)
+    close = {"float16": 2e-3, "int8": 3e-2}.get(kind, 0)
+    np.testing.assert_allclose(rest.x[:, -6:], expected, atol=close)
+    if kind == "both":
+        np.testing.assert_array_equal(rest.x[:, :-6], graph.x[:, :-6])
+
+
+def test_other_features_stay_as_they_are(big):
+    assert hold_out_edges(big).graph.x is big.x
+    # Four columns of the six, as a user may have them, are the user's.
+    own = structural_features(big.indptr, big.indices)
+    own[:, 4] = np.random.default_rng(0).normal(size=len(own))
+    mixed = Graph.from_edge_index(big.edge_index(), own)
+    assert hold_out_edges(mixed).graph.x is mixed.x

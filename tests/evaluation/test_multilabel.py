@@ -189,7 +189,7 @@ def test_linear_probe_of_one_graph_with_several_labels(graph):
     assert result.micro_f1 > 0.5
     free = Graph.from_edge_index(graph.edge_index(), graph.x, y)
     drawn = linear_probe(graph.x, free, steps=5, device="cpu")
-    assert (drawn.split, drawn.nodes) == ("random", (6, 6, 48))
+    assert (drawn.split, drawn.nodes) == ("cross-validation", (60, 0, 60))
 
 
 def test_test_rows_choose_nothing():

@@ -4,14 +4,23 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import f1_score
+from sklearn.metrics import f1_score, roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from graphcl import predict
+from graphcl.cli._shared.progress import probe_text
 from graphcl.errors import GraphError
 from graphcl.evaluation import linear_probe, probe
-from graphcl.evaluation.criteria import validation_accuracy
-from graphcl.evaluation.probe import STRENGTHS, node_split, standardiser, transfer_probe
+from graphcl.evaluation.criteria import validation_score
+from graphcl.evaluation.probe import (
+    FEW_LABELS,
+    STRENGTHS,
+    is_cross_validated,
+    node_split,
+    standardiser,
+    transfer_probe,
+)
 from graphcl.evaluation.scores import probe_confusion
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
@@ -162,11 +171,12 @@ def test_validation_nodes_do_not_change_each_other(graph):
     y, train = graph.y[known], graph.train_mask[known]
     loud = graph.x[known].copy()
     loud[np.flatnonzero(~train)[0]] *= 1e4
-    found = [validation_accuracy(z, y, train, splits=1) for z in (graph.x[known], loud)]
+    found = [validation_score(z, y, train, splits=1) for z in (graph.x[known], loud)]
     assert abs(found[0] - found[1]) <= 1.01 / 80
 
 
-def test_without_a_split_it_draws_one_that_is_disjoint_and_repeatable(graph):
+def test_without_a_split_it_draws_one_that_is_disjoint_and_repeatable(graph, monkeypatch):
+    monkeypatch.setattr(probe, "FEW_LABELS", 0)
     free = with_labels(graph, graph.y)
     first, second = linear_probe(graph.x, free, seed=0), linear_probe(graph.x, free, seed=0)
     assert first == second
@@ -219,11 +229,14 @@ def test_half_a_split_is_refused_not_replaced(graph, given, message, empty):
 
 def test_empty_masks_are_not_a_split(graph):
     nobody = dict.fromkeys(masks_of(graph), np.zeros(graph.num_nodes, dtype=bool))
-    assert linear_probe(graph.x, with_labels(graph, graph.y, **nobody)).split == "random"
+    found = linear_probe(graph.x, with_labels(graph, graph.y, **nobody))
+    assert found.split == "cross-validation"
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32, 2**70])
-def test_any_seed_draws_a_split(graph, seed):
+def test_any_seed_draws_a_split(graph, seed, monkeypatch):
+    assert linear_probe(graph.x, with_labels(graph, graph.y), seed=seed).folds > 1
+    monkeypatch.setattr(probe, "FEW_LABELS", 0)
     assert linear_probe(graph.x, with_labels(graph, graph.y), seed=seed).split == "random"
 
 
@@ -365,3 +378,75 @@ def test_the_same_rows_score_as_the_probe_does(graph):
 def test_arrays_must_fit(graph):
     with pytest.raises(GraphError, match="do not fit"):
         transfer_probe(graph.x, graph, [graph.x])
+
+
+def test_the_probe_leaves_out_nodes_without_any_of_several_labels(graph):
+    y = np.stack([graph.y == 0, graph.y > 0], axis=1).astype(int)
+    y[::3] = -1
+    some = Graph.from_edge_index(graph.edge_index(), graph.x, y)
+    z = np.random.default_rng(0).normal(size=(graph.num_nodes, 4)).astype(np.float32)
+    result = linear_probe(z, some, steps=5)
+    labelled = (graph.num_nodes * 2) // 3
+    assert result.nodes == (labelled, 0, labelled)
+    parts = node_split(some, some.y, 0)
+    assert (np.concatenate(parts) % 3 != 0).all()
+    part = np.arange(graph.num_nodes) % 3
+    y[::3], y[1::6] = 0, -1
+    masks = {"train_mask": part == 0, "val_mask": part == 1, "test_mask": part == 2}
+    some = Graph.from_edge_index(graph.edge_index(), graph.x, y, **masks)
+    third = graph.num_nodes // 3
+    assert [len(nodes) for nodes in node_split(some, some.y, 0)] == [third, third // 2, third]
+
+
+def few_labels(labelled=150, classes=2, **about):
+    random = np.random.default_rng(0)
+    y = random.integers(0, classes, 400)
+    z = random.normal(size=(400, 6)) + y[:, None]
+    y[labelled:] = -1
+    return z, Graph.from_edge_index([[0], [1]], z, y, **about)
+
+
+def test_few_labels_are_cross_validated_as_predict_does():
+    z, graph = few_labels()
+    found = linear_probe(z, graph, seed=3)
+    expected = predict(z, graph, seed=3)
+    assert (found.split, found.folds, found.nodes) == ("cross-validation", 10, (150, 0, 150))
+    assert found.accuracy == expected.error.accuracy
+    assert found.macro_f1 == expected.error.macro_f1
+    every = predict(z, graph, nodes="all", seed=3)
+    area = roc_auc_score(graph.y[:150], every.probabilities[:150, 1])
+    assert found.roc_auc == pytest.approx(area)
+    counts = probe_confusion(z, graph, strength=found.strength, seed=3).counts
+    assert counts.sum() == 150
+    assert probe_text(dataclasses.asdict(found)).endswith(
+        "(150 labelled nodes, each held out in one of 10 folds)"
+    )
+
+
+def test_few_nodes_with_several_labels_are_cross_validated_as_predict_does():
+    z, graph = few_labels(classes=3)
+    y = np.stack([graph.y == 0, graph.y > 0], axis=1).astype(int)
+    y[150:] = -1
+    several = Graph.from_edge_index([[0], [1]], z, y)
+    found = linear_probe(z, several, seed=3)
+    expected = predict(z, several, seed=3)
+    assert (found.split, found.folds, found.nodes) == ("cross-validation", 10, (150, 0, 150))
+    assert found.micro_f1 == found.val_micro_f1 == expected.error.micro_f1
+    assert (found.macro_f1, found.majority) == (expected.error.macro_f1, expected.error.majority)
+    assert probe_text(dataclasses.asdict(found)).endswith(
+        "(150 labelled nodes, each held out in one of 10 folds)"
+    )
+
+
+def test_given_splits_and_many_labels_are_not_cross_validated():
+    z, graph = few_labels()
+    parts = np.arange(400) % 3 == [[0], [1], [2]]
+    masks = dict(zip(("train_mask", "val_mask", "test_mask"), parts, strict=True))
+    _, split = few_labels(**masks)
+    assert not is_cross_validated(split, split.y)
+    assert is_cross_validated(graph, graph.y)
+    assert not is_cross_validated(graph, np.zeros(FEW_LABELS))
+    assert is_cross_validated(graph, np.zeros(FEW_LABELS - 1))
+    assert linear_probe(z, split).split == "given"
+    with pytest.raises(GraphError, match="two classes need two each"):
+        linear_probe(np.eye(3), Graph.from_edge_index([[0], [1]], np.eye(3), [0, 1, 2]))

@@ -15,12 +15,9 @@ def held_out(scores, targets, several=False, rows=None, shares=None):
     """The same scores for all strengths."""
     rows = np.arange(len(scores)) if rows is None else rows
     shares = np.log(np.full(targets.shape[1], 1 / targets.shape[1])) if shares is None else shares
+    shares = np.broadcast_to(shares, targets.shape)
     every = np.repeat(scores[None], len(STRENGTHS), axis=0)
     return HeldOut(rows, np.zeros(len(rows)), 1, every, targets, shares, several)
-
-
-def everything(held):
-    return np.ones(len(held.rows), np.bool_)
 
 
 def drawn(seed, n, classes=3):
@@ -38,7 +35,7 @@ def test_shares_and_odds():
 def test_a_temperature_undoes_a_wrong_scale():
     truth, y = drawn(1, 3000)
     held = held_out(np.log(truth) * 3, one_hot(y, 3))  # three times too certain
-    terms = held.choose(everything(held))
+    terms = held.choose()
     assert [term.weight for term in terms] == pytest.approx([1 / len(STRENGTHS)] * len(STRENGTHS))
     assert [term.temperature for term in terms] == pytest.approx([3] * len(terms), rel=0.1)
 
@@ -48,7 +45,7 @@ def test_of_ten_answers_the_confidence_is_laplaces(right):
     y = np.arange(10) % 2
     scores = one_hot(np.where(np.arange(10) < right, y, 1 - y), 2) * 50.0
     held = held_out(scores, one_hot(y, 2))
-    found = average(held.choose(everything(held)), held.scores, held.shares, False).max(axis=1)
+    found = average(held.choose(), held.scores, held.shares, False).max(axis=1)
     # The mean of a uniform prior on [0.5, 1] after so many right answers.
     p = np.linspace(0.5, 1, 20001)[1:-1]
     weight = p**right * (1 - p) ** (10 - right)
@@ -60,10 +57,9 @@ def test_a_better_strength_has_more_weight_the_more_nodes_say_so():
     noise = np.random.default_rng(0).normal(size=(400, 3))
     weights = []
     for count in (10, 50, 400):
-        held = held_out(noise, one_hot(y, 3))
-        held.scores[2] = np.log(truth)
-        some = np.arange(400) < count
-        weights.append(sum(term.weight for term in held.choose(some) if term.place == 2))
+        held = held_out(noise[:count], one_hot(y[:count], 3))
+        held.scores[2] = np.log(truth[:count])
+        weights.append(sum(term.weight for term in held.choose() if term.place == 2))
     assert weights[0] < weights[1] < weights[2]
     assert weights[2] > 0.99
 
@@ -75,7 +71,7 @@ def test_weights_are_those_of_a_plain_loop_and_a_node_counts_once():
     both = held_out(np.log(twice), one_hot(np.tile(y, 2), 3), rows=np.tile(np.arange(40), 2))
     noise = np.random.default_rng(0).normal(size=(40, 3))
     once.scores[0], both.scores[0] = noise, np.tile(noise, (2, 1))
-    found, again = once.choose(everything(once)), both.choose(everything(both))
+    found, again = once.choose(), both.choose()
     for one, other in zip(found, again, strict=True):
         assert one.weight == pytest.approx(other.weight, rel=1e-4)
         assert one.temperature == pytest.approx(other.temperature, rel=1e-3)
@@ -118,5 +114,5 @@ def test_without_evidence_the_shares_remain():
     random = np.random.default_rng(0)
     targets = one_hot((np.arange(500) % 10 == 0).astype(int), 2)
     held = held_out(random.normal(size=(500, 2)), targets, shares=shares)
-    found = average(held.choose(everything(held)), held.scores, shares, False)
+    found = average(held.choose(), held.scores, shares, False)
     np.testing.assert_allclose(found, np.tile([0.9, 0.1], (500, 1)), atol=0.05)

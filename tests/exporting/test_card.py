@@ -10,7 +10,7 @@ import safetensors.numpy
 from graphcl.cli.main import run
 from graphcl.errors import ParameterError, RunError
 from graphcl.estimator import GraphCL
-from graphcl.exporting.card import check_card, write_card
+from graphcl.exporting.card import _plain, _scores, check_card, write_card
 from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph
 
@@ -81,3 +81,13 @@ def test_what_is_there_is_kept(trained, tmp_path):
     for overwrite in (False, True):
         with pytest.raises(RunError):
             check_card(tmp_path / "other", overwrite=overwrite)
+
+
+def test_a_name_keeps_its_underscores_and_two_classes_their_area():
+    assert _plain("my_graph") == "my_graph"
+    assert _plain("_a_b_") == "\\_a_b\\_"  # at a word's edge it would be markup
+    assert _plain("a|b`c<d>") == "abcd"
+    probe = {"accuracy": 0.9, "roc_auc": 0.8125, "macro_f1": 0.5, "split": "given", "folds": 0}
+    assert "| roc_auc | 0.8125 |" in _scores(probe)
+    assert "test nodes, given split" in _scores(probe)[0]
+    assert "each held out in one of 5 folds" in _scores(probe | {"folds": 5})[0]

@@ -1,5 +1,6 @@
 import csv
 import json
+import sys
 
 import numpy as np
 import pyarrow.parquet
@@ -7,7 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphcl.errors import RunError
+import graphcl
+from graphcl.answers.linking import LinkEvaluation
+from graphcl.errors import MissingExtraError, RunError
+from graphcl.evaluation.links import rank_edges
 from graphcl.files import records as module
 from graphcl.files.records import check_records_file, read_pairs, records, write_records
 
@@ -123,3 +127,38 @@ def test_any_text_comes_back(tmp_path_factory, pairs):
             folder / f"t{suffix}", {"id": [a for a, _ in pairs], "label": [b for _, b in pairs]}
         )
         assert read_pairs(folder / f"t{suffix}", ("id", "label"), RunError) == pairs
+
+
+def test_answers_are_a_few_lines_a_data_frame_and_a_table_in_a_notebook(monkeypatch):
+    z = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
+    names = np.where(z[:, 0] > 0, "<cat>", "bird").astype(object)
+    names[:300] = None
+    graph = graphcl.Graph.from_edge_index(
+        [[0, 1], [1, 2]], z, node_ids=[f"n{i}" for i in range(400)]
+    )
+    answers = {
+        "Predictions": graphcl.predict(z, graph, names),
+        "Groups": graphcl.cluster(z, 3, graph=graph),
+        "Neighbours": graphcl.neighbors(z, ["n0", "n1"], 20, graph=graph),
+        "Links": graphcl.links(z, graph=graph, k=30),
+        "LinkEvaluation": LinkEvaluation(
+            {"embeddings": rank_edges(np.ones(1), np.zeros((1, 2)))}, 1, 1, 0.1, 0
+        ),
+    }
+    for name, answer in answers.items():
+        shown, columns = repr(answer), answer.columns()
+        assert shown.startswith(f"{name}: {len(next(iter(columns.values()))):,} row")
+        assert len(shown.splitlines()) <= 8, name
+        assert shown.splitlines()[1].split() == list(columns)
+        frame = answer.to_pandas()
+        assert list(frame.columns) == list(columns)
+        assert len(frame) == len(next(iter(columns.values())))
+        page = answer._repr_html_()
+        assert page.count("<tr>") <= 7
+        assert "<cat>" not in page
+    probe = graphcl.linear_probe(z, names)
+    assert probe.to_pandas()["accuracy"].tolist() == [probe.accuracy]
+    assert f"<td>{probe.accuracy:.4g}</td>" in probe._repr_html_()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match=r"Links.to_pandas needs .*graphcl\[pandas\]"):
+        answers["Links"].to_pandas()

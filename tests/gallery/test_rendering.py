@@ -23,7 +23,7 @@ def test_markdown_has_every_score_the_best_in_bold_and_every_failure(summary):
     assert "| Mean distance to the best | | 11.0 | 10.0 | 5.0 |" in text
     assert "| Graphs over a point below raw features | | 1 | – | 1 |" in text
     assert "over the 2 graphs that every system was scored on" in text
-    assert "ours on c_d: 1 of 1 runs failed (no luck)." in text
+    assert "ours on c_d: 1 of 1 run failed (no luck)." in text
 
 
 def test_latex_escapes_names(summary):

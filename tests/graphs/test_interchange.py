@@ -7,6 +7,7 @@ from torch_geometric.data import Data
 
 from graphcl.errors import GraphError
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.typed import TypedGraph
 
 X = np.eye(3)
 
@@ -65,6 +66,36 @@ def test_networkx_scalar_features_given_features_and_errors():
     del path.nodes[1]["x"]
     with pytest.raises(GraphError, match="node 1 has no attribute 'x'"):
         Graph.from_networkx(path)
+
+
+def people():
+    source = networkx.path_graph(["ada", "bob", "eve"])
+    about = {"age": [30, 40, 50], "job": ["cook", "clerk", "cook"], "at": [[0, 1], [1, 0], [1, 1]]}
+    for name, values in about.items():
+        networkx.set_node_attributes(source, dict(zip(source, values, strict=True)), name)
+    return source
+
+
+@pytest.mark.parametrize("kind", [Graph, TypedGraph])
+def test_networkx_attributes_can_be_named_as_features(kind):
+    graph = kind.from_networkx(people(), features=["age", "at"], labels="job")
+    nodes = graph if kind is Graph else graph.nodes["node"]
+    assert nodes.x.tolist() == [[30, 0, 1], [40, 1, 0], [50, 1, 1]]
+    assert (nodes.y.tolist(), nodes.class_names) == ([1, 0, 1], ("clerk", "cook"))
+    with pytest.raises(GraphError, match=r"no node has the attribute 'height'.*\['age', 'at'\]"):
+        kind.from_networkx(people(), features=["age", "height"])
+    with pytest.raises(GraphError, match=r"node 'ada'.*: 'job' is 'cook', not a number"):
+        kind.from_networkx(people(), features=["age", "job"])
+
+
+def test_networkx_without_features_says_what_there_is():
+    with pytest.raises(GraphError) as error:
+        Graph.from_networkx(people())
+    told = str(error.value)
+    assert "features=['age', 'at']" in told
+    assert "features='structural'" in told
+    graph = Graph.from_networkx(people(), features="structural")
+    assert np.allclose(graph.x[:, 0], np.log([2, 3, 2]))
 
 
 def test_scipy_adjacency():

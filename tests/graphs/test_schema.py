@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from graphcl.errors import GraphError, RunError
-from graphcl.graphs.schema import Channel, Schema
+from graphcl.graphs.schema import Direction, Schema
 from graphcl.graphs.typed import TypedGraph
 
 X = np.ones((3, 2))
@@ -15,12 +15,12 @@ def schema():
 
 
 def test_directions_are_two_unless_a_relation_is_undirected():
-    found = schema().channels()
+    found = schema().directions()
     assert found[:2] == [
-        Channel(WRITES, False, "author", "paper"),
-        Channel(WRITES, True, "paper", "author"),
+        Direction(WRITES, False, "author", "paper"),
+        Direction(WRITES, True, "paper", "author"),
     ]
-    assert found[2] == Channel(KNOWS, False, "author", "author")
+    assert found[2] == Direction(KNOWS, False, "author", "author")
     assert len(found) == 5
     assert len(schema().into("author")) == 2
 

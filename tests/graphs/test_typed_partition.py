@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from graphcl.errors import StoreError
 from graphcl.files import atomic
 from graphcl.graphs import typed_partition
+from graphcl.graphs.collection import typed_fingerprint
 from graphcl.graphs.typed import TypedGraph
 from graphcl.graphs.typed_partition import join_typed_parts
-from graphcl.kernels.relation import RelationAdjacency
+from graphcl.kernels.adjacency import Adjacency
 from graphcl.store import moving, ordering
 from graphcl.store.parts import ORDERS
 from graphcl.store.typed_parts import (
@@ -119,16 +120,16 @@ def check_directions(path, parts, whole):
     for part in every:
         part.check()
     for key, relation in whole.relations.items():
-        adjacency = RelationAdjacency.of(
+        adjacency = Adjacency.from_csr(
             relation.indptr,
             relation.indices,
-            whole.nodes[key[0]].num_nodes,
-            edge_ids=relation.edge_ids,
-            within=key[0] == key[2],
             device=torch.device("cpu"),
+            edge_ids=relation.edge_ids,
+            senders=None if key[0] == key[2] else whole.nodes[key[0]].num_nodes,
+            directed=not relation.undirected,
         )
         for backwards in parts.relations[key].backwards:
-            csr = adjacency.csr(backwards)
+            csr = adjacency.toward(backwards).csr
             entries = np.arange(len(relation.indices)) if csr.entries is None else csr.entries
             entries = np.asarray(entries)
             each = [part.edges[key, backwards] for part in every]
@@ -295,3 +296,23 @@ def test_a_damaged_store_and_too_many_parts_leave_nothing(divided, tmp_path):
     with pytest.raises(StoreError, match="is in parts already"):
         partition_store(divided / "parts", out=tmp_path / "parts", parts=2, order="hash")
     assert [path.name for path in Path(tmp_path).iterdir()] == ["store"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_graph_that_was_divided_comes_back_in_its_own_order(tmp_path, order):
+    typed_graph(edges=60).save(tmp_path / "store")
+    partition_store(tmp_path / "store", out=tmp_path / "parts", parts=3, order=order)
+    before = TypedGraph.open(tmp_path / "store")
+    after = join_typed_parts(tmp_path / "parts", restored=True)
+    for key, relation in before.relations.items():
+        for name in ("indptr", "indices", "edge_weight", "edge_features", "edge_ids"):
+            one, other = getattr(relation, name), getattr(after.relations[key], name)
+            assert (one is None) == (other is None)
+            if one is not None:
+                np.testing.assert_array_equal(one, other)
+    for name, nodes in before.nodes.items():
+        one, other = ids_of(nodes), ids_of(after.nodes[name])
+        assert one.tolist() == other.tolist()
+    known = typed_fingerprint(before)
+    assert read_typed_parts(tmp_path / "parts").source.fingerprint == known
+    assert typed_fingerprint(after) == known

@@ -20,7 +20,7 @@ def test_columns_of_nodes_and_edges_are_standardised_and_means_follow():
     x, relations = typed_tensors(prepared.graph, device=CPU, scaling=prepared.scaling)
     assert abs(float(relations[KEY].features.mean())) < 1e-5
     assert list(prepared.scaling.nodes) == ["a"]
-    mean = relations[KEY].edge_mean(False)
+    mean = relations[KEY].edge_mean()
     assert mean.shape == (9, 1)
     row = prepared.graph.relations[KEY].indices[: prepared.graph.relations[KEY].indptr[1]]
     assert np.allclose(x["b"][0], prepared.graph.nodes["a"].x[row].mean(0), atol=1e-6)

@@ -4,6 +4,7 @@ import scipy.sparse
 
 from graphcl.errors import GraphError
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.validation import is_labelled
 
 X = np.eye(3)
 
@@ -28,7 +29,10 @@ X = np.eye(3)
         ({"y": [0, 1, -2]}, "y: -2 at node 2"),
         ({"y": [0, 0.5, 1]}, "y: 0.5 at node 1 is not a class number"),
         ({"y": [[0, 1], [1, 2], [0, 0]]}, "y: 2 at node 1; labels are 0 or 1"),
-        ({"y": ["a", "b", "c"]}, "labels must be class numbers"),
+        ({"y": [["a", "b"]] * 3}, "labels must be class numbers"),
+        ({"y": [[0, 1], [1, -1], [0, 0]]}, "y: -1 at node 1; labels are 0 or 1, and −1 in the"),
+        ({"y": [[0, 1], [1, np.nan], [0, 0]]}, "y: nan at node 1 is not a class number"),
+        ({"y": [[0, 1], [-2, -2], [0, 0]]}, "y: -2 at node 1"),
         ({"train_mask": [True, False]}, "train_mask: 2 entries for 3 nodes"),
         ({"val_mask": [7]}, "val_mask: node 7 is not among 0 to 2"),
         ({"train_mask": [0, 1], "test_mask": [1, 2]}, "train_mask and test_mask share node 1"),
@@ -87,3 +91,10 @@ def test_bad_weights(given, message):
 def test_weights_that_add_up_to_too_much_for_an_edge():
     with pytest.raises(GraphError, match="the weights of an edge add up to a number outside"):
         Graph.from_edge_index([[0, 0], [1, 1]], np.ones((2, 1)), edge_weight=[3e38, 3e38])
+
+
+@pytest.mark.parametrize("none", [-1, np.nan])
+def test_a_row_of_nothing_is_a_node_without_several_labels(none):
+    graph = Graph.from_edge_index([[0, 1], [1, 2]], X, [[0, 1], [none, none], [0, 0]])
+    assert graph.y.tolist() == [[0, 1], [-1, -1], [0, 0]]
+    assert is_labelled(graph.y).tolist() == [True, False, True]

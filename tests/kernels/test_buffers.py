@@ -76,10 +76,10 @@ def test_embedding_goes_on(graph, monkeypatch, capsys):
     encoder = build_encoder("mean", 12, dim=8, layers=2, generator=torch.Generator().manual_seed(0))
     cpu = torch.device("cpu")
     expected = embed_graph(encoder, graph, device=cpu)
-    import graphcl.embedding as module
+    import graphcl.layerwise as module
 
-    work = Failing(1, module._mean)
-    monkeypatch.setattr(module, "_mean", work)
+    work = Failing(1, module.mean_of_neighbourhoods)
+    monkeypatch.setattr(module, "mean_of_neighbourhoods", work)
     assert (embed_graph(encoder, graph, device=cpu, block_rows=64) == expected).all()
     assert work.heights[:2] == [64, 8]
     assert len(work.heights) == 1 + 2 * 8

@@ -338,3 +338,78 @@ def test_the_span_is_that_of_views_that_agree_and_of_rows_that_coincide(temperat
     apart, same = torch.eye(6, dtype=torch.float64), torch.ones(6, 3, dtype=torch.float64)
     assert nt_xent(apart, apart, temperature).item() == pytest.approx(best)
     assert nt_xent(same, same, temperature).item() == pytest.approx(nothing)
+
+
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
+]
+
+
+def penalised(loss, h1, h2):
+    gradient, *_ = torch.autograd.grad(loss(h1, h2), [h1], create_graph=True)
+    return gradient.square().sum()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_second_derivative_raises_and_is_not_zero(compiled, device):
+    h1, h2 = (h.detach().to(device).requires_grad_() for h in pair(5, 3))
+    loss = torch.compile(nt_xent, fullgraph=True, backend="eager") if compiled else nt_xent
+    expected, *_ = torch.autograd.grad(penalised(lambda a, b: paper_loss(a, b, 0.5), h1, h2), [h1])
+    assert expected.abs().max() > 0.01  # so nothing at all would be wrong
+    value = penalised(loss, h1, h2)
+    for wanted in (h1, h2):
+        with pytest.raises(ParameterError, match="nt_xent: its gradient cannot be differentiated"):
+            torch.autograd.grad(value, [wanted], retain_graph=True)
+    # A graph of the gradients that nobody differentiates is no fault.
+    again, *_ = torch.autograd.grad(nt_xent(h1, h2), [h1], create_graph=True)
+    torch.testing.assert_close(again, torch.autograd.grad(nt_xent(h1, h2), [h1])[0])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_compiled_it_is_one_operator_with_the_same_value_and_gradients(backend, device):
+    torch.compiler.reset()
+
+    def step(h1, h2):  # what comes before and after is compiled with it
+        return 3 * nt_xent(torch.tanh(h1), h2.relu(), 0.3)
+
+    compiled = torch.compile(step, fullgraph=True, backend=backend)
+    for num_nodes, dtype in ((5, torch.float32), (7, torch.float32), (9, torch.float64)):
+        h1, h2 = (h.detach().to(device) for h in pair(num_nodes, 4, dtype=dtype))
+        expected = value_and_gradients(step, h1, h2)
+        for ours, theirs in zip(value_and_gradients(compiled, h1, h2), expected, strict=True):
+            torch.testing.assert_close(ours, theirs)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(h1, h2), expected[0])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_compiled_on_16_bits_and_under_autocast_nothing_changes(autocast, device):
+    torch.compiler.reset()
+    h1, h2 = (h.detach().to(device) for h in pair(6, 4, dtype=torch.bfloat16))
+    expected = value_and_gradients(nt_xent, h1, h2)
+    with torch.autocast(device, torch.bfloat16, enabled=autocast):
+        compiled = torch.compile(nt_xent, fullgraph=True, backend="aot_eager")
+        found = value_and_gradients(compiled, h1, h2)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == theirs.dtype
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_compiled_it_refuses_what_it_refuses():
+    torch.compiler.reset()
+    compiled = torch.compile(nt_xent, backend="eager")
+    with pytest.raises(ParameterError, match="no gradient flows into temperature"):
+        compiled(*pair(3, 2), torch.tensor(0.5, requires_grad=True))
+    with pytest.raises(ParameterError, match="temperature must be positive; got -1"):
+        compiled(*pair(3, 2), -1.0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_operator_is_what_pytorch_asks_of_one(keep, device):
+    h1, h2 = (h.detach().to(device).requires_grad_(keep) for h in pair(5, 3, dtype=torch.float32))
+    torch.library.opcheck(torch.ops.graphcl.nt_xent, (h1, h2, 0.5, "auto", keep))

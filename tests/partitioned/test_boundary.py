@@ -6,8 +6,9 @@ import torch
 
 from graphcl.distributed import ALONE, Share
 from graphcl.errors import StoreError
+from graphcl.files.npy import scratch_array
 from graphcl.partitioned import boundary
-from graphcl.partitioned.boundary import Boundary, agree, open_own_part, outside, scratch_array
+from graphcl.partitioned.boundary import Boundary, agree, open_own_part, outside
 from graphcl.store.parts import open_part
 from graphcl.tabular.build import partition_store
 from tests.conftest import random_graph

@@ -52,7 +52,7 @@ def test_one_process_embeds_one_part(made, here, capsys):
     about = json.loads(capsys.readouterr().out)
     parts = read_parts(made / "in-1")
     assert (about["nodes"], about["shards"], about["build"]) == (80, 1, parts.build)
-    ids = np.load(made / "in-1/part-00000/node_ids.npy")
+    ids = np.load(made / "in-1/part-00000/rows.npy")
     shard, z = np.load("shards/part-00000.npy"), np.load(made / "z.npy")
     np.testing.assert_allclose(shard, z[ids], rtol=1e-4, atol=1e-5)
     said = json.loads(Path("shards/shards.json").read_text())

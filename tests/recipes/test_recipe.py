@@ -4,7 +4,9 @@ import sys
 import tomllib
 from dataclasses import asdict
 from importlib import resources
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,7 +74,7 @@ def test_default_follows_the_papers_advice():
         ({"edge_drop": 1}, "edge_drop must be in [0, 1); got 1.0"),
         ({"feature_drop": -0.1}, "feature_drop must be in [0, 1); got -0.1"),
         ({"temperature": 0}, "temperature must be positive; got 0.0"),
-        ({"temperature": "inf"}, "temperature must be positive; got inf"),
+        ({"temperature": float("inf")}, "temperature must be positive; got inf"),
         ({"epochs": 0}, "epochs must be at least 1; got 0"),
         ({"epochs": "many"}, "epochs must be a whole number; got 'many'"),
         ({"epochs": 1.5}, "epochs must be a whole number; got 1.5"),
@@ -108,8 +110,59 @@ def test_recipes_are_read_without_torch():
 
 
 def test_text_is_read_as_the_keys_type():
-    recipe = load_recipe("default").with_values(epochs="7", edge_drop="0.25", encoder="gat")
+    recipe = load_recipe("default").with_texts(epochs="7", edge_drop="0.25", encoder="gat")
     assert (recipe.epochs, recipe.edge_drop, recipe.encoder) == (7, 0.25, "gat")
+    with pytest.raises(ParameterError, match="epochs must be a whole number; got 'seven'"):
+        recipe.with_texts(epochs="seven")
+
+
+KINDS = {key: kind for key, kind in Recipe.__annotations__.items() if kind is not str}
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_in_python_a_text_is_no_number_and_a_truth_value_neither(key, tmp_path):
+    base = load_recipe("default")
+    value = getattr(base, key)
+    message = rf"recipe: {key} must be .*; got '{value}'"
+    for attempt in (
+        lambda: base.with_values(**{key: str(value)}),
+        lambda: Recipe(**vars(base) | {key: str(value)}),
+        lambda: GraphCL(**{key: str(value)}).complete_recipe(),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            attempt()
+    path = tmp_path / "texts.toml"
+    path.write_text(format_toml(vars(base) | {key: str(value)}))
+    with pytest.raises(ParameterError, match=message):
+        load_recipe(path)
+    wrong = 1 if KINDS[key] is bool else True
+    with pytest.raises(ParameterError, match=rf"recipe: {key} must be .*; got {wrong}"):
+        GraphCL(**{key: wrong}).complete_recipe()
+    numpy = {int: np.int64, float: np.float64, bool: np.bool_}[KINDS[key]]
+    found = getattr(GraphCL(**{key: numpy(value)}).complete_recipe(), key)
+    assert type(found) is KINDS[key]
+    assert found == value
+
+
+def test_the_page_says_where_the_recipes_leave_the_papers_advice():
+    page = Path("docs/how-it-works.md").read_text()
+    (row,) = [one for one in page.splitlines() if "Pubmed, views" in one]
+    recipes = [load_recipe(name) for name in ("cora", "citeseer", "pubmed", "cora-best")]
+    recipes.append(load_recipe("citeseer-best"))
+    for key, word in (("edge_drop", "edges"), ("feature_drop", "features")):
+        rates = [round(100 * getattr(one, key)) for one in recipes]
+        assert f"{min(rates)} to {max(rates)} % of {word}" in row
+    best = load_recipe("pubmed-best")
+    assert f"{best.edge_drop:.0%} and {best.feature_drop:.0%}".replace("% and", " and") in (
+        row.replace(" %", "%")
+    )
+    scaled = {
+        name
+        for name in ("cora", "citeseer", "pubmed")
+        if load_recipe(name).feature_scaling == "row"
+    }
+    assert scaled == {"cora", "pubmed"}
+    assert "| the recipes of Cora and Pubmed, columns | not stated |" in page
 
 
 def test_recipe_files_that_cannot_be_used(tmp_path):

@@ -60,7 +60,8 @@ def test_every_answer_has_its_section_and_names_are_escaped():
         "chosen by the silhouette",
         "Links",
         "adamic adar",
-        "120 edges were removed before training; each is ranked among 100 pairs",
+        "120 linked pairs were removed before training; each is ranked among 100 pairs that are "
+        "not linked",
     ):
         assert text in page
     assert "<b>" not in page
@@ -91,3 +92,11 @@ def test_the_page_shows_them_and_the_names_of_classes():
     assert '<th scope="row">Law</th>' in page
     assert "class 1" not in page
     assert "Predicted labels" not in render(contents)
+
+
+def test_links_of_a_typed_graph_are_judged_by_other_scores():
+    scores = {name: {"roc_auc": 0.8, "mrr": 0.4} for name in ("embeddings", "popularity")}
+    worth = {"held_out": 9, "negatives": 5, "scores": scores}
+    page = answer_sections({"links": {"evaluation": worth}})
+    assert "popularity" in page
+    assert "adamic adar" not in page

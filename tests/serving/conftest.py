@@ -16,6 +16,12 @@ from tests.conftest import random_graph
 NAMES = [f"node {row}" for row in range(60)]
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Labels are waited for on a slow machine too."""
+    monkeypatch.setattr("graphcl.serving.run.PATIENCE", 60.0)
+
+
 @pytest.fixture(scope="session")
 def a_run(tmp_path_factory):
     """A run directory and its graph: 60 nodes with text ids, 12 features, 3 classes."""

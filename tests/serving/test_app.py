@@ -94,28 +94,229 @@ def test_health_metrics_and_descriptions(client, served):
 def test_unknown_nodes_addresses_and_methods(client):
     answer = client.post("/embed", {"ids": ["node 60"]})
     assert (answer.status_code, "did you mean" in answer.json()["error"]) == (404, True)
-    assert client.get("/nothing").json() == {"error": "Not Found"}
+    assert "no such address" in client.get("/nothing").json()["error"]
     assert client.get("/embed").status_code == 405
     assert client.post("/health", {}).status_code == 405
+
+
+def test_numbers_that_no_array_holds_are_refused_in_our_words(served, new_node, tmp_path):
+    from graphcl.estimator import GraphCL
+    from graphcl.graphs.graph import Graph
+    from graphcl.serving.run import ServedRun
+
+    edges = served.graph.edge_index()
+    weights = np.full(edges.shape[1], 2.0)
+    graph = Graph.from_edge_index(edges, served.graph.x, edge_weight=weights)
+    GraphCL(epochs=1, dim=8, device="cpu").fit(graph).save(tmp_path / "run", graph=graph)
+    weighted = client_of(ServedRun(tmp_path / "run", graph))
+    node = {"features": {}, "neighbors": ["3"]}
+    for number in (1e300, -1e300, 2**63, 2**64, 10**30, 0.5, -1):
+        found = weighted.post("/embed", {"new": [node] * 2, "edges": [[0, number]]})
+        assert (found.status_code, "by their places" in found.text) == (400, True)
+    for number in (1e300, -1e300, 0, 1e-320):
+        found = weighted.post("/embed", {"new": [node | {"weights": [number]}]})
+        assert (found.status_code, "positive and finite" in found.text) == (400, True)
+        found = weighted.post("/embed", {"new": [node] * 2, "edges": [[0, 1, number]]})
+        assert (found.status_code, "positive and finite" in found.text) == (400, True)
 
 
 def test_bodies_are_bounded(served):
     client = client_of(served, bounds=Bounds(bytes=1000, per_second=0))
     assert client.post("/embed", {"ids": ["a" * 2000]}).status_code == 413
 
-    def pieces():
-        for _ in range(50):
-            yield b" " * 100
-
-    async def sent():
-        for piece in pieces():
-            yield piece
-
     headers = {"content-type": "application/json"}
-    assert client("POST", "/embed", content=sent(), headers=headers).status_code == 413
     for length in ("-1", "1e3", "٣", "9" * 50):
         odd = headers | {"content-length": length.encode("utf-8")}
         assert client("POST", "/embed", content=b"{}", headers=odd).status_code in (400, 413)
+    more = headers | {"content-length": "10"}  # than it says
+    assert client("POST", "/embed", content=sent(b" " * 2000), headers=more).status_code == 413
+    for path in ("/embed", "/login", "/health"):  # in pieces of any size
+        answer = client("POST", path, content=sent(b"{}"), headers=headers)
+        assert (answer.status_code, answer.headers["connection"]) == (411, "close")
+
+
+async def sent(*pieces):
+    for piece in pieces:
+        yield piece
+
+
+def test_a_token_is_short_and_comes_alone(served):
+    client = client_of(served, token="a" * 20)
+    kind = {"content-type": "application/x-www-form-urlencoded"}
+    assert client("POST", "/login", content=b"token=" + b"a" * 20, headers=kind).status_code == 303
+    found = client("POST", "/login", content=b"a=1&" * 1024 + b"b", headers=kind)
+    assert (found.status_code, "4096 bytes" in found.text) == (413, True)
+    found = client("POST", "/login", content=b"a=1&b=1&token=" + b"a" * 20, headers=kind)
+    assert (found.status_code, "nothing else" in found.text) == (400, True)
+
+
+def test_no_body_is_read_before_it_has_a_place(served, monkeypatch):
+    """Those who take all places send nothing; the next one is refused, and its body not read."""
+    import asyncio
+
+    import httpx
+
+    from graphcl.serving import app as module
+
+    monkeypatch.setattr(module, "BODY_SECONDS", 0.5)
+    monkeypatch.setattr(module, "LOGINS", 2)
+    monkeypatch.setattr(module, "WORKERS", 1)
+    app = module.build_app(served, bounds=Bounds(waiting=1, per_second=0))
+    read = []
+
+    async def slow():
+        await asyncio.sleep(60)
+        yield b"{}"
+
+    async def noted():
+        read.append(True)
+        yield b"{}"
+
+    async def ask(path):
+        headers = {"content-type": "application/json", "content-length": "2"}
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            held = [
+                asyncio.create_task(client.post(path, content=slow(), headers=headers))
+                for _ in range(2)
+            ]
+            await asyncio.sleep(0.1)
+            refused = await client.post(path, content=noted(), headers=headers)
+            health = await client.get("/health")
+            return [one.status_code for one in (refused, health, *await asyncio.gather(*held))]
+
+    for path in ("/embed", "/login"):
+        assert asyncio.run(ask(path)) == [503, 200, 408, 408]
+    assert not read
+
+
+def test_bytes_under_way_are_bounded_in_all(served, monkeypatch):
+    """While large bodies hang, one more is refused; small ones are answered."""
+    import asyncio
+
+    import httpx
+
+    from graphcl.serving import app as module
+
+    monkeypatch.setattr(module, "BODY_SECONDS", 0.5)
+    app = module.build_app(served, bounds=Bounds(in_flight=1 << 20, per_second=0))
+
+    async def hang():
+        yield b" " * 900_000
+        await asyncio.sleep(60)
+        yield b" "
+
+    async def ask():
+        headers = {"content-type": "application/json", "content-length": "1000000"}
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            held = asyncio.create_task(client.post("/embed", content=hang(), headers=headers))
+            await asyncio.sleep(0.1)
+            large = await client.post("/embed", json={"ids": [" " * 900_000]})
+            small = await client.post("/embed", json={"ids": ["node 3"]})
+            await held
+            again = await client.post("/embed", json={"ids": [" " * 900_000]})
+            return [one.status_code for one in (large, small, again)]
+
+    assert asyncio.run(ask()) == [503, 200, 413]
+
+
+def test_answers_are_bounded(served):
+    client = client_of(served, bounds=Bounds(answers=100, answer_bytes=3000, per_second=0))
+    ids = [f"node {row}" for row in range(30)]
+    for path in ("/neighbors", "/links"):
+        assert client.post(path, {"ids": ids[:3], "k": 10}).status_code == 200
+        for asked in ({"ids": ids[:11], "k": 10}, {"ids": ids[:11]}):
+            found = client.post(path, asked)
+            assert found.status_code == 413
+            assert "nodes times k may be 100 at most; got 11 times 10" in found.json()["error"]
+    for accept in ("*/*", ARROW):
+        found = client.post("/embed", {"ids": ids * 2}, headers={"accept": accept})
+        assert (found.status_code, "more than 3000 bytes" in found.text) == (413, True)
+    assert client.post("/predict", {"ids": ids * 3}).status_code == 413
+    described = client.get("/openapi.json").json()
+    assert "nodes times k may be 100" in described["info"]["description"]
+    assert "100 at most" in described["components"]["schemas"]["k"]["description"]
+
+
+def test_a_reader_who_does_not_read_holds_little(served, monkeypatch):
+    """An answer is sent piece by piece, and counted until it is sent."""
+    import asyncio
+
+    from graphcl.serving import app as module
+
+    monkeypatch.setattr(module, "PIECE", 100)
+    app = module.build_app(served, bounds=Bounds(in_flight=5000, per_second=0, seconds=0.5))
+    body = json.dumps({"ids": ["node 3"] * 16}).encode()  # about 4 kB of numbers
+    head = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/embed", "headers": head}
+
+    async def ask(sizes, stop=None):
+        async def receive():
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message):
+            sizes.append(message.get("status") or len(message["body"]))
+            if stop is not None and len(sizes) > 3:
+                await stop.wait()
+
+        await app(dict(scope), receive, send)
+
+    async def both():
+        slow, quick, later = [], [], []
+        held = asyncio.create_task(ask(slow, asyncio.Event()))
+        await asyncio.sleep(0.2)
+        await ask(quick)
+        await held  # ended by the gate
+        await ask(later)
+        return slow, quick, later
+
+    slow, quick, later = asyncio.run(both())
+    assert slow == [200, 100, 100, 100]
+    assert quick[0] == 503
+    assert later[0] == 200
+    assert max(later[1:]) == 100
+
+
+@pytest.mark.parametrize("kind", ["numbers", "texts", "none"])
+def test_ids_are_of_the_graph_s_kind_in_json_and_in_arrow(kind, tmp_path):
+    from graphcl.estimator import GraphCL
+    from graphcl.graphs.graph import Graph
+    from graphcl.serving.run import ServedRun
+    from tests.conftest import random_graph
+
+    plain = random_graph(num_nodes=20)
+    ids = {"numbers": range(100, 120), "texts": map(str, range(100, 120)), "none": None}[kind]
+    named = None if ids is None else list(ids)
+    graph = Graph.from_edge_index(plain.edge_index(), plain.x, plain.y, node_ids=named)
+    GraphCL(epochs=1, dim=8, device="cpu").fit(graph).save(tmp_path / "run", graph=graph)
+    client = client_of(ServedRun(tmp_path / "run", graph))
+    first, second = ([103, 104], ["103", "104"]) if named else ([3, 4], ["3", "4"])
+    expected = second if kind == "texts" else first
+    accept = {"accept": ARROW}
+    for asked in (first, second):  # either is understood
+        assert [one["id"] for one in client.post("/embed", {"ids": asked}).json()["nodes"]] == (
+            expected
+        )
+        found = table(client.post("/embed", {"ids": asked}, headers=accept))
+        assert found.column("id").to_pylist() == expected
+        found = client.post("/links", {"pairs": [asked]}).json()["pairs"][0]
+        assert [found["source"], found["target"]] == expected
+        found = table(client.post("/links", {"pairs": [asked]}, headers=accept))
+        assert [found.column(one)[0].as_py() for one in ("source", "target")] == expected
+        near = client.post("/neighbors", {"ids": asked, "k": 2}).json()["nodes"]
+        found = table(client.post("/neighbors", {"ids": asked, "k": 2}, headers=accept))
+        listed = [one["id"] for node in near for one in node["neighbors"]]
+        assert found.column("neighbor").to_pylist() == listed
+        assert {type(one) for one in listed} == {type(expected[0])}
+        found = client.post("/predict", {"ids": asked}).json()["nodes"]
+        labels = table(client.post("/predict", {"ids": asked}, headers=accept)).column("label")
+        assert labels.to_pylist() == [one["label"] for one in found]
+    new = table(client.post("/embed", {"new": [{"features": {}}]}, headers=accept))
+    assert new.schema.field("id").type == ("string" if kind == "texts" else "int64")
+    example = client.get("/openapi.json").json()["paths"]["/embed"]["post"]["requestBody"]
+    shown = example["content"]["application/json"]["examples"]["ids"]["value"]["ids"]
+    assert {type(one) for one in shown} == {type(expected[0])}
 
 
 def test_a_body_that_never_comes(served, monkeypatch):
@@ -129,7 +330,7 @@ def test_a_body_that_never_comes(served, monkeypatch):
         await asyncio.sleep(1)
         yield b"}"
 
-    headers = {"content-type": "application/json"}
+    headers = {"content-type": "application/json", "content-length": "2"}
     answer = client("POST", "/embed", content=slow(), headers=headers)
     assert answer.status_code in (400, 408)
 

@@ -1,6 +1,8 @@
 """Connections that keep a service waiting are closed; those that work are not."""
 
+import asyncio
 import contextlib
+import json
 import socket
 import threading
 import time
@@ -25,6 +27,7 @@ def port(served, monkeypatch):
         lifespan="off",
         ws="none",
         timeout_keep_alive=60,
+        h11_max_incomplete_event_size=connections.HEAD_BYTES,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
@@ -46,11 +49,35 @@ def closed_after(raw):
     return time.monotonic() - began
 
 
+def healthy(port):
+    """How long `/health` takes; None if it is not answered."""
+    began = time.monotonic()
+    try:
+        answered = httpx.get(f"http://localhost:{port}/health", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return None
+    return time.monotonic() - began if answered else None
+
+
 @pytest.mark.parametrize("sent", [b"", b"G", b"GET /health HTTP/1.1\r\nhost: loc"])
 def test_a_connection_without_a_whole_head_is_closed(port, sent):
     with socket.create_connection(("127.0.0.1", port)) as raw:
         raw.sendall(sent)
         assert closed_after(raw) < 5
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"foo\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"GET /" + b"a" * (1 << 13), b"a:\r\n" * 150],
+    ids=["no HTTP", "no host", "too long", "too many lines"],
+)
+def test_a_head_that_makes_no_sense_is_answered_as_all_else(port, sent):
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as raw:
+        raw.sendall(sent)
+        head, _, body = raw.makefile("rb").read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"application/json" in head
+    assert list(json.loads(body)) == ["error"]
 
 
 def test_so_is_one_that_stops_after_an_answer(port):
@@ -65,3 +92,111 @@ def test_one_that_goes_on_asking_is_kept(port):
         while time.monotonic() - began < 2:
             assert client.get("/health").status_code == 200
             time.sleep(0.1)
+
+
+def test_the_longest_waiting_connection_makes_room(port, monkeypatch):
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 60)
+    monkeypatch.setattr(connections, "CONNECTIONS", 8)
+    with contextlib.ExitStack() as stack:
+        held = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(8)
+        ]
+        for one in held:
+            one.sendall(b"GET /health HTTP/1.1\r\n")
+        time.sleep(0.2)
+        for _ in range(3):
+            assert healthy(port) is not None
+        assert closed_after(held[0]) < 5  # the others still wait
+        held[-1].sendall(b"host: localhost\r\n\r\n")
+        assert held[-1].recv(1000).startswith(b"HTTP/1.1 200")
+
+
+def test_who_does_not_read_an_answer_makes_room(port, monkeypatch):
+    """Small windows, large answers: the connections are under way, and none is idle."""
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 60)
+    monkeypatch.setattr(connections, "CONNECTIONS", 4)
+    body = b'{"ids": [' + b", ".join([b'"node 3"'] * 1000) + b"]}"
+    head = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    asked = head + b"content-length: %d\r\n\r\n" % len(body) + body
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            one = stack.enter_context(socket.socket())
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.connect(("127.0.0.1", port))
+            one.sendall(asked * 20)
+        # Until an answer is there, its connection does not wait for anybody.
+        assert any(healthy(port) is not None for _ in range(50) if not time.sleep(0.2))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST /embed HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /embed HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+        + b"1\r\na\r\n" * 100_000,
+        b"POST /no HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\n\0\0\0\0\0\0\0",
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n\x00 \r\n\r\n" * 50,
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + b"a:\r\n" * 16_000 + b"\r\n",
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\na: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"GET /health HTTP/1.0\r\nhost: localhost\r\n\r\n" * 100,
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n" * 2000,
+        b"POST /login HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999999\r\n\r\n",
+        b"HEAD /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 100,
+        b"GET / HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n",
+    ],
+)
+def test_nonsense_harms_nobody_and_says_nothing(port, sent, capfd):
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            one.settimeout(0.2)
+            with contextlib.suppress(OSError):
+                one.sendall(sent)
+        assert healthy(port) < 2
+    time.sleep(0.2)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_body_that_nobody_reads_stays_outside(port, served, monkeypatch):
+    """What is sent beyond a piece waits in the client, while no thread is free to read it."""
+    from graphcl.serving import app
+
+    begun, go_on = threading.Event(), threading.Event()
+    wait = app._body
+
+    async def late(*arguments):
+        begun.set()
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+        return await wait(*arguments)
+
+    monkeypatch.setattr(app, "_body", late)
+    with socket.create_connection(("127.0.0.1", port)) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)
+        one.setblocking(False)
+        body = b'{"ids": ["node 3"]' + b" " * 8_000_000 + b"}"
+        head = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        data = head + b"content-length: %d\r\n\r\n" % len(body) + body
+        gone = one.send(data)
+        assert begun.wait(5)
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            with contextlib.suppress(BlockingIOError):
+                gone += one.send(data[gone : gone + 65536])
+        assert gone < len(data)
+        go_on.set()
+        one.setblocking(True)
+        one.sendall(data[gone:])
+        assert one.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+def test_who_leaves_during_an_answer_is_not_written_to(port, capfd):
+    body = b'{"ids": [' + b", ".join([b'"node 3"'] * 1000) + b"]}"
+    head = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", port)) as one:
+            one.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+            assert one.recv(100).startswith(b"HTTP/1.1 200")
+    assert healthy(port) is not None
+    time.sleep(0.2)
+    assert capfd.readouterr().err == ""

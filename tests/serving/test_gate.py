@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 
 import pytest
 
@@ -33,6 +34,9 @@ async def plain(scope, receive, send):
         ("localhost", 200),
         ("127.0.0.1:8000", 200),
         ("[::1]:80", 200),
+        ("127.0.0.2:8000", 200),
+        ("[::2]:80", 421),
+        ("127.0.0.1.evil.example", 421),
         ("LOCALHOST", 200),
         ("evil.example", 421),
         ("localhost.evil.example", 421),
@@ -109,6 +113,41 @@ def test_what_takes_too_long_is_ended():
 
     answer = Client(gate(slow)).get("/known")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+def test_what_is_under_way_when_the_service_stops_is_answered():
+    began = []
+
+    async def slow(scope, receive, send):
+        began.append(asyncio.current_task())
+        await asyncio.sleep(5)
+
+    async def ask():
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"type": "http", "path": "/known", "headers": [(b"host", b"localhost")]}
+        task = asyncio.create_task(gate(slow, bounds=Bounds(per_second=0))(scope, None, send))
+        while not began:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await task
+        return sent
+
+    start, body = asyncio.run(ask())
+    assert (start["status"], b"is stopping" in body["body"]) == (503, True)
+
+
+def test_odd_cookies_are_read_at_once():
+    client = Client(gate(plain, token=TOKEN))
+    began = time.perf_counter()
+    for cookie in ('a="' + '\\"' * 16_000 + '"', "a=b; " * 8000, f"{COOKIE}=" * 4000):
+        assert client.get("/known", headers={"cookie": cookie}).status_code == 401
+    assert time.perf_counter() - began < 2  # Python's own parser takes ten seconds and more
+    right = f"a=b; {COOKIE}={ticket(TOKEN)} ;c"
+    assert client.get("/known", headers={"cookie": right}).status_code == 200
 
 
 def test_no_error_shows_where_it_happened(capsys):

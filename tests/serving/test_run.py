@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 import threading
+import time
 from datetime import date
 from pathlib import Path
 
@@ -83,13 +84,39 @@ def test_labels_that_take_long_to_learn(a_run, monkeypatch):
     assert served.predict(np.ones((1, 24), np.float32)) == whole
 
 
+def test_labels_that_are_being_learned_keep_no_thread_waiting(a_run, monkeypatch):
+    from graphcl.serving import run as module
+
+    begun = threading.Event()
+    monkeypatch.setattr(module, "PATIENCE", 0.5)
+    monkeypatch.setattr(module, "fit_calibrated", lambda *_, **__: begun.wait(10))
+    served = ServedRun(*a_run)
+    began = time.monotonic()
+    for _ in range(6):  # the first waits; by then it is known that they take long
+        with pytest.raises(NotYetError):
+            served.predict(served.z[:1], np.array([0]))
+    assert time.monotonic() - began < 1.5
+    begun.set()
+
+
+def test_a_fault_while_labels_are_learned_is_raised_where_they_are_asked_for(a_run, monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("graphcl.serving.run.fit_calibrated", fails)
+    served = ServedRun(*a_run)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="a fault of ours"):
+            served.predict(served.z[:1], np.array([0]))
+
+
 def test_of_many_labels_a_sample_is_learned(a_run, monkeypatch):
     monkeypatch.setattr("graphcl.serving.run.MOST_LABELLED", 20)
     served = ServedRun(*a_run)
     rows = np.arange(60)
     found = served.predict(np.asarray(served.z), rows)
     assert len(served._learned) == 20
-    plain = served._fit.result(1).probabilities(np.asarray(served.z))
+    plain = served._fit.result().probabilities(np.asarray(served.z))
     others = np.setdiff1d(rows, served._learned)
     names = ("red", "green", "blue")
     table = np.array([[one["probabilities"][name] for name in names] for one in found])

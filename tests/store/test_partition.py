@@ -9,9 +9,11 @@ import scipy.sparse
 
 from graphcl import Graph
 from graphcl.errors import ParameterError, StoreError
+from graphcl.graphs.collection import fingerprint
 from graphcl.store import moving, ordering, partition
 from graphcl.store.columns import ScaledFeatures
-from graphcl.store.parts import ORDERS, join_parts, open_part, read_parts
+from graphcl.store.parts import ORDERS, join_parts, open_part, read_parts, whole_fields
+from graphcl.store.reader import MASKS
 from graphcl.tabular.build import partition_store
 from tests.conftest import random_graph
 from tests.kernels.test_adjacency_rows import with_weights
@@ -184,3 +186,40 @@ def test_a_damaged_store_is_refused_before_a_loop_reads_it(tmp_path):
     with pytest.raises(StoreError, match="indices holds 61; expected 0 to 60"):
         partition_store(store, out=tmp_path / "parts", parts=2, order="neighbours")
     assert not (tmp_path / "parts").exists()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("make", GRAPHS)
+def test_the_graph_that_was_divided_comes_back_in_its_own_order(tmp_path, make, order):
+    kinds = {"float32", "float16", "int8"} if make is plain else {"float32"}
+    for kind in sorted(kinds):
+        store = saved(make(), tmp_path / f"store-{kind}", features=kind)
+        partition_store(store, out=tmp_path / kind, parts=3, order=order)
+        parts, before = read_parts(tmp_path / kind), Graph.open(store)
+        after = Graph(**whole_fields(parts)[0])
+        for name in ("indptr", "indices", "edge_weight", "y", *MASKS):
+            one, other = getattr(before, name), getattr(after, name)
+            assert (one is None) == (other is None)
+            if one is not None:
+                np.testing.assert_array_equal(one, other)
+        assert (before.node_ids is None) == (after.node_ids is None)
+        if before.node_ids is not None:
+            assert list(before.node_ids) == list(after.node_ids)
+        rows = np.arange(61)
+        one, other = before.x[rows], after.x[rows]
+        assert type(one) is type(other)
+        assert not (one != other).sum()
+        known = fingerprint((before,))
+        assert parts.source == (known, str(store), {})
+        assert fingerprint((after,)) == known
+
+
+def test_damaged_numbers_are_refused(tmp_path):
+    partition_store(
+        saved(plain(), tmp_path / "store"), out=tmp_path / "parts", parts=2, order="hash"
+    )
+    for number in range(2):
+        file = tmp_path / f"parts/part-0000{number}/rows.npy"
+        np.save(file, np.zeros_like(np.load(file)))
+    with pytest.raises(StoreError, match=r"parts: the numbers in rows.npy are damaged"):
+        whole_fields(read_parts(tmp_path / "parts"))

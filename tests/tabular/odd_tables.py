@@ -129,7 +129,7 @@ def write_odd(choose: random.Random, folder: Path) -> tuple[list[str], list[str]
     for words in (["--strict"], ["--missing", choose.choice(["mean", "zero", "refuse"])]):
         if choose.random() < 0.15:
             arguments += words
-    return arguments + choose.choice([[], ["--add-missing-nodes"]]), labels
+    return arguments + choose.choice([[], ["--unknown-edges", "add"]]), labels
 
 
 def try_one(seed: int, folder: Path) -> int:

@@ -19,7 +19,8 @@ def test_a_store_is_the_graph(tmp_path):
         assert np.array_equal(getattr(stored, name), getattr(graph, name)), name
     assert stored.node_ids.tolist() == graph.node_ids.tolist() == ["c", "ä b", "d"]
     assert (stored.self_loops_removed, stored.name) == (1, "e")
-    assert steps[0] == "reading the edges"
+    assert steps[0].startswith("guessed: ids in 'id' of n.csv; ends in 'source' and 'target'")
+    assert steps[1] == "reading the edges"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["e.csv", "n.csv", "store"]
 
 

@@ -2,6 +2,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from graphcl.errors import TableError
 from graphcl.tabular.build import load_tables, read_tables
 from graphcl.tabular.options import TableOptions
 from tests.tabular.conftest import STRUCTURAL, write
@@ -74,3 +75,16 @@ def test_columns_are_found_by_name_whatever_their_place():
     )
     assert report.columns["source"] == "when"
     assert graph.edge_weight.tolist() == [2, 2]
+
+
+def test_columns_that_predict_wrote_are_no_features():
+    write("e.csv", "source,target\n1,2\n")
+    write("n.csv", "id,f,given,p:a,probability,Predicted\n1,1,2,3,1,1\n2,3,4,5,0,1\n")
+    with pytest.raises(TableError) as caught:
+        read_tables("e.csv", "n.csv")
+    names = ("given", "p:a", "probability", "Predicted")
+    assert len(caught.value.problems) == 4
+    assert "'p:a' would become a feature, but is named like a prediction" in str(caught.value)
+    assert caught.value.fix == tuple(word for name in names for word in ("--ignore", name))
+    write("n.csv", "id,probability\n1,1\n2,3\n")
+    assert read_tables("e.csv", "n.csv").x.tolist() == [[1], [3]]

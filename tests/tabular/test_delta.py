@@ -122,20 +122,21 @@ def test_a_preparation_of_another_graph_is_refused(prepared, tmp_path):
     ],
 )
 def test_lists_of_ids(tmp_path, lines, expected):
-    assert read_ids(table(tmp_path / "gone.csv", *lines), TableOptions()).tolist() == expected
+    assert read_ids(table(tmp_path / "gone.csv", *lines), TableOptions())[0].tolist() == expected
 
 
 def test_ids_from_python():
-    assert read_ids([3, 5], TableOptions()).tolist() == [3, 5]
-    assert read_ids(("a", 5), TableOptions()).tolist() == ["a", "5"]
-    assert read_ids(pyarrow.table({"id": ["x"]}), TableOptions()).tolist() == ["x"]
+    assert read_ids([3, 5], TableOptions())[0].tolist() == [3, 5]
+    assert read_ids(("a", 5), TableOptions())[0].tolist() == ["a", "5"]
+    assert read_ids(pyarrow.table({"id": ["x"]}), TableOptions())[0].tolist() == ["x"]
     with pytest.raises(GraphError, match="column 'id' is empty"):
         read_ids(pyarrow.table({"id": ["x", None]}), TableOptions())
 
 
 def test_pairs_to_remove(tmp_path):
     cut = table(tmp_path / "cut.csv", "from,to,weight", "a,b,1", "b,a,1", "c,a,2")
-    ids, pairs = read_pairs(cut, TableOptions(weight="weight"))
+    found = read_pairs(cut, TableOptions(weight="weight"))
+    ids, pairs = found.ids, found.pairs
     assert {frozenset(one) for one in np.asarray(ids)[pairs].tolist()} == {
         frozenset("ab"),
         frozenset("ac"),

@@ -1,9 +1,18 @@
+import signal
+import subprocess
+import sys
+import threading
+import time
+
 import numpy as np
 import pyarrow
 import pyarrow.parquet
+import pytest
 
+from graphcl.errors import GraphError
 from graphcl.graphs.graph import Graph
 from graphcl.tabular.build import read_tables
+from graphcl.tabular.duck import Duck, interruptible
 from tests.tabular.conftest import STRUCTURAL
 
 
@@ -18,3 +27,45 @@ def test_batches_that_cut_an_entry_in_two(monkeypatch):
     theirs = Graph.from_edge_index(edges, np.ones((40, 1)), edge_weight=weights)
     assert np.array_equal(ours.indices, theirs.indices)
     assert np.array_equal(ours.edge_weight, theirs.edge_weight)
+
+
+ENDLESS = "SELECT sum(a.i * b.i) FROM range(10000000) a(i), range(10000000) b(i)"
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_query_that_never_would(end):
+    query = f"SELECT s AS source, s AS target FROM ({ENDLESS}) t(s)"
+    words = [sys.executable, "-m", "graphcl", "check", query, "--features", "structural"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(6)
+        assert process.poll() is None
+        process.send_signal(end)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert said.strip() == "graphcl: interrupted"
+
+
+def test_work_in_another_thread_is_stopped_and_its_errors_are_kept(request):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+    stopped = threading.Event()
+
+    def work():
+        signal.raise_signal(signal.SIGINT)  # the main thread takes it while this one works
+        assert stopped.wait(10)
+
+    with pytest.raises(KeyboardInterrupt):
+        interruptible(work, stopped.set)
+    with pytest.raises(ZeroDivisionError):
+        interruptible(lambda: 1 / 0, stopped.set)
+    assert interruptible(lambda: 7, stopped.set) == 7
+
+
+def test_too_little_memory_is_said_with_advice():
+    with Duck() as duck:
+        duck.run("SET memory_limit = '4MB'")
+        duck.run("SET temp_directory = ''")
+        with pytest.raises(GraphError, match=r"^e.csv: not enough memory.*TMPDIR=FOLDER.*--ignore"):
+            duck.run(
+                "CREATE TABLE t AS SELECT i, i::VARCHAR FROM range(9000000) r(i)", where="e.csv"
+            )

@@ -13,7 +13,7 @@ from tests.tabular.conftest import STRUCTURAL, write
 def test_merged_rows_self_loops_and_isolated_nodes_are_counted():
     write("e.csv", "source,target\na,b\na,b\nb,a\nc,c\nd,e\n")
     write("n.csv", "id,f\na,1\nb,2\nc,3\nd,4\n")
-    options = TableOptions(nodes="n.csv", add_missing_nodes=True)
+    options = TableOptions(nodes="n.csv", unknown_edges="add")
     graph, report = load_tables("e.csv", options)
     counts = report.counts
     assert (counts.rows, counts.edges, counts.self_loops) == (5, 2, 1)

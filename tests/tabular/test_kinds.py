@@ -124,3 +124,10 @@ def test_everything_wrong_is_said_at_once_and_strictness_guesses_nothing():
     given = {"date": "day", "one_hot": "town", "text": "bio", "ignore": ("age", "void")}
     graph, _ = read(nodes, strict=True, split="split", **given)
     assert graph.num_nodes == 4
+
+
+def test_a_message_lists_a_bounded_number_of_problems():
+    text = str(TableError([f"problem {n}" for n in range(500)]))
+    assert text.startswith("500 problems:")
+    assert text.endswith("… and 470 more")
+    assert len(text.splitlines()) == 32

@@ -1,9 +1,11 @@
 """Several labels per node: columns of flags, columns of names, and cells with a separator."""
 
+import pyarrow
 import pytest
 
 from graphcl.errors import GraphError
-from graphcl.tabular.build import load_tables
+from graphcl.graphs.graph import Graph
+from graphcl.tabular.build import build_store, load_tables
 from graphcl.tabular.options import TableOptions
 from tests.tabular.conftest import write
 
@@ -52,3 +54,39 @@ def test_cells_that_seem_to_hold_several_labels_are_pointed_out():
 def test_wrong_labels(options, message):
     with pytest.raises(GraphError, match=message):
         read("id,f,y,g,h\n1,5,1,,\n2,6,0,,\n", **options)
+
+
+def test_empty_cells_of_several_labels_are_an_unlabelled_node():
+    table = "id,f,a\n1,5,x|y\n2,6,\n3,7,y\n4,8, | \n"
+    graph, report = read(table, label="a", label_separator="|")
+    assert graph.y.tolist() == [[1, 1], [-1, -1], [0, 1], [-1, -1]]
+    assert any("x, y; 2 nodes without a label" in note for note in report.notes)
+    flags = "id,f,p,q\n1,5,1,0\n2,6,,\n3,7,0,0\n4,8,-1,-1\n5,9,,1\n6,9,NaN,nan\n"
+    graph, report = read(flags, label=("p", "q"))
+    assert graph.y.tolist() == [[1, 0], [-1, -1], [0, 0], [-1, -1], [0, 1], [-1, -1]]
+    notes = " ".join(report.notes)
+    assert "p, q; 1 node with none of them; 3 nodes without a label" in notes
+
+
+def test_lists_are_several_labels_and_an_empty_list_is_none_of_them():
+    labels = pyarrow.array([["x", "y"], [], None, ["y"]], pyarrow.list_(pyarrow.string()))
+    nodes = pyarrow.table({"id": [1, 2, 3, 4], "f": [1.0, 2, 3, 4], "a": labels})
+    edges = pyarrow.table({"source": [1], "target": [2]})
+    graph, _ = load_tables(edges, TableOptions(nodes=nodes, label="a"))
+    assert graph.class_names == ("x", "y")
+    assert graph.y.tolist() == [[1, 1], [0, 0], [-1, -1], [0, 1]]
+
+
+def test_nodes_that_only_edges_name_have_none_of_several_labels():
+    write("e.csv", "source,target\n1,9\n")
+    write("n.csv", "id,f,p,q\n1,5,1,0\n2,6,0,1\n")
+    options = TableOptions(nodes="n.csv", label=("p", "q"), unknown_edges="add")
+    assert load_tables("e.csv", options)[0].y.tolist() == [[1, 0], [0, 1], [-1, -1]]
+
+
+def test_a_store_keeps_unlabelled_nodes(tmp_path):
+    write("e.csv", "source,target\n1,2\n2,3\n")
+    write("n.csv", "id,f,a\n1,5,x|y\n2,6,\n3,7,y\n")
+    options = TableOptions(nodes="n.csv", label="a", label_separator="|")
+    build_store("e.csv", options, out=tmp_path / "store")
+    assert Graph.open(tmp_path / "store").y.tolist() == [[1, 1], [-1, -1], [0, 1]]

@@ -29,7 +29,7 @@ def test_cells_as_edges_and_nodes(rows, delimiter):
     Path("e.csv").write_text("source,target\n1,2\n", encoding="utf-8")
     Path("n.csv").write_text(text, encoding="utf-8", errors="surrogatepass", newline="")
     graph_or_one_line("n.csv", features="structural")
-    graph_or_one_line("e.csv", nodes="n.csv", add_missing_nodes=True, missing="mean")
+    graph_or_one_line("e.csv", nodes="n.csv", unknown_edges="add", missing="mean")
 
 
 @FUZZ
@@ -45,7 +45,7 @@ def test_typed_node_tables(rows, options):
     table = pyarrow.table(dict(zip(("id", "a", "b"), clean, strict=True)))
     pyarrow.parquet.write_table(table, "n.parquet")
     Path("e.csv").write_text("source,target\n1,2\n")
-    graph_or_one_line("e.csv", nodes="n.parquet", add_missing_nodes=True, **options)
+    graph_or_one_line("e.csv", nodes="n.parquet", unknown_edges="add", **options)
 
 
 def test_numbers_texts_and_missing_values():
@@ -60,17 +60,6 @@ def test_numbers_texts_and_missing_values():
     assert report.filled_values == 2
     zeros, _ = load_tables("e.csv", TableOptions(nodes="n.csv", ignore=("colour",), missing="zero"))
     assert zeros.x.tolist() == [[0.5, 1, 0], [0, 0, 3], [1.5, 0, 5]]
-
-
-def test_features_like_those_of_training():
-    write("e.csv", "source,target\n1,2\n")
-    write("n.csv", "id,extra,colour,a\n1,x,green,5\n2,y,red,6\n")
-    options = TableOptions(
-        nodes="n.csv", one_hot=("colour",), like=("a", "colour=blue", "colour=red")
-    )
-    graph, report = load_tables("e.csv", options)
-    assert graph.x.tolist() == [[5, 0, 0], [6, 0, 1]]
-    assert "nodes: 1 category is new to the model and encoded as zeros" in report.notes
 
 
 @pytest.mark.parametrize(

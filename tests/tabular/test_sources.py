@@ -2,6 +2,7 @@
 
 import gzip
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import duckdb
@@ -242,3 +243,47 @@ def test_a_file_of_a_folder_that_lacks_a_column_is_named(tmp_path):
         GraphError, match=r"b\.parquet: has no column 'target', which .*a\.parquet has"
     ):
         read_tables(str(tmp_path), features="structural")
+
+
+def test_views_of_a_database_are_not_run():
+    write("secret.txt", "the secret")
+    with duckdb.connect("v.duckdb") as database:
+        database.execute(
+            "CREATE VIEW v AS SELECT content AS source, '1' AS target FROM read_text('secret.txt')"
+        )
+        database.execute("CREATE TABLE t AS SELECT 1 AS source, 2 AS target")
+    with closing(sqlite3.connect("v.db")) as database:
+        database.execute(
+            "CREATE VIEW v AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) "
+            "SELECT x AS source, x AS target FROM c"
+        )
+    for view in ("v.duckdb:v", "v.db", "v.db:v"):
+        with pytest.raises(GraphError, match="'v' is a view, a query that the file brings along"):
+            read_tables(view, **STRUCTURAL)
+    assert read_tables("v.duckdb", **STRUCTURAL).num_nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("w.parquet", gzip.compress(b"x", mtime=0), "is gzipped; unpack it: gunzip < w.parquet"),
+        ("w.db", gzip.compress(b"x", mtime=0), "is gzipped"),
+        ("w.parquet", b"source,target", "is not a Parquet file"),
+        ("w.db", b"source,target", "is neither a DuckDB nor an SQLite database"),
+        ("w.csv", "source,target\n1,2\n".encode("utf-16"), "is UTF-16; convert it: iconv"),
+        ("w.csv", "source,target\n1,2\n".encode("utf-16-be"), "is UTF-16; convert it: iconv"),
+        ("w.csv", b"source,target\n1,2\n1,2,3\n", "line 3 has 3 fields; the first line has 2"),
+        ("w.csv", b'source,target\n1,"2\n1,2\n', "line 2 has a quote that is not closed"),
+        ("w.csv", b"a,b\n" + b"1,2\n" * 300_000 + b"\xdf,2\n", "line 300002 is not UTF-8"),
+        ("w.csv", b"a,b\n" + b"1,2\n" * 300_000 + b"\0,2\n", "row 300001, .* contains a NUL"),
+    ],
+)
+def test_what_a_file_is_not_is_said_in_our_words(name, content, message):
+    Path(name).write_bytes(content)
+    with pytest.raises(GraphError, match=message):
+        read_tables(name, **STRUCTURAL)
+
+
+def test_integers_that_no_column_holds():
+    with pytest.raises(GraphError, match="edges: a dict is not a table of columns"):
+        read_tables({"source": [2**70], "target": [1]}, **STRUCTURAL)

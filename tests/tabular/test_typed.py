@@ -149,8 +149,8 @@ def test_dangling_ends_are_refused_or_added():
     assert isinstance(error, TableError)
     assert len(error.problems) == 2
     assert "column 'author': 1 id is not one of author's, first 'eve' in row 3" in str(error)
-    assert error.fix == ("--add-missing-nodes",)
-    graph, report = load_typed(None, TableOptions(**options, add_missing_nodes=True))
+    assert error.fix == ("--unknown-edges", "add")
+    graph, report = load_typed(None, TableOptions(**options, unknown_edges="add"))
     assert graph.type("paper").node_ids.tolist() == ["p1", "p2", "p3", "p8", "p9"]
     assert graph.type("paper").y.tolist() == [0, 1, 1, -1, -1]
     assert graph.type("paper").x[3:].tolist() == [[0, 0], [0, 0]]

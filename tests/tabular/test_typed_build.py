@@ -96,7 +96,7 @@ def test_nodes_that_only_edges_name_and_lists_of_several_relations():
     knows = ["knows,a1,a2,", "knows,a3,a4,", "knows,a9,a1,"]
     writes = ["writes,a1,3,5", "writes,a7,4,6", "writes,a7,99,7"]
     write("mixed.csv", "\n".join(["what,a,b,since", *knows, *writes]) + "\n")
-    options = {"nodes": NODES, "relation": "what", "add_missing_nodes": True, "ignore": "topic"}
+    options = {"nodes": NODES, "relation": "what", "unknown_edges": "add", "ignore": "topic"}
     found, expected = built(options, edges="mixed.csv")
     assert found.type("paper").node_ids[-1] == 99
     assert found.relation("writes").edge_features.tolist() == [[5], [6], [7]]

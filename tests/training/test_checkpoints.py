@@ -10,8 +10,9 @@ from graphcl.errors import ParameterError, RunError
 from graphcl.estimator import GraphCL
 from graphcl.sampling import DRAWS
 from graphcl.training import Checkpoints
-from graphcl.training.checkpoints import StoppedError, _digest
+from graphcl.training.checkpoints import StoppedError, _digest, parse_state, read_state
 from tests.conftest import random_collection, random_graph
+from tests.graphs.test_typed_partition import typed_graph
 
 
 def model_of(recipe, **changes):
@@ -58,6 +59,58 @@ def test_resumed_is_uninterrupted_bit_for_bit(tmp_path, recipe, kind, steps):
     assert same_bits(whole, again)
     figures = [(m.epoch, m.loss, m.gradient_norm, m.mi_bound) for m in whole.history_]
     assert figures == [(m.epoch, m.loss, m.gradient_norm, m.mi_bound) for m in again.history_]
+
+
+def library():
+    return typed_graph(1, authors=40, papers=60, edges=150)
+
+
+CUT = GRAPHS | {
+    "typed": (library, {"batch_nodes": 16}),
+    "typed, sampled": (library, {"mode": "sampled", "batch_nodes": 16, "fan_out": 3}),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(set(CUT) - {"whole"}))
+def test_steps_cut_an_epoch_and_resume_to_the_same(tmp_path, recipe, kind):
+    make, changes = CUT[kind]
+    graph = make()
+    every = model_of(recipe, **changes)
+
+    def at(steps):
+        return Checkpoints(tmp_path / str(steps), stop=stop_after(steps))
+
+    whole = Checkpoints(tmp_path / "all", every_seconds=1e-9, keep=1000)
+    every.fit(graph, checkpoints=whole)
+    each = len(names(tmp_path / "all")) // 4 - 1  # a checkpoint a step, and one an epoch
+    assert each > 2
+    limit = each + 2  # in the middle of the second epoch
+    cut = model_of(recipe, steps=limit, **changes).fit(graph)
+    assert [metrics.epoch for metrics in cut.history_] == [1, 2]
+    assert cut.history_[0].loss == every.history_[0].loss
+    # The weights are those of the longer training after so many steps; its losses give the mean.
+    saved = parse_state(read_state(tmp_path / "all" / "checkpoint-00000001-00000002"))
+    for name, weight in cut.encoder_.named_parameters():  # not what is calibrated at the end
+        assert torch.equal(weight, saved.tensors[f"w.{name}"])
+    assert cut.history_[1].loss == pytest.approx(float(saved.tensors["results"][:, 0].mean()))
+    # Calls: the steps of the first epoch, its end, two steps, the end.
+    for stop in (each - 1, each + 2, each + 3):
+        with pytest.raises(StoppedError):
+            model_of(recipe, steps=limit, **changes).fit(graph, checkpoints=at(stop))
+        again = model_of(recipe, steps=limit, **changes)
+        again.fit(graph, checkpoints=tmp_path / str(stop), resume=True)
+        assert same_bits(cut, again)
+        assert [m.loss for m in again.history_] == [m.loss for m in cut.history_]
+        assert names(tmp_path / str(stop))[-1] == "checkpoint-00000002-00000000"
+
+
+def test_steps_beyond_the_epochs_and_at_an_end_cut_nothing(graph, recipe):
+    changes = {"batch_nodes": 16}
+    whole = model_of(recipe, **changes).fit(graph)
+    assert same_bits(whole, model_of(recipe, steps=10**6, **changes).fit(graph))
+    each = -(-graph.num_nodes // 16)
+    two = GraphCL(recipe.with_values(epochs=2, **changes), device="cpu").fit(graph)
+    assert same_bits(two, model_of(recipe, steps=2 * each, **changes).fit(graph))
 
 
 def test_the_last_ones_are_kept(tmp_path, graph, recipe):

@@ -10,11 +10,11 @@ from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import NTXent, nt_xent
 from graphcl.seeding import derive, generator
 from graphcl.training import FullGraph, ManyGraphs, train
-from graphcl.views import DropBoth, DropEdges, DropFeatures
+from graphcl.views import Drop
 from tests.conftest import random_collection
 
 CPU = torch.device("cpu")
-PERTURBATION = DropBoth(DropEdges(0.2), DropFeatures(0.5))
+PERTURBATION = Drop(0.2, 0.5)
 
 
 def test_a_batch_is_two_copies_side_by_side(graph):
@@ -89,8 +89,8 @@ def test_a_batch_is_encoded_as_in_the_whole_graph(graph, name, views):
         else:
             whole = encoder(*drawn[0]).chunk(2) if views == 1 else [encoder(*v) for v in drawn]
             for mine, theirs in zip(found, whole, strict=True):
-                torch.testing.assert_close(mine, theirs[batch.nodes])
-            found = tuple(h[batch.nodes] for h in whole)
+                torch.testing.assert_close(mine, theirs[batch.nodes["node"]])
+            found = tuple(h[batch.nodes["node"]] for h in whole)
         nt_xent(*found, 0.5).backward()
         grads.append([parameter.grad.clone() for parameter in encoder.parameters()])
     for mine, theirs in zip(*grads, strict=True):
@@ -106,11 +106,11 @@ def test_an_epoch_visits_every_node_once(graph, batch_nodes):
     if len(batches) == 1:
         assert batches[0].num_nodes == graph.num_nodes
         return
-    seen = torch.cat([batch.nodes for batch in batches]).tolist()
+    seen = torch.cat([batch.nodes["node"] for batch in batches]).tolist()
     assert sorted(seen) == list(range(graph.num_nodes))
     assert max(batch.num_nodes for batch in batches) <= batch_nodes
     later = source.epoch(1, 0, perturbation=PERTURBATION)
-    assert seen != torch.cat([batch.nodes for batch in later]).tolist()
+    assert seen != torch.cat([batch.nodes["node"] for batch in later]).tolist()
 
 
 def source_of(graphs, batch_nodes=0):

@@ -9,10 +9,10 @@ from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import NTXent, nt_xent
 from graphcl.seeding import derive, generator
 from graphcl.training import FullGraph, train
-from graphcl.views import DropBoth, DropEdges, DropFeatures
+from graphcl.views import Drop
 
 CPU = torch.device("cpu")
-PERTURBATION = DropBoth(DropEdges(0.2), DropFeatures(0.5))
+PERTURBATION = Drop(0.2, 0.5)
 
 
 def trained(graph, *, seed=0, batch_nodes=0, epochs=4, **options):
@@ -55,7 +55,8 @@ def test_the_loop_is_the_papers_steps(graph, batch_nodes):
     source = FullGraph(x, adjacency, batch_nodes)
     for step, batch in enumerate(source.epoch(0, 0, perturbation=PERTURBATION)):
         draws = torch.Generator().manual_seed(derive(0, "views", 0, step))
-        nodes = list(range(graph.num_nodes)) if batch.nodes is None else batch.nodes.tolist()
+        every = torch.arange(graph.num_nodes)
+        nodes = (every if batch.nodes is None else batch.nodes["node"]).tolist()
         h = encoder(*PERTURBATION(*source.copies, draws))
         loss = nt_xent(h[nodes], h[[graph.num_nodes + node for node in nodes]], 0.5)
         adam.zero_grad()
@@ -72,7 +73,7 @@ def test_the_loop_is_the_papers_steps(graph, batch_nodes):
 
 
 def test_the_loss_falls(graph):
-    gentle = DropBoth(DropEdges(0.05), DropFeatures(0.1))
+    gentle = Drop(0.05, 0.1)
     _, history = trained(graph, epochs=60, learning_rate=0.01, perturbation=gentle)
     assert history[-1].loss < history[0].loss - 0.5
     assert [m.epoch for m in history] == list(range(1, 61))

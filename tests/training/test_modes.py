@@ -12,11 +12,11 @@ from graphcl.recipes import load_recipe
 from graphcl.settings import BEYOND
 from graphcl.training import SampledGraph, modes
 from graphcl.training.modes import choose_mode, full_graph_bytes
-from graphcl.views import DropBoth, DropEdges, DropFeatures
+from graphcl.views import Drop
 from tests.conftest import random_graph
 
 CPU = torch.device("cpu")
-PERTURBATION = DropBoth(DropEdges(0.2), DropFeatures(0.5))
+PERTURBATION = Drop(0.2, 0.5)
 
 
 def footprint(graph, encoder="mean", **changes):

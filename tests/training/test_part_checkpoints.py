@@ -26,7 +26,7 @@ def state(step, epoch=1):
         layer.weight.fill_(100.0 * epoch + step)
     adam = torch.optim.Adam(layer.parameters())
     history = [EpochMetrics(1, 2.0, 0.1, None, 1.0)]
-    return TrainingState(layer, adam, 9, epoch=epoch, step=step, history=history)
+    return TrainingState(layer, adam, 100, 900, epoch=epoch, step=step, history=history)
 
 
 def saved(folder, *steps, **options):

@@ -1,23 +1,107 @@
 import builtins
+import io
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from graphcl.errors import MissingExtraError
 from graphcl.estimator import GraphCL
-from graphcl.training.loop import EpochMetrics
-from graphcl.training.progress import PlainProgress, TensorBoardLog, duration, progress
-from tests.training.test_loop import trained
+from graphcl.training.loop import EpochMetrics, PartedMetrics, TrainingState
+from graphcl.training.progress import TensorBoardLog, duration, progress
 
 
-def test_plain_progress_says_rate_and_eta(graph, capsys):
-    with progress(4, label="cora") as show:
-        assert isinstance(show, PlainProgress)
-        trained(graph, on_epoch=show)
-    lines = capsys.readouterr().err.splitlines()
-    assert "cora: epoch 1/4" in lines[0]
-    assert "epochs/s  ETA" in lines[0]
-    assert "epoch 4/4" in lines[-1]
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def state_at(epoch, step, seconds, *, each=10, total=25):
+    state = TrainingState(None, None, each, total, epoch=epoch, step=step, seconds=seconds)
+    state.results = [torch.tensor([4.5, 1.0])] * step
+    return state
+
+
+def metrics_at(state, **more):
+    kind = PartedMetrics if more else EpochMetrics
+    return kind(state.epoch, 4.25, 1.0, None, state.seconds, **more)
+
+
+def test_lines_say_steps_rate_and_eta_every_few_seconds(capsys):
+    with progress(label="cora") as show:
+        show.step(state_at(0, 1, 2.0))  # at once: it says how long all will take
+        show.step(state_at(0, 2, 4.0))  # too soon
+        show.step(state_at(0, 4, 8.0))
+        show.step(state_at(0, 10, 20.0))  # the epoch speaks for its last step
+        ended = state_at(1, 0, 20.0)
+        show.step(ended)
+        show(metrics_at(ended))
+        show.step(state_at(2, 3, 21.0))  # faster now, and too soon
+        show.step(state_at(2, 4, 26.0))
+        cut = state_at(3, 0, 27.0)
+        show.step(cut)
+        show(metrics_at(cut))  # the end, whatever the time
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines() == [
+        "cora: epoch 1/3, step 1/10  loss 4.5000  2.0 s/step  ETA 48 s",
+        "cora: epoch 1/3, step 4/10  loss 4.5000  2.0 s/step  ETA 42 s",
+        "cora: epoch 1/3  loss 4.2500  2.0 s/step  ETA 30 s",
+        "cora: epoch 3/3, step 4/5  loss 4.5000  1.1 s/step  ETA 1 s",
+        "cora: epoch 3/3  loss 4.2500  took 27 s",
+    ]
+
+
+def test_nothing_is_said_that_is_not_known(capsys):
+    with progress() as show:
+        show.step(state_at(0, 1, 0.0))
+        long = state_at(1, 0, 444.0, each=1, total=1)
+        show.step(long)
+        show(metrics_at(long, sent_bytes=2e6, cache_hits=None))
+    unknown, took = capsys.readouterr().err.splitlines()
+    assert unknown == "train: epoch 1/3, step 1/10  loss 4.5000  ETA unknown"
+    assert took == "train: epoch 1/1  loss 4.2500  took 7 min 24 s  2.00 MB sent a step"
+
+
+def test_a_fast_training_has_steps_per_second(capsys):
+    with progress() as show:
+        show.step(state_at(1, 5, 0.01))
+    assert "1,500.00 steps/s  ETA 0 s" in capsys.readouterr().err
+
+
+def test_a_terminal_has_a_bar_of_steps():
+    stream = Terminal()
+    with progress(label="cora", stream=stream) as show:
+        show.step(state_at(0, 4, 8.0))
+    shown = stream.getvalue()
+    assert "4/25" in shown
+    assert "epoch 1/3, step 4/10" in shown
+
+
+def test_who_does_not_speak_is_silent(capsys):
+    with progress(speaks=False) as show:
+        show.step(state_at(0, 1, 2.0))
+        done = state_at(3, 0, 9.0)
+        show.step(done)
+        show(metrics_at(done))
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+def test_a_real_training_speaks_within_an_epoch(graph, mode, capsys, monkeypatch):
+    monkeypatch.setattr("graphcl.training.progress.LINE_EVERY_SECONDS", 0.0)
+    settings = {"mode": mode, "batch_nodes": 20, "dim": 8, "epochs": 2, "fan_out": 3}
+    GraphCL(device="cpu", verbose=True, **settings).fit(graph)
+    each = -(-graph.num_nodes // 20)
+    lines = [one for one in capsys.readouterr().err.splitlines() if one.startswith("train: ")]
+    places = [line.split("  ")[0].removeprefix("train: ") for line in lines]
+    assert places == [
+        place
+        for epoch in ("epoch 1/2", "epoch 2/2")
+        for place in [*(f"{epoch}, step {step}/{each}" for step in range(1, each)), epoch]
+    ]
+    assert all("ETA" in line for line in lines[:-1])
+    assert "took" in lines[-1]
 
 
 def test_durations():

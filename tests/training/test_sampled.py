@@ -13,11 +13,11 @@ from graphcl.losses import NTXent, nt_xent
 from graphcl.seeding import derive, generator
 from graphcl.training import train
 from graphcl.training.sampled import SampledGraph, one_ahead
-from graphcl.views import DropBoth, DropEdges, DropFeatures
+from graphcl.views import Drop
 from tests.conftest import dense_adjacency, random_graph
 
 CPU = torch.device("cpu")
-PERTURBATION = DropBoth(DropEdges(0.1), DropFeatures(0.3))
+PERTURBATION = Drop(0.1, 0.3)
 
 
 def source_of(graph, **options):
@@ -189,5 +189,5 @@ def test_bad_arguments(graph):
 def test_the_views_are_drawn_from_what_trains(graph):
     """A source has no rates of its own: another perturbation gives other weights."""
     ours, _ = trained(graph)
-    other, _ = trained(graph, perturbation=DropBoth(DropEdges(0.5), DropFeatures(0.5)))
+    other, _ = trained(graph, perturbation=Drop(0.5, 0.5))
     assert not same_weights(ours, other)

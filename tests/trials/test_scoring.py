@@ -1,8 +1,11 @@
+from dataclasses import replace
+
+import numpy as np
 from sklearn.model_selection import GridSearchCV
 
-import graphcl
 from graphcl.estimator import GraphCL
 from graphcl.trials.scoring import probe_scorer
+from graphcl.tuning.objective import ValidationScore
 from tests.conftest import random_graph
 
 
@@ -29,8 +32,16 @@ def test_grid_search_over_one_graph(graph, recipe):
         GraphCL(recipe, device="cpu"), {"dim": [4, 8]}, scoring=probe_scorer, cv=[([0], [0])]
     ).fit([graph])
     model = GraphCL(recipe, device="cpu", **search.best_params_)
-    expected = graphcl.linear_probe(model.fit_transform(graph), graph).val_accuracy
-    assert search.best_score_ == expected
+    score = ValidationScore.of(graph, device="cpu")
+    assert search.best_score_ == score(model.fit(graph).transform)
+
+
+def test_two_classes_are_ranked_as_tune_ranks_them(graph, recipe):
+    two = replace(graph, y=np.minimum(graph.y, 1))
+    model = GraphCL(recipe, device="cpu").fit(two)
+    score = ValidationScore.of(two, device="cpu")
+    assert score.name == "validation ROC-AUC"
+    assert probe_scorer(model, two) == score(model.transform)
 
 
 def test_the_scorer_takes_several_labels_per_node(collection, recipe):

@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
+import torch
 
 from graphcl.errors import GraphError, StoreError
-from graphcl.tuning.objective import ClusterStability
+from graphcl.evaluation.splits import compare_probe
+from graphcl.tuning.objective import ClusterStability, build_objective
 
 
 def test_stability_is_that_of_two_versions_of_the_graph(graph):
@@ -35,3 +37,26 @@ def test_few_nodes_have_no_clusters(graph):
     few = graph.from_edge_index([[0], [1]], np.eye(3))
     with pytest.raises(GraphError, match="3 nodes are too few to cluster; tuning needs labels"):
         ClusterStability.of(few, seed=0)
+
+
+def test_several_labels_are_ranked_by_the_score_of_compare(graph):
+    """One embedding tells of rare labels, below probability 0.5; the other of a frequent one."""
+    random, cpu = np.random.default_rng(0), torch.device("cpu")
+    n = 600
+    y = (random.random((n, 4)) < [0.08, 0.08, 0.08, 0.5]).astype(np.int64)
+    rare = np.hstack([y[:, :3] + random.normal(size=(n, 3)), random.normal(size=(n, 1))])
+    frequent = np.hstack([random.normal(size=(n, 3)), y[:, 3:] + random.normal(size=(n, 1)) / 9])
+    split = random.permutation(np.arange(n) % 3)
+    masks = {f"{part}_mask": split == place for place, part in enumerate(("train", "val", "test"))}
+    several = graph.from_edge_index([[0], [1]], np.ones((n, 1)), y, **masks)
+    objective = build_objective(several, unsupervised=False, seed=0, device=cpu, probe_steps=300)
+    assert objective.name == "validation mean label AUC"
+    tuned, compared = (
+        [score(z) for z in (rare, frequent)]
+        for score in (
+            lambda z: objective(lambda _: z),
+            lambda z: compare_probe(z, several, device=cpu).val_score,
+        )
+    )
+    assert tuned == pytest.approx(compared, abs=0.02)
+    assert tuned[0] > tuned[1] + 0.05

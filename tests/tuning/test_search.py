@@ -9,7 +9,7 @@ from graphcl.estimator import GraphCL
 from graphcl.recipes import load_recipe
 from graphcl.trials import rows
 from graphcl.tuning import search as tune
-from graphcl.tuning.objective import ValidationAccuracy, build_objective
+from graphcl.tuning.objective import ValidationScore, build_objective
 from graphcl.tuning.search import RECIPE, TRIALS, Search
 from tests.conftest import random_collection
 
@@ -70,7 +70,7 @@ def test_test_labels_are_never_read(graph, tmp_path):
     tune.tune(search_of(replace(graph, y=scrambled), tmp_path / "scrambled"), 3)
     assert trials(tmp_path / "true") == trials(tmp_path / "scrambled")
     # Nor could they be: what the search holds has no label of a test node.
-    objective = ValidationAccuracy.of(graph)
+    objective = ValidationScore.of(graph, device="cpu")
     assert objective.data.y is None
     assert not graph.test_mask[objective.nodes].any()
     assert len(objective.y) == len(objective.nodes)
@@ -101,7 +101,7 @@ def test_a_training_is_scored_at_each_epoch_count_and_pruned(graph, tmp_path, mo
     monkeypatch.setattr(tune, "EPOCHS", (1, 2, 4))
     monkeypatch.setattr(tune, "STARTUP", 2)
     scores = iter([0.9, 0.8, 0.7] * 2 + [0.1] * 9)
-    monkeypatch.setattr(ValidationAccuracy, "__call__", lambda *_: next(scores))
+    monkeypatch.setattr(ValidationScore, "__call__", lambda *_: next(scores))
     best = tune.tune(search_of(graph, tmp_path, fixed=()), 3)
     first, _, third = rows.read(tmp_path / TRIALS)
     assert first["scores"] == {"1": 0.9, "2": 0.8, "4": 0.7}

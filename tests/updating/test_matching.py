@@ -1,5 +1,7 @@
 """Tables that name nodes by id, against graphs that are read whole from tables."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow
 import pytest
@@ -289,3 +291,33 @@ def test_tables_without_rows_are_refused(old):
     assert said(edges=nothing) == f"edges: {where}"
     assert said(remove_edges=nothing) == f"remove_edges: {where}"
     assert where in said(remove_nodes=pyarrow.table({"id": pyarrow.array([], pyarrow.string())}))
+
+
+def test_several_labels_of_new_nodes_and_nodes_without_any():
+    y = [[1, 0], [-1, -1]]
+    several = Graph.from_edge_index([[0], [1]], np.zeros((2, 1), np.float32), y)
+    several = replace(several, class_names=("x", "y"))
+    table = pyarrow.table({"id": [5, 6, 7], "a": [1.0, 2.0, 3.0], "kind": ["x|z", None, "y"]})
+    options = TableOptions(nodes=table, label=("kind",), label_separator="|")
+    found = grow(several, options).changed.graph
+    assert found.class_names == ("x", "y", "z")
+    none = [-1, -1, -1]
+    assert found.y.tolist() == [[1, 0, 0], none, [1, 0, 1], none, [0, 1, 0]]
+
+
+def test_edges_to_unknown_nodes_are_left_out_if_the_caller_says_so(old):
+    new = pyarrow.table({"id": ["z"], "f0": [1.5], "f1": [4.0]})
+    edges = edges_of([("nobody", "a"), ("z", "a"), ("a", "e"), ("e", "nobody")])
+    with pytest.raises(GraphError, match="1 id is not in the graph, first 'nobody'"):
+        grow(old, options(old, nodes=new), edges=edges)
+    grown = grow(old, options(old, nodes=new, unknown_edges="drop"), edges=edges)
+    assert "edges: 2 edges name 1 unknown node: left out" in grown.notes
+    assert linked(grown.changed.graph) == linked(old) | {("a", "z"), ("a", "e")}
+
+
+def test_the_columns_of_what_is_removed_are_said(old):
+    nodes = pyarrow.table({"row": ["0", "1"], "key": ["a", "b"]})
+    edges = pyarrow.table({"one": ["c"], "two": ["d"], "three": ["e"]})
+    notes = grow(old, options(old), remove_nodes=nodes, remove_edges=edges).notes
+    assert any("ids in 'key' (guessed" in line for line in notes)
+    assert any("'one' – 'two' (guessed" in line for line in notes)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import graphcl
 from graphcl.errors import GraphError, ParameterError, RunError
 from graphcl.estimator import GraphCL
+from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.runs import versions
 from graphcl.runs.files import read_embeddings
@@ -357,5 +358,94 @@ def test_the_graph_of_the_training_is_not_that_of_a_version(place):
     graphcl.update("run", graph=graph, edges=pairs([("n0", "n40")]))
     with pytest.raises(RunError) as caught:
         graphcl.update("run", graph=graph, edges=pairs([("n0", "n41")]))
-    said = "run: version 1, which the run is at, has another graph, its own; leave graph= out"
+    said = "run: is at version 1, whose graph it holds; leave the graph out: it has its own"
     assert str(caught.value) == said
+
+
+def test_the_graph_of_another_version_is_refused_by_number(tmp_path):
+    """The two differ in one number that no fingerprint looks at; the update before was undone."""
+    random = np.random.default_rng(0)
+    edges = np.stack([np.arange(600), (np.arange(600) + 1) % 600])
+    x = random.normal(size=(600, 12)).astype(np.float32)
+    graph = Graph.from_edge_index(edges, x)
+    run = tmp_path / "run"
+    saved(run, graph, **ENCODERS["mean"])
+    first = graphcl.update(run, graph=graph, edges=pairs([(0, 300)]))
+    stale = Graph.open(first.path / "graph")
+    changed = features([2])
+    second = graphcl.update(run, nodes=changed)
+    assert fingerprint((stale,)) == fingerprint((Graph.open(second.path / "graph"),))
+    with pytest.raises(RunError) as caught:
+        graphcl.update(run, graph=stale, edges=pairs([(1, 301)]))
+    said = f"{run}: is at version 2, and the graph is that of version 1; leave the graph out"
+    assert str(caught.value).startswith(said)
+    current = graphcl.update(run, graph=Graph.open(second.path / "graph"), remove_nodes=[500])
+    expected = [changed[f"f{k}"][0].as_py() for k in range(12)]
+    np.testing.assert_allclose(Graph.open(current.path / "graph").x[2], expected, rtol=1e-6)
+    graphcl.rollback(run, 0)
+    with pytest.raises(RunError, match="is at version 0, and the graph is that of version 1"):
+        graphcl.update(run, graph=stale, edges=pairs([(1, 301)]))
+
+
+def test_two_processes_at_once_lose_nothing(place):
+    """Each adds a node of its own, and tries again while the other is at it."""
+    script = (
+        "import sys, time, graphcl, pyarrow\n"
+        "from graphcl.errors import RunError\n"
+        "from graphcl.runs import versions\n"
+        "name, last = sys.argv[1], time.monotonic() + 90\n"
+        "def tables():\n"
+        "    return graphcl.read_tables('edges.csv', 'nodes.csv', label='topic')\n"
+        "node = pyarrow.table({'id': [name], 'age': [30.0], 'city': ['a'], 'topic': ['left']})\n"
+        "edge = pyarrow.table({'source': [name], 'target': ['n1']})\n"
+        "while time.monotonic() < last:\n"
+        "    graph = None if versions.current_number(versions.Path('run')) else tables()\n"
+        "    try:\n"
+        "        done = graphcl.update('run', graph=graph, nodes=node, edges=edge, device='cpu')\n"
+        "        sys.exit(0)\n"
+        "    except RunError as error:\n"
+        "        print(error)\n"
+        "        time.sleep(0.05)\n"
+        "sys.exit(3)\n"
+    )
+    words = [sys.executable, "-c", script]
+    both = [
+        subprocess.Popen([*words, name], stdout=subprocess.PIPE, text=True)
+        for name in ("first", "second")
+    ]
+    said = [one.communicate(timeout=120)[0] for one in both]
+    assert [one.returncode for one in both] == [0, 0], said
+    ids = set(Graph.open(versions.current_run(Path("run")) / "graph").node_ids)
+    assert {"first", "second"} < ids
+    assert len(ids) == NODES + 2
+    assert versions.numbers(Path("run")) == [0, 1, 2]
+    assert_exact("run")
+
+
+def test_the_way_back_waits_for_no_other_process(place):
+    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+    graphcl.update("run", graph=graph, edges=pairs([("n0", "n40")]))
+    with (
+        versions.changing(Path("run")),
+        pytest.raises(RunError, match="another process is changing"),
+    ):
+        graphcl.rollback("run")
+    assert graphcl.rollback("run") == 0
+
+
+def test_a_run_of_symbolic_links_is_updated(place):
+    """A hub's cache has each file as a relative link to another folder."""
+    blobs, folder = Path("hub/blobs"), Path("hub/snapshots/1a2b")
+    blobs.mkdir(parents=True)
+    folder.mkdir(parents=True)
+    for number, file in enumerate(sorted(Path("run").rglob("*"))):
+        if file.is_file():
+            shutil.copyfile(file, blobs / str(number))
+            link = folder / file.relative_to("run")
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(Path(*[".."] * (len(link.parts) - 2), "blobs", str(number)))
+    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+    graphcl.update(folder, graph=graph, edges=pairs([("n0", "n40")]))
+    done = graphcl.update(folder, edges=pairs([("n0", "n41")]))
+    assert not any(file.is_symlink() for file in done.path.rglob("*"))
+    assert_exact(folder)

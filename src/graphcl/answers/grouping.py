@@ -12,6 +12,7 @@ from graphcl.errors import GraphError, require
 from graphcl.evaluation.nearest import unit_rows
 from graphcl.evaluation.unsupervised import CLUSTER_COUNTS, sampled_rows, silhouette
 from graphcl.evaluation.unsupervised import cluster as kmeans
+from graphcl.files.records import Answer
 
 Array = npt.NDArray[Any]
 METHODS = ("kmeans", "hdbscan")
@@ -20,8 +21,8 @@ DIMENSIONS = 15  # principal components that it sees: in more, all distances are
 _BLOCK = 4096
 
 
-@dataclass(frozen=True, eq=False)
-class Groups:
+@dataclass(frozen=True, eq=False, repr=False)
+class Groups(Answer):
     """A partition of the nodes.
 
     Attributes:

@@ -1,7 +1,7 @@
 """Links: scores of pairs, likely links that are missing, and how far to trust them.
 
-The score of a pair is the cosine of its embeddings. `evaluate_links` says what it is worth on a
-graph, beside simpler scores.
+The score of a pair is the cosine of its embeddings, or one by common neighbours. `evaluate_links`
+says what each is worth on a graph.
 """
 
 from dataclasses import dataclass
@@ -10,27 +10,38 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.answers.inputs import embeddings_of, ids_of, rows_of
+from graphcl.answers.inputs import embeddings_of, ids_of
 from graphcl.errors import GraphError, require
-from graphcl.evaluation.links import LinkScores, cosines, hold_out_edges, judge_links
+from graphcl.evaluation.links import (
+    STRUCTURAL,
+    LinkScores,
+    cosines,
+    hold_out_edges,
+    judge_links,
+    neighbourhoods,
+    overlap,
+)
 from graphcl.evaluation.nearest import EXACT_ROWS, build_index, unit_rows
+from graphcl.files.records import Answer
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed import TypedGraph
+from graphcl.store.ids import rows_of
 
 Array = npt.NDArray[Any]
+BY = ("embeddings", *STRUCTURAL)  # what links are ranked by
 PER_NODE = 50  # nearest nodes in which the links of a large graph are searched
 _BLOCK_PAIRS = 1 << 24  # similarities held at once
 
 
-@dataclass(frozen=True, eq=False)
-class Links:
+@dataclass(frozen=True, eq=False, repr=False)
+class Links(Answer):
     """Pairs of nodes and their scores.
 
     Attributes:
         pairs: numbers of the nodes, ``[n, 2]``.
         source: ids of the first nodes.
         target: ids of the second nodes.
-        scores: cosines of their embeddings, ``[n]``; the higher, the more likely a link.
+        scores: ``[n]``; the higher, the more likely a link.
         linked: whether the graph has the edge already; None without a graph.
     """
 
@@ -52,15 +63,15 @@ class Links:
         return table
 
 
-@dataclass(frozen=True)
-class LinkEvaluation:
+@dataclass(frozen=True, repr=False)
+class LinkEvaluation(Answer):
     """What scores of pairs are worth on a graph.
 
     Attributes:
         scores: by ``embeddings``, ``common_neighbours``, ``adamic_adar`` and ``features``.
-        held_out: number of edges that were removed before training.
-        negatives: pairs that are no edges, per removed edge.
-        share: of the edges that was removed.
+        held_out: number of linked pairs that were removed before training.
+        negatives: pairs that are not linked, per removed pair.
+        share: of the linked pairs that was removed.
         seed: decides which.
     """
 
@@ -69,6 +80,16 @@ class LinkEvaluation:
     negatives: int
     share: float
     seed: int
+
+    def columns(self) -> dict[str, Any]:
+        """Returns a row per score."""
+        table: dict[str, Any] = {"score": list(self.scores)}
+        for name in ("roc_auc", "average_precision", "mrr"):
+            table[name] = [getattr(one, name) for one in self.scores.values()]
+        scores = list(self.scores.values())
+        for k in scores[0].hits if scores else ():  # those that mean something among so few pairs
+            table[f"hits@{k}"] = [one.hits[k] for one in scores]
+        return table
 
 
 def links(
@@ -79,6 +100,7 @@ def links(
     nodes: Any = None,
     k: int = 10,
     relation: str | None = None,
+    by: str = "embeddings",
 ) -> Links:
     """Returns scores of given pairs, or the most likely links that a graph does not have.
 
@@ -96,6 +118,9 @@ def links(
         k: number of missing links.
         relation: of a typed graph: the name of the relation; not needed if it has one. Its scores
             are those of `graphcl.answers.typed_links`.
+        by: ``embeddings``, whose cosine is the score; ``common_neighbours`` or ``adamic_adar``,
+            which need the graph and no embeddings: `source` may be None. Of a typed graph,
+            ``embeddings``.
 
     Raises:
         GraphError: an id is unknown, or there is no graph to tell what is missing.
@@ -103,22 +128,26 @@ def links(
     if relation is not None or _is_typed(graph):
         from graphcl.answers.typed_links import links_of_relation
 
+        require(by == BY[0], "links", "by", f"{BY[0]} for a typed graph", by)
         return links_of_relation(source, graph, relation, pairs=pairs, nodes=nodes, k=k)
-    z = embeddings_of(source, graph, "links")
-    ids = ids_of(graph, z)
-    if pairs is not None:
-        return score_pairs(z, ids, pairs, graph)
-    if graph is None:
+    require(by in BY, "links", "by", " or ".join(BY), by)
+    if graph is None and (pairs is None or by != BY[0]):
         raise GraphError("links: missing links need the graph; pass graph=, or pairs to score")
+    z = None if source is None and by != BY[0] else embeddings_of(source, graph, "links")
+    ids = ids_of(graph, range(graph.num_nodes) if z is None else z)
+    if pairs is not None:
+        return score_pairs(z, ids, pairs, graph, by=by)
     rows = None if nodes is None else rows_of(nodes, ids, "links", GraphError)
-    return missing_links(z, ids, graph, rows=rows, k=k)
+    return missing_links(z, ids, graph, rows=rows, k=k, by=by)
 
 
 def _is_typed(graph: Any) -> bool:
     return hasattr(graph, "node_types") or isinstance(graph, TypedGraph)
 
 
-def score_pairs(z: Any, ids: Any, pairs: Any, graph: Graph | None = None) -> Links:
+def score_pairs(
+    z: Any, ids: Any, pairs: Any, graph: Graph | None = None, *, by: str = "embeddings"
+) -> Links:
     """Returns the scores of pairs of ids."""
     given = list(pairs.tolist() if isinstance(pairs, np.ndarray) else pairs)
     if any(isinstance(pair, str) or len(pair) != 2 for pair in given):
@@ -126,7 +155,10 @@ def score_pairs(z: Any, ids: Any, pairs: Any, graph: Graph | None = None) -> Lin
     flat = rows_of([one for pair in given for one in pair], ids, "links", GraphError)
     numbers = flat.reshape(-1, 2)
     linked = None if graph is None else _are_edges(graph, numbers)
-    scores = cosines(z, numbers)
+    if graph is None or by not in STRUCTURAL:
+        scores = cosines(z, numbers)
+    else:
+        scores = overlap(*neighbourhoods(graph, by), numbers)
     return Links(numbers, ids[numbers[:, 0]], ids[numbers[:, 1]], scores, linked)
 
 
@@ -141,7 +173,7 @@ def _are_edges(graph: Graph, pairs: Array) -> Array:
 
 
 def missing_links(
-    z: Array,
+    z: Any,
     ids: Array,
     graph: Graph,
     *,
@@ -149,6 +181,7 @@ def missing_links(
     k: int = 10,
     index: Any = None,
     exact_rows: int = EXACT_ROWS,
+    by: str = "embeddings",
 ) -> Links:
     """Returns the `k` most likely links that the graph lacks: of each of some rows, or in all.
 
@@ -160,9 +193,14 @@ def missing_links(
         k: number of links.
         index: over the rows of `z`, to be searched; None builds one where all pairs are too many.
         exact_rows: up to this many nodes, all pairs are compared if there is no index.
+        by: ``embeddings``, or a score by the edges alone; pairs without a common neighbour are then
+            left out.
     """
     require(k >= 1, "links", "k", "at least 1", k)
     graph.check()
+    if by in STRUCTURAL:
+        pairs, scores = _by_neighbours(graph, rows, k, by)
+        return Links(pairs, ids[pairs[:, 0]], ids[pairs[:, 1]], scores)
     unit = unit_rows(z)
     if index is None and len(unit) > exact_rows:
         index = build_index(unit)
@@ -174,6 +212,34 @@ def missing_links(
     else:
         pairs, scores = _of_large_graph(unit, graph, k, index)
     return Links(pairs, ids[pairs[:, 0]], ids[pairs[:, 1]], scores)
+
+
+def _by_neighbours(graph: Graph, rows: Array | None, k: int, by: str) -> tuple[Array, Array]:
+    """Returns the k best pairs with common neighbours that are no edges, of each row or in all."""
+    first, second = neighbourhoods(graph, by)
+    n, reached = graph.num_nodes, second.T.tocsr()
+    block = max(1, _BLOCK_PAIRS // n)
+    if rows is None:
+        every = np.arange(n)
+        blocks = [every[start : start + block] for start in range(0, n, block)]
+    else:
+        blocks = [rows[place : place + 1] for place in range(len(rows))]
+    found, best = [], (np.zeros((0, 2), np.int64), np.zeros(0))
+    for some in blocks:
+        table = (first[some] @ reached).tocoo()
+        edges = first[some].tocoo()
+        sources, targets = some[table.coords[0]], table.coords[1].astype(np.int64)
+        known = np.isin(sources * n + targets, some[edges.coords[0]] * n + edges.coords[1])
+        kept = ~known & (sources < targets if rows is None else sources != targets)
+        new, scores = np.stack([sources, targets], axis=1)[kept], table.data[kept]
+        top = _best(scores, min(k, len(scores)))
+        if rows is None:
+            best = _merge(*best, new[top], scores[top], k)
+        else:
+            found.append(_merge(*best, new[top], scores[top], k))
+    if rows is None:
+        return best
+    return np.concatenate([one[0] for one in found]), np.concatenate([one[1] for one in found])
 
 
 def _of_node(unit: Array, graph: Graph, row: int, k: int, index: Any) -> tuple[Array, Array]:
@@ -265,30 +331,32 @@ def evaluate_links(
 ) -> LinkEvaluation:
     """Says what link scores are worth on a graph, on edges that nothing has seen.
 
-    A share of the edges is removed, a new model with the same settings is trained on the rest, and
-    each removed edge is ranked among pairs that are no edges: by the cosine of the embeddings, by
-    common neighbours, by Adamic–Adar and by the cosine of the features.
+    A share of the linked pairs is removed, a new model with the same settings is trained on the
+    rest, and each removed pair is ranked among pairs that are not linked: by the cosine of the
+    embeddings, by common neighbours, by Adamic–Adar and by the cosine of the features. All that
+    joins a removed pair goes: see `graphcl.evaluation.links.hold_out_edges`. A column that you
+    computed from the edges yourself stays as it is, and may give removed pairs away.
 
     Args:
         model: its settings are used; it is not changed.
         graph: one graph; of a typed one, the links of one relation are judged, beside the number
             of edges that a target has.
-        share: of the edges that is removed.
-        negatives: pairs per removed edge.
-        seed: decides which edges and pairs.
+        share: of the linked pairs that is removed.
+        negatives: pairs per removed pair.
+        seed: decides which pairs.
         relation: of a typed graph: the name of the relation; not needed if it has one.
     """
     from sklearn.base import clone
 
-    if relation is not None or _is_typed(graph):
-        from graphcl.answers.typed_links import evaluate_relation, one_relation
+    typed = relation is not None or _is_typed(graph)
+    if typed:
+        from graphcl.answers.typed_links import judge_relation, one_relation
 
-        typed, found = one_relation(graph, relation)
-        return evaluate_relation(
-            model, typed, ":".join(found.key), share=share, negatives=negatives, seed=seed
-        )
-    if not isinstance(graph, Graph):
+        graph, found = one_relation(graph, relation)
+        relation = ":".join(found.key)
+    elif not isinstance(graph, Graph):
         raise GraphError("links: an evaluation takes one graph")
-    held = hold_out_edges(graph, share=share, negatives=negatives, seed=seed)
-    z = np.asarray(clone(model).set_output(transform="default").fit_transform(held.graph))
-    return LinkEvaluation(judge_links(held, z), len(held.edges), negatives, share, seed)
+    held = hold_out_edges(graph, relation, share=share, negatives=negatives, seed=seed)
+    z = clone(model).set_output(transform="default").fit_transform(held.graph)
+    scores = judge_relation(held, z) if typed else judge_links(held, np.asarray(z))
+    return LinkEvaluation(scores, len(held.edges), negatives, share, seed)

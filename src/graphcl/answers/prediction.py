@@ -1,16 +1,18 @@
 """Labels and calibrated probabilities for nodes without a label, from those that have one."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.answers.inputs import embeddings_of, graph_of, ids_of, rows_of
+from graphcl.answers.inputs import embeddings_of, graph_of, ids_of
 from graphcl.errors import GraphError, require
 from graphcl.evaluation.calibration import PredictionError, fit_calibrated, measure
 from graphcl.evaluation.probe import standardiser
+from graphcl.files.records import Answer
+from graphcl.graphs.labelling import numbered_labels
+from graphcl.graphs.validation import is_labelled
 
 Array = npt.NDArray[Any]
 NODES = ("unlabelled", "all")
@@ -39,8 +41,8 @@ class KnownLabels:
         return KnownLabels(self.targets * known[:, None], known, self.classes, self.several)
 
 
-@dataclass(frozen=True, eq=False)
-class Predictions:
+@dataclass(frozen=True, eq=False, repr=False)
+class Predictions(Answer):
     """Predicted labels, with their probabilities and their error.
 
     Attributes:
@@ -50,7 +52,7 @@ class Predictions:
         probabilities: calibrated, float32 ``[n, classes]``; rows sum to 1 unless a node may have
             several labels. Those of labelled nodes are by a probe that has not seen their label.
         several: whether a node may have several labels.
-        known: 0/1 ``[n, classes]``: what was given; a row of zeros for an unlabelled node.
+        known: 0/1 ``[n, classes]``: what was given; a row of −1 for an unlabelled node.
         error: what to expect, measured on labelled nodes that were held out; None if no class has
             two labelled nodes.
         labelled: number of labelled nodes per class.
@@ -84,10 +86,9 @@ class Predictions:
         table: dict[str, Any] = {"id": self.ids, "label": self.labels}
         if not self.several:
             table["probability"] = self.probabilities.max(axis=1)
-        if self.known.any():
-            known = [self._names(row > 0) for row in self.known]
-            one = [names[0] if names else None for names in known]
-            table["given"] = known if self.several else one
+        if is_labelled(self.known).any():
+            known = [self._names(row > 0) if row.min() >= 0 else None for row in self.known]
+            table["given"] = known if self.several else [names and names[0] for names in known]
         for place, name in enumerate(self.classes):
             table[f"p:{name}"] = self.probabilities[:, place]
         return table
@@ -102,7 +103,7 @@ class Predictions:
 
     def score(self, truth: KnownLabels) -> PredictionError | None:
         """Returns the error on those nodes whose label `truth` knows; None if there are none."""
-        tested = truth.known[self.rows] & ~self.known.any(axis=1)
+        tested = truth.known[self.rows] & ~is_labelled(self.known)
         if not tested.any():
             return None
         targets = truth.targets[self.rows][tested]
@@ -135,9 +136,10 @@ def predict(
             store in parts.
         labels: class numbers or names ``[num_nodes]``, with −1 or None where a node has none; 0/1
             ``[num_nodes, labels]`` where nodes have several, with a row of −1 for a node that has
-            none; or a mapping from ids to a label or a list of labels.
+            none; a mapping from ids to a label or a list of labels; or a pandas Series, by its
+            index of ids.
         nodes: ``unlabelled``, or ``all``.
-        seed: decides the folds.
+        seed: decides the folds, with the ids: a node's row does not.
 
     Raises:
         GraphError: no labels, fewer than two classes, no node without a label, or arrays that do
@@ -178,6 +180,7 @@ def predict_known(
         several=known.several,
         seed=seed,
         standard=standardiser(z),
+        names=ids[labelled],
     )
     rows = np.arange(len(z)) if nodes == "all" else np.flatnonzero(~known.known)
     starts = range(0, max(1, len(rows)), _BLOCK)
@@ -193,7 +196,7 @@ def predict_known(
         classes=known.classes,
         probabilities=probabilities,
         several=known.several,
-        known=known.targets[rows],
+        known=np.where(known.known[rows, None], known.targets[rows], -1),
         error=probe.error,
         labelled=tuple(counts.tolist()),
         strength=probe.strength,
@@ -201,53 +204,29 @@ def predict_known(
     )
 
 
-def known_labels(labels: Any, ids: Any, names: tuple[str, ...] = ()) -> KnownLabels:
+def known_labels(labels: Any, ids: Any, names: tuple[Any, ...] = ()) -> KnownLabels:
     """Returns labels in one form, from any that `predict` takes.
 
     Raises:
         GraphError: they do not fit the nodes.
     """
-    if isinstance(labels, Mapping):
-        return _from_mapping(labels, ids)
-    given = labels.to_numpy() if hasattr(labels, "to_numpy") else np.asarray(labels)
-    if len(given) != len(ids) or given.ndim not in (1, 2):
+    given, own = numbered_labels(labels, ids, "predict")
+    names = own or names
+    if given.ndim not in (1, 2) or len(given) != len(ids):
         raise GraphError(f"predict: labels {given.shape} for {len(ids)} nodes")
     if given.ndim == 2:
         return _from_matrix(given, names)
-    if given.dtype.kind in "biuf":
-        known = ~np.isnan(given) if given.dtype.kind == "f" else np.ones(len(given), np.bool_)
-        known &= given != -1
-        numbers = np.where(known, given, -1).astype(np.int64)
-        if not np.array_equal(numbers[known], given[known]) or (numbers[known] < 0).any():
-            raise GraphError("predict: class numbers must be whole, 0 or more; −1 is unlabelled")
-        found = np.unique(numbers[known])
-        classes = [names[one] if one < len(names) else one for one in found.tolist()]
-        return _one_hot(np.searchsorted(found, numbers), known, classes)
-    texts = [None if _is_missing(one) else str(one) for one in given.tolist()]
-    known = np.array([one is not None for one in texts], dtype=np.bool_)
-    words = sorted({one for one in texts if one is not None})
-    number = {word: place for place, word in enumerate(words)}
-    codes = np.array([number.get(one, 0) if one is not None else 0 for one in texts])
-    return _one_hot(codes, known, words)
+    known = ~np.isnan(given) if given.dtype.kind == "f" else np.ones(len(given), np.bool_)
+    known &= given != -1
+    numbers = np.where(known, given, -1).astype(np.int64)
+    if not np.array_equal(numbers[known], given[known]) or (numbers[known] < 0).any():
+        raise GraphError("predict: class numbers must be whole, 0 or more; −1 is unlabelled")
+    found = np.unique(numbers[known])
+    classes = [names[one] if one < len(names) else one for one in found.tolist()]
+    return _one_hot(np.searchsorted(found, numbers), known, classes)
 
 
-def _from_mapping(labels: Mapping[Any, Any], ids: Any) -> KnownLabels:
-    rows = rows_of(labels, ids, "predict", GraphError)
-    several = any(isinstance(one, list | tuple | set | frozenset) for one in labels.values())
-    lists = [
-        [one] if not isinstance(one, list | tuple | set | frozenset) else list(one)
-        for one in labels.values()
-    ]
-    classes = sorted({name for row in lists for name in row}, key=lambda one: (str(type(one)), one))
-    number = {name: place for place, name in enumerate(classes)}
-    targets, known = np.zeros((len(ids), len(classes)), np.int64), np.zeros(len(ids), np.bool_)
-    for row, some in zip(rows, lists, strict=True):
-        known[row] = True
-        targets[row, [number[name] for name in some]] = 1
-    return KnownLabels(targets, known, tuple(classes), several)
-
-
-def _from_matrix(given: Array, names: tuple[str, ...]) -> KnownLabels:
+def _from_matrix(given: Array, names: tuple[Any, ...]) -> KnownLabels:
     whole = given.astype(np.float64)
     unknown = np.isnan(whole) | (whole == -1)
     if (unknown.any(axis=1) != unknown.all(axis=1)).any():
@@ -263,7 +242,3 @@ def _from_matrix(given: Array, names: tuple[str, ...]) -> KnownLabels:
 def _one_hot(codes: Array, known: Array, classes: list[Any]) -> KnownLabels:
     targets = (codes[:, None] == np.arange(len(classes))) & known[:, None]
     return KnownLabels(targets.astype(np.int64), known, tuple(classes), several=False)
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, float) and np.isnan(value))

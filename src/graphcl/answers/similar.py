@@ -6,17 +6,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.answers.inputs import embeddings_of, graph_of, ids_of, rows_of
+from graphcl.answers.inputs import embeddings_of, graph_of, ids_of
 from graphcl.errors import GraphError, require
 from graphcl.evaluation.nearest import unit_rows
+from graphcl.files.records import Answer
+from graphcl.store.ids import rows_of
 
 Array = npt.NDArray[Any]
 _BLOCK = 1 << 15  # rows that are compared at a time
 _PAIRS = 1 << 24  # cosines that are held at a time, 64 MB
 
 
-@dataclass(frozen=True, eq=False)
-class Neighbours:
+@dataclass(frozen=True, eq=False, repr=False)
+class Neighbours(Answer):
     """The most similar nodes of some nodes.
 
     Attributes:

@@ -13,19 +13,20 @@ she bought. A node without edges of the relation adds 0.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.answers.inputs import ids_of, rows_of
-from graphcl.answers.linking import LinkEvaluation, Links
+from graphcl.answers.inputs import ids_of
+from graphcl.answers.linking import Links
 from graphcl.errors import GraphError, require
-from graphcl.evaluation.links import LinkScores, rank_edges
+from graphcl.evaluation.links import HeldOutEdges, LinkScores
 from graphcl.evaluation.nearest import unit_rows
 from graphcl.graphs.typed import Relation, TypedGraph
+from graphcl.store.ids import rows_of
 
 Array = npt.NDArray[Any]
 _BLOCK_PAIRS = 1 << 24  # scores held at once
@@ -184,102 +185,11 @@ def relation_links(
     return Links(pairs, ids[0][pairs[:, 0]], ids[1][pairs[:, 1]], found)
 
 
-def evaluate_relation(
-    model: Any,
-    graph: TypedGraph,
-    relation: str,
-    *,
-    share: float = 0.1,
-    negatives: int = 100,
-    seed: int = 0,
-) -> LinkEvaluation:
-    """Says what the scores of a relation are worth, on edges that nothing has seen.
+def judge_relation(held: HeldOutEdges, z: Mapping[str, Any]) -> dict[str, LinkScores]:
+    """Ranks held-out edges by `RelationScores`, and by the number of edges of the target.
 
-    A share of its edges is removed, a new model with the same settings is trained on the rest, and
-    each removed edge is ranked among pairs of its source with targets that it is not linked to:
-    by `RelationScores`, and by the number of edges that the target has left.
-
-    Args:
-        model: its settings are used; it is not changed.
-        graph: a typed graph.
-        relation: its name, or ``source:name:target``.
-        share: of the relation's edges that is removed.
-        negatives: pairs per removed edge.
-        seed: decides which edges and pairs.
-
-    Raises:
-        GraphError: the relation has too few edges, or a source is linked to all targets.
+    `z` are embeddings by type, of an encoder that was trained on `held.graph` alone.
     """
-    from sklearn.base import clone
-
-    require(0 < share < 1, "links", "share", "in (0, 1)", share)
-    require(negatives >= 1, "links", "negatives", "at least 1", negatives)
-    whole = graph.relation(relation)
-    random = np.random.default_rng(seed)
-    rest, edges = _hold_out(whole, share, random)
-    within, count = whole.source == whole.target, len(whole.indptr) - 1
-    drawn = _negatives(whole, edges[:, 0], count, negatives, random, within=within)
-    held = replace(graph, relations={**graph.relations, whole.key: rest})
-    z = clone(model).set_output(transform="default").fit_transform(held)
-    scores = RelationScores.of(z, rest)
-    pairs = np.stack([np.repeat(edges[:, 0], negatives), drawn.ravel()], axis=1)
-    popular = np.diff(rest.indptr).astype(np.float64)
-    ranked: dict[str, LinkScores] = {
-        "embeddings": rank_edges(scores.pairs(edges), scores.pairs(pairs).reshape(drawn.shape)),
-        "popularity": rank_edges(popular[edges[:, 1]], popular[drawn]),
-    }
-    return LinkEvaluation(ranked, len(edges), negatives, share, seed)
-
-
-def _hold_out(
-    relation: Relation, share: float, random: np.random.Generator
-) -> tuple[Relation, Array]:
-    """Returns the relation without some of its edges, and these edges ``[held, 2]``."""
-    number = np.arange(len(relation.indices)) if relation.edge_ids is None else relation.edge_ids
-    count = round(share * relation.num_edges)
-    if count < 1 or count >= relation.num_edges:
-        name = ":".join(relation.key)
-        raise GraphError(
-            f"relation {name}: {relation.num_edges} edges are too few to hold out {share:.0%}"
-        )
-    held = np.isin(number, random.choice(np.unique(number), count, replace=False))
-    _, first = np.unique(number[held], return_index=True)
-    edges = relation.edge_index()[:, held][:, np.sort(first)].T
-    kept = ~held
-    degrees = np.bincount(relation.targets()[kept], minlength=len(relation.indptr) - 1)
-    fields = ("edge_weight", "edge_features", "edge_ids")
-    values = {name: getattr(relation, name) for name in fields}
-    left: dict[str, Any] = {
-        name: None if one is None else one[kept] for name, one in values.items()
-    }
-    if left["edge_ids"] is not None:
-        left["edge_ids"] = np.unique(left["edge_ids"], return_inverse=True)[1].reshape(-1)
-    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(relation.indptr.dtype)
-    return replace(relation, indptr=indptr, indices=relation.indices[kept], **left), edges
-
-
-def _negatives(
-    relation: Relation,
-    sources: Array,
-    targets: int,
-    count: int,
-    random: np.random.Generator,
-    *,
-    within: bool,
-) -> Array:
-    """Returns targets that the sources are not linked to, ``[sources, count]``."""
-    listed = relation.edge_index()
-    codes = np.unique(listed[0] * np.int64(targets) + listed[1])
-    degree = np.bincount(codes // targets, minlength=int(sources.max()) + 1)
-    full = np.flatnonzero(degree[sources] >= targets - within)
-    if len(full):
-        name = ":".join(relation.key)
-        raise GraphError(f"relation {name}: source {sources[full[0]]} is linked to all targets")
-    found = random.integers(0, targets, (len(sources), count))
-    while True:
-        wrong = np.isin(sources[:, None] * np.int64(targets) + found, codes)
-        if within:
-            wrong |= found == sources[:, None]
-        if not wrong.any():
-            return found
-        found[wrong] = random.integers(0, targets, int(wrong.sum()))
+    popular = np.diff(held.relation.indptr).astype(np.float64)
+    scores = RelationScores.of(z, held.relation).pairs(held.pairs)
+    return held.rank({"embeddings": scores, "popularity": popular[held.pairs[:, 1]]})

@@ -40,7 +40,7 @@ from graphcl.encoders import glorot
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
-from graphcl.graphs.validation import IntArray
+from graphcl.graphs.validation import IntArray, is_labelled
 from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency, mean_pool
 from graphcl.kernels.recording import CudaGraphStep
@@ -122,7 +122,7 @@ class Part(NamedTuple):
         """Returns the graph with the labels `y` of `nodes`; None means all labelled nodes."""
         assert y is not None  # checked by `Labelled`
         if nodes is None:
-            nodes = np.flatnonzero(y >= 0) if y.ndim == 1 else np.arange(len(y))
+            nodes = np.flatnonzero(is_labelled(y))
             y = y[nodes]
         device = self.x.device
         return self._replace(nodes=torch.tensor(nodes, device=device), y=targets(y, device))

@@ -10,7 +10,7 @@ from graphcl.errors import GraphError
 from graphcl.graphs.collection import GraphCollection, disjoint_union, training_subgraph
 from graphcl.graphs.graph import Graph, split_gap
 from graphcl.graphs.scaling import Scaling, fit_scaling
-from graphcl.graphs.validation import IntArray
+from graphcl.graphs.validation import IntArray, is_labelled
 
 
 def require_one_graph(data: Data, owner: str) -> Graph:
@@ -129,8 +129,7 @@ class Labelled:
                 raise GraphError(f"{owner}: {data.name} needs train and validation masks; {lack}")
             train, val = np.flatnonzero(data.train_mask), np.flatnonzero(data.val_mask)
             y, positions = data.y, np.arange(len(train)) if inductive else train
-        # With several labels per node, a row of zeros is an answer, not a missing label.
-        known = y >= 0 if y.ndim == 1 else np.ones(len(y), dtype=np.bool_)
+        known = is_labelled(y)
         kept, val = known[train], val[known[val]]
         if not (kept.any() and len(val)):
             raise GraphError(f"{owner}: {data.name} has no labelled training or validation nodes")

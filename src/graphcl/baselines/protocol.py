@@ -96,7 +96,7 @@ class Baseline:
             listed = f"; known: {', '.join(known)}" if known else "; it has none"
             near = suggestion(key, known) or listed
             raise ParameterError(f"{self.name}: unknown field {key!r}{near}")
-        return typed(value, kinds[key], owner=self.name, key=key)
+        return typed(value, kinds[key], owner=self.name, key=key, texts=True)
 
 
 def is_unsupervised(method: Method) -> TypeGuard[Unsupervised]:

@@ -14,7 +14,6 @@ from graphcl.cli._shared.tables import (
     parse_tables,
     plain_edges,
     print_notes,
-    print_typed_notes,
     takes_tables,
 )
 from graphcl.errors import require
@@ -71,22 +70,26 @@ def build(
     check_order("build", order)
     given = parts is not None or order == ORDERS[0]
     require(given, "build", "--order", "given with --parts", order)
-    began = time.perf_counter()
+    began, said = time.perf_counter(), list[str]()
 
     def show(step: str) -> None:
-        print(f"{time.perf_counter() - began:6.1f} s  {step}", file=sys.stderr, flush=True)
+        at = f"{time.perf_counter() - began:6.1f} s  "
+        if step.startswith("guessed:"):  # it is said before the first step
+            at = ""
+            said.append(step)
+        print(f"{at}{step}", file=sys.stderr, flush=True)
 
     if parts is not None:
         report = build_parts(
             one, tables, out=out, parts=parts, order=order, overwrite=overwrite, on_step=show
         )
-        (print_typed_notes if tables.is_typed else print_notes)(report)
-        said = {"found": report.to_json()}
-        print_parts(out, time.perf_counter() - began, said, as_json=as_json)
+        print_notes(report, but=said)
+        about = {"found": report.to_json()}
+        print_parts(out, time.perf_counter() - began, about, as_json=as_json)
         return
     if tables.is_typed:
         found = build_typed_store(one, tables, out=out, overwrite=overwrite, on_step=show)
-        print_typed_notes(found)
+        print_notes(found, but=said)
         typed = TypedGraph.open(out)
         counts = {"nodes": typed.num_nodes, "edges": typed.num_edges}
         about = {"store": str(out), **counts, "seconds": time.perf_counter() - began}
@@ -94,7 +97,7 @@ def build(
         return
     assert one is not None
     report = build_store(one, tables, out=out, overwrite=overwrite, on_step=show)
-    print_notes(report)
+    print_notes(report, but=said)
     graph = Graph.open(out)
     about = {"store": str(out), **figures(graph), "seconds": time.perf_counter() - began}
     print_result(about | {"found": report.to_json()}, f"{out}: {graph!r}", as_json=as_json)

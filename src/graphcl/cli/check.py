@@ -1,33 +1,29 @@
 """`graphcl check`: compares stores with their checksums, or says how tables would be read."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.graphs import (
-    EveryGraph,
-    graph_name,
-    is_typed_file,
-    load_any,
-    names_tables,
-    read_typed,
-)
+from graphcl.cli._shared.graphs import graph_name, load_any, load_graph, names_tables, read_typed
 from graphcl.cli._shared.options import JsonOption, print_result
 from graphcl.cli._shared.parts import any_parts, is_any_parts, parts_figures
 from graphcl.cli._shared.parts import describe as describe_parts
-from graphcl.cli._shared.tables import print_notes, print_typed_notes, takes_tables
+from graphcl.cli._shared.tables import print_notes, takes_tables
 from graphcl.errors import StoreError
 from graphcl.graphs.filling import describe_filling, fill_features
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed import TypedGraph
-from graphcl.store.parts import verify_part
-from graphcl.store.reader import is_store, verify_store
+from graphcl.opening import EveryGraph, is_typed_file
+from graphcl.runs.files import CONFIG
+from graphcl.store.parts import MANIFEST, part_name, verify_part
+from graphcl.store.reader import PART, is_store, verify_store
+from graphcl.store.typed_parts import MANIFEST as TYPED_MANIFEST
 from graphcl.store.typed_parts import is_typed_parts, verify_typed_part
 from graphcl.tabular.build import check_tables
 from graphcl.tabular.options import TableOptions, counted
-from graphcl.tabular.preparation import read_preparation
 
 
 @takes_tables
@@ -36,8 +32,8 @@ def check(
         str | None,
         typer.Argument(
             metavar="STORE|EDGES",
-            help="A store, whole or in parts, a list of edges, or an .npz of a typed graph; not "
-            "needed with --edges.",
+            help="A store, whole or in parts, a list of edges, an .npz or a dataset; not needed "
+            "with --edges.",
         ),
     ] = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
@@ -88,14 +84,26 @@ def check(
         raise StoreError(f"{option} applies only to tables; {graph!r} is not a table")
     if in_parts:
         _check_parts(Path(graph), as_json=as_json)
-    else:
+    elif (Path(graph) / part_name(0)).is_dir():
+        where = Path(graph) / part_name(0)
+        lost = MANIFEST if (where / PART).is_file() else TYPED_MANIFEST
+        raise StoreError(f"{Path(graph) / lost}: missing; the folder has parts, which it lists")
+    elif (Path(graph) / CONFIG).is_file():
+        raise StoreError(
+            f"{graph}: is a run, not a store; what is in it: graphcl report {shlex.quote(graph)}"
+        )
+    elif Path(graph).is_dir():
         _check_store(Path(graph), as_json=as_json)
+    else:  # an .npz or a dataset, which has no checksums
+        read = load_graph(graph)
+        about = {"graph": graph, "nodes": read.num_nodes, "edges": read.num_edges}
+        print_result(about | {"features": read.num_features}, f"{read!r}", as_json=as_json)
 
 
 def _check_parts(path: Path, *, as_json: bool) -> None:
     parts, sizes = any_parts(path), []
     verify: Any = verify_typed_part if is_typed_parts(path) else verify_part
-    read_preparation(path)
+    parts.source.verify(path)
     for number in range(len(parts)):
         arrays: dict[str, int] = {}
         verify(path, number, on_array=arrays.__setitem__)
@@ -110,7 +118,7 @@ def _check_typed(graph: str | None, name: str, tables: TableOptions, *, as_json:
     found = {}
     if tables.is_typed:
         typed, report = read_typed(graph, tables)
-        print_typed_notes(report)
+        print_notes(report)
         found = report.to_json()
     else:
         typed = load_any(name, tables)

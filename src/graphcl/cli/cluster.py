@@ -107,11 +107,9 @@ def _text(found: Groups, chosen: bool) -> str:
 
 
 def _lines(found: Groups, nodes: RunNodes) -> list[str]:
-    lines = []
+    lines = ["group\tnodes\tnearest its centre"]
     for number, (size, some) in enumerate(zip(found.sizes, found.typical, strict=True), 1):
         names = ", ".join(map(str, nodes.ids[some].tolist()))
         share = 100 * size / np.size(found.assigned)
-        lines.append(
-            f"group {number}\t{counted(size, 'node')} ({share:.0f} %)\tnearest its centre: {names}"
-        )
+        lines.append(f"{number}\t{size:,} ({share:.0f} %)\t{names}")
     return lines

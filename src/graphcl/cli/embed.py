@@ -12,7 +12,6 @@ import typer
 from graphcl.cli._shared.answers import RunArgument, TypeOption
 from graphcl.cli._shared.embed_parts import check_run_of_parts, embed_parts, trained_parts
 from graphcl.cli._shared.graphs import (
-    AnyGraph,
     load_graph,
     load_run_graph,
     names_tables,
@@ -33,6 +32,7 @@ from graphcl.exporting.vectors import batches, check_vectors, write_vectors
 from graphcl.files.text import read_text
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
+from graphcl.opening import AnyGraph
 from graphcl.partitioned.shards import (
     check_shards_folder,
 )

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from graphcl.cli._shared.answers import RunArgument, TypeOption, is_labelled, nodes_folder
-from graphcl.cli._shared.graphs import AnyGraph, load_run_any, note, run_graph
+from graphcl.cli._shared.graphs import load_run_any, note, run_graph
+from graphcl.cli._shared.kept import keep_embeddings
 from graphcl.cli._shared.launch import ProcessesOption, launch
 from graphcl.cli._shared.options import (
     DeviceOption,
@@ -34,6 +35,7 @@ from graphcl.evaluation.failure import majority_sign
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.evaluation.splits import over_splits
 from graphcl.graphs.typed import TypedGraph
+from graphcl.opening import AnyGraph
 from graphcl.runs import files as runs
 from graphcl.runs.typed import type_folder
 from graphcl.tabular.options import TableOptions
@@ -94,6 +96,7 @@ def evaluate(
         if (run / runs.PREDICTIONS).exists():
             report |= asdict(score_predictions(runs.read_predictions(run), loaded))
         else:
+            keep_embeddings(run, kept, device=str(where))
             z = runs.read_embeddings(folder)
             report |= over_splits(
                 lambda one: probe(z, one, steps=probe_steps, device=where), loaded
@@ -121,7 +124,9 @@ def evaluate(
     if not first_process():
         return
     text = report_text(report)
-    sign = majority_sign(report)
+    config = runs.read_config(run, baselines=True)
+    known = {**config.recipe, **config.settings, **changed}
+    sign = majority_sign(report, known, config.method or "graphcl")
     report["warnings"] = [sign.to_json()] if sign else []
     if note(loaded):
         report["note"] = note(loaded)
@@ -137,7 +142,7 @@ def _trainings(
     config = runs.read_config(run, baselines=True)
     if not config.method:
         model = GraphCL.load(run)
-        recipe = model.recipe_.with_values(**changed)
+        recipe = model.recipe_.with_texts(**changed)
         return partial(repeat_method, "graphcl", graph, settings=asdict(recipe)), model.seed
     if config.seed is None:
         raise RunError(f"{run / runs.CONFIG}: [run] lacks the seed")

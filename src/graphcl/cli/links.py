@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from graphcl.answers.index import stored_index
-from graphcl.answers.inputs import rows_of
 from graphcl.answers.linking import (
+    BY,
     LinkEvaluation,
     Links,
     evaluate_links,
@@ -32,12 +32,12 @@ from graphcl.cli._shared.typed_links import evaluate_types, find_links
 from graphcl.devices import resolve_device
 from graphcl.errors import GraphError, RunError, require
 from graphcl.estimator import GraphCL
-from graphcl.evaluation.links import HITS
 from graphcl.evaluation.nearest import EXACT_ROWS
-from graphcl.files.records import read_pairs
+from graphcl.files.records import aligned, read_pairs
 from graphcl.graphs.graph import Graph
 from graphcl.runs.answers import keep_answer, read_answers
 from graphcl.runs.typed import run_types
+from graphcl.store.ids import rows_of
 from graphcl.tabular.options import TableOptions, counted
 
 _EVALUATION = "How far to trust them"  # a group of options
@@ -62,22 +62,31 @@ def links(
         typer.Option(help="Score these pairs: .csv, .tsv or .parquet with two columns of ids."),
     ] = None,
     k: Annotated[int, typer.Option("-k", help="Number of links, of each node or in all.")] = 20,
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help=f"What ranks: {', '.join(BY)}; --evaluate says which is best here.",
+        ),
+    ] = BY[0],
     evaluate: Annotated[
         bool,
         typer.Option(
             "--evaluate",
-            help="Train again without a tenth of the edges, and rank.",
+            help="Train again without a tenth of the linked pairs, and rank.",
             rich_help_panel=_EVALUATION,
         ),
     ] = False,
     share: Annotated[
         float,
-        typer.Option(help="Of the edges that --evaluate removes.", rich_help_panel=_EVALUATION),
+        typer.Option(
+            help="Of the linked pairs that --evaluate removes.", rich_help_panel=_EVALUATION
+        ),
     ] = 0.1,
     negatives: Annotated[
         int,
         typer.Option(
-            help="Pairs that are no edges, per edge that --evaluate removes.",
+            help="Pairs that are not linked, per pair that --evaluate removes.",
             rich_help_panel=_EVALUATION,
         ),
     ] = 100,
@@ -89,18 +98,23 @@ def links(
     overwrite: OverwriteOption = False,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
-    seed: Annotated[int, typer.Option(help="Decides which edges --evaluate removes.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(help="Decides which pairs --evaluate removes.", rich_help_panel=_EVALUATION),
+    ] = 0,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """List likely links that the graph lacks, or score given pairs of nodes.
 
-    The score of a pair is the cosine of its embeddings. Above 20,000 nodes, links are searched
-    through the index of neighbors, among the 50 nodes nearest to each.
+    The score of a pair is the cosine of its embeddings, or --by its common neighbours: their
+    number, or Adamic–Adar, which counts rare ones more. Above 20,000 nodes, links by embeddings are
+    searched through the index of neighbors, among the 50 nodes nearest to each.
 
-    --evaluate says what these scores are worth on this graph: a tenth of the edges is removed, a
-    model with the run's settings is trained on the rest, and each removed edge is ranked among 100
-    pairs that are no edges, beside common neighbours, Adamic–Adar and the cosine of the features.
+    --evaluate says what these scores are worth on this graph: a tenth of the linked pairs is
+    removed with all that joins them, a model with the run's settings is trained on the rest, and
+    each removed pair is ranked among 100 that are not linked, beside common neighbours, Adamic–Adar
+    and the cosine of the features.
 
     Of a typed graph, links are those of one --relation. A source is compared with the sources that
     a target has, and a target with the targets that the source has; --node names sources.
@@ -115,6 +129,8 @@ def links(
 
         graphcl links runs/mine --evaluate
 
+        graphcl links runs/mine --by adamic_adar -k 100
+
         graphcl links runs/shop --relation buys --node "Ada Lovelace" -k 5
     """
     require(k >= 1, "links", "-k", "at least 1", k)
@@ -124,6 +140,8 @@ def links(
     check_out(out, overwrite=overwrite)
     typed = bool(run_types(run)) if run.is_dir() else False
     require(typed or relation is None, "links", "--relation", "left out", relation)
+    require(by in BY, "links", "--by", f"one of {', '.join(BY)}", by)
+    require(not typed or by == BY[0], "links", "--by", f"{BY[0]} for a typed graph", by)
     if evaluate:
         if typed:
             judged, about, folder = evaluate_types(
@@ -149,15 +167,16 @@ def links(
     if pairs is not None:
         wanted = read_pairs(pairs, ("source", "target"), RunError)
         try:
-            found = score_pairs(z, nodes.ids, wanted)
+            loaded = None if by == BY[0] else _one_graph(run, graph, tables)
+            found = score_pairs(z, nodes.ids, wanted, loaded, by=by)
         except GraphError as error:
             raise RunError(f"{pairs}: {error}") from None
         what = f"{counted(len(found), 'pair')} scored"
     else:
         rows = rows_of(node, nodes.ids, str(run), RunError) if node else None
         loaded = _one_graph(run, graph, tables)
-        index = _index(run, z) if len(z) > EXACT_ROWS else None
-        found = missing_links(z, nodes.ids, loaded, rows=rows, k=k, index=index)
+        index = _index(run, z) if len(z) > EXACT_ROWS and by == BY[0] else None
+        found = missing_links(z, nodes.ids, loaded, rows=rows, k=k, index=index, by=by)
         of = f"of {len(node)} node{'s' if len(node) > 1 else ''}" if node else "of the graph"
         several = f"the {len(found):,} most likely missing links"
         what = f"{several if len(found) != 1 else 'the most likely missing link'} {of}"
@@ -188,7 +207,8 @@ def _give(
         summary["best"] = _best(found)
         known = read_answers(folder).get("links", {})
         summary |= {"evaluation": known["evaluation"]} if "evaluation" in known else {}
-    lines = [
+    lines = ["score\tsource\ttarget"] if len(found) else []
+    lines += [
         f"{score:.4f}\t{first}\t{second}"
         for first, second, score in zip(
             found.source[:SHOWN], found.target[:SHOWN], found.scores, strict=False
@@ -260,25 +280,18 @@ def _keep_evaluation(
 
 
 def _table(found: LinkEvaluation) -> str:
-    head = ["", "ROC-AUC", "AP", "MRR", *(f"Hits@{k}" for k in HITS)]
+    ranks = next(iter(found.scores.values())).hits
+    head = ["", "ROC-AUC", "AP", "MRR", *(f"Hits@{k}" for k in ranks)]
     rows = [
         [
             NAMES[name],
             *(f"{value:.3f}" for value in (one.roc_auc, one.average_precision, one.mrr)),
-            *(f"{one.hits[k]:.3f}" for k in HITS),
+            *(f"{one.hits[k]:.3f}" for k in ranks),
         ]
         for name, one in found.scores.items()
     ]
-    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in [head, *rows]
-    ]
     about = (
-        f"{found.held_out:,} edges ({found.share:.0%}) removed before training, each ranked among "
-        f"{found.negatives} pairs that are no edges; seed {found.seed}"
+        f"{counted(found.held_out, 'linked pair')} ({found.share:.0%}) removed before training, "
+        f"each ranked among {found.negatives} pairs that are not linked; seed {found.seed}"
     )
-    return "\n".join([*lines, about])
+    return "\n".join([*aligned([head, *rows]), about])

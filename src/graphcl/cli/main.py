@@ -4,7 +4,6 @@ Exit codes: 0 done; 2 invalid input, reported in one line; 130 interrupted; 1 a 
 a failure is also one JSON object on stdout: ``{"error": {"message": …, "exit_code": 2}}``.
 """
 
-import contextlib
 import io
 import json
 import os
@@ -15,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli._shared.interrupts import interrupts
+from graphcl.cli._shared.interrupts import Ending, end, interrupts
 from graphcl.cli._shared.lazy import InterruptedCommandError, LazyGroup, register
 from graphcl.cli._shared.verbosity import (
     QuietOption,
@@ -23,7 +22,7 @@ from graphcl.cli._shared.verbosity import (
     is_verbose,
     restored_verbosity,
 )
-from graphcl.errors import GraphCLError, TableError, TrainingEndedError
+from graphcl.errors import GraphCLError, PartError, TableError, TrainingEndedError
 
 # typer carries its own copy of click in some versions; this is ClickException in either.
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -62,19 +61,14 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # ± must not fail where it cannot be encoded
             stream.reconfigure(errors="backslashreplace")
+    Ending.at_once = _under_torchrun()  # which would take an abort for a failed training
     if not _under_torchrun():
-        sys.exit(run(sys.argv[1:]))
+        end(run(sys.argv[1:]))
     # PyTorch's warnings about sockets are no help: what ends a command, the command says.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from graphcl.cli._shared import launch
 
-    code = launch.leave(run(sys.argv[1:])) if launch.announce() else 0
-    # Nothing is left to do, so the interpreter's shutdown is skipped. It ends the threads of some
-    # libraries in no fixed order, and torchrun would take an abort there for a failed training.
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
-            stream.flush()
-    os._exit(code)
+    end(launch.leave(run(sys.argv[1:])) if launch.announce() else 0)
 
 
 def run(arguments: list[str]) -> int:
@@ -97,6 +91,9 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         sys.stdout.flush()
     except TableError as error:
         return 2, _table_message(error, arguments)
+    except PartError as error:  # whoever wrote the part wants to see where
+        code, message = _failure(str(error))
+        return code, (traceback.format_exc() if is_verbose() else "") + message
     except GraphCLError as error:
         return _failure(str(error))
     except TrainingEndedError as error:

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from graphcl.answers.index import stored_index
-from graphcl.answers.inputs import rows_of
 from graphcl.answers.similar import Neighbours, find_neighbours
 from graphcl.cli._shared.answers import (
     AnswerOption,
@@ -28,6 +27,7 @@ from graphcl.cli._shared.tables import takes_tables
 from graphcl.errors import RunError, require
 from graphcl.files.records import write_records
 from graphcl.runs.nodes import RunNodes
+from graphcl.store.ids import rows_of
 from graphcl.tabular.options import TableOptions, counted
 
 
@@ -93,7 +93,9 @@ def neighbors(
         about["out"] = str(out)
         print_result(about, f"{out}: {len(columns['id']):,} rows", as_json=as_json)
         return
-    lines = []
+    named = any("label" in one for near in listed for one in near)
+    head = ["id"] * (len(rows) > 1) + ["cosine", "neighbor"] + ["label"] * named
+    lines = ["\t".join(head)]
     for row, near in zip(rows, listed, strict=True):
         own = f"{nodes.ids[row]}\t" if len(rows) > 1 else ""
         lines += [f"{own}{one['cosine']:.4f}\t{one['id']}{_class(one)}" for one in near]

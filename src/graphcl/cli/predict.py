@@ -1,5 +1,6 @@
 """`graphcl predict`: labels and probabilities for nodes without a label."""
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -136,8 +137,10 @@ def _known(run: Path, nodes: RunNodes, file: Path | None) -> KnownLabels:
     if labels is None:
         trained = runs.read_config(run, baselines=True).origin.graph
         parted = bool(trained) and is_parts(Path(trained))
-        hint = f"--graph {trained}" if parted else "--graph with --label"
-        raise RunError(f"{run}: has no labels; give some with --labels, or {hint}")
+        hint = f", or pass --graph {shlex.quote(trained)}" if parted else ""
+        raise RunError(
+            f"{run}: has no labels; give some with --labels FILE (columns: id and label){hint}"
+        )
     return known_labels(labels.astype(np.int64), nodes.ids, nodes.class_names)
 
 
@@ -164,7 +167,7 @@ def _text(found: Predictions, tested: PredictionError | None) -> str:
     held_out = ("labelled node, held out", "labelled nodes, each held out")
     for error, what in ((found.error, held_out), (tested, ("test node", "test nodes"))):
         if error is not None:
-            lines.append(error_line(asdict(error), what))
+            lines.append(error_line(asdict(error), what, several=found.several))
     if found.error is None:
         lines.append("no class has two labelled nodes: nothing says how often this is wrong")
     counts = ", ".join(f"{name} {count:,}" for name, count in _most(found.counts()))
@@ -175,13 +178,13 @@ def _most(counts: dict[Any, int]) -> list[tuple[Any, int]]:
     return sorted(counts.items(), key=lambda pair: -pair[1])[:12]
 
 
-def error_line(error: dict[str, Any], what: tuple[str, str]) -> str:
+def error_line(error: dict[str, Any], what: tuple[str, str], *, several: bool) -> str:
     """Returns one line on an error; `what` are the nodes: one of them, and several."""
     score = (
         f"accuracy {100 * error['accuracy']:.1f} ± {100 * error['standard_error']:.1f} % "
         f"(majority {100 * error['majority']:.1f} %)"
     )
-    if error["micro_f1"] != error["accuracy"]:
+    if several:
         score = f"micro-F1 {error['micro_f1']:.3f} (majority {error['majority']:.3f})"
     word = "measured" if error["how"] == "held-out nodes" else "expected"
     return (
@@ -192,7 +195,7 @@ def error_line(error: dict[str, Any], what: tuple[str, str]) -> str:
 
 def _lines(found: Predictions) -> list[str]:
     rows = records(found.columns(), slice(0, SHOWN))
-    lines = []
+    lines = ["id\tlabel" + ("" if found.several else "\tprobability")]
     for row in rows:
         label = ", ".join(map(str, row["label"])) if found.several else row["label"]
         certain = "" if found.several else f"\t{row['probability']:.3f}"

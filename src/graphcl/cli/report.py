@@ -14,15 +14,18 @@ from graphcl.cli._shared.answers import (
     nodes_folder,
     type_of_folder,
 )
-from graphcl.cli._shared.graphs import AnyGraph, UntrustedRunError, load_run_graph
+from graphcl.cli._shared.graphs import UntrustedRunError, load_run_any, load_run_graph
+from graphcl.cli._shared.kept import keep_embeddings
 from graphcl.cli._shared.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli._shared.tables import takes_tables
 from graphcl.errors import GraphCLError, RunError, require
 from graphcl.files.atomic import check_new_file, write_whole
+from graphcl.opening import AnyGraph
 from graphcl.reporting.contents import gather
 from graphcl.reporting.page import render
 from graphcl.reporting.sharded import Sharded
 from graphcl.runs import files as runs
+from graphcl.runs.typed import lacks_embeddings
 from graphcl.tabular.options import TableOptions, counted
 
 
@@ -80,6 +83,10 @@ def report(
         sharded = Sharded(run, embeddings, graph, seed=seed)
     elif not without_graph and kind is None:
         loaded, why = _graph(run, graph, tables)
+        if loaded is not None:
+            keep_embeddings(run, loaded)
+    elif lacks_embeddings(run):
+        keep_embeddings(run, load_run_any(run, graph, tables, again=("report", str(run))))
     print(f"report: measuring, and drawing the map by {layout}", file=sys.stderr, flush=True)
     about_run: dict[str, Any] = {"why": why, "node_type": kind, "sharded": sharded}
     contents = gather(run, loaded, method=layout, seed=seed, **about_run)

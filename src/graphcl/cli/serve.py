@@ -1,8 +1,8 @@
 """`graphcl serve`: a run as an HTTP service."""
 
 import gc
-import ipaddress
 import os
+import resource
 import socket
 import sys
 from contextlib import closing, suppress
@@ -13,21 +13,24 @@ import typer
 
 from graphcl.cli._shared.answers import RunArgument
 from graphcl.cli._shared.graphs import load_run_graph
+from graphcl.cli._shared.interrupts import Ending, handled
+from graphcl.cli._shared.kept import keep_embeddings
 from graphcl.cli._shared.options import DeviceOption, JsonOption, RunGraphOption, print_result
 from graphcl.cli._shared.tables import takes_tables
 from graphcl.errors import MissingExtraError, RunError, require
 from graphcl.files.text import read_text
 from graphcl.serving.app import build_app
 from graphcl.serving.asking import Bounds
-from graphcl.serving.connections import Connection
+from graphcl.serving.connections import CONNECTIONS, HEAD_BYTES, HEAD_SECONDS, Connection
+from graphcl.serving.gate import is_own
 from graphcl.serving.page import PageMaker
 from graphcl.serving.run import ServedRun
 from graphcl.tabular.options import TableOptions, counted
 
 TOKEN = "GRAPHCL_TOKEN"  # the environment's variable
 LEAST_TOKEN = 16  # characters
-CONNECTIONS = 512  # at a time
-GRACE = 10  # seconds that requests under way are given when the service is told to stop
+GRACE = 8  # seconds that requests under way are given to end; containers give ten
+TURN = 0.0002  # seconds until a thread that computes lets another have its turn
 _BOUNDS = "What a request may ask"  # a group of options
 
 
@@ -89,28 +92,39 @@ def serve(
         require(value >= 1, "serve", name, "at least 1", value)
     require(seconds > 0, "serve", "--seconds", "more than 0", seconds)
     token = _token(token_file)
-    own = _is_own(host)
+    own = is_own(host)
     if not own and token is None:
         raise RunError(
             f"serve: {host} can be reached by others; give a token: --token-file, or {TOKEN}"
         )
     uvicorn = _import_uvicorn()
-    with closing(_listen(host, port)) as listening:
+    # Labels may be learned, a map drawn and answers computed when the service stops. Threads of
+    # theirs do not survive the interpreter's shutdown.
+    Ending.at_once = True
+    with closing(_listen(host, port)) as listening, suppress(KeyboardInterrupt):
         loaded = load_run_graph(run, graph, tables, again=("serve", str(run)))
+        keep_embeddings(run, loaded, device=device)
         served = ServedRun(run, loaded, device=device)
-        bounds = Bounds(nodes=most_nodes, bytes=most_bytes, seconds=seconds, per_second=rate)
+        bounds = Bounds(
+            nodes=most_nodes,
+            bytes=most_bytes,
+            in_flight=max(Bounds.in_flight, 2 * most_bytes),
+            seconds=seconds,
+            per_second=rate,
+        )
         page = None if layout == "none" else PageMaker(served, layout=layout)
         app = build_app(served, bounds=bounds, token=token, any_host=not own, page=page)
         config = uvicorn.Config(
             app,
-            log_level="warning",
+            log_level="critical",  # strangers decide what else would be in the log
             access_log=False,
             server_header=False,
             proxy_headers=False,  # anybody can write an address into a header
-            limit_concurrency=CONNECTIONS,
-            timeout_keep_alive=5,
+            loop="asyncio",
+            backlog=2 * CONNECTIONS,
+            timeout_keep_alive=HEAD_SECONDS,
             timeout_graceful_shutdown=GRACE,
-            h11_max_incomplete_event_size=1 << 16,
+            h11_max_incomplete_event_size=HEAD_BYTES,
             http=Connection,
             ws="none",
             lifespan="off",
@@ -118,17 +132,21 @@ def serve(
         name = f"[{host}]" if ":" in host else host
         where = f"http://{name}:{listening.getsockname()[1]}"
         text = f"serve: {counted(len(served.z), 'node')} of {run} on {where} (Ctrl-C stops)"
-        listening.listen(2 * CONNECTIONS)  # who reads the next line may ask at once
-        print(text, file=sys.stderr, flush=True)
-        if as_json:
-            about = {"run": str(run), "address": where, "nodes": len(served.z), "dim": served.dim}
-            print_result(about, text, as_json=True)
-            sys.stdout.flush()  # whoever reads it does not wait for the service to end
-        gc.collect()
-        gc.freeze()  # what is loaded stays: no request waits while it is searched for garbage
-        # uvicorn raises the signal again, once all requests are done.
-        with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listening])
+        server = uvicorn.Server(config)
+        with handled(server.handle_exit):
+            listening.listen(2 * CONNECTIONS)  # who reads the next line may ask at once
+            print(text, file=sys.stderr, flush=True)
+            if as_json:
+                nodes = len(served.z)
+                about = {"run": str(run), "address": where, "nodes": nodes, "dim": served.dim}
+                print_result(about, text, as_json=True)
+                sys.stdout.flush()  # whoever reads it does not wait for the service to end
+            gc.collect()
+            gc.freeze()  # what is loaded stays: no request waits while it is searched for garbage
+            gc.set_threshold(100_000)  # nor while what another has sent is
+            sys.setswitchinterval(TURN)
+            _allow_files(8 * CONNECTIONS)  # some are open for a moment until others are closed
+            server.run(sockets=[listening])
     print("serve: stopped", file=sys.stderr, flush=True)
 
 
@@ -154,13 +172,11 @@ def _token(file: Path | None) -> str | None:
     return token
 
 
-def _is_own(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _allow_files(number: int) -> None:
+    """Lets the process open so many files and connections, or as many as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY not in (soft, hard):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(number, hard)), hard))
 
 
 def _listen(host: str, port: int) -> socket.socket:

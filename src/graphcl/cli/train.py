@@ -1,5 +1,6 @@
 """`graphcl train`: from a graph to a run directory."""
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,6 @@ import typer
 
 from graphcl.choosing.search import BUDGET
 from graphcl.cli._shared.graphs import (
-    EveryGraph,
     graph_fingerprint,
     graph_name,
     load_any,
@@ -31,7 +31,7 @@ from graphcl.cli._shared.options import (
     print_warnings,
 )
 from graphcl.cli._shared.progress import ProbeStepsOption, probe, probe_text
-from graphcl.cli._shared.tables import print_notes, print_typed_notes, takes_tables
+from graphcl.cli._shared.tables import print_notes, takes_tables
 from graphcl.cli._shared.train_baseline import check_baseline, train_baseline
 from graphcl.cli._shared.train_parts import (
     CacheOption,
@@ -50,6 +50,7 @@ from graphcl.estimator.choice import AUTO
 from graphcl.estimator.parted import PartedData
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graphs.typed import TypedGraph
+from graphcl.opening import EveryGraph
 from graphcl.recipes import load_recipe
 from graphcl.recipes.recipe import recipe_for
 from graphcl.runs.files import CURVES, EPOCHS, Origin
@@ -198,11 +199,11 @@ def train(
     # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
     chosen = recipe or recipe_for(graph.lower())
     base = "default" if chosen == AUTO else chosen
-    values = None if method != "graphcl" else load_recipe(base).with_values(**changed)
+    values = None if method != "graphcl" else load_recipe(base).with_texts(**changed)
     inductive = values is not None and values.inductive
     loaded: EveryGraph | PartedData
     if data is not None:
-        loaded, origin, patience = data, Origin(graph, data.parts.build), data.patience
+        loaded, origin, patience = data, _parts_origin(graph, data), data.patience
         device = "cpu"
     else:
         loaded, origin = _load(graph, tables, inductive=inductive, whole=given is None)
@@ -245,7 +246,7 @@ def train(
             loaded,
             out,
             origin=origin,
-            score=partial(_score, graph=loaded, steps=probe_steps, device=where),
+            score=partial(_score, graph=loaded, steps=probe_steps, device=where, out=out),
             pace=pace,
             overwrite=overwrite,
             resume=resume,
@@ -272,6 +273,11 @@ def _check_auto(recipe: str | None, budget: int | None, processes: int) -> None:
     )
 
 
+def _parts_origin(name: str, data: PartedData) -> Origin:
+    """Returns what the run keeps: the graph that was divided, whatever the order, and the parts."""
+    return Origin(name, data.parts.source.fingerprint, build=data.parts.build)
+
+
 def _load(
     name: str, tables: TableOptions, *, inductive: bool, whole: bool
 ) -> tuple[EveryGraph, Origin]:
@@ -287,23 +293,24 @@ def _load(
     if tables.is_typed:
         typed, found = read_typed(None if whole else name, options)
         if first_process():
-            print_typed_notes(found)
+            print_notes(found, said="notes")
         return typed, Origin(name, graph_fingerprint(typed), tables.record())
     graph, report = load_tables(name, options)
     if first_process():
-        print_notes(report)
+        print_notes(report, said="notes")
     return graph, Origin(name, graph_fingerprint(graph), tables.record())
 
 
 def _score(
-    z: Any, *, graph: EveryGraph | PartedData, steps: int, device: torch.device
+    z: Any, *, graph: EveryGraph | PartedData, steps: int, device: torch.device, out: Path
 ) -> tuple[dict[str, Any] | None, str | None]:
     """Returns the probe's scores, or the reason there are none: a graph needs no labels."""
     if isinstance(graph, PartedData):
         count = len(graph.parts)
-        return None, f"embed the parts by: graphcl embed RUN --processes {count} --out SHARDS"
+        run, shards = (shlex.quote(str(one)) for one in (out, out.with_name(f"{out.name}_shards")))
+        return None, f"embed the parts: graphcl embed {run} --processes {count} --out {shards}"
     if isinstance(graph, TypedGraph):
-        return _score_types(z, graph, steps=steps, device=device)
+        return _score_types(z, graph, steps=steps, device=device, out=out)
     if graph.y is None:
         return None, "the graph has no labels"
     try:
@@ -313,7 +320,7 @@ def _score(
 
 
 def _score_types(
-    z: Any, graph: TypedGraph, *, steps: int, device: torch.device
+    z: Any, graph: TypedGraph, *, steps: int, device: torch.device, out: Path
 ) -> tuple[dict[str, Any] | None, str | None]:
     """Returns the scores of the first type that has any, with its name; others are beside them."""
     found: dict[str, dict[str, Any]] = {}
@@ -321,7 +328,8 @@ def _score_types(
     for name, nodes in graph.nodes.items():
         if nodes.y is None:
             continue
-        scores, reason = _score(z[name], graph=graph.nodes_of(name), steps=steps, device=device)
+        own = graph.nodes_of(name)
+        scores, reason = _score(z[name], graph=own, steps=steps, device=device, out=out)
         if scores is None:
             why = f"{name}: {reason}"
         else:

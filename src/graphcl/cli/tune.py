@@ -69,8 +69,9 @@ def tune(
 
     With labels, Optuna proposes perturbation, temperature, weight decay and feature scaling in the
     paper's ranges. Each training is scored at each of the paper's epoch counts, by the probe's
-    validation accuracy, averaged over the given and redrawn splits of training and validation
-    nodes. Test labels are never read.
+    validation score: accuracy, ROC-AUC for two classes, or the mean AUC of the labels where a node
+    has several. With one class per node it is the mean over the given and redrawn splits of
+    training and validation nodes. Test labels are never read.
 
     Without labels, or with --unsupervised, recipes that were good on many graphs are trained, and
     one is picked by how well its embeddings survive damage to the graph and by what they tell of
@@ -97,7 +98,7 @@ def tune(
     folder = out if out is not None else Path("tuning") / loaded.name
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder}: is a file; --out must name a folder")
-    base = load_recipe(chosen).with_values(**changed)
+    base = load_recipe(chosen).with_texts(**changed)
     found = len(rows.read(folder / TRIALS))
     if loaded.y is None or unsupervised:
         wanted = UnlabelledSearch(loaded, base, tuple(changed), folder, seed, where)

@@ -79,8 +79,9 @@ def update(
     removed before new ones are added.
 
     Each update makes a version in the run, with its own graph and a page that shows how far
-    embeddings moved. All commands use the newest one; --rollback goes back. A version takes as much
-    space as the run and its graph; files that did not change are shared.
+    embeddings moved. All commands use the newest one; --rollback goes back. A version keeps what
+    changed: rows of embeddings and features, and all edges if one changed; other files are shared.
+    One process at a time updates a run; a second one is refused.
 
     Examples:
 
@@ -115,15 +116,16 @@ def update(
         print_result({"run": str(root), "versions": listed}, text, as_json=as_json)
         return
     require(changes, "update", "tables", "given: --nodes, --edges, …, or --retrain", None)
-    base = run_versions.current_run(root)
-    if runs.read_schema(base):
-        raise RunError(f"{root}: a run of a typed graph, which cannot be updated; train again")
-    loaded = load_run_graph(base, graph, again=("update", str(root)))
-    if not isinstance(loaded, Graph):
-        raise RunError(f"{root}: has {len(loaded.graphs)} graphs; an update is of one")
+
+    def before(base: Path) -> Graph:
+        loaded = load_run_graph(base, graph, again=("update", str(root)))
+        if not isinstance(loaded, Graph):
+            raise RunError(f"{root}: has {len(loaded.graphs)} graphs; an update is of one")
+        return loaded
+
     done = update_run(
         root,
-        loaded,
+        before,
         replace(tables, nodes=nodes),
         edges=edges,
         remove_nodes=remove_nodes,

@@ -53,7 +53,7 @@ def load_reddit(folder: Path) -> Graph:
         )
     try:
         x = validation.features(data.pop("feature"))
-        y = validation.labels(data["label"], num_nodes)
+        y, _ = validation.labels(data["label"], num_nodes)
     except GraphError as error:
         raise DatasetError(f"{folder / DATA}: {error}") from None
     indptr, indices, self_loops = _structure(folder / GRAPH, num_nodes)

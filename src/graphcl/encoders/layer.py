@@ -1,10 +1,16 @@
 r"""A layer of an encoder, stated once; every way to compute it follows from the statement.
 
-.. math:: H' = \sigma\bigl(\nu(\hat A H W_1 + H W_2 + b)\bigr)
+.. math:: H_t' = \sigma\Bigl(\nu\Bigl(\sum_{r \to t}
+    \bigl(\hat A_r H_{s(r)} + \bar E_r B_r\bigr) W_r + H_t W_t + b\Bigr)\Bigr)
 
-:math:`\hat A H` is each node's mean over itself and its neighbours; only this term depends on edge
-weights (`graphcl.kernels.adjacency`). :math:`W_2` multiplies the node's own row, :math:`\nu` is a
+It says what nodes of a type t become. The sum is over the messages that they receive, one for each
+direction r of a relation that leads to them. :math:`\hat A_r H` is the mean over a node's senders
+(`graphcl.kernels.adjacency`); only this term depends on edge weights. :math:`\bar E_r` is the same
+mean of the edges' vectors: since the message of an edge with vector e is :math:`(h_v + e B_r) W_r`,
+both are one mean of messages. :math:`W_t` multiplies the node's own row, :math:`\nu` is a
 normalisation and :math:`\sigma` an activation. Each of these, and the bias b, may be absent.
+
+The paper's layer is the case of one type and one message, :math:`\hat A H W_1 + H W_2`.
 
 The statement is used in four places:
 
@@ -12,13 +18,13 @@ The statement is used in four places:
   rows of features and adjacency, it computes these rows (`graphcl.training.divided`).
   `Layer.on_rows` computes the nodes of a batch alone;
 - `graphcl.sampling.encode_tree` computes it on sampled trees;
-- `graphcl.embedding` computes it on blocks of rows, for graphs of any size;
+- `graphcl.layerwise` computes it on blocks of rows, for graphs of any size;
 - `graphcl.training.modes` reads its widths to estimate memory.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,19 +32,52 @@ from torch.nn.functional import elu
 
 from graphcl.encoders.side_by_side import SideBySide
 from graphcl.errors import ParameterError
+from graphcl.graphs.schema import EDGES, NODE, Direction
+from graphcl.graphs.typed import Key
 from graphcl.kernels.adjacency import Adjacency, mean_pool, mean_pool_elu, mean_pool_rows
 from graphcl.kernels.features import Features, linear, product
 
+GRAIN = 32768  # elements that PyTorch gives to a thread at least (at::internal::GRAIN_SIZE)
 BY_ROWS = (nn.LayerNorm, nn.RMSNorm, nn.Identity)
+
+Tables = Mapping[str, Features]  # rows by type of nodes
+Relations = Mapping[Key, Adjacency]
+
+
+@dataclass(frozen=True)
+class Message:
+    """What travels in one direction of a relation in one layer.
+
+    Attributes:
+        pooled: W_r, ``[inputs, outputs]``; multiplies the mean over the neighbourhood.
+        direction: which way, along which relation.
+        edges: B_r, ``[edge features, inputs]``; None if edges have no vectors.
+    """
+
+    pooled: Tensor
+    direction: Direction = EDGES
+    edges: Tensor | None = None
+
+    def along(self, relations: Relations) -> Adjacency | None:
+        """Returns the edges of its direction, by receiver; None if the graph has no such ones."""
+        relation = relations.get(self.direction.relation)
+        return None if relation is None else relation.toward(self.direction.backwards)
+
+    def edge_term(self, adjacency: Adjacency, rows: Tensor | None = None) -> Tensor | None:
+        """Returns the mean of the edges' vectors times B_r; None if they have none."""
+        if self.edges is None or adjacency.features is None:
+            return None
+        return adjacency.edge_mean(rows) @ self.edges
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The statement of one layer.
+    """The statement of one layer for the nodes of one type.
 
     Attributes:
-        pooled: W_1, ``[inputs, outputs]``; multiplies the mean over the neighbourhood.
-        own: W_2, ``[inputs, outputs]``; multiplies the node's own row. With None, the node only
+        messages: what the nodes receive; or W_1 alone, ``[inputs, outputs]``, which is one message
+            along the edges of a plain graph.
+        own: W_t, ``[inputs, outputs]``; multiplies the node's own row. With None, the node only
             contributes to its mean.
         bias: b, ``[outputs]``, or None.
         normalisation: a module or function of ``[rows, outputs]``, before the activation. In
@@ -48,16 +87,27 @@ class Layer:
         activation: an elementwise function, or None.
     """
 
-    pooled: Tensor
+    messages: tuple[Message, ...] | Tensor
     own: Tensor | None = None
     bias: Tensor | None = None
     normalisation: Callable[[Tensor], Tensor] | None = None
     activation: Callable[[Tensor], Tensor] | None = elu
 
     @property
+    def received(self) -> tuple[Message, ...]:
+        """The messages, also where W_1 was given alone."""
+        return (Message(self.messages),) if isinstance(self.messages, Tensor) else self.messages
+
+    @property
+    def pooled(self) -> Tensor:
+        """W_1 of a layer with one message."""
+        (only,) = self.received
+        return only.pooled
+
+    @property
     def outputs(self) -> int:
         """The width of the layer's result."""
-        return self.pooled.shape[1]
+        return (self.received[0].pooled if self.own is None else self.own).shape[1]
 
     @property
     def ends_in_elu(self) -> bool:
@@ -79,50 +129,101 @@ class Layer:
             return h
         return elu(h, inplace=inplace) if self.activation is elu else self.activation(h)
 
-    def on_graph(self, h: Features, adjacency: Adjacency) -> Tensor:
-        """Returns the layer's result on every node, ``[num_nodes, outputs]``; differentiable.
+    def finish_rows(self, block: Tensor) -> Tensor:
+        """Returns `finish` of a block; on a CPU ELU has the same bits wherever a row stands.
 
-        It pools before or after the product with W_1, where the rows are narrower. If both widths
-        are equal it pools first, except with `own`: then the mean would be one more activation
-        to keep for the backward pass.
+        PyTorch computes exponentials eight at a time, and what is left over at the end of a
+        thread's share one by one, with other bits. So the shares are made whole.
         """
-        inputs, outputs = self.pooled.shape
-        pool_first = isinstance(h, Tensor) and (
-            inputs < outputs or (inputs == outputs and self.own is None)
-        )
-        if isinstance(h, Tensor) and pool_first:
-            mean = mean_pool(h, adjacency)
-            if self.own is None:
-                return self.finish(product(mean, self.pooled))
-            return self.finish(torch.addmm(h @ self.own, mean, self.pooled))
-        moved = linear(h, self.pooled)
-        if self.own is not None:
-            return self.finish(mean_pool(moved, adjacency) + linear(h, self.own))
-        if self.ends_in_elu:
-            return mean_pool_elu(moved, adjacency)
-        return self.finish(mean_pool(moved, adjacency))
+        shares, threads = -(-block.numel() // GRAIN), torch.get_num_threads()
+        if shares > threads:
+            shares = -(-shares // threads) * threads
+        whole = shares * GRAIN
+        if block.is_cuda or self.activation is not elu or whole == block.numel():
+            return self.finish(block, inplace=True)
+        before = replace(self, activation=None).finish(block)
+        flat = block.new_zeros(whole)
+        flat[: block.numel()] = before.reshape(-1)
+        return elu(flat, inplace=True)[: block.numel()].view(block.shape)
+
+    def on_graph(self, h: Any, relations: Any, node_type: str = NODE) -> Tensor:
+        """Returns the layer's result on every node of its type, ``[nodes, outputs]``.
+
+        It is differentiable. A message is pooled before or after the product with its matrix, where
+        the rows are narrower. If both widths are equal it is pooled first, except with `own`: then
+        the mean would be one more activation to keep for the backward pass.
+
+        Args:
+            h: rows of all types; of a plain graph, its rows.
+            relations: adjacencies of all relations, of which some may lack; of a plain graph, its
+                adjacency.
+            node_type: whose layer it is.
+        """
+        h, relations = as_tables(h, relations)
+        total = None if self.own is None else linear(h[node_type], self.own)
+        for message in self.received:
+            adjacency = message.along(relations)
+            if adjacency is None:
+                continue
+            senders, (inputs, outputs) = h[message.direction.sender], message.pooled.shape
+            vectors = message.edge_term(adjacency)
+            if isinstance(senders, Tensor) and (
+                inputs < outputs or (inputs == outputs and self.own is None)
+            ):
+                mean = mean_pool(senders, adjacency)
+                mean = mean if vectors is None else mean + vectors
+                total = _add_product(total, mean, message.pooled)
+                continue
+            moved = linear(senders, message.pooled)
+            if total is None and len(self.received) == 1 and vectors is None and self.ends_in_elu:
+                return mean_pool_elu(moved, adjacency)
+            mean = mean_pool(moved, adjacency)
+            mean = mean if vectors is None else mean + vectors @ message.pooled
+            total = mean if total is None else mean + total
+        return self.finish(self._nothing(h[node_type].shape[0]) if total is None else total)
+
+    def _nothing(self, rows: int) -> Tensor:
+        return self.received[0].pooled.new_zeros(rows, self.outputs)
 
     @property
     def by_rows(self) -> bool:
         """Whether a row of the result depends on no other row of the products."""
         return self.normalisation is None or isinstance(self.normalisation, BY_ROWS)
 
-    def on_rows(self, h: Tensor, adjacency: Adjacency, rows: Tensor) -> Tensor:
+    def on_rows(self, h: Any, relations: Any, rows: Tensor, node_type: str = NODE) -> Tensor:
         """Returns some rows of what `on_graph` returns, to rounding, and computes no others.
 
         It pools first: few rows are multiplied then. On a CPU alone.
         """
-        mean = mean_pool_rows(h, adjacency, rows)
-        if self.own is None:
-            return self.finish(product(mean, self.pooled))
-        return self.finish(torch.addmm(h[rows] @ self.own, mean, self.pooled))
+        h, relations = as_tables(h, relations)
+        total = None if self.own is None else h[node_type][rows] @ self.own
+        for message in self.received:
+            adjacency = message.along(relations)
+            if adjacency is not None:
+                mean = mean_pool_rows(h[message.direction.sender], adjacency, rows)
+                vectors = message.edge_term(adjacency, rows)
+                mean = mean if vectors is None else mean + vectors
+                total = _add_product(total, mean, message.pooled)
+        return self.finish(self._nothing(len(rows)) if total is None else total)
+
+
+def _add_product(total: Tensor | None, mean: Tensor, weight: Tensor) -> Tensor:
+    return product(mean, weight) if total is None else torch.addmm(total, mean, weight)
+
+
+def as_tables(x: Any, relations: Any) -> tuple[Tables, Relations]:
+    """Returns rows by type and adjacencies by relation; of a plain graph there is one of each."""
+    if isinstance(x, Mapping):
+        return x, relations
+    return {NODE: x}, {EDGES.relation: relations}
 
 
 class LayeredEncoder(nn.Module):
     """An encoder that states its layers; subclasses define `statement` and their parameters.
 
     It can train on whole graphs and on sampled trees and embed graphs of any size layer by layer,
-    and its training step can be recorded on a GPU.
+    and its training step can be recorded on a GPU. Of a plain graph it is called with features and
+    an adjacency; of any other, with features by type and adjacencies by relation.
     """
 
     recordable = True  # no shape depends on a draw: a CUDA graph can replay a step
@@ -131,45 +232,90 @@ class LayeredEncoder(nn.Module):
         super().__init__()
         self.beside: SideBySide | None = None  # what an embedding holds; None: the last layer alone
 
-    def statement(self) -> tuple[Layer, ...]:
-        """Returns the layers, from the input to the embedding."""
+    def statement(self) -> tuple[Any, ...]:
+        """Returns the layers, from the input to the embedding: each a `Layer`, or those by type."""
         raise NotImplementedError(f"{type(self).__name__} must define statement()")
+
+    def levels(self) -> tuple[Mapping[str, Layer], ...]:
+        """Returns the layers by type."""
+        return tuple(
+            {NODE: layer} if isinstance(layer, Layer) else layer for layer in self.statement()
+        )
+
+    def part(self, node_type: str) -> SideBySide | None:  # noqa: ARG002 (one for all types)
+        """Returns what an embedding of a type holds; None: the result of the last layer alone."""
+        return self.beside
+
+    def input_map(self, node_type: str) -> Tensor | None:  # noqa: ARG002 (no type has one)
+        """Returns the matrix that multiplies a type's features before the first layer, if any."""
+        return None
+
+    def start(self, x: Tables) -> Tables:
+        """Returns the input of the first layer: the features, or what input maps make of them."""
+        maps = {name: self.input_map(name) for name in x}
+        return {
+            name: table if (weight := maps[name]) is None else linear(table, weight)
+            for name, table in x.items()
+        }
 
     @property
     def width(self) -> int:
         """The columns of an embedding."""
-        return self.statement()[-1].outputs if self.beside is None else self.beside.width
+        beside = self.part(NODE)
+        return next(iter(self.levels()[-1].values())).outputs if beside is None else beside.width
 
-    def forward(self, x: Features, adjacency: Adjacency) -> Tensor:
+    def forward(self, x: Any, relations: Any) -> Any:
         """Returns the result of the last layer, which training contrasts."""
-        return self._results(x, adjacency)[-1]
+        found = self._results(x, relations)[-1]
+        return found if isinstance(x, Mapping) else found[NODE]
 
-    def on_rows(self, x: Features, adjacency: Adjacency, rows: Tensor) -> Tensor:
+    def on_rows(self, x: Any, relations: Any, rows: Any) -> Any:
         """Returns some rows of what `forward` returns, to rounding.
 
         On a CPU the last layer computes these rows alone, which is most of what there is to save:
         the layers before it are needed around them.
         """
-        *before, last = self.statement()
-        alone = before and last.by_rows and rows.device.type == "cpu"
+        wanted = rows if isinstance(rows, Mapping) else {NODE: rows}
+        *before, last = self.levels()
+        alone = before and all(
+            last[name].by_rows and some.device.type == "cpu" for name, some in wanted.items()
+        )
         if not alone or type(self).forward is not LayeredEncoder.forward:
-            return cast("Tensor", self(x, adjacency))[rows]
-        h = x
-        for layer in before:
-            h = layer.on_graph(h, adjacency)
-        return last.on_rows(cast("Tensor", h), adjacency, rows)
+            whole = self(x, relations)
+            if not isinstance(whole, Mapping):
+                return whole[rows]
+            return {name: whole[name][some] for name, some in wanted.items()}
+        tables, edges = as_tables(x, relations)
+        h = self.start(tables)
+        for level in before:
+            h = _computed(level, h, edges)
+        found = {name: last[name].on_rows(h, edges, some, name) for name, some in wanted.items()}
+        return found if isinstance(rows, Mapping) else found[NODE]
 
-    def embedding(self, x: Features, adjacency: Adjacency) -> Tensor:
-        """Returns the embeddings, ``[num_nodes, width]``."""
-        results = self._results(x, adjacency)
-        return results[-1] if self.beside is None else self.beside.join(x, results)
+    def embedding(self, x: Any, relations: Any) -> Any:
+        """Returns the embeddings, ``[num_nodes, width]``; of several types, by type."""
+        tables, _ = as_tables(x, relations)
+        results = self._results(x, relations)
+        found = {
+            name: results[-1][name]
+            if part is None
+            else part.join(table, [result[name] for result in results])
+            for name, table in tables.items()
+            for part in [self.part(name)]
+        }
+        return found if isinstance(x, Mapping) else found[NODE]
 
-    def _results(self, x: Features, adjacency: Adjacency) -> list[Tensor]:
-        h, results = x, []
-        for layer in self.statement():
-            h = layer.on_graph(h, adjacency)
+    def _results(self, x: Any, relations: Any) -> list[dict[str, Tensor]]:
+        tables, edges = as_tables(x, relations)
+        h, results = self.start(tables), []
+        for level in self.levels():
+            h = _computed(level, h, edges)
             results.append(h)
         return results
+
+
+def _computed(level: Mapping[str, Layer], h: Tables, relations: Relations) -> dict[str, Tensor]:
+    return {name: level[name].on_graph(h, relations, name) for name in h}
 
 
 def stated_layers(encoder: nn.Module, who: str = "this") -> tuple[Layer, ...]:

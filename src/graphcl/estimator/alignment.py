@@ -22,8 +22,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from graphcl.embedding import UNIT
 from graphcl.errors import GraphError, RunError
+from graphcl.kernels.features import UNIT
 
 Rows = npt.NDArray[np.float32]
 BLOCK = 4096  # rows that are turned at a time, a multiple of UNIT

@@ -1,6 +1,6 @@
 """After a training: the parts of its embeddings are brought to one size."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,33 @@ from graphcl.estimator.parts import Parts
 from graphcl.graphs.collection import training_subgraph
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import Scaling
+from graphcl.graphs.schema import NODE
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.seeding import derive
 
 WHOLE = 50_000  # nodes of a graph that is embedded at once
 RANGES, NODES = 16, 128  # of a larger one: drawn ranges of nodes, and nodes in each
-ENOUGH = 4096  # nodes, over several graphs
+ENOUGH = 4096  # nodes, over several graphs, or of each type
 
 
-def calibrate(
+Sample = Mapping[str, Tensor]  # embeddings of some nodes of each type
+
+
+def calibrate(encoder: nn.Module, sample: Callable[[], Sample]) -> None:
+    """Sets the sizes of what stands side by side in embeddings, from nodes of the training.
+
+    They are embedded exactly, as `transform` does, which `sample` does. An encoder whose embedding
+    is the result of its last layer is left alone.
+    """
+    if not isinstance(encoder, LayeredEncoder) or encoder.part(NODE) is None:
+        return
+    for name, rows in sample().items():
+        beside = encoder.part(name)
+        assert beside is not None
+        beside.calibrate(rows)
+
+
+def sample_graphs(
     parts: Parts,
     encoder: nn.Module,
     graphs: Sequence[Graph],
@@ -31,21 +49,16 @@ def calibrate(
     device: torch.device,
     scaling: Scaling,
     seed: int,
-) -> None:
-    """Sets the sizes of what stands side by side in embeddings, from nodes of the training.
-
-    They are embedded exactly, as `transform` does. An encoder whose embedding is the result of its
-    last layer is left alone.
-    """
-    if not isinstance(encoder, LayeredEncoder) or encoder.beside is None:
-        return
+) -> Sample:
+    """Returns embeddings of nodes that were trained on."""
     found: list[Tensor] = []
+    assert isinstance(encoder, LayeredEncoder)
     for graph in graphs:
         seen = training_subgraph(graph) if parts.recipe.inductive else graph
         found.append(torch.from_numpy(_some_rows(encoder, seen, device, scaling, seed)))
         if sum(map(len, found)) >= ENOUGH:
             break
-    encoder.beside.calibrate(torch.cat(found))
+    return {NODE: torch.cat(found)}
 
 
 def _some_rows(
@@ -68,3 +81,12 @@ def drawn_ranges(num_nodes: int, seed: int) -> list[int]:
     random = np.random.default_rng(derive(seed, "calibration"))
     starts = np.sort(random.choice(num_nodes // NODES, RANGES, replace=False)) * NODES
     return [int(start) for start in starts]
+
+
+def drawn_nodes(sizes: Mapping[str, int], seed: int) -> dict[str, npt.NDArray[np.int64]]:
+    """Returns some nodes of each type, ascending."""
+    random = np.random.default_rng(derive(seed, "calibration"))
+    return {
+        name: np.sort(random.choice(size, min(size, ENOUGH), replace=False))
+        for name, size in sizes.items()
+    }

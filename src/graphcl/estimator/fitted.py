@@ -87,7 +87,9 @@ class Fitted:
         where = folder / runs.CONFIG
         config = runs.read_config(folder)
         if (folder / runs.SCHEMA).exists():
-            raise RunError(f"{folder}: a run of a typed graph; load it with GraphCL.load")
+            raise RunError(
+                f"{folder}: is a run of a typed graph; only runs of plain graphs can do this"
+            )
         parts = Parts(Recipe.from_mapping(config.recipe, where=str(where)), **own)
         seed, num_features = config.seed, config.num_features
         if seed is None or num_features is None:

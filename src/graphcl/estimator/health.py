@@ -4,9 +4,9 @@ No label is looked at here.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from graphcl.distributed import ALONE, Share, current_share
-from graphcl.estimator.parts import OneGraph, Parts
+from graphcl.distributed import current_share
+from graphcl.estimator.parts import Parts
 from graphcl.evaluation.failure import (
     LEAST_NODES,
     LEAST_RANK,
@@ -31,10 +31,9 @@ from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
 from graphcl.losses import NTXent
 from graphcl.seeding import derive
-from graphcl.training import EpochMetrics, ManyGraphs
+from graphcl.training import EpochMetrics
 from graphcl.training.loop import Batch
-from graphcl.training.parted import PartedGraph
-from graphcl.views import DropTyped, Perturbation, drop
+from graphcl.views import Perturbation, drop
 
 ROWS = 2_000  # embeddings that are measured, at most
 ENOUGH = 500  # batches are encoded until there are so many
@@ -62,12 +61,11 @@ class Health:
 def check_health(
     parts: Parts,
     encoder: nn.Module,
-    source: OneGraph | ManyGraphs | PartedGraph,
-    graph: Graph,
+    source: Any,
     history: Sequence[EpochMetrics],
     *,
-    scaling: Scaling,
     seed: int,
+    rank_of_features: Callable[[], float] = lambda: math.inf,
 ) -> Health:
     """Measures a training that has ended.
 
@@ -79,10 +77,9 @@ def check_health(
         parts: the recipe, and the loss.
         encoder: the trained encoder.
         source: what it was trained on.
-        graph: the (first) graph, whose features say what can be expected.
         history: all epochs.
-        scaling: how its features were scaled.
         seed: decides the batches.
+        rank_of_features: says what can be expected of the embeddings; called if they are few.
     """
     z = _embeddings(parts, encoder, source, seed)
     if len(z) < 2 or not np.isfinite(z).all():
@@ -92,18 +89,17 @@ def check_health(
         return Health(rank, cosine)
     allowed = float(z.shape[1])
     if rank < LEAST_RANK:  # rarely: the features need not be looked at otherwise
-        allowed = min(allowed, _rank_of_features(graph, scaling))
+        allowed = min(allowed, rank_of_features())
+    settings = asdict(parts.recipe)
     signs = (
-        loss_sign([epoch.loss for epoch in history], _span(parts.loss, history)),
-        collapse_sign(rank, cosine, allowed=allowed),
+        loss_sign([epoch.loss for epoch in history], _span(parts.loss, history), settings),
+        collapse_sign(rank, cosine, allowed=allowed, settings=settings),
     )
     return Health(rank, cosine, tuple(sign for sign in signs if sign is not None))
 
 
 @torch.no_grad()
-def _embeddings(
-    parts: Parts, encoder: nn.Module, source: OneGraph | ManyGraphs | PartedGraph, seed: int
-) -> Rows:
+def _embeddings(parts: Parts, encoder: nn.Module, source: Any, seed: int) -> Rows:
     """Returns the embeddings of a batch or a few; in a group of processes, this one's share."""
     entrywise = getattr(parts.perturbation, "entrywise", False)
     perturbation: Perturbation = drop(0.0, 0.0) if entrywise else _as_it_is
@@ -124,47 +120,6 @@ def _embeddings(
     return torch.cat(found).numpy()
 
 
-@torch.no_grad()
-def typed_health(
-    parts: Parts,
-    encoder: nn.Module,
-    source: Any,
-    history: Sequence[EpochMetrics],
-    *,
-    seed: int,
-    share: Share = ALONE,
-) -> Health:
-    """Measures a training on a typed graph that has ended, as `check_health` does.
-
-    Of a graph in parts, each process looks at its `share` of the batches.
-    """
-    device, was_training = next(encoder.parameters()).device, encoder.training
-    random = torch.Generator(device=device).manual_seed(derive(seed, "health"))
-    encoder.eval()
-    drop = DropTyped(0.0, 0.0)
-    batches = source.epoch(parts.recipe.epochs, seed, perturbation=drop, share=share)
-    with closing(batches):
-        found: list[Tensor] = []
-        count = 0
-        for batch in batches:
-            found.append(batch.encode(encoder, batch.views(random))[0].float().cpu())
-            count += batch.num_nodes  # over all processes, so that all encode as many
-            if count >= ENOUGH:
-                break
-    encoder.train(was_training)
-    z = torch.cat(found).numpy()
-    if len(z) < 2 or not np.isfinite(z).all():
-        return Health()
-    rank, cosine = effective_rank(z, seed=seed, sample=ROWS), mean_cosine(z, seed=seed, sample=ROWS)
-    if len(z) < LEAST_NODES:
-        return Health(rank, cosine)
-    signs = (
-        loss_sign([epoch.loss for epoch in history], _span(parts.loss, history)),
-        collapse_sign(rank, cosine, allowed=float(z.shape[1])),
-    )
-    return Health(rank, cosine, tuple(sign for sign in signs if sign is not None))
-
-
 def _as_it_is(
     x: Features,
     adjacency: Adjacency,
@@ -173,7 +128,7 @@ def _as_it_is(
     return x, adjacency
 
 
-def _rank_of_features(graph: Graph, scaling: Scaling) -> float:
+def rank_of_features(graph: Graph, scaling: Scaling) -> float:
     """Returns the effective rank of the features of some nodes."""
     count = max(2, min(ROWS, _FEATURE_VALUES // max(1, graph.num_features)))
     x: Any = feature_tensor(

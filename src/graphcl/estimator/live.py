@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from graphcl.embedding import UNIT, embed_graph
+from graphcl.embedding import embed_graph
 from graphcl.encoders import Layer, LayeredEncoder
 from graphcl.errors import GraphError, suggestion
 from graphcl.estimator.fitted import Fitted
@@ -27,12 +27,14 @@ from graphcl.graphs.scaling import ColumnScaling
 from graphcl.graphs.tensors import stored_features
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.columns import ColumnTransform
+from graphcl.kernels.features import UNIT
 from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoods
 
 Rows = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 MOST_ROWS = 4096  # of a layer; with more, several cores are faster
 _IDS = 1 << 16  # that are hashed at a time
+_COMPARED = 1 << 12  # ids that one which is not known is compared with
 
 
 class Live:
@@ -252,6 +254,6 @@ class _Ids:
                 row = int(self._order[place])
                 if self._texts(row, row + 1) == [name]:
                     return row
-        known = [] if self._plain else self._texts(0, _IDS)
+        known = [] if self._plain else self._texts(0, _COMPARED)
         near = suggestion(name, known)
         raise GraphError(f"{graph.name}: no node has the id {name!r}{near}")

@@ -1,9 +1,8 @@
 """`GraphCL`: the method behind scikit-learn's verbs."""
 
-import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self, overload
@@ -14,19 +13,18 @@ import torch
 
 from graphcl.choosing.search import BUDGET, Choice
 from graphcl.devices import resolve_device
-from graphcl.distributed import current_share
 from graphcl.encoders import EncoderFactory
-from graphcl.errors import GraphError, TrainingWarning, require
-from graphcl.estimator.calibration import calibrate
+from graphcl.errors import GraphError, require
+from graphcl.estimator.calibration import sample_graphs
 from graphcl.estimator.choice import AUTO, choose_recipe
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.fitting import run_training
+from graphcl.estimator.fitting import Task, fit
 from graphcl.estimator.growing import Growing
-from graphcl.estimator.health import Health, check_health
+from graphcl.estimator.health import Health, rank_of_features
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
 from graphcl.estimator.parts import Parts
 from graphcl.estimator.transformer import as_table
-from graphcl.estimator.typed import as_typed, embed_typed_fitted, fit_typed, require_plain
+from graphcl.estimator.typed import as_typed, embed_typed_fitted, require_plain, typed_task
 from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import ColumnScaling, Scaling
@@ -35,6 +33,7 @@ from graphcl.losses import Loss
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.recipes.recipe import recipe_keys
 from graphcl.training import Checkpoints, EpochMetrics
+from graphcl.training.checkpoints import Saved
 from graphcl.training.modes import Mode
 from graphcl.views import Perturbation
 
@@ -236,7 +235,7 @@ class GraphCL(Growing):
         known = checkpoints is None or isinstance(checkpoints, Checkpoints)
         require(known, "GraphCL", "checkpoints", "a folder or a Checkpoints", checkpoints)
         begun = checkpoints.begun(recipe_keys()) if checkpoints and resume else None
-        parts, device, seed = self._parts(begun), resolve_device(self.device), int(seed)
+        parts, device = self._parts(begun), resolve_device(self.device)
 
         def after_epoch(metrics: EpochMetrics) -> None:
             on_epoch(metrics)
@@ -244,25 +243,32 @@ class GraphCL(Growing):
                 callback(metrics.epoch, metrics, self)
                 self._require_fitted("fit").encoder.train()  # to embed, it was set to inference
 
-        if isinstance(given, TypedGraph):
-            fit_typed(
-                self,
-                parts,
-                given,
-                device=device,
-                seed=seed,
-                checkpoints=checkpoints,
-                resume=resume,
-                on_epoch=after_epoch,
-            )
-            return self
+        options: Any = {"device": device, "checkpoints": checkpoints, "resume": resume}
+        task, saved = (
+            typed_task(self, parts, given, **options)
+            if isinstance(given, TypedGraph)
+            else self._task(parts, given, **options)
+        )
+        fit(self, task, saved=saved, checkpoints=checkpoints, on_epoch=after_epoch)
+        return self
+
+    def _task(
+        self,
+        parts: Parts,
+        given: Graph | GraphCollection,
+        *,
+        device: torch.device,
+        checkpoints: Checkpoints | None,
+        resume: bool,
+    ) -> tuple[Task, Saved | None]:
+        """Returns what is trained on plain graphs, and the checkpoint to go on from."""
         graphs = given.train if isinstance(given, GraphCollection) else (given,)
         choice: Choice | None = None
         if self.recipe == AUTO:
             choice, chosen = choose_recipe(self, parts.recipe, given, checkpoints, resume=resume)
             parts = replace(parts, recipe=chosen)
-        recipe = parts.recipe
-        trained = {**recipe.identity(), "seed": seed, "graph": fingerprint(graphs)}
+        seed = int(self.seed)
+        trained = {**parts.recipe.identity(), "seed": seed, "graph": fingerprint(graphs)}
         saved = checkpoints.latest(trained) if checkpoints and resume else None
         modes = saved.about["trained"]["modes"] if saved else ()
         scaling = parts.fit_scaling(graphs)
@@ -270,35 +276,22 @@ class GraphCL(Growing):
             graphs, device=device, scaling=scaling, modes=modes, ignore_memory=self.ignore_memory
         )
         mode = decided[0]._replace(reason="as begun") if saved else decided[0]
-        epochs = parts.epochs(source.steps_per_epoch)
         encoder = parts.new_encoder(given.num_features, seed=seed).to(device)
-        if checkpoints:
-            checkpoints.begin(trained | {"modes": [mode.name for mode in decided]}, saved)
-        speaks = self.verbose and current_share().first
-        if speaks:
-            print(f"mode {mode.name}: {mode.reason}", file=sys.stderr, flush=True)
-            if isinstance(scaling, ColumnScaling):
-                print(scaling.describe(), file=sys.stderr, flush=True)
         fitted = Fitted(parts, encoder, given.num_features, seed, [], scaling, mode=mode)
         fitted.choice = choice
-        run_training(
-            self,
+        task = Task(
             fitted,
             source,
-            perturbation=parts.perturbation,
-            epochs=epochs,
-            saved=saved,
-            checkpoints=checkpoints,
-            speaks=speaks,
-            on_epoch=after_epoch,
+            trained,
+            partial(
+                sample_graphs, parts, encoder, graphs, device=device, scaling=scaling, seed=seed
+            ),
+            parts.perturbation,
+            said=[scaling.describe()] if isinstance(scaling, ColumnScaling) else [],
+            modes=[mode.name for mode in decided],
+            rank_of_features=partial(rank_of_features, graphs[0], scaling),
         )
-        calibrate(parts, encoder, graphs, device=device, scaling=scaling, seed=seed)
-        fitted.health = check_health(
-            parts, encoder, source, graphs[0], fitted.history, scaling=scaling, seed=seed
-        )
-        for sign in fitted.health.warnings if current_share().first else ():
-            warnings.warn(f"GraphCL: {sign}", TrainingWarning, stacklevel=2)
-        return self
+        return task, saved
 
     @overload
     def transform(self, graph: Several) -> list[Rows]: ...

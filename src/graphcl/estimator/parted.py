@@ -1,7 +1,5 @@
 """Training on a graph in parts: as `GraphCL.fit`, in as many processes as there are parts."""
 
-import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -17,15 +15,16 @@ from graphcl.devices import available_memory_bytes
 from graphcl.distributed import Share, apart, beside, current_share, gather_tables, max_over
 from graphcl.embedding import embed_graph
 from graphcl.encoders import LayeredEncoder
-from graphcl.errors import ParameterError, TrainingError, TrainingWarning, require
+from graphcl.errors import ParameterError, TrainingError, require
 from graphcl.estimator.calibration import NODES, WHOLE, drawn_ranges
 from graphcl.estimator.choice import AUTO
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.fitting import run_training
-from graphcl.estimator.health import check_health
+from graphcl.estimator.fitting import Task, fit
+from graphcl.estimator.health import rank_of_features
 from graphcl.estimator.model import GraphCL
 from graphcl.estimator.parts import Parts
 from graphcl.graphs.scaling import ColumnScaling, Scaling
+from graphcl.graphs.schema import NODE
 from graphcl.partitioned.around import neighbourhood_in_parts
 from graphcl.partitioned.boundary import open_own_part
 from graphcl.partitioned.inference import embed_part
@@ -119,54 +118,43 @@ def fit_parts(
         ParameterError: the recipe has a key that parts do not allow; the message names it.
         StoreError: a part is missing, damaged or of another build.
     """
+    begun = parts_of(model, checkpoints if resume else None)
+    make = _task
     if data.typed:
-        from graphcl.estimator.typed_parted import fit_typed_parts  # a second more, for types alone
+        from graphcl.estimator.typed_parted import typed_task  # a second more, for types alone
 
-        return fit_typed_parts(
-            model, data, checkpoints=checkpoints, resume=resume, on_epoch=on_epoch
-        )
+        make = typed_task
+    task = make(model, begun, data)
+    saved = checkpoints.latest(task.trained) if checkpoints and resume else None
+    fit(model, task, saved=saved, checkpoints=checkpoints, on_epoch=on_epoch)
+    return model
+
+
+def mapped_or_asked(topology: Any) -> Mode:
+    """Returns how parts are trained, and how their edges are reached."""
+    asked = "asked for" if topology.asks else "mapped"
+    return MODE._replace(reason=f"{MODE.reason}; edges of other parts are {asked}")
+
+
+def _task(model: GraphCL, parts: Parts, data: PartedData) -> Task:
+    """Returns what is trained on a plain graph in parts."""
     share, seed = current_share(), int(model.seed)
-    parts = parts_of(model, checkpoints if resume else None)
     part = open_own_part(data.path, share)
     num_features = part.parts.num_features
     trained = {**parts.recipe.identity(), "seed": seed, "graph": part.parts.build}
-    saved = checkpoints.latest(trained) if checkpoints and resume else None
     source, scaling = parted_source(parts, data, part, ignore_memory=model.ignore_memory)
     encoder = parts.new_encoder(num_features, seed=seed)
-    if checkpoints:
-        checkpoints.begin(trained | {"modes": [MODE.name]}, saved)
-    speaks = model.verbose and share.first
-    if speaks:
-        asked = "asked for" if source.topology.asks else "mapped"
-        text = f"mode {MODE.name}: {MODE.reason}; edges of other parts are {asked}"
-        print(text, file=sys.stderr, flush=True)
-        if isinstance(scaling, ColumnScaling):
-            print(scaling.describe(), file=sys.stderr, flush=True)
-    fitted = Fitted(parts, encoder, num_features, seed, [], scaling, mode=MODE)
-    run_training(
-        model,
-        fitted,
+    mode = mapped_or_asked(source.topology)
+    return Task(
+        Fitted(parts, encoder, num_features, seed, [], scaling, mode=mode),
         source,
-        perturbation=parts.perturbation,
-        epochs=parts.epochs(source.steps_per_epoch),
-        saved=saved,
-        checkpoints=checkpoints,
-        speaks=speaks,
-        on_epoch=on_epoch,
+        trained,
+        lambda: {NODE: _sample(encoder, source, scaling, share, seed)},
+        parts.perturbation,
+        said=[scaling.describe()] if isinstance(scaling, ColumnScaling) else [],
+        measured=replace(source, replays=False),
+        rank_of_features=lambda: rank_of_features(part_graph(part), scaling),
     )
-    _calibrate(encoder, source, scaling, share, seed)
-    fitted.health = check_health(
-        parts,
-        encoder,
-        replace(source, replays=False),
-        part_graph(part),
-        fitted.history,
-        scaling=scaling,
-        seed=seed,
-    )
-    for sign in fitted.health.warnings if share.first else ():
-        warnings.warn(f"GraphCL: {sign}", TrainingWarning, stacklevel=2)
-    return model
 
 
 def parted_source(
@@ -247,17 +235,15 @@ def _check_memory(
 
 
 @torch.no_grad()
-def _calibrate(
+def _sample(
     encoder: nn.Module, source: PartedGraph, scaling: Scaling, share: Share, seed: int
-) -> None:
-    """Sets the sizes of what stands side by side in embeddings, as `calibrate` does."""
-    if not isinstance(encoder, LayeredEncoder) or encoder.beside is None:
-        return
+) -> Tensor:
+    """Returns embeddings of some nodes, as `sample_graphs` does."""
+    assert isinstance(encoder, LayeredEncoder)
     topology = source.topology
     if source.num_nodes <= WHOLE:
         own = embed_part(encoder, topology.part, share=share, feature_scaling=scaling)
-        encoder.beside.calibrate(joined_rows(torch.from_numpy(np.array(own)), share))
-        return
+        return joined_rows(torch.from_numpy(np.array(own)), share)
     starts = drawn_ranges(source.num_nodes, seed)
     mine, found = starts[share.rows(len(starts))], [torch.empty(0, encoder.width)]
     for place in range(-(-len(starts) // share.world)):  # all processes look as often
@@ -269,7 +255,7 @@ def _calibrate(
             with apart():
                 z = embed_graph(encoder, graph, device=CPU, nodes=rows)
             found.append(torch.from_numpy(z))
-    encoder.beside.calibrate(joined_rows(torch.cat(found), share))
+    return joined_rows(torch.cat(found), share)
 
 
 def joined_rows(rows: Tensor, share: Share) -> Tensor:

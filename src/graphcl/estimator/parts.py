@@ -19,7 +19,7 @@ from graphcl.graphs.scaling import ColumnScaling, Scaling, fit_scaling
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import Loss
 from graphcl.recipes import Recipe
-from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS, Registry
+from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS, Registry, answerable
 from graphcl.seeding import generator
 from graphcl.settings import BEYOND
 from graphcl.training import DividedGraph, FullGraph, ManyGraphs, SampledGraph
@@ -32,7 +32,7 @@ from graphcl.training.modes import (
     check_memory,
     choose_mode,
 )
-from graphcl.views import DropBoth, Perturbation
+from graphcl.views import Drop, Perturbation
 
 OneGraph = FullGraph | DividedGraph | SampledGraph
 
@@ -74,7 +74,7 @@ class Parts:
         chosen: Any = ENCODERS.resolve(self.recipe.encoder, self.own_encoder)
         if isinstance(chosen, nn.Module):
             return copy.deepcopy(chosen)
-        return build_encoder(
+        return answerable("encoder", chosen, build_encoder)(
             chosen,
             num_features,
             dim=self.recipe.dim,
@@ -100,11 +100,6 @@ class Parts:
         values = {"temperature": self.recipe.temperature, "precision": self.recipe.precision}
         return _ready(LOSSES, self.recipe.loss, self.own_loss, **values)  # type: ignore[no-any-return]
 
-    def epochs(self, steps_per_epoch: int) -> int:
-        """Returns how many epochs are trained: the recipe's, or as few as its `steps` need."""
-        needed = -(-self.recipe.steps // steps_per_epoch) or self.recipe.epochs
-        return min(self.recipe.epochs, needed)
-
     def footprint(self, num_features: int) -> Footprint:
         """Returns what the encoder asks of a training, without memory for its weights."""
         return Footprint.of(
@@ -112,7 +107,7 @@ class Parts:
             self.recipe.encoder,
             dim=self.recipe.dim,
             layers=self.recipe.layers,
-            sampled=isinstance(self.perturbation, DropBoth),
+            sampled=isinstance(self.perturbation, Drop),
         )
 
     def fit_scaling(self, graphs: Sequence[Graph]) -> Scaling:
@@ -234,6 +229,7 @@ class Parts:
 def _ready(registry: Registry, name: str, own: Any, **values: Any) -> Any:
     """Returns a caller's ready object, or builds the named part with the recipe's values."""
     part = registry.resolve(name, own)
-    ready = part(**values) if own is None or isinstance(own, type) else part
+    build = answerable(registry.kind, part, part)
+    ready = build(**values) if own is None or isinstance(own, type) else part
     require(callable(ready), registry.kind, "the object", "callable", ready)
     return ready

@@ -3,19 +3,20 @@
 import copy
 import sys
 import time
-from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from graphcl.errors import require
-from graphcl.estimator.calibration import calibrate
+from graphcl.estimator.calibration import calibrate, sample_graphs
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.health import check_health
+from graphcl.estimator.health import check_health, rank_of_features
 from graphcl.graphs.graph import Graph
 from graphcl.seeding import derive
 from graphcl.training import EpochMetrics, train
+from graphcl.training.loop import total_steps
 from graphcl.training.progress import progress
 
 SHARE = 10  # without a number of epochs, one for so many of the training
@@ -50,14 +51,15 @@ def retrain(
     require(epochs is None or epochs >= 1, "retrain", "epochs", "at least 1", epochs)
     options: Any = {"device": device, "scaling": scaling, "ignore_memory": ignore_memory}
     source, modes = parts.batches([graph], **options)
-    count = epochs or max(1, parts.epochs(source.steps_per_epoch) // SHARE)
+    recipe, each = parts.recipe, source.steps_per_epoch
+    count = epochs or max(1, -(-total_steps(recipe.epochs, recipe.steps, each) // each) // SHARE)
     encoder = copy.deepcopy(fitted.encoder).to(device)
     done = history[-1].epoch if history else 0
     seed = derive(fitted.seed, "retrain", done)  # other batches and views than before
     before, began = fitted.seconds, time.perf_counter()
     if verbose:
         print(f"mode {modes[0].name}: {modes[0].reason}", file=sys.stderr, flush=True)
-    with progress(count) if verbose else nullcontext(lambda _: None) as show:
+    with progress(speaks=verbose) as show:
 
         def record(metrics: EpochMetrics) -> None:
             seconds = before + time.perf_counter() - began
@@ -70,13 +72,18 @@ def retrain(
             perturbation=parts.perturbation,
             loss=parts.loss,
             epochs=count,
-            learning_rate=parts.recipe.learning_rate,
-            weight_decay=parts.recipe.weight_decay,
+            learning_rate=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
             seed=seed,
+            on_step=show.step,
             on_epoch=record,
         )
-    calibrate(parts, encoder, [graph], device=device, scaling=scaling, seed=fitted.seed)
-    health = check_health(parts, encoder, source, graph, history, scaling=scaling, seed=fitted.seed)
+    where: Any = {"device": device, "scaling": scaling, "seed": fitted.seed}
+    calibrate(encoder, partial(sample_graphs, parts, encoder, [graph], **where))
+    expected = partial(rank_of_features, graph, scaling)
+    health = check_health(
+        parts, encoder, source, history, seed=fitted.seed, rank_of_features=expected
+    )
     return replace(
         fitted,
         encoder=encoder,

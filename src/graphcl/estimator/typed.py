@@ -1,8 +1,6 @@
 """The estimator on typed graphs: what `GraphCL.fit` and `transform` do with them."""
 
-import sys
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -14,11 +12,12 @@ from torch import Tensor
 
 from graphcl.devices import available_memory_bytes, resolve_device
 from graphcl.distributed import current_share, from_rank
+from graphcl.embedding import embed_typed
 from graphcl.encoders.typed import TypedEncoder
-from graphcl.errors import GraphError, ParameterError, RunError, TrainingError, TrainingWarning
+from graphcl.errors import GraphError, ParameterError, RunError, TrainingError
+from graphcl.estimator.calibration import drawn_nodes
 from graphcl.estimator.fitted import Fitted, read_history
-from graphcl.estimator.fitting import run_training
-from graphcl.estimator.health import typed_health
+from graphcl.estimator.fitting import Task
 from graphcl.estimator.inference import chosen_nodes
 from graphcl.estimator.parts import Parts
 from graphcl.estimator.transformer import as_table
@@ -36,17 +35,15 @@ from graphcl.graphs.typed_tensors import (
 from graphcl.recipes import Recipe
 from graphcl.recipes.exceptions import parse_exceptions
 from graphcl.runs import files as runs
-from graphcl.seeding import derive, generator
+from graphcl.seeding import generator
 from graphcl.settings import BEYOND
-from graphcl.training import Checkpoints, EpochMetrics
+from graphcl.training import Checkpoints
 from graphcl.training.checkpoints import Saved
+from graphcl.training.full_graph import FullGraph
 from graphcl.training.modes import CPU_NODES, USABLE, Mode
-from graphcl.training.typed import TypedFullGraph
 from graphcl.training.typed_sampled import TypedSampledGraph, fan_outs_of
-from graphcl.typed_embedding import embed_typed
-from graphcl.views import DropTyped
+from graphcl.views import Drop
 
-CALIBRATION_NODES = 4096  # of each type
 ENCODER = "residual"  # the paper's encoder that a typed one extends
 
 
@@ -61,6 +58,31 @@ class TypedFitted(Fitted):
 
     schema: Schema = field(default_factory=lambda: Schema((), ()))
     typed_scaling: TypedScaling = field(default_factory=TypedScaling)
+
+    @classmethod
+    def begun(
+        cls,
+        parts: Parts,
+        encoder: TypedEncoder,
+        seed: int,
+        mode: Mode,
+        schema: Schema,
+        scaling: TypedScaling,
+    ) -> Self:
+        """Returns what a training that begins will leave."""
+        features, word = sum(schema.widths.values()), parts.recipe.feature_scaling
+        fitted = cls(parts, encoder, features, seed, [], word, mode=mode)
+        fitted.schema, fitted.typed_scaling = schema, scaling
+        return fitted
+
+    def describe(self) -> list[str]:
+        """Returns what a user is told of the graph: scaling, filled features, empty relations."""
+        quiet = [":".join(one.key) for one in self.schema.relations if not one.num_edges]
+        return [
+            *self.typed_scaling.describe(),
+            *filter(None, [describe_filling(self.schema)]),
+            *(f"relation {name} has no edges: nothing is learnt of it" for name in quiet),
+        ]
 
     def write(self, folder: Path, origin: runs.Origin) -> None:
         """Writes configuration, weights, schema and metrics into a folder that is not yet a run."""
@@ -150,24 +172,22 @@ def new_encoder(recipe: Recipe, schema: Schema, *, seed: int) -> TypedEncoder:
     )
 
 
-def fit_typed(
+def typed_task(
     model: Any,
     parts: Parts,
     graph: TypedGraph,
     *,
     device: torch.device,
-    seed: int,
     checkpoints: Checkpoints | None,
     resume: bool,
-    on_epoch: Callable[[EpochMetrics], object],
-) -> None:
-    """Trains an encoder on a typed graph; its labels, if any, are not looked at.
+) -> tuple[Task, Saved | None]:
+    """Returns what is trained on a typed graph, and the checkpoint to go on from.
 
     Raises:
         ParameterError: the recipe asks for what typed graphs cannot have.
         TrainingError: it would not fit into memory.
     """
-    recipe = parts.recipe
+    recipe, seed = parts.recipe, int(model.seed)
     check_typed(model, parts, graph.name, graph.num_edges)
     prepared = prepare(graph, recipe.feature_scaling)
     trained = {**recipe.identity(), "seed": seed, "graph": typed_fingerprint(graph)}
@@ -175,66 +195,21 @@ def fit_typed(
     encoder = new_encoder(recipe, prepared.schema, seed=seed)
     begun = saved.about["trained"]["modes"][0] if saved else ""
     mode = _mode(begun or recipe.mode, prepared.graph, encoder, device, model.ignore_memory)
-    mode = mode._replace(reason="as begun") if saved else mode
-    mode = _agreed(mode)
+    mode = _agreed(mode._replace(reason="as begun") if saved else mode)
+    fitted = TypedFitted.begun(
+        parts, encoder.to(device), seed, mode, prepared.schema, prepared.scaling
+    )
     source = _source(recipe, mode, prepared, device)
-    features = sum(prepared.schema.widths.values())
-    fitted = TypedFitted(
-        parts, encoder.to(device), features, seed, [], recipe.feature_scaling, mode=mode
-    )
-    fitted.schema, fitted.typed_scaling = prepared.schema, prepared.scaling
-    train_typed(
-        model,
-        fitted,
-        source,
-        perturbation=typed_perturbation(parts, prepared.graph),
-        trained=trained,
-        saved=saved,
-        checkpoints=checkpoints,
-        on_epoch=on_epoch,
-    )
-    _calibrate(encoder, prepared, device, seed)
-    fitted.health = typed_health(parts, encoder, source, fitted.history, seed=seed)
-    for sign in fitted.health.warnings if current_share().first else ():
-        warnings.warn(f"GraphCL: {sign}", TrainingWarning, stacklevel=3)
 
+    def sample() -> dict[str, Tensor]:
+        sizes = {name: one.num_nodes for name, one in prepared.graph.nodes.items()}
+        nodes: Mapping[str, Any] = drawn_nodes(sizes, seed)
+        options: Any = {"device": device, "scaling": prepared.scaling}
+        z = embed_typed(encoder, prepared.graph, nodes=nodes, **options)
+        return {name: torch.from_numpy(rows) for name, rows in z.items()}
 
-def train_typed(
-    model: Any,
-    fitted: TypedFitted,
-    source: Any,
-    *,
-    perturbation: Any,
-    trained: dict[str, Any],
-    saved: Saved | None,
-    checkpoints: Checkpoints | None,
-    on_epoch: Callable[[EpochMetrics], object],
-) -> None:
-    """Says how a typed graph is trained, and trains; the arguments are those of `run_training`.
-
-    `trained` is what a checkpoint must be of.
-    """
-    mode, speaks = fitted.mode, model.verbose and current_share().first
-    assert mode is not None
-    if checkpoints:
-        checkpoints.begin(trained | {"modes": [mode.name]}, saved)
-    if speaks:
-        lines = [f"mode {mode.name}: {mode.reason}", *fitted.typed_scaling.describe()]
-        quiet = [":".join(one.key) for one in fitted.schema.relations if not one.num_edges]
-        lines += filter(None, [describe_filling(fitted.schema)])
-        lines += [f"relation {name} has no edges: nothing is learnt of it" for name in quiet]
-        print("\n".join(lines), file=sys.stderr, flush=True)
-    run_training(
-        model,
-        fitted,
-        source,
-        perturbation=perturbation,
-        epochs=fitted.parts.epochs(source.steps_per_epoch),
-        saved=saved,
-        checkpoints=checkpoints,
-        speaks=speaks,
-        on_epoch=on_epoch,
-    )
+    drawn = typed_perturbation(parts, prepared.graph)
+    return Task(fitted, source, trained, sample, drawn, said=fitted.describe()), saved
 
 
 def embed_typed_fitted(
@@ -305,17 +280,16 @@ def typed_perturbation(parts: Parts, graph: TypedGraph) -> Any:
     recipe, different = parts.recipe, parse_exceptions(parts.recipe.exceptions)
     relations = {graph.relation(name).key: v for name, v in different["edge_drop"].items()}
     types = {graph.type(name).name: v for name, v in different["feature_drop"].items()}
-    return DropTyped(recipe.edge_drop, recipe.feature_drop, relations, types)
+    return Drop(recipe.edge_drop, recipe.feature_drop, relations, types)
 
 
 def _source(
     recipe: Recipe, mode: Mode, prepared: Prepared, device: torch.device
-) -> TypedFullGraph | TypedSampledGraph:
+) -> FullGraph | TypedSampledGraph:
     graph = prepared.graph
     if mode.name == "full":
         x, relations = typed_tensors(graph, device=device, scaling=prepared.scaling)
-        sizes = {name: one.num_nodes for name, one in graph.nodes.items()}
-        return TypedFullGraph(x, relations, sizes, recipe.batch_nodes, recipe.contrast)
+        return FullGraph(x, relations, recipe.batch_nodes, recipe.contrast)
     own = own_fan_outs(recipe, graph)
     return TypedSampledGraph.of(
         prepared,
@@ -361,30 +335,3 @@ def _mode(
     if device.type == "cpu" and graph.num_nodes > CPU_NODES:
         return Mode("sampled", f"{graph.num_nodes:,} nodes are many for a CPU to encode per step")
     return Mode("full", f"the whole graph takes {figures}")
-
-
-def _calibrate(encoder: TypedEncoder, prepared: Prepared, device: torch.device, seed: int) -> None:
-    """Brings what stands side by side in embeddings to one size, type by type."""
-    if encoder.beside is None:
-        return
-    sizes = {name: one.num_nodes for name, one in prepared.graph.nodes.items()}
-    some: Mapping[str, Any] = calibration_nodes(sizes, seed)
-    z = embed_typed(encoder, prepared.graph, device=device, scaling=prepared.scaling, nodes=some)
-    set_sizes(encoder, {name: torch.from_numpy(rows) for name, rows in z.items()})
-
-
-def calibration_nodes(sizes: Mapping[str, int], seed: int) -> dict[str, npt.NDArray[np.int64]]:
-    """Returns some nodes of each type, ascending, whose embeddings decide the sizes."""
-    random = np.random.default_rng(derive(seed, "calibration"))
-    some = {}
-    for name, size in sizes.items():
-        some[name] = np.sort(random.choice(size, min(size, CALIBRATION_NODES), replace=False))
-    return some
-
-
-def set_sizes(encoder: TypedEncoder, z: Mapping[str, Tensor]) -> None:
-    """Brings what stands side by side to one size, by some embeddings of each type."""
-    for name, rows in z.items():
-        part = encoder.part(name)
-        assert part is not None
-        part.calibrate(rows)

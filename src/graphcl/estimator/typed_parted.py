@@ -1,88 +1,65 @@
-"""Training on a typed graph in parts: as `fit_typed`, in as many processes as there are parts."""
+"""Training on a typed graph in parts: as on a whole one, in one process for each part."""
 
-import warnings
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from graphcl.distributed import Share, current_share
 from graphcl.encoders.typed import TypedEncoder
-from graphcl.errors import TrainingWarning
-from graphcl.estimator.health import typed_health
+from graphcl.estimator.calibration import drawn_nodes
+from graphcl.estimator.fitting import Task
 from graphcl.estimator.model import GraphCL
-from graphcl.estimator.parted import MODE, PartedData, joined_rows, parts_of
+from graphcl.estimator.parted import PartedData, joined_rows, mapped_or_asked
+from graphcl.estimator.parts import Parts
 from graphcl.estimator.typed import (
     TypedFitted,
-    calibration_nodes,
     check_typed,
     new_encoder,
     own_fan_outs,
-    set_sizes,
-    train_typed,
     typed_perturbation,
 )
 from graphcl.graphs.typed import NodeType, Relation, TypedGraph
 from graphcl.partitioned.boundary import open_own_typed_part
+from graphcl.partitioned.inference import embed_typed_part
 from graphcl.partitioned.rows import FeatureRows
 from graphcl.partitioned.typed_features import PreparedPart, prepare_part
-from graphcl.partitioned.typed_inference import embed_typed_part
 from graphcl.partitioned.typed_topology import TypedTopology
 from graphcl.partitioned.wire import Wire
 from graphcl.recipes import Recipe
 from graphcl.store.typed_parts import TypedParts
-from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.modes import SAMPLED_BATCH_NODES
 from graphcl.training.typed_parted import TypedPartedGraph
 from graphcl.training.typed_sampled import divide_fan_out
 
 
-def fit_typed_parts(
-    model: GraphCL,
-    data: PartedData,
-    *,
-    checkpoints: Checkpoints | None,
-    resume: bool,
-    on_epoch: Callable[[EpochMetrics], object],
-) -> GraphCL:
-    """Trains `model` on a typed graph in parts; see `graphcl.estimator.parted.fit_parts`.
+def typed_task(model: GraphCL, parts: Parts, data: PartedData) -> Task:
+    """Returns what is trained on a typed graph in parts.
 
     Raises:
         ParameterError: the recipe has a key that parts, or typed graphs, do not allow.
         StoreError: a part is missing, damaged or of another build.
     """
     share, seed = current_share(), int(model.seed)
-    parts = parts_of(model, checkpoints if resume else None)
     part, recipe = open_own_typed_part(data.path, share), parts.recipe
     check_typed(model, parts, part.parts.name, part.parts.num_edges)
     trained = {**recipe.identity(), "seed": seed, "graph": part.parts.build}
-    saved = checkpoints.latest(trained) if checkpoints and resume else None
     wire, outline = Wire(share, data.patience), _outline(part.parts)
     prepared = prepare_part(part, recipe.feature_scaling, share, wire)
     encoder = new_encoder(recipe, prepared.schema, seed=seed)
     source = _source(recipe, data, prepared, wire, outline)
-    asked = "asked for" if source.topology.asks else "mapped"
-    mode = MODE._replace(reason=f"{MODE.reason}; edges of other parts are {asked}")
-    features = sum(prepared.schema.widths.values())
-    fitted = TypedFitted(parts, encoder, features, seed, [], recipe.feature_scaling, mode=mode)
-    fitted.schema, fitted.typed_scaling = prepared.schema, prepared.scaling
-    train_typed(
-        model,
+    mode = mapped_or_asked(source.topology)
+    fitted = TypedFitted.begun(parts, encoder, seed, mode, prepared.schema, prepared.scaling)
+    return Task(
         fitted,
         source,
-        perturbation=typed_perturbation(parts, outline),
-        trained=trained,
-        saved=saved,
-        checkpoints=checkpoints,
-        on_epoch=on_epoch,
+        trained,
+        lambda: _sample(encoder, prepared, share, seed),
+        typed_perturbation(parts, outline),
+        said=fitted.describe(),
+        measured=replace(source, replays=False),
     )
-    _calibrate(encoder, prepared, share, seed)
-    quiet = replace(source, replays=False)
-    fitted.health = typed_health(parts, encoder, quiet, fitted.history, seed=seed, share=share)
-    for sign in fitted.health.warnings if share.first else ():
-        warnings.warn(f"GraphCL: {sign}", TrainingWarning, stacklevel=3)
-    return model
 
 
 def _source(
@@ -136,15 +113,15 @@ def _outline(parts: TypedParts) -> TypedGraph:
     return TypedGraph(nodes, relations, parts.name)
 
 
-def _calibrate(encoder: TypedEncoder, prepared: PreparedPart, share: Share, seed: int) -> None:
-    """Brings what stands side by side in embeddings to one size, by the nodes of a whole graph."""
-    if encoder.beside is None:
-        return
+def _sample(
+    encoder: TypedEncoder, prepared: PreparedPart, share: Share, seed: int
+) -> dict[str, Tensor]:
+    """Returns embeddings of some nodes: those that would be taken of the whole graph."""
     parts, found = prepared.part.parts, {}
     z = embed_typed_part(encoder, prepared, share=share)
     sizes = {name: one.num_nodes for name, one in parts.types.items()}
-    for name, nodes in calibration_nodes(sizes, seed).items():
+    for name, nodes in drawn_nodes(sizes, seed).items():
         own = prepared.nodes[name].nodes
         mine = nodes[(nodes >= own.start) & (nodes < own.stop)] - own.start
         found[name] = joined_rows(torch.from_numpy(z[name][mine]), share)
-    set_sizes(encoder, found)
+    return found

@@ -1,4 +1,4 @@
-"""Evaluation: scores of arrays. Nothing here gets a model, so no label can reach training."""
+"""Evaluation: scores of arrays. Nothing here gets a model, so no `y` can reach training."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

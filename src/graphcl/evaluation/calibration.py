@@ -18,12 +18,14 @@ are equally frequent. Every confidence is equally credible beforehand; T is that
 afterwards. Of two classes, ten right answers of ten lead to a confidence of about 11/12. The
 regressions are then fitted on all labelled nodes.
 
-The error that is reported is that of the folds, each with weights and temperatures from the labels
-of other nodes, so no node takes part in a choice by which it is scored.
+The error that is reported is that of the folds. A fold's shares, weights and temperatures come from
+regressions, and from scores of other nodes, that were fitted without it: its labels take no part in
+anything by which its nodes are scored. The division into folds alone looks at all labels.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -36,20 +38,24 @@ from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.logistic import Fitted, fit_logistic_batch
 from graphcl.evaluation.probe import check_embeddings, standardiser
 from graphcl.evaluation.tempering import STRENGTHS, HeldOut, Term, average, log_shares
+from graphcl.files.records import Answer
 
 Array = npt.NDArray[Any]
+_Part = tuple[Array, Array]  # train nodes, and the test nodes that they score
 BINS = 10
 FOLDS = 5
 MORE_FOLDS, FEW_NODES = 10, 300  # of so few nodes, each fold's regression needs all it can get
-FITS, FEWER_FITS = 30, 10  # regressions in several divisions: with few nodes, one is chance
+FITS, FEWER_FITS = 20, 10  # regressions in several divisions: with few nodes, one is chance
+NEAR, NEARER = 2, 1  # folds on either side whose nodes tell the terms of a fold: all of five
 REPEATED_NODES = 2000  # above, one division will do
 MOST_TESTED = 20_000  # labelled nodes in folds; more do not change the error's first digits
+_UNKNOWN = [Term(STRENGTHS.index(0.01), 1.0, 1.0)]  # where no held-out label tells
 _BLOCK = 1 << 16  # rows that are scored at a time
 _VALUES = 1 << 24  # inputs and outputs of regressions that are fitted at once, 64 MB
 
 
 @dataclass(frozen=True)
-class PredictionError:
+class PredictionError(Answer):
     """How often predictions are wrong, measured on labelled nodes that were held out.
 
     Attributes:
@@ -120,6 +126,7 @@ def fit_calibrated(
     several: bool,
     seed: int = 0,
     standard: Callable[[Array], Array] | None = None,
+    names: Any = None,
 ) -> CalibratedProbe:
     """Fits a probe on labelled nodes and measures its error on folds of them.
 
@@ -130,11 +137,15 @@ def fit_calibrated(
         seed: decides the folds.
         standard: standardises rows, by all nodes where they are known: ten do not tell a column's
             deviation. (default: by `z`)
+        names: ids of the nodes: folds are drawn in their order, so that those of a node do not
+            depend on its row. (default: in the order of rows)
 
     Raises:
         GraphError: there is nothing to tell apart, or an embedding is not finite.
     """
     check_embeddings(z)
+    order = np.arange(len(z)) if names is None else _ascending(names)
+    z, targets = z[order], targets[order]
     counts = targets.sum(axis=0)
     varied = ((counts > 0) & (counts < len(z))).sum()
     if varied < (1 if several else 2):
@@ -142,18 +153,27 @@ def fit_calibrated(
         raise GraphError(f"predict: the labelled nodes hold no {what}")
     prepare = _within_span(z, standard or standardiser(z))
     rows, shares = prepare(z), log_shares(targets, several)
-    held = _hold_out(rows, targets, several, np.random.default_rng(seed))
-    if held is None:
-        terms, error = [Term(STRENGTHS.index(0.01), 1.0, 1.0)], None
-        held_out = np.full(targets.shape, np.nan)
-    else:
-        terms = held.choose(np.ones(len(held.rows), np.bool_))
-        error, held_out = _judge(held, len(z))
+    held, each = _hold_out(rows, targets, several, np.random.default_rng(seed))
+    terms, error = held.choose() if held is not None else _UNKNOWN, None
+    held_out = np.full(targets.shape, np.nan)
+    if held is not None:
+        error, ordered = _judge(held, each, len(z))
+        held_out = np.empty_like(ordered)
+        held_out[order] = ordered
     problem = (_tensor(rows), _tensor(targets))
     fitted = fit_logistic_batch([problem], STRENGTHS, softmax=not several)[0]
     best = max(terms, key=lambda term: term.weight)
     chosen = (STRENGTHS[best.place], best.temperature, error, held_out)
     return CalibratedProbe(several, *chosen, fitted, terms, shares, prepare)
+
+
+def _ascending(names: Any) -> Array:
+    """Returns the order of ids: as numbers if they are numbers, or else as texts."""
+    given = np.asarray(names)
+    if given.dtype.kind not in "iu":
+        given = np.array([str(one) for one in given.tolist()], dtype=object)
+    found: Array = np.argsort(given, kind="stable")
+    return found
 
 
 def _within_span(z: Array, standard: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -167,13 +187,15 @@ def _within_span(z: Array, standard: Callable[[Array], Array]) -> Callable[[Arra
     return lambda rows: standard(rows) @ basis
 
 
-def _judge(held: HeldOut, labelled: int) -> tuple[PredictionError, Array]:
-    """Returns the error, and the mean held-out probabilities of each labelled node."""
+def _judge(held: HeldOut, each: list[list[Term]], labelled: int) -> tuple[PredictionError, Array]:
+    """Returns the error, and the mean held-out probabilities of each labelled node.
+
+    `each` are the terms of every part, chosen without its nodes.
+    """
     found: Array = np.zeros(held.targets.shape)
-    for part in np.unique(held.part):
+    for part, terms in enumerate(each):
         mine = held.part == part
-        terms = held.choose(~np.isin(held.rows, held.rows[mine]))
-        found[mine] = average(terms, held.scores[:, mine], held.shares, held.several)
+        found[mine] = average(terms, held.scores[:, mine], held.shares[mine], held.several)
     means, times = np.zeros((labelled, held.targets.shape[1])), np.zeros(labelled)
     np.add.at(means, held.rows, found)
     np.add.at(times, held.rows, 1)
@@ -183,47 +205,86 @@ def _judge(held: HeldOut, labelled: int) -> tuple[PredictionError, Array]:
     return measure(found, held.targets, held.several, nodes=nodes, folds=held.folds), means
 
 
-def _hold_out(z: Array, targets: Array, several: bool, random: np.random.Generator) -> Any:
-    """Returns held-out scores; None if no class has two nodes."""
+def _hold_out(
+    z: Array, targets: Array, several: bool, random: np.random.Generator
+) -> tuple[HeldOut | None, list[list[Term]]]:
+    """Returns held-out scores, and for each part the terms that are chosen without its nodes.
+
+    There are none if no class has two nodes.
+    """
     kinds = targets.argmax(axis=1) if not several else _rarest(targets)
     counts = np.bincount(kinds)
     # The only node of a class would be scored by a regression that has never seen the class.
     testable = np.flatnonzero((counts[kinds] > 1) | several)
     if len(testable) < 2 or (not several and len(np.unique(kinds[testable])) < 2):
-        return None
+        return None, []
     if len(testable) > MOST_TESTED:
         testable = np.sort(random.choice(testable, MOST_TESTED, replace=False))
     always = np.setdiff1d(np.arange(len(z)), testable)[:MOST_TESTED]
-    most, fits = (MORE_FOLDS, FITS) if len(testable) <= FEW_NODES else (FOLDS, FEWER_FITS)
+    few = len(testable) <= FEW_NODES
+    most, fits, near = (MORE_FOLDS, FITS, NEAR) if few else (FOLDS, FEWER_FITS, NEARER)
     folds = int(np.clip(np.median(counts[kinds[testable]]), 2, min(most, len(testable))))
     repeats = fits // folds if len(testable) <= REPEATED_NODES else 1
-    parts = []  # train and test nodes
+    parts: list[_Part] = []
+    pairs: list[tuple[int, int, _Part]] = []  # without two folds of a division
     for _ in range(repeats):
-        place = deal(kinds[testable], folds, random)
+        place, first = deal(kinds[testable], folds, random), len(parts)
         for number in range(folds):
             test = testable[place == number]
             train = np.concatenate([testable[place != number], always])
-            if len(test) and (targets[train].sum(axis=0) < len(train)).any():
+            if len(test) and _tells(targets[train]):
                 parts.append((train, test))
+        numbers = range(first, len(parts))
+        for one, other in combinations(numbers, 2):
+            if min(other - one, len(numbers) - (other - one)) <= near:
+                train = np.setdiff1d(parts[one][0], parts[other][1])
+                if _tells(targets[train]):
+                    both = np.concatenate([parts[one][1], parts[other][1]])
+                    pairs.append((one, other, (train, both)))
     if not parts:
-        return None
+        return None, []
+    scores = _score_parts(z, targets, [*parts, *(pair for _, _, pair in pairs)], several)
+    held = _gather(parts, scores[: len(parts)], targets, folds, several)
+    inner: list[tuple[list[_Part], list[Array]]] = [([], []) for _ in parts]
+    for (one, other, (train, both)), found in zip(pairs, scores[len(parts) :], strict=True):
+        cut = len(parts[one][1])
+        for number, some in ((other, slice(cut)), (one, slice(cut, None))):
+            inner[number][0].append((train, both[some]))
+            inner[number][1].append(found[:, some])
+    each = [
+        _gather(*some, targets, folds, several).choose() if some[0] else _UNKNOWN for some in inner
+    ]
+    return held, each
+
+
+def _tells(targets: Array) -> bool:
+    """Returns whether there is something to learn from these labels."""
+    return len(targets) > 0 and bool((targets.sum(axis=0) < len(targets)).any())
+
+
+def _gather(
+    parts: list[_Part], scores: list[Array], targets: Array, folds: int, several: bool
+) -> HeldOut:
+    """Returns the scores of all parts; a row's shares are those of its own train nodes."""
+    sizes = [len(test) for _, test in parts]
+    every = np.concatenate([test for _, test in parts])
+    shares = np.stack([log_shares(targets[train], several) for train, _ in parts])
+    part = np.repeat(np.arange(len(parts)), sizes)
+    found = np.concatenate(scores, axis=1)
+    return HeldOut(every, part, folds, found, targets[every], shares[part], several)
+
+
+def _score_parts(z: Array, targets: Array, parts: list[_Part], several: bool) -> list[Array]:
+    """Fits regressions on train nodes, as many at once as memory allows; scores the test nodes."""
     outputs = targets.shape[1] * len(STRENGTHS)
     together = max(1, _VALUES // (len(z) * (z.shape[1] + outputs)))
     scores: list[Array] = []
     for start in range(0, len(parts), together):
-        scores += _score_parts(z, targets, parts[start : start + together], several)
-    every = np.concatenate([test for _, test in parts])
-    part = np.repeat(np.arange(len(parts)), [len(test) for _, test in parts])
-    shares = log_shares(targets, several)
-    found = np.concatenate(scores, axis=1)
-    return HeldOut(every, part, folds, found, targets[every], shares, several)
-
-
-def _score_parts(z: Array, targets: Array, parts: list[Any], several: bool) -> list[Array]:
-    """Fits several folds at once; returns the scores of their test nodes."""
-    problems = [(_tensor(z[train]), _tensor(targets[train])) for train, _ in parts]
-    fitted = fit_logistic_batch(problems, STRENGTHS, softmax=not several)
-    return [_scores(one, z[test]) for one, (_, test) in zip(fitted, parts, strict=True)]
+        some = parts[start : start + together]
+        problems = [(_tensor(z[train]), _tensor(targets[train])) for train, _ in some]
+        fitted = fit_logistic_batch(problems, STRENGTHS, softmax=not several)
+        scores += [_scores(one, z[test]) for one, (_, test) in zip(fitted, some, strict=True)]
+    return scores
 
 
 def _rarest(targets: Array) -> Array:

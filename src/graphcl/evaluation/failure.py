@@ -19,18 +19,52 @@ STILL = 0.01  # share of the loss's range
 MOST_COSINE = 0.95  # on the mean over pairs of nodes
 LEAST_RANK = 4.0  # the effective one; graphs of 7 columns that learned had more
 
-_LOSS_ADVICE = (
-    "another learning_rate, more epochs, another temperature, lower edge_drop and feature_drop, or "
-    "feature_scaling=auto"
+# What to try, by sign. A setting (key=value) is left out where it is in use, and a word on drop
+# rates where nothing is dropped. "raw" is `train --method raw`, which no run of a baseline needs.
+_DROPS = "lower edge_drop and feature_drop"
+_ADVICE = {
+    "loss": (
+        "another learning_rate",
+        "more epochs",
+        "another temperature",
+        _DROPS,
+        "feature_scaling=auto",
+    ),
+    "collapse": (
+        "feature_scaling=auto",
+        "a lower temperature",
+        "encoder=residual",
+        "more features",
+    ),
+    "majority": ("encoder=residual", _DROPS, "more epochs"),
+}
+_RAW = (
+    "the same training with --method raw and another --out: if that finds no more, the features do "
+    "not know these labels"
 )
-_COLLAPSE_ADVICE = (
-    "feature_scaling=auto, which brings columns of numbers to one scale, a lower temperature, "
-    "encoder=residual, or more features; constant columns tell nothing"
-)
-_MAJORITY_ADVICE = (
-    "graphcl train --method raw on the same graph: if that finds no more, the features do not know "
-    "these labels; else encoder=residual, lower drop rates or more epochs"
-)
+_FEATURES = "other features or more labels: these do not tell the classes apart"
+
+
+def advice(sign: str, settings: Mapping[str, Any] | None = None, method: str = "graphcl") -> str:
+    """Returns what to try, without what is tried already.
+
+    Args:
+        sign: ``loss``, ``collapse`` or ``majority``.
+        settings: of the recipe that was trained; None if they are not known.
+        method: the system that was trained.
+    """
+    known = settings or {}
+    if method != "graphcl":
+        return _FEATURES if method == "raw" else _RAW
+    drops = known.get("edge_drop", 1) or known.get("feature_drop", 1)
+    listed = [
+        one
+        for one in _ADVICE[sign]
+        if ("=" not in one or str(known.get(one.split("=")[0])) != one.split("=")[1])
+        and (one != _DROPS or drops)
+    ]
+    ways = f"{', '.join(listed[:-1])} or {listed[-1]}" if len(listed) > 1 else listed[0]
+    return f"{_RAW}; else {ways}" if sign == "majority" else ways
 
 
 @dataclass(frozen=True)
@@ -55,7 +89,11 @@ class Sign:
         return f"{self.message}. Try {self.advice}."
 
 
-def loss_sign(losses: Sequence[float], span: tuple[float, float] | None = None) -> Sign | None:
+def loss_sign(
+    losses: Sequence[float],
+    span: tuple[float, float] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Sign | None:
     """Returns a sign if the loss did not fall, or ends where embeddings carry nothing.
 
     The first epoch is compared with the mean of the last tenth. A fall counts if it is more than
@@ -65,6 +103,7 @@ def loss_sign(losses: Sequence[float], span: tuple[float, float] | None = None) 
         losses: of every epoch.
         span: the loss of good embeddings, and of embeddings that carry nothing, if they are known.
             Otherwise the range is a tenth of the first loss.
+        settings: of the recipe; advice leaves out what is in use.
     """
     if len(losses) < LEAST_EPOCHS:
         return None
@@ -75,16 +114,18 @@ def loss_sign(losses: Sequence[float], span: tuple[float, float] | None = None) 
     least = max(STILL * size, 2 * noise)
     ends = f"from {first:.4f} in the first epoch to {last:.4f} in the last"
     if last > first + least:
-        return Sign("loss", f"the loss became worse: {ends}", _LOSS_ADVICE)
+        return Sign("loss", f"the loss became worse: {ends}", advice("loss", settings))
     if span is not None and last > span[1] - STILL * size:
         nothing = f"embeddings that carry nothing have {span[1]:.4f}"
-        return Sign("loss", f"the loss ends at {last:.4f}; {nothing}", _LOSS_ADVICE)
+        return Sign("loss", f"the loss ends at {last:.4f}; {nothing}", advice("loss", settings))
     if first - last < least:
-        return Sign("loss", f"the loss hardly moved: {ends}", _LOSS_ADVICE)
+        return Sign("loss", f"the loss hardly moved: {ends}", advice("loss", settings))
     return None
 
 
-def collapse_sign(rank: float, cosine: float, *, allowed: float) -> Sign | None:
+def collapse_sign(
+    rank: float, cosine: float, *, allowed: float, settings: Mapping[str, Any] | None = None
+) -> Sign | None:
     """Returns a sign if embeddings coincide, or use few directions.
 
     Args:
@@ -92,12 +133,16 @@ def collapse_sign(rank: float, cosine: float, *, allowed: float) -> Sign | None:
         cosine: the mean cosine of two of them.
         allowed: the effective rank of the input features, or the number of dimensions if that is
             less. A third of it is enough: two columns do not give four directions.
+        settings: of the recipe; advice leaves out what is in use.
     """
     if rank > 0 and cosine <= MOST_COSINE and rank >= least_rank(allowed):
         return None
-    what = "nearly coincide" if rank == 0 or cosine > MOST_COSINE else "use few directions"
+    if rank == 0:
+        message = "all embeddings are 0: the features tell nothing, as constant columns do"
+        return Sign("collapse", message, "features that differ between nodes")
+    what = "nearly coincide" if cosine > MOST_COSINE else "use few directions"
     facts = f"mean cosine of two nodes {cosine:.3f}, effective rank {rank:.1f}"
-    return Sign("collapse", f"the embeddings {what}: {facts}", _COLLAPSE_ADVICE)
+    return Sign("collapse", f"the embeddings {what}: {facts}", advice("collapse", settings))
 
 
 def least_rank(allowed: float) -> float:
@@ -105,7 +150,11 @@ def least_rank(allowed: float) -> float:
     return min(LEAST_RANK, allowed / 3)
 
 
-def majority_sign(scores: Mapping[str, Any] | None) -> Sign | None:
+def majority_sign(
+    scores: Mapping[str, Any] | None,
+    settings: Mapping[str, Any] | None = None,
+    method: str = "graphcl",
+) -> Sign | None:
     """Returns a sign if a probe's or a system's scores are those of one class for all nodes.
 
     With two classes the ROC-AUC decides, if it is there: where one class is rare, a useful probe
@@ -127,14 +176,14 @@ def majority_sign(scores: Mapping[str, Any] | None) -> Sign | None:
         if area > 0.5 + 2 * error:
             return None
         message = f"the probe cannot tell the two classes apart: ROC-AUC {area:.3f}"
-        return Sign("majority", message, _MAJORITY_ADVICE)
+        return Sign("majority", message, advice("majority", settings, method))
     if accuracy > majority + math.sqrt(majority * (1 - majority) / tested):
         return None
     message = (
         f"the accuracy, {100 * accuracy:.1f} %, is not clearly above the share of the largest "
         f"class, {100 * majority:.1f} %"
     )
-    return Sign("majority", message, _MAJORITY_ADVICE)
+    return Sign("majority", message, advice("majority", settings, method))
 
 
 def _mean(score: Any) -> float:

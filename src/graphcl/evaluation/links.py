@@ -1,7 +1,8 @@
 r"""How well scores of pairs find edges that were held out, beside three simple scores.
 
-Some edges are removed before anything is learned. Each removed edge (u, v) is then ranked among
-pairs (u, w) that are no edges. The simple scores see the remaining edges, or the features, alone:
+Some linked pairs are removed before anything is learned, with all that joins them. Each removed
+pair (u, v) is then ranked among pairs (u, w) that are not linked. The simple scores see the
+remaining edges, or the features, alone:
 
 .. math::
     \text{common neighbours} &= |N_u \cap N_v| \\
@@ -9,6 +10,7 @@ pairs (u, w) that are no edges. The simple scores see the remaining edges, or th
     \text{features} &= \cos(x_u, x_v)
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,12 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, require
+from graphcl.errors import GraphError, counted, require
 from graphcl.evaluation.nearest import unit_rows
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.structural import follow_edges
+from graphcl.graphs.typed import Relation, TypedGraph
 
 Array = npt.NDArray[Any]
 HITS = (1, 10, 50)
+STRUCTURAL = ("common_neighbours", "adamic_adar")  # scores by the edges alone
 _BLOCK = 1 << 16  # pairs that are scored at a time
 
 
@@ -34,7 +39,8 @@ class LinkScores:
         average_precision: over held-out edges and all pairs that they are compared with; by chance
             it is 1 / (1 + negatives).
         mrr: mean of 1 / rank of each held-out edge among its own pairs; ties count half.
-        hits: fraction of held-out edges with rank 1, and among the first 10 and 50.
+        hits: fraction of held-out edges with rank 1, and among the first 10 and 50; only of ranks
+            that an edge can miss, that is, up to the number of its pairs.
     """
 
     roc_auc: float
@@ -49,70 +55,169 @@ class HeldOutEdges:
 
     Attributes:
         graph: what remains; all nodes are there.
-        edges: the removed edges, ``[held, 2]``, in a random direction.
-        negatives: for each, nodes w for which (u, w) is no edge of the whole graph,
+        relation: what remains of the edges that are judged.
+        edges: the removed pairs, ``[held, 2]``: sources and targets. Where a pair is linked in both
+            directions, as in a plain graph, the direction is random.
+        negatives: for each, nodes w for which u and w are not linked in the whole graph,
             ``[held, negatives]``.
     """
 
-    graph: Graph
+    graph: Any
+    relation: Relation
     edges: Array
     negatives: Array
 
+    @property
+    def pairs(self) -> Array:
+        """The removed pairs, then what they are compared with, ``[held · (1 + negatives), 2]``."""
+        first = np.repeat(self.edges[:, 0], self.negatives.shape[1])
+        return np.concatenate([self.edges, np.stack([first, self.negatives.ravel()], axis=1)])
+
+    def rank(self, by: Mapping[str, Array]) -> dict[str, LinkScores]:
+        """Judges scores of `pairs`, by name."""
+        count, shape = len(self.edges), self.negatives.shape
+        return {
+            name: rank_edges(scores[:count], scores[count:].reshape(shape))
+            for name, scores in by.items()
+        }
+
 
 def hold_out_edges(
-    graph: Graph, *, share: float = 0.1, negatives: int = 100, seed: int = 0
+    graph: Graph | TypedGraph,
+    relation: str | None = None,
+    *,
+    share: float = 0.1,
+    negatives: int = 100,
+    seed: int = 0,
 ) -> HeldOutEdges:
-    """Removes a share of the edges at random, and draws pairs that are no edges.
+    """Removes a share of the linked pairs at random, and draws pairs that are not linked.
+
+    Whatever joins a removed pair goes: parallel edges with what they carry, the other direction,
+    and edges of other relations between the two types, of which one may be this one read backwards.
+    Features that `structural_features` computed from the edges are computed from those that remain.
 
     Args:
-        graph: any graph.
-        share: of the edges.
-        negatives: pairs per removed edge, with the same first node and a second one drawn evenly
-            among all nodes that are not linked to it. A node may be drawn twice.
+        graph: a plain or a typed graph.
+        relation: of a typed graph: the relation that is judged.
+        share: of the pairs that it links.
+        negatives: pairs per removed pair, with the same source and a target drawn evenly among all
+            nodes that no edge joins to it, in any direction. A node may be drawn twice.
         seed: decides both.
 
     Raises:
-        GraphError: too few edges, or a node that is linked to all others.
+        GraphError: too few edges, or a source that is linked to all targets.
     """
     require(0 < share < 1, "links", "share", "in (0, 1)", share)
     require(negatives >= 1, "links", "negatives", "at least 1", negatives)
     random = np.random.default_rng(seed)
-    rows, columns = graph.edge_index()
-    once = np.flatnonzero(rows < columns)
-    count = round(share * len(once))
-    if count < 1 or count >= len(once):
-        raise GraphError(f"{graph.name}: {len(once)} edges are too few to hold out {share:.0%}")
-    held = np.sort(random.choice(once, count, replace=False))
-    codes = np.sort(rows[held] * np.int64(graph.num_nodes) + columns[held])
-    entry = np.minimum(rows, columns) * np.int64(graph.num_nodes) + np.maximum(rows, columns)
-    kept = ~_contains(codes, entry)
-    degrees = np.bincount(rows[kept], minlength=graph.num_nodes)
-    rest = replace(
-        graph,
-        indptr=np.concatenate([[0], np.cumsum(degrees)]).astype(graph.indptr.dtype),
-        indices=np.ascontiguousarray(graph.indices[kept]),
-        edge_weight=None if graph.edge_weight is None else graph.edge_weight[kept],
-        store=None,
-    )
-    edges = np.stack([rows[held], columns[held]], axis=1)
-    turned = random.random(count) < 0.5
-    edges[turned] = edges[turned][:, ::-1]
-    return HeldOutEdges(rest, edges, _draw_negatives(graph, edges[:, 0], negatives, random))
+    if isinstance(graph, Graph):
+        graph.check()
+        arrays = (graph.indptr, graph.indices, graph.edge_weight)
+        whole = Relation("node", "edge", "node", *arrays)
+        relations, name = {whole.key: whole}, graph.name
+    else:
+        whole = graph.relation(relation or next(iter(graph.relations))[1])
+        relations, name = dict(graph.relations), f"relation {':'.join(whole.key)}"
+    codes = {key: _pair_codes(one, whole) for key, one in relations.items()}
+    targets = len(whole.indptr) - 1
+    listed = np.unique(codes[whole.key])
+    count = round(share * len(listed))
+    if count < 1 or count >= len(listed):
+        number = counted(len(listed), "linked pair")
+        raise GraphError(f"{name}: {number}: too few to hold out {share:.0%}")
+    held = np.sort(random.choice(listed, count, replace=False))
+    edges = np.stack([held // targets, held % targets], axis=1)
+    if whole.source == whole.target:
+        sources, ends = whole.edge_index()
+        directed = np.unique(sources * np.int64(targets) + ends)
+        there, back = (
+            _contains(directed, one[:, 0] * np.int64(targets) + one[:, 1])
+            for one in (edges, edges[:, ::-1])
+        )
+        turned = np.where(there & back, random.random(count) < 0.5, back)
+        edges[turned] = edges[turned][:, ::-1]
+    linked = np.unique(np.concatenate([one for one in codes.values() if one is not None]))
+    drawn = _draw_negatives(whole, edges[:, 0], linked, negatives, random, name)
+    rest = {
+        key: one if codes[key] is None else _without(one, _contains(held, codes[key]))
+        for key, one in relations.items()
+    }
+    left = rest[whole.key]
+    if isinstance(graph, Graph):
+        x = follow_edges(graph.x, whole, left)
+        edge_weight = left.edge_weight
+        rest_graph = replace(
+            graph,
+            x=x,
+            indptr=left.indptr,
+            indices=left.indices,
+            edge_weight=edge_weight,
+            store=None,
+        )
+        return HeldOutEdges(rest_graph, left, edges, drawn)
+    nodes = dict(graph.nodes)
+    if whole.source == whole.target:
+        own = nodes[whole.source]
+        nodes[whole.source] = replace(own, x=follow_edges(own.x, whole, left))
+    return HeldOutEdges(replace(graph, nodes=nodes, relations=rest), left, edges, drawn)
 
 
-def _draw_negatives(graph: Graph, first: Array, count: int, random: np.random.Generator) -> Array:
-    n = graph.num_nodes
-    full = np.flatnonzero(np.diff(graph.indptr)[first] >= n - 1)
+def _pair_codes(relation: Relation, judged: Relation) -> Any:
+    """Returns a number for the pair of each entry, of pairs that another relation may have too.
+
+    Directions are forgotten: within one type the lower node is first, else the judged relation's
+    source. None if the two relations do not join the same types.
+    """
+    first, second = relation.edge_index()
+    ends = (relation.source, relation.target)
+    if ends == (judged.target, judged.source) and ends[0] != ends[1]:
+        first, second = second, first
+    elif ends != (judged.source, judged.target):
+        return None
+    if ends[0] == ends[1]:
+        first, second = np.minimum(first, second), np.maximum(first, second)
+    return first * np.int64(len(judged.indptr) - 1) + second
+
+
+def _without(relation: Relation, gone: Array) -> Relation:
+    """Returns the relation without some of its entries."""
+    kept = ~gone
+    degrees = np.bincount(relation.targets()[kept], minlength=len(relation.indptr) - 1)
+    fields = ("indices", "edge_weight", "edge_features", "edge_ids")
+    given = {name: getattr(relation, name) for name in fields}
+    left: dict[str, Any] = {name: None if one is None else one[kept] for name, one in given.items()}
+    if left["edge_ids"] is not None:
+        left["edge_ids"] = np.unique(left["edge_ids"], return_inverse=True)[1].reshape(-1)
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(relation.indptr.dtype)
+    return replace(relation, indptr=indptr, **left)
+
+
+def _draw_negatives(
+    relation: Relation,
+    first: Array,
+    linked: Array,
+    count: int,
+    random: np.random.Generator,
+    name: str,
+) -> Array:
+    """Returns targets that the sources `first` are not linked to, ``[sources, count]``."""
+    within, targets = relation.source == relation.target, len(relation.indptr) - 1
+    ends = [linked // targets, *([linked % targets] if within else [])]
+    degree = np.bincount(np.concatenate(ends), minlength=int(first.max()) + 1)
+    full = np.flatnonzero(degree[first] >= targets - within)
     if len(full):
-        raise GraphError(f"{graph.name}: node {first[full[0]]} is linked to all others")
-    rows, columns = graph.edge_index()
-    codes = rows * np.int64(n) + columns  # sorted, as CSR is
-    found = random.integers(0, n, (len(first), count))
+        raise GraphError(f"{name}: node {first[full[0]]} is linked to all others")
+    found = random.integers(0, targets, (len(first), count))
     while True:
-        wrong = (found == first[:, None]) | _contains(codes, first[:, None] * np.int64(n) + found)
+        low, high = np.broadcast_to(first[:, None], found.shape), found
+        if within:
+            low, high = np.minimum(low, high), np.maximum(low, high)
+        wrong = _contains(linked, low * np.int64(targets) + high)
+        if within:
+            wrong |= found == first[:, None]
         if not wrong.any():
             return found
-        found[wrong] = random.integers(0, n, int(wrong.sum()))
+        found[wrong] = random.integers(0, targets, int(wrong.sum()))
 
 
 def _contains(codes: Array, wanted: Array) -> Array:
@@ -135,7 +240,7 @@ def rank_edges(positive: Array, negative: Array) -> LinkScores:
         roc_auc=float(roc_auc_score(truth, scores)),
         average_precision=float(average_precision_score(truth, scores)),
         mrr=float((1 / rank).mean()),
-        hits={k: float((rank <= k).mean()) for k in HITS},
+        hits={k: float((rank <= k).mean()) for k in HITS if k <= negative.shape[1]},
     )
 
 
@@ -144,36 +249,39 @@ def judge_links(held: HeldOutEdges, z: Any) -> dict[str, LinkScores]:
 
     `z` are embeddings of all nodes by an encoder that was trained on `held.graph` alone.
     """
-    first = np.repeat(held.edges[:, 0], held.negatives.shape[1])
-    pairs = np.concatenate([held.edges, np.stack([first, held.negatives.ravel()], axis=1)])
-    adjacency = _adjacency(held.graph)
-    degree = np.diff(held.graph.indptr)
-    # A common neighbour has two neighbours at least, so that its logarithm is not 0.
-    weight = 1 / np.log(np.maximum(degree, 2))
-    by = {
-        "embeddings": cosines(unit_rows(z), pairs),
-        "common_neighbours": _overlap(adjacency, adjacency, pairs),
-        "adamic_adar": _overlap(adjacency, adjacency * weight[None, :], pairs),
-        "features": cosines(held.graph.x, pairs),
-    }
-    count = len(held.edges)
-    return {
-        name: rank_edges(scores[:count], scores[count:].reshape(held.negatives.shape))
-        for name, scores in by.items()
-    }
+    pairs = held.pairs
+    return held.rank(
+        {
+            "embeddings": cosines(unit_rows(z), pairs),
+            **{name: overlap(*neighbourhoods(held.graph, name), pairs) for name in STRUCTURAL},
+            "features": cosines(held.graph.x, pairs),
+        }
+    )
 
 
-def _adjacency(graph: Graph) -> scipy.sparse.csr_array:
+def neighbourhoods(graph: Graph, by: str) -> tuple[Any, Any]:
+    """Returns two CSR matrices: the product of row u and row v is the score of (u, v).
+
+    `by` is one of `STRUCTURAL`.
+    """
     ones = np.ones(len(graph.indices))
     shape = (graph.num_nodes, graph.num_nodes)
-    return scipy.sparse.csr_array((ones, graph.indices, graph.indptr), shape=shape)
+    adjacency = scipy.sparse.csr_array((ones, graph.indices, graph.indptr), shape=shape)
+    if by == "common_neighbours":
+        return adjacency, adjacency
+    # A common neighbour has two neighbours at least, so that its logarithm is not 0.
+    weight = 1 / np.log(np.maximum(np.diff(graph.indptr), 2))
+    return adjacency, scipy.sparse.csr_array(adjacency * weight[None, :])
 
 
-def _overlap(first: Any, second: Any, pairs: Array) -> Array:
-    first, second = scipy.sparse.csr_array(first), scipy.sparse.csr_array(second)
+def overlap(first: Any, second: Any, pairs: Array) -> Array:
+    """Returns the products of rows of two matrices, for every pair."""
     blocks = [pairs[start : start + _BLOCK] for start in range(0, len(pairs), _BLOCK)]
     return np.concatenate(
-        [np.asarray((first[b[:, 0]] * second[b[:, 1]]).sum(axis=1)).ravel() for b in blocks]
+        [
+            np.zeros(0),
+            *(np.asarray((first[b[:, 0]] * second[b[:, 1]]).sum(axis=1)).ravel() for b in blocks),
+        ]
     )
 
 

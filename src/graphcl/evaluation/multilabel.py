@@ -16,6 +16,7 @@ from torch import Tensor
 from graphcl.devices import resolve_device
 from graphcl.errors import GraphError, require
 from graphcl.evaluation.failure import majority_share
+from graphcl.files.records import Answer
 from graphcl.kernels.adam import Adam
 
 STRENGTHS = (1e-3, 1e-4, 1e-5, 0.0)
@@ -26,7 +27,7 @@ Splits = tuple[Any, Any, Any]
 
 
 @dataclass(frozen=True)
-class MultilabelResult:
+class MultilabelResult(Answer):
     """Scores of the probe on the test nodes, and its budget, which changes PPI's score by points.
 
     Attributes:
@@ -37,12 +38,13 @@ class MultilabelResult:
         val_micro_f1: micro-F1 on the validation nodes at the chosen strength.
         strength: λ of the penalty λ/2 ‖w‖² added to the mean loss, chosen on validation nodes only;
             in scikit-learn's terms 1 / (C · training nodes).
-        strengths: the values of λ that were tried.
-        steps: number of updates, each over all training nodes.
+        strengths: the values of λ that were tried; none are listed of a cross-validation.
+        steps: number of updates, each over all training nodes; 0 of a cross-validation.
         optimiser: the optimiser of these updates.
-        split: ``given``, or ``random`` if the graph has none.
-        nodes: numbers of train, validation and test nodes used.
+        split: ``given``; or, if the graph has none, ``random`` or ``cross-validation``.
+        nodes: numbers of train, validation and test nodes used; see `ProbeResult`.
         majority: the highest micro-F1 of giving all test nodes the same labels.
+        folds: of the cross-validation; 0 where there is one split.
     """
 
     micro_f1: float
@@ -56,6 +58,7 @@ class MultilabelResult:
     split: str
     nodes: tuple[int, int, int]
     majority: float
+    folds: int = 0
 
 
 def multilabel_probe(
@@ -115,6 +118,22 @@ def multilabel_probe(
         nodes=(len(train), len(val), len(test)),
         majority=majority_share(labels[2].cpu().numpy()),
     )
+
+
+def held_out_scores(
+    z: Any, y: Any, others: Any, *, steps: int = STEPS, device: str | torch.device = "auto"
+) -> Any:
+    """Returns the scores of `others` by the regressions of `multilabel_probe` on `z` and `y`.
+
+    They are ``[strengths, others, labels]``, above 0 where a label is predicted. No label of
+    `others` is passed, so none can be used.
+    """
+    where = resolve_device(device)
+    rows, labels = [_tensor(part, where) for part in (z, others)], _tensor(y, where)
+    _check(rows[:1], [labels])
+    train, rest = _standardise(rows)
+    weight, bias = fit_multilabel(train, labels, strengths=STRENGTHS, steps=steps)
+    return (rest @ weight + bias[:, None]).cpu().numpy()
 
 
 @torch.no_grad()
@@ -182,7 +201,7 @@ def _standardise(rows: list[Tensor]) -> list[Tensor]:
 
 
 def _check(rows: list[Tensor], labels: list[Tensor]) -> None:
-    for name, part, label in zip(("train", "validation", "test"), rows, labels, strict=True):
+    for name, part, label in zip(("train", "validation", "test"), rows, labels, strict=False):
         shapes = f"{tuple(part.shape)} embeddings and {tuple(label.shape)} labels"
         if part.ndim != 2 or label.ndim != 2 or len(part) != len(label):
             raise GraphError(f"probe: {shapes} of the {name} nodes do not fit each other")

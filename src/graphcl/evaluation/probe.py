@@ -12,12 +12,16 @@ from threadpoolctl import threadpool_limits
 from graphcl.errors import GraphError
 from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.multilabel import STEPS, MultilabelResult, multilabel_probe
+from graphcl.files.records import Answer
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph, split_gap
 from graphcl.graphs.interchange import to_numpy
+from graphcl.graphs.validation import is_labelled
 from graphcl.seeding import derive
 
 _BLOCK_ROWS = 1 << 18
+FEW_LABELS = 500  # of fewer, a random tenth is too few to learn from
+CROSS_VALIDATION = "cross-validation"
 REDRAWN = 5
 REDRAWN_NODES = 4000  # train and validation nodes; with more, one split is reliable enough
 STRENGTHS = tuple(10.0 ** (k / 2) for k in range(-8, 5))  # C from 1e-4 to 1e2, in half decades
@@ -26,7 +30,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class ProbeResult:
+class ProbeResult(Answer):
     """Scores of the probe on the test nodes.
 
     Attributes:
@@ -35,12 +39,14 @@ class ProbeResult:
         macro_f1: mean of the F1 scores of the classes.
         val_accuracy: accuracy on the validation nodes at the chosen strength.
         strength: C of scikit-learn's `LogisticRegression`, chosen without the test nodes.
-        split: ``given``, or ``random`` if the graph has none.
-        nodes: numbers of train, validation and test nodes used.
+        split: ``given``; or, if the graph has none, ``random`` or ``cross-validation``.
+        nodes: numbers of train, validation and test nodes used; in cross-validation, of all
+            labelled nodes, of none, and of those that were held out in turn.
         majority: share of the largest class among the test nodes: the accuracy of giving all nodes
             one class.
         roc_auc: for two classes, the chance that the probe ranks a node of the second above one of
             the first; 0.5 means that it knows nothing. None for more classes.
+        folds: of the cross-validation; 0 where there is one split.
     """
 
     accuracy: float
@@ -52,11 +58,100 @@ class ProbeResult:
     nodes: tuple[int, int, int]
     majority: float
     roc_auc: float | None
+    folds: int = 0
+
+
+def is_cross_validated(graph: Graph | GraphCollection, y: Array) -> bool:
+    """Returns whether the probe holds out every labelled node in turn.
+
+    It does so where a graph has no split and fewer than `FEW_LABELS` nodes with labels: a tenth of
+    153 are 15 to learn from, and say little of what all 153 can do. A split that is given is used.
+    """
+    alone = isinstance(graph, Graph) and not graph.has_split and not split_gap(graph)
+    return alone and len(_labelled(y)) < FEW_LABELS
+
+
+def _labelled(y: Array) -> Array:
+    """Returns the nodes with a class, or whose several labels are known."""
+    return np.flatnonzero(y >= 0 if y.ndim == 1 else (y >= 0).all(axis=1))
+
+
+def cross_validate_labels(z: Array, y: Array, seed: int = 0) -> MultilabelResult:
+    """Returns the scores of `graphcl.predict`'s cross-validation of several labels per node."""
+    from graphcl.evaluation.calibration import fit_calibrated
+
+    labelled = _labelled(y)
+    options: Any = {"several": True, "seed": abs(seed), "standard": standardiser(z)}
+    probe = fit_calibrated(z[labelled], y[labelled].astype(np.int64), **options)
+    error = probe.error
+    if error is None:
+        raise GraphError("probe: too few labelled nodes to hold some out")
+    return MultilabelResult(
+        micro_f1=error.micro_f1,
+        macro_f1=error.macro_f1,
+        accuracy=error.accuracy,
+        val_micro_f1=error.micro_f1,
+        strength=1 / (probe.strength * len(labelled)),
+        strengths=(),
+        steps=0,
+        optimiser="",
+        split=CROSS_VALIDATION,
+        nodes=(len(labelled), 0, error.nodes),
+        majority=error.majority,
+        folds=error.folds,
+    )
+
+
+def cross_validate(z: Array, y: Array, seed: int = 0) -> tuple[ProbeResult, Array]:
+    """Returns the scores of `graphcl.predict`'s cross-validation, and the held-out classes.
+
+    Args:
+        z: embeddings of all nodes.
+        y: classes, −1 where there is none.
+        seed: decides the folds.
+
+    Returns:
+        The scores, and for every node the class that it had when it was held out; −1 if it never
+        was, as the only node of a class is not.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    from graphcl.evaluation.calibration import fit_calibrated
+
+    labelled = _labelled(y)
+    classes, codes = np.unique(y[labelled], return_inverse=True)
+    if len(classes) < 2:
+        raise GraphError("probe: the labelled nodes hold fewer than two classes")
+    targets = (codes[:, None] == np.arange(len(classes))).astype(np.int64)
+    probe = fit_calibrated(
+        z[labelled], targets, several=False, seed=abs(seed), standard=standardiser(z)
+    )
+    error = probe.error
+    if error is None:
+        raise GraphError("probe: too few labelled nodes: two classes need two each")
+    there = ~np.isnan(probe.held_out).any(axis=1)
+    held, truth = probe.held_out[there], codes[there]
+    area = float(roc_auc_score(truth, held[:, 1])) if len(classes) == 2 else None
+    found = np.full(len(y), -1)
+    found[labelled[there]] = classes[held.argmax(axis=1)]
+    result = ProbeResult(
+        accuracy=error.accuracy,
+        micro_f1=error.micro_f1,
+        macro_f1=error.macro_f1,
+        val_accuracy=error.accuracy,
+        strength=probe.strength,
+        split=CROSS_VALIDATION,
+        nodes=(len(labelled), 0, error.nodes),
+        majority=majority_share(truth),
+        roc_auc=area,
+        folds=error.folds,
+    )
+    return result, found
 
 
 def linear_probe(
     z: Any,
-    graph: Graph | GraphCollection,
+    graph: Any,
     seed: int = 0,
     *,
     steps: int = STEPS,
@@ -78,14 +173,18 @@ def linear_probe(
     matter: in the transductive setting it is trained on the features and edges of all nodes, test
     nodes included, without labels; in the inductive setting on those of the training nodes alone.
 
+    Where a graph has no split and few labels, every labelled node is held out in turn: see
+    `is_cross_validated`. The scores are then those that `graphcl.predict` expects.
+
     If a node has several labels, there is one regression per label: see `multilabel_probe`.
 
     Args:
         z: embeddings, ``[num_nodes, dim]``; for a collection, a list of such arrays or one array of
             all their rows, in the order of its graphs.
         graph: their graph, or collection of graphs; gives the labels and the split. The labelled
-            nodes of a graph without masks are split at random, 10 % / 10 % / 80 % of each class.
-        seed: decides the random split; nothing else here is random.
+            nodes of a graph without masks are split at random, 10 % / 10 % / 80 % of each class, or
+            cross-validated if they are few. Or labels alone, as `Graph.from_edge_index` takes them.
+        seed: decides the random split or the folds; nothing else here is random.
         steps: number of updates with several labels per node; see `multilabel_probe`.
         device: where to train with several labels per node.
         on_step: called after each of these steps with its number.
@@ -94,6 +193,8 @@ def linear_probe(
         GraphError: there are no labels, fewer than two classes, or the embeddings do not fit.
     """
     z = _table(z)
+    if not isinstance(graph, Graph | GraphCollection):
+        graph = Graph.from_edge_index(np.zeros((2, 0), np.int64), np.zeros((len(z), 1)), graph)
     if z.ndim != 2 or len(z) != graph.num_nodes:
         raise GraphError(f"probe: embeddings {z.shape} for a graph of {graph.num_nodes} nodes")
     if z.shape[1] == 0:
@@ -103,6 +204,10 @@ def linear_probe(
     y = graph.y
     if y is None:
         raise GraphError("probe: the graph has no labels")
+    if is_cross_validated(graph, y):
+        check_embeddings(z)
+        several = y.ndim == 2
+        return cross_validate_labels(z, y, seed) if several else cross_validate(z, y, seed)[0]
     train, val, test = scored_split(graph, y, seed)
     split = "random" if isinstance(graph, Graph) and not graph.has_split else "given"
     if y.ndim == 2:
@@ -342,8 +447,7 @@ def node_split(
     Raises:
         GraphError: a part of the split is not given, or train or validation nodes have no label.
     """
-    # In a graph with several labels per node, a node may have none of them and still be labelled.
-    labelled = y >= 0 if y.ndim == 1 else np.ones(len(y), dtype=np.bool_)
+    labelled = is_labelled(y)
     if isinstance(graph, GraphCollection):
         ends = np.cumsum(graph.split_nodes)[:2]
         train, val, test = (nodes[labelled[nodes]] for nodes in np.split(np.arange(len(y)), ends))
@@ -368,7 +472,7 @@ def node_split(
     # Each class is split in proportion. With several labels per node, all nodes are one class.
     classes = y if y.ndim == 1 else np.zeros(len(y))
     for label in np.unique(classes[labelled]):
-        members = random.permutation(np.flatnonzero(classes == label))
+        members = random.permutation(np.flatnonzero(labelled & (classes == label)))
         tenth = max(1, len(members) // 10)
         for part, nodes in zip(parts, np.split(members, [tenth, 2 * tenth]), strict=True):
             part.append(nodes)

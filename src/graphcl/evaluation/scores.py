@@ -10,17 +10,20 @@ from graphcl.errors import GraphError
 from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.probe import (
     check_embeddings,
+    cross_validate,
     f1,
     fit_logistic,
+    is_cross_validated,
     scored_split,
     standardiser,
 )
+from graphcl.files.records import Answer
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 
 
 @dataclass(frozen=True)
-class PredictionResult:
+class PredictionResult(Answer):
     """Scores of predicted classes, with the names of `ProbeResult`.
 
     Attributes:
@@ -43,7 +46,7 @@ class PredictionResult:
 
 
 @dataclass(frozen=True)
-class MultilabelPredictionResult:
+class MultilabelPredictionResult(Answer):
     """Scores of predictions of several labels per node, with the names of `MultilabelResult`.
 
     Attributes:
@@ -126,10 +129,15 @@ def probe_confusion(
         raise GraphError("confusion: needs one class per node")
     if len(z) != len(y):
         raise GraphError(f"confusion: embeddings {z.shape} for a graph of {len(y)} nodes")
-    train, _, test = scored_split(graph, y, seed, owner="confusion")
-    check_embeddings(z)
-    standard = standardiser(z[train])
-    predicted = fit_logistic(standard(z[train]), y[train], strength).predict(standard(z[test]))
+    if is_cross_validated(graph, y):
+        held = cross_validate(z, y, seed)[1]
+        test = np.flatnonzero(held >= 0)
+        predicted = held[test]
+    else:
+        train, _, test = scored_split(graph, y, seed, owner="confusion")
+        check_embeddings(z)
+        standard = standardiser(z[train])
+        predicted = fit_logistic(standard(z[train]), y[train], strength).predict(standard(z[test]))
     classes = np.unique(np.concatenate([y[test], predicted]))
     counts = np.zeros((len(classes), len(classes)), np.int64)
     np.add.at(counts, (np.searchsorted(classes, y[test]), np.searchsorted(classes, predicted)), 1)

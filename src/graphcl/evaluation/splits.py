@@ -21,6 +21,7 @@ from graphcl.evaluation.logistic import fit_logistic_batch
 from graphcl.evaluation.probe import STRENGTHS, Array, check_embeddings, node_split, standardiser
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.validation import is_labelled
 
 DRAWN = 3
 ACCURACY, ROC_AUC, LABEL_AUC = "accuracy", "roc_auc", "label_auc"
@@ -145,24 +146,37 @@ def _with_validation(graph: Graph) -> Graph:
     assert graph.y is not None
     random, val = np.random.default_rng(0), np.zeros(graph.num_nodes, np.bool_)
     classes = graph.y if graph.y.ndim == 1 else np.zeros(graph.num_nodes)
-    for label in np.unique(classes[graph.train_mask]):
-        members = np.flatnonzero(graph.train_mask & (classes == label))
+    train = graph.train_mask & is_labelled(graph.y)
+    for label in np.unique(classes[train]):
+        members = np.flatnonzero(train & (classes == label))
         val[random.choice(members, max(1, len(members) // 5), replace=False)] = True
     return replace(graph, train_mask=graph.train_mask & ~val, val_mask=val)
+
+
+def metric_of(y: Array) -> str:
+    """Returns the score by which embeddings are ranked, wherever they are: a key of `METRICS`.
+
+    That is the ROC-AUC for two classes, the accuracy for more, and the mean AUC of the labels where
+    a node has several.
+    """
+    if y.ndim == 2:
+        return LABEL_AUC
+    return ROC_AUC if len(np.unique(y[y >= 0])) == 2 else ACCURACY
 
 
 def _targets(graph: Graph) -> tuple[npt.NDArray[np.int64], str]:
     """Returns 0/1 columns per node, and the metric; two classes are one column."""
     y = graph.y
     assert y is not None
-    if y.ndim == 2:
-        return y, LABEL_AUC
+    metric = metric_of(y)
+    if metric == LABEL_AUC:
+        return y, metric
     classes = np.unique(y[y >= 0])
     if len(classes) < 2:
         raise GraphError(f"{graph.name}: has fewer than two classes")
-    if len(classes) == 2:
-        return (y == classes[1]).astype(np.int64)[:, None], ROC_AUC
-    return (y[:, None] == classes).astype(np.int64), ACCURACY
+    if metric == ROC_AUC:
+        return (y == classes[1]).astype(np.int64)[:, None], metric
+    return (y[:, None] == classes).astype(np.int64), metric
 
 
 @dataclass(frozen=True)

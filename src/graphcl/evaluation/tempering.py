@@ -38,7 +38,7 @@ class HeldOut:
     folds: int
     scores: Array  # [strengths, rows, outputs]
     targets: Array  # [rows, outputs]
-    shares: Array  # log, of all labelled nodes
+    shares: Array  # [rows, outputs]: log, of the nodes that the row's regression was fitted to
     several: bool
 
     @cached_property
@@ -50,30 +50,30 @@ class HeldOut:
         """
         some = np.linspace(0, len(self.rows) - 1, min(len(self.rows), 2000)).astype(np.int64)
         chance = 0.5 if self.several else 1 / self.targets.shape[1]
-        found = []
-        for scores in self.scores[:, some] - self.shares:
-            reached = [_confidence(scores / one, self.several) for one in _TEMPERATURES]
-            levels = (np.array(reached) - chance) / (1 - chance)
-            found.append(np.interp(-_LEVELS, -levels, np.log(_TEMPERATURES)))
-        temperatures: Array = np.exp(np.array(found))
+        scores = self.scores[:, some] - self.shares[some]
+        reached = np.stack([_confidence(scores / one, self.several) for one in _TEMPERATURES])
+        levels = (reached.T - chance) / (1 - chance)
+        logs = [np.interp(-_LEVELS, -one, np.log(_TEMPERATURES)) for one in levels]
+        temperatures: Array = np.exp(np.array(logs))
         return temperatures
 
     @cached_property
     def losses(self) -> Array:
         """−log p of what is true, in each row, ``[strengths, levels, rows]``."""
         found: Array = np.empty((*self.temperatures.shape, len(self.rows)), np.float32)
-        for place, level in np.ndindex(self.temperatures.shape):
-            scores = _tempered(self.scores[place], self.temperatures[place, level], self.shares)
-            found[place, level] = _loss(scores, self.targets, self.several)
+        for level in range(self.temperatures.shape[1]):
+            one = self.temperatures[:, level, None, None]
+            scores = _tempered(self.scores, one, self.shares)
+            found[:, level] = _loss(scores, self.targets, self.several)
         return found
 
-    def choose(self, allowed: Array) -> list[Term]:
-        """Returns strengths with their weights and temperatures, by the labels of some rows."""
+    def choose(self) -> list[Term]:
+        """Returns strengths with their weights and temperatures, by the labels of the rows."""
         from scipy.interpolate import PchipInterpolator
 
-        _, node, times = np.unique(self.rows[allowed], return_inverse=True, return_counts=True)
+        _, node, times = np.unique(self.rows, return_inverse=True, return_counts=True)
         once = 1 / times[node]  # a node counts once, however often it was held out
-        loss = self.losses[:, :, allowed] @ once
+        loss = self.losses @ once
         fine = PchipInterpolator(_LEVELS, loss, axis=1)(_FINE)
         likelihood = np.exp(fine.min() - fine)
         weight = likelihood.sum(axis=1) / likelihood.sum()
@@ -116,14 +116,16 @@ def average(terms: list[Term], scores: Array, shares: Array, several: bool) -> A
 def _to_probabilities(scores: Array, several: bool) -> Array:
     from scipy.special import expit, softmax
 
-    found: Array = expit(scores) if several else softmax(scores, axis=1)
+    found: Array = expit(scores) if several else softmax(scores, axis=-1)
     return found
 
 
-def _confidence(scores: Array, several: bool) -> float:
+def _confidence(scores: Array, several: bool) -> Array:
+    """Returns the mean confidence of each table of ``[tables, rows, outputs]``."""
     probability = _to_probabilities(scores, several)
-    best = np.maximum(probability, 1 - probability) if several else probability.max(axis=1)
-    return float(best.mean())
+    best = np.maximum(probability, 1 - probability) if several else probability.max(axis=-1)
+    found: Array = best.reshape(len(scores), -1).mean(axis=1)
+    return found
 
 
 def _loss(scores: Array, targets: Array, several: bool) -> Array:
@@ -132,6 +134,6 @@ def _loss(scores: Array, targets: Array, several: bool) -> Array:
     if several:
         right = targets * log_expit(scores) + (1 - targets) * log_expit(-scores)
     else:
-        right = targets * log_softmax(scores, axis=1)
-    found: Array = -right.sum(axis=1)
+        right = targets * log_softmax(scores, axis=-1)
+    found: Array = -right.sum(axis=-1)
     return found

@@ -5,11 +5,12 @@ its path.
 """
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from graphcl.errors import RunError, require
+from graphcl.errors import RunError, counted, require
 from graphcl.estimator.fitted import Fitted
 from graphcl.files.atomic import check_new_folder, whole_folder
 from graphcl.graphs.scaling import ColumnScaling
@@ -19,7 +20,7 @@ from graphcl.runs.versions import current_run
 from graphcl.version import package_version
 
 CARD, CONFIG_JSON = "README.md", "config.json"
-SCORES = ("accuracy", "micro_f1", "macro_f1")
+SCORES = ("accuracy", "roc_auc", "micro_f1", "macro_f1")
 
 
 def check_card(path: Path, *, overwrite: bool) -> None:
@@ -97,7 +98,8 @@ def _card(fitted: Fitted, result: dict[str, Any], licence: str) -> str:
         "",
         "## Training",
         "",
-        f"Seed {fitted.seed}, {len(fitted.history)} epochs, {fitted.seconds:.1f} s. The recipe:",
+        f"Seed {fitted.seed}, {counted(len(fitted.history), 'epoch')}, {fitted.seconds:.1f} s. "
+        "The recipe:",
         "",
         "| key | value |",
         "|---|---|",
@@ -109,7 +111,8 @@ def _card(fitted: Fitted, result: dict[str, Any], licence: str) -> str:
         "import graphcl",
         "",
         'model = graphcl.GraphCL.load("THIS_FOLDER")',
-        f"z = model.transform(graph)  # a graph with the same {fitted.num_features:,} features",
+        "z = model.transform(graph)  # a graph with the same "
+        f"{counted(fitted.num_features, 'feature')}",
         "```",
         "",
         "## Limits",
@@ -125,14 +128,15 @@ def _scores(probe: Any) -> list[str]:
     if not isinstance(probe, dict):
         return ["None: the graph had no labels to score the embeddings with."]
     rows = [f"| {key} | {probe[key]:.4f} |" for key in SCORES if isinstance(probe.get(key), float)]
-    about = (
-        f"Logistic regression on the frozen embeddings, test nodes, {probe.get('split', '')} split:"
-    )
+    where = f"test nodes, {probe.get('split', '')} split"
+    if probe.get("folds"):
+        where = f"labelled nodes, each held out in one of {probe['folds']} folds"
+    about = f"Logistic regression on the frozen embeddings, {where}:"
     return [about, "", "| score | value |", "|---|---|", *rows]
 
 
 def _plain(text: str) -> str:
     """Returns a name without what Markdown would read as markup."""
-    return "".join(
-        " " if letter in "\r\n" else letter for letter in text if letter not in "<>`|*_[]"
-    )
+    kept = "".join(" " if letter in "\r\n" else letter for letter in text)
+    kept = "".join(letter for letter in kept if letter not in "<>`|*[]\\")
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", kept)  # inside a word it is no markup

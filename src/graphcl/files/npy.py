@@ -3,7 +3,9 @@
 import math
 import mmap
 import os
+import shlex
 import stat
+import tempfile
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
@@ -29,6 +31,21 @@ def read_header(file: BinaryIO) -> Header:
     raise ValueError(f"unknown .npy version {version}")
 
 
+def refuse_gzipped(path: Path, error: type[InvalidInputError]) -> None:
+    """Refuses a file that is gzipped, whatever its name is.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        InvalidInputError: of the type `error`.
+    """
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    if packed:
+        kind = (path.with_suffix("") if path.suffix == ".gz" else path).suffix
+        unpack = f"gunzip < {shlex.quote(str(path))} > NEW{kind}"
+        raise error(f"{path}: is gzipped; unpack it: {unpack}")
+
+
 def read_npy(path: Path, error: type[InvalidInputError]) -> npt.NDArray[Any]:
     """Reads the array of an `.npy` file into memory.
 
@@ -36,17 +53,19 @@ def read_npy(path: Path, error: type[InvalidInputError]) -> npt.NDArray[Any]:
         InvalidInputError: of the type `error`.
     """
     try:
+        refuse_gzipped(path, error)
         with path.open("rb") as raw:  # NumPy would leave a damaged file open
             array: npt.NDArray[Any] = np.lib.format.read_array(raw, allow_pickle=False)
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
+    except InvalidInputError:
+        raise
     except MemoryError:
         raise error(f"{path}: its header asks for more memory than there is") from None
     except Exception as problem:  # a damaged header can raise any exception
         if "pickle" in str(problem) or "Object arrays" in str(problem):
             raise error(f"{path}: holds pickled objects, which are never read") from None
-        reason = " ".join(str(problem).split())[:120] or type(problem).__name__
-        raise error(f"{path}: not a readable .npy file ({reason})") from None
+        raise error(f"{path}: not a readable .npy file: damaged, or of another kind") from None
     return array
 
 
@@ -62,12 +81,12 @@ def map_npy(
         InvalidInputError: of the type `error`: the file is damaged, or contains objects.
     """
     size = regular_size(path, error)
+    refuse_gzipped(path, error)
     with path.open("rb") as file:
         try:
             shape, fortran, dtype = read_header(file)
-        except Exception as problem:  # a damaged header can raise any exception
-            reason = " ".join(str(problem).split())[:100]
-            raise error(f"{path}: damaged, not an .npy file ({reason})") from None
+        except Exception:  # a damaged header can raise any exception
+            raise error(f"{path}: damaged, not an .npy file") from None
         offset, identity = file.tell(), file_identity(file)
     if dtype.hasobject or (fortran and not fortran_too) or min(shape, default=0) < 0:
         raise error(f"{path}: damaged, holds {dtype} {str(shape)[:60]}; expected rows of numbers")
@@ -124,3 +143,16 @@ def advise_random_reads(*arrays: npt.NDArray[Any]) -> None:
         while isinstance(room, np.ndarray):  # follow views down to the memory map
             room = room.base
         cast("mmap.mmap", room).madvise(mmap.MADV_RANDOM)
+
+
+def scratch_array(shape: tuple[int, ...], dtype: Any, folder: Path | None) -> npt.NDArray[Any]:
+    """Returns an array in memory, or in an unnamed file of a folder, deleted with the array."""
+    if folder is None:
+        return np.empty(shape, dtype=dtype)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        os.posix_fallocate(file.fileno(), 0, max(1, size))  # a full disk would end the process
+        if not size:
+            return np.empty(shape, dtype=dtype)
+        mapped: npt.NDArray[Any] = np.memmap(file, dtype=dtype, mode="r+", shape=shape)
+        return mapped

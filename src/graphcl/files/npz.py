@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import InvalidInputError
-from graphcl.files.npy import read_header, regular_size
+from graphcl.files.npy import read_header, refuse_gzipped, regular_size
 from graphcl.memory import free_memory_bytes
 
 MEMBERS = 64
@@ -36,6 +36,7 @@ def read_npz(
         regular_size(path, error)
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
+    refuse_gzipped(path, error)
     with path.open("rb") as raw:
         if raw.read(6) == b"\x93NUMPY":
             raise error(f"{path}: is a single array; a graph is an .npz of several")
@@ -47,8 +48,8 @@ def read_npz(
     except InvalidInputError:
         raise
     except Exception as problem:  # a damaged archive can raise any exception
-        reason = " ".join(str(problem).split())[:120] or type(problem).__name__
-        raise error(f"{path}: not a readable .npz file ({reason})") from None
+        why = "a CRC-32 is wrong" if "CRC" in str(problem) else "damaged, or of another kind"
+        raise error(f"{path}: not a readable .npz file: {why}") from None
 
 
 def check_members(

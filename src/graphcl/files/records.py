@@ -7,18 +7,85 @@ one type, so ids of several types are written as text. JSON is a list of objects
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from graphcl.errors import InvalidInputError, MissingExtraError
+from graphcl.errors import InvalidInputError, MissingExtraError, counted
 from graphcl.files.atomic import check_new_file, whole_file
 
 SUFFIXES = (".parquet", ".csv", ".json")
 READABLE = (".csv", ".tsv", ".parquet")
 Columns = Mapping[str, Any]
 _ROWS = 65536  # written at a time
+_SHOWN, _SHOWN_COLUMNS, _SHOWN_TEXT = 5, 8, 40  # rows, columns, characters of a cell
+
+
+class Answer:
+    """A result with `columns`: a few lines in a terminal or a notebook, a data frame if asked.
+
+    Results that do not say what their columns are have one row, and a column per field.
+    """
+
+    def columns(self) -> dict[str, Any]:
+        """Returns the table."""
+        return {name: [value] for name, value in vars(self).items()}
+
+    def to_pandas(self) -> Any:
+        """Returns the table as a pandas `DataFrame`.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingExtraError(f"{type(self).__name__}.to_pandas", "pandas") from error
+        return pandas.DataFrame({name: _plain(one) for name, one in self.columns().items()})
+
+    def __repr__(self) -> str:
+        title, head, rows = self._shown()
+        return "\n".join([title, *aligned([head, *rows])])
+
+    def _repr_html_(self) -> str:
+        title, head, rows = self._shown()
+        cells = ["".join(f"<th>{escape(one)}</th>" for one in head)]
+        cells += ["".join(f"<td>{escape(one)}</td>" for one in row) for row in rows]
+        lines = "".join(f"<tr>{row}</tr>" for row in cells)
+        return f"<p>{escape(title)}</p><table>{lines}</table>"
+
+    def _shown(self) -> tuple[str, list[str], list[list[str]]]:
+        """Returns a title, and of the table the first rows and columns as texts."""
+        columns = self.columns()
+        count, names = len(next(iter(columns.values()))), list(columns)[:_SHOWN_COLUMNS]
+        kept = {name: columns[name] for name in names}
+        rows = [[_short(one) for one in row.values()] for row in records(kept, slice(0, _SHOWN))]
+        title = f"{type(self).__name__}: {counted(count, 'row')}"
+        left = len(columns) - len(names)
+        title += f", {left} more {'column' if left == 1 else 'columns'}" if left else ""
+        return title, names, rows + ([["…"] * len(names)] if count > _SHOWN else [])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns a line per row of texts, in columns: the first to the left, the others to the right.
+
+    No line ends in blanks.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _short(value: Any) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else str(_cell(value))
+    return text if len(text) <= _SHOWN_TEXT else f"{text[: _SHOWN_TEXT - 1]}…"
 
 
 def check_records_file(path: Path, error: type[InvalidInputError], *, overwrite: bool) -> None:

@@ -1,11 +1,14 @@
 """The user's cache folder, and the user's key, which seals what this user wrote."""
 
+import fcntl
 import hashlib
 import os
 import secrets
 from pathlib import Path
 
-KEY = "index-key"
+from graphcl.files.atomic import whole_file
+
+KEY, KEY_BYTES = "index-key", 32
 
 
 def user_cache() -> Path:
@@ -14,22 +17,37 @@ def user_cache() -> Path:
 
 
 def user_key() -> bytes:
-    """Returns the user's key, created on first use; a temporary one if it cannot be saved."""
+    """Returns the user's key, created on first use; a temporary one if it cannot be saved.
+
+    The file appears whole, and one that is no key is replaced. A lock beside it lets processes that
+    start together agree: the first one writes, the others read what it wrote.
+    """
     path = user_cache() / KEY
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            # O_EXCL: of two processes that start together, one creates the key.
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            found = path.read_bytes()[:64]
-        else:
-            with os.fdopen(handle, "wb") as file:
-                found = secrets.token_bytes(32)
-                file.write(found)
+        found = _read_key(path)
+        if found is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.with_name(f".{KEY}.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # held for as long as 32 bytes take
+                found = _read_key(path)
+                if found is None:
+                    found = secrets.token_bytes(KEY_BYTES)
+                    with whole_file(path) as staging:
+                        staging.chmod(0o600)
+                        staging.write_bytes(found)
     except OSError:
-        found = b""
-    return found if len(found) == 32 else secrets.token_bytes(32)
+        return secrets.token_bytes(KEY_BYTES)
+    return found
+
+
+def _read_key(path: Path) -> bytes | None:
+    """Returns the key in a file; None if there is no file, or it holds something else."""
+    try:
+        with path.open("rb") as file:
+            found = file.read(KEY_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    return found if len(found) == KEY_BYTES else None
 
 
 def seal_text(text: str, key: bytes, *, purpose: str) -> str:

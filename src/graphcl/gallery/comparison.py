@@ -69,7 +69,7 @@ def _read_system(text: str) -> System:
         raise ParameterError(f"compare: a setting is KEY=VALUE; got {wrong!r} in {text!r}")
     settings = {key.strip(): value.strip() for key, _, value in pairs}
     if method == "graphcl":
-        load_recipe(recipe_for("")).with_values(**settings)  # refuses what it does not know
+        load_recipe(recipe_for("")).with_texts(**settings)  # refuses what it does not know
     elif not is_unsupervised(find_baseline(method).method("", **settings)):
         known = ", ".join(embedding_methods())
         raise ParameterError(

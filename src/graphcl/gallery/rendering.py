@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from graphcl.errors import counted
 from graphcl.evaluation.splits import METRICS
 from graphcl.gallery.comparison import RAW
 from graphcl.gallery.summary import Cell, Summary
@@ -29,7 +30,7 @@ def terminal(summary: Summary, *, width: int | None = None) -> str:
         losses = "–" if one.losses is None else str(one.losses)
         lines.append([one.system, "", _percent(one.mean), f"{100 * one.distance:.1f}", losses])
     overall = terminal_table(
-        f"{len(summary.common)} graphs that every system was scored on",
+        f"{counted(len(summary.common), 'graph')} that every system was scored on",
         ("System", "", "Mean", "Distance to the best", "Over a point below raw"),
         lines,
         width=width,
@@ -76,13 +77,14 @@ def footnotes(summary: Summary) -> list[str]:
         f"In %: mean over runs{runs}, each a mean over the graph's splits, ± sample standard "
         "deviation over runs. Logistic regression on frozen embeddings, the same for all systems, "
         "its strength chosen on validation nodes. The best of each graph is bold.",
-        f"The last lines are over the {count} graphs that every system was scored on.",
+        f"The last lines are over the {counted(count, 'graph')} that every system was scored on.",
     ]
     failed = [cell for cell in summary.cells if cell.failed]
     for cell in failed:
         of = cell.failed + cell.runs
         notes.append(
-            f"{cell.system} on {cell.graph}: {cell.failed} of {of} runs failed ({cell.reason})."
+            f"{cell.system} on {cell.graph}: {cell.failed} of {counted(of, 'run')} failed "
+            f"({cell.reason})."
         )
     return notes
 
@@ -157,7 +159,9 @@ def draw(summary: Summary) -> Any:
     colours = [COLOURS[systems.index(one.system) % len(COLOURS)] for one in ordered]
     right.barh(places, [100 * one.distance for one in ordered], color=colours)
     right.set(xlabel="mean distance to the best, points", yticks=places)
-    right.set(title=f"All {len(summary.common)} graphs that every system was scored on")
+    right.set(
+        title=f"All of {counted(len(summary.common), 'graph')} that every system was scored on"
+    )
     right.set_yticklabels([one.system for one in ordered])
     finish(right)
     figure.legend(

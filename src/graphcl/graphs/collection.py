@@ -17,6 +17,7 @@ import scipy.sparse
 from graphcl.errors import GraphError, counted
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.validation import NoArray
 from graphcl.store.columns import ScaledFeatures
 
 SAMPLED = 4096  # entries read from each array, so that a graph of any size takes milliseconds
@@ -24,7 +25,7 @@ _ROWS = 16384  # rows per block: a second copy of all entries might not fit in m
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GraphCollection:
+class GraphCollection(NoArray):
     """Graphs to train on, and graphs that are unseen until they are embedded.
 
     All graphs have the same number of features, and the same kind and number of labels.
@@ -125,7 +126,7 @@ class GraphCollection:
 
 
 def _features(graph: Graph) -> str:
-    return f"{graph.num_features} features"
+    return counted(graph.num_features, "feature")
 
 
 def _labels(graph: Graph) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.graphs.schema import Channel, Schema
+from graphcl.graphs.schema import Direction, Schema
 from graphcl.graphs.typed import NodeType, TypedGraph
 
 
@@ -64,7 +64,7 @@ def fill_features(
     return whole, like or Schema.of(whole, filled)
 
 
-def filling_order(plan: Schema) -> Iterator[tuple[str, str, list[Channel]]]:
+def filling_order(plan: Schema) -> Iterator[tuple[str, str, list[Direction]]]:
     """Yields the types that get features, in order: how, and from which directions.
 
     Args:
@@ -100,7 +100,7 @@ def describe_filling(schema: Schema) -> str:
     return "; ".join(texts)
 
 
-def _matrix(graph: TypedGraph, channel: Channel) -> scipy.sparse.csr_array | None:
+def _matrix(graph: TypedGraph, channel: Direction) -> scipy.sparse.csr_array | None:
     """Returns the weights of a direction, ``[receivers, senders]``; None if the graph lacks it."""
     if channel.relation not in graph.relations:
         return None
@@ -116,7 +116,7 @@ def _matrix(graph: TypedGraph, channel: Channel) -> scipy.sparse.csr_array | Non
 def _means(
     graph: TypedGraph,
     nodes: NodeType,
-    channels: list[Channel],
+    channels: list[Direction],
     done: Mapping[str, NodeType],
     widths: Mapping[str, int],
 ) -> Any:
@@ -141,7 +141,7 @@ def _means(
 
 
 def _structure(
-    graph: TypedGraph, nodes: NodeType, channels: list[Channel]
+    graph: TypedGraph, nodes: NodeType, channels: list[Direction]
 ) -> npt.NDArray[np.float32]:
     """Returns two columns for each direction; one column of ones for a type without relations."""
     columns: list[npt.NDArray[Any]] = []

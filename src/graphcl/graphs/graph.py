@@ -15,7 +15,7 @@ import scipy.sparse
 
 from graphcl.errors import GraphError, StoreError, counted, require
 from graphcl.graphs import interchange, validation
-from graphcl.graphs.validation import BoolArray, FloatArray, IntArray
+from graphcl.graphs.validation import BoolArray, FloatArray, IntArray, NoArray
 from graphcl.store import reader as store
 from graphcl.store import writer as store_writer
 from graphcl.store.columns import Names, ScaledFeatures
@@ -23,7 +23,7 @@ from graphcl.store.reader import MASKS
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Graph:
+class Graph(NoArray):
     r"""An undirected attributed graph :math:`(X, A)`, read-only, in memory or mapped from a store.
 
     Build one with `from_edge_index`, `from_pyg`, `from_networkx` or `from_scipy`. Edges may be
@@ -36,7 +36,7 @@ class Graph:
         x: features ``[num_nodes, num_features]``: a float32 array, or a `scipy.sparse.csr_array`
             if they were given as sparse; from a store also float16, or `ScaledFeatures` (int8).
         y: labels, ``[num_nodes]`` (class numbers; −1 is unlabelled) or ``[num_nodes, labels]``
-            (0/1), or None.
+            (0/1; a row of −1 is an unlabelled node, a row of zeros one with none of them), or None.
         edge_weight: float32, positive, one per entry of `indices` and equal in both directions;
             None if edges are unweighted. `graphcl.kernels.adjacency` explains how weights are used.
         train_mask: the nodes that the probe learns from, or None.
@@ -100,7 +100,10 @@ class Graph:
         Args:
             edge_index: node numbers in two rows; each edge in one direction or in both.
             x: features, one row per node, dense or sparse; its length is the number of nodes.
-            y: class numbers (−1: unlabelled), or a 0/1 matrix for several labels per node.
+            y: class numbers (−1: unlabelled), or a 0/1 matrix for several labels per node (a row
+                of −1 or NaN: unlabelled; of zeros: none of them); or names of classes: an array of
+                texts (None: unlabelled), a mapping from ids, or a pandas Series, by its index of
+                ids. `class_names` are then these.
             edge_weight: a positive number per column of `edge_index`. Weights of columns that name
                 the same edge are added. If every edge is listed in both directions with equal
                 weights, each edge counts once.
@@ -122,17 +125,19 @@ class Graph:
             edge_weight = validation.edge_weight(edge_weight, edge_index, num_nodes)
         masks = {"train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
         masks, splits = validation.splits(masks, num_nodes)
+        ids = validation.node_ids(node_ids, num_nodes)
+        labels, class_names = validation.labels(y, num_nodes, ids, class_names)
         return cls(
             indptr=indptr,
             indices=indices,
             x=features,
-            y=validation.labels(y, num_nodes),
-            node_ids=validation.node_ids(node_ids, num_nodes),
+            y=labels,
+            node_ids=ids,
             self_loops_removed=self_loops,
             edge_weight=edge_weight,
             name=name,
             splits=splits,
-            class_names=tuple(map(str, class_names)),
+            class_names=class_names,
             **masks,
         )
 
@@ -151,7 +156,7 @@ class Graph:
         x: Any = None,
         y: Any = None,
         *,
-        features: str = "x",
+        features: str | Sequence[str] = "x",
         labels: str = "y",
         weight: str | None = None,
         name: str = "graph",
@@ -162,18 +167,24 @@ class Graph:
             graph: any NetworkX graph; directions are ignored and parallel edges are merged.
             x: features in the order of ``graph.nodes``; None reads the attribute `features`.
             y: labels in the same order; None reads the attribute `labels`, if nodes have it.
-            features: the node attribute with a number or a vector per node.
-            labels: the node attribute with the class number.
+            features: the node attribute with a number or a vector per node, or several of them:
+                ``["age", "income"]``; ``structural`` computes features from the edges.
+            labels: the node attribute with the class number or name.
             weight: the edge attribute with a positive weight; None leaves edges unweighted.
             name: the graph's name in messages.
         """
+        computed = x is None and features == "structural"
+        named = () if computed or x is not None else features
         arrays = interchange.arrays_from_networkx(
-            graph, features=features, labels=labels, weight=weight
+            graph, features=named, labels=labels, weight=weight
         )
         if x is not None:
             arrays["x"] = x
-        elif arrays["x"] is not None and np.ndim(arrays["x"][0]) == 0:
-            arrays["x"] = [[value] for value in arrays["x"]]
+        if computed:
+            from graphcl.graphs.structural import structural_features
+
+            edges = validation.structure(arrays["edge_index"], arrays["num_nodes"])
+            arrays["x"] = structural_features(*edges[:2])
         if y is not None:
             arrays["y"] = y
         return cls.from_edge_index(name=name, **_with_features(arrays))

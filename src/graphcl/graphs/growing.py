@@ -130,9 +130,10 @@ def _among(edges: Any, number: int) -> tuple[IntArray, Any]:
         given = np.zeros(0)
     if given.ndim != 2 or given.shape[1] not in (2, 3) or not np.isfinite(given).all():
         raise GraphError(f"{WHO}: edges must be pairs of new nodes, each a place in features")
-    pairs = given[:, :2].astype(np.int64)
-    if (pairs != given[:, :2]).any() or (pairs < 0).any() or (pairs >= number).any():
+    places = given[:, :2]
+    if (places % 1 != 0).any() or (places < 0).any() or (places >= number).any():
         raise GraphError(f"{WHO}: edges must name new nodes by their places, 0 to {number - 1}")
+    pairs = places.astype(np.int64)
     apart = pairs[:, 0] != pairs[:, 1]
     return pairs[apart], given[apart, 2] if given.shape[1] == 3 else None
 
@@ -148,11 +149,12 @@ def _weights(given: Any, counts: list[int], of_edges: Any, edges: int) -> FloatA
         if [len(some) for some in parts] != counts:
             raise GraphError(f"{WHO}: weights must be as many as neighbours, of each node")
     among = np.ones(edges) if of_edges is None else of_edges
-    values: FloatArray = np.concatenate([*parts, among, among]).astype(np.float32)
-    wrong = ~(np.isfinite(values) & (values >= np.finfo(np.float32).tiny))
+    values = np.concatenate([*parts, among, among])
+    limits = np.finfo(np.float32)
+    wrong = ~((values >= limits.tiny) & (values <= limits.max))
     if wrong.any():
         raise GraphError(f"{WHO}: weight {values[wrong][0]}; weights are positive and finite")
-    return values
+    return values.astype(np.float32)
 
 
 def grown_part(graph: Graph, new: NewNodes, hops: int) -> GrownPart:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 Arrays = dict[str, Any]
+Owners = Sequence[tuple[str, Mapping[str, Any]]]  # nodes or edges, named, with their attributes
 _OPTIONAL = ("y", "train_mask", "val_mask", "test_mask", "node_ids", "edge_weight")
 _SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
 _KNOWN = {"edge_index", "x", *_SPARSE, *_OPTIONAL}
@@ -128,30 +129,94 @@ def _say_dropped(data: Any) -> None:
 
 
 def arrays_from_networkx(
-    graph: Any, *, features: str, labels: str, weight: str | None = None
+    graph: Any, *, features: str | Sequence[str], labels: str, weight: str | None = None
 ) -> Arrays:
     """Returns edges, node ids and the node attributes named `features` and `labels`.
 
     If `weight` is given, the edge attribute of that name is returned too. Nodes keep the order of
     ``graph.nodes``.
     """
-    try:
-        import networkx
-    except ImportError as error:
-        raise MissingExtraError("Graph.from_networkx", "networkx") from error
-    if not isinstance(graph, networkx.Graph):
-        raise GraphError(f"from_networkx: expected a networkx graph; got {_kind(graph)}")
+    check_networkx(graph, "Graph")
     nodes = list(graph.nodes)
     position = {node: index for index, node in enumerate(nodes)}
     edges = [(position[u], position[v]) for u, v in graph.edges()]
+    owners = [(f"node {node!r}", about) for node, about in graph.nodes(data=True)]
+    if features:
+        check_named(owners, (features,) if isinstance(features, str) else features, labels)
     return {
         "edge_index": np.array(edges, dtype=np.int64).reshape(-1, 2).T,
         "node_ids": nodes,
-        "x": _node_attribute(graph.nodes, features),
-        "y": _node_attribute(graph.nodes, labels),
+        "x": feature_table(owners, features),
+        "y": attribute_values(owners, labels),
         "edge_weight": None if weight is None else _edge_attribute(graph, weight),
         "num_nodes": len(nodes),
     }
+
+
+def check_networkx(graph: Any, owner: str) -> None:
+    """Refuses what is no NetworkX graph.
+
+    Raises:
+        MissingExtraError: NetworkX is not installed.
+    """
+    try:
+        import networkx
+    except ImportError as error:
+        raise MissingExtraError(f"{owner}.from_networkx", "networkx") from error
+    if not isinstance(graph, networkx.Graph):
+        raise GraphError(f"from_networkx: expected a networkx graph; got {_kind(graph)}")
+
+
+def check_named(owners: Owners, names: Sequence[str], labels: str) -> None:
+    """Refuses names of features that no node has; the message has those that there are."""
+    there = {name: about[name] for _, about in owners for name in about if name != labels}
+    for name in names:
+        if name not in there:
+            numbers = [one for one, value in there.items() if _is_number(value)]
+            named = f"name attributes, features={numbers[:8]}, " if numbers else ""
+            raise GraphError(
+                f"from_networkx: the graph has no features: no node has the attribute {name!r}; "
+                f"{named}pass x, or compute some from the edges, features='structural'"
+            )
+
+
+def feature_table(owners: Owners, names: str | Sequence[str]) -> npt.NDArray[Any] | None:
+    """Returns attributes of nodes side by side, each a number or a vector; None if there are none.
+
+    Args:
+        owners: what a node is called in messages, and its attributes.
+        names: those that are taken. One that none of these nodes has is left out.
+
+    Raises:
+        GraphError: some have an attribute and others have not, or a value is no number.
+    """
+    tables = []
+    for name in (names,) if isinstance(names, str) else names:
+        values = attribute_values(owners, name)
+        if values is None:
+            continue
+        for (who, _), value in zip(owners, values, strict=True):
+            if not _is_number(value):
+                raise GraphError(f"from_networkx: {who}: {name!r} is {value!r}, not a number")
+        table = to_numpy([to_numpy(one, name) for one in values], name)
+        tables.append(table[:, None] if table.ndim == 1 else table)
+    return np.concatenate(tables, axis=1) if tables else None
+
+
+def attribute_values(owners: Owners, name: str) -> list[Any] | None:
+    """Returns an attribute of nodes or edges; None if none has it.
+
+    Raises:
+        GraphError: some have it and others have not.
+    """
+    lacking = [who for who, about in owners if name not in about]
+    if lacking and len(lacking) < len(owners):
+        raise GraphError(f"from_networkx: {lacking[0]} has no attribute {name!r}, and others have")
+    return None if lacking else [about[name] for _, about in owners]
+
+
+def _is_number(value: Any) -> bool:
+    return is_tensor(value) or np.asarray(value).dtype.kind in "biuf"
 
 
 def unused_arrays(path: Path, unknown: Sequence[str], known: Iterable[str]) -> str:
@@ -208,20 +273,6 @@ def _edge_attribute(graph: Any, name: str) -> list[Any]:
                 f"from_networkx: edge {source!r} – {target!r} has no attribute {name!r}"
             )
     return [value for _, _, value in listed]
-
-
-def _node_attribute(nodes: Mapping[Any, Mapping[str, Any]], name: str) -> list[Any] | None:
-    having = [node for node in nodes if name in nodes[node]]
-    if not having:
-        return None
-    if len(having) < len(nodes):
-        lacking = next(node for node in nodes if name not in nodes[node])
-        raise GraphError(f"from_networkx: node {lacking!r} has no attribute {name!r}")
-    return (
-        [np.atleast_1d(to_numpy(nodes[node][name], name)) for node in nodes]
-        if (np.ndim(nodes[having[0]][name]) > 0)
-        else [nodes[node][name] for node in nodes]
-    )
 
 
 def _kind(value: object) -> str:

@@ -12,13 +12,17 @@ from graphcl.errors import GraphError, RunError
 from graphcl.graphs.typed import Key, TypedGraph
 
 
-class Channel(NamedTuple):
+class Direction(NamedTuple):
     """One direction of a relation: `receiver` nodes take the mean over `sender` nodes."""
 
     relation: Key
     backwards: bool
     sender: str
     receiver: str
+
+
+NODE = "node"  # the type of the nodes of a plain graph
+EDGES = Direction((NODE, "edge", NODE), False, NODE, NODE)  # its edges, which are undirected
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,10 @@ class RelationSchema:
         return (self.source, self.name, self.target)
 
     @property
-    def channels(self) -> tuple[Channel, ...]:
+    def directions(self) -> tuple[Direction, ...]:
         """Both directions; an undirected relation has one."""
-        there = Channel(self.key, False, self.source, self.target)
-        back = Channel(self.key, True, self.target, self.source)
+        there = Direction(self.key, False, self.source, self.target)
+        back = Direction(self.key, True, self.target, self.source)
         return (there,) if self.undirected else (there, back)
 
 
@@ -84,13 +88,13 @@ class Schema:
         """The number of features of each type."""
         return {one.name: one.num_features for one in self.types}
 
-    def channels(self) -> list[Channel]:
+    def directions(self) -> list[Direction]:
         """Returns the directions of all relations."""
-        return [channel for relation in self.relations for channel in relation.channels]
+        return [one for relation in self.relations for one in relation.directions]
 
-    def into(self, node_type: str) -> list[Channel]:
+    def into(self, node_type: str) -> list[Direction]:
         """Returns the directions in which nodes of a type receive."""
-        return [channel for channel in self.channels() if channel.receiver == node_type]
+        return [one for one in self.directions() if one.receiver == node_type]
 
     def check(self, graph: TypedGraph) -> None:
         """Refuses a graph that has what this one has not; it may lack types and relations.

@@ -18,7 +18,7 @@ import scipy.sparse
 from graphcl.errors import GraphError, counted, suggestion
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed_validation import checked_relation, node_fields
-from graphcl.graphs.validation import BoolArray, FloatArray, IntArray
+from graphcl.graphs.validation import BoolArray, FloatArray, IntArray, NoArray
 
 Key = tuple[str, str, str]
 
@@ -32,7 +32,7 @@ class NodeType:
         num_nodes: how many there are.
         x: features ``[num_nodes, features]``, a float32 array or a `scipy.sparse.csr_array`; None
             if the type has none.
-        y: labels, ``[num_nodes]`` (−1 is unlabelled) or ``[num_nodes, labels]``, or None.
+        y: labels, ``[num_nodes]`` or ``[num_nodes, labels]``, as those of a `Graph`, or None.
         train_mask: the nodes that the probe learns from, or None.
         val_mask: the nodes on which the probe's regularisation strength is chosen, or None.
         test_mask: the nodes that are scored, or None.
@@ -132,7 +132,7 @@ class Relation:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TypedGraph:
+class TypedGraph(NoArray):
     """A graph with types of nodes and relations, read-only.
 
     Build one with `from_edges`, `from_pyg`, `from_networkx`, `from_npz`, `from_directed` or
@@ -232,31 +232,44 @@ class TypedGraph:
         """
         from graphcl.graphs.typed_interchange import arrays_from_hetero
 
-        return cls.from_edges(*arrays_from_hetero(data), name=name)
+        return cls._once(*arrays_from_hetero(data), name=name)
 
     @classmethod
-    def from_networkx(cls, graph: Any, *, name: str = "graph", **attributes: str) -> Self:
+    def _once(cls, *arrays: Any, name: str) -> Self:
+        """Builds a typed graph in which no relation is another one read backwards."""
+        from graphcl.graphs.typed_interchange import without_reverses
+
+        kept: Self = without_reverses(cls.from_edges(*arrays, name=name))[0]
+        return kept
+
+    @classmethod
+    def from_networkx(cls, graph: Any, *, name: str = "graph", **attributes: Any) -> Self:
         """Builds a typed graph from a NetworkX graph, directed or not, with parallel edges or not.
+
+        A relation that is another one read backwards is not kept twice.
 
         Args:
             graph: its node names become ids.
             name: the graph's name in messages.
             attributes: names of attributes, if they are others than these: of nodes,
-                ``node_type="type"``, ``features="x"``, ``labels="y"``; of edges,
+                ``node_type="type"``, ``features="x"`` or several, ``labels="y"``; of edges,
                 ``relation="relation"``, ``weight="weight"``, ``edge_features="features"``. Nodes
                 without a type are of the type ``node``, and edges without a relation of ``edge``.
                 The key of a parallel edge is its relation if that is a text and it has no other.
         """
         from graphcl.graphs.typed_interchange import arrays_from_networkx
 
-        return cls.from_edges(*arrays_from_networkx(graph, **attributes), name=name)
+        return cls._once(*arrays_from_networkx(graph, **attributes), name=name)
 
     @classmethod
     def from_npz(cls, path: str | Path) -> Self:
-        """Reads an `.npz` file with types of nodes or edges; see `graphcl.graphs.typed_npz`."""
+        """Reads an `.npz` file with types of nodes or edges; see `graphcl.graphs.typed_npz`.
+
+        A relation that is another one read backwards is not kept twice.
+        """
         from graphcl.graphs.typed_npz import arrays_from_npz
 
-        return cls.from_edges(*arrays_from_npz(Path(path)), name=Path(path).stem)
+        return cls._once(*arrays_from_npz(Path(path)), name=Path(path).stem)
 
     @classmethod
     def open(cls, path: str | Path) -> "TypedGraph":

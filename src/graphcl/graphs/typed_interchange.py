@@ -4,13 +4,13 @@ What is returned for `TypedGraph.from_edges` are plain arrays; it validates them
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
 
-from graphcl.errors import GraphError, MissingExtraError
+from graphcl.errors import GraphError
 from graphcl.graphs import interchange
 from graphcl.graphs.graph import Graph
 from graphcl.store.columns import ScaledFeatures
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Nodes = dict[str, dict[str, Any]]
 Relations = dict["Key", dict[str, Any]]
 _OF_NODES = {"x", "y", *MASKS, "num_nodes", "node_ids"}
+_BLOCK = 1 << 20  # edges
 _OF_EDGES = {"edge_index", "edge_weight", "edge_attr"}
 
 
@@ -101,45 +102,96 @@ def arrays_from_hetero(data: Any) -> tuple[Nodes, Relations]:
             UserWarning,
             stacklevel=3,
         )
-    return nodes, without_reverses(relations)
+    return nodes, relations
 
 
-def without_reverses(relations: Relations) -> Relations:
-    """Leaves out a relation that is an earlier one read backwards, with the same weights."""
-    kept: Relations = {}
-    for key, edges in relations.items():
-        source, _, target = key
-        backwards = (
-            other
-            for (first, _, second), other in kept.items()
-            if (first, second) == (target, source)
-            and _is_reverse(other, edges, within=source == target)
-        )
-        if next(backwards, None) is None:
-            kept[key] = edges
-    return kept
+def without_reverses(graph: Any) -> tuple[Any, list[str]]:
+    """Leaves out relations that are an earlier one read backwards; returns lines that say so.
+
+    Such a relation says nothing new, and would show in one direction the edges that a view or a
+    held-out set leaves out in the other.
+    """
+    kept: dict[Key, Relation] = {}
+    said = []
+    for key, one in graph.relations.items():
+        other, same = find_reverse(one, kept.values())
+        if other is not None:
+            said.append(describe_reverse(one, other, same=same))
+        if not same:
+            kept[key] = one
+    if len(kept) < len(graph.relations):
+        graph = type(graph)(graph.nodes, kept, graph.name)
+    return graph, said
 
 
-def _is_reverse(one: Mapping[str, Any], other: Mapping[str, Any], *, within: bool) -> bool:
-    first = interchange.to_numpy(one["edge_index"], "edge_index")
-    second = interchange.to_numpy(other["edge_index"], "edge_index")
-    if first.ndim != 2 or len(first) != 2 or first.shape != second.shape or not first.size:
-        return False
-    orders = np.lexsort((first[1], first[0])), np.lexsort((second[0], second[1]))
-    if not np.array_equal(first[:, orders[0]], second[::-1][:, orders[1]]):
-        return False
-    backwards = first[::-1][:, np.lexsort((first[0], first[1]))]
-    if within and np.array_equal(first[:, orders[0]], backwards):
-        return False  # two undirected relations with the same edges
-    for field in ("edge_weight", "edge_features"):
-        values = one.get(field), other.get(field)
-        if (values[0] is None) != (values[1] is None):
-            return False
-        if values[0] is not None:
-            left, right = (interchange.to_numpy(value, field) for value in values)
-            if not np.array_equal(left[orders[0]], right[orders[1]]):
-                return False
-    return True
+def find_reverse(one: "Relation", earlier: Iterable["Relation"]) -> tuple["Relation | None", bool]:
+    """Returns the relation that has the same pairs of nodes, backwards; and if `one` is needless.
+
+    It is if weights and features of the edges are the same, too. Two undirected relations within
+    one type are not each other's reverse: they may have the same edges. Memory is bounded.
+    """
+    found = None
+    for other in earlier:
+        ends = (other.target, other.source) == (one.source, one.target)
+        if not ends or len(other.indices) != len(one.indices) or not len(one.indices):
+            continue
+        backwards = _fingerprint(one, backwards=True)
+        if _fingerprint(other) != backwards:
+            continue
+        if one.source == one.target and _fingerprint(one) == backwards:
+            continue
+        if _fingerprint(other, values=True) == _fingerprint(one, backwards=True, values=True):
+            return other, True
+        found = found or other
+    return found, False
+
+
+def describe_reverse(one: "Relation", other: "Relation", *, same: bool) -> str:
+    """Returns a line on two relations that are each other's reverse."""
+    if same:
+        return f"edges {one.name}: they are those of {other.name}, backwards: kept once"
+    return (
+        f"edges {one.name}: they join the same nodes as those of {other.name}, backwards, with "
+        "other weights or features: both are kept, and dropped or held out apart"
+    )
+
+
+def _fingerprint(relation: "Relation", *, backwards: bool = False, values: bool = False) -> int:
+    """Returns 128 bits of a relation's edges that do not depend on their order.
+
+    `values` takes weights and features in. The sum of a hash of each edge is the same for the same
+    edges, and needs no sorting; a block at a time, as the arrays may be on disk.
+    """
+    totals = [0, 0]
+    for start in range(0, len(relation.indices), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        sources = np.asarray(relation.indices[part]).astype(np.uint64)
+        places = np.arange(start, start + len(sources))
+        targets = (np.searchsorted(relation.indptr, places, side="right") - 1).astype(np.uint64)
+        ends = (targets, sources) if backwards else (sources, targets)
+        columns = list(ends)
+        if values and relation.edge_weight is not None:
+            columns.append(_bits(relation.edge_weight[part]))
+        if values and relation.edge_features is not None:
+            columns += [_bits(column) for column in np.asarray(relation.edge_features[part]).T]
+        for number in range(2):
+            hashed = np.full(len(sources), 1 + number + len(columns), np.uint64)
+            for column in columns:
+                hashed = _mixed(hashed ^ column)
+            totals[number] += int(hashed.sum(dtype=np.uint64))
+    return (totals[0] % 2**64 << 64) | totals[1] % 2**64
+
+
+def _bits(values: Any) -> Any:
+    return np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
+
+
+def _mixed(numbers: Any) -> Any:
+    """Returns the numbers as SplitMix64 mixes them."""
+    numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
+    return numbers ^ (numbers >> np.uint64(31))
 
 
 def to_hetero(graph: "TypedGraph", *, sparse: bool) -> Any:
@@ -215,9 +267,7 @@ def _flat_labels(graph: "TypedGraph", starts: Mapping[str, int]) -> dict[str, An
     nodes = graph.nodes[name]
     assert nodes.y is not None
     rows = slice(starts[name], starts[name] + nodes.num_nodes)
-    if nodes.y.ndim == 2:
-        return {}  # an unlabelled node is not the same as one without any of several labels
-    y = np.full(graph.num_nodes, -1, np.int64)
+    y = np.full((graph.num_nodes, *nodes.y.shape[1:]), -1, np.int64)
     y[rows] = nodes.y
     found: dict[str, Any] = {"y": y, "class_names": nodes.class_names}
     for place, field in enumerate(MASKS):
@@ -233,20 +283,16 @@ def arrays_from_networkx(
     graph: Any,
     *,
     node_type: str = "type",
-    features: str = "x",
+    features: str | Sequence[str] = "x",
     labels: str = "y",
     relation: str = "relation",
     weight: str = "weight",
     edge_features: str = "features",
 ) -> tuple[Nodes, Relations]:
     """Returns the arguments of `TypedGraph.from_edges` from a NetworkX graph."""
-    try:
-        import networkx
-    except ImportError as error:
-        raise MissingExtraError("TypedGraph.from_networkx", "networkx") from error
-    if not isinstance(graph, networkx.Graph):
-        kind = f"{type(graph).__module__}.{type(graph).__qualname__}"
-        raise GraphError(f"from_networkx: expected a networkx graph; got {kind}")
+    interchange.check_networkx(graph, "TypedGraph")
+    if not isinstance(features, str):
+        interchange.check_named(list(graph.nodes(data=True)), features, labels)
     members: dict[str, list[Any]] = {}
     for node, about in graph.nodes(data=True):
         members.setdefault(str(about.get(node_type, "node")), []).append(node)
@@ -254,13 +300,9 @@ def arrays_from_networkx(
     nodes: Nodes = {}
     for kind, own in members.items():
         nodes[kind] = {"num_nodes": len(own), "node_ids": own}
-        for field, name in (("x", features), ("y", labels)):
-            values = _attribute(
-                [graph.nodes[node] for node in own], name, f"a node of type {kind!r}"
-            )
-            if values is not None:
-                table = np.array([np.asarray(interchange.to_numpy(one, name)) for one in values])
-                nodes[kind][field] = table[:, None] if field == "x" and table.ndim == 1 else table
+        owners = [(f"node {node!r} of type {kind!r}", graph.nodes[node]) for node in own]
+        nodes[kind]["x"] = interchange.feature_table(owners, features)
+        nodes[kind]["y"] = interchange.attribute_values(owners, labels)
     listed: dict[Any, list[tuple[int, int, Mapping[str, Any]]]] = {}
     keyed = graph.edges(data=True, keys=True) if graph.is_multigraph() else graph.edges(data=True)
     for u, v, *key, about in keyed:
@@ -277,18 +319,8 @@ def arrays_from_networkx(
         if full[0] == full[2]:
             relations[full]["undirected"] = not graph.is_directed()
         for field, name in (("edge_weight", weight), ("edge_features", edge_features)):
-            said = f"an edge of relation {full[1]!r}"
-            values = _attribute([edge[2] for edge in edges], name, said)
+            owners = [(f"an edge of relation {full[1]!r}", edge[2]) for edge in edges]
+            values = interchange.attribute_values(owners, name)
             if values is not None:
                 relations[full][field] = np.array([interchange.to_numpy(v, name) for v in values])
     return nodes, relations
-
-
-def _attribute(owners: list[Mapping[str, Any]], name: str, what: str) -> list[Any] | None:
-    having = sum(name in one for one in owners)
-    if having not in (0, len(owners)):
-        raise GraphError(
-            f"from_networkx: {len(owners) - having} of {len(owners)}: {what} has no attribute "
-            f"{name!r}, and others have"
-        )
-    return [one[name] for one in owners] if having else None

@@ -12,7 +12,7 @@ import scipy.sparse
 from graphcl.errors import GraphError
 from graphcl.files.npz import read_npz
 from graphcl.graphs import interchange
-from graphcl.graphs.typed_interchange import Nodes, Relations, without_reverses
+from graphcl.graphs.typed_interchange import Nodes, Relations
 from graphcl.store.reader import MASKS
 
 _OTHER = "edge_index_"
@@ -31,7 +31,7 @@ def arrays_from_npz(path: Path) -> tuple[Nodes, Relations]:
     It may have ``edge_features`` [edges, features]. Without ``node_type`` all nodes are of the type
     ``node``, and without ``edge_type`` the edges of ``edge_index`` are of the relation ``edge``. If
     the types have different columns of the features, each keeps its own. Types whose features are
-    all zero have none. A relation that is another one read backwards is not kept twice.
+    all zero have none.
     """
     arrays = read_npz(path, None, GraphError)
     others = {name.removeprefix(_OTHER): name for name in sorted(arrays) if name.startswith(_OTHER)}
@@ -63,7 +63,7 @@ def arrays_from_npz(path: Path) -> tuple[Nodes, Relations]:
     for name, array in others.items():
         listed = np.asarray(arrays[array], np.int64)
         relations |= _split(name, listed, {}, (types, kinds, place), path)
-    return nodes, without_reverses(relations)
+    return nodes, relations
 
 
 def _names(
@@ -86,7 +86,7 @@ def _rows_of(plain: Mapping[str, Any], rows: npt.NDArray[np.int64]) -> dict[str,
     """Returns labels, masks and ids of some nodes; labels only if one of them has any."""
     found = {name: np.asarray(plain[name])[rows] for name in ("node_ids",) if name in plain}
     y = np.asarray(plain["y"])[rows] if "y" in plain else None
-    if y is None or (y.ndim == 1 and (y == -1).all()):
+    if y is None or (y == -1).all():
         return found
     masks = {name: np.asarray(plain[name]) for name in MASKS if name in plain}
     return found | {"y": y} | {name: mask[rows] for name, mask in masks.items()}

@@ -32,7 +32,7 @@ from graphcl.store.ordering import (
     slices,
 )
 from graphcl.store.partition import OnStep, build_id, check_division, part_digest, write_stores
-from graphcl.store.parts import joined, part_name
+from graphcl.store.parts import NOTHING, Source, joined, part_name, reordered, whole_fields
 from graphcl.store.reader import (
     FORMAT,
     PART,
@@ -57,15 +57,22 @@ BESIDE = ("edge_weight", "edge_features", "edge_ids")
 
 
 def write_typed_parts(
-    folder: Path, store: Path, *, parts: int, order: str, on_step: OnStep = lambda _: None
+    folder: Path,
+    store: Path,
+    *,
+    parts: int,
+    order: str,
+    source: Source = NOTHING,
+    on_step: OnStep = lambda _: None,
 ) -> None:
     """Writes the parts of a typed store, and `typed-parts.json` last, into a folder.
 
     Args:
-        folder: an empty folder, which the caller stages.
+        folder: a folder without parts, which the caller stages.
         store: the store to divide; it is not changed.
         parts: how many.
         order: as for a plain store; ``neighbours`` looks at the edges of all relations.
+        source: what is said of the store.
         on_step: called with the name of each step before it starts.
 
     Raises:
@@ -119,7 +126,7 @@ def write_typed_parts(
         on_step(f"writing the edges of {relation.name}")
         listed.append(_write_relation(folder, place, relation, numberings, build, parts))
     manifest = {MARK: FORMAT, "name": about["name"], "build": build, "order": order}
-    manifest |= {"types": types, "relations": listed}
+    manifest |= {"source": source._asdict(), "types": types, "relations": listed}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, allow_nan=False) + "\n")
 
 
@@ -160,13 +167,17 @@ def flat_edges(
     return {"indptr": indptr, "indices": indices}
 
 
-def join_typed_parts(path: Path) -> TypedGraph:
-    """Returns a typed graph with all parts, in memory: for graphs that fit. One part is mapped."""
+def join_typed_parts(path: Path, *, restored: bool = False) -> TypedGraph:
+    """Returns a typed graph with all parts, in memory: for graphs that fit. One part is mapped.
+
+    Nodes are in the order of the parts; if `restored`, in that of the graph that was divided.
+    """
     parts = read_typed_parts(path)
     every = [open_typed_part(path, number) for number in range(len(parts))]
     nodes: dict[str, NodeType] = {}
+    rows: dict[str, Any] = {}
     for name, one in parts.types.items():
-        fields = joined(one) if len(parts) > 1 else every[0].nodes[name].fields
+        fields, rows[name] = whole_fields(one) if restored else (joined(one), None)
         nodes[name] = as_type(Graph(**fields), name, features=name in parts.featured)
     relations: dict[Key, Relation] = {}
     for key, about in parts.relations.items():
@@ -175,7 +186,12 @@ def join_typed_parts(path: Path) -> TypedGraph:
         if len(each) > 1:
             arrays = {name: np.concatenate([one[name] for one in each]) for name in arrays}
             lengths = np.concatenate([np.diff(one["indptr"]) for one in each])
-            arrays["indptr"] = np.concatenate([[0], lengths.cumsum()])
+            pointers = np.concatenate([[0], lengths.cumsum()])
+            arrays["indptr"] = pointers
+            if restored:
+                edges = reordered(pointers, arrays["indices"], rows[key[2]], rows[key[0]])
+                arrays = {name: arrays[name][edges.entries] for name in BESIDE if name in arrays}
+                arrays |= {"indptr": edges.indptr, "indices": edges.indices}
         if not about.undirected:
             del arrays["edge_ids"]  # they are 0, 1, …
         relations[key] = Relation(*key, **arrays, self_loops_removed=about.self_loops_removed)

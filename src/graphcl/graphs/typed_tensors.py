@@ -16,8 +16,8 @@ from graphcl.graphs.scaling import ColumnScaling, Scaling, fit_scaling
 from graphcl.graphs.schema import Schema
 from graphcl.graphs.tensors import feature_tensor
 from graphcl.graphs.typed import Key, Relation, TypedGraph
+from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features, SparseFeatures
-from graphcl.kernels.relation import RelationAdjacency
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def typed_tensors(
     device: torch.device,
     scaling: TypedScaling = TypedScaling(),  # noqa: B008 (frozen)
     dtype: torch.dtype = torch.float32,
-) -> tuple[dict[str, Features], dict[Key, RelationAdjacency]]:
+) -> tuple[dict[str, Features], dict[Key, Adjacency]]:
     """Returns the features of each type and the edges of each relation on `device`.
 
     The features of nodes are as they should be; `scaling` is applied to those of edges.
@@ -158,20 +158,21 @@ def relation_adjacency(
     device: torch.device,
     scaling: TypedScaling,
     dtype: torch.dtype = torch.float32,
-) -> RelationAdjacency:
+) -> Adjacency:
     """Returns the edges of one relation on `device`."""
-    return RelationAdjacency.of(
+    within = relation.source == relation.target
+    return Adjacency.from_csr(
         relation.indptr,
         relation.indices,
-        graph.nodes[relation.source].num_nodes,
-        edge_weight=relation.edge_weight,
+        relation.edge_weight,
+        device=device,
+        dtype=dtype,
+        edge_ids=relation.edge_ids,
+        senders=None if within else graph.nodes[relation.source].num_nodes,
+        directed=not relation.undirected,
         edge_features=edge_vectors(
             relation.edge_features, relation.key, device=device, scaling=scaling
         ),
-        edge_ids=relation.edge_ids,
-        within=relation.source == relation.target,
-        device=device,
-        dtype=dtype,
     )
 
 

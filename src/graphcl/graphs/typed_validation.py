@@ -58,14 +58,16 @@ def _checked_nodes(about: Mapping[str, Any]) -> dict[str, Any]:
     if num_nodes < 1:
         raise GraphError(f"num_nodes: must be at least 1; got {num_nodes}")
     masks, splits = validation.splits({key: about.get(key) for key in MASKS}, num_nodes)
+    ids = validation.node_ids(about.get("node_ids"), num_nodes)
+    y, names = validation.labels(about.get("y"), num_nodes, ids, about.get("class_names", ()))
     return {
         "num_nodes": num_nodes,
         "x": features,
-        "y": validation.labels(about.get("y"), num_nodes),
+        "y": y,
         **masks,
         "splits": splits,
-        "node_ids": validation.node_ids(about.get("node_ids"), num_nodes),
-        "class_names": tuple(map(str, about.get("class_names", ()))),
+        "node_ids": ids,
+        "class_names": names,
         "preparation": about.get("preparation"),
     }
 

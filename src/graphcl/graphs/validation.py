@@ -1,8 +1,8 @@
 """Checks the arrays of a graph. Each error names the array, the place and the value."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ import scipy.sparse
 
 from graphcl.errors import GraphError
 from graphcl.graphs import interchange
+from graphcl.graphs.labelling import numbered_labels
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -17,6 +18,19 @@ BoolArray = npt.NDArray[np.bool_]
 
 _FLOAT32 = np.finfo(np.float32)
 _ADVICE = "divide all weights by a constant (only their ratios matter)"
+
+
+class NoArray:
+    """A graph is no array of rows; scikit-learn's searches ask for one, to cut it into folds."""
+
+    name: str
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise GraphError(
+            f"{self.name}: a graph is not an array of rows, and cannot be cut into folds; search "
+            "with a list of graphs, and with one graph by fit([graph]), cv=[([0], [0])] and "
+            "scoring=graphcl.probe_scorer"
+        )
 
 
 def features(x: Any) -> FloatArray | scipy.sparse.csr_array:
@@ -145,27 +159,46 @@ def _check_sums(weights: scipy.sparse.csr_array) -> None:
         )
 
 
-def labels(y: Any, num_nodes: int) -> IntArray | None:
-    """Returns class numbers ``[num_nodes]`` or a 0/1 matrix as int64."""
+def labels(
+    y: Any, num_nodes: int, ids: Any = None, class_names: Sequence[str] = ()
+) -> tuple[IntArray | None, tuple[str, ...]]:
+    """Returns class numbers ``[num_nodes]`` or a 0/1 matrix as int64, and the names of the classes.
+
+    Labels may be given in any form that `numbered_labels` takes; `ids` are those of the nodes. A
+    node without a label has −1; with several labels per node, −1 or NaN in its whole row.
+    """
     if y is None:
-        return None
-    labels = interchange.to_numpy(y, "y")
+        return None, tuple(map(str, class_names))
+    labels, names = numbered_labels(y, np.arange(num_nodes) if ids is None else ids, "y")
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim not in (1, 2) or len(labels) != num_nodes:
         raise GraphError(f"y: {len(labels) if labels.ndim else 1} labels for {num_nodes} nodes")
     if labels.dtype.kind not in "biuf":
         raise GraphError(f"y: labels must be class numbers; got dtype {labels.dtype}")
-    whole = labels.astype(np.int64, copy=True)
+    if labels.ndim == 2 and labels.dtype.kind == "f":
+        labels = np.where(np.isnan(labels).all(axis=1, keepdims=True), -1, labels)
+    with np.errstate(invalid="ignore"):  # a NaN, which is refused below
+        whole = labels.astype(np.int64, copy=True)
     if labels.dtype.kind == "f" and not np.array_equal(whole, labels):
         place = tuple(int(index) for index in np.argwhere(whole != labels)[0])
         raise GraphError(f"y: {labels[place]} at node {place[0]} is not a class number")
-    wrong = whole < -1 if labels.ndim == 1 else (whole < 0) | (whole > 1)
+    wrong = whole < -1
+    if labels.ndim == 2:
+        wrong = ((whole < 0) | (whole > 1)) & (whole != -1).any(axis=1, keepdims=True)
     if wrong.any():
         place = tuple(int(index) for index in np.argwhere(wrong)[0])
-        expected = "−1 (unlabelled) or more" if labels.ndim == 1 else "0 or 1"
+        expected = "−1 (unlabelled) or more"
+        if labels.ndim == 2:
+            expected = "0 or 1, and −1 in the whole row of an unlabelled node"
         raise GraphError(f"y: {whole[place]} at node {place[0]}; labels are {expected}")
-    return whole
+    return whole, tuple(map(str, names or class_names))
+
+
+def is_labelled(y: npt.NDArray[Any]) -> BoolArray:
+    """Returns whether each node has a label; with several per node, zeros are an answer too."""
+    known: BoolArray = (y if y.ndim == 1 else y.min(axis=1, initial=0)) >= 0
+    return known
 
 
 def masks(given: Mapping[str, Any], num_nodes: int) -> dict[str, Any]:

@@ -12,7 +12,6 @@ rows has a bound, and is gone after the product.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, NamedTuple, Protocol, Self, cast
 
 import numpy as np
@@ -21,9 +20,10 @@ from torch import Tensor
 
 from graphcl.kernels.adjacency import (
     Adjacency,
+    Csr,
     IntArray,
+    Pattern,
     csr_matmul,
-    entries_of_rows,
     looped_pattern,
     self_weights,
 )
@@ -113,34 +113,34 @@ class AdjacencyRows(Adjacency):
         def index(array: Any) -> Tensor:
             return torch.tensor(array, device=device, dtype=torch.int64)
 
-        one = cls(
-            indptr=index(own_indptr),
-            indices=index(gathering.place(columns)),
-            edge_ids=index(edge_numbers(indptr, indices, rows)),
-            weight=weight.to(device),
-            looped=looped._replace(
+        pattern = Pattern(
+            index(own_indptr),
+            index(gathering.place(columns)),
+            gathering.places,
+            weighted=weighted,
+            given=looped._replace(
                 indptr=looped.indptr.to(device),
                 indices=index(gathering.place(looped.indices.numpy())),
                 rows=looped.rows.to(device),
                 entries=looped.entries.to(device),
             ),
-            self_weight=self_weight,
+        )
+        one = cls(
+            pattern,
+            weight.to(device),
+            index(edge_numbers(indptr, indices, rows)),
+            self_weight,
             edges=len(indices) // 2,
             gathering=gathering,
         )
-        return replace(one._twice(gathering.height), edges=2 * one.edges)
+        both = one._twice(gathering.height, len(own_indptr) - 1)
+        pattern = replace(both.pattern, senders=gathering.places)
+        return replace(both, pattern=pattern, edges=2 * one.edges)
 
     @property
     def num_edges(self) -> int:
         """Number of undirected edges of the whole graph, dropped ones included."""
         return self.edges
-
-    @cached_property
-    def inverse_degree(self) -> Tensor:
-        """Inverse degrees of own rows in A + I, ``[rows, 1]``."""
-        ones = self.weight.new_ones(self.gathering.places, 1)
-        own = 1 if self.self_weight is None else self.self_weight[:, None]
-        return 1 / (csr_matmul(self.indptr, self.indices, self.weight, ones) + own)
 
     def pool(self, h: Tensor) -> Tensor:
         """Returns own rows of Â H from own rows of H; all processes call it together."""
@@ -185,10 +185,11 @@ class _PoolRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, adjacency: AdjacencyRows, rows: Tensor) -> Tensor:
-        indptr, of_entry, places = entries_of_rows(adjacency.looped.indptr, rows)
-        values = adjacency.looped_weight[places] * adjacency.inverse_degree[rows, 0][of_entry]
+        looped = adjacency.looped
+        csr, of_entry = Csr(looped.indptr, looped.indices).rows(rows)
+        values = adjacency.looped_weight[csr.entries] * adjacency.inverse_degree[rows, 0][of_entry]
         ctx.adjacency, ctx.rows, ctx.num_rows = adjacency, rows, len(h)
-        return adjacency.product(indptr, adjacency.looped.indices[places], values, h)
+        return adjacency.product(csr.indptr, csr.indices, values, h)
 
     @staticmethod
     @torch.autograd.function.once_differentiable

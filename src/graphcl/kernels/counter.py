@@ -11,14 +11,16 @@ A probability is compared with 16 bits, so one draw of 32 bits decides for both 
 for the first view and the high half for the second.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numba
 import numpy as np
-import torch
-from torch import Tensor
 
 from graphcl.seeding import derive
+
+if TYPE_CHECKING:  # the words for numba serve commands that need no torch, such as `check`
+    import torch
+    from torch import Tensor
 
 WORD = 0xFFFFFFFF
 STRIDE = 0x9E3779B9  # odd, so c · STRIDE takes every 32-bit value once
@@ -27,7 +29,7 @@ SECOND = 0x846CA68B
 HALVES = 1 << 16  # number of values of half a draw
 
 Key = tuple[int, int]
-Keys = tuple[int | Tensor, int | Tensor]  # one key, or one per draw
+Keys: TypeAlias = "tuple[int | Tensor, int | Tensor]"  # one key, or one per draw
 
 _STRIDE, _FIRST, _SECOND = np.uint32(STRIDE), np.uint32(FIRST), np.uint32(SECOND)
 
@@ -75,7 +77,7 @@ def threshold(probability: float) -> int:
     return min(round(probability * HALVES), HALVES - 1)
 
 
-def draw(counter: Tensor, key: Keys) -> Tensor:
+def draw(counter: "Tensor", key: Keys) -> "Tensor":
     """Returns 32-bit draws as int64, of the shape of `counter` broadcast with the key."""
     x = (counter * STRIDE + key[0]) & WORD
     x = ((x ^ (x >> 16)) * FIRST) & WORD
@@ -84,23 +86,23 @@ def draw(counter: Tensor, key: Keys) -> Tensor:
     return x ^ (x >> 16)
 
 
-def kept(draws: Tensor, view: int, dropped: int) -> Tensor:
+def kept(draws: "Tensor", view: int, dropped: int) -> "Tensor":
     """Returns, as booleans, which draws keep their edge or feature in view 0 or 1."""
     half = draws >> 16 if view else draws & (HALVES - 1)
     return half >= dropped
 
 
-def draw_long(number: Tensor, key: Keys) -> Tensor:
+def draw_long(number: "Tensor", key: Keys) -> "Tensor":
     """`draw` for any int64 from 0 on: both of its words count. Below 2^32 it is `draw` itself."""
     return draw(number, (key[0], key[1] + (number >> 32) * FIRST))
 
 
-def nested(number: Tensor, key: Keys) -> tuple[Tensor, Tensor]:
+def nested(number: "Tensor", key: Keys) -> "tuple[Tensor, Tensor]":
     """Returns, for each number, the key of a stream of its own."""
     return draw_long(number, key), draw_long(number, (key[1], key[0]))
 
 
-def edge_draws(places: Tensor, one: Tensor, other: Tensor, key: Key) -> Tensor:
+def edge_draws(places: "Tensor", one: "Tensor", other: "Tensor", key: Key) -> "Tensor":
     """Returns the draws of edges in the trees of seed nodes; the same in both directions.
 
     Args:
@@ -109,19 +111,21 @@ def edge_draws(places: Tensor, one: Tensor, other: Tensor, key: Key) -> Tensor:
         other: the other end.
         key: the stream of the edges.
     """
-    lower = nested(torch.minimum(one, other), nested(places, key))
-    return draw_long(torch.maximum(one, other), lower)
+    lower = nested(one.minimum(other), nested(places, key))
+    return draw_long(one.maximum(other), lower)
 
 
-def feature_draws(places: Tensor, nodes: Tensor, width: int, key: Key) -> Tensor:
+def feature_draws(places: "Tensor", nodes: "Tensor", width: int, key: Key) -> "Tensor":
     """Returns the draws of nodes' features in the trees of seed nodes, ``[len(nodes), width]``."""
     word_0, word_1 = nested(nodes, nested(places, key))
-    columns = torch.arange(width, device=nodes.device)
+    columns = positions(width, nodes.device)
     return draw(columns, (word_0[:, None], word_1[:, None]))
 
 
-def positions(count: int, device: torch.device) -> Tensor:
+def positions(count: int, device: "torch.device") -> "Tensor":
     """Returns the counters 0 … count − 1."""
+    import torch
+
     return torch.arange(count, device=device)
 
 

@@ -23,6 +23,7 @@ from graphcl.kernels.parallel import parallel, prange
 LEAST_WORK = 1 << 22  # entries times columns; with less, compilation takes longer than it saves
 LEAST_WIDTH = 64  # columns of a slab; narrower ones do not pay, as each core reads all entries
 SLAB_BYTES = 1 << 22  # about what a core's own cache holds
+UNIT = 64  # rows of a `stable_product` on a CPU are a multiple of it
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,18 @@ class _SparseLinear(torch.autograd.Function):
 def product(h: Tensor, weight: Tensor) -> Tensor:
     """Returns ``h @ weight``; the result and the gradient of `h` are allocated by `empty`."""
     return cast("Tensor", _Product.apply(h, weight))  # type: ignore[no-untyped-call]
+
+
+def stable_product(rows: Tensor, weight: Tensor) -> Tensor:
+    """Returns rows @ weight; on a CPU the bits of a row do not depend on the number of rows.
+
+    BLAS has other loops for a single row and for the last rows of a table.
+    """
+    missing = 0 if rows.is_cuda else -len(rows) % UNIT
+    if not missing:
+        return rows @ weight
+    padded = torch.cat([rows, rows.new_zeros(missing, rows.shape[1])])
+    return (padded @ weight)[: len(rows)]
 
 
 def linear(x: Features, weight: Tensor) -> Tensor:

@@ -119,7 +119,13 @@ class StoredFeatures:
 
 
 def mean_of_neighbourhoods(
-    x: StoredFeatures, indptr: Tensor, indices: Tensor, nodes: Tensor, place: Tensor | None = None
+    x: StoredFeatures,
+    indptr: Tensor,
+    indices: Tensor,
+    nodes: Tensor,
+    place: Tensor | None = None,
+    *,
+    within: bool = True,
 ) -> Tensor:
     r"""Returns some rows of :math:`\hat A X`, ``[len(nodes), P]`` in float32, on a CPU.
 
@@ -129,15 +135,18 @@ def mean_of_neighbourhoods(
         indices: CSR column indices.
         nodes: the nodes whose means are wanted.
         place: the row of each node of the graph in `x`; None if `x` has all nodes, in order.
+        within: whether a node is in its own mean; between two types it is not, and the mean of a
+            node without neighbours is 0.
     """
     out = torch.empty(len(nodes), x.shape[1])
     degrees = indptr[nodes + 1] - indptr[nodes]
     if x.is_plain and len(nodes) <= _FEW_NODES and int(degrees.sum()) <= _FEW_NEIGHBOURS:
-        _plain_mean(x.values.numpy(), indptr, indices, nodes, place, out.numpy())
+        _plain_mean(x.values.numpy(), indptr, indices, nodes, place, within, out.numpy())
         return out
     places = torch.empty(0, dtype=torch.int64) if place is None else place
     loop = _mean_of_few if len(nodes) <= FEW else _mean
-    loop(*x.arrays(), indptr.numpy(), indices.numpy(), nodes.numpy(), places.numpy(), out.numpy())
+    graph = (indptr.numpy(), indices.numpy(), nodes.numpy(), places.numpy())
+    loop(*x.arrays(), *graph, int(within), out.numpy())
     return out
 
 
@@ -147,14 +156,20 @@ def _plain_mean(
     indices: Tensor,
     nodes: Tensor,
     place: Tensor | None,
+    within: bool,
     out: npt.NDArray[Any],
 ) -> None:
     """Computes the bits of `_mean` for a plain table: loading that takes half a second."""
     starts, ends = indptr[nodes].tolist(), indptr[nodes + 1].tolist()
     entries, places = indices.numpy(), None if place is None else place.numpy()
     for row, (node, start, end) in enumerate(zip(nodes.tolist(), starts, ends, strict=True)):
-        members = np.empty(end - start + 1, np.int64)
-        members[0], members[1:] = node, entries[start:end]
+        members = np.empty(end - start + within, np.int64)
+        members[within:] = entries[start:end]
+        if within:
+            members[0] = node
+        elif start == end:
+            out[row] = 0
+            continue
         where = members if places is None else places[members]
         # `accumulate` adds row by row, as the loop does; `sum` adds a single column in pairs.
         total = np.add.accumulate(values[where], axis=0)[-1]
@@ -163,33 +178,33 @@ def _plain_mean(
 
 @parallel
 def _mean(  # type: ignore[no-untyped-def]
-    values, column_scale, row_divisor, indptr, indices, nodes, places, out
+    values, column_scale, row_divisor, indptr, indices, nodes, places, within, out
 ):
     for row in prange(nodes.shape[0]):
         _mean_of_one(
-            values, column_scale, row_divisor, indptr, indices, nodes[row], places, out[row]
+            values, column_scale, row_divisor, indptr, indices, nodes[row], places, within, out[row]
         )
 
 
 @serial
 def _mean_of_few(  # type: ignore[no-untyped-def]
-    values, column_scale, row_divisor, indptr, indices, nodes, places, out
+    values, column_scale, row_divisor, indptr, indices, nodes, places, within, out
 ):
     for row in range(nodes.shape[0]):
         _mean_of_one(
-            values, column_scale, row_divisor, indptr, indices, nodes[row], places, out[row]
+            values, column_scale, row_divisor, indptr, indices, nodes[row], places, within, out[row]
         )
 
 
 @njit(error_model="numpy")
 def _mean_of_one(  # type: ignore[no-untyped-def]
-    values, column_scale, row_divisor, indptr, indices, node, places, out
+    values, column_scale, row_divisor, indptr, indices, node, places, within, out
 ):
     width = column_scale.shape[0]
     scaled, moved = row_divisor.shape[0] > 0, places.shape[0] > 0
     total, buffer = np.zeros(width, np.float32), np.empty(width, np.float32)
     # The first round, one before the row's entries, is for the node itself.
-    for entry in range(indptr[node] - 1, indptr[node + 1]):
+    for entry in range(indptr[node] - within, indptr[node + 1]):
         other = node if entry < indptr[node] else indices[entry]
         where = places[other] if moved else other
         divisor = row_divisor[where] if scaled else np.float32(1)
@@ -197,6 +212,7 @@ def _mean_of_one(  # type: ignore[no-untyped-def]
         for column in range(width):
             value = as_float(features[column])
             total[column] += value / divisor if scaled else value
-    factor = np.float32(1) / np.float32(indptr[node + 1] - indptr[node] + 1)
+    members = max(indptr[node + 1] - indptr[node] + within, 1)
+    factor = np.float32(1) / np.float32(members)
     for column in range(width):
         out[column] = total[column] * factor * column_scale[column]

@@ -14,7 +14,7 @@ from torch import Tensor
 from graphcl.distributed import ALONE, Share, gather_rows, max_over, other_tables, sum_over
 from graphcl.errors import ParameterError, require
 from graphcl.kernels.nt_xent_blocked import BlockedPairs
-from graphcl.kernels.recording import ROWS, replay
+from graphcl.kernels.recording import ROWS, Tensors, replay
 from graphcl.settings import check_setting
 
 _DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
@@ -91,8 +91,14 @@ def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str 
              + \sum_{v \in B} e^{s(h_{u,i}, h_{v,j})/\tau}}
 
     For each view of a node, its other view is the only positive and the remaining 2M − 2 views are
-    negatives. The M × M matrix is computed in tiles, and only kept if it is small. Autocast has no
-    effect on it.
+    negatives. The M × M matrix is computed in tiles, and only kept if it is small.
+
+    - Under `torch.autocast` nothing changes: `precision` alone decides.
+    - Under `torch.compile` it is one opaque operator, ``graphcl::nt_xent``, also with
+      ``fullgraph=True``. Its forward pass computes the gradient, too.
+    - Under `DistributedDataParallel` each process calls it with its own rows, and these alone are
+      its negatives: the loss of M / R nodes, not of the batch. `nt_xent_across` in this module has
+      the negatives of all processes; the trainings of this package use it.
 
     Args:
         h1: embeddings of the first view, ``[M, d]``; row u of `h1` and of `h2` are one node.
@@ -104,7 +110,8 @@ def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str 
             errors of each.
 
     Returns:
-        The loss, a scalar; differentiable once.
+        The loss, a scalar; differentiable once. Differentiating its gradient, as a gradient penalty
+        does, raises a `ParameterError`; docs/how-it-works.md has the loss in plain PyTorch.
 
     Differs from the paper: the paper does not define the cosine with an all-zero row. Here it is
     0, and no gradient flows into such a row.
@@ -113,6 +120,11 @@ def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str 
     same = h1.ndim == 2 and h1.shape == h2.shape and len(h1) > 0
     shapes = f"{tuple(h1.shape)} and {tuple(h2.shape)}"
     require(same, "nt_xent", "h1 and h2", "of one shape [M, d] with M > 0", shapes)
+    if torch.compiler.is_compiling():
+        wide = torch.float64 if h1.dtype == torch.float64 else torch.float32  # of loss and gradient
+        keep = torch.is_grad_enabled() and (h1.requires_grad or h2.requires_grad)
+        found = _compiled(h1.to(wide), h2.to(wide), float(temperature), precision, keep)
+        return cast("Tensor", found[0])
     return _loss(h1, h2, temperature, precision, _Batch(len(h1)))
 
 
@@ -219,7 +231,7 @@ class _NTXent(torch.autograd.Function):
             # autograd's own thread. Without a recording the gradient is computed here, too.
             arguments = ((h_1, h_2), temperature, precision)
             found = replay(_loss_and_gradient, *arguments) or _loss_and_gradient(*arguments)
-            ctx.save_for_backward(*found[1:])
+            ctx.save_for_backward(h_1, h_2, *found[1:])
             return found[0]
         with _own_precision(h_1):
             others = 2 * (batch.num_nodes - len(h_1))
@@ -236,24 +248,88 @@ class _NTXent(torch.autograd.Function):
         return loss.to(torch.float64 if h_1.dtype == torch.float64 else torch.float32)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.gradient:
-            d_1, d_2 = ctx.saved_tensors
-            return d_1 * grad, d_2 * grad, None, None, None
-        pairs, batch = ctx.pairs, ctx.batch
         h_1, h_2, *kept = ctx.saved_tensors
-        pairs.restore(*kept)
-        with _own_precision(grad):
-            weights = batch.gather(pairs.weights())
-            max_over(pairs.peak(), batch.share)
-            tables = batch.tables(pairs)
-            pairs.pull_own()
-            for rank, table in tables:
-                pairs.pull_other(table, weights[rank], batch.nodes(rank))
-            d_1, d_2 = pairs.gradient(h_1, h_2, grad, batch.num_nodes)
-            pairs.release()
-        return d_1, d_2, None, None, None
+        with torch.no_grad():
+            found = (
+                tuple(d * grad for d in kept) if ctx.gradient else _pull(ctx, h_1, h_2, kept, grad)
+            )
+        return (*_once(found, h_1, h_2, grad), None, None, None)
+
+
+def _pull(ctx: Any, h_1: Tensor, h_2: Tensor, kept: list[Tensor], grad: Tensor) -> Tensors:
+    """Returns the gradients, from what the forward pass kept."""
+    pairs, batch = ctx.pairs, ctx.batch
+    pairs.restore(*kept)
+    with _own_precision(grad):
+        weights = batch.gather(pairs.weights())
+        max_over(pairs.peak(), batch.share)
+        tables = batch.tables(pairs)
+        pairs.pull_own()
+        for rank, table in tables:
+            pairs.pull_other(table, weights[rank], batch.nodes(rank))
+        found: Tensors = pairs.gradient(h_1, h_2, grad, batch.num_nodes)
+        pairs.release()
+    return found
+
+
+class _Once(torch.autograd.Function):
+    """The gradients as they are; a derivative of them raises an error instead of being zero."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: Tensor) -> Tensors:  # noqa: ARG004
+        return tuple(gradient.clone() for gradient in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Tensor:  # noqa: ARG004
+        raise ParameterError(
+            "nt_xent: its gradient cannot be differentiated again, as a gradient penalty does; "
+            "write the loss in plain PyTorch for that, as docs/how-it-works.md does"
+        )
+
+
+def _once(gradients: Tensors, *origins: Tensor) -> Tensors:
+    """Returns gradients; where a graph of them is asked for, they depend on `origins`."""
+    if not torch.is_grad_enabled():
+        return gradients
+    return cast("Tensors", _Once.apply(len(gradients), *gradients, *origins))  # type: ignore[no-untyped-call]
+
+
+@torch.library.custom_op("graphcl::nt_xent", mutates_args=())
+def _compiled(
+    h_1: Tensor, h_2: Tensor, temperature: float, precision: str, keep: bool
+) -> tuple[Tensor, Tensor]:
+    """`_NTXent` of one process as a compiler sees it: the loss and, stacked, both gradients.
+
+    Only compiled code calls it: a first call imports PyTorch's compiler, which takes seconds.
+    """
+    tiles = _tile_precision(h_1, precision)
+    if not keep:
+        loss = _NTXent.apply(h_1, h_2, temperature, tiles, _Batch(len(h_1)))  # type: ignore[no-untyped-call]
+        return loss, h_1.new_empty(2, 0, 0)
+    arguments = ((h_1, h_2), temperature, tiles)
+    loss, *gradients = replay(_loss_and_gradient, *arguments) or _loss_and_gradient(*arguments)
+    return loss, torch.stack(gradients)
+
+
+@_compiled.register_fake
+def _(h_1: Tensor, h_2: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+    return h_1.new_empty(()), h_1.new_empty((2, *h_1.shape) if settings[-1] else (2, 0, 0))
+
+
+def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+    ctx.save_for_backward(*inputs[:2], output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _scale_gradients(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    h_1, h_2, gradients = ctx.saved_tensors
+    with torch.no_grad():
+        found = tuple((gradients * grad).unbind())
+    return (*_once(found, h_1, h_2, grad), None, None, None)
+
+
+_compiled.register_autograd(_scale_gradients, setup_context=_keep_gradients)
 
 
 def _loss_and_gradient(
@@ -263,7 +339,8 @@ def _loss_and_gradient(
     with _own_precision(h[0]):
         pairs = _pairs(*h, temperature, precision, others=0, keep=True)
         pairs.sum_own()
-        loss = (pairs.finish_sums().sum() / len(h[0])).float()
+        loss = pairs.finish_sums().sum() / len(h[0])
+        loss = loss.to(torch.float64 if h[0].dtype == torch.float64 else torch.float32)
         pairs.pull_own()
         return loss, *pairs.gradient(*h, torch.ones_like(loss), len(h[0]))
 

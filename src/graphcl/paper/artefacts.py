@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graphcl.errors import MissingExtraError
+from graphcl.errors import MissingExtraError, counted
 from graphcl.files.atomic import write_whole
 from graphcl.paper import plots
 from graphcl.paper.rendering import csv_text, markdown_table, terminal_table
@@ -98,7 +98,7 @@ def provenance_text(rows: Sequence[Row]) -> str:
     devices = ", ".join(sorted({str(row.get("device")) for row in scored})) or "nothing measured"
     seeds = len({row["seed"] for row in scored})
     failed = len(rows) - len(scored)
-    lost = f"; {failed} runs failed" if failed else ""
+    lost = f"; {counted(failed, 'run')} failed" if failed else ""
     timed = any("seconds" in row for row in scored)
     what = "Seconds" if timed else "Scores on test nodes (nothing was chosen by them)"
     over = f"mean ± sample deviation over {seeds} seeds" if seeds > 1 else "one seed"

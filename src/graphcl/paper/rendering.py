@@ -5,6 +5,7 @@ import io
 from collections.abc import Mapping, Sequence
 
 from graphcl.datasets import CATALOGUE
+from graphcl.errors import counted
 from graphcl.paper.published import BEYOND, SUPERVISED, UNSUPERVISED, decimals
 from graphcl.paper.reproduce import Figures, Table1Row
 from graphcl.paper.table2 import ERRORS_STATED, Cell, tasks
@@ -40,7 +41,7 @@ def footnotes(cells: Sequence[Cell]) -> list[str]:
     runs = sorted({cell.runs for cell in cells if cell.runs and not cell.deterministic})
     notes = [
         "Mean ± sample standard deviation over runs on the test nodes"
-        + (f" ({_span(runs)} runs)" if runs else "")
+        + (f" ({_span(runs)} {'run' if runs[-1] == 1 else 'runs'})" if runs else "")
         + "; "
         + ERRORS_STATED
         + "."
@@ -53,7 +54,7 @@ def footnotes(cells: Sequence[Cell]) -> list[str]:
         if cell.failed:
             of = cell.failed + cell.runs
             name = f"{cell.title} on {CATALOGUE[cell.dataset].title}"
-            notes.append(f"{name}: {cell.failed} of {of} runs failed ({cell.reason}).")
+            notes.append(f"{name}: {cell.failed} of {counted(of, 'run')} failed ({cell.reason}).")
     on_datasets = dict.fromkeys((cell.dataset, cell.note) for cell in cells if cell.note)
     notes += [f"{CATALOGUE[dataset].title}: {note}." for dataset, note in on_datasets]
     return notes

@@ -158,7 +158,7 @@ def cached_dataset(name: str) -> Data:
 def method_settings(method: str, dataset: str, settings: Mapping[str, Json]) -> Row:
     """Returns the complete settings of a system on a dataset, updated with `settings`."""
     if method == "graphcl":
-        return asdict(load_recipe(recipe_for(dataset)).with_values(**settings))
+        return asdict(load_recipe(recipe_for(dataset)).with_texts(**settings))
     return field_values(BASELINES[method].method(dataset, **settings))
 
 

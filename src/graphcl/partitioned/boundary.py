@@ -6,8 +6,6 @@ Each row of the boundary is asked for once, of the part that has it. Processes t
 which rows they need; `fill` then sends rows and nothing else.
 """
 
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -235,19 +233,6 @@ def agree(problem: str, share: Share) -> None:
         said = from_rank(problem.encode(), share, rank=rank).decode()
         if said:
             raise StoreError(said)
-
-
-def scratch_array(shape: tuple[int, ...], dtype: Any, folder: Path | None) -> IntArray:
-    """Returns an array in memory, or in an unnamed file of a folder, deleted with the array."""
-    if folder is None:
-        return np.empty(shape, dtype=dtype)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        os.posix_fallocate(file.fileno(), 0, max(1, size))  # a full disk would end the process
-        if not size:
-            return np.empty(shape, dtype=dtype)
-        mapped: IntArray = np.memmap(file, dtype=dtype, mode="r+", shape=shape)
-        return mapped
 
 
 def _firsts(counts: tuple[int, ...]) -> IntArray:

@@ -1,17 +1,16 @@
 r"""Exact embeddings of a graph in parts: layer by layer, only rows at the boundaries travel.
 
-Each process has one part. Before layer l it receives the rows of layer l − 1 of its boundary, once
-each; then it computes layer l on its own nodes. Rows have the type float32 and the width of the
-layer below; features that are sparse are multiplied first, and their products travel. A process
-sends and receives, per layer, as many rows as its boundary has.
+Each process has one part. The boundary of a type of nodes are those of other parts that edges of
+any relation lead to, in the direction in which the type sends. Before layer l a process receives
+the rows of layer l − 1 of its boundaries, once each; then it computes layer l on its own nodes.
+Rows have the type float32 and the width of the layer below; features that are sparse, or that have
+an input map, are multiplied first, and their products travel.
 
-The result is that of `graphcl.embedding.embed_graph` on the whole graph in the same numbering.
-Means are sums over neighbours in the same order, so dense float32 features give the same bits up to
-the rounding of products, whose blocks begin elsewhere: the difference is that of the order of sums.
+The result is that of `graphcl.embedding` on the whole graph in the same numbering: the loop is the
+same, and sums are over neighbours in the same order.
 
-A process holds two tables of float32: (own + boundary nodes) × the width of the layer below, and
-the next one. Beside them it holds its edges in the table's numbering, 4 bytes per entry (8 from
-2^31 rows on), and the result.
+A process holds two tables of float32 for each type: (own + boundary nodes) × the width of the layer
+below, and the next one. Beside them it holds its edges in the tables' numbering and the result.
 
 With `scratch`, none of this has to fit into memory. Rows of own nodes, edges and the result are
 unnamed files there, which are read and written in order. Rows of neighbours are read in no order,
@@ -19,9 +18,8 @@ so they are in memory, but a few columns at a time: a mean takes each column by 
 travel are the same.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,21 +27,34 @@ import torch
 from torch import Tensor
 
 from graphcl.distributed import Share, max_over
-from graphcl.encoders import Layer, LayeredEncoder, stated_layers
+from graphcl.encoders import LayeredEncoder, stated_layers
+from graphcl.files.npy import scratch_array
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import Scaling
+from graphcl.graphs.schema import EDGES, NODE, Direction
 from graphcl.graphs.tensors import feature_tensor, stored_features
-from graphcl.kernels.adjacency import csr_matmul, self_weights
+from graphcl.graphs.typed_tensors import TypedScaling, edge_vectors
+from graphcl.kernels.adjacency import Adjacency, Pattern, self_weights
 from graphcl.kernels.buffers import borrow
-from graphcl.kernels.features import SparseFeatures
-from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoods
-from graphcl.partitioned.boundary import ENTRIES, Boundary, scratch_array
+from graphcl.kernels.features import Features, SparseFeatures
+from graphcl.kernels.stored_features import StoredFeatures
+from graphcl.layerwise import (
+    BLOCK_ROWS,
+    Incoming,
+    OnRows,
+    Table,
+    Topology,
+    blocks,
+    directions_of,
+    layer_by_layer,
+)
+from graphcl.partitioned.boundary import ENTRIES, Boundary
+from graphcl.partitioned.typed_features import PreparedPart
 from graphcl.store.parts import Part
+from graphcl.store.typed_parts import Edges
 
-BLOCK_ROWS = 4096  # computed at a time
 SLAB_BYTES = 1 << 28  # of the columns that are in memory, with scratch files
 CPU = torch.device("cpu")
-OnRows = Callable[[int, int], None]
 
 
 def table_bytes(encoder: torch.nn.Module, part: Part) -> int:
@@ -59,33 +70,60 @@ def table_bytes(encoder: torch.nn.Module, part: Part) -> int:
     return int(4 * (rows * sum(widths) + own * encoder.width + entries))
 
 
-class _Rows:
-    """The edges of a part's nodes, in the numbering of its tables."""
+class _OfPart(Topology):
+    """This process computes the rows of its own nodes, and receives those of its boundaries."""
 
-    def __init__(self, part: Part, boundary: Boundary, scratch: Path | None) -> None:
-        indices = part.fields["indices"]
-        kind = np.int32 if boundary.rows < 1 << 31 else np.int64
-        local = scratch_array((len(indices),), kind, scratch)
-        for start in range(0, len(indices), ENTRIES):
-            block = slice(start, start + ENTRIES)
-            local[block] = boundary.local(np.asarray(indices[block]))
-        self.indptr, self.indices = borrow(part.fields["indptr"]), torch.from_numpy(local)
-        weight = part.fields.get("edge_weight")
-        self.weight = None if weight is None or bool((weight == 1).all()) else borrow(weight)
+    def __init__(
+        self, boundaries: Mapping[str, Boundary], scratch: Path | None, slab_bytes: int
+    ) -> None:
+        super().__init__(scratch)
+        self._boundaries, self._slab_bytes = boundaries, slab_bytes
 
-    def mean(self, table: Tensor, rows: slice) -> Tensor:
-        """Returns the means of a table over some nodes and their neighbours."""
-        if self.weight is None:
-            nodes = torch.arange(rows.start, rows.stop)
-            return mean_of_neighbourhoods(StoredFeatures(table), self.indptr, self.indices, nodes)
-        indptr = self.indptr[rows.start : rows.stop + 1]
-        entries = slice(int(indptr[0]), int(indptr[-1]))
-        indptr, weight = indptr - indptr[0], self.weight[entries]
-        of_self = self_weights(indptr, weight)
-        degree = torch.segment_reduce(weight, "sum", offsets=indptr, axis=0)
-        around = csr_matmul(indptr, self.indices[entries].long(), weight, table)
-        own = table[rows] * of_self[:, None]
-        return around.add_(own).div_((degree + of_self)[:, None])
+    def rows(self, size: int) -> slice:
+        return slice(0, size)
+
+    def height(self, node_type: str, size: int) -> int:
+        """Returns own rows, and those of the boundary unless tables are in files."""
+        return self._boundaries[node_type].rows if self.scratch is None else size
+
+    def start(self, node_type: str, x: Features | StoredFeatures) -> Features | StoredFeatures:
+        """Returns the features with those of the boundary; sparse ones are multiplied first."""
+        if isinstance(x, SparseFeatures):
+            return x
+        height = self.height(node_type, x.shape[0])
+        table = self.table((height, x.shape[1]), torch.empty(0))
+        for some in blocks(slice(0, x.shape[0]), BLOCK_ROWS):
+            table[some] = x.rows(some) if isinstance(x, StoredFeatures) else x[some]
+        self.complete(node_type, table)
+        return table
+
+    def complete(self, node_type: str, table: Tensor) -> None:
+        if self.scratch is None:
+            self._boundaries[node_type].fill(table)
+
+    def gather(self, table: Tensor) -> None:
+        """Gets nothing: the result is of own nodes alone."""
+
+    def means(self, sender: str, h: Table, edges: Incoming) -> Callable[[Tensor], Tensor]:
+        """Returns what gives means; with files, computes all of them, some columns at a time."""
+        if self.scratch is None:
+            return super().means(sender, h, edges)
+        boundary, table = self._boundaries[sender], h.rows
+        assert isinstance(table, Tensor)
+        width, own = table.shape[1], len(edges.indptr) - 1
+        fitting = torch.tensor([-max(1, self._slab_bytes // (4 * max(1, boundary.rows)))])
+        columns = min(width, -int(max_over(fitting, boundary.share)))  # the same in all processes
+        pooled = self.table((own, width), table)
+        for start in range(0, width, columns):
+            these = slice(start, min(start + columns, width))
+            slab = torch.empty(boundary.rows, these.stop - these.start)
+            for some in blocks(slice(0, boundary.own), BLOCK_ROWS):
+                slab[some] = table[some, these]
+            boundary.fill(slab)
+            for some in blocks(slice(0, own), BLOCK_ROWS):
+                pooled[some, these] = edges.mean(Table(slab), torch.arange(some.start, some.stop))
+            del slab  # before there is another
+        return lambda nodes: pooled[nodes]
 
 
 @torch.no_grad()
@@ -114,69 +152,71 @@ def embed_part(
         on_rows: called after each block with the number of rows done and the total of all layers.
     """
     encoder.eval()
-    layers = stated_layers(encoder, "embed_part")
-    assert isinstance(encoder, LayeredEncoder)
     boundary = Boundary.of(part, share)
-    rows = _Rows(part, boundary, scratch)
-    features = part_features(part, feature_scaling)
-    z = torch.from_numpy(scratch_array((boundary.own, encoder.width), np.float32, scratch))
-    beside = encoder.beside
-    if beside is not None and (columns := beside.columns(None)) is not None:
-        for some in _blocks(boundary.own):
-            z[some, columns] = beside.finish(_times(features, some, beside.projection), columns)
-    height = boundary.rows if scratch is None else boundary.own
-    table = _table(features, layers[0], boundary.own, height, scratch)
-    done, total = 0, boundary.own * len(layers)
-    for number, layer in enumerate(layers):
-        last = number + 1 == len(layers)
-        means = _means(table, rows, boundary, scratch, slab_bytes)
-        shape = (boundary.own if last else height, layer.outputs)
-        above = torch.from_numpy(scratch_array(shape, np.float32, scratch))
-        multiplied = number == 0 and isinstance(features, SparseFeatures)
-        for some in _blocks(boundary.own):
-            block = means(some)
-            if not multiplied:
-                block = block @ layer.pooled
-            if layer.own is not None:
-                block = block + _times(features if multiplied else table, some, layer.own)
-            above[some] = layer.finish(block, inplace=True)
-            if beside is None:
-                if last:
-                    z[some] = above[some]
-            elif (columns := beside.columns(number)) is not None:
-                z[some, columns] = beside.finish(above[some], columns)
-            done += some.stop - some.start
-            on_rows(done, total)
-        table = above
-    found: npt.NDArray[np.float32] = z.numpy()
-    return found
+    found = layer_by_layer(
+        encoder,
+        {NODE: part_features(part, feature_scaling)},
+        {EDGES: _edges(part, boundary, scratch)},
+        topology=_OfPart({NODE: boundary}, scratch, slab_bytes),
+        block_rows=BLOCK_ROWS,
+        on_rows=on_rows,
+    )
+    return found[NODE].numpy()
 
 
-def _means(
-    table: Tensor, rows: _Rows, boundary: Boundary, scratch: Path | None, slab_bytes: int
-) -> Callable[[slice], Tensor]:
-    """Receives the boundary, and returns what gives the means over some nodes and neighbours.
+@torch.no_grad()
+def embed_typed_part(
+    encoder: LayeredEncoder,
+    prepared: PreparedPart,
+    *,
+    share: Share,
+    on_rows: OnRows = lambda *_: None,
+) -> dict[str, npt.NDArray[np.float32]]:
+    """Returns the exact embeddings of a part's nodes, ``[nodes of the part, width]`` for each type.
 
-    Without scratch files, `table` has room for the boundary. With them it has own rows alone, and
-    the means of all nodes are computed column by column, as many at a time as fit in memory.
+    Args:
+        encoder: the same in all processes.
+        prepared: this process's part.
+        share: this process's place in the group, as large as there are parts.
+        on_rows: called after each block with the number of rows done and the total of all layers.
     """
-    if scratch is None:
-        boundary.fill(table)
-        return lambda some: rows.mean(table, some)
-    width = table.shape[1]
-    fitting = torch.tensor([-max(1, slab_bytes // (4 * max(1, boundary.rows)))])
-    columns = min(width, -int(max_over(fitting, boundary.share)))  # the same in all processes
-    pooled = torch.from_numpy(scratch_array((boundary.own, width), np.float32, scratch))
-    for start in range(0, width, columns):
-        these = slice(start, min(start + columns, width))
-        slab = torch.empty(boundary.rows, these.stop - these.start)
-        for some in _blocks(boundary.own):
-            slab[some] = table[some, these]
-        boundary.fill(slab)
-        for some in _blocks(boundary.own):
-            pooled[some, these] = rows.mean(slab, some)
-        del slab  # before there is another
-    return lambda some: pooled[some].clone()
+    encoder.eval()
+    known = directions_of(encoder)
+    edges = {one: held for one in known if (held := prepared.edges(one)) is not None}
+    boundaries = {
+        name: Boundary.of(
+            part, share, [held["indices"] for one, held in edges.items() if one.sender == name]
+        )
+        for name, part in prepared.nodes.items()
+    }
+    incoming = {}
+    for one, held in edges.items():
+        senders = torch.from_numpy(boundaries[one.sender].local(held["indices"]))
+        incoming[one] = Incoming.of(local_relation(held, one, prepared.scaling, senders))
+    x = {
+        name: part_features(part, prepared.scaling_of(name))
+        for name, part in prepared.nodes.items()
+    }
+    topology = _OfPart(boundaries, None, SLAB_BYTES)
+    found = layer_by_layer(
+        encoder, x, incoming, topology=topology, block_rows=BLOCK_ROWS, on_rows=on_rows
+    )
+    return {name: table.numpy() for name, table in found.items()}
+
+
+def _edges(part: Part, boundary: Boundary, scratch: Path | None) -> Incoming:
+    """Returns the edges of a part's nodes, in the numbering of its tables."""
+    indices = part.fields["indices"]
+    kind = np.int32 if boundary.rows < 1 << 31 else np.int64
+    local = scratch_array((len(indices),), kind, scratch)
+    for start in range(0, len(indices), ENTRIES):
+        block = slice(start, start + ENTRIES)
+        local[block] = boundary.local(np.asarray(indices[block]))
+    indptr, weight, own = borrow(part.fields["indptr"]), part.fields.get("edge_weight"), None
+    weight = None if weight is None or bool((weight == 1).all()) else borrow(weight)
+    if weight is not None:
+        own = self_weights(indptr, weight)
+    return Incoming(indptr, torch.from_numpy(local), weight, own)
 
 
 def part_features(part: Part, feature_scaling: Scaling) -> StoredFeatures | SparseFeatures | Tensor:
@@ -188,30 +228,34 @@ def part_features(part: Part, feature_scaling: Scaling) -> StoredFeatures | Spar
     return stored_features(own, feature_scaling=feature_scaling)
 
 
-def _table(features: Any, layer: Layer, own: int, height: int, scratch: Path | None) -> Tensor:
-    """Returns the table that the first layer pools, with own rows filled in."""
-    sparse = isinstance(features, SparseFeatures)
-    width = layer.outputs if sparse else features.shape[1]
-    table = torch.from_numpy(scratch_array((height, width), np.float32, scratch))
-    for some in _blocks(own):
-        if sparse:
-            table[some] = _times(features, some, layer.pooled)
-        else:
-            table[some] = features.rows(some) if hasattr(features, "rows") else features[some]
-    return table
+def local_relation(
+    edges: Edges,
+    channel: Direction,
+    scaling: TypedScaling,
+    senders: Tensor,
+    *,
+    counted: bool = True,
+) -> Adjacency:
+    """Returns one direction of a relation, of a part's nodes, for a mean or to be sampled.
 
+    The result is its own reverse, as of an undirected relation.
 
-def _times(features: Any, some: slice, weight: Tensor) -> Tensor:
-    """Returns some rows of features @ weight."""
-    if isinstance(features, SparseFeatures):
-        indptr = features.indptr[some.start : some.stop + 1]
-        entries = slice(int(indptr[0]), int(indptr[-1]))
-        values = features.values[entries]
-        return csr_matmul(indptr - indptr[0], features.indices[entries], values, weight)
-    rows = features.rows(some) if isinstance(features, StoredFeatures) else features[some]
-    return rows @ weight
-
-
-def _blocks(count: int) -> Iterator[slice]:
-    for start in range(0, count, BLOCK_ROWS):
-        yield slice(start, min(start + BLOCK_ROWS, count))
+    Args:
+        edges: of the part, in this direction.
+        channel: which one.
+        scaling: of the vectors of edges.
+        senders: where the sender of each entry is in a table, or its number.
+        counted: whether means are taken of it; draws need no weights where edges have none.
+    """
+    indptr = borrow(edges["indptr"])
+    within, own = channel.sender == channel.receiver, None
+    weight = torch.ones(len(senders)) if counted else torch.ones(1).expand(len(senders))
+    if "edge_weight" in edges:
+        weight = borrow(edges["edge_weight"])
+        own = self_weights(indptr, weight) if within else None
+    vectors = edge_vectors(
+        edges.get("edge_features"), channel.relation, device=CPU, scaling=scaling
+    )
+    rows = int(senders.max()) + 1 if len(senders) else 0
+    pattern = Pattern(indptr, senders, rows, within, own is not None)
+    return Adjacency(pattern, weight, borrow(edges["edge_ids"]), own, vectors)

@@ -17,7 +17,7 @@ from graphcl.distributed import Share
 from graphcl.graphs.column_facts import Rows
 from graphcl.graphs.filling import filling_order
 from graphcl.graphs.scaling import Scaling, scale_columns
-from graphcl.graphs.schema import Channel, RelationSchema, Schema, TypeSchema
+from graphcl.graphs.schema import Direction, RelationSchema, Schema, TypeSchema
 from graphcl.graphs.typed import Key
 from graphcl.graphs.typed_tensors import TypedScaling
 from graphcl.kernels.adjacency import csr_matmul
@@ -50,7 +50,7 @@ class PreparedPart:
         """Returns how the features of a type are scaled."""
         return self.scaling.nodes.get(name, "none")
 
-    def edges(self, channel: Channel) -> Edges | None:
+    def edges(self, channel: Direction) -> Edges | None:
         """Returns the part's edges in one direction of a relation; None if the graph has none."""
         return self.part.edges.get((channel.relation, channel.backwards))
 
@@ -132,7 +132,7 @@ class _Filling:
         own = with_features(self.now.nodes[name], x)
         self.now = replace(self.now, nodes={**self.now.nodes, name: own})
 
-    def _means(self, name: str, channels: list[Channel]) -> Any:
+    def _means(self, name: str, channels: list[Direction]) -> Any:
         """Returns the mean of the neighbours' features in each direction, side by side."""
         count, found = _count(self.now.nodes[name]), []
         for channel in channels:
@@ -147,7 +147,7 @@ class _Filling:
         dense = [one.toarray() if scipy.sparse.issparse(one) else one for one in found]
         return np.concatenate(dense, axis=1)
 
-    def _structure(self, name: str, channels: list[Channel]) -> Any:
+    def _structure(self, name: str, channels: list[Direction]) -> Any:
         """Returns two columns for each direction; a column of ones for a type without relations."""
         count = _count(self.now.nodes[name])
         columns: list[Any] = []

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from graphcl.errors import StoreError
-from graphcl.graphs.schema import Channel
+from graphcl.graphs.schema import Direction
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.counter import Key
 from graphcl.kernels.slots import Slots
+from graphcl.partitioned.inference import local_relation
 from graphcl.partitioned.topology import require_own
 from graphcl.partitioned.typed_features import PreparedPart
-from graphcl.partitioned.typed_inference import local_relation
 from graphcl.partitioned.wire import Wire
 from graphcl.store.typed_parts import open_typed_part
-from graphcl.typed_drawing import Direction, Drawn, Nodes, draw_children
+from graphcl.typed_drawing import Drawn, Nodes, SampledDirection, draw_children
 
 
 class TypedTopology:
@@ -47,15 +47,15 @@ class TypedTopology:
         prepared: PreparedPart,
         wire: Wire,
         *,
-        fan_outs: Mapping[Channel, int],
+        fan_outs: Mapping[Direction, int],
         replace: bool,
         topology: str = "auto",
     ) -> None:
         self._prepared, self._wire, self._replace = prepared, wire, replace
         self._fan_outs = fan_outs
-        self._parts: dict[Channel, dict[int, Direction]] = {}
+        self._parts: dict[Direction, dict[int, SampledDirection]] = {}
         own = prepared.part
-        directions: dict[str, list[Direction]] = {}
+        directions: dict[str, list[SampledDirection]] = {}
         for channel in fan_outs:
             one = self._direction(channel, prepared)
             self._parts[channel] = {own.number: one}
@@ -70,13 +70,15 @@ class TypedTopology:
         }
         self.asks = any(self._asks.values())
 
-    def _direction(self, channel: Channel, prepared: PreparedPart) -> Direction:
+    def _direction(self, channel: Direction, prepared: PreparedPart) -> SampledDirection:
         edges = prepared.edges(channel)
         assert edges is not None
         senders = borrow(edges["indices"])
         relation = local_relation(edges, channel, prepared.scaling, senders, counted=False)
         fan_out, weighted = self._fan_outs[channel], "edge_weight" in edges
-        return Direction.of(channel, relation, fan_out, weighted=weighted, replace=self._replace)
+        return SampledDirection.of(
+            channel, relation, fan_out, weighted=weighted, replace=self._replace
+        )
 
     def _map(self, number: int) -> None:
         """Maps the edges of another part, if it can be read; else its owner is asked."""
@@ -95,7 +97,7 @@ class TypedTopology:
                 self._parts[channel][number] = self._direction(channel, there)
 
     def draw(
-        self, direction: Direction, table: Nodes, keys: tuple[Key, Key], *, edge_drop: float
+        self, direction: SampledDirection, table: Nodes, keys: tuple[Key, Key], *, edge_drop: float
     ) -> Drawn:
         """Draws children of nodes of any part, as `draw_children` does on the whole graph.
 
@@ -129,7 +131,7 @@ class TypedTopology:
         return _unpacked(direction, children, floats)
 
     def _answer(
-        self, direction: Direction, keys: tuple[Key, Key], edge_drop: float
+        self, direction: SampledDirection, keys: tuple[Key, Key], edge_drop: float
     ) -> Callable[[Tensor], tuple[Tensor, ...]]:
         part = self._prepared.part.nodes[direction.channel.receiver]
         senders = self._prepared.part.parts.types[direction.channel.sender]
@@ -145,7 +147,7 @@ class TypedTopology:
 
         return answer
 
-    def _check(self, channel: Channel, children: Tensor) -> None:
+    def _check(self, channel: Direction, children: Tensor) -> None:
         """Refuses numbers that no node has: a part may have been written to since it was checked.
 
         Raises:
@@ -156,12 +158,12 @@ class TypedTopology:
             raise StoreError(f"relation {':'.join(channel.relation)}: its edges are damaged")
 
 
-def _width(direction: Direction) -> int:
+def _width(direction: SampledDirection) -> int:
     """Returns how many numbers a parent has: weights, its own one, and vectors, in both views."""
     return 2 * (direction.fan_out + 1 + direction.vectors)
 
 
-def _packed(direction: Direction, drawn: Drawn) -> tuple[Tensor, Tensor]:
+def _packed(direction: SampledDirection, drawn: Drawn) -> tuple[Tensor, Tensor]:
     """Returns the children of each parent, and all numbers, one row for each parent."""
     slots, fan_out = drawn.slots, direction.fan_out
     pieces = [slots.weights.view(2, -1, fan_out), slots.own]
@@ -170,7 +172,7 @@ def _packed(direction: Direction, drawn: Drawn) -> tuple[Tensor, Tensor]:
     return slots.nodes.view(-1, fan_out), floats.reshape(len(floats), _width(direction))
 
 
-def _unpacked(direction: Direction, children: Tensor, floats: Tensor) -> Drawn:
+def _unpacked(direction: SampledDirection, children: Tensor, floats: Tensor) -> Drawn:
     """Undoes `_packed`; numbers of entries are not known of other parts, and not needed."""
     count, fan_out = len(children), direction.fan_out
     both = floats.view(count, 2, _width(direction) // 2).permute(1, 0, 2)

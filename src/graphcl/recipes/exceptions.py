@@ -28,7 +28,9 @@ def parse_exceptions(text: str) -> dict[str, dict[str, Any]]:
                 f"recipe: exceptions must be like writes.edge_drop=0.1, with a key of {known}; "
                 f"got {part!r}"
             )
-        number = typed(value.strip(), KINDS[key], owner="recipe: exceptions", key=left.strip())
+        number = typed(
+            value.strip(), KINDS[key], owner="recipe: exceptions", key=left.strip(), texts=True
+        )
         check_setting("recipe: exceptions", key, number)
         found[key][name] = number
     return found

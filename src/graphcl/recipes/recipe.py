@@ -19,7 +19,7 @@ from graphcl.settings import BEYOND, TAKES_BEYOND, check_setting
 class Recipe:
     """A complete configuration of GraphCL; section 4.3 of the paper.
 
-    A key with a default came after version 0.1.0: recipes and runs that lack it have the default.
+    A key with a default may be left out.
 
     Attributes:
         encoder: the GNN: `mean` or `residual` (the paper's), `gcn`, `sage`, `gat` or `gin`; or one
@@ -37,7 +37,7 @@ class Recipe:
         loss: what training minimises: `nt-xent`, the paper's; or one of your own.
         temperature: τ of NT-Xent.
         epochs: how often each node is visited, at most.
-        steps: training ends with the epoch in which it has made this many; 0 sets no bound.
+        steps: training ends after so many, also within an epoch; 0 sets no bound.
         batch_nodes: M, the nodes per step that the loss is taken over; 0 takes all.
         learning_rate: Adam's.
         weight_decay: Adam's.
@@ -83,6 +83,9 @@ class Recipe:
     exceptions: str = "none"
 
     def __post_init__(self) -> None:
+        for key, kind in Recipe.__annotations__.items():
+            value = typed(getattr(self, key), kind, owner="recipe", key=key)
+            object.__setattr__(self, key, value)  # NumPy's numbers become plain ones
         ENCODERS.check(self.encoder)
         PERTURBATIONS.check(self.perturbation)
         LOSSES.check(self.loss)
@@ -109,10 +112,10 @@ class Recipe:
         missing = [key for key in needed if key not in values]
         if missing:
             raise RecipeError(f"{where}: the key {missing[0]!r} is missing")
-        return cls(**{key: _typed(key, value) for key, value in values.items()})
+        return cls(**values)
 
     def with_values(self, **values: Any) -> Self:
-        """Returns a recipe with some keys changed; strings are read as the key's type.
+        """Returns a recipe with some keys changed.
 
         Another encoder than the paper's turns off what it does not take, and other epochs are all
         trained, whatever `steps` was; unless these keys are given, too.
@@ -122,7 +125,18 @@ class Recipe:
             values = {"steps": 0, **values}
         if "encoder" in values and values["encoder"] not in TAKES_BEYOND:
             values = {**BEYOND, **values}
-        return replace(self, **{key: _typed(key, value) for key, value in values.items()})
+        return replace(self, **values)
+
+    def with_texts(self, **values: Any) -> Self:
+        """Does as `with_values`, and reads texts, such as a command line's, as the key's type."""
+        check_keys(values, where="recipe")
+        kinds = Recipe.__annotations__
+        return self.with_values(
+            **{
+                key: typed(value, kinds[key], owner="recipe", key=key, texts=True)
+                for key, value in values.items()
+            }
+        )
 
     def to_toml(self) -> str:
         """Returns the recipe as TOML, one line per key."""
@@ -196,8 +210,3 @@ def check_keys(values: Mapping[str, Any], *, where: str) -> None:
         if key not in known:
             near = suggestion(key, known) or f"; known: {', '.join(known)}"
             raise RecipeError(f"{where}: unknown key {key!r}{near}")
-
-
-def _typed(key: str, value: Any) -> Any:
-    """Returns `value` as the type of `key`, from text (a command line's) or an exact number."""
-    return typed(value, Recipe.__annotations__[key], owner="recipe", key=key)

@@ -111,15 +111,13 @@ def links(about: Mapping[str, Any]) -> str:
         body += f"<div><h3>Most likely, and missing</h3>{facts_table(rows)}</div>"
     worth = about.get("evaluation")
     if worth:
-        names = ("embeddings", "common_neighbours", "adamic_adar", "features")
         rows = []
-        for name in names:
-            one = worth["scores"][name]
+        for name, one in worth["scores"].items():
             text = f"ROC-AUC {float(one['roc_auc']):.3f}, MRR {float(one['mrr']):.3f}"
             rows.append((name.replace("_", " "), text, ""))
         said = (
-            f"{int(worth['held_out']):,} edges were removed before training; each is ranked among "
-            f"{int(worth['negatives'])} pairs that are no edges."
+            f"{int(worth['held_out']):,} linked pairs were removed before training; each is ranked "
+            f"among {int(worth['negatives'])} pairs that are not linked."
         )
         caption = f"<p class='hint'>{escape(said)}</p>"
         body += f"<div><h3>What the scores are worth</h3>{facts_table(rows)}{caption}</div>"

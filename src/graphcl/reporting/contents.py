@@ -255,7 +255,7 @@ def _alignment(run: Path, graph: AnyGraph, seed: int, notes: list[str]) -> float
 def _fact(
     result: dict[str, Any], name: str, measure: Callable[..., float], z: Array, seed: int
 ) -> float | None:
-    """Returns what the run says of its embeddings; that of earlier versions is measured now."""
+    """Returns what the run says of its embeddings; what it does not say is measured now."""
     known = result.get(name)
     if isinstance(known, int | float):
         return float(known)

@@ -168,7 +168,7 @@ def probe_section(contents: Contents) -> str:
 
 
 def _majority(probe: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Returns the score of one answer for all nodes; runs of earlier versions do not have it."""
+    """Returns the score of one answer for all nodes, and how well two classes are told apart."""
     share, area = probe.get("majority"), probe.get("roc_auc")
     facts = []
     if area is not None:

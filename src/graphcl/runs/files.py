@@ -13,6 +13,7 @@ the baseline is supervised. What a training keeps before it is complete is in
 import hashlib
 import json
 import secrets
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -51,11 +52,14 @@ class Origin:
         graph: how the caller named it: a dataset, a path or a query.
         fingerprint: a few digits by which the run knows it again.
         tables: what the caller said of tables, as JSON.
+        build: the id of its parts, if it was a store in parts; `fingerprint` is then that of the
+            graph that was divided.
     """
 
     graph: str = ""
     fingerprint: str = ""
     tables: str = ""
+    build: str = ""
 
 
 @dataclass(frozen=True)
@@ -209,7 +213,7 @@ def read_config(run: Path, *, baselines: bool = False) -> RunConfig:
     for key in ("seed", "num_features"):
         if key in about and type(about[key]) is not int:
             raise RunError(f"{where}: [run] {key} must be a whole number; got {about[key]!r}")
-    named = ("graph", "fingerprint", "tables", "seal")
+    named = ("graph", "fingerprint", "tables", "build", "seal")
     texts = {key: about[key] for key in named if key in about}
     for key, text in texts.items():
         if not isinstance(text, str):
@@ -291,9 +295,10 @@ def read_embeddings(run: Path) -> Any:
     try:
         return map_table(run, Path(EMBEDDINGS).stem, RunError)
     except FileNotFoundError:
+        root, target = (shlex.quote(str(one)) for one in (run, run / EMBEDDINGS))
         raise RunError(
-            f"{run}: has no {EMBEDDINGS}; make them with: graphcl embed; shards of "
-            "parts are passed on by --embeddings"
+            f"{run}: has no {EMBEDDINGS}; shards of parts are passed on by --embeddings; else make "
+            f"them: graphcl embed {root} --out {target}"
         ) from None
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import RunError
+from graphcl.files.atomic import whole_file
 from graphcl.files.npz import read_npz
 from graphcl.store.columns import Names
 
@@ -38,7 +39,7 @@ class RunNodes:
         y: class numbers (−1: unlabelled), or None.
         split: per node 0 none, 1 train, 2 validation, 3 test; or None without a split.
         class_names: names of the classes, or of the labels, by number; empty if they have none.
-        labels: 0/1 ``[nodes, labels]`` where a node has several; runs of earlier versions lack it.
+        labels: 0/1 ``[nodes, labels]`` where a node has several; else None.
     """
 
     ids: Any
@@ -83,7 +84,7 @@ def describe_nodes(graph: "Graph | GraphCollection") -> RunNodes:
 
 
 def write_nodes(folder: Path, nodes: RunNodes) -> None:
-    """Writes `nodes.npz` into a folder that is not yet a run."""
+    """Writes `nodes.npz` into a run."""
     arrays: dict[str, Array] = {"degree": nodes.degree.astype(np.int32), **_pack(nodes.ids)}
     if nodes.labels is not None:
         arrays["labels"] = nodes.labels.astype(np.int8)
@@ -96,12 +97,12 @@ def write_nodes(folder: Path, nodes: RunNodes) -> None:
     if nodes.class_names:
         packed = _pack(np.array(nodes.class_names, dtype=object))
         arrays |= {"class_bytes": packed["id_bytes"], "class_ends": packed["id_ends"]}
-    with (folder / NODES).open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+    with whole_file(folder / NODES) as staging:
+        np.savez(staging, allow_pickle=False, **arrays)
 
 
 def read_nodes(run: Path) -> RunNodes | None:
-    """Returns the nodes of a run, or None where it keeps none (made by an older version).
+    """Returns the nodes of a run, or None where it keeps none, as `GraphCL.save` writes it.
 
     Raises:
         RunError: the file is damaged, or its arrays do not fit each other.

@@ -60,7 +60,7 @@ class Result:
     `peak_memory_bytes` is that of the GPU, or of the process on a CPU. `note` is shown beside every
     score on this graph; it is mostly empty. `effective_rank` and `mean_cosine` are those of the
     embeddings, and `warnings` are signs that the training failed; see `graphcl.evaluation.failure`.
-    Runs of earlier versions have none of the three. `class_names` are empty if classes have none.
+    They are unknown of some systems. `class_names` are empty if classes have none.
     """
 
     status: str = "complete"

@@ -61,6 +61,13 @@ def _folder(place: int, name: str) -> str:
     return f"{place}-{re.sub('[^A-Za-z0-9_-]', '_', name)[:40]}"
 
 
+def lacks_embeddings(run: Path) -> bool:
+    """Returns whether a run of GraphCL was trained over parts, and keeps no embeddings yet."""
+    config = runs.read_config(run, baselines=True)
+    folders = [type_folder(run, name) for name in run_types(run)] or [run]
+    return bool(config.origin.build) and not all(map(runs.has_embeddings, folders))
+
+
 def write_types(folder: Path, graph: "TypedGraph", z: Mapping[str, Any]) -> None:
     """Writes embeddings, nodes and preparations of all types into a folder that is not yet a run.
 

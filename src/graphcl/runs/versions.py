@@ -10,6 +10,7 @@ of the version before.
 import fcntl
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -69,13 +70,13 @@ def current_number(run: Path) -> int:
         return 0
     text = read_text(path, RunError).strip()
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise RunError(
-            f"{path}: damaged; it should hold the number of a version: "
-            f"graphcl update {run} --rollback N writes it anew"
-        )
-    if not _folder(run, int(text)).is_dir():
-        raise RunError(f"{path}: names version {text}, which is not there")
-    return int(text)
+        wrong = "damaged; it should hold the number of a version"
+    elif not _folder(run, int(text)).is_dir():
+        wrong = f"names version {text}, which is not there"
+    else:
+        return int(text)
+    newest = f"graphcl update {shlex.quote(str(run))} --rollback {numbers(run)[-1]}"
+    raise RunError(f"{path}: {wrong}; use the newest that is: {newest}")
 
 
 def current_run(run: Path) -> Path:
@@ -194,9 +195,12 @@ def share_files(source: Path, folder: Path, names: Sequence[str]) -> None:
 
 
 def share_file(source: Path, target: Path) -> None:
-    """Gives a file a second name, or copies it where the disk has no links."""
+    """Gives a file a second name, or copies it where the disk has no links.
+
+    A symbolic link is followed: a relative one would lead elsewhere from the target's folder.
+    """
     try:
-        os.link(source, target)
+        os.link(source.resolve(), target)
     except OSError:
         shutil.copyfile(source, target)
 

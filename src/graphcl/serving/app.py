@@ -4,9 +4,10 @@ import asyncio
 import os
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import contextmanager
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -31,8 +32,11 @@ except ImportError as error:
 
 BODY_SECONDS = 10.0  # until a request's body is there
 WORKERS = 4  # threads at most; a request is computed in one
+LOGIN_BYTES, LOGINS = 4096, 64  # of one, and at a time
+PIECE = 1 << 16  # bytes of a body or an answer that any request may hold, and that are sent at once
+NUMBER_BYTES = 16  # of a probability and its name in JSON, about
 Columns = dict[str, Any]
-Answer = tuple[dict[str, Any], Columns]  # as JSON, and as a table
+Answer = tuple[dict[str, Any], Columns]  # as JSON, where the last is many; and as a table
 WAIT = "<title>GraphCL</title><meta http-equiv=refresh content=2><p>The map is being drawn.</p>"
 PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'"
 
@@ -84,17 +88,81 @@ def build_app(
 
 
 async def _http_error(_: Request, error: HTTPException) -> Response:
-    return _error(error.status_code, str(error.detail))
+    said = {404: "no such address; /docs has them all", 405: "this address has another method"}
+    return _error(error.status_code, said.get(error.status_code, "the request makes no sense"))
 
 
 async def _bug(_: Request, __: Exception) -> Response:
     return _error(500, "the service failed; its log says more")
 
 
+class _Pieces(Response):
+    """An answer that is sent piece by piece: one that is not read is not copied either.
+
+    Args:
+        body: the bytes.
+        flight: counts them until they are sent; None for what is kept anyway.
+    """
+
+    def __init__(self, body: bytes, *, flight: "_Flight | None" = None, **options: Any) -> None:
+        super().__init__(body, **options)
+        self._flight = flight or _Flight(len(body))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Sends it, or says that too much is under way."""
+        try:
+            with self._flight.hold() as grow:
+                grow(len(self.body))
+                start = {"status": self.status_code, "headers": self.raw_headers}
+                await send({"type": "http.response.start", **start})
+                for begin in range(0, max(1, len(self.body)), PIECE):
+                    end = begin + PIECE
+                    piece = {"body": self.body[begin:end], "more_body": end < len(self.body)}
+                    await send({"type": "http.response.body", **piece})
+                    await asyncio.sleep(0)  # others have their turn, and who has left is noticed
+        except AskedError as error:
+            await _error(error.status, str(error))(scope, receive, send)
+
+
+class _Flight:
+    """Bytes of bodies and answers under way, of all requests together.
+
+    Small ones are not counted, and so go on where large ones have taken all the room: places in
+    the queue bound them.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._held = most, 0
+
+    @contextmanager
+    def hold(self) -> Iterator[Callable[[int], None]]:
+        """Yields what a request calls with the number of bytes that it holds by now."""
+        mine = 0
+
+        def grow(size: int) -> None:
+            nonlocal mine
+            more = max(0, size - PIECE) - mine
+            if self._held + more > self._most:
+                raise AskedError("large requests have taken all the room; ask again", 503)
+            self._held += more
+            mine += more
+
+        try:
+            yield grow
+        finally:
+            self._held -= mine
+
+
 def _error(status: int, message: str) -> Response:
     headers = {"retry-after": "1"} if status in (429, 503) else None
     body = as_json({"error": message})
     return Response(body, status, headers, media_type="application/json")
+
+
+def _refusal(error: GraphCLError) -> Response:
+    statuses: dict[type, int] = {UnknownError: 404, NotYetError: 503}
+    status = getattr(error, "status", statuses.get(type(error), 400))
+    return _error(status, str(error))
 
 
 class _Service:
@@ -113,6 +181,8 @@ class _Service:
         workers = min(WORKERS, os.cpu_count() or 1)
         self._threads = ThreadPoolExecutor(workers, "answer", initializer=_one_core)
         self._room = threading.BoundedSemaphore(workers + bounds.waiting)
+        self._logins = threading.BoundedSemaphore(LOGINS)
+        self._flight = _Flight(bounds.in_flight)
 
     async def answer(
         self, request: Request, *, path: str, work: Callable[[Asked], Answer]
@@ -120,71 +190,65 @@ class _Service:
         """Reads a body, does the work in a thread and sends JSON or Arrow."""
         as_arrow = ARROW in request.headers.get("accept", "").lower()
         try:
-            body = await self._body(request)
-            found = await self._work(partial(self._do, body, request, path, work, as_arrow))
+            found = await self._work(request, partial(self._do, request, path, work, as_arrow))
         except AskedError as error:
-            return _error(error.status, str(error))
-        except UnknownError as error:
-            return _error(404, str(error))
-        except NotYetError as error:
-            return _error(503, str(error))
-        except GraphCLError as error:
-            return _error(400, str(error))
-        return Response(found, media_type=ARROW if as_arrow else "application/json")
+            return _refusal(error)
+        if isinstance(found, Response):
+            return found
+        kind = ARROW if as_arrow else "application/json"
+        return _Pieces(found, flight=self._flight, media_type=kind)
 
     def _do(
         self,
-        body: bytes,
         request: Request,
         path: str,
         work: Callable[[Asked], Answer],
         as_arrow: bool,
-    ) -> bytes:
-        asked = read_asked(
-            body,
-            request.headers.get("content-type", ""),
-            self._bounds,
-            features=self._served.graph.num_features,
-            takes=ADDRESSES[path].takes,
-            prepare=None if self._served.preparation is None else self._served.prepare,
-        )
-        answer, columns = work(asked)
-        return _as_arrow(columns) if as_arrow else as_json(answer)
-
-    async def _body(self, request: Request) -> bytes:
-        most = self._bounds.bytes
-        told = request.headers.get("content-length", "0")
-        if not told.isdecimal() or int(told[:20]) > most:
-            raise AskedError(f"the body may have {most} bytes at most", 413)
-        parts, size = [], 0
+        body: list[bytes],
+    ) -> bytes | Response:
         try:
-            async with asyncio.timeout(BODY_SECONDS):
-                async for part in request.stream():
-                    size += len(part)
-                    if size > most:
-                        raise AskedError(f"the body may have {most} bytes at most", 413)
-                    parts.append(part)
-        except TimeoutError:
-            raise AskedError("the body did not arrive in time", 408) from None
-        except ClientDisconnect:
-            raise AskedError("the client went away", 400) from None
-        return b"".join(parts)
+            asked = read_asked(
+                body.pop(),
+                request.headers.get("content-type", ""),
+                self._bounds,
+                features=self._served.graph.num_features,
+                takes=ADDRESSES[path].takes,
+                prepare=None if self._served.preparation is None else self._served.prepare,
+            )
+            answer, columns = work(asked)
+            most = self._bounds.answer_bytes
+            kind = np.asarray(self._served.nodes.ids[:1]).dtype
+            return _as_arrow(columns, kind, most) if as_arrow else _as_json(answer, most)
+        except GraphCLError as error:
+            # Raised in here it would hold all that was read until garbage is searched for.
+            return _refusal(error)
 
-    async def _work(self, work: Callable[[], Any]) -> Any:
+    async def _work(
+        self, request: Request, work: Callable[[list[bytes]], bytes | Response]
+    ) -> bytes | Response:
+        """Takes a place in the queue, reads the body, and waits for a thread to do the work."""
         if not self._room.acquire(blocking=False):
             raise AskedError("too many requests are waiting", 503)
-        try:
-            done = self._threads.submit(work)
-        except RuntimeError:
-            self._room.release()
-            raise AskedError("the service is stopping", 503) from None
-        done.add_done_callback(lambda _: self._room.release())
-        return await asyncio.wrap_future(done)
+        body: list[bytes] = []
+        with self._flight.hold() as grow:
+            try:
+                body.append(await _body(request, self._bounds.bytes, grow))
+                done = self._threads.submit(work, body)
+            except BaseException:
+                self._room.release()
+                raise
+            done.add_done_callback(lambda _: self._room.release())
+            try:
+                return await asyncio.wrap_future(done)
+            finally:
+                body.clear()  # also where nobody waits any more, and no thread has begun
 
     def _vectors(self, asked: Asked) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
         """Returns the embeddings that are asked about, and their rows unless they are new."""
         if asked.new is not None:
             z = self._served.embed_new(asked.new)
+            if not np.isfinite(z).all():
+                raise AskedError("the features are too large: an embedding is no finite number")
             self._counts.embedded += len(z)
             return z, None
         rows = self._served.rows(asked.ids or [])
@@ -199,9 +263,7 @@ class _Service:
         """Answers ``/embed``."""
         z, rows = self._vectors(asked)
         names = self._names(asked, rows)
-        listed = [
-            _with_id(name, {"embedding": row}) for name, row in zip(names, z.tolist(), strict=True)
-        ]
+        listed = (_with_id(name, {"embedding": row}) for name, row in zip(names, z, strict=True))
         return {"dim": int(z.shape[1]), "nodes": listed}, {"id": names, "embedding": z}
 
     def neighbors(self, asked: Asked) -> Answer:
@@ -232,11 +294,15 @@ class _Service:
     def predict(self, asked: Asked) -> Answer:
         """Answers ``/predict``."""
         z, rows = self._vectors(asked)
+        if len(z) * self._served.num_classes * NUMBER_BYTES > self._bounds.answer_bytes:
+            raise _too_heavy(self._bounds.answer_bytes)
         found, names = self._served.predict(z, rows), self._names(asked, rows)
         listed = [_with_id(name, one) for name, one in zip(names, found, strict=True)]
         columns: Columns = {"id": names}
         if found and "label" in found[0]:
-            columns["label"] = [str(one["label"]) for one in found]
+            labels = [one["label"] for one in found]
+            whole = all(isinstance(one, int) for one in labels)
+            columns["label"] = labels if whole else [str(one) for one in labels]
             columns["probability"] = [one["probability"] for one in found]
         else:
             columns["labels"] = [one["labels"] for one in found]
@@ -281,18 +347,20 @@ class _Service:
 
     async def description(self, _: Request) -> Response:
         """Answers ``/openapi.json``."""
-        return Response(as_json(self._described()), media_type="application/json")
+        return _Pieces(self._described[0], media_type="application/json")
 
     async def docs(self, _: Request) -> Response:
         """Answers ``/docs``: the description for readers."""
-        return _html(description_page(self._described(), self._served.name), PAGE_POLICY)
+        return _html(self._described[1], PAGE_POLICY)
 
-    def _described(self) -> dict[str, Any]:
+    @cached_property
+    def _described(self) -> tuple[bytes, bytes]:
         served = self._served
-        ids = (str(served.nodes.ids[0]), str(served.nodes.ids[-1]))
-        return open_api(
+        ids = (served.id(0), served.id(len(served.z) - 1))
+        about = open_api(
             served.graph.num_features, served.dim, self._bounds, ids, served.preparation
         )
+        return as_json(about), description_page(about, served.name).encode("utf-8", "replace")
 
     async def live_page(self, _: Request) -> Response:
         """Answers ``/``: the map, once it is drawn."""
@@ -300,28 +368,56 @@ class _Service:
             return _error(404, "the service was started without a map")
         drawn = self._page.result()
         if drawn is None:
-            response = _html(WAIT, PAGE_POLICY, status=503)
+            response = _html(WAIT.encode(), PAGE_POLICY, status=503)
             response.headers["retry-after"] = "2"
             return response
-        return _html(drawn.html, drawn.policy)
+        return _html(drawn.body, drawn.policy)
 
     async def login(self, request: Request) -> Response:
         """Answers ``/login``: gives a browser that knows the token a cookie."""
+        if not self._logins.acquire(blocking=False):
+            return _error(503, "too many requests are waiting")
         try:
-            body = await self._body(request)
+            body = await _body(request, LOGIN_BYTES)
+            fields = parse_qs(body.decode("latin-1"), max_num_fields=2)
         except AskedError as error:
             return _error(error.status, str(error))
-        given = parse_qs(body.decode("latin-1")).get("token", [""])[0]
+        except ValueError:
+            return _error(400, "give the token, and nothing else")
+        finally:
+            self._logins.release()
+        given = fields.get("token", [""])[0]
         if self._token is not None and secrets.compare_digest(ticket(given), ticket(self._token)):
             answer: Response = RedirectResponse("/", 303)
             answer.set_cookie(COOKIE, ticket(self._token), httponly=True, samesite="strict")
             return answer
-        return _html(LOGIN, PAGE_POLICY, status=401)
+        return _html(LOGIN.encode(), PAGE_POLICY, status=401)
 
 
-def _html(text: str, policy: str, *, status: int = 200) -> Response:
+async def _body(request: Request, most: int, grow: Callable[[int], None] = lambda _: None) -> bytes:
+    """Returns a body; `grow` is told of every piece and may refuse it."""
+    told = request.headers.get("content-length", "0")
+    if not (told.isascii() and told.isdecimal()) or int(told[:20]) > most:
+        raise AskedError(f"the body may have {most} bytes at most", 413)
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise AskedError(f"the body may have {most} bytes at most", 413)
+                grow(size)
+                parts.append(part)
+    except TimeoutError:
+        raise AskedError("the body did not arrive in time", 408) from None
+    except ClientDisconnect:
+        raise AskedError("the client went away", 400) from None
+    return b"".join(parts)
+
+
+def _html(text: bytes, policy: str, *, status: int = 200) -> Response:
     headers = {"content-security-policy": policy}
-    return Response(text.encode("utf-8", "replace"), status, headers, media_type="text/html")
+    return _Pieces(text, status_code=status, headers=headers, media_type="text/html")
 
 
 def _with_id(name: Any, rest: Mapping[str, Any]) -> dict[str, Any]:
@@ -334,24 +430,45 @@ def _one_core() -> None:
     torch.set_num_threads(1)
 
 
-def _as_arrow(columns: Columns) -> bytes:
-    """Returns a table as an Arrow stream; ids are texts."""
+def _too_heavy(most: int) -> AskedError:
+    return AskedError(f"the answer would have more than {most} bytes; ask for fewer nodes", 413)
+
+
+def _as_json(answer: dict[str, Any], most: int) -> bytes:
+    """Returns an answer as JSON, made one node at a time: other threads have their turn between."""
+    import orjson  # takes a fiftieth of the time for numbers
+
+    *about, (many, listed) = answer.items()
+    head = as_json(dict([*about, (many, [])]))[:-2]
+    parts, size = [], len(head)
+    for one in listed:
+        parts.append(orjson.dumps(one, option=orjson.OPT_SERIALIZE_NUMPY))
+        size += len(parts[-1]) + 1
+        if size > most:
+            raise _too_heavy(most)
+    return head + b",".join(parts) + b"]}"
+
+
+def _as_arrow(columns: Columns, ids: np.dtype[Any], most: int) -> bytes:
+    """Returns a table as an Arrow stream; ids are of the graph's kind, as in JSON."""
     try:
         import pyarrow
         import pyarrow.ipc
     except ImportError as error:
         raise MissingExtraError("Arrow answers", "serve") from error
+    kind = pyarrow.from_numpy_dtype(ids) if ids.kind in "iuf" else pyarrow.string()
     arrays = {}
     for name, values in columns.items():
         if name == "embedding":
             flat = pyarrow.array(np.ascontiguousarray(values, np.float32).reshape(-1))
             arrays[name] = pyarrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
         elif name in ("id", "source", "target", "neighbor"):
-            texts = [None if one is None else str(one) for one in values]
-            arrays[name] = pyarrow.array(texts, pyarrow.string())
+            arrays[name] = pyarrow.array(values, kind)
         else:
             arrays[name] = pyarrow.array(values)
     table = pyarrow.table(arrays)
+    if table.nbytes > most:
+        raise _too_heavy(most)
     sink = pyarrow.BufferOutputStream()
     with pyarrow.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)

@@ -54,10 +54,11 @@ ERRORS = {
     "401": "the token is missing or wrong",
     "404": "no such address, node, or labels",
     "408": "the body did not arrive in time",
-    "413": "the body, or what it asks for, is too large",
+    "411": "the body does not say its length",
+    "413": "the body, the answer, or the number of nodes times k is too large",
     "415": "the body is neither JSON nor Arrow",
     "429": "too many requests per second",
-    "503": "too many requests are waiting, or one took too long",
+    "503": "too much is under way, this took too long, or the service is stopping",
 }
 
 
@@ -65,7 +66,7 @@ def open_api(
     features: int,
     dim: int,
     bounds: Bounds,
-    ids: tuple[str, str] = ("a", "b"),
+    ids: tuple[Any, Any] = ("a", "b"),
     preparation: Preparation | None = None,
 ) -> dict[str, Any]:
     """Returns the OpenAPI document of a run with so many features and columns.
@@ -84,7 +85,9 @@ def open_api(
         "info": {
             "title": "GraphCL",
             "version": package_version(),
-            "description": "Embeddings of a graph's nodes, and of nodes that it does not have yet.",
+            "description": "Embeddings of a graph's nodes, and of nodes that it does not have yet. "
+            f"A body may have {bounds.bytes:,} bytes, an answer {bounds.answer_bytes:,}, and nodes "
+            f"times k may be {bounds.answers:,}.",
         },
         "paths": paths,
         "components": {
@@ -95,7 +98,7 @@ def open_api(
 
 
 def _path(
-    path: str, address: Address, ids: tuple[str, str], columns: Sequence[Column]
+    path: str, address: Address, ids: tuple[Any, Any], columns: Sequence[Column]
 ) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": "the answer", "content": {address.gives: {}}}
     if not address.takes:
@@ -121,7 +124,7 @@ def _path(
     }
 
 
-def _examples(address: Address, ids: tuple[str, str], columns: Sequence[Column]) -> dict[str, Any]:
+def _examples(address: Address, ids: tuple[Any, Any], columns: Sequence[Column]) -> dict[str, Any]:
     """Returns a body for each kind of question."""
     new: dict[str, Any] = {"features": {"0": 1.0}, "neighbors": list(ids)}
     if columns:
@@ -200,7 +203,13 @@ def _schemas(features: int, dim: int, bounds: Bounds, columns: Sequence[Column])
             "description": "edges among new nodes: their places in new, and a weight",
         },
         "pairs": {"type": "array", "items": pair, **most},
-        "k": {"type": "integer", "minimum": 1, "maximum": bounds.k, "default": 10},
+        "k": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": bounds.k,
+            "default": 10,
+            "description": f"of each node; nodes times k may be {bounds.answers} at most",
+        },
         "embedding": {**numbers, "minItems": dim, "maxItems": dim},
     }
 

@@ -1,10 +1,12 @@
 """The live page: the report's map, with a form that embeds a new node and shows its place."""
 
 import base64
+import gc
 import hashlib
 import sys
 import threading
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from importlib import resources
 
@@ -23,6 +25,11 @@ class Drawn:
 
     html: str
     policy: str
+
+    @cached_property
+    def body(self) -> bytes:
+        """The page as it is sent; all who read it share it."""
+        return self.html.encode("utf-8", "replace")
 
 
 class PageMaker:
@@ -53,6 +60,7 @@ class PageMaker:
             why = "the map needs none"
             contents = gather(self._served.path, None, method=self._layout, why=why)
             self._drawn = live_page(contents, self._served)
+            gc.freeze()  # the libraries that drew it stay: no request waits for garbage among them
         except GraphCLError as error:
             print(f"serve: no map: {error}", file=sys.stderr, flush=True)
 

@@ -1,6 +1,7 @@
 """What a run answers while it is served: about its nodes, and about nodes that it does not have."""
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,29 +51,34 @@ class NotYetError(GraphError):
 class _Fit:
     """A probe that is fitted in a thread of its own: with many labels it takes minutes."""
 
-    def __init__(self, z: Array, rows: Array, labels: KnownLabels) -> None:
-        self._arguments = (z, rows, labels)
+    def __init__(self, z: Array, rows: Array, labels: KnownLabels, ids: Any) -> None:
+        self._arguments = (z, rows, labels, ids)
         self._probe: CalibratedProbe | None = None
-        self._failed = ""
+        self._failed: Exception | None = None
+        self._until = time.monotonic() + PATIENCE
         self._thread = threading.Thread(target=self._work, name="labels", daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
-        z, rows, labels = self._arguments
+        z, rows, labels, ids = self._arguments
         try:
             self._probe = fit_calibrated(
                 np.asarray(z[rows]),
                 labels.targets[rows],
                 several=labels.several,
                 standard=standardiser(z),  # as `predict` does
+                names=ids[rows],
             )
         except GraphError as error:  # of a sample: one class alone
-            self._failed = str(error)
+            self._failed = UnknownError(str(error))
+        except Exception as error:  # raised where somebody asks, as any other fault of ours
+            self._failed = error
 
-    def result(self, seconds: float) -> CalibratedProbe:
-        self._thread.join(seconds)
-        if self._failed:
-            raise UnknownError(self._failed)
+    def result(self) -> CalibratedProbe:
+        # Once it is known to take long nobody waits: those who do hold the threads that answer.
+        self._thread.join(max(0.0, self._until - time.monotonic()))
+        if self._failed is not None:
+            raise self._failed
         if self._probe is None:
             raise NotYetError("the labels are being learned; ask again in a while")
         return self._probe
@@ -122,6 +128,11 @@ class ServedRun:
         """Whether the run has labels to learn from."""
         return self._labels is not None
 
+    @property
+    def num_classes(self) -> int:
+        """The classes, or labels, that it can tell apart."""
+        return 0 if self._labels is None else len(self._labels.classes)
+
     def _known_labels(self) -> KnownLabels | None:
         given = self.nodes.y if self.nodes.y is not None else self.nodes.labels
         if given is None:
@@ -147,8 +158,8 @@ class ServedRun:
                     random = np.random.default_rng(0)
                     labelled = np.sort(random.choice(labelled, MOST_LABELLED, replace=False))
                 self._learned = labelled
-                self._fit = _Fit(self.z, labelled, self._labels)
-        return self._fit.result(PATIENCE)
+                self._fit = _Fit(self.z, labelled, self._labels, self.nodes.ids)
+        return self._fit.result()
 
     def rows(self, ids: list[str]) -> Array:
         """Returns the rows of nodes.
@@ -162,7 +173,7 @@ class ServedRun:
             raise UnknownError(str(error)) from None
 
     def id(self, row: int) -> Any:
-        """Returns the id of a row, as JSON has it."""
+        """Returns the id of a row, of the graph's kind: a number or a text."""
         value = self.nodes.ids[row]
         return value.item() if isinstance(value, np.generic) else value
 

@@ -69,7 +69,7 @@ class ScaledFeatures:
         """Returns whether the scales of the columns depend on the rows of `nodes` alone.
 
         Then the largest value of a column is in one of these rows. A column of zeros there has any
-        scale. Stores of earlier versions took the scales from all rows.
+        scale.
         """
         largest = np.zeros(self.shape[1], dtype=np.int16)
         for start in range(0, len(nodes), _ROWS):

@@ -23,7 +23,7 @@ from graphcl.errors import StoreError, require
 from graphcl.store.columns import Names, ScaledFeatures
 from graphcl.store.moving import move_edges, move_ragged, move_rows
 from graphcl.store.ordering import Numbering, order_nodes
-from graphcl.store.parts import MANIFEST, MARK, MOST_PARTS, ORDERS, part_name
+from graphcl.store.parts import MANIFEST, MARK, MOST_PARTS, NOTHING, ORDERS, Source, part_name
 from graphcl.store.reader import (
     FORMAT,
     MASKS,
@@ -39,16 +39,23 @@ OnStep = Callable[[str], None]
 
 
 def write_parts(
-    folder: Path, store: Path, *, parts: int, order: str, on_step: OnStep = lambda _: None
+    folder: Path,
+    store: Path,
+    *,
+    parts: int,
+    order: str,
+    source: Source = NOTHING,
+    on_step: OnStep = lambda _: None,
 ) -> None:
     """Writes the parts of a store, and `parts.json` last, into a folder that the caller stages.
 
     Args:
-        folder: an empty folder.
+        folder: a folder without parts.
         store: the store to divide; it is not changed.
         parts: how many.
         order: ``neighbours`` brings neighbours together; ``hash`` spreads nodes evenly; ``as-is``
             cuts the nodes into equal ranges and leaves their numbers.
+        source: what is said of the store.
         on_step: called with the name of each step before it starts.
 
     Raises:
@@ -58,8 +65,8 @@ def write_parts(
     check_division(store, header.num_nodes, parts, order)
     on_step("checking the store")
     check_structure(str(store), fields)
-    source = {name: about["sha256"] for name, about in sorted(header.arrays.items())}
-    build = build_id({"parts": parts, "order": order, "name": header.name, "arrays": source})
+    sums = {name: about["sha256"] for name, about in sorted(header.arrays.items())}
+    build = build_id({"parts": parts, "order": order, "name": header.name, "arrays": sums})
     on_step(f"ordering the nodes: {order}")
     numbering = order_nodes(fields, parts, order, folder)
     folders = [folder / part_name(number) for number in range(parts)]
@@ -78,6 +85,7 @@ def write_parts(
         "num_edges": len(fields["indices"]) // 2,
         "num_features": header.num_features,
         "cut_edges": cut,
+        "source": source._asdict(),
         "parts": listed,
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, allow_nan=False) + "\n")
@@ -174,7 +182,7 @@ def write_rows(
         move_ragged(writers, "node_id_offsets", text, ids.offsets, numbering)
     elif ids is not None:
         tables["node_ids"] = ids
-    elif numbering.numbers is not None:  # nodes must be found by the numbers that they had
-        tables["node_ids"] = np.empty(0, dtype=np.int64)
+    if numbering.numbers is not None:  # nodes must be found by the numbers that they had
+        tables["rows"] = np.empty(0, dtype=np.int64)
     for name, table in tables.items():
         move_rows(writers, name, table, numbering)

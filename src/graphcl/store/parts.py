@@ -1,12 +1,15 @@
 """Opens stores in parts: a graph that is divided among folders, for machines that hold one each.
 
-    FOLDER/parts.json         the parts, their ranges of nodes, the build, how nodes were ordered
+    FOLDER/parts.json         the parts, their ranges of nodes, the build, how nodes were ordered,
+                              what was divided, and the checksums of files beside the parts
     FOLDER/part-00000/        the rows of the first range: `part.json` and the arrays of a store
     FOLDER/part-00001/        …
 
 Part p has the nodes ``start … stop − 1`` of the graph, in the numbering of the whole graph. It has
 their features, labels, masks and ids, and the edges that begin at them. `indptr` counts within the
-part; `indices` are numbers of the whole graph, so an edge may lead to another part.
+part; `indices` are numbers of the whole graph, so an edge may lead to another part. Unless numbers
+stayed, `rows` has the number that each node had before; nodes without ids have it as their id. So
+`whole_fields` returns exactly the graph that was divided, whatever the order.
 
 `open_part` maps one part and needs `parts.json` beside it and no other part. A part is refused if
 it is missing, differs from what was written, or comes from another build; the message names it.
@@ -16,10 +19,10 @@ order: equal ids mean equal parts.
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +36,12 @@ from graphcl.store.reader import (
     StoreHeader,
     check_structure,
     checked_header,
+    file_digest,
+    map_array,
     mapped_fields,
     read_description,
     require_count,
+    sparse_rows,
     verify_arrays,
 )
 
@@ -45,6 +51,52 @@ MARK = "graphcl_parts"
 ORDERS = ("neighbours", "hash", "as-is")
 MOST_PARTS = 4096  # so that `parts.json` stays small
 IntArray = npt.NDArray[np.int64]
+
+
+class Source(NamedTuple):
+    """What parts were made of.
+
+    Attributes:
+        fingerprint: of the graph, by which a run that was trained on the parts knows it again.
+        store: where the store was; empty if it is gone, as after ``build --parts``.
+        beside: files in the folder that belong to no part, and their checksums.
+    """
+
+    fingerprint: str = ""
+    store: str = ""
+    beside: Mapping[str, str] = {}
+
+    @classmethod
+    def read(cls, file: Path, values: Mapping[str, Any]) -> "Source":
+        """Returns what a file says of it.
+
+        Raises:
+            StoreError: it is damaged.
+        """
+        about = values.get("source")
+        found = about if isinstance(about, dict) else {}
+        beside = found.get("beside")
+        listed: dict[str, Any] = beside if isinstance(beside, dict) else {"": None}
+        texts = [found.get("fingerprint"), found.get("store"), *listed.values()]
+        known = all(re.fullmatch(r"(?:[a-z]+-[0-9]+/)?[a-z]+\.[a-z]+", name) for name in listed)
+        if not known or not all(isinstance(one, str) for one in texts):
+            raise StoreError(f"{file}: lacks its source, or names files that are none of a store")
+        return cls(found["fingerprint"][:64], found["store"][:4096], listed)
+
+    def verify(self, folder: Path) -> None:
+        """Compares the files beside the parts with their checksums.
+
+        Raises:
+            StoreError: one is missing or damaged.
+        """
+        for name, digest in self.beside.items():
+            if not (folder / name).is_file():
+                raise StoreError(f"{folder / name}: missing; features were prepared by it")
+            if file_digest(folder / name) != digest:
+                raise StoreError(f"{folder / name}: altered or damaged (its checksum differs)")
+
+
+NOTHING = Source()
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +114,7 @@ class Parts:
         cut_edges: how many edges have their ends in two parts.
         digests: the checksum of each part's `part.json`.
         within: the folder in that of a part where its rows are, if they are those of a type.
+        source: what was divided.
     """
 
     path: Path
@@ -74,6 +127,7 @@ class Parts:
     cut_edges: int
     digests: tuple[str, ...]
     within: str = ""
+    source: Source = NOTHING
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -111,12 +165,14 @@ class Part:
         number: which part.
         nodes: its range of nodes.
         fields: what a `Graph` of these nodes would have; `indices` are those of the whole graph.
+        rows: the numbers that the nodes had before they were divided; None if they stayed.
     """
 
     parts: Parts
     number: int
     nodes: slice
     fields: dict[str, Any]
+    rows: IntArray | None = None
 
     def check(self) -> None:
         """Checks what compiled loops rely on, as `Graph.check` does.
@@ -170,7 +226,9 @@ def read_parts(path: Path) -> Parts:
         raise StoreError(f"{file}: num_nodes is not the sum of the ranges, {starts[-1]}")
     numbers = (values["num_edges"], values["num_features"], values["cut_edges"])
     ranges = np.array(starts, dtype=np.int64)
-    return Parts(path, name[:200], build, values["order"], ranges, *numbers, tuple(digests))
+    sums, source = tuple(digests), Source.read(file, values)
+    named = (path, name[:200], build, values["order"], ranges)
+    return Parts(*named, *numbers, sums, source=source)
 
 
 def open_part(path: Path, number: int) -> Part:
@@ -185,8 +243,11 @@ def open_part(path: Path, number: int) -> Part:
 def part_of(parts: Parts, number: int) -> Part:
     """Maps one part, as `open_part` does."""
     nodes, header = parts.nodes(number), _part_header(parts, number)
-    fields = mapped_fields(parts.folder(number), header, file=PART)
-    return Part(parts, number, nodes, fields)
+    fields, rows = mapped_fields(parts.folder(number), header, file=PART), None
+    if "rows" in header.arrays:
+        rows = map_array(parts.folder(number), "rows", header.arrays["rows"], PART)
+        fields.setdefault("node_ids", rows)  # nodes must be found by the numbers that they had
+    return Part(parts, number, nodes, fields, rows)
 
 
 def verify_part(
@@ -216,8 +277,10 @@ def join_parts(path: Path) -> dict[str, Any]:
 
 
 def joined(parts: Parts) -> dict[str, Any]:
-    """Returns the rows of all parts, as `join_parts` does."""
+    """Returns the rows of all parts, as `join_parts` does; one part is mapped."""
     each = [part_of(parts, number).fields for number in range(len(parts))]
+    if len(each) == 1:
+        return each[0]
     lengths = np.concatenate([np.diff(one["indptr"]) for one in each])
     fields = dict(each[0])
     fields["indptr"] = np.concatenate([[0], lengths.cumsum()])
@@ -234,9 +297,91 @@ def joined(parts: Parts) -> dict[str, Any]:
     return fields
 
 
+def whole_fields(parts: Parts) -> tuple[dict[str, Any], IntArray | None]:
+    """Returns the graph that was divided, in its own order; several parts are in memory.
+
+    Also returns the number that each of its nodes had, by the number in the parts; None if numbers
+    stayed.
+
+    Raises:
+        StoreError: the numbers are damaged.
+    """
+    each = [part_of(parts, number) for number in range(len(parts))]
+    fields = joined(parts)
+    if each[0].rows is None:
+        return fields, None
+    rows = np.concatenate([np.zeros(0, np.int64) if one.rows is None else one.rows for one in each])
+    found = np.sort(rows)
+    if len(rows) != parts.num_nodes or not np.array_equal(found, np.arange(len(rows))):
+        raise StoreError(f"{parts.path}: the numbers in rows.npy are damaged")
+    if each[0].fields["node_ids"] is each[0].rows:
+        del fields["node_ids"]  # it had none
+    return (fields if len(each) == 1 else _in_order(fields, rows)), rows
+
+
+def _in_order(fields: Mapping[str, Any], rows: IntArray) -> dict[str, Any]:
+    """Returns fields with row u at ``rows[u]``."""
+    found, place = dict(fields), np.argsort(rows)
+    kind, x = fields["indices"].dtype, fields["x"]
+    edges = reordered(fields["indptr"], fields["indices"], rows, rows)
+    found["indptr"], found["indices"] = edges.indptr, edges.indices.astype(kind)
+    if "edge_weight" in fields:
+        found["edge_weight"] = fields["edge_weight"][edges.entries]
+    for name in ("y", *MASKS):
+        if name in fields:
+            found[name] = fields[name][place]
+    if scipy.sparse.issparse(x):
+        moved = reordered(x.indptr, x.indices, rows)
+        found["x"] = sparse_rows(x.shape, moved.indptr, moved.indices, x.data[moved.entries])
+    elif isinstance(x, ScaledFeatures):
+        scales = None if x.row_scale is None else x.row_scale[place]
+        found["x"] = ScaledFeatures(x.values[place], x.scale, scales)
+    else:
+        found["x"] = x[place]
+    if isinstance(fields.get("node_ids"), Names):
+        found["node_ids"] = Names.of(fields["node_ids"][place])
+    elif "node_ids" in fields:
+        found["node_ids"] = fields["node_ids"][place]
+    return found
+
+
+class Reordered(NamedTuple):
+    """Rows in another order: their pointers and columns, and where each entry was."""
+
+    indptr: IntArray
+    indices: IntArray
+    entries: IntArray
+
+
+def reordered(
+    indptr: Any, indices: Any, rows: IntArray | None, columns: IntArray | None = None
+) -> Reordered:
+    """Returns entries with row u at ``rows[u]``, and column v called ``columns[v]``.
+
+    None leaves rows or columns as they are. Columns ascend within a row if they were renamed;
+    entries with the same column stay in their order.
+    """
+    place = np.arange(len(indptr) - 1) if rows is None else np.argsort(rows)
+    lengths = np.diff(indptr)[place]
+    pointers = np.concatenate([[0], lengths.cumsum()])
+    entries = np.repeat(np.asarray(indptr)[place] - pointers[:-1], lengths)
+    entries += np.arange(len(entries))
+    found = np.asarray(indices)[entries]
+    if columns is not None:
+        found = columns[found]
+        order = np.lexsort((found, np.repeat(np.arange(len(place)), lengths)))
+        found, entries = found[order], entries[order]
+    return Reordered(pointers, found, entries)
+
+
 def _join_features(tables: list[Any]) -> Any:
     if scipy.sparse.issparse(tables[0]):
-        return scipy.sparse.vstack(tables, format="csr")
+        lengths = np.concatenate([np.diff(one.indptr) for one in tables])
+        pointers = np.concatenate([[0], lengths.cumsum()])
+        columns, data = (
+            np.concatenate([getattr(one, name) for one in tables]) for name in ("indices", "data")
+        )
+        return sparse_rows((len(lengths), tables[0].shape[1]), pointers, columns, data)
     if not isinstance(tables[0], ScaledFeatures):
         return np.concatenate(tables)
     rows = None

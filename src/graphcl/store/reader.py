@@ -58,6 +58,7 @@ DTYPES = {
     "test_mask": ("bool",),
     "node_ids": ("int64", "uint64", "int32", "uint8"),
     "node_id_offsets": ("int64",),
+    "rows": ("int64",),  # of a part alone: see `graphcl.store.parts`
 }
 MASKS = ("train_mask", "val_mask", "test_mask")
 CHUNK_BYTES = 1 << 26
@@ -259,9 +260,7 @@ def _features(path: Path, header: StoreHeader, arrays: Mapping[str, Any]) -> Any
         parts = (arrays["x_data"], arrays["x_indices"], arrays["x_indptr"])
         if int(parts[2][0]) != 0 or int(parts[2][-1]) != len(parts[1]):
             raise StoreError(f"{path}: x_indptr does not end where x_indices does")
-        csr = scipy.sparse.csr_array(shape, dtype=np.float32)
-        csr.data, csr.indices, csr.indptr = parts  # the constructor would copy them to memory
-        return csr
+        return sparse_rows(shape, parts[2], parts[1], parts[0])
     if arrays["x"].dtype != np.int8:
         return arrays["x"]
     scale, rows = np.asarray(arrays["x_scale"]), arrays.get("x_row_scale")
@@ -272,6 +271,13 @@ def _features(path: Path, header: StoreHeader, arrays: Mapping[str, Any]) -> Any
         if wrong.any():
             raise StoreError(f"{path}: x_row_scale holds {rows[wrong][0]}; expected 1 or more")
     return ScaledFeatures(arrays["x"], scale, rows)
+
+
+def sparse_rows(shape: tuple[int, int], indptr: Any, indices: Any, data: Any) -> Any:
+    """Returns sparse features of these very arrays: the constructor would copy or convert them."""
+    csr = scipy.sparse.csr_array(shape, dtype=np.float32)
+    csr.data, csr.indices, csr.indptr = data, indices, indptr
+    return csr
 
 
 def _check_shapes(path: Path, header: StoreHeader, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -300,6 +306,7 @@ def _check_shapes(path: Path, header: StoreHeader, arrays: Mapping[str, npt.NDAr
         "x_indices": (stored,),
         "x_data": (stored,),
         "node_id_offsets": (nodes + 1,),
+        "rows": (nodes,),
         **dict.fromkeys(MASKS, (nodes,)),
     }
     for name, array in arrays.items():

@@ -35,6 +35,7 @@ from graphcl.store.parts import (
     ORDERS,
     Part,
     Parts,
+    Source,
     part_name,
     part_of,
     read_part_description,
@@ -106,6 +107,7 @@ class TypedParts:
         featured: the types that have features; the others have a column of zeros in their files.
         relations: by their keys.
         digests: for each relation and direction, the checksum of what each part says of it.
+        source: what was divided.
     """
 
     path: Path
@@ -116,6 +118,7 @@ class TypedParts:
     featured: frozenset[str]
     relations: Mapping[Key, PartsRelation]
     digests: Mapping[tuple[Key, bool], tuple[str, ...]]
+    source: Source
 
     def __len__(self) -> int:
         return len(next(iter(self.types.values())))
@@ -236,8 +239,8 @@ def read_typed_parts(path: Path) -> TypedParts:
         for backwards, sums in zip(relation.backwards, both, strict=True):
             count = len(types[relation.key[0]])
             digests[relation.key, backwards] = _digests(file, sums, count)
-    fixed = frozenset(featured)
-    return TypedParts(path, name[:200], build, values["order"], types, fixed, relations, digests)
+    named, source = (path, name[:200], build, values["order"]), Source.read(file, values)
+    return TypedParts(*named, types, frozenset(featured), relations, digests, source)
 
 
 def open_typed_part(path: Path, number: int) -> TypedPart:

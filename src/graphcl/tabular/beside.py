@@ -95,10 +95,12 @@ def _check(name: str, options: TableOptions) -> None:
     option, given, prepared = f"--{name}", getattr(options, name) is not None, options.preparation
     if options.features == "structural":
         if given:
-            raise GraphError(f"{option}: --features structural leaves {name} out; pass both")
+            raise GraphError(
+                f"{option}: --features structural leaves {name} out; pass --features both"
+            )
         return
     trained = prepared is not None and getattr(prepared, name) is not None
     if trained and not given:
         raise GraphError(f"the model was trained with {name}; pass {option} FILE")
-    if given and not trained and (prepared is not None or options.like):
+    if given and not trained and prepared is not None:
         raise GraphError(f"{option}: the model was trained without {name}; leave {option} out")

@@ -1,5 +1,6 @@
 """Builds a `Graph` in memory from tables, or a store, whole or in parts, larger than memory."""
 
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,19 +11,21 @@ import scipy.sparse
 
 from graphcl.errors import GraphError, StoreError
 from graphcl.files.atomic import check_new_folder, whole_folder
+from graphcl.graphs.collection import fingerprint, typed_fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
+from graphcl.graphs.typed import TypedGraph
 from graphcl.graphs.typed_store import is_typed_store
 from graphcl.store.columns import Names
-from graphcl.store.parts import KIND, MANIFEST, is_parts
-from graphcl.store.reader import is_store, read_store_header
+from graphcl.store.parts import KIND, MANIFEST, Source, is_parts
+from graphcl.store.reader import file_digest, is_store, read_store_header
 from graphcl.store.typed_parts import KIND as TYPED_KIND
 from graphcl.store.typed_parts import MANIFEST as TYPED_MANIFEST
 from graphcl.store.typed_parts import is_typed_parts
 from graphcl.store.writer import StoreWriter, write_names
 from graphcl.tabular.duck import is_query
 from graphcl.tabular.options import TableOptions, TableReport, holds_tables
-from graphcl.tabular.preparation import read_preparation, write_preparation
+from graphcl.tabular.preparation import ARRAYS, FILE, read_preparation, write_preparation
 from graphcl.tabular.tables import InMemory, Tables, open_tables
 
 
@@ -192,9 +195,12 @@ def partition_store(
     if is_parts(store) or is_typed_parts(store):
         raise StoreError(f"{store}: is in parts already; divide the store that they were made from")
     if store.is_file():
-        raise StoreError(f"{store}: is no store; graphcl build --parts divides tables")
+        edges, target = shlex.quote(str(store)), shlex.quote(str(out))
+        built = f"graphcl build --edges {edges} --nodes FILE --parts {parts} --out {target}"
+        raise StoreError(f"{store}: is no store; divide tables by: {built}")
     with whole_folder(out) as folder:
-        divide(store, folder, parts=parts, order=order, on_step=on_step)
+        how: dict[str, Any] = {"parts": parts, "order": order, "on_step": on_step}
+        divide(store, folder, named=str(store), **how)
 
 
 def _check_new_parts(out: Path, typed: bool, *, overwrite: bool) -> None:
@@ -203,22 +209,40 @@ def _check_new_parts(out: Path, typed: bool, *, overwrite: bool) -> None:
 
 
 def divide(
-    store: Path, folder: Path, *, parts: int, order: str, on_step: Callable[[str], None]
+    store: Path,
+    folder: Path,
+    *,
+    parts: int,
+    order: str,
+    on_step: Callable[[str], None],
+    named: str = "",
 ) -> None:
-    """Writes the parts of a store, plain or typed, into an empty folder, and how it was made."""
+    """Writes the parts of a store, plain or typed, into an empty folder, and how it was made.
+
+    `named` is where the store stays, if it does.
+    """
     typed = is_typed_store(store)
     if typed:
         from graphcl.graphs.typed_partition import write_typed_parts as write
     else:
         from graphcl.store.partition import write_parts as write  # loops, which import torch
 
-    write(folder, store, parts=parts, order=order, on_step=on_step)
+    beside: dict[str, str] = {}
     # Of a typed store, types and relations have preparations of their own.
     for own in [one.name for one in store.iterdir() if one.is_dir()] if typed else [""]:
         preparation = read_preparation(store / own)
         if preparation is not None:
             (folder / own).mkdir(exist_ok=True)
             write_preparation(folder / own, preparation)
+            files = [folder / own / name for name in (FILE, ARRAYS)]
+            found = [one for one in files if one.exists()]
+            beside |= {str(one.relative_to(folder)): file_digest(one) for one in found}
+    if typed:
+        known = typed_fingerprint(TypedGraph.open(store))
+    else:
+        known = fingerprint((Graph.open(store),)) if is_store(store) else ""
+    source = Source(known, named, beside)
+    write(folder, store, parts=parts, order=order, source=source, on_step=on_step)
 
 
 def table_name(edges: Any) -> str:

@@ -1,6 +1,7 @@
 """Finds the source, target and id columns, and the type that keeps every id unchanged.
 
-Columns are named by the caller, or guessed from their names; the callers report every guess.
+Columns are named by the caller, or guessed from their names; `graphcl.tabular.guessing` judges
+these guesses by the data, and every guess is reported.
 
 An id is an integer or a string. In a format without types (CSV), ids are integers if all of them
 are written in the usual form of an integer. One `007`, `1e3` or number of more than 64 bits makes
@@ -12,13 +13,16 @@ from dataclasses import dataclass
 
 from graphcl.errors import GraphError, suggestion
 from graphcl.tabular.duck import Duck, quoted
+from graphcl.tabular.problems import shell
 from graphcl.tabular.sources import Source
 
 SOURCES = ("source", "src", "from", "source_id", "from_id", "u", "node1", "node_1", "start", "head")
 TARGETS = ("target", "dst", "to", "target_id", "to_id", "v", "node2", "node_2", "end", "tail")
-IDS = ("id", "node_id", "nodeid", "node", "key", "name")
+IDS = ("node_id", "nodeid", "node", "key")
+_ENDINGS = ("_id", "_ids", "-id", " id", "_key")  # of a column that is named after what it names
 LABELS = ("label", "labels", "y", "class", "target")
 SPLITS = ("split", "fold", "set", "partition")
+PREDICTIONS = ("given", "predicted")
 WEIGHTS = ("weight", "w", "value", "weights")
 
 INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
@@ -70,20 +74,87 @@ def ends(source: Source, first: str | None, second: str | None) -> tuple[str, st
     return start, end, how
 
 
-def identity(source: Source, name: str | None) -> tuple[str, str]:
-    """Returns the column of the nodes' ids, and how it was found."""
+def identity(source: Source, name: str | None, kind: str = "") -> tuple[str, str]:
+    """Returns the column of the ids of nodes, which are called `kind`, and how it was found.
+
+    Where nothing but names can be judged, `name` comes before a column that is called anything.
+    """
     if name:
         return find(source, name, "--id-column"), "given"
-    guessed = named(source, IDS)
-    if guessed:
+    ranks = {column: rank(column, kind) for column in source.columns}
+    guessed = min(ranks, key=lambda column: ranks[column])
+    if ranks[guessed] < OTHER:
         return guessed, "guessed by name"
+    by_name = named(source, ("name",))
+    if by_name:
+        return by_name, "guessed by name"
     return next(iter(source.columns)), "guessed: the first column"
+
+
+FOREIGN = 2  # rank of a column `*_id` that may be of another table
+OTHER, NAME = 3, 4  # ranks of columns that are not named like ids, and of one called `name`
+
+
+def rank(column: str, kind: str) -> int:
+    """Returns how little a column is named like one of ids of nodes that are called `kind`."""
+    plain = column.strip().lower()
+    if plain == "id":
+        return 0
+    if kind and singular(column) == singular(kind):
+        return 1
+    camel = column.strip().endswith(("Id", "ID")) and not column.strip().isupper()
+    if plain in IDS or camel or any(plain.endswith(one) for one in _ENDINGS):
+        return FOREIGN
+    return NAME if plain == "name" else OTHER
+
+
+def named_type(column: str, types: Iterable[str]) -> str:
+    """Returns the type that a column is named after, or an empty text."""
+    plain = singular(column)
+    found = [name for name in types if singular(name) == plain]
+    return found[0] if len(found) == 1 else ""
+
+
+def singular(name: str) -> str:
+    """Returns ``author`` for ``Authors``, ``author_id`` and ``author``."""
+    plain = name.strip().lower()
+    for ending in (*_ENDINGS, "id"):
+        if plain.endswith(ending) and len(plain) > len(ending) + 1:
+            plain = plain.removesuffix(ending)
+            break
+    return plain.removesuffix("s") if len(plain) > 2 else plain
 
 
 def named(source: Source, candidates: Sequence[str], excluding: str | None = None) -> str | None:
     """Returns the column whose name comes first among the candidates, or None."""
     known = {name.strip().lower(): name for name in source.columns if name != excluding}
     return next((known[name] for name in candidates if name in known), None)
+
+
+def looks_like(source: Source, name: str) -> str:
+    """Returns ``label``, ``split`` or ``prediction`` if a column is named like one, else nothing.
+
+    As a feature it would leak. Predictions are the columns that ``graphcl predict`` writes.
+    """
+    plain = name.strip().lower()
+    for what, known in (("label", LABELS), ("split", SPLITS), ("prediction", PREDICTIONS)):
+        if plain in known:
+            return what
+    told = any(column.lower().startswith("p:") for column in source.columns)
+    return "prediction" if plain.startswith("p:") or (told and plain == "probability") else ""
+
+
+def refusal(source: Source, name: str) -> tuple[str, tuple[str, ...]] | None:
+    """Returns what is wrong with a feature that is named like a label, and words that settle it."""
+    what, shown = looks_like(source, name), shell(name)
+    if not what:
+        return None
+    given = "" if what == "prediction" else f"--{what} {shown}, or "
+    return (
+        f"{source.name}: column {name!r} would become a feature, but is named like a {what}: pass "
+        f"{given}--ignore {shown}",
+        ("--ignore" if what == "prediction" else f"--{what}", name),
+    )
 
 
 def _listed(source: Source) -> str:
@@ -119,6 +190,14 @@ class IdColumn:
             raise GraphError(
                 f"{self.source.name}: row {found[0][0] + 1}: column {self.name!r} is empty; "
                 "every row needs an id there"
+            )
+        if self.source.columns[self.name] in TEXTS:
+            nul = f"contains({column}::VARCHAR, chr(0))"
+            found = duck.rows(f"SELECT rowid FROM {self.table} WHERE {nul} ORDER BY rowid LIMIT 1")
+        if found:
+            raise GraphError(
+                f"{self.source.name}: row {found[0][0] + 1}, column {self.name!r}: the id contains "
+                "a NUL byte; remove it"
             )
 
     def padded(self, duck: Duck) -> int:

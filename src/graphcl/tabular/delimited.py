@@ -117,6 +117,10 @@ def _head(path: Path) -> tuple[str, str]:
             raise GraphError(f"{path}: damaged gzip ({error})") from None
     elif path.suffix.lower() == ".gz":
         raise GraphError(f"{path}: is named .gz but is not gzipped")
+    zeros = max(raw[::2].count(0), raw[1::2].count(0))  # every other byte of UTF-16
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff") or zeros > len(raw) // 4:
+        convert = f"iconv -f utf-16 -t utf-8 {path} > NEW.csv"
+        raise GraphError(f"{path}: is UTF-16; convert it: {convert}")
     if b"\x00" in raw:
         raise GraphError(f"{path}: is not a text file; .csv and .tsv files must be UTF-8 text")
     try:
@@ -125,7 +129,8 @@ def _head(path: Path) -> tuple[str, str]:
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise GraphError(
-            f"{path}: line {line} is not UTF-8; convert it: iconv -f latin1 -t utf-8"
+            f"{path}: line {line} is not UTF-8; convert it: iconv -f latin1 -t utf-8 {path} "
+            "> NEW.csv"
         ) from None
     return text, compression
 

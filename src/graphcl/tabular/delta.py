@@ -17,12 +17,11 @@ from graphcl.errors import GraphError, counted
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular import matrix as node_matrix
 from graphcl.tabular.build import ids_of_column
-from graphcl.tabular.columns import LABELS, SPLITS, IdColumn
+from graphcl.tabular.columns import IdColumn
 from graphcl.tabular.duck import Duck, is_query, quoted
 from graphcl.tabular.numbering import NoRowsError
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import NUMBER, Column, Preparation
-from graphcl.tabular.problems import shell
 from graphcl.tabular.sources import Source, open_source
 from graphcl.tabular.tables import InMemory, Tables, open_tables
 
@@ -76,11 +75,11 @@ def read_new(edges: Any, options: TableOptions, *, width: int) -> NewTables:
         GraphError: a table is wrong; the message says where.
     """
     # Nodes that only edges name are nodes of the graph; whether they are is not known here.
-    options = replace(options, add_missing_nodes=True)
+    options = replace(options, unknown_edges="add")
     if options.nodes is None and options.tags is None:
         if edges is None:
             return NewTables(np.zeros(0, np.int64))
-        plain = TableOptions(add_missing_nodes=True, header=options.header, weight=options.weight)
+        plain = TableOptions(unknown_edges="add", header=options.header, weight=options.weight)
         plain = replace(
             plain, source_column=options.source_column, target_column=options.target_column
         )
@@ -96,7 +95,7 @@ def read_new(edges: Any, options: TableOptions, *, width: int) -> NewTables:
         nothing = pyarrow.array([], pyarrow.string())
         edges = pyarrow.table({"source": nothing, "target": nothing})
         chosen.options = replace(
-            chosen.options, source_column=None, target_column=None, weight=None
+            chosen.options, source_column="source", target_column="target", weight=None
         )
     with _opened(edges, chosen.options, chosen.table) as tables:
         ids = _ids(tables)
@@ -248,13 +247,9 @@ def _found(source: Source, names: Sequence[str]) -> tuple[str, ...]:
 
 def _refuse_labels(source: Source, names: Sequence[str]) -> None:
     """Refuses columns that look like labels or splits: as features they would leak."""
-    for option, known in (("label", LABELS), ("split", SPLITS)):
-        for name in names:
-            if name.strip().lower() in known:
-                raise GraphError(
-                    f"{source.name}: column {name!r} would become a feature, but is named like a "
-                    f"{option}: pass --{option} {shell(name)}, or --ignore {shell(name)}"
-                )
+    for name in names:
+        if found := table_columns.refusal(source, name):
+            raise GraphError(found[0])
 
 
 def _single(name: str | None) -> tuple[str, ...]:
@@ -292,33 +287,39 @@ def _with_edges(found: NewTables, tables: Tables) -> NewTables:
         found.weight = arrays.arrays["edge_weight"][once]
     # That edges name nodes of the graph, or that a node has none here, is as it should be.
     usual = ("added, with features of zero", "no edge")
-    found.notes = [line for line in tables.report.notes if not any(one in line for one in usual)]
+    said = [*tables.report.first, *tables.report.notes]
+    found.notes = [line for line in said if not any(one in line for one in usual)]
     return found
 
 
-def read_pairs(edges: Any, options: TableOptions) -> tuple[Array, Array]:
-    """Reads a list of edges to remove; returns ids, and pairs of places in them."""
+def read_pairs(edges: Any, options: TableOptions) -> NewTables:
+    """Reads a list of edges to remove."""
     plain = TableOptions(
         header=options.header,
         source_column=options.source_column,
         target_column=options.target_column,
     )
     with _opened(edges, plain, _named(edges, "remove_edges")) as tables:
-        found = _with_edges(NewTables(_ids(tables)), tables)
-        return found.ids, found.pairs
+        return _with_edges(NewTables(_ids(tables)), tables)
 
 
-def read_ids(given: Any, options: TableOptions) -> Array:
-    """Reads a list of nodes to remove: a table with a column of ids; in Python also a list."""
+def read_ids(given: Any, options: TableOptions) -> tuple[Array, list[str]]:
+    """Reads a list of nodes to remove: a table with a column of ids; in Python also a list.
+
+    Returns:
+        The ids, and lines for the user.
+    """
     if isinstance(given, list | tuple | np.ndarray):
         ids = np.asarray(given)
-        return np.array(list(map(str, ids.tolist()))) if ids.dtype.kind not in "iu" else ids
+        if ids.dtype.kind not in "iu":
+            ids = np.array(list(map(str, ids.tolist())))
+        return ids, []
     with Duck() as duck:
         source = open_source(
             duck, given, role="remove-nodes", header=options.header, names=options.names
         )
         wanted = _found(source, _single(options.id_column))
-        name = table_columns.identity(source, wanted[0] if wanted else None)[0]
+        name, how = table_columns.identity(source, wanted[0] if wanted else None)
         duck.run(f"CREATE TABLE gone AS SELECT {quoted(name)} AS key FROM {source.relation}")
         column = IdColumn(source, name, "gone", "key")
         column.check_present(duck)
@@ -327,4 +328,5 @@ def read_ids(given: Any, options: TableOptions) -> Array:
         if not rows:
             raise GraphError(f"{source.name}: has no rows, so nothing would change; leave it out")
         types: dict[str, Any] = {"BIGINT": np.int64, "UBIGINT": np.uint64}
-        return np.array([one for (one,) in rows], types.get(kind, np.str_))
+        notes = [f"nodes to remove: {source.name}: ids in {name!r} ({how})"]
+        return np.array([one for (one,) in rows], types.get(kind, np.str_)), notes

@@ -2,17 +2,28 @@
 
 import re
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from graphcl.errors import GraphError, MissingExtraError
 
 MEMORY_LIMIT = "1500MB"  # beyond it, DuckDB sorts and joins on disk
 RESTING = "64MB"  # what a session keeps that waits while another works
 BATCH_ROWS = 1 << 18
+T = TypeVar("T")
 _QUERY = re.compile(r"\s*(select|with|from)\s", re.IGNORECASE)
+
+_CSV = {
+    r"Invalid unicode|not utf-8": "is not UTF-8; convert it: iconv -f latin1 -t utf-8",
+    r"Expected Number of Columns: (\d+) Found: 1\b": "has 1 field; the first line has {0}",
+    r"Expected Number of Columns: (\d+) Found: (\d+)": "has {1} fields; the first line has {0}",
+    r"unterminated quote": "has a quote that is not closed",
+    r"Maximum line size of (\d+)": "is longer than {0} bytes",
+}
 
 # The kind of error that DuckDB puts before its message.
 _PREFIX = re.compile(r"^(?:[A-Z][A-Za-z]*(?: [A-Z][A-Za-z]*)* Error|Error)\s*:\s*")
@@ -49,6 +60,7 @@ class Duck:
         )
         # On a terminal, DuckDB's progress bar would draw over ours.
         self._connection.execute("SET enable_progress_bar = false")
+        self._memory_error: type[Exception] = duckdb.OutOfMemoryException
 
     def __enter__(self) -> Self:
         return self
@@ -69,10 +81,14 @@ class Duck:
 
     def rows(self, sql: str, *, where: str = "tables") -> list[tuple[Any, ...]]:
         """Returns all rows of a query with a small result."""
-        try:
+
+        def found() -> list[tuple[Any, ...]]:
             return self._connection.execute(sql).fetchall()  # type: ignore[no-any-return]
+
+        try:
+            return interruptible(found, self._connection.interrupt)
         except self._error as error:
-            raise GraphError(f"{where}: {one_line(error)}") from None
+            raise self._said(error, where) from None
 
     def row(self, sql: str, *, where: str = "tables") -> tuple[Any, ...]:
         """Returns the first row of a query."""
@@ -80,10 +96,23 @@ class Duck:
 
     def batches(self, sql: str, *, where: str = "tables", rows: int = BATCH_ROWS) -> Iterator[Any]:
         """Yields the result of a query as Arrow record batches of up to `rows` rows."""
+        stop = self._connection.interrupt
         try:
-            yield from self._connection.sql(sql).to_arrow_reader(rows)
+            reader = interruptible(lambda: self._connection.sql(sql).to_arrow_reader(rows), stop)
+            while (batch := interruptible(lambda: next(reader, None), stop)) is not None:
+                yield batch
         except (self._error, OSError) as error:
-            raise GraphError(f"{where}: {one_line(error)}") from None
+            raise self._said(error, where) from None
+
+    def _said(self, error: Exception, where: str) -> GraphError:
+        """Returns an error of DuckDB in our words."""
+        if isinstance(error, self._memory_error) or "Out of Memory" in str(error):
+            return GraphError(
+                f"{where}: not enough memory, or no room for temporary files in "
+                f"{self.folder.parent}; make room there, name another folder "
+                "(TMPDIR=FOLDER graphcl …), or leave columns out with --ignore"
+            )
+        return GraphError(f"{where}: {one_line(error)}")
 
     def columns(self, relation: str, *, where: str = "tables") -> dict[str, str]:
         """Returns the names and types of a relation's columns, in order."""
@@ -118,14 +147,40 @@ class Duck:
 
 
 def one_line(error: Exception) -> str:
-    """Returns DuckDB's message in one line, without its hints and without advice on its options."""
+    """Returns DuckDB's message in one line, without its hints and without advice on its options.
+
+    What is wrong with a line of a text file is said in our words.
+    """
     text = _PREFIX.sub("", str(error).strip())
+    place = re.search(r"CSV Error on Line: (\d+)", text)
+    for pattern, words in _CSV.items():
+        if place and (found := re.search(pattern, text)):
+            return f"line {place[1]} {words.format(*found.groups())}"
     kept = []
     for line in text.splitlines():
         if not line.strip() or line.startswith(("Possible", "*", "LINE ")):
             break
         kept.append(line.strip())
     return "; ".join(kept)[:300].rstrip(" .") or "DuckDB failed"
+
+
+def interruptible(work: Callable[[], T], stop: Callable[[], None]) -> T:
+    """Returns what `work` returns; Ctrl-C and SIGTERM end it at any moment.
+
+    Python hears of signals in its main thread, between two of its own steps. So compiled code runs
+    in another thread, while this one waits; `stop` makes it give up.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    with ThreadPoolExecutor(1, "graphcl-tables") as thread:
+        running = thread.submit(work)
+        try:
+            return running.result()
+        except BaseException:
+            while not running.done():  # it may not have begun when it is first stopped
+                stop()
+                wait([running], 0.05)
+            raise
 
 
 def is_query(text: str) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError
-from graphcl.tabular.columns import LABELS, SPLITS, WEIGHTS
+from graphcl.tabular.columns import WEIGHTS, looks_like
 from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.features import NodeFeatures
 from graphcl.tabular.node_table import NodeTable
@@ -118,7 +118,7 @@ class EdgeColumns:
             found = Applying(self.duck, table, prepared, session=session)
         else:
             left, given = self._left_out(), self._given()
-            plain = replace(self.options, like=(), split=None)
+            plain = replace(self.options, split=None)
             used = set(left) - set(given)
             found = Fitting(
                 self.duck, table, plain, used=used, given=given, session=session, leaks=False
@@ -146,9 +146,8 @@ class EdgeColumns:
         """Returns the columns that are no features, and why."""
         found = dict.fromkeys(self._named("ignore"), "left out, as you asked")
         for name in self.names:
-            for what, known in (("label", LABELS), ("split", SPLITS)):
-                if name.strip().lower() in known:
-                    found.setdefault(name, f"named like a {what}: left out")
+            if what := looks_like(self.source, name):
+                found.setdefault(name, f"named like a {what}: left out")
         return found
 
     def _given(self) -> dict[str, str]:
@@ -157,7 +156,9 @@ class EdgeColumns:
         ignored = self._named("ignore")
         for option, kind in KINDS:
             for name in self._named(option):
-                if name in given or name in ignored:
+                if name in ignored:
+                    continue
+                if name in given:
                     shown = "--" + option.replace("_", "-")
                     raise GraphError(
                         f"{self.source.name}: {shown}: column {name!r} is already used"

@@ -6,14 +6,18 @@ they do not fit in memory. Equal keys are then adjacent, and are merged as they 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError
-from graphcl.tabular.duck import Duck
+from graphcl.tabular import cells
+from graphcl.tabular.duck import Duck, quoted
+
+if TYPE_CHECKING:  # it imports SciPy, which commands without tables do not need
+    from graphcl.tabular.sources import Source
 
 MAX_NODES = 1 << 31  # two node numbers and the direction fit in 63 bits
 Keys = npt.NDArray[np.int64]
@@ -151,7 +155,14 @@ def number_ends(duck: Duck, *, kind: str, weighted: bool) -> int:
     return int(dangling)
 
 
-def check_weights(duck: Duck, table: str, name: str) -> None:
+def weight_columns(source: "Source", name: str, decimal: str | None) -> str:
+    """Returns SQL that selects weights for ``edges``: as ``given``, and as the number ``w``."""
+    if decimal and cells.is_written(source, name):
+        source = replace(source, decimals={name: decimal})
+    return f"{quoted(name)} AS given, TRY_CAST({cells.plain(source, name)} AS DOUBLE) AS w"
+
+
+def check_weights(duck: Duck, table: str, name: str, decimal: str | None) -> None:
     """Refuses weights of ``edges`` that are not positive; the column `name` of `table` has them."""
     wrong = duck.rows(
         "SELECT rowid, given::VARCHAR FROM edges WHERE w IS NULL OR NOT isfinite(w) OR w <= 0 "
@@ -163,4 +174,5 @@ def check_weights(duck: Duck, table: str, name: str) -> None:
         raise GraphError(
             f"{table}: row {row + 1}: the weight in column {name!r} {shown}; "
             "weights are positive numbers"
+            + ("; with decimal commas: --decimal ," if not decimal and "," in (value or "") else "")
         )

@@ -199,10 +199,14 @@ class Other:
         (count,) = self._row(f"count(*) FILTER (NOT {self._absent} AND {wrong})")
         if count:
             row, cell = self.first(wrong)
-            word = "date" if kind == DATE else "duration"
+            form = self.source.dates.get(self.name, "2016-03-20")
+            how = "say how its dates are written, such as --date-format %d/%m/%Y, or "
+            if self.name in self.source.dates:
+                how = "correct it, or "
             return Problem(
                 f"{self.source.name}: row {row}, column {self.name!r}: {short(cell)} is not a "
-                f"{word}; correct it, or leave the column out with --ignore {shell(self.name)}",
+                + (f"date such as {form}; {how}" if kind == DATE else "duration; ")
+                + f"leave the column out with --ignore {shell(self.name)}",
                 ("--ignore", self.name),
             )
         low, high, mean, clock = self._row(

@@ -13,6 +13,7 @@ from graphcl.tabular.sources import Source
 MAX_LABELS = 1000
 SEPARATORS = ("|", ";", ",")
 _YES, _NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
+_NONE = ("", "-1", "-1.0", "nan")  # of a flag that is not known
 
 
 def read_labels(
@@ -59,14 +60,21 @@ def read_several_labels(
     """Returns zeros and ones ``[rows, labels]``, and the names of the labels.
 
     Columns of zeros and ones are a label each. In others, a cell holds a label, or several with a
-    separator, and the labels of a node are those of all its cells. An empty cell holds none.
+    separator or as a list, and the labels of a node are those of all its cells.
+
+    A node whose cells are all empty has no label: its row is −1. Zeros, or an empty list, say that
+    it has none of them. An empty cell beside zeros and ones counts as a zero.
     """
     if separator is None and all(_is_flag(duck, source, name) for name in names):
         return _flags(duck, source, names), tuple(names)
-    cells = []
+    cells, answered = [], []
     for name in names:
-        text = f"{quoted(name)}::VARCHAR"
-        listed = f"[{text}]" if separator is None else f"string_split({text}, {literal(separator)})"
+        if is_list(source, name):
+            listed = f"{quoted(name)}::VARCHAR[]"
+            answered.append(f"{quoted(name)} IS NOT NULL")
+        else:
+            text = f"{quoted(name)}::VARCHAR"
+            listed = f"[{text}]" if not separator else f"string_split({text}, {literal(separator)})"
         cells.append(f"SELECT rowid AS place, trim(unnest({listed})) AS name FROM node_rows")
     duck.run(
         "CREATE OR REPLACE TABLE label_cells AS SELECT DISTINCT * FROM "
@@ -86,11 +94,19 @@ def read_several_labels(
         found.sort(key=int)
     number = {name: place for place, name in enumerate(found)}
     (rows,) = duck.row("SELECT count(*) FROM node_rows")
-    y = np.zeros((rows, len(found)), np.int64)
+    y = np.full((rows, len(found)), -1, np.int64)
+    known = " OR ".join(["rowid IN (SELECT place FROM label_cells)", *answered])
+    for batch in duck.batches(f"SELECT rowid FROM node_rows WHERE {known}"):
+        y[batch.column(0).to_numpy()] = 0
     for batch in duck.batches("SELECT place, name FROM label_cells"):
         columns = [number[name] for name in batch.column(1).to_pylist()]
         y[batch.column(0).to_numpy(), columns] = 1
     return y, tuple(found)
+
+
+def is_list(source: Source, name: str) -> bool:
+    """Returns whether the cells of a column are lists, which hold several labels."""
+    return source.columns[name].endswith("]")
 
 
 def separator_in(duck: Duck, name: str) -> str:
@@ -110,24 +126,27 @@ def separator_in(duck: Duck, name: str) -> str:
 
 def _is_flag(duck: Duck, source: Source, name: str) -> bool:
     cell = f"lower(trim({quoted(name)}::VARCHAR))"
-    known = ", ".join(literal(word) for word in ("", *_NO, *_YES))
+    none, known = (", ".join(map(literal, words)) for words in (_NONE, (*_NONE, *_NO, *_YES)))
     wrong, there = duck.row(
-        f"SELECT count(*) FILTER ({cell} NOT IN ({known})), count(*) FILTER ({cell} <> '') "
-        "FROM node_rows",
+        f"SELECT count(*) FILTER ({cell} NOT IN ({known})), "
+        f"count(*) FILTER ({cell} NOT IN ({none})) FROM node_rows",
         where=source.name,
     )
     return not wrong and bool(there)
 
 
 def _flags(duck: Duck, source: Source, names: Sequence[str]) -> npt.NDArray[np.int64]:
-    yes = ", ".join(literal(word) for word in _YES)
-    flags = [f"coalesce(lower(trim({quoted(name)}::VARCHAR)) IN ({yes}), false)" for name in names]
+    yes, none = (", ".join(map(literal, words)) for words in (_YES, _NONE))
+    cells = [f"coalesce(lower(trim({quoted(name)}::VARCHAR)), '')" for name in names]
+    flags = [f"CASE WHEN {cell} IN ({none}) THEN -1 ELSE {cell} IN ({yes}) END" for cell in cells]
     query = f"SELECT {', '.join(flags)} FROM node_rows ORDER BY rowid"
     parts = [
         np.stack([column.to_numpy(zero_copy_only=False) for column in batch.columns], axis=1)
         for batch in duck.batches(query, where=source.name)
     ]
-    return np.concatenate(parts).astype(np.int64)
+    y = np.concatenate(parts).astype(np.int64)
+    y[(y < 0) & (y >= 0).any(axis=1, keepdims=True)] = 0
+    return y
 
 
 def read_split(duck: Duck, source: Source, name: str) -> dict[str, npt.NDArray[np.bool_]]:

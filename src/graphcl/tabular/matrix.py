@@ -39,6 +39,7 @@ class NodeMatrix:
     y: npt.NDArray[np.int64] | None = None
     masks: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
     note: str = ""
+    class_names: tuple[str, ...] = ()
 
     def id_table(self) -> Any:
         """Returns the ids as an Arrow table with one column."""
@@ -135,13 +136,9 @@ def _read_file(text: str) -> NodeMatrix | None:
     ids = arrays.get("node_ids")
     if ids is not None:
         _checked_ids(ids, rows, str(path))
-    return NodeMatrix(
-        x,
-        ids,
-        validation.labels(arrays.get("y"), rows),
-        {name: mask for name, mask in masks.items() if mask is not None},
-        note,
-    )
+    y, names = validation.labels(arrays.get("y"), rows)
+    given = {name: mask for name, mask in masks.items() if mask is not None}
+    return NodeMatrix(x, ids, y, given, note, names)
 
 
 def _checked_ids(ids: npt.NDArray[Any], rows: int, where: str) -> npt.NDArray[Any]:

@@ -4,17 +4,17 @@ Everything that is wrong is found before anything is refused. For a table that a
 its training nothing is decided: see `graphcl.tabular.prepared`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError
 from graphcl.tabular import cells
-from graphcl.tabular.columns import LABELS, SPLITS
+from graphcl.tabular.columns import refusal
 from graphcl.tabular.duck import Duck, literal, quoted
 from graphcl.tabular.features import NodeFeatures
+from graphcl.tabular.formats import Written, find_codes, find_dates, find_decimals
 from graphcl.tabular.kinds import FEW_MISSING, TRAINING, Other
 from graphcl.tabular.node_table import NodeTable
 from graphcl.tabular.numbers import Numbers
@@ -72,12 +72,11 @@ class Fitting:
         self._arrays: dict[str, npt.NDArray[np.float32]] = {}
         self.missing: dict[str, int] = {}
         self._missing: list[tuple[str, int, int]] = []  # column, count, first row
+        self._refused: set[str] = set()  # columns that can be read in two ways
         self._zeros = 0  # missing values that have no mean
         self._others: dict[str, Other] = {}
         names = [name for name in self._source.columns if name not in used]
-        if options.like:
-            names = self._columns_like(names, given)
-        elif leaks:
+        if leaks:
             names = [name for name in names if not self._leaks(name)]
         found = self._look(names, given)
         self.columns = [found[name] for name in names if name in found]
@@ -92,9 +91,20 @@ class Fitting:
 
     def _look(self, names: Sequence[str], given: dict[str, str]) -> dict[str, Column]:
         """Returns what columns become, and notes what is wrong with others."""
-        plain = [name for name in names if name not in given and self._may_be_number(name)]
+        texts = [name for name in names if cells.is_written(self._source, name)]
+        if self._options.decimal:
+            self._write(self._find(find_decimals, [name for name in texts if name not in given]))
         file = self._duck.folder / f"{self._session}numbers"
+        plain = [name for name in names if name not in given and self._may_be_number(name)]
         self._numbers = Numbers(self._table, plain, file, training=self._training)
+        if not self._options.decimal and self._source.untyped:
+            # Few columns are not plain numbers, and only they are looked at.
+            facts = self._numbers.facts
+            unlike = [one for one in plain if facts.wrong[self._numbers.place(one)]]
+            written = self._find(find_decimals, unlike)
+            self._write(written)
+            if written:
+                self._numbers = Numbers(self._table, plain, file, training=self._training)
         columns: dict[str, Column] = {}
         facts, mean = self._numbers.facts, self._numbers.facts.mean
         doubtful: list[str] = []
@@ -119,14 +129,34 @@ class Fitting:
                     low=float(facts.low[place]) if known else 0.0,
                     high=float(facts.high[place]) if known else 0.0,
                     missing=absent,
+                    decimal=self._source.decimals.get(name, ""),
                 )
+        whole = [name for name in columns if name in texts and not self._source.decimals.get(name)]
+        for name, code in find_codes(self._duck, self._source, whole).items():
+            self.notes.append(
+                f"{self._source.name}: column {name!r}: {code} is read as a number; if these are "
+                f"codes: --one-hot {shell(name)}"
+            )
         typos = []
         for name in doubtful:
             place = self._numbers.place(name)
             numbers = facts.rows - int(facts.absent[place]) - int(facts.wrong[place])
             if numbers >= (facts.rows - int(facts.absent[place])) / 2:
                 typos.append(name)
-        settled = {*columns, *self._void}
+        settled = {*columns, *self._void, *self._refused}
+        self._write(
+            self._find(
+                find_dates,
+                [
+                    name
+                    for name in texts
+                    if name not in settled and name not in typos and given.get(name, DATE) == DATE
+                ],
+            )
+        )
+        settled |= self._refused
+        names = [name for name in names if name not in self._refused]
+        typos = [name for name in typos if name not in self._refused]
         self._open_others([name for name in names if name in given or name not in settled])
         for name in typos:
             other = self._others[name]
@@ -145,6 +175,30 @@ class Fitting:
                     columns[name] = found
         return columns
 
+    def _find(self, find: Callable[..., Written], names: Sequence[str]) -> Written:
+        """Finds how columns are written; one that is a problem is looked at no more."""
+        if not names:
+            return Written()
+        options = self._options
+        said = options.decimal if find is find_decimals else options.date_format
+        found = find(self._duck, self._source, names, said, strict=options.strict)
+        self.problems += found.problems
+        self._refused |= found.columns
+        return found
+
+    def _write(self, found: Written) -> None:
+        """Reads columns as they are written from now on, and says so."""
+        for name, form in (*found.decimals.items(), *found.dates.items()):
+            what = "numbers with the decimal mark" if name in found.decimals else "dates written"
+            self.notes.append(f"{self._source.name}: column {name!r}: {what} {form!r}")
+        if found:
+            self._source = replace(
+                self._source,
+                decimals={**self._source.decimals, **found.decimals},
+                dates={**self._source.dates, **found.dates},
+            )
+            self._table = NodeTable(self._duck, self._source)
+
     def _decide(self, name: str, kind: str) -> Column | None:
         """Returns what a column that is not numbers becomes, or notes the problem with it."""
         other, strict = self._others[name], self._options.strict
@@ -153,7 +207,7 @@ class Fitting:
             self._note_empty(name)
             return None
         chosen = kind or other.plain_kind()
-        said = chosen in (CATEGORY, DATE) and not kind
+        said = chosen in (CATEGORY, DATE) and not kind and name not in self._source.dates
         if not chosen or (strict and said and chosen == CATEGORY):
             self.problems.append(other.problem())
             return None
@@ -167,10 +221,15 @@ class Fitting:
             )
             return None
         fitted = other.fit(chosen, missing)
+        form = self._options.date_format
+        if isinstance(fitted, Problem) and chosen == DATE and form:  # told by what the caller says
+            written = replace(self._source, dates={**self._source.dates, name: form})
+            fitted = replace(other, source=written).fit(chosen, missing)
         if isinstance(fitted, Problem):
             self.problems.append(fitted)
             return None
         column, arrays = fitted
+        column = replace(column, date_format=self._source.dates.get(name, ""))
         self._arrays |= arrays
         if missing:
             first = self._duck.row(
@@ -183,10 +242,11 @@ class Fitting:
                 self._zeros += missing
         if self._options.missing == "zero":
             column = replace(column, fill=0.0)
-        return self._like_category(column) if self._options.like else column
+        return column
 
     def _may_be_number(self, name: str) -> bool:
-        return self._source.untyped or cells.kind_of_type(self._source.columns[name]) == NUMBER
+        text = cells.is_text(self._source, name)
+        return text or cells.kind_of_type(self._source.columns[name]) == NUMBER
 
     def _open_others(self, names: Sequence[str]) -> None:
         """Copies columns that are not numbers into tables of the session."""
@@ -212,27 +272,18 @@ class Fitting:
     def _policy(self) -> str:
         """``refuse``, ``zero``, ``mean``, or ``auto``: the mean where few values are missing."""
         missing = self._options.missing
-        careful = self._options.strict or bool(self._options.like)
-        return "refuse" if missing == "auto" and careful else missing
+        return "refuse" if missing == "auto" and self._options.strict else missing
 
     def _leaks(self, name: str) -> bool:
         """Notes a column that looks like a label or a split: as a feature it would leak."""
-        for option, known in (("label", LABELS), ("split", SPLITS)):
-            if name.strip().lower() in known:
-                self.problems.append(
-                    Problem(
-                        f"{self._source.name}: column {name!r} would become a feature, but is "
-                        f"named like a {option}: pass --{option} {shell(name)}, or --ignore "
-                        f"{shell(name)}",
-                        (f"--{option}", name),
-                    )
-                )
-                return True
-        return False
+        found = refusal(self._source, name)
+        if found:
+            self.problems.append(Problem(*found))
+        return found is not None
 
     def _note_empty(self, name: str) -> None:
         self._void.add(name)
-        if self._options.strict or self._options.like:
+        if self._options.strict:
             self.problems.append(
                 Problem(
                     f"{self._source.name}: column {name!r} has no values; leave the column out "
@@ -244,7 +295,7 @@ class Fitting:
             self.empty.append(name)
 
     def _note_unfit(self, name: str, row: int) -> None:
-        number = f"TRY_CAST({quoted(name)} AS DOUBLE)"
+        number = f"TRY_CAST({cells.plain(self._source, name)} AS DOUBLE)"
         largest = literal(str(float(np.finfo(np.float32).max)))
         found = self._duck.rows(
             f"SELECT {number} FROM {self._source.relation} WHERE NOT isnan({number}) AND "
@@ -296,31 +347,3 @@ class Fitting:
             shown = ", ".join(map(repr, self.empty[:8])) + (", …" if len(self.empty) > 8 else "")
             left = counted(len(self.empty), "column has", "columns have")
             self.notes.append(f"nodes: {left} no values: {shown}: left out")
-
-    # Runs of earlier versions, which have no preparation
-
-    def _columns_like(self, columns: list[str], given: dict[str, str]) -> list[str]:
-        """Returns the columns that the wanted features come from, in the features' order."""
-        wanted: dict[str, None] = {}
-        one_hot = [name for name, kind in given.items() if kind == CATEGORY]
-        for name in self._options.like:
-            encoded = [column for column in one_hot if name.startswith(f"{column}=")]
-            column = encoded[0] if encoded else name
-            if column not in columns:
-                raise GraphError(
-                    f"{self._source.name}: has no column {column!r}, which the model was trained on"
-                )
-            wanted[column] = None
-        return list(wanted)
-
-    def _like_category(self, column: Column) -> Column:
-        start = f"{column.name}="
-        known = [one.removeprefix(start) for one in self._options.like if one.startswith(start)]
-        if not known:
-            return column
-        new = sum(category not in known for category in column.categories)
-        if new:
-            are = counted(new, "category is", "categories are")
-            self.notes.append(f"nodes: {are} new to the model and encoded as zeros")
-        names = tuple(f"{start}{category}" for category in known)
-        return replace(column, categories=tuple(known), features=names)

@@ -3,7 +3,7 @@
 Nodes of a node table keep its order. Nodes that only edges name are numbered in sorted order.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,19 +13,21 @@ import scipy.sparse
 
 from graphcl.errors import GraphError
 from graphcl.tabular import columns as table_columns
+from graphcl.tabular import guessing
 from graphcl.tabular import matrix as node_matrix
 from graphcl.tabular.beside import Beside
 from graphcl.tabular.columns import IdColumn, common_kind
 from graphcl.tabular.duck import Duck, is_query, literal, quoted
-from graphcl.tabular.edges import check_weights, number_ends
+from graphcl.tabular.edges import check_weights, number_ends, weight_columns
 from graphcl.tabular.features import FeaturePart, mostly_zeros
+from graphcl.tabular.guessing import Listed
 from graphcl.tabular.labels import read_split
 from graphcl.tabular.node_table import NodeTable
 from graphcl.tabular.nodes import Fitting
 from graphcl.tabular.options import Fate, TableOptions, TableReport, counted
 from graphcl.tabular.preparation import CATEGORY, DATE, TEXT, Preparation
 from graphcl.tabular.prepared import Applying
-from graphcl.tabular.problems import Problem
+from graphcl.tabular.problems import UNKNOWN_ADVICE, Problem, collect
 from graphcl.tabular.sources import Source, open_source
 
 
@@ -51,7 +53,12 @@ class NumberedTables:
     """
 
     def __init__(
-        self, duck: Duck, edges: Any, options: TableOptions, on_step: Callable[[str], None]
+        self,
+        duck: Duck,
+        edges: Any,
+        options: TableOptions,
+        on_step: Callable[[str], None],
+        identity: tuple[str, str] | None = None,
     ) -> None:
         self.duck, self.options, self.report = duck, options, TableReport()
         self.matrix: node_matrix.NodeMatrix | None = None
@@ -61,13 +68,17 @@ class NumberedTables:
         self.table: NodeTable | None = None
         self.problems: list[Problem] = []
         self.id_kind = "BIGINT"
-        on_step("reading the edges")
         self.edges = self._open(edges, "edges")
-        ends = self._load_edges()
-        on_step("reading the nodes")
+        self.nodes = self._open_nodes()
         self.identity, self.labels = ("", ""), tuple[str, ...]()
         self.split: str | None = None
-        self.nodes = self._load_nodes()
+        (start, end), how = self._guess(identity)
+        if self.report.first:
+            on_step(self.report.first[0])
+        on_step("reading the edges")
+        ends = self._load_edges(start, end, how)
+        on_step("reading the nodes")
+        self._load_nodes()
         self.beside = Beside(duck, options, self._open, self.identity[0])
         on_step("numbering the nodes")
         kinds = {column.kind(duck) for column in ends} if self.report.counts.rows else set()
@@ -82,7 +93,7 @@ class NumberedTables:
         counts.dangling = number_ends(duck, kind=kind, weighted=options.weight is not None)
         if counts.dangling:
             self._handle_unknown_nodes(kind)
-        (self.num_nodes,) = duck.row("SELECT count(*) FROM nodes")
+        (self.num_nodes,) = duck.row("SELECT coalesce(max(number), -1) + 1 FROM nodes")
         (counts.self_loops,) = duck.row("SELECT count(*) FROM pairs WHERE u = v")
         self._complete(kind)
         self._say_features()
@@ -91,24 +102,44 @@ class NumberedTables:
         options = self.options
         return open_source(self.duck, text, role=role, header=options.header, names=options.names)
 
-    def _load_edges(self) -> list[IdColumn]:
-        source, options, duck = self.edges, self.options, self.duck
+    def _guess(self, identity: tuple[str, str] | None) -> tuple[tuple[str, str], str]:
+        """Sets the column of ids; returns the columns of both ends, and how they were found."""
+        source, options = self.edges, self.options
         start, end, how = table_columns.ends(source, options.source_column, options.target_column)
+        found = (start, end), how
+        if identity is not None:  # the caller has looked at all edges
+            self.identity = identity
+            return found
+        if self.matrix is not None or self.nodes is None:
+            if how != "given":
+                self.report.first = [guessing.first_line([], [Listed("", source.name, *found)])]
+            return found
+        excluded = () if options.weight is None else (options.weight,)
+        listed = guessing.list_of_edges(self.duck, source, "", found, excluded=excluded)
+        held = guessing.node_table(self.duck, self.nodes, "", options, [listed])
+        guessing.choose([held], [listed])
+        self.identity = held.column, held.how
+        line = guessing.first_line([held], [listed])
+        self.report.first = [line] if line else []
+        return listed.columns, listed.how
+
+    def _load_edges(self, start: str, end: str, how: str) -> list[IdColumn]:
+        source, options, duck = self.edges, self.options, self.duck
         picked, used = f"{quoted(start)} AS s, {quoted(end)} AS t", {start, end}
         weight = None
         if options.weight is not None:
             weight = table_columns.find(source, options.weight, "--weight")
-            picked += f", {quoted(weight)} AS given, TRY_CAST({quoted(weight)} AS DOUBLE) AS w"
+            picked += f", {weight_columns(source, weight, options.decimal)}"
             used.add(weight)
             self.report.columns["weight"] = weight
         duck.run(f"CREATE TABLE edges AS SELECT {picked} FROM {source.relation}", where=source.name)
         (self.report.counts.rows,) = duck.row("SELECT count(*) FROM edges")
         ends = [IdColumn(source, start, "edges", "s"), IdColumn(source, end, "edges", "t")]
         for column in ends:
-            column.check_present(duck)
+            collect(self.problems, column.check_present, duck)
             self._note_padding(column)
         if weight is not None:
-            check_weights(duck, source.name, weight)
+            collect(self.problems, check_weights, duck, source.name, weight, options.decimal)
         self.report.columns |= {"source": start, "target": end}
         self.report.notes.append(f"edges: {source.name}: {start!r} – {end!r} ({how})")
         rest = [name for name in source.columns if name not in used]
@@ -126,8 +157,8 @@ class NumberedTables:
                 f"{column.source.name}: in {column.name!r} {ids} with a space, which is kept"
             )
 
-    def _load_nodes(self) -> Source | None:
-        """Creates ``node_rows`` from the node table, if there is one."""
+    def _open_nodes(self) -> Source | None:
+        """Opens the node table, if there is one; of a matrix, creates ``node_rows``."""
         given, duck = self.options.nodes, self.duck
         if given is not None and not (isinstance(given, str) and is_query(given)):
             self.matrix = node_matrix.read(given, self.options.node_ids)
@@ -143,10 +174,18 @@ class NumberedTables:
             source = source.nodes or source  # a graph file has a node table of its own
         if source is None:
             return None
+        self.table = NodeTable(duck, source)
+        return self.table.source
+
+    def _load_nodes(self) -> None:
+        """Creates ``node_rows`` from the node table, if there is one."""
+        if self.table is None:
+            return
         # Ids, labels and split alone: features, of which there may be thousands, are read later.
-        options, self.table = self.options, NodeTable(duck, source)
-        source = self.table.source
-        self.identity = table_columns.identity(source, options.id_column)
+        options, source = self.options, self._once(self.table.source, self.identity[0])
+        if source is not self.table.source:
+            self.table = NodeTable(self.duck, source)
+            source = self.nodes = self.table.source
         self.labels = table_columns.find_all(source, options.label, "--label")
         if options.split is not None:
             self.split = table_columns.find(source, options.split, "--split")
@@ -154,7 +193,29 @@ class NumberedTables:
         self.table.narrow(
             "node_rows", list(dict.fromkeys((self.identity[0], *self.labels, *split)))
         )
-        return source
+
+    def _once(self, source: Source, name: str) -> Source:
+        """Returns the node table with one row for each id, if the caller says which to keep."""
+        keep = self.options.duplicates
+        if keep == "refuse":
+            return source
+        column = quoted(name)
+        rows, ids = self.duck.row(
+            f"SELECT count({column}), count(DISTINCT {column}) FROM {source.relation}",
+            where=source.name,
+        )
+        if rows == ids:
+            return source
+        repeated = counted(rows - ids, "row repeats an id", "rows repeat an id")
+        self.report.notes.append(f"nodes: {source.name}: {repeated}: the {keep} of each is kept")
+        order = "DESC" if keep == "last" else "ASC"
+        place, rank = '"graphcl row"', f"PARTITION BY {column} ORDER BY"
+        relation = (
+            f"(SELECT * EXCLUDE ({place}) FROM (SELECT *, row_number() OVER () AS {place} FROM "
+            f"{source.relation}) QUALIFY {column} IS NULL OR row_number() OVER ({rank} {place} "
+            f"{order}) = 1 ORDER BY {place})"
+        )
+        return replace(source, relation=relation, stable=False)  # so it is kept in the session
 
     def _number_nodes_of_edges(self, kinds: set[str]) -> str:
         """Numbers the nodes that the edges name, without a node table."""
@@ -179,7 +240,7 @@ class NumberedTables:
         column = IdColumn(source, name, "node_rows", name)
         if duck.row("SELECT count(*) FROM node_rows") == (0,):
             raise NoRowsError(f"{source.name}: has no rows; a graph needs at least one node")
-        column.check_present(duck)
+        collect(self.problems, column.check_present, duck)
         self._note_padding(column)
         self.id_kind = column.kind(duck)
         kind = common_kind(kinds | {self.id_kind})
@@ -188,14 +249,26 @@ class NumberedTables:
             "rowid AS number FROM node_rows"
         )
         twice = duck.rows(
-            "SELECT key::VARCHAR, min(number) + 1, max(number) + 1 FROM nodes GROUP BY key "
-            "HAVING count(*) > 1 ORDER BY 2 LIMIT 1"
+            "SELECT key::VARCHAR, min(number) + 1, max(number) + 1, count(*) OVER () FROM nodes "
+            "WHERE key IS NOT NULL GROUP BY key HAVING count(*) > 1 ORDER BY 2 LIMIT 1"
         )
         if twice:
-            value, first, last = twice[0]
-            raise GraphError(
-                f"{source.name}: rows {first} and {last} have the same id {value!r} in column "
-                f"{name!r}; each node has one row"
+            value, first, last, ids = twice[0]
+            more = f" ({counted(ids, 'id')} with several rows)" if ids > 1 else ""
+            how, fix = "each node has one row", tuple[str, ...]()
+            if self.table is not None:
+                how = f"{how}: keep one with --duplicates first or --duplicates last"
+                fix = ("--duplicates", "first")
+            self.problems.append(
+                Problem(
+                    f"{source.name}: rows {first} and {last} have the same id {value!r} in column "
+                    f"{name!r}{more}; {how}",
+                    fix,
+                )
+            )
+            # What else is wrong is looked for as if the first were kept.
+            duck.run(
+                "DELETE FROM nodes WHERE number NOT IN (SELECT min(number) FROM nodes GROUP BY key)"
             )
         self.report.columns["id"] = name
         self._choose_features(source, name, how)
@@ -218,7 +291,7 @@ class NumberedTables:
         if options.preparation is not None:
             found = Applying(self.duck, self.table, options.preparation)
         else:
-            found = self._fit(self.table, {identity, *ignored, *self.labels})
+            found = self._fit(self.table, {identity, *ignored, *self.labels}, ignored)
         self.problems += found.problems
         if found.features is None:
             return
@@ -226,7 +299,7 @@ class NumberedTables:
         report.preparation, report.filled_values = found.features.preparation, found.filled
         self._prepared, self._ignored = found, ignored
 
-    def _fit(self, table: NodeTable, used: set[str]) -> Fitting:
+    def _fit(self, table: NodeTable, used: set[str], ignored: Sequence[str]) -> Fitting:
         """Decides what the columns become that are not used for something else."""
         options, source = self.options, table.source
         if self.split is not None:
@@ -235,6 +308,8 @@ class NumberedTables:
         for option, kind in (("one_hot", CATEGORY), ("text", TEXT), ("date", DATE)):
             shown = "--" + option.replace("_", "-")
             for name in table_columns.find_all(source, getattr(options, option), shown):
+                if name in ignored:  # as a message proposed, after the other option
+                    continue
                 if name in used or name in given:
                     raise GraphError(f"{source.name}: {shown}: column {name!r} is already used")
                 given[name] = kind
@@ -264,7 +339,7 @@ class NumberedTables:
             prepared = replace(prepared or Preparation(()), tags=tags.tags)
         if vectors is not None:
             prepared = replace(prepared or Preparation(()), vectors=vectors.vectors)
-        if prepared is None or self.problems or options.like:
+        if prepared is None or self.problems:
             return
         if options.preparation is not None:
             self.sparse = options.preparation.sparse
@@ -308,26 +383,40 @@ class NumberedTables:
                 report.fates.append(Fate(name, roles.get(name, "left out")))
 
     def _handle_unknown_nodes(self, kind: str) -> None:
-        """Refuses edges to nodes that are not in the node table, or adds those nodes."""
+        """Refuses edges to nodes that are not in the node table, drops them, or adds the nodes."""
         duck, counts = self.duck, self.report.counts
         duck.run(
             f"CREATE TABLE unknown_nodes AS SELECT key, min(place) AS place FROM "
             f"(SELECT CAST(s AS {kind}) AS key, rowid AS place FROM edges UNION ALL "
-            f"SELECT CAST(t AS {kind}), rowid FROM edges) ANTI JOIN nodes USING (key) GROUP BY key"
+            f"SELECT CAST(t AS {kind}), rowid FROM edges) ANTI JOIN nodes USING (key) "
+            "WHERE coalesce(key::VARCHAR, '') <> '' GROUP BY key"  # an empty one is said elsewhere
         )
         (unknown,) = duck.row("SELECT count(*) FROM unknown_nodes")
+        if not unknown:
+            return
         named = counted(unknown, "unknown node")
-        rows = counted(counts.dangling, "edge names", "edges name")
-        if not self.options.add_missing_nodes:
+        one_end = "IN (SELECT key FROM unknown_nodes)"
+        (dangling,) = duck.row(
+            f"SELECT count(*) FROM edges WHERE CAST(s AS {kind}) {one_end} OR CAST(t AS {kind}) "
+            f"{one_end}"
+        )
+        rows = counted(dangling, "edge names", "edges name")
+        drop = self.options.unknown_edges == "drop"
+        if drop and counts.dangling < counts.rows:
+            duck.run("DELETE FROM pairs WHERE u IS NULL OR v IS NULL")
+            counts.rows -= counts.dangling
+            self.report.notes.append(f"edges: {rows} {named}: left out")
+            return
+        if self.options.unknown_edges != "add":
             value, place = duck.row(
                 "SELECT key::VARCHAR, place FROM unknown_nodes ORDER BY place, key LIMIT 1"
             )
             self.problems.append(
                 Problem(
-                    f"{self.edges.name}: {rows} {named}, first {value!r} in row {place + 1}; add "
-                    "the missing rows to the node table, or pass --add-missing-nodes"
-                    + self._same_numbers(value),
-                    ("--add-missing-nodes",),
+                    f"{self.edges.name}: {rows} {named}, first {value!r} in row {place + 1}; "
+                    + ("no edge would be left" if drop else UNKNOWN_ADVICE)
+                    + (self._same_numbers(value) or self._guessed_ids()),
+                    () if drop else ("--unknown-edges", "add"),
                 )
             )
             return
@@ -343,6 +432,15 @@ class NumberedTables:
             f"edges: {rows} {named}: added, with features of zero and without a label"
         )
 
+    def _guessed_ids(self) -> str:
+        """Returns what to say of the column of ids if it was guessed."""
+        name, how = self.identity
+        if how in ("given", "") or self.nodes is None:
+            return ""
+        others = ", ".join(repr(one) for one in list(self.nodes.columns)[:8] if one != name)
+        more = f"; another column is given by --id-column: {others}" if others else ""
+        return f"; the ids are those in {name!r} ({how}){more}"
+
     def _same_numbers(self, unknown: str) -> str:
         """Returns a hint if the node table has the same number, written in another way."""
         written = self.duck.rows(
@@ -351,9 +449,13 @@ class NumberedTables:
         )
         if not written or self.nodes is None:
             return ""
+        said = f"; its ids are written {written[0][0]!r} there and {unknown!r} here"
+        digits = unknown.removeprefix("-")
+        if not digits.isdecimal() or str(int(digits)) != digits or is_query(self.nodes.name):
+            return said  # to read the node table in another way would not help
         column = self.report.columns["id"]
         return (
-            f"; its ids are written {written[0][0]!r} there and {unknown!r} here: with whole "
-            f'numbers, read it as --nodes "SELECT * REPLACE (CAST(CAST({quoted(column)} AS DOUBLE) '
+            f"{said}: with whole numbers, read it as "
+            f'--nodes "SELECT * REPLACE (CAST(CAST({quoted(column)} AS DOUBLE) '
             f"AS BIGINT) AS {quoted(column)}) FROM '{self.nodes.name}'\""
         )

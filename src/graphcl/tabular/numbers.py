@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.tabular.cells import NO_VALUE
+from graphcl.tabular.cells import NO_VALUE, is_text, plain
 from graphcl.tabular.duck import quoted
 from graphcl.tabular.node_table import NodeTable
+from graphcl.tabular.sources import Source
 
 MOST_FILLED = 0.15  # of a block's values: with more of them that are not zero, all are kept
 
@@ -150,8 +151,8 @@ class Numbers:
         # In a text file a cell that is not a number may be a missing value, which its text says.
         # Few columns have any, and only they are read once more.
         again: list[str] = []
-        if table.source.untyped:
-            again = [name for name, wrong in zip(columns, self.facts.wrong, strict=True) if wrong]
+        for name, wrong in zip(columns, self.facts.wrong, strict=True):
+            again += [name] if wrong and is_text(table.source, name) else []
         self.facts.widen(len(again))
         self._read(table, again, len(columns), with_texts=True)
         self._places = {name: place for place, name in enumerate((*columns, *again))}
@@ -164,13 +165,9 @@ class Numbers:
         self, table: NodeTable, columns: Sequence[str], column: int, *, with_texts: bool = False
     ) -> None:
         """Reads columns, which get the places from `column` on."""
-        # Without `trim` DuckDB moves the cast into its reader, where a text is an error.
-        cast = (
-            "TRY_CAST(trim({}) AS DOUBLE)" if table.source.untyped else "coalesce({}::DOUBLE, {})"
-        )
         with self._file.open("ab") as out:
             for block in table.blocks(columns):
-                values = [cast.format(quoted(name), "'nan'::DOUBLE") for name in block]
+                values = [_cast(table.source, name) for name in block]
                 texts = [quoted(name) for name in block] if with_texts else []
                 for first, batch in table.batches([*values, *texts]):
                     found = batch.columns[: len(block)]
@@ -301,6 +298,14 @@ class Numbers:
         for place, row in zip(places[large].tolist(), rows[large].tolist(), strict=True):
             if self.facts.unfit[column + place] < 0:
                 self.facts.unfit[column + place] = first + row
+
+
+def _cast(source: Source, name: str) -> str:
+    """Returns an SQL expression for a number: NaN or NULL if it is missing, NULL if it is none."""
+    if not is_text(source, name):
+        return f"coalesce({quoted(name)}::DOUBLE, 'nan'::DOUBLE)"
+    # Without `trim` DuckDB moves the cast into its reader, where a text is an error.
+    return f"TRY_CAST(trim({plain(source, name)}) AS DOUBLE)"
 
 
 def _with_missing(values: Any, texts: Any) -> Any:

@@ -1,6 +1,7 @@
 """The options for reading tables, and the report on what was found in them."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -14,8 +15,19 @@ from graphcl.tabular.preparation import Preparation
 
 MISSING = ("auto", "refuse", "zero", "mean")
 COLUMNS = ("label", "one_hot", "text", "date", "ignore")  # options that name several columns
+ONE_EACH = ("id_column", "split", "source_column", "target_column", "weight")
 FEATURES = ("columns", "structural", "both")
+DUPLICATES = ("first", "last", "refuse")
+UNKNOWN_EDGES = ("add", "drop", "refuse")
+CHOICES = {
+    "missing": MISSING,
+    "features": FEATURES,
+    "duplicates": DUPLICATES,
+    "unknown_edges": UNKNOWN_EDGES,
+}
 _PREPARED = ("preparation", "preparations", "edge_preparations")  # of a training, no options
+_DATE = re.compile(r"(?=.*%)([^%]|%-?[aAbBdfgHIjmMnpSyYzZ%]){1,80}")  # as DuckDB reads it
+MANY_ISOLATED = 0.1  # a larger share of nodes without an edge is a warning
 FILES = ("nodes", "edges", "tags", "vectors", "vector_ids")  # options that name files
 
 
@@ -51,17 +63,22 @@ class TableOptions:
         one_hot: columns of categories: one feature for each.
         text: columns of texts to read: 64 features for each.
         date: columns of dates, where their values do not say so plainly.
+        decimal: the mark before the decimals of numbers in texts: ``.`` or ``,``; the other one
+            parts thousands. None guesses it for each column whose values fit one of them alone.
+        date_format: how texts write dates, such as ``%d/%m/%Y``. None guesses the order of day and
+            month where a column's values fit one order alone.
         ignore: columns of the node table to leave out.
         missing: ``refuse`` missing values, or fill in ``zero`` or the ``mean`` of the training
             rows; ``auto`` fills in the mean if at most a fifth of a column is missing.
         strict: refuse what would otherwise be guessed: categories, dates, missing values, columns
             without a value.
-        add_missing_nodes: add nodes that only edges name, with features of zero.
+        duplicates: of rows of the node table with the same id keep the ``first`` or the ``last``,
+            or ``refuse`` them.
+        unknown_edges: of edges that name nodes without a row: ``add`` these nodes, with features of
+            zero and without a label; ``drop`` the edges; or ``refuse`` them.
         features: ``columns``, ``structural`` (computed from the edges alone) or ``both``.
         header: whether delimited files begin with column names; None guesses it.
         inductive: take statistics (means, categories, …) from the training rows of the split alone.
-        like: names of the features to make, in this order: those that a model was trained on that
-            keeps no preparation. Other columns are left out; a new category is encoded as zeros.
         preparation: what the columns become, as a training has decided it.
         preparations: the same for each type of a typed graph.
         edge_preparations: the same for the lists of edges, by ``source:name:target``; a relation
@@ -80,9 +97,9 @@ class TableOptions:
     vectors: Any = None
     vector_ids: Any = None
     node_ids: Any = None
-    source_column: str | None = None
-    target_column: str | None = None
-    weight: str | None = None
+    source_column: Any = None
+    target_column: Any = None
+    weight: Any = None
     id_column: Any = None
     label: tuple[str, ...] = ()
     label_separator: str | None = None
@@ -90,14 +107,16 @@ class TableOptions:
     one_hot: tuple[str, ...] = ()
     text: tuple[str, ...] = ()
     date: tuple[str, ...] = ()
+    decimal: str | None = None
+    date_format: str | None = None
     ignore: tuple[str, ...] = ()
     missing: str = "auto"
     strict: bool = False
-    add_missing_nodes: bool = False
+    duplicates: str = "refuse"
+    unknown_edges: str = "refuse"
     features: str = "columns"
     header: bool | None = None
     inductive: bool = False
-    like: tuple[str, ...] = ()
     preparation: Preparation | None = field(default=None, repr=False)
     preparations: Mapping[str, Preparation] | None = field(default=None, repr=False)
     edge_preparations: Mapping[str, Preparation] | None = field(default=None, repr=False)
@@ -109,11 +128,23 @@ class TableOptions:
                 value = _of_types(value)
             listed = () if value is None else (value,) if isinstance(value, str) else tuple(value)
             object.__setattr__(self, name, listed)
+        for name in ONE_EACH:
+            value = getattr(self, name)
+            several = isinstance(value, Mapping | tuple | list)
+            if several and len(value) > 0 and not self.is_typed:
+                option = "--" + name.replace("_", "-")
+                raise GraphError(
+                    f"{option}: {', '.join(map(str, value))}: a graph of one type has one column; "
+                    f"give {option} once"
+                )
         self._set_tags()
-        known = " or ".join(MISSING)
-        require(self.missing in MISSING, "tables", "--missing", known, self.missing)
-        known = " or ".join(FEATURES)
-        require(self.features in FEATURES, "tables", "--features", known, self.features)
+        for name, known in CHOICES.items():
+            value = getattr(self, name)
+            option = "--" + name.replace("_", "-")
+            require(value in known, "tables", option, " or ".join(known), value)
+        require(self.decimal in (None, ".", ","), "tables", "--decimal", ". or ,", self.decimal)
+        dated = self.date_format is None or _DATE.fullmatch(self.date_format) is not None
+        require(dated, "tables", "--date-format", "such as %d/%m/%Y", self.date_format)
         separator = self.label_separator
         require(separator != "", "tables", "--label-separator", "not empty", separator)
 
@@ -178,8 +209,6 @@ class TableOptions:
             given = json.loads(text)
             if not isinstance(given, dict) or any(name in given for name in _PREPARED):
                 raise ValueError("not options")
-            if "missing" not in given and preparation is None:
-                given["missing"] = "refuse"  # the default of earlier versions
             lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
             return cls(**given | lists, preparation=preparation, **of_types)
         except (TypeError, AttributeError, RecursionError) as error:
@@ -202,7 +231,8 @@ class TableOptions:
             "label_separator",
             "split",
             "ignore",
-            "add_missing_nodes",
+            "duplicates",
+            "unknown_edges",
             "strict",
         )
         kept = {name: value for name, value in trained.given().items() if name not in own}
@@ -212,10 +242,13 @@ class TableOptions:
     @property
     def names(self) -> frozenset[str]:
         """All column names that are given, in lower case."""
-        single = (self.source_column, self.target_column, self.weight, self.id_column, self.split)
-        listed = (*single, *(name for one in COLUMNS for name in getattr(self, one)))
-        listed = (*listed, self.relation, *self.tag_columns)
-        return frozenset(name.lower() for name in listed if name)
+        found = []
+        for one in (*ONE_EACH, *COLUMNS, "relation", "tag_columns"):
+            value = getattr(self, one)
+            several = value.values() if isinstance(value, Mapping) else value or ()
+            listed = (several,) if isinstance(several, str) else several
+            found += [part for text in listed for part in (text, text.partition("=")[2])]
+        return frozenset(name.lower() for name in found if name)
 
 
 class Fate(NamedTuple):
@@ -238,9 +271,11 @@ class Fate(NamedTuple):
 class TableReport:
     """What was found in the tables; `notes` are the lines that are shown to the user.
 
-    `fates` say what became of each column of the node table, in the table's order.
+    `first` are the lines that are shown before all others: warnings, and what was guessed of ids
+    and ends. `fates` say what became of each column of the node table, in the table's order.
     """
 
+    first: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     columns: dict[str, str] = field(default_factory=dict)
     counts: EdgeCounts = field(default_factory=EdgeCounts)
@@ -259,6 +294,22 @@ class TableReport:
         kept |= {"counts": asdict(self.counts), "fates": [fate._asdict() for fate in self.fates]}
         del kept["preparation"]
         return kept
+
+
+def say_isolated(report: Any, kind: str, count: int, total: int) -> None:
+    """Adds to a report how many nodes have no edge, as a warning and first if they are many.
+
+    `kind` is their type; empty in a plain graph.
+    """
+    if count > MANY_ISOLATED * total:
+        of = f" of {kind}" if kind else ""
+        said = (
+            f"{count:,} of {counted(total, 'node')}{of} {'has' if count == 1 else 'have'} no edge"
+        )
+        report.first.insert(0, f"warning: {said}")
+    elif count:
+        head = f"nodes {kind}:" if kind else "nodes:"
+        report.notes.append(f"{head} {counted(count, 'node has', 'nodes have')} no edge")
 
 
 def holds_tables(given: Any) -> bool:

@@ -53,6 +53,8 @@ class Column:
         origin: of a date: seconds since 1970 of the first date in the training rows.
         clock: of a date: whether the hour of the day is a feature.
         missing: missing values in the table that this was fitted to.
+        decimal: of a number that texts write with marks: the one before its decimals.
+        date_format: of a date: its format, if it is not the usual one.
     """
 
     name: str
@@ -65,16 +67,21 @@ class Column:
     origin: float = 0.0
     clock: bool = False
     missing: int = 0
+    decimal: str = ""
+    date_format: str = ""
 
     def describe(self) -> str:
         """Says in a few words what becomes of the column."""
         if self.kind == NUMBER:
-            return "a number"
+            return (
+                f"a number, with the decimal mark {self.decimal!r}" if self.decimal else "a number"
+            )
         if self.kind == CATEGORY:
             return f"a category: {len(self.categories)} values, one feature each"
         if self.kind == DATE:
             parts = "year, week and day" if self.clock else "year and week"
-            return f"a date: years since the first, and its place in the {parts}"
+            form = f" ({self.date_format})" if self.date_format else ""
+            return f"a date{form}: years since the first, and its place in the {parts}"
         if self.kind == DURATION:
             return "a duration, in days"
         if self.kind == TIME:
@@ -223,7 +230,8 @@ def _column(given: Mapping[str, Any]) -> Column:
     lists = {key: tuple(map(str, given[key])) for key in ("features", "categories") if key in given}
     column = Column(**{"features": (str(given["name"]),), **given, **lists})
     numbers = (column.fill, column.low, column.high, column.origin, column.missing)
-    if column.kind not in KINDS or type(column.clock) is not bool:
+    written = column.decimal in ("", ",", ".") and type(column.date_format) is str
+    if column.kind not in KINDS or type(column.clock) is not bool or not written:
         raise ValueError(f"column {column.name!r}")
     _require_finite(f"column {column.name!r}", *numbers)
     if column.kind == CATEGORY and len(column.categories) != len(column.features):

@@ -10,6 +10,7 @@ from graphcl.errors import suggestion
 from graphcl.tabular import cells
 from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.features import NodeFeatures
+from graphcl.tabular.formats import with_formats
 from graphcl.tabular.kinds import DAY, YEAR, Other
 from graphcl.tabular.node_table import NodeTable
 from graphcl.tabular.numbers import Numbers
@@ -59,7 +60,9 @@ class Applying:
     empty: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        source, columns = self.table.source, self.preparation.columns
+        columns = self.preparation.columns
+        self.table = NodeTable(self.duck, with_formats(self.table.source, columns))
+        source = self.table.source
         for column in columns:
             if column.name not in source.columns:
                 near = suggestion(column.name, source.columns)
@@ -99,7 +102,7 @@ class Applying:
     def _readable(self, column: Column) -> bool:
         """Returns whether the type of a column can hold what it held in training."""
         source = self.table.source
-        if source.untyped:
+        if cells.is_text(source, column.name):
             return column.kind not in (VECTOR, "time")
         kind = cells.kind_of_type(source.columns[column.name])
         if column.kind in (CATEGORY, TEXT):
@@ -118,7 +121,8 @@ class Applying:
                 (other,) = self._others([column], "wrong").values()
                 row, cell = other.first(f"{cells.number(source, name)} IS NULL")
                 self._wrong(
-                    f"row {row}, column {name!r}: {short(cell)} is not a number; correct it"
+                    f"row {row}, column {name!r}: {short(cell)} is not a number"
+                    + _as_in_training(column)
                 )
             if facts.unfit[place] >= 0:
                 row = int(facts.unfit[place]) + 1
@@ -174,7 +178,10 @@ class Applying:
             )
             if read + missing < rows:
                 row, cell = other.first(f"{sql} IS NULL")
-                self._wrong(f"row {row}, column {column.name!r}: {short(cell)} is no {column.kind}")
+                self._wrong(
+                    f"row {row}, column {column.name!r}: {short(cell)} is no {column.kind}"
+                    + _as_in_training(column)
+                )
             elif read:
                 unit = YEAR if column.kind == DATE else DAY
                 first, last = ((float(one) - column.origin) / unit for one in (low, high))
@@ -204,6 +211,17 @@ class Applying:
             where=source.name,
         )
         return {one.name: Other(self.duck, source, one.name, name) for one in columns}
+
+
+def _as_in_training(column: Column) -> str:
+    """Says how the values of a column were written in training."""
+    if column.kind == NUMBER:
+        shown = "1.5" if column.decimal != "," else "1,5"
+        return f"; in training numbers were written {shown}"
+    if column.kind == DATE:
+        shown = column.date_format or "2016-03-20"
+        return f"; in training dates were written {shown}"
+    return ""
 
 
 def is_far(column: Column | Tags | Vectors, low: float, high: float) -> bool:

@@ -115,6 +115,9 @@ def _number(column: Column, place: int, value: Any) -> float:
         elif cell in ("true", "false"):
             value = cell == "true"
         else:
+            if column.decimal:
+                other = {",": ".", ".": ","}[column.decimal]
+                cell = cell.replace(other, "").replace(column.decimal, ".")
             with suppress(ValueError):
                 value = float(cell) if "_" not in cell else cell
     if value is None:
@@ -169,7 +172,8 @@ def _seconds(column: Column, values: list[Any]) -> Any:
     table = pyarrow.table({"cell": pyarrow.array(texts, pyarrow.string())})
     with Duck() as duck:
         relation = duck.register("cells", table)
-        source = Source("columns", relation, {"cell": "VARCHAR"}, untyped=True)
+        dates = {"cell": column.date_format} if column.date_format else {}
+        source = Source("columns", relation, {"cell": "VARCHAR"}, untyped=True, dates=dates)
         if column.kind == TIME:
             sql = 'epoch(TRY_CAST(trim("cell") AS TIME))'
         else:

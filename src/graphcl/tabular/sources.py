@@ -5,16 +5,25 @@ beyond what is needed to find their columns.
 """
 
 import sqlite3
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from graphcl.errors import GraphError, suggestion
+from graphcl.files.npy import refuse_gzipped
 from graphcl.store.reader import is_store
 from graphcl.tabular import graph_formats
 from graphcl.tabular.delimited import detect_dialect
-from graphcl.tabular.duck import Duck, file_literal, is_query, literal, quoted
+from graphcl.tabular.duck import (
+    Duck,
+    file_literal,
+    interruptible,
+    is_query,
+    literal,
+    quoted,
+)
 
 TEXT = (".csv", ".tsv", ".txt", ".edges", ".el", ".edgelist")
 PARQUET = (".parquet", ".pq")
@@ -24,6 +33,8 @@ ARRAYS = (".npy", ".npz")
 EDGE_FILES = (*TEXT, *PARQUET, *DATABASE, *GRAPHS)
 SUFFIXES = (*TEXT, *PARQUET, *DATABASE, *GRAPHS, *ARRAYS)
 
+T = TypeVar("T")
+_LONGEST = 1 << 26  # bytes of a cell of SQLite, which an expression in the file might compute
 CHUNK_ROWS = 100_000  # rows of SQLite that are copied at a time
 _SQLITE = b"SQLite format 3\x00"
 # Column names that mark the first line of a file as a header.
@@ -43,6 +54,8 @@ class Source:
             looks like a number is then a number.
         nodes: the node table from the same file, or None.
         stable: whether the rows come in the same order each time; those of a query may not.
+        decimals: the decimal marks of columns whose texts are numbers with marks: ``1.169,00``.
+        dates: the formats of columns whose texts are dates in another form than ``2016-03-20``.
     """
 
     name: str
@@ -51,6 +64,8 @@ class Source:
     untyped: bool = False
     nodes: "Source | None" = None
     stable: bool = True
+    decimals: Mapping[str, str] = field(default_factory=dict)
+    dates: Mapping[str, str] = field(default_factory=dict)
 
 
 def looks_like_tables(text: str) -> bool:
@@ -106,6 +121,8 @@ def _open(
         )
     if path.stat().st_size == 0:
         raise GraphError(f"{path}: is empty")
+    if kind not in (*TEXT, *GRAPHS):
+        _check_beginning(path, kind)
     if kind in TEXT:
         if graph_formats.is_networkx_edge_list(path, kind):
             return _load_tables(duck, path, graph_formats.read_edge_list(path), role)
@@ -126,6 +143,21 @@ def _open(
     raise GraphError(f"{path}: unknown kind of file; known: {known_suffixes}, or an SQL query")
 
 
+def _check_beginning(path: Path, kind: str) -> None:
+    """Refuses a file whose first bytes are not those of its kind.
+
+    Raises:
+        GraphError: it is gzipped, or something else under this name.
+    """
+    refuse_gzipped(path, GraphError)
+    with path.open("rb") as file:
+        head = file.read(16)
+    if kind in PARQUET and head[:4] != b"PAR1":
+        raise GraphError(f"{path}: is not a Parquet file, whatever its name says")
+    if kind in DATABASE and head[8:12] != b"DUCK" and head != _SQLITE:
+        raise GraphError(f"{path}: is neither a DuckDB nor an SQLite database")
+
+
 def _in_memory(duck: Duck, table: Any, role: str) -> Source:
     """Returns a table of pandas, Polars, Arrow or DuckDB, which DuckDB scans where it is."""
     import pyarrow
@@ -139,7 +171,7 @@ def _in_memory(duck: Duck, table: Any, role: str) -> Source:
             arrow = _of_pandas(table)
         else:
             arrow = pyarrow.table(table)  # a dictionary of lists, or what speaks Arrow
-    except (pyarrow.ArrowException, TypeError, ValueError) as error:
+    except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())[:160]
         raise GraphError(
             f"{role}: a {type(table).__name__} is not a table of columns ({reason})"
@@ -235,16 +267,14 @@ def _database(duck: Duck, path: Path, table: str | None, role: str) -> Source:
     alias = f"{role}_file"
     duck.run(f"ATTACH {literal(str(path))} AS {alias} (READ_ONLY)", where=str(path))
     listed = duck.rows(
-        "SELECT schema_name || '.' || table_name, table_name FROM "
-        f"(SELECT database_name, schema_name, table_name FROM duckdb_tables() UNION ALL "
-        f"SELECT database_name, schema_name, view_name FROM duckdb_views() WHERE NOT internal) "
+        "SELECT table_name, schema_name FROM duckdb_tables() "
         f"WHERE database_name = '{alias}' ORDER BY ALL"
     )
-    name = _choose_table(path, table, [name for _, name in listed])
-    schema = next(full for full, short in listed if short == name).split(".")[0]
-    relation = f"{alias}.{quoted(schema)}.{quoted(name)}"
+    views = duck.rows(f"SELECT view_name FROM duckdb_views() WHERE database_name = '{alias}'")
+    name = _choose_table(path, table, [one for one, _ in listed], [one for (one,) in views])
+    relation = f"{alias}.{quoted(dict(listed)[name])}.{quoted(name)}"
     columns = duck.columns(relation, where=f"{path}:{name}")
-    return Source(f"{path}:{name}", relation, columns, stable=False)  # it may be a view
+    return Source(f"{path}:{name}", relation, columns, stable=False)
 
 
 def _is_sqlite(path: Path) -> bool:
@@ -254,32 +284,50 @@ def _is_sqlite(path: Path) -> bool:
 
 
 def _load_sqlite(duck: Duck, path: Path, table: str | None, *, into: str) -> str:
-    """Copies a table or view into the session in chunks and returns its name.
+    """Copies a table into the session in chunks and returns its name.
 
     Python's `sqlite3` reads it, because DuckDB would download its reader. In SQLite every value has
     its own type. A column becomes integer, real or text according to its values: text if any value
     is text, else real if any is real.
     """
     try:
-        # Read-only: the user's database is never changed.
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            listed = database.execute(
-                "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') "
+        # Read-only: the user's database is never changed. Another thread reads it; see
+        # `interruptible`.
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, check_same_thread=False)) as database:
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
+
+            def read(work: Callable[[], T]) -> T:
+                return interruptible(work, database.interrupt)
+
+            listed: dict[str, list[str]] = {"table": [], "view": []}
+            for kind, one in database.execute(
+                "SELECT type, name FROM sqlite_master WHERE type IN ('table', 'view') "
                 "AND name NOT LIKE 'sqlite_%' ORDER BY name"
-            )
-            name = _choose_table(path, table, [name for (name,) in listed])
-            kinds = _sqlite_kinds(database, path, name)
+            ):
+                listed[kind].append(one)
+            name = _choose_table(path, table, listed["table"], listed["view"])
+            kinds = read(lambda: _sqlite_kinds(database, path, name))
             cursor = database.execute(f"SELECT * FROM {quoted(name)}")
             duck.load(into, _arrow([], kinds))  # an empty table still has columns
-            while chunk := cursor.fetchmany(CHUNK_ROWS):
+            while chunk := read(lambda: cursor.fetchmany(CHUNK_ROWS)):
                 duck.load(into, _arrow(chunk, kinds))
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise GraphError(f"{path}: {error}") from None
     return name
 
 
-def _choose_table(path: Path, table: str | None, listed: list[str]) -> str:
-    """Returns the table that is asked for, or the only one in the database."""
+def _choose_table(path: Path, table: str | None, listed: list[str], views: list[str]) -> str:
+    """Returns the table that is asked for, or the only one in the database.
+
+    A view is a query of whoever made the file: it may read other files, or never end.
+    """
+    if table in views or (views and not listed):
+        name = table or views[0]
+        raise GraphError(
+            f"{path}: {name!r} is a view, a query that the file brings along, which is not run; "
+            f"make a table of it: CREATE TABLE {name}_rows AS SELECT * FROM {name}"
+        )
     if not listed:
         raise GraphError(f"{path}: has no tables")
     if table is None and len(listed) == 1:

@@ -12,12 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError
+from graphcl.graphs.validation import is_labelled
 from graphcl.tabular.duck import Duck
 from graphcl.tabular.edges import Entries
 from graphcl.tabular.features import ArraySink, entries_of, fill_parts, fill_sparse
-from graphcl.tabular.labels import read_labels, read_several_labels, read_split, separator_in
+from graphcl.tabular.labels import (
+    is_list,
+    read_labels,
+    read_several_labels,
+    read_split,
+    separator_in,
+)
 from graphcl.tabular.numbering import NumberedTables
-from graphcl.tabular.options import TableOptions, TableReport, counted
+from graphcl.tabular.options import TableOptions, TableReport, counted, say_isolated
 from graphcl.tabular.problems import Problem, refuse
 from graphcl.tabular.sources import Source
 
@@ -46,15 +53,26 @@ def open_tables(
     options: TableOptions,
     *,
     on_step: Callable[[str], None] = lambda _: None,
+    identity: tuple[str, str] | None = None,
+    problems: list[Problem] | None = None,
 ) -> Iterator["Tables"]:
     """Opens tables, checks them and numbers the nodes; `on_step` gets the name of each step.
+
+    Before the first step it gets the line on what was guessed, if anything was. `identity` is the
+    column of ids and how it was found, where the caller knows more edges than these. `problems`
+    takes what is wrong, for a caller who has more to look at before all is refused.
 
     Raises:
         GraphError: a table is wrong; the message names the table, row and column, the value, and
             what to do.
     """
     with Duck() as duck:
-        yield Tables(NumberedTables(duck, edges, options, on_step))
+        tables = Tables(NumberedTables(duck, edges, options, on_step, identity))
+        if problems is None:
+            refuse(tables.problems)
+        else:
+            problems += tables.problems
+        yield tables
 
 
 class Tables:
@@ -73,7 +91,11 @@ class Tables:
         # Read now, so that all that is wrong is found before anything is refused.
         self._y = self._collecting(self._read_labels)
         self._masks = self._collecting(self._read_masks) or {}
-        refuse(numbered.problems)
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What is wrong with the tables; with any of it, nothing else is to be asked of them."""
+        return self._numbered.problems
 
     def _collecting(self, read: Callable[[], T]) -> T | None:
         try:
@@ -122,6 +144,7 @@ class Tables:
         if weighted:
             into.shorten("edge_weight", place)
         self.report.notes += _edge_notes(self.report, weighted=weighted)
+        say_isolated(self.report, "", self.report.isolated_nodes, self.num_nodes)
 
     def fill_features(self, x: npt.NDArray[np.float32]) -> None:
         """Fills the first `num_features` columns of `x`, zeros with `num_nodes` rows."""
@@ -138,8 +161,8 @@ class Tables:
         fill_sparse(into, lambda: entries_of(parts), self.num_nodes)
 
     def labels(self) -> npt.NDArray[np.int64] | None:
-        """Returns a class per node (−1 if it has none), several labels ``[N, L]``, or None."""
-        return None if self._y is None else self._padded(self._y, -1 if self._y.ndim == 1 else 0)
+        """Returns a class per node or several labels ``[N, L]``, −1 where it has none; or None."""
+        return None if self._y is None else self._padded(self._y, -1)
 
     @property
     def num_classes(self) -> int:
@@ -158,10 +181,11 @@ class Tables:
         if not self._options.label:
             if separator is not None:
                 raise GraphError("--label-separator: there are no labels; pass --label")
+            self.report.class_names = () if matrix is None else matrix.class_names
             return None if matrix is None else matrix.y
         source, report = self._table("--label"), self.report
         report.columns["label"] = ", ".join(names)
-        if len(names) == 1 and separator is None:
+        if len(names) == 1 and separator is None and not is_list(source, names[0]):
             y, report.class_names = read_labels(self._duck, source, names[0])
             self._say_labels(y, "class", "classes")
             found = separator_in(self._duck, names[0]) if report.class_names else ""
@@ -177,18 +201,16 @@ class Tables:
 
     def _say_labels(self, y: npt.NDArray[np.int64], one: str, several: str) -> None:
         report, classes = self.report, self.report.class_names
-        if y.ndim == 1:
-            unlabelled, count = int((y < 0).sum()), int(y.max()) + 1
-            without = "without a label"
-        else:
-            unlabelled, count = int((y.sum(1) == 0).sum()), y.shape[1]
-            without = "with none of them"
+        count = int(y.max()) + 1 if y.ndim == 1 else y.shape[1]
+        none = 0 if y.ndim == 1 else int((y == 0).all(axis=1).sum())
+        unlabelled = int((~is_labelled(y)).sum())
         shown = ": " + ", ".join(classes[:8]) + (", …" if len(classes) > 8 else "")
         named = ", ".join(map(repr, self._numbered.labels))
         report.notes.append(
             f"nodes: labels in {named}: {counted(count, one, several)}"
             f"{shown if classes else ''}"
-            + (f"; {counted(unlabelled, 'node')} {without}" if unlabelled else "")
+            + (f"; {counted(none, 'node')} with none of them" if none else "")
+            + (f"; {counted(unlabelled, 'node')} without a label" if unlabelled else "")
         )
 
     def _read_masks(self) -> dict[str, npt.NDArray[np.bool_]]:
@@ -234,7 +256,7 @@ class Tables:
 
 
 def _edge_notes(report: TableReport, *, weighted: bool) -> list[str]:
-    """Returns the report's lines about merged rows, self-loops and isolated nodes."""
+    """Returns the report's lines about merged rows and self-loops."""
     counts, notes = report.counts, []
     merged = "weights added" if weighted else "merged"
     if counts.self_loops:
@@ -246,6 +268,4 @@ def _edge_notes(report: TableReport, *, weighted: bool) -> list[str]:
         notes.append(f"edges: {listed} listed in both directions: {merged}")
     if counts.repeated:
         notes.append(f"edges: {counted(counts.repeated, 'repeated row')}: {merged}")
-    if report.isolated_nodes:
-        notes.append(f"nodes: {counted(report.isolated_nodes, 'node has', 'nodes have')} no edge")
     return notes

@@ -7,7 +7,7 @@ vocabulary of a run, are held in Python.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,6 +97,8 @@ class TagTable:
     ) -> None:
         self._duck, self.source, self._strict = duck, source, options.strict
         self._found = found = tag_columns(source, options.tag_columns, id_column)
+        if found.value and options.decimal and cells.is_written(source, found.value):
+            source = replace(source, decimals={found.value: options.decimal})
         value = "1::DOUBLE" if found.value is None else cells.number(source, found.value)
         shown = "NULL" if found.value is None else f"{quoted(found.value)}::VARCHAR"
         duck.run(

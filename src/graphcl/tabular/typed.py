@@ -7,11 +7,14 @@ import numpy as np
 import scipy.sparse
 
 from graphcl.graphs.typed import Key, TypedGraph
+from graphcl.graphs.typed_interchange import without_reverses
 from graphcl.tabular.build import stays_sparse
-from graphcl.tabular.options import TableOptions, counted
+from graphcl.tabular.options import TableOptions, counted, say_isolated
 from graphcl.tabular.tables import InMemory, Tables
 from graphcl.tabular.typed_edges import EdgeTable, FoundRelation
-from graphcl.tabular.typed_tables import TypedReport, open_typed_tables
+from graphcl.tabular.typed_tables import TypedReport, TypedTables, open_typed_tables
+
+BLOCK = 1 << 20  # entries that are looked at, written or numbered at a time
 
 
 def load_typed(edges: Any, options: TableOptions) -> tuple[TypedGraph, TypedReport]:
@@ -33,9 +36,8 @@ def load_typed(edges: Any, options: TableOptions) -> tuple[TypedGraph, TypedRepo
                 fields[kind]["node_ids"] = one.keys.to_numpy(zero_copy_only=False)
         relations = _number(found.lists, options)
     graph = TypedGraph.from_edges(fields, relations, name=found.name)
-    for table in found.lists:
-        found.report.notes += edge_notes(table, graph)
-    found.say_columns()
+    graph, said = without_reverses(graph)
+    complete_report(found, graph, said)
     return graph, found.report
 
 
@@ -80,7 +82,22 @@ def _number(tables: Sequence[EdgeTable], options: TableOptions) -> dict[Key, dic
     return relations
 
 
-def edge_notes(table: EdgeTable, graph: TypedGraph) -> list[str]:
+def complete_report(found: TypedTables, graph: TypedGraph, reverses: Sequence[str]) -> None:
+    """Adds what is known of the whole graph to the report of its tables."""
+    for table in found.lists:
+        found.report.notes += _edge_notes(table, graph)
+    found.report.notes += reverses
+    found.say_columns()
+    joined = {kind: np.zeros(one.num_nodes, np.bool_) for kind, one in graph.nodes.items()}
+    for relation in graph.relations.values():
+        joined[relation.target] |= np.diff(relation.indptr) > 0
+        for start in range(0, len(relation.indices), BLOCK):  # a store's are on disk
+            joined[relation.source][relation.indices[start : start + BLOCK]] = True
+    for kind, known in reversed(joined.items()):
+        say_isolated(found.report, kind, int((~known).sum()), len(known))
+
+
+def _edge_notes(table: EdgeTable, graph: TypedGraph) -> list[str]:
     """Returns lines about the relations of a list of edges."""
     head = f"edges {table.name}:" if table.options.relation is None else "edges:"
     notes = [f"{head} {line}" for line in table.notes]
@@ -90,7 +107,9 @@ def edge_notes(table: EdgeTable, graph: TypedGraph) -> list[str]:
         notes.append(f"edges: {table.options.relation!r} names {count}: {listed}")
     for one in table.relations:
         source, target = one.types
-        found = graph.relations[source, one.name, target]
+        found = graph.relations.get((source, one.name, target))
+        if found is None:  # another one read backwards
+            continue
         head = f"edges {one.name}:"
         notes.append(
             f"{head} {counted(found.num_edges, 'edge')} {source} → {target} ({_how(table, one)})"

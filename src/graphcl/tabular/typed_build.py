@@ -5,6 +5,7 @@ as it comes out. The ids of the nodes are held in memory, and a few numbers for 
 result is what `graphcl.tabular.typed.load_typed` would read and `TypedGraph.save` would write.
 """
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -17,20 +18,22 @@ import numpy.typing as npt
 from graphcl.errors import GraphError, StoreError
 from graphcl.files.atomic import check_new_folder, reserve, whole_folder
 from graphcl.files.npy import shorten_npy
-from graphcl.graphs.typed import Key, TypedGraph
+from graphcl.graphs.typed import Key, Relation, TypedGraph
+from graphcl.graphs.typed_interchange import describe_reverse, find_reverse
 from graphcl.graphs.typed_partition import join_typed_parts
-from graphcl.graphs.typed_store import DTYPES, HEADER, Header
+from graphcl.graphs.typed_store import DTYPES, HEADER, Header, relation_of
+from graphcl.store.parts import read_parts
 from graphcl.store.typed_parts import is_typed_parts, open_typed_part, read_typed_parts
 from graphcl.store.writer import StoreWriter, write_names
 from graphcl.tabular.build import ids_of_column, stays_sparse
 from graphcl.tabular.edges import MAX_NODES, Entries
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import read_preparation, write_preparation
-from graphcl.tabular.typed import edge_notes
+from graphcl.tabular.typed import BLOCK, complete_report
 from graphcl.tabular.typed_edges import EdgeTable, FoundRelation
 from graphcl.tabular.typed_tables import TypedReport, TypedTables, open_typed_tables
 
-BLOCK = 1 << 20  # entries that are written, or numbered, at a time
+JOINING = 3  # times the size of its files: what a graph in parts takes while it is joined
 _FLOAT32 = np.finfo(np.float32)
 Ints = npt.NDArray[np.int64]
 
@@ -55,6 +58,8 @@ def build_typed_store(
     with whole_folder(out) as staging:
         with open_typed_tables(edges, options, on_step=on_step) as found:
             header = Header(found.name)
+            sizes = {kind: one.num_nodes for kind, one in found.nodes.items()}
+            kept, said = list[Relation](), list[str]()
             for kind in found.nodes:
                 on_step(f"writing the nodes of {kind}")
                 _write_nodes(staging, header, found, kind)
@@ -63,24 +68,33 @@ def build_typed_store(
                 for one in table.relations:
                     on_step(f"sorting the edges of {one.name}")
                     _write_relation(staging, header, found, table, one, directed=options.directed)
+                    folder = staging / f"relation-{len(header.relations) - 1}"
+                    written = relation_of(folder, header.relations[-1], sizes)
+                    other, same = find_reverse(written, kept)
+                    if other is not None:
+                        said.append(describe_reverse(written, other, same=same))
+                    if same:  # another one read backwards
+                        header.relations.pop()
+                        shutil.rmtree(folder)
+                    else:
+                        kept.append(written)
                 table.duck.rest()
             header.write(staging)
         graph = TypedGraph.open(staging)  # a store that cannot be opened must not appear
-        for table in found.lists:
-            found.report.notes += edge_notes(table, graph)
-        found.say_columns()
+        complete_report(found, graph, said)
         return found.report
 
 
 def open_prepared(path: Path) -> TypedGraph:
     """Maps a typed store, with what turned the columns of tables into its features.
 
-    A store in one part is a store, too.
+    A store in one part is a store, too; several are joined, in the order of the graph that was
+    divided.
 
     Raises:
-        StoreError: it is damaged, or in several parts.
+        StoreError: it is damaged, or in parts that do not fit in memory.
     """
-    graph = _only_part(path) if is_typed_parts(path) else TypedGraph.open(path)
+    graph = _whole(path) if is_typed_parts(path) else TypedGraph.open(path)
     nodes = {
         name: replace(one, preparation=read_preparation(path / f"nodes-{number}"))
         for number, (name, one) in enumerate(graph.nodes.items())
@@ -92,14 +106,33 @@ def open_prepared(path: Path) -> TypedGraph:
     return TypedGraph(nodes, relations, graph.name)
 
 
-def _only_part(path: Path) -> TypedGraph:
-    if len(read_typed_parts(path)) > 1:
+def _whole(path: Path) -> TypedGraph:
+    require_room(path)
+    for number in range(len(read_typed_parts(path))):
+        open_typed_part(path, number).check()
+    return join_typed_parts(path, restored=True)
+
+
+def require_room(path: Path) -> None:
+    """Refuses to join a store in several parts that does not fit in memory.
+
+    Raises:
+        StoreError: it does not; the message names the store that was divided.
+    """
+    import torch
+
+    from graphcl.devices import available_memory_bytes
+
+    parts = read_typed_parts(path) if is_typed_parts(path) else read_parts(path)
+    size = sum(one.stat().st_size for one in path.glob("part-*/**/*.npy"))
+    free = available_memory_bytes(torch.device("cpu"))
+    if len(parts) > 1 and JOINING * size > free:
+        store = parts.source.store or "STORE"
         raise StoreError(
-            f"{path}: a typed store in parts, which train, embed and check take; this needs the "
-            "whole store"
+            f"{path}: a store in parts of {size / 1e9:,.1f} GB, which train, embed and check take; "
+            f"here it must fit in memory, of which {free / 1e9:,.1f} GB are free: give the store "
+            f"that was divided, {store}"
         )
-    open_typed_part(path, 0).check()
-    return join_typed_parts(path)
 
 
 def _write_nodes(staging: Path, header: Header, found: TypedTables, kind: str) -> None:

@@ -13,12 +13,13 @@ import numpy.typing as npt
 
 from graphcl.errors import GraphError, suggestion
 from graphcl.tabular import columns as table_columns
-from graphcl.tabular.columns import IdColumn, common_kind
+from graphcl.tabular.columns import IdColumn, common_kind, named_type, singular
 from graphcl.tabular.duck import Duck, is_query, literal, quoted
 from graphcl.tabular.edge_columns import EdgeColumns, EdgeFeatures
-from graphcl.tabular.edges import check_weights
+from graphcl.tabular.edges import check_weights, weight_columns
+from graphcl.tabular.guessing import Listed
 from graphcl.tabular.options import TableOptions, counted
-from graphcl.tabular.problems import Problem, short
+from graphcl.tabular.problems import UNKNOWN_ADVICE, Problem, collect, short
 from graphcl.tabular.sources import Source, open_source
 from graphcl.tabular.type_ids import TypeIds
 
@@ -68,8 +69,10 @@ class EdgeTable:
         given: the list, in any form that `open_source` takes.
         options: of the graph.
         types: the ids of each type.
+        ends: the columns of both ends, where they have been judged by the data.
 
     Attributes:
+        text: the relation as it was given.
         relations: those in the list; one, or one for each value of the column `options.relation`.
         problems: what is wrong.
         notes: what is said of the list.
@@ -83,11 +86,12 @@ class EdgeTable:
         given: Any,
         options: TableOptions,
         types: Mapping[str, TypeIds],
+        ends: Listed | None = None,
     ) -> None:
-        self.duck, self.types, self.options = duck, types, options
+        self.duck, self.types, self.options, self._ends = duck, types, options, ends
         self.problems: list[Problem] = []
         self.notes: list[str] = []
-        self.given, (self.said, self.name) = given, _said(name, types)
+        self.text, self.given, (self.said, self.name) = name, given, _said(name, types)
         self.source = open_source(
             duck, given, role="edges", header=options.header, names=options.names
         )
@@ -98,6 +102,8 @@ class EdgeTable:
         for number, found in enumerate(self.relations):
             found.rows = int(duck.row(f"SELECT count(*) FROM edges WHERE {found.where}")[0])
             self._find_types(found)
+            if options.unknown_edges == "drop":
+                self._drop_unknown(found)
             if found.types:
                 self._prepare(number, found)
 
@@ -117,6 +123,8 @@ class EdgeTable:
         """Creates ``edges`` (s, t, r, given, w), with further columns."""
         source, options, duck = self.source, self.options, self.duck
         relation, (start, end), how = find_ends(source, options, self.types)
+        if self._ends is not None:
+            (start, end), how = self._ends.columns, self._ends.how
         rest = [name for name in source.columns if name != relation]
         self.columns = (start, end)
         self.weight = _present(source, options.weight)
@@ -124,19 +132,26 @@ class EdgeTable:
         if relation is not None:
             picked += f", {quoted(relation)}::VARCHAR AS r"
         if self.weight is not None:
-            weight = quoted(self.weight)
-            picked += f", {weight} AS given, TRY_CAST({weight} AS DOUBLE) AS w"
+            picked += f", {weight_columns(source, self.weight, options.decimal)}"
         further = [name for name in rest if name not in (start, end, self.weight)]
         self._further = EdgeColumns(duck, source, further, options)
         picked += EdgeColumns.picked(further)
         duck.run(f"CREATE TABLE edges AS SELECT {picked} FROM {source.relation}", where=source.name)
         ends = [IdColumn(source, start, "edges", "s"), IdColumn(source, end, "edges", "t")]
         for column in ends:
-            column.check_present(duck)
+            collect(self.problems, column.check_present, duck)
         if self.weight is not None:
-            check_weights(duck, source.name, self.weight)
+            collect(
+                self.problems, check_weights, duck, source.name, self.weight, self.options.decimal
+            )
         self.notes.append(f"{source.name}: {start!r} → {end!r} ({how})")
         return ends
+
+    @property
+    def guessed_types(self) -> list[tuple[str, str]]:
+        """The types that relations join, as far as they are guessed."""
+        found = [one.types for one in self.relations if set(one.how) != {"given"} and one.types]
+        return [(first, second) for first, second in dict.fromkeys(found)]
 
     def _relations(self) -> list[FoundRelation]:
         option = self.options.relation
@@ -193,18 +208,23 @@ class EdgeTable:
             self._note_unknown(found, place, name, missing[name])
             return name, "given"
         complete = [name for name, count in missing.items() if count == 0]
+        meant = named_type(column, [name for name in missing if 2 * missing[name] < total])
+        if len(complete) == 1 and meant not in ("", complete[0]):
+            # Numbers from 1 on are everybody's ids: that another type has them all says little.
+            self._note_unknown(found, place, meant, missing[meant], whole=complete[0])
+            return meant, f"by the column's name; the ids are also those of {complete[0]}"
         if len(complete) == 1:
             known = "its id is" if total == 1 else f"all {total:,} ids are"
             return complete[0], f"{known} {complete[0]}'s"
         if complete:
-            named = _named_type(column, complete)
+            named = named_type(column, complete)
             if named and not self.options.strict:
                 others = " and of ".join(name for name in complete if name != named)
                 return named, f"by the column's name; the ids are also those of {others}"
             return "", "ambiguous"
         # Most of them, or the type that the column is named after.
         best = min(missing, key=lambda name: missing[name])
-        named = _named_type(column, [name for name in missing if missing[name] < total])
+        named = named_type(column, [name for name in missing if missing[name] < total])
         likely = named or (best if 2 * missing[best] < total else "")
         if likely:
             self._note_unknown(found, place, likely, missing[likely])
@@ -217,7 +237,7 @@ class EdgeTable:
         end, duck = ENDS[place], self.duck
         duck.run(
             f"CREATE OR REPLACE TABLE end_ids AS SELECT {end} AS id, min(rowid) AS place "
-            f"FROM edges WHERE {found.where} GROUP BY {end}"
+            f"FROM edges WHERE {found.where} AND coalesce({end}::VARCHAR, '') <> '' GROUP BY {end}"
         )
         (total,) = duck.row("SELECT count(*) FROM end_ids")
         missing = {}
@@ -234,8 +254,10 @@ class EdgeTable:
         """Returns the type in which an end and the ids of a type are compared."""
         return common_kind({self._columns[place].kind(self.duck), ids.kind})
 
-    def _note_unknown(self, found: FoundRelation, place: int, name: str, count: int) -> None:
-        """Refuses ids that a type lacks, or keeps them for `add`."""
+    def _note_unknown(
+        self, found: FoundRelation, place: int, name: str, count: int, *, whole: str = ""
+    ) -> None:
+        """Refuses ids that a type lacks, or keeps them for `add`; the type `whole` has them all."""
         if not count:
             return
         ids = self.types[name]
@@ -245,23 +267,52 @@ class EdgeTable:
             f"SELECT id::VARCHAR, place FROM end_ids ANTI JOIN ids_{number} k "
             f"ON CAST(end_ids.id AS {kind}) = CAST(k.key AS {kind}) ORDER BY place, id"
         )
-        if self.options.add_missing_nodes:
+        if self.options.unknown_edges != "refuse":
             found.unknown[place] = sorted(str(one) for one, _ in unknown)
             return
         value, row = unknown[0]
         others = counted(count, f"id is not one of {name}'s", f"ids are not {name}'s")
+        also = ""
+        if whole and found.value is None:
+            ends = [whole if place == end else "TYPE" for end in range(2)]
+            pair = self._example((ends[0], ends[1]))
+            also = f"; if they are {whole}'s, who has them all: --edges {pair}"
         self.problems.append(
             Problem(
                 f"{self.source.name}: column {self.columns[place]!r}: {others}, first "
-                f"{short(str(value))} in row {row + 1}; add the missing rows to the table of "
-                f"{name}, or pass --add-missing-nodes",
-                ("--add-missing-nodes",),
+                f"{short(str(value))} in row {row + 1}; {UNKNOWN_ADVICE}{also}",
+                ("--unknown-edges", "add"),
             )
         )
 
+    def _drop_unknown(self, found: FoundRelation) -> None:
+        """Leaves out edges of a relation that name unknown nodes; rows stay in their order."""
+        import pyarrow
+
+        wrong = []
+        for end, unknown in zip(ENDS, found.unknown, strict=True):
+            ids = self.duck.register(f"unknown_{end}", pyarrow.table({"id": unknown}))
+            wrong += [f"{end}::VARCHAR IN (SELECT id FROM {ids})"] if unknown else []
+        if not wrong:
+            return
+        self.duck.run(
+            f"CREATE TABLE edges_kept AS SELECT * FROM edges WHERE NOT (({found.where}) AND "
+            f"({' OR '.join(wrong)})) ORDER BY rowid"
+        )
+        self.duck.run("DROP TABLE edges")
+        self.duck.run("ALTER TABLE edges_kept RENAME TO edges")
+        (kept,) = self.duck.row(f"SELECT count(*) FROM edges WHERE {found.where}")
+        dropped = counted(found.rows - kept, "edge names", "edges name")
+        if not kept:
+            self.problems.append(
+                Problem(f"{self.source.name}: {dropped} unknown nodes; no edge would be left")
+            )
+        self.notes.append(f"{dropped} unknown nodes: left out")
+        found.rows, found.unknown = int(kept), [[], []]
+
     def _refuse_unknown(self, place: int, known: int, total: int, best: str) -> None:
         column = self.columns[place]
-        new = _singular(column) if _singular(column) not in self.types else "TYPE"
+        new = singular(column) if singular(column) not in self.types else "TYPE"
         table = "FILE"
         if isinstance(self.given, str) and not is_query(self.given):
             table = f"\"SELECT DISTINCT {quoted(column)} AS id FROM '{self.given}'\""
@@ -351,7 +402,7 @@ def find_ends(
     )
     start, end, how = table_columns.ends(replace(source, columns=rest), first, second)
     if how == "guessed: the first two columns" and first is None and second is None:
-        named = [column for column in rest if _named_type(column, types)]
+        named = [column for column in rest if named_type(column, types)]
         if len(named) == 2:
             return relation, (named[0], named[1]), "guessed by name"
     return relation, (start, end), how
@@ -381,20 +432,3 @@ def _said(name: str, types: Mapping[str, TypeIds]) -> tuple[tuple[str, ...], str
                 f"--edges {':'.join(parts)}: no type {end!r}; the types: {', '.join(types)}{near}"
             )
     return (parts[0], parts[2]), parts[1]
-
-
-def _named_type(column: str, types: Iterable[str]) -> str:
-    """Returns the type that a column is named after, or an empty text."""
-    plain = _singular(column)
-    found = [name for name in types if _singular(name) == plain]
-    return found[0] if len(found) == 1 else ""
-
-
-def _singular(name: str) -> str:
-    """Returns ``author`` for ``Authors``, ``author_id`` and ``author``."""
-    plain = name.strip().lower()
-    for ending in ("_id", "_ids", "-id", " id", "_key", "id"):
-        if plain.endswith(ending) and len(plain) > len(ending) + 1:
-            plain = plain.removesuffix(ending)
-            break
-    return plain.removesuffix("s") if len(plain) > 2 else plain

@@ -15,6 +15,7 @@ from graphcl.tabular.options import COLUMNS, TableOptions
 
 SINGLE = ("id_column", "split")  # one column for each type
 BESIDE = ("tags", "tag_columns", "vectors", "vector_ids", "node_ids")
+COMMON = ("missing", "strict", "header", "inductive", "decimal", "date_format", "duplicates")
 OF_EDGES = ("source_column", "target_column", "weight")
 OF_BOTH = ("one_hot", "text", "date", "ignore")  # columns of node tables and of lists of edges
 
@@ -47,9 +48,7 @@ def divide(
     for name in BESIDE:
         for kind, value in _of_one_type(name, getattr(options, name), columns):
             found[kind][name] = value
-    common: dict[str, Any] = {
-        name: getattr(options, name) for name in ("missing", "strict", "header", "inductive")
-    }
+    common: dict[str, Any] = {name: getattr(options, name) for name in COMMON}
     divided = {}
     prepared = options.preparations or {}
     for kind, own in found.items():
@@ -68,19 +67,14 @@ def _placed(
     lists: Mapping[str, Sequence[str]],
 ) -> list[tuple[str, str]]:
     """Returns the types and columns that an option names; those of lists of edges are checked."""
-    if given is None:
-        return []
-    if isinstance(given, Mapping):
-        texts = [f"{kind}={column}" for kind, column in given.items()]
-    else:
-        texts = [given] if isinstance(given, str) else list(given)
     found = []
-    for text in texts:
-        kind, equals, column = text.partition("=")
-        if equals and kind in columns and (kind not in lists or _has(columns[kind], column)):
+    for kind, text in by_name(name, given, (*columns, *lists)):
+        column = text
+        text = f"{kind}={column}" if kind else column
+        if kind in columns and (kind not in lists or _has(columns[kind], column)):
             found.append((kind, column))
             continue
-        if equals and _has(lists.get(kind), column):
+        if _has(lists.get(kind), column):
             continue
         having = [one for one, names in columns.items() if _has(names, text)]
         if not having and not any(_has(names, text) for names in lists.values()):
@@ -92,6 +86,51 @@ def _placed(
             )
         found += [(one, text) for one in having]
     return found
+
+
+def by_name(option: str, given: Any, known: Iterable[str]) -> list[tuple[str, Any]]:
+    """Returns the values of an option, each with its type or relation; empty where none is said.
+
+    Every option that is of a type or a relation comes through here: as ``author=name`` of a command
+    line, as several such texts, as a mapping, or as one value for all.
+
+    Args:
+        option: its name in `TableOptions`.
+        given: its value.
+        known: types, or the short names of relations.
+
+    Raises:
+        GraphError: one is given twice, or a mapping names an unknown one.
+    """
+    names, pairs = list(known), list[tuple[str, Any]]()
+    if given is None or (isinstance(given, tuple) and not given):
+        return []
+    if isinstance(given, Mapping):
+        for key, value in given.items():
+            name = short_name(key if isinstance(key, str) else ":".join(map(str, key)))
+            if name not in names:
+                near = suggestion(name, names)
+                what = "relation" if option in OF_EDGES else "type"
+                raise GraphError(
+                    f"{_option(option)}: no {what} {name!r}; the {what}s: {', '.join(names)}{near}"
+                )
+            pairs.append((name, value))
+    elif isinstance(given, str) or _are_texts(given):
+        for text in (given,) if isinstance(given, str) else given:
+            name, equals, rest = text.partition("=")
+            said = equals and short_name(name) in names
+            pairs.append((short_name(name), rest) if said else ("", text))
+    else:
+        pairs.append(("", given))
+    said = [name for name, _ in pairs if name]
+    if option not in COLUMNS and len(said) > len(set(said)):
+        twice = next(name for name in said if said.count(name) > 1)
+        raise GraphError(f"{_option(option)}: {twice!r} is given twice")
+    return pairs
+
+
+def _are_texts(given: Any) -> bool:
+    return isinstance(given, list | tuple) and all(isinstance(one, str) for one in given)
 
 
 def _nowhere(
@@ -116,28 +155,16 @@ def _has(names: Sequence[str] | None, column: str) -> bool:
 
 def _of_one_type(name: str, given: Any, kinds: Iterable[str]) -> list[tuple[str, Any]]:
     """Returns the types that an option has a file or an array for."""
-    if given is None or given == ():
-        return []
     known = list(kinds)
-    if isinstance(given, tuple):  # names of columns, given once for all types
+    pairs = by_name(name, given, known)
+    if all(kind for kind, _ in pairs):
+        return pairs
+    if name == "tag_columns" and _are_texts(given):  # names of columns, one by one
         given = ",".join(given)
-    if isinstance(given, Mapping):
-        pairs = list(given.items())
-    elif isinstance(given, str) and given.partition("=")[0] in known:
-        kind, _, rest = given.partition("=")
-        pairs = [(kind, rest)]
-    elif len(known) == 1:
-        pairs = [(known[0], given)]
-    else:
-        shown = given if isinstance(given, str) else "…"
-        raise GraphError(f"{_option(name)}: say of which type: {_option(name)} {known[0]}={shown}")
-    for kind, _ in pairs:
-        if kind not in known:
-            near = suggestion(kind, known)
-            raise GraphError(
-                f"{_option(name)}: no type {kind!r}; the types: {', '.join(known)}{near}"
-            )
-    return [(kind, value) for kind, value in pairs]
+    if len(known) == 1 and not any(kind for kind, _ in pairs):
+        return [(known[0], given)]
+    shown = given if isinstance(given, str) else "…"
+    raise GraphError(f"{_option(name)}: say of which type: {_option(name)} {known[0]}={shown}")
 
 
 def of_relation(options: TableOptions, name: str, known: Iterable[str]) -> TableOptions:
@@ -155,12 +182,13 @@ def of_relation(options: TableOptions, name: str, known: Iterable[str]) -> Table
             if not (equals and first in known and first != name)
         )
     for option in OF_EDGES:
-        given = getattr(options, option)
-        if isinstance(given, Mapping):
-            changed[option] = given.get(name)
-        elif given is not None and given.partition("=")[0] in known and "=" in given:
-            relation, _, column = given.partition("=")
-            changed[option] = column if relation == name else None
+        pairs = by_name(option, getattr(options, option), known)
+        common = [column for relation, column in pairs if not relation]
+        if len(common) > 1:
+            shown = f"{_option(option)} {name}={common[0]}"
+            raise GraphError(f"{_option(option)}: say of which relation each is: {shown}")
+        own = [column for relation, column in pairs if relation == name]
+        changed[option] = next(iter((*own, *common)), None)
     return replace(options, **changed)
 
 

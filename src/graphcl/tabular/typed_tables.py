@@ -1,7 +1,7 @@
 """Opens the tables of a typed graph: a table of nodes for each type, and lists of edges."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -10,17 +10,21 @@ from typing import Any, TypeVar
 import numpy as np
 
 from graphcl.errors import GraphError, TableError
+from graphcl.tabular import guessing
 from graphcl.tabular import matrix as node_matrix
 from graphcl.tabular.build import table_name
 from graphcl.tabular.duck import Duck, is_query
+from graphcl.tabular.guessing import Held, Listed
 from graphcl.tabular.options import Fate, TableOptions, TableReport, counted
-from graphcl.tabular.sources import open_source
+from graphcl.tabular.problems import Problem, together
+from graphcl.tabular.sources import Source, open_source
 from graphcl.tabular.tables import Tables, open_tables
 from graphcl.tabular.type_ids import TypeIds
 from graphcl.tabular.typed_edges import EdgeTable, find_ends
 from graphcl.tabular.typed_options import (
     OF_BOTH,
     OF_EDGES,
+    by_name,
     divide,
     of_relation,
     of_type,
@@ -28,6 +32,7 @@ from graphcl.tabular.typed_options import (
 )
 
 T = TypeVar("T")
+MATRIX = "matrix_ids"  # a session's table of the ids of a matrix
 NODE, TO = "node", "to"  # names where there is one type, and one directed relation
 
 
@@ -36,11 +41,13 @@ class TypedReport:
     """What was found in the tables of a typed graph.
 
     Attributes:
+        first: lines that are shown before all others: warnings, and what was guessed.
         notes: lines for the user about relations and the whole graph.
         types: the report on each type's table.
         relations: what became of further columns of the lists of edges, by relation.
     """
 
+    first: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     types: dict[str, TableReport] = field(default_factory=dict)
     relations: dict[str, list[Fate]] = field(default_factory=dict)
@@ -49,7 +56,8 @@ class TypedReport:
         """Returns the report as JSON has it."""
         kinds = {name: report.to_json() for name, report in self.types.items()}
         lists = {name: [one._asdict() for one in fates] for name, fates in self.relations.items()}
-        return {"notes": self.notes, "types": kinds, "relations": lists}
+        said = {"first": self.first, "notes": self.notes}
+        return {**said, "types": kinds, "relations": lists}
 
 
 @dataclass
@@ -99,17 +107,19 @@ def open_typed_tables(
     given = _node_tables(lists, options)
     wrong = list[TableError]()
     found = TypedTables(table_name(next(iter(lists.values()))))
-    divided = divide(
-        options,
-        {kind: _columns(table, options) for kind, table in given.items()},
-        _list_columns(lists, options),
-    )
-    found.options = {kind: replace(divided[kind], nodes=table) for kind, table in given.items()}
+    ids, ends = _guess(lists, given, options, found)
+    line = guessing.first_line(ids.values(), ends.values())
     with ExitStack() as stack:
+        if line:
+            on_step(line)
         on_step("reading the nodes")
         for kind, own in found.options.items():
-            enter = partial(_open_nodes, stack, own)
+            problems = list[Problem]()
+            enter = partial(_open_nodes, stack, own, ids.get(kind), problems)
             tables = _collecting(enter, kind, wrong)
+            wrong += [
+                TableError([f"{kind}: {one.message}"], of_type(kind, one.fix)) for one in problems
+            ]
             if tables is not None:
                 found.nodes[kind] = tables
                 found.ids[kind] = TypeIds(kind, tables.node_ids(), tables.num_nodes)
@@ -118,18 +128,82 @@ def open_typed_tables(
         if len(found.ids) < len(given):
             _refuse(wrong)  # without the ids of all types nothing can be said of edges
         on_step("reading the edges")
-        found.lists = _open_edges(stack, lists, options, found.ids, wrong)
+        found.lists = _open_edges(stack, lists, options, found.ids, wrong, ends)
         _refuse(wrong)
+        joined = {table.text: table.guessed_types for table in found.lists}
+        line = guessing.first_line(ids.values(), ends.values(), joined)
+        found.report.first = [line] if line else []
         _add_missing(found)
         yield found
 
 
-def _open_nodes(stack: ExitStack, options: TableOptions) -> Tables:
+def _guess(
+    lists: Mapping[Any, Any], given: Mapping[str, Any], options: TableOptions, found: TypedTables
+) -> tuple[dict[str, Held], dict[str, Listed]]:
+    """Sets the options of each type; returns which columns hold ids, and which are ends."""
+    texts = {_text(key): key for key in lists}
+    short = [short_name(text) for text in texts]
+    ends: dict[str, Listed] = {}
+    with ExitStack() as stack:
+        nodes = {kind: _look(stack, table, "nodes", options) for kind, table in given.items()}
+        edges: dict[str, tuple[Duck, Source]] = {}
+        for text, key in texts.items():
+            try:
+                edges[text] = _look(stack, lists[key], "edges", options)
+            except GraphError:  # said with all else that is wrong, unless an option is in doubt
+                if any(getattr(options, name) for name in OF_BOTH):
+                    raise
+        columns = {
+            kind: None if source.relation == MATRIX else list(source.columns)
+            for kind, (_, source) in nodes.items()
+        }
+        listed = {short_name(text): list(source.columns) for text, (_, source) in edges.items()}
+        divided = divide(options, columns, listed)
+        found.options = {kind: replace(divided[kind], nodes=table) for kind, table in given.items()}
+        for text, (duck, source) in edges.items():
+            own = of_relation(options, short_name(text), short)
+            with suppress(GraphError):
+                relation, both, how = find_ends(source, own, given)
+                ends[text] = guessing.list_of_edges(
+                    duck, source, text, (both, how), excluded=(relation, own.weight)
+                )
+        ids = {
+            kind: guessing.node_table(duck, source, kind, found.options[kind], [*ends.values()])
+            for kind, (duck, source) in nodes.items()
+        }
+    guessing.choose([*ids.values()], [*ends.values()])
+    return {kind: one for kind, one in ids.items() if columns[kind] is not None}, ends
+
+
+def _look(stack: ExitStack, table: Any, role: str, options: TableOptions) -> tuple[Duck, Source]:
+    """Opens a table in a session of its own; of a matrix, the table of its ids."""
+    duck = stack.enter_context(Duck())
+    is_text = isinstance(table, str)
+    matrix = None
+    if role == "nodes" and not (is_text and is_query(table)):
+        matrix = node_matrix.read(table, None)
+    if matrix is not None:
+        duck.load(MATRIX, matrix.id_table())
+        return duck, Source(table if is_text else role, MATRIX, duck.columns(MATRIX))
+    source = open_source(duck, table, role=role, header=options.header, names=options.names)
+    return duck, (source.nodes or source) if role == "nodes" else source
+
+
+def _text(key: Any) -> str:
+    """Returns the name of a relation, ``writes`` or ``author:writes:paper``."""
+    return key if isinstance(key, str) else ":".join(map(str, key))
+
+
+def _open_nodes(
+    stack: ExitStack, options: TableOptions, held: Held | None, problems: list[Problem]
+) -> Tables:
     import pyarrow
 
     none = pyarrow.array([], pyarrow.int64())
     edges = pyarrow.table({"source": none, "target": none})  # of the nodes alone
-    tables = stack.enter_context(open_tables(edges, options))
+    identity = None if held is None else (held.column, held.how)
+    opened = open_tables(edges, options, identity=identity, problems=problems)
+    tables = stack.enter_context(opened)
     notes = tables.report.notes
     tables.report.notes = [line for line in notes if not line.startswith("edges:")]
     return tables
@@ -156,7 +230,7 @@ def _lists(edges: Any, options: TableOptions) -> dict[Any, Any]:
         if any(isinstance(one, str) and one.split(":")[1:2] == [name] for one in lists):
             del lists[name]
     if not lists:
-        raise GraphError("a typed graph needs edges: --edges NAME=FILE, or a list of edges")
+        raise GraphError("a typed graph needs edges: pass edges={'NAME': FILE}")
     return lists
 
 
@@ -165,7 +239,7 @@ def _node_tables(lists: Mapping[Any, Any], options: TableOptions) -> dict[str, A
     nodes = options.nodes
     if isinstance(nodes, Mapping) and not hasattr(nodes, "columns"):
         if not nodes:
-            raise GraphError("a typed graph needs nodes: --nodes TYPE=FILE")
+            raise GraphError("a typed graph needs nodes: pass nodes={'TYPE': FILE}")
         named = {str(kind): one for kind, one in nodes.items()}
         return {kind: str(one) if isinstance(one, Path) else one for kind, one in named.items()}
     if nodes is not None:
@@ -191,30 +265,6 @@ def _ids_in(edges: Any, options: TableOptions) -> Any:
         return pyarrow.table({"id": keys})
 
 
-def _columns(table: Any, options: TableOptions) -> list[str] | None:
-    """Returns the names of a node table's columns; None if it is a matrix."""
-    is_text = isinstance(table, str)
-    if not (is_text and is_query(table)) and node_matrix.read(table, None) is not None:
-        return None
-    with Duck() as duck:
-        source = open_source(duck, table, role="nodes", header=options.header, names=options.names)
-        return list((source.nodes or source).columns)
-
-
-def _list_columns(lists: Mapping[Any, Any], options: TableOptions) -> dict[str, Sequence[str]]:
-    """Returns the columns of each list of edges, if an option may name one of them."""
-    found: dict[str, Sequence[str]] = {}
-    if any(getattr(options, name) for name in OF_BOTH):
-        for key, given in lists.items():
-            text = key if isinstance(key, str) else ":".join(map(str, key))
-            with Duck() as duck:
-                source = open_source(
-                    duck, given, role="edges", header=options.header, names=options.names
-                )
-                found[short_name(text)] = list(source.columns)
-    return found
-
-
 def _collecting(read: Callable[[], T], where: str, wrong: list[TableError]) -> T | None:
     """Returns what `read` returns; what is wrong with a table is added to `wrong`."""
     try:
@@ -230,22 +280,8 @@ def _collecting(read: Callable[[], T], where: str, wrong: list[TableError]) -> T
 def _refuse(wrong: Sequence[TableError]) -> None:
     """Raises one error for all that is wrong, if anything is."""
     if wrong:
-        settled = all(one.fix for one in wrong)  # or there is nothing to paste
-        words = [one.fix for one in wrong] if settled else []
-        unique = dict.fromkeys(_pairs([word for some in words for word in some]))
-        fix = tuple(word for pair in unique for word in pair)
-        raise TableError([message for one in wrong for message in one.problems], fix)
-
-
-def _pairs(words: Sequence[str]) -> list[tuple[str, ...]]:
-    """Returns options, each with its value if it has one."""
-    found: list[tuple[str, ...]] = []
-    for word in words:
-        if word.startswith("--"):
-            found.append((word,))
-        else:
-            found[-1] = (*found[-1], word)
-    return found
+        problems = [message for one in wrong for message in one.problems]
+        raise TableError(problems, together([one.fix for one in wrong]))
 
 
 def _open_edges(
@@ -254,15 +290,16 @@ def _open_edges(
     options: TableOptions,
     ids: Mapping[str, TypeIds],
     wrong: list[TableError],
+    ends: Mapping[str, Listed],
 ) -> list[EdgeTable]:
     """Opens all lists of edges, each in a session that ends with the stack."""
-    named = {key if isinstance(key, str) else ":".join(map(str, key)): key for key in lists}
+    named = {_text(key): key for key in lists}
     short = {text: short_name(text) for text in named}
     tables: list[EdgeTable] = []
     for text, key in named.items():
         own = of_relation(options, short[text], short.values())
         duck = stack.enter_context(Duck())
-        make = partial(EdgeTable, duck, text, lists[key], own, ids)
+        make = partial(EdgeTable, duck, text, lists[key], own, ids, ends.get(text))
         table = _collecting(make, f"edges {short[text]}", wrong)
         duck.rest()
         if table is not None:
@@ -282,11 +319,15 @@ def _open_edges(
 def _check_used(options: TableOptions, tables: Sequence[EdgeTable]) -> None:
     """Refuses a column that no list of edges has, and relations that are given twice."""
     for name in OF_EDGES:
-        column = getattr(options, name)
-        if column is not None and not any(column_of(table, name) for table in tables):
-            listed = ", ".join(dict.fromkeys(c for one in tables for c in one.source.columns))
+        known = [table.name for table in tables]
+        for relation, column in by_name(name, getattr(options, name), known):
+            meant = [one for one in tables if relation in ("", one.name)]
+            if any(column_of(table, name) for table in meant):
+                continue
+            listed = ", ".join(dict.fromkeys(c for one in meant for c in one.source.columns))
             option = "--" + name.replace("_", "-")
-            raise GraphError(f"{option}: no list of edges has the column {column!r}; got {listed}")
+            what = f"the list of {relation} has no" if relation else "no list of edges has the"
+            raise GraphError(f"{option}: {what} column {column!r}; got {listed}")
     keys = [(*one.types, one.name) for table in tables for one in table.relations]
     for key in keys:
         if keys.count(key) > 1:

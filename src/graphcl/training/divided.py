@@ -19,13 +19,14 @@ from graphcl.encoders import LayeredEncoder
 from graphcl.errors import require
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import Scaling
+from graphcl.graphs.schema import NODE
 from graphcl.graphs.tensors import feature_tensor
 from graphcl.kernels.adjacency import Adjacency, IntArray
 from graphcl.kernels.adjacency_rows import AdjacencyRows, BatchRows
 from graphcl.kernels.features import Features
 from graphcl.settings import check_setting
-from graphcl.training.full_graph import node_batches, steps_of
-from graphcl.views import DropBoth, PartOfDraws, Perturbation, drop_edges, drop_features
+from graphcl.training.batches import node_batches, steps_of
+from graphcl.views import Drop, PartOfDraws, Perturbation, drop_edges, drop_features
 
 
 def can_divide(encoder: nn.Module, perturbation: Perturbation) -> bool:
@@ -35,7 +36,7 @@ def can_divide(encoder: nn.Module, perturbation: Perturbation) -> bool:
     row by itself, which batch normalisation does not. The perturbation has to be the paper's, whose
     draws for some rows are known.
     """
-    if not isinstance(encoder, LayeredEncoder) or type(perturbation) is not DropBoth:
+    if not isinstance(encoder, LayeredEncoder) or type(perturbation) is not Drop:
         return False
     by_rows = all(layer.by_rows for layer in encoder.statement())
     return by_rows and type(encoder).forward is LayeredEncoder.forward
@@ -187,7 +188,7 @@ class DividedBatch:
     """
 
     graph: "DividedGraph"
-    perturbation: DropBoth
+    perturbation: Drop
     nodes: Tensor | None = None
 
     @property
@@ -304,13 +305,12 @@ class DividedGraph:
         """Yields the batches of one epoch from the `first` on; the same for number and seed."""
         same = share == self.division.share
         require(same, "DividedGraph", "share", f"{self.division.share}, as it was built for", share)
-        drops = type(perturbation) is DropBoth  # one derived from it may draw otherwise
-        require(drops, "DividedGraph", "perturbation", "DropBoth", type(perturbation).__name__)
-        whole = DividedBatch(self, cast("DropBoth", perturbation))
+        drops = type(perturbation) is Drop  # one derived from it may draw otherwise
+        require(drops, "DividedGraph", "perturbation", "Drop", type(perturbation).__name__)
+        whole = DividedBatch(self, cast("Drop", perturbation))
         if self.constant:
             yield from [whole][first:]
             return
-        for nodes in node_batches(self.division.num_nodes, self.steps_per_epoch, number, seed)[
-            first:
-        ]:
-            yield DividedBatch(self, whole.perturbation, nodes)
+        sizes = {NODE: self.division.num_nodes}
+        for nodes in node_batches(sizes, "each", self.batch_nodes, number, seed)[first:]:
+            yield DividedBatch(self, whole.perturbation, nodes[NODE])

@@ -1,21 +1,24 @@
 """Batches from graphs that are encoded whole: one of them, or several."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from graphcl.distributed import ALONE, Share
 from graphcl.encoders import LayeredEncoder
+from graphcl.encoders.layer import as_tables
 from graphcl.errors import require
-from graphcl.kernels.adjacency import Adjacency
-from graphcl.kernels.features import Features
 from graphcl.seeding import derive, generator
 from graphcl.settings import check_setting
+from graphcl.training.batches import batches_in, contrasted_types, node_batches
 from graphcl.training.loop import Batch, BatchSource
 from graphcl.views import Perturbation
+
+View = tuple[Any, Any]  # what a perturbation returns
 
 
 @dataclass(frozen=True)
@@ -29,63 +32,67 @@ class WholeBatch:
     Attributes:
         graph: that graph.
         perturbation: what the views are drawn from.
-        nodes: the rows of B in one copy, or None where B is every node.
+        nodes: the rows of B in one copy, by type; None where B is every node of the only type.
         share: of B, the rows that are this process's own.
     """
 
     graph: "FullGraph"
     perturbation: Perturbation
-    nodes: Tensor | None = None
+    nodes: Mapping[str, Tensor] | None = None
     share: Share = ALONE
 
     @property
     def num_nodes(self) -> int:
         """M, the size of the minibatch over all processes."""
-        return self.graph.adjacency.num_nodes if self.nodes is None else len(self.nodes)
+        if self.nodes is None:
+            return sum(self.graph.sizes.values())
+        return sum(map(len, self.nodes.values()))
 
-    def views(self, generator: torch.Generator) -> list[tuple[Features, Adjacency]]:
+    def views(self, generator: torch.Generator) -> list[View]:
         """Draws both views: as one view of the two copies where that is the same."""
         if getattr(self.perturbation, "entrywise", False):
             return [self.perturbation(*self.graph.copies, generator)]
-        return [self.perturbation(self.graph.x, self.graph.adjacency, generator) for _ in range(2)]
+        given = self.graph.x, self.graph.adjacency
+        views = [self.perturbation(*given, generator) for _ in range(2)]
+        return [(x, adjacency) for x, adjacency in views]  # or it is no view, and said here
 
-    def encode(
-        self, encoder: nn.Module, views: list[tuple[Features, Adjacency]]
-    ) -> tuple[Tensor, Tensor]:
+    def encode(self, encoder: nn.Module, views: list[View]) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of B, or this process's share, in view 1 and in view 2."""
-        if self.nodes is not None and self.share.world == 1 and isinstance(encoder, LayeredEncoder):
-            if len(views) == 2:
-                h_1, h_2 = (encoder.on_rows(*view, self.nodes) for view in views)
-                return h_1, h_2
-            both = torch.cat([self.nodes, self.nodes + self.graph.adjacency.num_nodes])
-            h_1, h_2 = encoder.on_rows(*views[0], both).chunk(2)
-            return h_1, h_2
-        h_1, h_2 = encoder(*views[0]).chunk(2) if len(views) == 1 else (encoder(*v) for v in views)
-        if self.nodes is None and self.share.world == 1:
+        found = [self._of_batch(encoder, view, copies=len(views) == 1) for view in views]
+        if len(found) == 1:
+            halves = [table.chunk(2) for table in found[0]]
+            found = [[table for table, _ in halves], [table for _, table in halves]]
+        h_1, h_2 = (tables[0] if len(tables) == 1 else torch.cat(tables) for tables in found)
+        if self.share.world == 1:
             return h_1, h_2
         own = self.share.rows(self.num_nodes)
-        rows = own if self.nodes is None else self.nodes[own]
-        return h_1[rows], h_2[rows]
+        return h_1[own], h_2[own]
+
+    def _of_batch(self, encoder: nn.Module, view: View, *, copies: bool) -> list[Tensor]:
+        """Returns the rows of B in a view, one table for each type; of `copies`, both rows."""
+        if self.nodes is None:
+            return _tables(encoder(*view))
+        rows = self.nodes
+        if copies:
+            sizes = self.graph.sizes
+            rows = {name: torch.cat([some, some + sizes[name]]) for name, some in rows.items()}
+        if isinstance(encoder, LayeredEncoder):
+            plain = not isinstance(view[0], Mapping)
+            return _tables(encoder.on_rows(*view, *rows.values() if plain else [rows]))
+        (some,) = rows.values()
+        return [cast("Tensor", encoder(*view))[some]]
 
 
-def steps_of(num_nodes: int, batch_nodes: int) -> int:
-    """Returns the number of batches of `batch_nodes`, or fewer, in an epoch; 0 takes all nodes."""
-    return 1 if batch_nodes == 0 else -(-num_nodes // batch_nodes)
-
-
-def node_batches(num_nodes: int, steps: int, number: int, seed: int) -> Sequence[Tensor]:
-    """Returns the nodes of each batch of an epoch, on the host: all nodes in a random order."""
-    order = torch.randperm(num_nodes, generator=generator(seed, "batches", number))
-    # Equal sizes: a last batch of few nodes would have few negatives.
-    return order.tensor_split(steps)
+def _tables(h: Tensor | Mapping[str, Tensor]) -> list[Tensor]:
+    return list(h.values()) if isinstance(h, Mapping) else [h]
 
 
 @dataclass(frozen=True)
 class FullGraph:
     """Every batch sees the whole graph; the loss is taken over all nodes or `batch_nodes` of them.
 
-    An epoch visits every node once, in a random order; it is one step where all nodes make one
-    batch, as on the paper's citation graphs.
+    An epoch visits every contrasted node once, in a random order; it is one step where all nodes
+    make one batch, as on the paper's citation graphs.
 
     Differs from the paper: the L-hop subgraphs of a batch share one perturbation of the graph
     around them, where the paper draws one per subgraph. Each subgraph's own law is the same, and
@@ -96,33 +103,44 @@ class FullGraph:
     divides both, for encoders and perturbations that allow it.
 
     Args:
-        x: features, on the device that trains.
-        adjacency: likewise.
+        x: features, on the device that trains; of a graph that is not plain, by type.
+        adjacency: likewise the edges, or those of each relation.
         batch_nodes: M, the nodes per step; 0 takes all.
+        contrast: ``each``, ``all``, or names of types, separated by commas.
     """
 
-    x: Features
-    adjacency: Adjacency
+    x: Any
+    adjacency: Any
     batch_nodes: int = 0
+    contrast: str = "each"
 
     def __post_init__(self) -> None:
         check_setting("FullGraph", "batch_nodes", self.batch_nodes)
+        contrasted_types(self.contrast, list(self.sizes))
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The number of nodes of each type."""
+        tables, _ = as_tables(self.x, self.adjacency)
+        return {name: int(table.shape[0]) for name, table in tables.items()}
 
     @property
     def steps_per_epoch(self) -> int:
         """Number of batches in an epoch."""
-        return steps_of(self.adjacency.num_nodes, self.batch_nodes)
+        return batches_in(self.sizes, self.contrast, self.batch_nodes)
 
     @property
     def constant(self) -> bool:
         """Whether every batch is the whole graph."""
-        return self.steps_per_epoch == 1
+        return self.steps_per_epoch == 1 and len(self.sizes) == 1
 
     @cached_property
-    def copies(self) -> tuple[Features, Adjacency]:
+    def copies(self) -> View:
         """The graph twice, side by side, with no edge between the copies."""
-        x = torch.cat([self.x, self.x]) if isinstance(self.x, Tensor) else self.x.twice()
-        return x, self.adjacency.twice()
+        if not isinstance(self.x, Mapping):
+            return _twice(self.x), self.adjacency.twice()
+        relations = {key: one.twice() for key, one in self.adjacency.items()}
+        return {name: _twice(table) for name, table in self.x.items()}, relations
 
     def epoch(
         self,
@@ -134,14 +152,19 @@ class FullGraph:
         share: Share = ALONE,
     ) -> Iterator[WholeBatch]:
         """Yields the batches of one epoch from the `first` on; the same for number and seed."""
-        whole = WholeBatch(self, perturbation, share=share)
-        if self.steps_per_epoch == 1:
-            yield from [whole][first:]
+        if self.constant:
+            yield from [WholeBatch(self, perturbation, share=share)][first:]
             return
-        for nodes in node_batches(self.adjacency.num_nodes, self.steps_per_epoch, number, seed)[
-            first:
-        ]:
-            yield replace(whole, nodes=nodes.to(self.adjacency.indptr.device))
+        table = next(iter(as_tables(self.x, self.adjacency)[0].values()))
+        device = table.device if isinstance(table, Tensor) else table.values.device
+        batches = node_batches(self.sizes, self.contrast, self.batch_nodes, number, seed)
+        for rows in batches[first:]:
+            here = {name: some.to(device) for name, some in rows.items()}
+            yield WholeBatch(self, perturbation, here, share)
+
+
+def _twice(x: Any) -> Any:
+    return torch.cat([x, x]) if isinstance(x, Tensor) else x.twice()
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, Protocol, cast
 
 import torch
@@ -16,6 +18,7 @@ from graphcl.kernels.adam import Adam
 from graphcl.kernels.buffers import retry_smaller
 from graphcl.kernels.recording import CudaGraphStep
 from graphcl.losses import Loss
+from graphcl.registry import answerable
 from graphcl.seeding import derive
 from graphcl.settings import check_setting
 from graphcl.views import Perturbation
@@ -74,7 +77,8 @@ class TrainingState:
     Attributes:
         encoder: the weights.
         optimiser: Adam's moments.
-        epochs: how many there will be.
+        steps_per_epoch: of a whole epoch.
+        total: how many steps there will be, of all epochs.
         epoch: how many are done.
         step: how many steps of the epoch that is under way are done.
         results: loss and gradient norm of each of them.
@@ -85,13 +89,30 @@ class TrainingState:
 
     encoder: nn.Module
     optimiser: torch.optim.Optimizer
-    epochs: int
+    steps_per_epoch: int
+    total: int
     epoch: int = 0
     step: int = 0
     results: list[Tensor] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     seconds: float = 0.0
     history: list[EpochMetrics] = field(default_factory=list)
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs there will be; the last one may be cut."""
+        return -(-self.total // self.steps_per_epoch)
+
+    @property
+    def done(self) -> int:
+        """How many steps of all are done."""
+        return min(self.epoch * self.steps_per_epoch + self.step, self.total)
+
+    @property
+    def left(self) -> int:
+        """How many steps of the epoch that is under way are left."""
+        before = self.epoch * self.steps_per_epoch + self.step
+        return min(self.steps_per_epoch - self.step, self.total - before)
 
     def end_epoch(
         self,
@@ -152,6 +173,11 @@ class BatchSource(Protocol):
         """
 
 
+def total_steps(epochs: int, steps: int, steps_per_epoch: int) -> int:
+    """Returns how many steps a training makes: those of its epochs, at most `steps` unless 0."""
+    return min(epochs * steps_per_epoch, steps or epochs * steps_per_epoch)
+
+
 def train(
     encoder: nn.Module,
     source: BatchSource,
@@ -159,6 +185,7 @@ def train(
     perturbation: Perturbation,
     loss: Loss,
     epochs: int,
+    steps: int = 0,
     learning_rate: float = 0.001,
     weight_decay: float = 0.0,
     seed: int = 0,
@@ -180,7 +207,8 @@ def train(
         source: yields the batches.
         perturbation: the distribution t that both views are drawn from.
         loss: called with the embeddings of a batch in both views.
-        epochs: how often each node is visited.
+        epochs: how often each node is visited, at most.
+        steps: training ends after so many, also within an epoch; 0 sets no bound.
         learning_rate: Adam's.
         weight_decay: Adam's, an L2 penalty as in the paper.
         seed: decides batches and views.
@@ -192,6 +220,7 @@ def train(
         TrainingError: the loss is no longer finite, or cannot be divided among processes.
     """
     check_setting("train", "epochs", epochs)
+    check_setting("train", "steps", steps)
     device = next(encoder.parameters()).device
     on_gpu, share = device.type == "cuda", current_share()
     adam = Adam(
@@ -202,18 +231,22 @@ def train(
         capturable=on_gpu,
     )
     generator = torch.Generator(device=device)
-    state = TrainingState(encoder, adam, epochs)
+    each = source.steps_per_epoch
+    state = TrainingState(encoder, adam, each, total_steps(epochs, steps, each))
     restore(state)
-    encode = data_parallel(_Encode(encoder), share)
-    contrast = _over_processes(loss, share)
+    module = data_parallel(_Encode(encoder), share)
+    # Parts of the user's own answer for what they raise.
+    draw = answerable("perturbation", perturbation, lambda batch: batch.views(generator))
+    encode = answerable("encoder", encoder, module)
+    contrast = answerable("loss", loss, _over_processes(loss, share))
 
     def update(batch: Batch) -> Tensor:
-        views = batch.views(generator)  # step 2: two views
+        views = draw(batch)  # step 2: two views
         h_1, h_2 = encode(batch, views)  # step 3: encode both
         value = contrast(h_1, h_2, batch.num_nodes)  # step 4: update the encoder
         adam.zero_grad()
         value.backward()  # type: ignore[no-untyped-call]
-        sum_gradients(encode)
+        sum_gradients(module)
         adam.step()
         return torch.stack([value.detach(), _gradient_norm(encoder)])
 
@@ -231,17 +264,18 @@ def train(
     began = time.perf_counter() - state.seconds
     encoder.train()
     try:
-        while state.epoch < epochs:
-            # step 1: a minibatch B
-            for batch in source.epoch(
+        while state.epoch < state.epochs:
+            batches: Any = source.epoch(
                 state.epoch, seed, perturbation=perturbation, first=state.step, share=share
-            ):
-                # Kept as tensors: reading them here would make a GPU wait for the host.
-                state.results.append(retry_smaller(partial(seeded, batch)))
-                state.sizes.append(batch.num_nodes)
-                state.step += 1
-                state.seconds = time.perf_counter() - began
-                on_step(state)
+            )
+            with closing(batches):  # a source may draw ahead of an epoch that is cut
+                for batch in islice(batches, state.left):  # step 1: a minibatch B
+                    # Kept as tensors: reading them here would make a GPU wait for the host.
+                    state.results.append(retry_smaller(partial(seeded, batch)))
+                    state.sizes.append(batch.num_nodes)
+                    state.step += 1
+                    state.seconds = time.perf_counter() - began
+                    on_step(state)
             metrics = state.end_epoch(
                 getattr(loss, "bound", lambda *_: None),
                 getattr(source, "measured", lambda metrics: metrics),
@@ -276,12 +310,24 @@ def _over_processes(loss: Loss, share: Share) -> Callable[[Tensor, Tensor, int],
         TrainingError: there are several processes, and the loss has no `across`.
     """
     if share.world == 1:
-        return lambda h_1, h_2, _: loss(h_1, h_2)
+        return lambda h_1, h_2, _: _scalar(loss(h_1, h_2))
     if not hasattr(loss, "across"):
         name = type(loss).__name__
         raise TrainingError(f"the loss {name} trains in one process: it does not define across()")
     across = cast("Any", loss).across
     return lambda h_1, h_2, num_nodes: across(h_1, h_2, num_nodes=num_nodes, share=share)
+
+
+def _scalar(value: Any) -> Tensor:
+    """Returns a loss that can be minimised as it is.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if isinstance(value, Tensor) and value.ndim == 0 and value.requires_grad:
+        return value
+    what = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    raise TypeError(f"a loss returns a scalar tensor that depends on h_1 and h_2; got {what}")
 
 
 def _gradient_norm(encoder: nn.Module) -> Tensor:

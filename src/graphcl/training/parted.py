@@ -38,7 +38,7 @@ from graphcl.sampling import FAN_OUTS, Tree, child_weights, tree_views
 from graphcl.seeding import derive
 from graphcl.training.loop import EpochMetrics, PartedMetrics
 from graphcl.training.sampled import SampledBatch, epoch_batches, one_ahead, require_drop
-from graphcl.views import DropBoth, Perturbation
+from graphcl.views import Drop, Perturbation
 
 WINDOW = 256  # steps whose trees are drawn before they are needed, at most
 HELD = 1 << 22  # numbers of rows that are counted at a time
@@ -113,7 +113,7 @@ class PartedGraph:
         Raises:
             ParameterError: the perturbation is not the paper's, which alone is drawn on trees.
         """
-        drop = require_drop(perturbation, DropBoth)
+        drop = require_drop(perturbation, Drop)
         steps = epoch_batches(self.num_nodes, self.steps_per_epoch, number, seed)[first:]
         yield from in_windows(steps, partial(self._batch, drop, share))
 
@@ -123,7 +123,7 @@ class PartedGraph:
 
     def _batch(
         self,
-        perturbation: DropBoth,
+        perturbation: Drop,
         share: Share,
         nodes: Tensor,
         seed: int,

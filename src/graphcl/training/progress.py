@@ -1,70 +1,73 @@
 """What a training reports as it goes: progress on stderr, and curves for TensorBoard.
 
-Everything here is an `on_epoch` of the loop, or an `on_rows` of inference. On a terminal progress
-is a bar with rate and ETA, elsewhere it is plain lines.
+Everything here is an `on_step` or `on_epoch` of the loop, or an `on_rows` of inference. On a
+terminal progress is a bar with rate and ETA, elsewhere it is plain lines.
 """
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
 from graphcl.errors import MissingExtraError
-from graphcl.training.loop import EpochMetrics, PartedMetrics
+from graphcl.training.loop import EpochMetrics, PartedMetrics, TrainingState
 
 LINE_EVERY_SECONDS = 5.0
+BAR_EVERY_SECONDS = 0.2
 
 
-class PlainProgress:
-    """A line at the first and the last epoch, and every few seconds between."""
+class TrainingProgress:
+    """Shows a training now and then: at the first step, every so many seconds, and at the end.
 
-    def __init__(self, epochs: int, stream: TextIO, label: str) -> None:
-        self._epochs, self._stream, self._label = epochs, stream, label
-        self._last = -LINE_EVERY_SECONDS
+    Args:
+        show: called with the state and what there is to say of it.
+        every_seconds: at least, between two calls. Reading a loss makes a GPU wait for the host.
+    """
+
+    def __init__(self, show: Callable[[TrainingState, str], object], every_seconds: float) -> None:
+        self._show, self._every = show, every_seconds
+        self._last = -every_seconds
+        self._state: TrainingState | None = None
+
+    def step(self, state: TrainingState) -> None:
+        """Reports a step within an epoch; the last step of one is reported with its metrics."""
+        self._state = state
+        if state.step and state.left and state.seconds - self._last >= self._every:
+            self._say(state, f"loss {float(state.results[-1][0]):.4f}")
 
     def __call__(self, metrics: EpochMetrics) -> None:
         """Reports an epoch."""
-        if metrics.epoch < self._epochs and metrics.seconds - self._last < LINE_EVERY_SECONDS:
+        state = self._state
+        assert state is not None
+        if state.done < state.total and state.seconds - self._last < self._every:
             return
-        self._last = metrics.seconds
-        line = (
-            f"{self._label}: epoch {metrics.epoch}/{self._epochs}  {_status(metrics, self._epochs)}"
-        )
-        print(line, file=self._stream, flush=True)
+        more = f"  {traffic(metrics)}" if isinstance(metrics, PartedMetrics) else ""
+        self._say(state, f"loss {metrics.loss:.4f}", more)
+
+    def _say(self, state: TrainingState, loss: str, more: str = "") -> None:
+        self._last = state.seconds
+        self._show(state, f"{_place(state)}  {loss}  {_pace(state)}{more}")
 
 
-class BarProgress:
-    """A live bar."""
-
-    def __init__(self, epochs: int, stream: TextIO, label: str) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-        texts = (TextColumn("{task.description}"), TextColumn("{task.fields[status]}"))
-        columns = (texts[0], BarColumn(), MofNCompleteColumn(), texts[1])
-        self._bar = Progress(*columns, console=Console(file=stream), transient=True)
-        self._epochs = epochs
-        self._task = self._bar.add_task(label, total=epochs, status="")
-        self._bar.start()
-
-    def __call__(self, metrics: EpochMetrics) -> None:
-        """Reports an epoch."""
-        status = _status(metrics, self._epochs)
-        self._bar.update(self._task, completed=metrics.epoch, status=status)
-
-    def close(self) -> None:
-        """Takes the bar off the screen."""
-        self._bar.stop()
+def _place(state: TrainingState) -> str:
+    if not state.step:
+        return f"epoch {state.epoch}/{state.epochs}"
+    each = state.step + state.left
+    return f"epoch {state.epoch + 1}/{state.epochs}, step {state.step}/{each}"
 
 
-def _status(metrics: EpochMetrics, epochs: int) -> str:
-    rate = metrics.epoch / metrics.seconds
-    remaining = duration((epochs - metrics.epoch) / rate)
-    status = f"loss {metrics.loss:.4f}  {rate:.2f} epochs/s  ETA {remaining}"
-    return f"{status}  {traffic(metrics)}" if isinstance(metrics, PartedMetrics) else status
+def _pace(state: TrainingState) -> str:
+    """Returns the rate and the time that is left, or that it took; nothing that is not known."""
+    if state.done == state.total:
+        return f"took {duration(state.seconds)}"
+    if state.seconds <= 0:
+        return "ETA unknown"
+    rate = state.done / state.seconds
+    speed = f"{rate:,.2f} steps/s" if rate >= 1 else f"{1 / rate:,.1f} s/step"
+    return f"{speed}  ETA {duration((state.total - state.done) / rate)}"
 
 
 def traffic(metrics: PartedMetrics) -> str:
@@ -97,18 +100,37 @@ class RowProgress:
 
 @contextmanager
 def progress(
-    epochs: int, *, label: str = "train", stream: TextIO | None = None
-) -> Iterator[PlainProgress | BarProgress]:
-    """Yields an `on_epoch` callback that suits the stream (stderr by default)."""
+    *, label: str = "train", stream: TextIO | None = None, speaks: bool = True
+) -> Iterator[TrainingProgress]:
+    """Yields what suits the stream (stderr by default): its `step` is an `on_step` of the loop.
+
+    Itself it is an `on_epoch`. Only one that `speaks` shows anything.
+    """
     stream = stream if stream is not None else sys.stderr
-    if not stream.isatty():
-        yield PlainProgress(epochs, stream, label)
+    if not speaks:
+        yield TrainingProgress(lambda *_: None, float("inf"))
         return
-    bar = BarProgress(epochs, stream, label)
-    try:
-        yield bar
-    finally:
-        bar.close()
+    if not stream.isatty():
+        yield TrainingProgress(
+            lambda _, text: print(f"{label}: {text}", file=stream, flush=True), LINE_EVERY_SECONDS
+        )
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn(label),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[text]}"),
+    )
+    with Progress(*columns, console=Console(file=stream), transient=True) as bar:
+        task = bar.add_task(label, total=None, text="")
+
+        def update(state: TrainingState, text: str) -> None:
+            bar.update(task, total=state.total, completed=state.done, text=text)
+
+        yield TrainingProgress(update, BAR_EVERY_SECONDS)
 
 
 def duration(seconds: float) -> str:

@@ -25,7 +25,7 @@ from graphcl.memory import free_memory_bytes
 from graphcl.sampling import FAN_OUTS, TreeView, encode_tree, sample_tree, tree_views
 from graphcl.seeding import derive, generator
 from graphcl.training.modes import sampled_dtype
-from graphcl.views import DropBoth, Perturbation
+from graphcl.views import Drop, Perturbation
 
 T = TypeVar("T")
 
@@ -160,7 +160,7 @@ class SampledGraph:
         Raises:
             ParameterError: the perturbation is not the paper's, which alone is drawn on trees.
         """
-        drop = require_drop(perturbation, DropBoth)
+        drop = require_drop(perturbation, Drop)
         device = self.indptr.device
         works = [
             partial(self.batch, nodes.to(device), drop, seed=one, share=share)
@@ -171,7 +171,7 @@ class SampledGraph:
         yield from map(retry_smaller, works) if on_gpu else one_ahead(works)
 
     def batch(
-        self, nodes: Tensor, perturbation: DropBoth, *, seed: int, share: Share = ALONE
+        self, nodes: Tensor, perturbation: Drop, *, seed: int, share: Share = ALONE
     ) -> SampledBatch:
         """Samples the subgraphs of a share of `nodes` and perturbs them twice."""
         own = share.rows(len(nodes))

@@ -1,11 +1,15 @@
 """The encoder on the sampled subgraphs of a typed graph, level by level."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import elu
 
-from graphcl.encoders.typed import Message, TypedEncoder, TypedLayer
+from graphcl.encoders.layer import Layer, Message
+from graphcl.encoders.typed import TypedEncoder
+from graphcl.kernels.elu import elu_in_place
 from graphcl.typed_drawing import Children, Nodes
 from graphcl.typed_sampling import Level
 
@@ -21,26 +25,34 @@ def encode_levels(levels: Sequence[Level], encoder: TypedEncoder) -> dict[str, T
     h: list[dict[str, Tensor]] = []
     layers = encoder.statement()
     depth = len(layers)
-    for number, layer in enumerate(layers):
+    for number, of_types in enumerate(layers):
         above = []
         for hop in range(depth - number):
             level, found = levels[hop], {}
             below = _pieces(level, h[hop + 1]) if number else {}
             for name, table in level.items():
+                layer = of_types[name]
                 joined, matrix = (
                     _first(encoder, layer, name, table)
                     if number == 0
-                    else _later(layer, name, table, h[hop][name], below)
+                    else _later(layer, table, h[hop][name], below)
                 )
                 flat = joined.reshape(-1, joined.shape[2]) @ matrix
-                found[name] = layer.finish(name, flat, inplace=True).view(2, -1, layer.outputs)
+                found[name] = _finish(layer, flat).view(2, -1, layer.outputs)
             above.append(found)
         h = above
     return h[0]
 
 
-def _messages(layer: TypedLayer, name: str, table: Nodes) -> list[tuple[Children, Message]]:
-    known = {one.channel: one for one in layer.into(name)}
+def _finish(layer: Layer, h: Tensor) -> Tensor:
+    """Applies what follows the products; an ELU in place, which is faster on a CPU."""
+    if layer.activation is not elu:
+        return layer.finish(h)
+    return elu_in_place(replace(layer, activation=None).finish(h))
+
+
+def _messages(layer: Layer, table: Nodes) -> list[tuple[Children, Message]]:
+    known = {one.direction: one for one in layer.received}
     return [(one, known[one.direction.channel]) for one in table.children]
 
 
@@ -62,13 +74,12 @@ def _pieces(level: Level, below: Mapping[str, Tensor]) -> dict[Piece, Tensor]:
     return found
 
 
-def _first(
-    encoder: TypedEncoder, layer: TypedLayer, name: str, table: Nodes
-) -> tuple[Tensor, Tensor]:
+def _first(encoder: TypedEncoder, layer: Layer, name: str, table: Nodes) -> tuple[Tensor, Tensor]:
     """Returns the rows and the matrix of the first layer, whose matrices include the input maps."""
     assert table.inputs is not None
-    matrices = [encoder.input_map(name) @ layer.own[name]]
-    for children, message in _messages(layer, name, table):
+    assert layer.own is not None
+    matrices = [encoder.input_map(name) @ layer.own]
+    for children, message in _messages(layer, table):
         matrices.append(encoder.input_map(children.direction.channel.sender) @ message.pooled)
         if message.edges is not None:
             matrices.append(message.edges @ message.pooled)
@@ -76,15 +87,15 @@ def _first(
 
 
 def _later(
-    layer: TypedLayer,
-    name: str,
+    layer: Layer,
     table: Nodes,
     h: Tensor,
     below: Mapping[Piece, Tensor],
 ) -> tuple[Tensor, Tensor]:
     """Returns the rows and the matrix of a later layer."""
-    parts, matrices = [h], [layer.own[name]]
-    for children, message in _messages(layer, name, table):
+    assert layer.own is not None
+    parts, matrices = [h], [layer.own]
+    for children, message in _messages(layer, table):
         assert children.weights is not None
         rows_of = children.rows
         sent = below[children.direction.channel.sender, rows_of.start, rows_of.stop]

@@ -23,14 +23,14 @@ from graphcl.partitioned.typed_topology import TypedTopology
 from graphcl.partitioned.wire import Wire
 from graphcl.seeding import derive
 from graphcl.store.typed_parts import TypedPart
+from graphcl.training.batches import batches_in, contrasted_types, node_batches
 from graphcl.training.loop import EpochMetrics
 from graphcl.training.parted import Needed, Steps, in_windows, with_traffic
 from graphcl.training.sampled import require_drop, with_seeds
-from graphcl.training.typed import batches_in, contrasted_types, typed_batches
 from graphcl.training.typed_sampled import TypedSampledBatch
-from graphcl.typed_drawing import Direction, Drawn, keys_of
+from graphcl.typed_drawing import Drawn, SampledDirection, keys_of
 from graphcl.typed_sampling import Below, Inputs, Level, top_level
-from graphcl.views import DropTyped
+from graphcl.views import Drop
 
 IntArray = npt.NDArray[np.int64]
 Seeds = Mapping[str, Tensor]
@@ -47,7 +47,7 @@ class _Trees:
     """
 
     levels: list[Level]
-    drawn: list[dict[str, list[tuple[Direction, Drawn, slice]]]]
+    drawn: list[dict[str, list[tuple[SampledDirection, Drawn, slice]]]]
     distinct: dict[str, IntArray]
 
 
@@ -111,8 +111,8 @@ class TypedPartedGraph:
         Raises:
             ParameterError: the perturbation is not the paper's, which alone is drawn on trees.
         """
-        drop = require_drop(perturbation, DropTyped)
-        parts = typed_batches(self.sizes, self.contrast, self.batch_nodes, number, seed)
+        drop = require_drop(perturbation, Drop)
+        parts = node_batches(self.sizes, self.contrast, self.batch_nodes, number, seed)
         steps = with_seeds(parts, number, seed)[first:]
         yield from in_windows(steps, partial(self._batch, drop, share))
 
@@ -122,7 +122,7 @@ class TypedPartedGraph:
 
     def _batch(
         self,
-        perturbation: DropTyped,
+        perturbation: Drop,
         share: Share,
         seeds: Seeds,
         seed: int,
@@ -151,7 +151,7 @@ class TypedPartedGraph:
                     inputs.put(direction, found, rows)
         return TypedSampledBatch(trees.levels, sum(map(len, seeds.values())))
 
-    def _trees(self, perturbation: DropTyped, share: Share, seeds: Seeds, seed: int) -> _Trees:
+    def _trees(self, perturbation: Drop, share: Share, seeds: Seeds, seed: int) -> _Trees:
         """Samples the subgraphs of this process's share; each has those of its own part first."""
         types, tree = self.part.parts.types, derive(seed, "tree")
         owners = np.concatenate([types[name].owner(nodes.numpy()) for name, nodes in seeds.items()])
@@ -160,7 +160,7 @@ class TypedPartedGraph:
         levels, every = [top_level(seeds, own)], []
         for hop in range(self.layers):
             below: dict[str, Below] = {}
-            drawn: dict[str, list[tuple[Direction, Drawn, slice]]] = {}
+            drawn: dict[str, list[tuple[SampledDirection, Drawn, slice]]] = {}
             for name, table in levels[-1].items():
                 drawn[name] = []
                 for number, direction in enumerate(self.topology.directions.get(name, ())):
@@ -180,9 +180,7 @@ class TypedPartedGraph:
         distinct = {name: np.unique(np.concatenate(some)) for name, some in nodes.items()}
         return _Trees(levels[: self.layers], every, distinct)
 
-    def _keep(
-        self, perturbation: DropTyped, share: Share, steps: Sequence[tuple[Seeds, int]]
-    ) -> None:
+    def _keep(self, perturbation: Drop, share: Share, steps: Sequence[tuple[Seeds, int]]) -> None:
         """Fills the caches with the rows of other parts that the steps need most."""
         needed = {name: Needed(self.part.nodes[name].nodes) for name in self.rows}
         for seeds, seed in steps:

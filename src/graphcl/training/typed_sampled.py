@@ -11,23 +11,23 @@ from torch import Tensor, nn
 from graphcl.distributed import ALONE, Share
 from graphcl.encoders.typed import TypedEncoder
 from graphcl.errors import require
-from graphcl.graphs.schema import Channel, Schema
+from graphcl.graphs.schema import Direction, Schema
 from graphcl.graphs.typed import Key, TypedGraph
 from graphcl.graphs.typed_tensors import Prepared, typed_tensors
 from graphcl.kernels.buffers import retry_smaller
 from graphcl.seeding import derive
+from graphcl.training.batches import batches_in, contrasted_types, node_batches
 from graphcl.training.modes import SAMPLED_BATCH_NODES
 from graphcl.training.sampled import one_ahead, require_drop, with_seeds
-from graphcl.training.typed import batches_in, contrasted_types, typed_batches
 from graphcl.training.typed_levels import encode_levels
-from graphcl.typed_drawing import Direction
+from graphcl.typed_drawing import SampledDirection
 from graphcl.typed_sampling import Level, sample_levels
-from graphcl.views import DropTyped
+from graphcl.views import Drop
 
 
 def fan_outs_of(
     graph: TypedGraph, schema: Schema, fan_out: int, own: Mapping[Key, int] | None = None
-) -> dict[Channel, int]:
+) -> dict[Direction, int]:
     """Returns the children that a node has in each direction in which its type receives.
 
     `fan_out` is what a node has in all directions together. They share it in proportion to their
@@ -45,9 +45,9 @@ def divide_fan_out(
     schema: Schema,
     fan_out: int,
     own: Mapping[Key, int] | None = None,
-) -> dict[Channel, int]:
+) -> dict[Direction, int]:
     """Does as `fan_outs_of` for a graph of these numbers of nodes, and of entries in relations."""
-    found: dict[Channel, int] = {}
+    found: dict[Direction, int] = {}
     for name, size in sizes.items():
         channels = [one for one in schema.into(name) if entries.get(one.relation)]
         degrees = [min(fan_out, entries[one.relation] / size) for one in channels]
@@ -98,7 +98,7 @@ class TypedSampledGraph:
     """
 
     x: Mapping[str, Tensor]
-    directions: Mapping[str, tuple[Direction, ...]]
+    directions: Mapping[str, tuple[SampledDirection, ...]]
     sizes: Mapping[str, int]
     batch_nodes: int
     layers: int
@@ -112,7 +112,7 @@ class TypedSampledGraph:
         *,
         device: torch.device,
         batch_nodes: int,
-        fan_outs: Mapping[Channel, int],
+        fan_outs: Mapping[Direction, int],
         layers: int,
         replace: bool = True,
         contrast: str = "each",
@@ -123,10 +123,10 @@ class TypedSampledGraph:
         dense = {
             name: one if isinstance(one, Tensor) else one.to_dense() for name, one in x.items()
         }
-        directions: dict[str, list[Direction]] = {}
+        directions: dict[str, list[SampledDirection]] = {}
         for channel, fan_out in fan_outs.items():
             weighted = graph.relations[channel.relation].edge_weight is not None
-            one = Direction.of(
+            one = SampledDirection.of(
                 channel, relations[channel.relation], fan_out, weighted=weighted, replace=replace
             )
             directions.setdefault(channel.receiver, []).append(one)
@@ -169,8 +169,8 @@ class TypedSampledGraph:
         Raises:
             ParameterError: the perturbation is not the paper's, which alone is drawn on trees.
         """
-        drop = require_drop(perturbation, DropTyped)
-        parts = typed_batches(self.sizes, self.contrast, self.batch_nodes, number, seed)
+        drop = require_drop(perturbation, Drop)
+        parts = node_batches(self.sizes, self.contrast, self.batch_nodes, number, seed)
         works = [
             partial(self.batch, rows, drop, seed=one, share=share)
             for rows, one in with_seeds(parts, number, seed)
@@ -181,7 +181,7 @@ class TypedSampledGraph:
     def batch(
         self,
         rows: Mapping[str, Tensor],
-        perturbation: DropTyped,
+        perturbation: Drop,
         *,
         seed: int,
         share: Share = ALONE,

@@ -84,7 +84,7 @@ def train_method(
     """
     changed = dict(settings or {})
     if name == "graphcl":
-        recipe = load_recipe(recipe_for(dataset)).with_values(**changed)
+        recipe = load_recipe(recipe_for(dataset)).with_texts(**changed)
         return _train_graphcl(data, recipe, seed=seed, device=device, on_epoch=on_epoch)
     baseline = find_baseline(name)
     method = baseline.method(dataset, **changed)

@@ -13,7 +13,8 @@ import torch
 
 from graphcl.baselines.protocol import Data
 from graphcl.estimator import GraphCL
-from graphcl.evaluation import MultilabelResult, linear_probe
+from graphcl.evaluation import linear_probe
+from graphcl.evaluation.criteria import nodes_to_choose_by, validation_score
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graphs.collection import GraphCollection, as_graphs
 from graphcl.graphs.graph import Graph
@@ -23,7 +24,9 @@ from graphcl.trials.runner import Scoring
 
 
 def probe_scorer(model: GraphCL, graphs: Any, y: None = None) -> float:  # noqa: ARG001
-    """Returns the probe's score on validation nodes, mean over `graphs`; higher is better.
+    """Returns the score by which `graphcl tune` ranks, mean over `graphs`; higher is better.
+
+    It is the probe's score on validation nodes: see `graphcl.evaluation.splits.metric_of`.
 
     Test nodes are not used: a search that chose by them would leave no fair score to report. For
     `GridSearchCV`, X is a list of graphs, and each fold holds some of them out::
@@ -42,11 +45,8 @@ def probe_scorer(model: GraphCL, graphs: Any, y: None = None) -> float:  # noqa:
     each = given.graphs if isinstance(given, GraphCollection) else (given,)
     scores = []
     for graph in each:
-        found = linear_probe(model.transform(graph), graph, seed=model.seed, device="cpu")
-        if isinstance(found, MultilabelResult):
-            scores.append(found.val_micro_f1)
-        else:
-            scores.append(found.val_accuracy)
+        nodes, labels, train = nodes_to_choose_by(graph)
+        scores.append(validation_score(model.transform(graph)[nodes], labels, train))
     return sum(scores) / len(scores)
 
 

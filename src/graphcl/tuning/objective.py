@@ -14,9 +14,14 @@ import torch
 
 from graphcl.baselines.protocol import Data
 from graphcl.errors import GraphError
-from graphcl.evaluation.criteria import CLUSTERS, cluster_stability, validation_accuracy
-from graphcl.evaluation.multilabel import multilabel_probe
-from graphcl.evaluation.probe import node_split
+from graphcl.evaluation.criteria import (
+    CLUSTERS,
+    cluster_stability,
+    nodes_to_choose_by,
+    validation_score,
+)
+from graphcl.evaluation.multilabel import STEPS
+from graphcl.evaluation.splits import METRICS, metric_of
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.damage import missing_features, missing_links
 from graphcl.graphs.graph import Graph
@@ -43,64 +48,35 @@ class Objective(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class ValidationAccuracy:
-    """The probe's validation accuracy; see `validation_accuracy`."""
+class ValidationScore:
+    """The probe's score on validation nodes, by which `compare` ranks too; see `metric_of`.
 
-    data: Graph
-    nodes: Array
-    y: Array
-    train: Array
-    name: str = "validation accuracy"
-
-    @classmethod
-    def of(cls, graph: Graph) -> "ValidationAccuracy":
-        """Takes the labels of training and validation nodes out of the graph."""
-        assert graph.y is not None
-        train, val, _ = node_split(graph, graph.y, 0)
-        nodes = np.concatenate([train, val])
-        fit = np.arange(len(nodes)) < len(train)
-        return cls(unlabelled(graph), nodes, graph.y[nodes], fit)
-
-    def __call__(self, embed: Embed) -> float:
-        """Returns the accuracy as a fraction."""
-        return validation_accuracy(embed(self.data)[self.nodes], self.y, self.train)
-
-
-@dataclass(frozen=True, eq=False)
-class ValidationF1:
-    """The probe's validation micro-F1 where nodes have several labels.
-
-    The validation nodes also take the place of the probe's test nodes, so no test node is used.
+    With several labels per node, the probe is trained on `device` for `steps` steps.
     """
 
     data: Data
+    nodes: Array
+    y: Array
     train: Array
-    val: Array
-    y_train: Array
-    y_val: Array
-    device: torch.device
+    device: torch.device | str
     steps: int
-    name: str = "validation micro-F1"
+
+    @property
+    def name(self) -> str:
+        """``validation accuracy``, ``validation ROC-AUC`` or ``validation mean label AUC``."""
+        return f"validation {METRICS[metric_of(self.y)]}"
 
     @classmethod
-    def of(cls, data: Data, *, device: torch.device, steps: int) -> "ValidationF1":
+    def of(cls, data: Data, *, device: torch.device | str, steps: int = STEPS) -> "ValidationScore":
         """Takes the labels of training and validation nodes out of the data."""
-        assert data.y is not None
-        train, val, _ = node_split(data, data.y, 0)
-        labels = (data.y[train], data.y[val])
-        return cls(unlabelled(data), train, val, *labels, device, steps)
+        nodes, y, train = nodes_to_choose_by(data)
+        return cls(unlabelled(data), nodes, y, train, device, steps)
 
     def __call__(self, embed: Embed) -> float:
-        """Returns micro-F1."""
+        """Returns the score as a fraction."""
         z = embed(self.data)
-        z = np.concatenate(z) if isinstance(z, list) else z
-        train, val = z[self.train], z[self.val]
-        return multilabel_probe(
-            (train, val, val),
-            (self.y_train, self.y_val, self.y_val),
-            steps=self.steps,
-            device=self.device,
-        ).val_micro_f1
+        z = (np.concatenate(z) if isinstance(z, list) else z)[self.nodes]
+        return validation_score(z, self.y, self.train, steps=self.steps, device=self.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,9 +129,7 @@ def build_objective(
         if isinstance(data, GraphCollection):
             raise GraphError(f"{data.name}: without labels, tuning needs a single graph")
         return ClusterStability.of(data, seed=seed)
-    if isinstance(data, Graph) and data.y.ndim == 1:
-        return ValidationAccuracy.of(data)
-    return ValidationF1.of(data, device=device, steps=probe_steps)
+    return ValidationScore.of(data, device=device, steps=probe_steps)
 
 
 def unlabelled(data: Data) -> Any:

@@ -7,10 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError
+from graphcl.errors import GraphError, counted
 from graphcl.graphs.changing import Changed, Delta, change_graph, check_pairs
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
+from graphcl.graphs.validation import is_labelled
 from graphcl.store.reader import MASKS
 from graphcl.tabular.delta import NewTables, read_ids, read_new, read_pairs
 from graphcl.tabular.options import TableOptions
@@ -67,14 +68,19 @@ def grow(
     ids = NodeIds(graph)
     tables.ids = ids.alike(tables.ids)
     rows = ids.find(tables.ids)
+    if options.unknown_edges == "drop":
+        rows = _without_unknown(tables, rows)
     gone = np.zeros(0, np.int64)
     if remove_nodes is not None:
-        gone = ids.require(read_ids(remove_nodes, options), _named(remove_nodes, "remove_nodes"))
+        listed, said = read_ids(remove_nodes, options)
+        gone = ids.require(listed, _named(remove_nodes, "remove_nodes"))
+        tables.notes += said
     dropped = np.zeros((0, 2), np.int64)
     if remove_edges is not None:
         table = _named(remove_edges, "remove_edges")
-        ends, pairs = read_pairs(remove_edges, options)
-        dropped = ids.require(ends, table)[pairs].reshape(-1, 2)
+        cut = read_pairs(remove_edges, options)
+        dropped = ids.require(cut.ids, table)[cut.pairs].reshape(-1, 2)
+        tables.notes += cut.notes
         check_pairs(graph, dropped, ids.name, table)
     _refuse(ids, tables, rows, gone, edges)
     new = rows[: tables.rows] < 0
@@ -114,6 +120,22 @@ def grow(
 
 def _named(given: Any, name: str) -> str:
     return given if isinstance(given, str) else name
+
+
+def _without_unknown(tables: NewTables, rows: IntArray) -> IntArray:
+    """Leaves out edges that name a node that is nowhere; returns the rows of the other nodes."""
+    lost = rows < 0
+    lost[: tables.rows] = False  # new nodes
+    if not lost.any():
+        return rows
+    kept = ~lost[tables.pairs].any(axis=1)
+    named = counted(int((~kept).sum()), "edge names", "edges name")
+    nodes = counted(int(lost.sum()), "unknown node")
+    tables.notes.append(f"edges: {named} {nodes}: left out")
+    tables.pairs = (np.cumsum(~lost) - 1)[tables.pairs[kept]]
+    tables.weight = None if tables.weight is None else tables.weight[kept]
+    tables.ids = tables.ids[~lost]
+    return rows[~lost]
 
 
 def _refuse(ids: NodeIds, tables: NewTables, rows: IntArray, gone: IntArray, edges: Any) -> None:
@@ -225,19 +247,24 @@ def _labels(graph: Graph, tables: NewTables, rows: IntArray, kept: IntArray) -> 
         if single:
             given = np.where(given >= 0, code[given], -1) if len(code) else given
         else:
-            wide = np.zeros((len(given), len(names) or len(code)), np.int64)
-            wide[:, code] = given
-            given = wide
+            given = _widened(given, code, len(names) or len(code))
     if single:
         y = np.full(total, -1, np.int64)
     else:
         width = max(one.shape[1] for one in (old, given) if one is not None)
-        y = np.zeros((total, width), np.int64)
-    if old is not None:
-        y[(slice(0, len(old)), *(() if single else (slice(0, old.shape[1]),)))] = old
-    if given is not None:
-        y[rows[: tables.rows]] = given
+        y = np.full((total, width), -1, np.int64)
+    for some, one in ((slice(graph.num_nodes), old), (rows[: tables.rows], given)):
+        if one is not None:
+            y[some] = one if single else _widened(one, np.arange(one.shape[1]), width)
     return {"y": y[places], "class_names": tuple(names)}
+
+
+def _widened(y: IntArray, columns: IntArray, width: int) -> IntArray:
+    """Returns several labels per node among more of them; no labelled node has the new ones."""
+    wide = np.zeros((len(y), width), np.int64)
+    wide[:, columns] = y
+    wide[~is_labelled(y)] = -1
+    return wide
 
 
 def _masks(graph: Graph, tables: NewTables, rows: IntArray, kept: IntArray) -> dict[str, Any]:

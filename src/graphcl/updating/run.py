@@ -121,14 +121,18 @@ def update(
         GraphCLError: the tables do not fit the graph or the run. Nothing is changed then.
     """
     tables = TableOptions(**{"nodes": _path(nodes), **options})
-    base = versions.current_run(Path(run))
-    own = versions.own_graph(base)
-    if graph is None and own is None:
-        raise RunError(f"{run}: does not hold its graph; pass graph=, as it was before")
-    old = Graph.open(own) if graph is None and own is not None else as_graph(graph)
+
+    def before(base: Path) -> Graph:
+        own = versions.own_graph(base)
+        if graph is not None:
+            return as_graph(graph)
+        if own is None:
+            raise RunError(f"{run}: does not hold its graph; pass graph=, as it was before")
+        return Graph.open(own)
+
     return update_run(
         Path(run),
-        old,
+        before,
         tables,
         edges=_path(edges),
         remove_nodes=_path(remove_nodes),
@@ -147,7 +151,7 @@ def _path(given: Any) -> Any:
 
 def update_run(
     run: Path,
-    graph: Graph,
+    before: Callable[[Path], Graph],
     tables: TableOptions,
     *,
     edges: Any = None,
@@ -160,7 +164,11 @@ def update_run(
     verbose: bool = False,
     on_note: Callable[[str], None] = lambda _: None,
 ) -> Update:
-    """Does what `update` describes, with the graph of the current version."""
+    """Does what `update` describes.
+
+    `before` is called with the folder of the version in use, and returns its graph. The run is held
+    then: a graph that was opened earlier may be that of a version which another update replaced.
+    """
     given = (tables.nodes, edges, remove_nodes, remove_edges)
     if all(one is None for one in given) and not retrain:
         raise ParameterError("update: nothing to do: give tables, or --retrain")
@@ -171,6 +179,9 @@ def update_run(
     runs.read_config(run)
     with versions.changing(run):
         base = versions.current_run(run)
+        if runs.read_schema(base):
+            raise RunError(f"{run}: a run of a typed graph, which cannot be updated; train again")
+        graph = before(base)
         old = _Old.read(base, graph)
         clock("reading the run")
         grown = grow(
@@ -216,7 +227,7 @@ def update_run(
             write_result(folder, base, fitted, new, retrained=retrain)
             versions.write_about(folder, about)
         removed = versions.keep_newest(run, keep)
-    path = versions.current_run(run)
+        path = versions.current_run(run)
     lines = update_lines(run, about, drift, path if found is not None else None, removed)
     return Update(number, path, about, found, tuple(removed), tuple(lines))
 
@@ -257,21 +268,38 @@ class _Old:
 
     @classmethod
     def read(cls, base: Path, graph: Graph) -> "_Old":
-        """Reads a version; refuses typed graphs, and another graph than its own."""
-        if runs.read_schema(base):
-            raise RunError(f"{base}: a run of a typed graph, which cannot be updated; train again")
+        """Reads a version; refuses another graph than its own."""
         config = runs.read_config(base)
+        _refuse_other_version(base, graph)
         expected = config.origin.fingerprint
         if expected and fingerprint((graph,)) != expected:
-            text = f"{base}: this is not the graph that it was trained on"
-            if versions.own_graph(base) is not None:
-                whose = f"version {base.name}, which the run is at, has another graph"
-                text = f"{versions.run_root(base)}: {whose}, its own; leave graph= out"
-            raise RunError(text)
+            raise RunError(f"{base}: this is not the graph that it was trained on")
         z = runs.read_embeddings(base) if runs.has_embeddings(base) else None
         if z is not None and len(z) != graph.num_nodes:
             raise RunError(f"{base}: {len(z)} embeddings for a graph of {graph.num_nodes} nodes")
         return cls(config, Old(base, Fitted.read(base), z, graph.num_nodes))
+
+
+def _refuse_other_version(base: Path, graph: Graph) -> None:
+    """Refuses a graph that is not that of the version in use.
+
+    A fingerprint looks at few of a graph's numbers, and versions differ in few: so the graph of a
+    version is known by where it is, not by what it holds.
+
+    Raises:
+        RunError: it is that of another version, or of none while the version in use has its own.
+    """
+    root, own = versions.run_root(base), versions.own_graph(base)
+    number = int(base.name) if base != root else 0
+    given = graph.store.resolve() if graph.store is not None else None
+    if own is not None and given == own.resolve():
+        return
+    advice = "leave the graph out: it has its own" if own is not None else "give the training's"
+    if given is not None and given.parent.parent == (root / versions.VERSIONS).resolve():
+        was = f"the graph is that of version {given.parent.name}"
+        raise RunError(f"{root}: is at version {number}, and {was}; {advice}")
+    if own is not None:
+        raise RunError(f"{root}: is at version {number}, whose graph it holds; {advice}")
 
 
 def delta_options(base: Path, config: runs.RunConfig, given: TableOptions) -> TableOptions:

@@ -26,11 +26,12 @@ def rollback(run: str | Path, version: int | None = None) -> int:
     """
     root = versions.run_root(Path(run))
     runs.read_config(root)
-    known = versions.numbers(root)
-    if len(known) == 1:
-        raise RunError(f"{root}: has no versions but the training")
-    number = _before(root, known) if version is None else version
     with versions.changing(root):
+        known = versions.numbers(root)
+        # A file that names another version is damaged; it is written anew.
+        if len(known) == 1 and not (root / versions.VERSIONS / versions.CURRENT).is_file():
+            raise RunError(f"{root}: has no versions but the training")
+        number = _before(root, known) if version is None else version
         versions.use_version(root, number)
     return number
 

@@ -64,7 +64,8 @@ def whole(prepared):
 def test_the_run_is_an_ordinary_one(whole, tmp_path, monkeypatch, capsys):
     folder, said = whole
     assert said["graph"]["nodes"] == 90
-    assert said["mode"] == {"name": "sampled", "reason": "a graph in parts"}
+    reason = "a graph in parts; edges of other parts are mapped"
+    assert said["mode"] == {"name": "sampled", "reason": reason}
     assert 0 < said["traffic"]["cache_hits"] <= 1
     lines = [json.loads(one) for one in (folder / "whole/metrics.jsonl").read_text().splitlines()]
     assert all(line["sent_bytes"] >= 0 for line in lines)

@@ -18,7 +18,7 @@ from graphcl.files.records import check_records_file, records, write_records
 from graphcl.runs import files as runs
 from graphcl.runs.answers import keep_answer
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
-from graphcl.runs.typed import run_types, type_folder
+from graphcl.runs.typed import lacks_embeddings, run_types, type_folder
 from graphcl.runs.versions import current_run
 from graphcl.tabular.options import TableOptions, counted
 
@@ -116,6 +116,12 @@ def run_nodes(
         require(not tables.given(), again[0], "--graph", "a store in parts, not tables", graph)
         kind = type_of_folder(run, folder)
         return shards_of_run(run, embeddings, graph, again[0], node_type=kind)
+    if lacks_embeddings(run):
+        from graphcl.cli._shared.graphs import load_run_any
+        from graphcl.cli._shared.kept import keep_embeddings
+
+        keep_embeddings(run, load_run_any(run, graph, tables, again=again))
+        graph, tables = None, TableOptions()  # what the run keeps is of this graph
     if folder is not None and folder != run:
         given = graph is not None or bool(tables.given())
         require(

@@ -39,7 +39,7 @@ def trained_parts(run: Path) -> str | None:
     parts = any_parts(Path(origin.graph))
     if len(parts) == 1:
         return None  # a store
-    if parts.build != origin.fingerprint:
+    if parts.build != origin.build:
         raise RunError(f"{run}: {origin.graph} is not the graph that the run was trained on")
     return origin.graph
 
@@ -121,8 +121,8 @@ def _typed(
 ) -> dict[str, Any]:
     from graphcl.encoders.typed import TypedEncoder  # a second more, for types alone
     from graphcl.estimator.typed import TypedFitted
+    from graphcl.partitioned.inference import embed_typed_part
     from graphcl.partitioned.typed_features import prepare_part_like
-    from graphcl.partitioned.typed_inference import embed_typed_part
     from graphcl.partitioned.wire import Wire
 
     fitted, part = TypedFitted.read(run), open_own_typed_part(graph, share)

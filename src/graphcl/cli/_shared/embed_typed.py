@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 
 from graphcl.cli._shared.graphs import (
-    EveryGraph,
     as_trained,
     graph_name,
-    is_typed_file,
     load_any,
     load_run_any,
     run_graph,
@@ -20,6 +18,7 @@ from graphcl.devices import resolve_device
 from graphcl.errors import DatasetError, ParameterError, require
 from graphcl.estimator import GraphCL
 from graphcl.graphs.typed import TypedGraph
+from graphcl.opening import EveryGraph, is_typed_file
 from graphcl.runs.embeddings import write_embeddings
 from graphcl.runs.typed import run_types, type_folder
 from graphcl.tabular.options import TableOptions, counted

@@ -8,47 +8,38 @@ readers that trust nothing, and is used only if it has the fingerprint that the 
 
 import shlex
 import sys
-import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from graphcl.cli._shared.tables import as_arguments, print_notes, print_typed_notes
-from graphcl.datasets import CATALOGUE, data_folders, load_dataset
-from graphcl.datasets.gallery import gallery_files
+from graphcl.cli._shared.tables import as_arguments, print_notes
+from graphcl.datasets import CATALOGUE
 from graphcl.errors import (
     DatasetError,
     GraphCLError,
     ParameterError,
     RunError,
-    StoreError,
     require,
-    suggestion,
 )
 from graphcl.graphs.collection import GraphCollection, fingerprint, typed_fingerprint
-from graphcl.graphs.graph import Graph
-from graphcl.graphs.interchange import read_arrays
 from graphcl.graphs.typed import TypedGraph
 from graphcl.graphs.typed_store import is_typed_store
+from graphcl.opening import AnyGraph, EveryGraph, open_graph
 from graphcl.runs import files as runs
 from graphcl.runs.typed import read_edge_preparations, read_preparations, run_types
 from graphcl.runs.versions import own_graph
-from graphcl.store.parts import is_parts, open_part, read_parts
+from graphcl.store.parts import is_parts
 from graphcl.store.reader import is_store
 from graphcl.store.typed_parts import is_typed_parts
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.duck import is_query
 from graphcl.tabular.options import FILES, TableOptions
 from graphcl.tabular.preparation import read_preparation
-from graphcl.tabular.sources import EDGE_FILES, looks_like_tables
+from graphcl.tabular.sources import looks_like_tables
 from graphcl.tabular.typed import load_typed
-from graphcl.tabular.typed_build import open_prepared
 from graphcl.tabular.typed_tables import TypedReport
-
-AnyGraph = Graph | GraphCollection
-EveryGraph = AnyGraph | TypedGraph
 
 
 def load_graph(name: str, tables: TableOptions | None = None) -> AnyGraph:
@@ -66,73 +57,32 @@ def _plain(graph: EveryGraph, name: str) -> AnyGraph:
     return graph
 
 
-def load_any(name: str | None, tables: TableOptions | None = None) -> EveryGraph:
+def load_any(
+    name: str | None, tables: TableOptions | None = None, *, said: str = "notes"
+) -> EveryGraph:
     """Returns the graph that `name` refers to on a command line.
-
-    The structure of a store is scanned, because the loops that follow rely on it.
 
     Args:
         name: a dataset, a store, an `.npz`, or a list of edges (a file or an SQL query); None if
-            all lists of edges are among the options.
+            all lists of edges are among the options. Of a store in parts, it is the graph that was
+            divided, in its own order.
         tables: options for reading tables.
+        said: how much is printed of tables; see `print_notes`.
     """
     options = tables or TableOptions()
     if name is None or options.is_typed:
         typed, found = read_typed(name, options)
-        print_typed_notes(found)
+        print_notes(found, said=said)
         return typed
     if names_tables(name, options):
         graph, report = load_tables(name, options)
-        print_notes(report)
+        print_notes(report, said=said)
         return graph
-    path, given = Path(name), options.given()
+    given = options.given()
     if given:
         option = "--" + next(iter(given)).replace("_", "-")
         raise DatasetError(f"{option} applies only to tables; {name!r} is not a table")
-    gallery = gallery_files(data_folders())
-    if name.lower() in {*CATALOGUE, *gallery}:
-        return load_dataset(name)
-    if is_store(path):
-        graph = replace(Graph.open(path), preparation=read_preparation(path))
-        graph.check()
-        return graph
-    if is_typed_file(path):
-        return open_prepared(path) if path.is_dir() else TypedGraph.from_npz(path)
-    if is_parts(path):
-        return _only_part(path)
-    if path.suffix == ".npz":
-        # A gallery's own files may hold arrays of any name; elsewhere one may be a misspelling.
-        # It is said, not refused.
-        listed = path.exists() and path.resolve() in {one.resolve() for one in gallery.values()}
-        arrays = read_arrays(path, extras=listed, on_note=partial(print, file=sys.stderr))
-        return Graph.from_edge_index(name=path.stem, **arrays)
-    known, near = ", ".join(CATALOGUE), suggestion(name.lower(), (*CATALOGUE, *gallery))
-    if path.exists():
-        raise DatasetError(
-            f"{name}: a graph file must be an .npz, a store or a list of edges "
-            f"({', '.join(EDGE_FILES)}); or name a dataset: {known}"
-        )
-    raise DatasetError(
-        f"unknown dataset {name!r}; known: {known}, or a path to a store, an .npz or a list of "
-        f"edges{near}"
-    )
-
-
-def _only_part(path: Path) -> Graph:
-    """Returns the graph of a store in one part, which is a store.
-
-    Raises:
-        StoreError: it has several parts.
-    """
-    if len(read_parts(path)) > 1:
-        raise StoreError(
-            f"{path}: a store in parts, which train, embed and check take; this needs the whole "
-            "store"
-        )
-    part = open_part(path, 0)
-    graph = Graph(**part.fields, store=part.parts.folder(0))
-    graph.check()
-    return replace(graph, preparation=read_preparation(path))
+    return open_graph(name, on_note=partial(print, file=sys.stderr))
 
 
 def read_typed(name: str | None, options: TableOptions) -> tuple[TypedGraph, TypedReport]:
@@ -150,20 +100,6 @@ def read_typed(name: str | None, options: TableOptions) -> tuple[TypedGraph, Typ
 def _typed_option(options: TableOptions) -> str:
     given = [one for one in ("edges", "relation", "directed", "nodes") if getattr(options, one)]
     return f"--{given[0]}"
-
-
-def is_typed_file(path: Path) -> bool:
-    """Returns whether a path is an `.npz` with types of nodes or of edges, or a typed store."""
-    if is_typed_store(path) or is_typed_parts(path):
-        return True
-    if path.suffix != ".npz" or not path.is_file():
-        return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = set(archive.namelist())
-    except (OSError, zipfile.BadZipFile):
-        return False  # the reader says what is wrong with it
-    return bool(names & {"node_type.npy", "edge_type.npy"})
 
 
 def names_tables(name: str, tables: TableOptions) -> bool:
@@ -234,13 +170,14 @@ def load_run_any(
         source = given or _first(options)
         if trained is not None and names_tables(source, options):
             options = as_trained(run, options.after(trained))
+    hint = "; it was updated and keeps its graph: leave --graph out" if given and own else ""
     try:
-        graph = load_any(source, options)
+        graph = load_any(source, options, said="notes" if given else "guesses")
     except GraphCLError as error:
-        raise RunError(f"{error} (the graph that {run} was trained on)") from None
+        raise RunError(f"{error} (the graph that {run} was trained on){hint}") from None
     expected = config.origin.fingerprint
     if expected and graph_fingerprint(graph) != expected:
-        raise RunError(f"{run}: {source} is not the graph that the run was trained on")
+        raise RunError(f"{run}: {source} is not the graph that the run was trained on{hint}")
     return graph
 
 
@@ -264,6 +201,8 @@ def _within(folder: Path, given: Any) -> Any:
     """Returns a file, or files by name, as they are called in a folder, if they are there."""
     if isinstance(given, Mapping):
         return {name: _within(folder, one) for name, one in given.items()}
+    if isinstance(given, tuple):
+        return tuple(_within(folder, one) for one in given)
     if not isinstance(given, str):
         return given
     kind, equals, rest = given.partition("=")
@@ -313,7 +252,7 @@ def _require_harmless(
         how = f"give it yourself: {command}"
     raise UntrustedRunError(
         f"{run}: names the graph {_shown(origin.graph)}{nodes}, which is not read on the word of "
-        "a run that this user's key has not sealed (another user wrote it, an earlier version, or "
+        "a run that this user's key has not sealed (another user wrote it, or "
         f"it was changed); if you trust it, {how}"
     )
 

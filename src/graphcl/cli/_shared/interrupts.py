@@ -1,12 +1,13 @@
-"""Ctrl-C and SIGTERM: the first asks, the second insists."""
+"""How a process ends: by Ctrl-C and SIGTERM, of which the first asks and the second insists."""
 
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import typer
 
@@ -33,6 +34,27 @@ class Interrupts:
             raise KeyboardInterrupt
         self.asked = True
         print("\nsaving after this step; Ctrl-C again stops now", file=sys.stderr, flush=True)
+
+
+class Ending:
+    """How the process ends when its command is done.
+
+    Attributes:
+        at_once: whether the interpreter's shutdown is skipped. It ends the threads of some
+            libraries in no fixed order, and aborts where one is still computing.
+    """
+
+    at_once = False
+
+
+def end(code: int) -> Never:
+    """Ends the process."""
+    if not Ending.at_once:
+        sys.exit(code)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
 
 
 @contextmanager

@@ -59,6 +59,8 @@ class LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """Imports a command and returns it with `--quiet` and `--verbose` added."""
+    from rich.markup import escape
+
     function = getattr(import_module(f"graphcl.cli.{name}"), name)
     alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
     alone.command(name, context_settings={"help_option_names": ["-h", "--help"]})(function)
@@ -71,6 +73,9 @@ def load_command(name: str) -> Any:
         *([_tables_help(tables)] if tables and name not in ABOUT_TABLES else []),
         *help_last,
     ]
+    described: list[Any] = [command, *command.params]
+    for one in described:  # typer would take [nodes] for a style, and drop it
+        one.help = escape(getattr(one, "help", None) or "")
     return command
 
 

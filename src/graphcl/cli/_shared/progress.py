@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 import typer
 
-from graphcl.cli._shared.graphs import AnyGraph
 from graphcl.evaluation import MultilabelResult, ProbeResult, linear_probe
 from graphcl.evaluation.multilabel import STEPS
+from graphcl.opening import AnyGraph
 from graphcl.tabular.options import counted
 from graphcl.training.progress import LINE_EVERY_SECONDS, duration
 
@@ -127,6 +127,9 @@ def probe_text(probe: Mapping[str, Any]) -> str:
     micro, macro = f"micro-F1 {probe['micro_f1']:.4f}", f"macro-F1 {probe['macro_f1']:.3f}"
     first = micro if "val_micro_f1" in probe else f"accuracy {100 * probe['accuracy']:.1f} %"
     first += _majority_text(probe, " (majority ", ")")
+    if probe.get("folds"):
+        each = f"{counted(test, 'labelled node')}, each held out in one of {probe['folds']} folds"
+        return f"{first}{_area_text(probe)}  {macro}  ({each})"
     if "strength" not in probe:  # the predictions of a supervised baseline
         return f"{first}  {macro}  ({where}; trained on {counted(train, 'node')})"
     chosen = f"chosen on {counted(val, 'validation node')}, trained on {train:,}"
@@ -139,8 +142,13 @@ def probe_text(probe: Mapping[str, Any]) -> str:
     )
 
 
+def _area_text(scores: Mapping[str, Any]) -> str:
+    area = scores.get("roc_auc")
+    return "" if area is None else f"  ROC-AUC {area:.3f}"
+
+
 def _majority_text(scores: Mapping[str, Any], before: str, after: str = "") -> str:
-    """Returns the score of one answer for all nodes; empty for results of earlier versions."""
+    """Returns the score of one answer for all nodes; empty if it is not known."""
     if scores.get("majority") is None:
         return ""
     share = scores["majority"]
@@ -159,10 +167,14 @@ def report_text(report: dict[str, Any]) -> str:
         shown = (score["mean"], score["std"]) if isinstance(score, dict) else (score,)
         numbers = " ± ".join(f"{factor * value:.{digits}f}" for value in shown)
         texts.append(f"{label}: {numbers}{unit}")
-    runs = f"{report['runs']} runs" if report["runs"] > 1 else "1 run"
+    runs = counted(report["runs"], "run")
     steps = f", {report['steps']} probe steps" if "steps" in report else ""
     steps += ", all identical: nothing is random" if report.get("runs_identical") else ""
     splits = f"{report['splits']} {report['split']} splits" if "splits" in report else ""
     where = splits or f"{report['split']} split"
     texts += [_majority_text(report, "majority: ")] if "majority" in report else []
-    return f"{'  '.join(texts)}  ({runs}, test nodes, {where}{steps})"
+    tested = "test nodes"
+    if report.get("folds"):
+        where = f"each held out in one of {report['folds']} folds"
+        tested = counted(report["nodes"][2], "labelled node")
+    return f"{'  '.join(texts)}  ({runs}, {tested}, {where}{steps})"

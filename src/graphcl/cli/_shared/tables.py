@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphcl.cli._shared.lazy import TABLES
+from graphcl.cli._shared.verbosity import is_verbose
 from graphcl.errors import GraphError
-from graphcl.tabular.options import FEATURES, MISSING, Fate, TableOptions, TableReport
+from graphcl.tabular.options import (
+    DUPLICATES,
+    FEATURES,
+    MISSING,
+    ONE_EACH,
+    UNKNOWN_EDGES,
+    Fate,
+    TableOptions,
+    TableReport,
+)
 
 if TYPE_CHECKING:
     from graphcl.tabular.typed_tables import TypedReport
@@ -36,6 +46,8 @@ def _option(
 
 
 _COLUMN, _COLUMNS = str | None, list[str]
+# Options of one value, which a typed graph has for each type or relation: TYPE=VALUE, repeatable.
+_OF_EACH = (*ONE_EACH, "tags", "vectors", "vector_ids")
 _OPTIONS: dict[str, Any] = {
     "nodes": _option(
         list[str],
@@ -58,7 +70,7 @@ _OPTIONS: dict[str, Any] = {
         bool, "An edge and its reverse differ: followed, following.", "--directed", panel=_LABELS
     ),
     "tags": _option(
-        str | None,
+        _COLUMNS,
         "A long table, with rows of id, name[, value]: each name is a feature. Or its columns "
         "(page,keyword), if --nodes is one.",
         panel=_FILES,
@@ -70,25 +82,31 @@ _OPTIONS: dict[str, Any] = {
         panel=_FILES,
     ),
     "vectors": _option(
-        str | None,
+        _COLUMNS,
         "An .npy with a vector for each row of --nodes, as of a language model.",
         panel=_FILES,
     ),
     "vector_ids": _option(
-        str | None,
+        _COLUMNS,
         "Ids of the vectors, if they are in another order: an .npy or a table.",
         panel=_FILES,
     ),
     "source_column": _option(
-        _COLUMN, "Column of the edges' source nodes. (default: guessed)", panel=_LABELS
+        _COLUMNS, "Column of the edges' source nodes. (default: guessed)", panel=_LABELS
     ),
     "target_column": _option(
-        _COLUMN, "Column of the edges' target nodes. (default: guessed)", panel=_LABELS
+        _COLUMNS, "Column of the edges' target nodes. (default: guessed)", panel=_LABELS
     ),
     "weight": _option(
-        _COLUMN, "Column of positive edge weights. (default: unweighted)", panel=_LABELS
+        _COLUMNS, "Column of positive edge weights. (default: unweighted)", panel=_LABELS
     ),
-    "id_column": _option(_COLUMN, "Column of the nodes' ids. (default: guessed)", panel=_LABELS),
+    "id_column": _option(
+        _COLUMNS,
+        "Column of the nodes' ids. (default: guessed) Of a typed graph, TYPE=COLUMN; repeatable, "
+        "as are all options of a type or a relation.",
+        metavar="[TYPE=]COLUMN",
+        panel=_LABELS,
+    ),
     "label": _option(
         _COLUMNS,
         "Column of the nodes' classes; only the probe uses it. Repeatable, for several labels.",
@@ -101,10 +119,18 @@ _OPTIONS: dict[str, Any] = {
         metavar="TEXT",
         panel=_LABELS,
     ),
-    "split": _option(_COLUMN, "Column that says train, val or test.", panel=_LABELS),
+    "split": _option(_COLUMNS, "Column that says train, val or test.", panel=_LABELS),
     "one_hot": _option(_COLUMNS, "A column of categories; repeatable.", metavar="COLUMN"),
     "text": _option(_COLUMNS, "A column of texts to read; repeatable.", metavar="COLUMN"),
     "date": _option(_COLUMNS, "A column of dates; repeatable.", metavar="COLUMN"),
+    "decimal": _option(
+        str | None, "The decimal mark of numbers: . or , (default: guessed)", metavar="MARK"
+    ),
+    "date_format": _option(
+        str | None,
+        "How dates are written, such as %d/%m/%Y. (default: guessed)",
+        metavar="FORMAT",
+    ),
     "ignore": _option(_COLUMNS, "Leave a column out; repeatable.", metavar="COLUMN"),
     "missing": _option(
         str,
@@ -112,8 +138,18 @@ _OPTIONS: dict[str, Any] = {
         "where few are missing.",
     ),
     "strict": _option(bool, "Guess nothing: refuse what is not said by an option.", "--strict"),
-    "add_missing_nodes": _option(
-        bool, "Give zero features to nodes that appear only in edges.", "--add-missing-nodes"
+    "duplicates": _option(
+        str,
+        f"Rows of nodes with the same id: keep the {' or the '.join(DUPLICATES[:2])}, or refuse.",
+        metavar="WHICH",
+        panel=_LABELS,
+    ),
+    "unknown_edges": _option(
+        str,
+        "Edges that name nodes without a row: add these nodes, with zero features; drop the "
+        "edges; or refuse.",
+        metavar="|".join(UNKNOWN_EDGES),
+        panel=_LABELS,
     ),
     "features": _option(
         str,
@@ -137,7 +173,7 @@ def takes_tables(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(
             one.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=[] if one.name in _TABLES else _plain(one.default),
+            default=[] if one.name in (*_TABLES, *_OF_EACH) else _plain(one.default),
             annotation=_OPTIONS[one.name],
         )
         for one in fields(TableOptions)
@@ -149,6 +185,11 @@ def takes_tables(command: Callable[..., None]) -> Callable[..., None]:
         chosen = {parameter.name: given.pop(parameter.name) for parameter in added}
         for name in _TABLES & chosen.keys():
             chosen[name] = parse_tables(chosen[name], name)
+        for name in _OF_EACH:
+            given_here = chosen[name]
+            chosen[name] = (
+                tuple(given_here) if len(given_here) > 1 else next(iter(given_here), None)
+            )
         command(**given, tables=TableOptions(**chosen))
 
     with_tables.__signature__ = own.replace(  # type: ignore[attr-defined]
@@ -211,23 +252,32 @@ def as_arguments(tables: TableOptions) -> list[str]:
     return words
 
 
-def print_notes(report: TableReport) -> None:
-    """Prints on stderr what was guessed, merged, removed and filled in, and each column's fate."""
-    for line in (*report.notes, *column_lines(report.fates)):
-        print(line, file=sys.stderr)
+def print_notes(
+    report: "TableReport | TypedReport", *, said: str = "all", but: Sequence[str] = ()
+) -> None:
+    """Prints on stderr what was guessed, merged, removed and filled in, and each column's fate.
 
-
-def print_typed_notes(report: "TypedReport") -> None:
-    """Prints the same of a typed graph, type by type and relation by relation."""
-    for name, one in report.types.items():
-        lines = [line.replace("nodes:", f"nodes {name}:", 1) for line in one.notes]
-        for line in (*lines, *column_lines(one.fates, f"table of {name}")):
-            print(line, file=sys.stderr)
-    for line in report.notes:
+    Args:
+        report: of a plain graph, or of a typed one: type by type, then relation by relation.
+        said: `all`; `notes` leaves out the columns; `guesses` also what a training has said
+            already, as where its tables are read again. With ``--verbose`` it is always all.
+        but: lines that have been printed before.
+    """
+    if isinstance(report, TableReport):
+        notes, columns = list(report.notes), column_lines(report.fates)
+    else:
+        notes, columns = [], []
+        for name, one in report.types.items():
+            notes += [line.replace("nodes:", f"nodes {name}:", 1) for line in one.notes]
+            columns += column_lines(one.fates, f"table of {name}")
+        notes += report.notes
+        for name, fates in report.relations.items():
+            columns += column_lines(fates, f"list of {name.split(':')[1]}")
+    if said == "guesses" and not is_verbose():
+        notes = []  # the first line has them
+    first = [line for line in report.first if line not in but]
+    for line in (*first, *notes, *(columns if said == "all" or is_verbose() else ())):
         print(line, file=sys.stderr)
-    for name, fates in report.relations.items():
-        for line in column_lines(fates, f"list of {name.split(':')[1]}"):
-            print(line, file=sys.stderr)
 
 
 def column_lines(fates: Sequence[Fate], table: str = "node table") -> list[str]:

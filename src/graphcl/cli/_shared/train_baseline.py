@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from graphcl.cli._shared.graphs import AnyGraph, note
+from graphcl.cli._shared.graphs import note
 from graphcl.cli._shared.options import print_result, print_warnings
 from graphcl.cli._shared.progress import count_progress, probe_text
 from graphcl.datasets import CATALOGUE
@@ -15,6 +15,7 @@ from graphcl.errors import GraphError, ParameterError, TrainingError
 from graphcl.evaluation.failure import majority_sign
 from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
 from graphcl.graphs.graph import Graph
+from graphcl.opening import AnyGraph
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import BaselineResult, GraphFacts
@@ -75,7 +76,7 @@ def train_baseline(
         scores = dict(scored.scores)
     except GraphError as error:  # labels are a gift, not a duty
         why = str(error)
-    sign, z = majority_sign(scores), trained.embeddings
+    sign, z = majority_sign(scores, trial.settings, name), trained.embeddings
     measured = z is not None and len(z) > 1 and bool(np.isfinite(z).all())
     result = BaselineResult(
         graph=GraphFacts.of(graph, origin.graph),

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphcl.answers.inputs import rows_of
-from graphcl.answers.linking import LinkEvaluation, Links
-from graphcl.answers.typed_links import RelationScores, evaluate_relation, relation_links
+from graphcl.answers.linking import LinkEvaluation, Links, evaluate_links
+from graphcl.answers.typed_links import RelationScores, relation_links
 from graphcl.cli._shared.graphs import load_run_any
+from graphcl.cli._shared.kept import keep_embeddings
 from graphcl.devices import resolve_device
 from graphcl.errors import RunError
 from graphcl.estimator import GraphCL
@@ -18,6 +18,7 @@ from graphcl.graphs.typed import Relation, TypedGraph
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import read_nodes
 from graphcl.runs.typed import type_folder
+from graphcl.store.ids import rows_of
 from graphcl.tabular.options import TableOptions, counted
 
 
@@ -41,6 +42,7 @@ def find_links(
 ) -> FoundLinks:
     """Returns likely links of a relation, of some sources, or scores of given pairs."""
     graph, found = _relation(run, given, tables, relation)
+    keep_embeddings(run, graph)
     kinds = (found.source, found.target)
     folders = [type_folder(run, kind) for kind in kinds]
     read = [read_nodes(folder) for folder in folders]
@@ -87,7 +89,9 @@ def evaluate_types(
     model = GraphCL.load(run, device=str(resolve_device(device)))
     model.verbose = True
     name = ":".join(found.key)
-    judged = evaluate_relation(model, graph, name, share=share, negatives=negatives, seed=seed)
+    judged = evaluate_links(
+        model, graph, relation=name, share=share, negatives=negatives, seed=seed
+    )
     return judged, {"relation": name, **asdict(judged)}, type_folder(run, found.source)
 
 

@@ -42,7 +42,7 @@ STEPS = 20  # timed steps on a whole graph
 
 def _recipe(mode: str, settings: Row) -> Recipe:
     small: Row = {"layers": 2, "dim": 128, "batch_nodes": BATCH, "fan_out": 10, "epochs": 1}
-    return load_recipe("default").with_values(**small | settings | {"mode": mode})
+    return load_recipe("default").with_texts(**small | settings | {"mode": mode})
 
 
 def _jobs(plan: Plan) -> list[Job]:
@@ -105,8 +105,6 @@ def _step_seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device)
                 _wait(device)
                 marks.append(time.perf_counter())
                 yield batch
-            _wait(device)
-            marks.append(time.perf_counter())
 
     train(
         encoder,
@@ -116,6 +114,8 @@ def _step_seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device)
         epochs=1,
         seed=seed,
     )
+    _wait(device)
+    marks.append(time.perf_counter())
     return statistics.median(np.diff(marks).tolist())
 
 

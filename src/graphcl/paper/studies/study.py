@@ -47,7 +47,7 @@ class Plan:
     def recipe(self, dataset: str, **changed: Json) -> Recipe:
         """Returns the dataset's recipe, updated with the plan's settings and then `changed`."""
         mine = {key: value for key, value in self.settings.items() if key in recipe_keys()}
-        return load_recipe(recipe_for(dataset)).with_values(**mine | changed)
+        return load_recipe(recipe_for(dataset)).with_texts(**mine | changed)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,48 @@
+"""Embeddings of a run that was trained over parts, which writes none: made once, and kept in it."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from graphcl.errors import RunError, counted
+from graphcl.estimator import GraphCL
+from graphcl.files.atomic import whole_file
+from graphcl.graphs.typed import TypedGraph
+from graphcl.opening import EveryGraph
+from graphcl.runs import files as runs
+from graphcl.runs.nodes import RunNodes, describe_nodes, write_nodes
+from graphcl.runs.typed import describe_type, lacks_embeddings, type_folder
+from graphcl.training_run import Rows, embed_rows
+
+
+def keep_embeddings(run: Path, graph: EveryGraph, *, device: str = "auto") -> None:
+    """Embeds the graph of a run and keeps the result in it, unless it has embeddings already.
+
+    Rows are in the order of the graph, so `graph` is the one that was divided, not one of parts.
+
+    Raises:
+        RunError: the run cannot be written.
+    """
+    if not lacks_embeddings(run):
+        return
+    about = f"{run}: was trained over parts; embedding {counted(graph.num_nodes, 'node')}"
+    print(f"{about}, kept in the run", file=sys.stderr, flush=True)
+    where = "cuda" if device == "auto" and torch.cuda.is_available() else device
+    model = GraphCL.load(run, device="cpu" if where == "auto" else where)
+    try:
+        if isinstance(graph, TypedGraph):
+            for name, z in model.transform(graph).items():
+                _keep(type_folder(run, name), describe_type(graph, name), z)
+        else:
+            _keep(run, describe_nodes(graph), embed_rows(model, graph, scratch=run.absolute()))
+    except OSError as error:
+        raise RunError(f"{run}: its embeddings cannot be kept ({error.strerror})") from None
+
+
+def _keep(folder: Path, nodes: RunNodes, z: Rows) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_nodes(folder, nodes)
+    with whole_file(folder / runs.EMBEDDINGS) as staging:  # last: it says that all is there
+        np.save(staging, z)

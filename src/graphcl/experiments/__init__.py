@@ -1,1 +1,0 @@
-"""Kept for code written for version 0.1.0."""

@@ -1,0 +1,106 @@
+"""Opens whatever names a graph: a dataset, a store, an `.npz`, or a list of edges."""
+
+import warnings
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from graphcl.datasets import CATALOGUE, data_folders, load_dataset
+from graphcl.datasets.gallery import gallery_files
+from graphcl.errors import DatasetError, suggestion
+from graphcl.files.npy import refuse_gzipped
+from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.interchange import read_arrays
+from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.typed_store import is_typed_store
+from graphcl.store.parts import is_parts, read_parts, whole_fields
+from graphcl.store.reader import is_store
+from graphcl.store.typed_parts import is_typed_parts
+from graphcl.tabular.build import read_tables
+from graphcl.tabular.preparation import read_preparation
+from graphcl.tabular.sources import EDGE_FILES, looks_like_tables
+from graphcl.tabular.typed_build import open_prepared, require_room
+
+AnyGraph = Graph | GraphCollection
+EveryGraph = AnyGraph | TypedGraph
+
+
+def _warn(note: str) -> None:
+    warnings.warn(note, UserWarning, stacklevel=4)
+
+
+def open_graph(path: str | Path, *, on_note: Callable[[str], None] = _warn) -> EveryGraph:
+    """Opens a graph by the name or the path that a command takes.
+
+    Args:
+        path: an `.npz` (`graphcl.graphs.interchange.read_arrays` lists its arrays), a store, the
+            name of a dataset, or a list of edges, which `read_tables` reads with more options. Of
+            a store in parts, it is the graph that was divided, in its own order. The structure of
+            a store is scanned, because compiled loops rely on it.
+        on_note: gets a line on arrays of an `.npz` that are not used; the default is a warning.
+
+    Returns:
+        A `Graph`; a `TypedGraph` if there are types; of PPI a `GraphCollection`.
+
+    Raises:
+        DatasetError: nothing is known by this name.
+        StoreError: a store is damaged.
+    """
+    name, path = str(path), Path(path)
+    gallery = gallery_files(data_folders())
+    if name.lower() in {*CATALOGUE, *gallery}:
+        return load_dataset(name)
+    if is_store(path):
+        graph = replace(Graph.open(path), preparation=read_preparation(path))
+        graph.check()
+        return graph
+    if is_typed_file(path):
+        return open_prepared(path) if path.is_dir() else TypedGraph.from_npz(path)
+    if is_parts(path):
+        return _whole(path)
+    if path.suffix == ".npz":
+        # A gallery's own files may hold arrays of any name; elsewhere one may be a misspelling.
+        # It is said, not refused.
+        listed = path.exists() and path.resolve() in {one.resolve() for one in gallery.values()}
+        arrays = read_arrays(path, extras=listed, on_note=on_note)
+        return Graph.from_edge_index(name=path.stem, **arrays)
+    if looks_like_tables(name):
+        return read_tables(name)  # type: ignore[no-any-return]
+    known, near = ", ".join(CATALOGUE), suggestion(name.lower(), (*CATALOGUE, *gallery))
+    if path.exists():
+        if path.is_file():
+            refuse_gzipped(path, DatasetError)
+        raise DatasetError(
+            f"{name}: a graph file must be an .npz, a store or a list of edges "
+            f"({', '.join(EDGE_FILES)}); or name a dataset: {known}"
+        )
+    raise DatasetError(
+        f"unknown dataset {name!r}; known: {known}, or a path to a store, an .npz or a list of "
+        f"edges{near}"
+    )
+
+
+def _whole(path: Path) -> Graph:
+    """Returns the graph that a store in parts was made of; one part is mapped."""
+    require_room(path)
+    parts = read_parts(path)
+    fields, _ = whole_fields(parts)
+    graph = Graph(**fields, store=parts.folder(0) if len(parts) == 1 else None)
+    graph.check()
+    return replace(graph, preparation=read_preparation(path))
+
+
+def is_typed_file(path: Path) -> bool:
+    """Returns whether a path is an `.npz` with types of nodes or of edges, or a typed store."""
+    if is_typed_store(path) or is_typed_parts(path):
+        return True
+    if path.suffix != ".npz" or not path.is_file():
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = set(archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False  # the reader says what is wrong with it
+    return bool(names & {"node_type.npy", "edge_type.npy"})
