@@ -133,7 +133,7 @@ def typed_tensors(
     graph: TypedGraph,
     *,
     device: torch.device,
-    scaling: TypedScaling = TypedScaling(),  # noqa: B008 (frozen)
+    scaling: TypedScaling = TypedScaling(),
     dtype: torch.dtype = torch.float32,
 ) -> tuple[dict[str, Features], dict[Key, Adjacency]]:
     """Returns the features of each type and the edges of each relation on `device`.
