@@ -106,7 +106,7 @@ def opened(path: Path) -> Graph:
     """Opens a store, or a store in one part, as `graphcl train` does."""
     if not is_parts(path):
         return Graph.open(path)
-    return Graph(**open_part(path, 0).fields, store=path / "part-00000")
+    return Graph.from_csr(**open_part(path, 0).fields, store=path / "part-00000")
 
 
 def worker(given: argparse.Namespace) -> None:
@@ -234,7 +234,7 @@ def main() -> None:
             parts, joined = folder / order, folder / f"joined-{order}"
             partition_store(folder / "store", out=parts, parts=given.parts, order=order)
             cut = read_parts(parts).cut_share
-            Graph(**join_parts(parts)).save(joined)
+            Graph.from_csr(**join_parts(parts)).save(joined)
             (whole,) = launched(joined, [*shared, "--whole"], 1, folder)
             for topology in given.topologies:
                 for cache in given.caches:

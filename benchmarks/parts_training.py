@@ -46,7 +46,7 @@ def alone(folder: Path, path: Path, options: list[str]) -> dict[str, Any]:
     kept = folder / f"alone-{path.name}-{'-'.join(options).replace('--', '')}.json"
     if not kept.exists():
         joined = folder / f"joined-{path.name}"
-        Graph(**join_parts(path)).save(joined)
+        Graph.from_csr(**join_parts(path)).save(joined)
         (found,) = launched(joined, [*options, "--whole"], 1, folder)
         shutil.rmtree(joined)
         kept.write_text(json.dumps(found))

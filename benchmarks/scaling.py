@@ -12,7 +12,6 @@ computed again. The graphs are those of ``graphs/`` in the folder GRAPHCL_DATA n
 
 import argparse
 import os
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -77,11 +76,11 @@ def standardised(graph: Graph) -> Graph:
         deviation = np.sqrt(np.maximum(square - mean**2, 0))
         x = wide.copy()
         x.data /= np.where(deviation > 0, deviation, 1)[x.indices]
-        return replace(graph, x=x.astype(np.float32))
+        return graph.replace(x=x.astype(np.float32))
     wide = np.asarray(graph.x, np.float64)
     deviation = wide.std(axis=0)
     scaled = (wide - wide.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
-    return replace(graph, x=scaled.astype(np.float32))
+    return graph.replace(x=scaled.astype(np.float32))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ from graphcl.datasets.typed_synthetic import ONLY, telling_graph
 from graphcl.devices import resolve_device
 from graphcl.evaluation.logistic import fit_logistic_batch
 from graphcl.evaluation.probe import STRENGTHS, f1, redraw, standardiser
-from graphcl.graphs.typed import NodeType, TypedGraph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.nodes import Nodes
 from graphcl.memory import peak_resident_bytes
 from graphcl.paper.rendering import markdown_table
 
@@ -47,15 +48,15 @@ Array = npt.NDArray[Any]
 Split = tuple[str, Array, Array, Array]
 
 
-def load(name: str) -> TypedGraph:
+def load(name: str) -> Graph:
     """Returns a graph by name."""
     if name in GENERATED:
         return telling_graph(GENERATED[name], NODES)
     folder = Path(os.environ.get("GRAPHCL_DATA", "."))
-    return TypedGraph.from_npz(folder / "graphs" / f"{name}.npz")
+    return Graph.from_npz(folder / "graphs" / f"{name}.npz")
 
 
-def splits(nodes: NodeType) -> Iterator[Split]:
+def splits(nodes: Nodes) -> Iterator[Split]:
     """Yields the training, validation and test nodes of each split, with a name for it."""
     assert nodes.y is not None
     if nodes.splits is not None:
@@ -118,7 +119,7 @@ def scores_of(y: Array, guess: Array) -> dict[str, float]:
     return {"macro_f1": f1(y, guess), "micro_f1": f1(y, guess, "micro")}
 
 
-def measure(graph: TypedGraph, system: str, seed: int, options: Any, device: Any) -> list[Any]:
+def measure(graph: Graph, system: str, seed: int, options: Any, device: Any) -> list[Any]:
     """Returns a row of scores for each split."""
     name = graph.labelled_type
     nodes, found = graph.nodes[name], []

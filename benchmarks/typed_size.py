@@ -29,10 +29,10 @@ import numpy as np
 import torch
 
 from benchmarks.rows import append, provenance
-from graphcl import Graph, GraphCL, TypedGraph
+from graphcl import Graph, GraphCL
 from graphcl.datasets.typed_synthetic import typed_graph_of_size
 from graphcl.devices import resolve_device
-from graphcl.graphs.typed_interchange import offsets
+from graphcl.graphs.conversion import offsets
 from graphcl.memory import peak_resident_bytes
 
 
@@ -44,7 +44,7 @@ def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     return found, {"wall": round(seconds[0], 3), "processor": round(seconds[1], 3)}
 
 
-def edge_lists(graph: TypedGraph) -> dict[Any, Any]:
+def edge_lists(graph: Graph) -> dict[Any, Any]:
     """Returns the edges of each relation, each undirected edge once."""
     found = {}
     for key, one in graph.relations.items():
@@ -124,7 +124,7 @@ def measure(kind: str, options: argparse.Namespace) -> dict[str, Any]:
             key: {"edge_index": ends} | ({"undirected": True} if undirected[key] else {})
             for key, ends in lists.items()
         }
-        graph, build = timed(lambda: TypedGraph.from_edges(tables, relations))
+        graph, build = timed(lambda: Graph.from_edges(tables, relations))
     else:
         joined = np.concatenate(
             [ends + np.array([[starts[key[0]]], [starts[key[2]]]]) for key, ends in lists.items()],

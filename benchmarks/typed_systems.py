@@ -14,19 +14,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout, elu
 
 from graphcl import GraphCL
-from graphcl.graphs.typed import TypedGraph
-from graphcl.graphs.typed_interchange import offsets
+from graphcl.graphs.conversion import offsets
+from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed_tensors import prepare, typed_tensors
 from graphcl.kernels.adjacency import mean_pool
 from graphcl.kernels.features import Features, linear
 
 Rows = npt.NDArray[np.float32]
 Split = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # training and validation nodes
-Embed = Callable[[TypedGraph, str, int, torch.device, Mapping[str, Any]], tuple[Rows, Any]]
+Embed = Callable[[Graph, str, int, torch.device, Mapping[str, Any]], tuple[Rows, Any]]
 
 
 def typed(
-    graph: TypedGraph, name: str, seed: int, device: torch.device, settings: Mapping[str, Any]
+    graph: Graph, name: str, seed: int, device: torch.device, settings: Mapping[str, Any]
 ) -> tuple[Rows, Any]:
     """GraphCL on the typed graph."""
     model = GraphCL(seed=seed, device=str(device), **settings)
@@ -34,7 +34,7 @@ def typed(
 
 
 def flattened(
-    graph: TypedGraph, name: str, seed: int, device: torch.device, settings: Mapping[str, Any]
+    graph: Graph, name: str, seed: int, device: torch.device, settings: Mapping[str, Any]
 ) -> tuple[Rows, Any]:
     """GraphCL on the plain graph that forgets types and directions."""
     model = GraphCL(seed=seed, device=str(device), **settings)
@@ -44,7 +44,7 @@ def flattened(
 
 
 def raw(
-    graph: TypedGraph, name: str, seed: int, device: torch.device, settings: Mapping[str, Any]
+    graph: Graph, name: str, seed: int, device: torch.device, settings: Mapping[str, Any]
 ) -> tuple[Rows, Any]:
     """The features of the type, scaled as in training."""
     del seed, device, settings
@@ -54,7 +54,7 @@ def raw(
 
 @torch.no_grad()
 def propagation(
-    graph: TypedGraph, name: str, seed: int, device: torch.device, settings: Mapping[str, Any]
+    graph: Graph, name: str, seed: int, device: torch.device, settings: Mapping[str, Any]
 ) -> tuple[Rows, Any]:
     """Features, their means over relations, and the means of these, side by side; no training.
 
@@ -148,7 +148,7 @@ class _Supervised(nn.Module):
 
 def supervised(
     kind: str,
-    graph: TypedGraph,
+    graph: Graph,
     name: str,
     split: Split,
     seed: int,

@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[1] / "docs/api.md"
 PUBLIC = (
     "GraphCL",
     "Graph",
-    "TypedGraph",
+    "Graph",
     "GraphCollection",
     "load_dataset",
     "open_graph",

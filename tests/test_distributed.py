@@ -1,6 +1,5 @@
 """1 to 4 processes on the loopback, by gloo: the same loss, gradients, batches and weights."""
 
-import dataclasses
 import json
 import multiprocessing
 import shutil
@@ -45,7 +44,7 @@ TEMPERATURES = (0.5, 0.001)  # the second is too small for bounded exponents
 
 def sparse_graph():
     graph = random_graph(2)
-    return dataclasses.replace(graph, x=scipy.sparse.csr_array(np.maximum(graph.x, 0)))
+    return graph.replace(x=scipy.sparse.csr_array(np.maximum(graph.x, 0)))
 
 
 def weighted_graph():
@@ -55,7 +54,7 @@ def weighted_graph():
 def unscaled_graph():
     graph = random_graph(3)
     units = np.where(np.arange(graph.num_features) % 2, 1000.0, 0.01)
-    return dataclasses.replace(graph, x=(np.exp(graph.x) * units).astype(np.float32))
+    return graph.replace(x=(np.exp(graph.x) * units).astype(np.float32))
 
 
 RESIDUAL = {"encoder": "residual", "layers": 3}

@@ -1,6 +1,5 @@
 """`feature_scaling = "auto"`, from training to the commands: whose rows decide, who applies it."""
 
-import dataclasses
 import json
 import pickle
 
@@ -32,14 +31,14 @@ def mixed_graph(seed=0):
     units = 10.0 ** np.arange(-6, 2)
     numbers = np.where(np.arange(8) % 2, np.exp(2 * graph.x[:, :8]), graph.x[:, :8]) * units
     x = np.hstack([numbers, code, np.full((60, 1), 3.0), words])
-    return dataclasses.replace(graph, x=x.astype(np.float32))
+    return graph.replace(x=x.astype(np.float32))
 
 
 def changed_outside_training(graph):
     x = graph.x.copy()
     unseen = ~graph.train_mask
     x[unseen] = np.random.default_rng(5).normal(0, 1e5, x[unseen].shape)
-    return dataclasses.replace(graph, x=x)
+    return graph.replace(x=x)
 
 
 def without_edges_to_unseen(graph):
@@ -76,7 +75,7 @@ def test_transductive_training_looks_at_all_rows(recipe):
 
 
 def test_a_collection_is_scaled_by_its_training_graphs(recipe):
-    graphs = [dataclasses.replace(mixed_graph(seed), train_mask=None) for seed in range(3)]
+    graphs = [mixed_graph(seed).replace(train_mask=None) for seed in range(3)]
     collection = GraphCollection((graphs[0],), (graphs[1],), (graphs[2],))
     model = GraphCL(recipe, **AUTO).fit(collection)
     assert same(model.scaling_, GraphCL(recipe, **AUTO).fit(graphs[0]).scaling_)
@@ -146,7 +145,7 @@ def test_a_store_trains_and_embeds_as_memory_does(recipe, tmp_path, features, mo
 @pytest.mark.parametrize("as_given", [np.asarray, scipy.sparse.csr_array])
 def test_whole_and_sampled_training_see_the_same_features(recipe, as_given):
     graph = mixed_graph()
-    graph = dataclasses.replace(graph, x=as_given(graph.x))
+    graph = graph.replace(x=as_given(graph.x))
     scaling = GraphCL(recipe, **AUTO).fit(graph).scaling_
     x, _ = graph_tensors(graph, device=CPU, feature_scaling=scaling)
     assert isinstance(x, torch.Tensor) == isinstance(graph.x, np.ndarray)
@@ -177,7 +176,7 @@ def test_commands_say_what_was_done_and_embed_by_the_run(tmp_path, monkeypatch, 
         "2 values more than 10 deviations from the training rows' mean" in capsys.readouterr().err
     )
     model = GraphCL.load("runs/mine", device="cpu")
-    wanted = model.transform(dataclasses.replace(graph, x=x))
+    wanted = model.transform(graph.replace(x=x))
     np.testing.assert_array_equal(np.load("z.npy"), wanted)
     assert run(["report", "runs/mine", "--out", "page.html"]) == 0
     page = (tmp_path / "page.html").read_text()

@@ -1,7 +1,5 @@
 """Training and embedding from a store, against the same graph in memory."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -103,7 +101,7 @@ def test_unseen_features_do_not_move_inductive_training_from_int8(tmp_path, reci
     loud = np.where(graph.train_mask[:, None], graph.x, -50 * graph.x).astype(np.float32)
     weights = []
     for name, x in (("quiet", graph.x), ("loud", loud)):
-        dataclasses.replace(graph, x=x).save(tmp_path / name, features="int8")
+        graph.replace(x=x).save(tmp_path / name, features="int8")
         model = GraphCL(recipe, mode=mode, inductive=True, feature_scaling=scaling, device="cpu")
         model.fit(Graph.open(tmp_path / name))
         weights.append([value.numpy().tobytes() for value in model.encoder_.state_dict().values()])
@@ -112,9 +110,9 @@ def test_unseen_features_do_not_move_inductive_training_from_int8(tmp_path, reci
 
 def test_inductive_training_refuses_scales_of_unseen_nodes(tmp_path, recipe):
     graph = random_graph()
-    free = dataclasses.replace(graph, train_mask=None, val_mask=None, test_mask=None)
+    free = graph.replace(train_mask=None, val_mask=None, test_mask=None)
     free.save(tmp_path / "old", features="int8")  # as earlier versions wrote it: all rows decide
-    old = dataclasses.replace(Graph.open(tmp_path / "old"), train_mask=graph.train_mask)
+    old = Graph.open(tmp_path / "old").replace(train_mask=graph.train_mask)
     GraphCL(recipe, device="cpu").fit(old)  # sees all nodes anyway
     with pytest.raises(GraphError, match="scales of its int8 features depend on nodes"):
         GraphCL(recipe, inductive=True, device="cpu").fit(old)

@@ -4,7 +4,7 @@ import torch
 
 from graphcl.embedding import embed_typed
 from graphcl.encoders.typed import TypedEncoder
-from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed_tensors import TypedScaling, prepare, typed_tensors
 
 CPU = torch.device("cpu")
@@ -16,7 +16,7 @@ def trained(sparse=False, **options):
     import scipy.sparse
 
     table = scipy.sparse.csr_array(x) if sparse else x
-    graph = TypedGraph.from_edges(
+    graph = Graph.from_edges(
         {"author": random.normal(size=(20, 3)), "paper": table, "topic": 5},
         {
             ("author", "writes", "paper"): {

@@ -13,7 +13,7 @@ def test_it_opens_what_the_command_line_takes(tmp_path):
     graph = random_graph()
     np.savez(tmp_path / "mine.npz", edge_index=graph.edge_index(), x=graph.x, y=graph.y)
     graph.save(tmp_path / "store")
-    typed = graphcl.TypedGraph.from_directed([[0, 1], [1, 2]], np.eye(3))
+    typed = graphcl.Graph.from_directed([[0, 1], [1, 2]], np.eye(3))
     typed.save(tmp_path / "typed")
     for opened in (
         graphcl.open_graph(tmp_path / "mine.npz"),

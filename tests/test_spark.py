@@ -21,7 +21,7 @@ def built(*options):
     """Builds parts of the folders in `tables`, and returns them as one graph."""
     tables = ["--edges", "tables/edges", "--nodes", "tables/nodes", "--out", "parts"]
     assert run(["build", *tables, "--order", "hash", *options]) == 0
-    return Graph(**join_parts(Path("parts")))
+    return Graph.from_csr(**join_parts(Path("parts")))
 
 
 def pairs(graph):

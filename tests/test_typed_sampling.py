@@ -4,7 +4,7 @@ import torch
 
 from graphcl.distributed import ALONE, Share
 from graphcl.encoders.typed import TypedEncoder
-from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed_tensors import prepare, typed_tensors
 from graphcl.kernels.adjacency import mean_pool
 from graphcl.kernels.counter import stream_key
@@ -25,7 +25,7 @@ def graph(weighted=False):
     writes = random.integers(0, (8, 12), (40, 2)).T
     cites, knows = random.integers(0, 12, (2, 30)), random.integers(0, 8, (2, 12))
     weight = {"edge_weight": random.random(30) + 0.2} if weighted else {}
-    return TypedGraph.from_edges(
+    return Graph.from_edges(
         {"author": random.normal(size=(8, 3)), "paper": random.normal(size=(12, 4))},
         {
             ("author", "writes", "paper"): {

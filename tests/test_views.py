@@ -151,13 +151,13 @@ def test_a_part_of_the_draws_on_a_gpu_is_that_of_the_whole(monkeypatch):
 def test_typed_views_drop_per_relation_and_per_type():
     import numpy as np
 
-    from graphcl.graphs.typed import TypedGraph
+    from graphcl.graphs.graph import Graph
     from graphcl.graphs.typed_tensors import typed_tensors
     from graphcl.views import Drop
 
     random = np.random.default_rng(0)
     loves, knows = ("a", "loves", "b"), ("a", "knows", "a")
-    graph = TypedGraph.from_edges(
+    graph = Graph.from_edges(
         {"a": np.ones((200, 20)), "b": np.ones((200, 30))},
         {
             loves: random.integers(0, 200, (2, 3000)),

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from graphcl.evaluation import linear_probe
     from graphcl.graphs.collection import GraphCollection
     from graphcl.graphs.graph import Graph
-    from graphcl.graphs.typed import TypedGraph
     from graphcl.losses import nt_xent
     from graphcl.opening import open_graph
     from graphcl.reporting.writing import report
@@ -30,7 +29,6 @@ _HOMES = {
     "GraphCL": "graphcl.estimator",
     "GraphCLError": "graphcl.errors",
     "GraphCollection": "graphcl.graphs.collection",
-    "TypedGraph": "graphcl.graphs.typed",
     "cluster": "graphcl.answers.grouping",
     "evaluate_links": "graphcl.answers.linking",
     "linear_probe": "graphcl.evaluation",
@@ -53,7 +51,6 @@ __all__ = [
     "GraphCL",
     "GraphCLError",
     "GraphCollection",
-    "TypedGraph",
     "cluster",
     "evaluate_links",
     "linear_probe",

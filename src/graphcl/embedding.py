@@ -26,10 +26,10 @@ from graphcl.errors import require
 from graphcl.files.atomic import reserve, whole_file
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.neighbourhood import neighbourhood
+from graphcl.graphs.relation import NODE
 from graphcl.graphs.scaling import Scaling
-from graphcl.graphs.schema import EDGES, NODE
+from graphcl.graphs.schema import EDGES
 from graphcl.graphs.tensors import feature_tensor, stored_features
-from graphcl.graphs.typed import TypedGraph
 from graphcl.graphs.typed_tensors import TypedScaling, typed_tensors
 from graphcl.kernels.adjacency import Adjacency, self_weights
 from graphcl.kernels.buffers import borrow, retry_smaller
@@ -110,7 +110,7 @@ def embed_graph(
     graph.check()
     # If every weight is 1, the result must have the bits of an unweighted graph: same loop.
     if graph.edge_weight is not None and bool((graph.edge_weight == 1).all()):
-        graph = replace(graph, edge_weight=None)
+        graph = graph.replace(edge_weight=None)
     layers = stated_layers(encoder, "embed_graph")
     # One layer of many rows reads its table where it is: a part of it would be a copy.
     plain = device.type == "cpu" and isinstance(graph.x, np.ndarray) and feature_scaling == "none"
@@ -168,7 +168,7 @@ def embed_graph(
 @torch.no_grad()
 def embed_typed(
     encoder: LayeredEncoder,
-    graph: TypedGraph,
+    graph: Graph,
     *,
     device: torch.device,
     scaling: TypedScaling,

@@ -3,7 +3,6 @@
 import warnings
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from graphcl.datasets import CATALOGUE, data_folders, load_dataset
@@ -13,7 +12,6 @@ from graphcl.files.npy import refuse_gzipped
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.interchange import read_arrays
-from graphcl.graphs.typed import TypedGraph
 from graphcl.graphs.typed_store import is_typed_store
 from graphcl.store.parts import is_parts, read_parts, whole_fields
 from graphcl.store.reader import is_store
@@ -24,14 +22,13 @@ from graphcl.tabular.sources import EDGE_FILES, looks_like_tables
 from graphcl.tabular.typed_build import open_prepared, require_room
 
 AnyGraph = Graph | GraphCollection
-EveryGraph = AnyGraph | TypedGraph
 
 
 def _warn(note: str) -> None:
     warnings.warn(note, UserWarning, stacklevel=4)
 
 
-def open_graph(path: str | Path, *, on_note: Callable[[str], None] = _warn) -> EveryGraph:
+def open_graph(path: str | Path, *, on_note: Callable[[str], None] = _warn) -> AnyGraph:
     """Opens a graph by the name or the path that a command takes.
 
     Args:
@@ -42,7 +39,7 @@ def open_graph(path: str | Path, *, on_note: Callable[[str], None] = _warn) -> E
         on_note: gets a line on arrays of an `.npz` that are not used; the default is a warning.
 
     Returns:
-        A `Graph`; a `TypedGraph` if there are types; of PPI a `GraphCollection`.
+        A `Graph`; a `Graph` if there are types; of PPI a `GraphCollection`.
 
     Raises:
         DatasetError: nothing is known by this name.
@@ -53,11 +50,11 @@ def open_graph(path: str | Path, *, on_note: Callable[[str], None] = _warn) -> E
     if name.lower() in {*CATALOGUE, *gallery}:
         return load_dataset(name)
     if is_store(path):
-        graph = replace(Graph.open(path), preparation=read_preparation(path))
+        graph = Graph.open(path).replace(preparation=read_preparation(path))
         graph.check()
         return graph
     if is_typed_file(path):
-        return open_prepared(path) if path.is_dir() else TypedGraph.from_npz(path)
+        return open_prepared(path) if path.is_dir() else Graph.from_npz(path)
     if is_parts(path):
         return _whole(path)
     if path.suffix == ".npz":
@@ -87,9 +84,9 @@ def _whole(path: Path) -> Graph:
     require_room(path)
     parts = read_parts(path)
     fields, _ = whole_fields(parts)
-    graph = Graph(**fields, store=parts.folder(0) if len(parts) == 1 else None)
+    graph = Graph.from_csr(**fields, store=parts.folder(0) if len(parts) == 1 else None)
     graph.check()
-    return replace(graph, preparation=read_preparation(path))
+    return graph.replace(preparation=read_preparation(path))
 
 
 def is_typed_file(path: Path) -> bool:

@@ -44,7 +44,6 @@ from graphcl.evaluation.failure import majority_sign
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import ColumnScaling
-from graphcl.graphs.typed import TypedGraph
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, write_nodes
@@ -59,7 +58,7 @@ from graphcl.training.part_checkpoints import PartCheckpoints
 from graphcl.trials.rows import versions
 
 T = TypeVar("T")
-Data = Graph | GraphCollection | TypedGraph | PartedData
+Data = Graph | GraphCollection | Graph | PartedData
 Rows = npt.NDArray[np.float32]
 # Embeddings, by type for a typed graph, to scores, or why there are none.
 Score = Callable[[Any], tuple[Scores | None, str | None]]
@@ -151,7 +150,7 @@ def train_run(
             if interruption is not None:
                 interruption.patient = False
             z: Any = None
-            if isinstance(graph, TypedGraph):
+            if isinstance(graph, Graph) and not graph.is_plain:
                 z = model.transform(graph)
             elif not isinstance(graph, PartedData):
                 z = embed_rows(model, graph, scratch=_existing_folder_above(out))
@@ -162,7 +161,7 @@ def train_run(
             with runs.new_run(out, overwrite=overwrite, within=folder) as staging:
                 model.write_to(staging, origin)
                 result.write(staging)
-                if isinstance(graph, TypedGraph):
+                if isinstance(graph, Graph) and not graph.is_plain:
                     write_types(staging, graph, z)
                 elif not isinstance(graph, PartedData):
                     np.save(staging / runs.EMBEDDINGS, z)
@@ -182,7 +181,7 @@ def _preparation(graph: Data) -> Preparation | None:
     """Returns what turned the columns of one table of nodes into features."""
     if isinstance(graph, PartedData):
         return read_preparation(graph.path)  # of a typed one, types have their own
-    return graph.preparation if isinstance(graph, Graph) else None
+    return graph.preparation if isinstance(graph, Graph) and graph.is_plain else None
 
 
 def embed_rows(
@@ -344,10 +343,10 @@ def _result(
 
 
 def _class_names(graph: Data) -> tuple[str, ...]:
-    if isinstance(graph, TypedGraph):
+    if isinstance(graph, Graph):
         labelled = graph.labelled_type
         return graph.nodes[labelled].class_names if labelled else ()
-    return graph.class_names if isinstance(graph, Graph) else ()
+    return ()
 
 
 def _choice(model: GraphCL) -> dict[str, Any]:

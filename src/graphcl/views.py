@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from graphcl.graphs.typed import Key
+from graphcl.graphs.relation import Key
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
 from graphcl.registry import PERTURBATIONS

@@ -8,7 +8,7 @@ compares what remains of them with what must, exactly.
 import numpy as np
 import pytest
 
-from graphcl import Graph, GraphCL, TypedGraph, evaluate_links
+from graphcl import Graph, GraphCL, evaluate_links
 from graphcl.graphs.structural import structural_features
 
 SEEDS = range(3)
@@ -46,7 +46,7 @@ def shop(rng, *, rows=1):
     stars = rng.integers(1, 6, (listed.shape[1], 1)).astype(np.float32)
     relations = {("customer", "buys", "product"): {"edge_index": listed, "edge_features": stars}}
     nodes = {"customer": rng.normal(size=(NODES, 4)), "product": rng.normal(size=(100, 4))}
-    return TypedGraph.from_edges(nodes, relations)
+    return Graph.from_edges(nodes, relations)
 
 
 def parallel(rng):
@@ -56,9 +56,7 @@ def parallel(rng):
 def undirected_parallel(rng):
     edges = np.repeat(random_pairs(rng, NODES, NODES, EDGES, within=True), 3, axis=1)
     given = {"edge_index": edges, "edge_features": rng.random((3 * EDGES, 1)), "undirected": True}
-    return TypedGraph.from_edges(
-        {"user": rng.normal(size=(NODES, 4))}, {("user", "met", "user"): given}
-    )
+    return Graph.from_edges({"user": rng.normal(size=(NODES, 4))}, {("user", "met", "user"): given})
 
 
 KINDS = (

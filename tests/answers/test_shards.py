@@ -1,6 +1,5 @@
 """Answers from shards are those from the whole file, by command and in Python."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -30,9 +29,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     graph = random_graph(num_nodes=90)
     y = np.where(np.arange(90) % 3 == 0, -1, graph.y)
-    graph = dataclasses.replace(
-        graph, y=y, node_ids=NAMES, train_mask=None, val_mask=None, test_mask=None
-    )
+    graph = graph.replace(y=y, node_ids=NAMES, train_mask=None, val_mask=None, test_mask=None)
     graph.save(folder / "store")
     GraphCL("default", epochs=2, dim=8, device="cpu").fit(graph).save(folder / "run", graph=graph)
     partition_store(folder / "store", out=folder / "parts", parts=3, order="hash")

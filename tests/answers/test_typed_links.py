@@ -3,7 +3,7 @@ import pytest
 from numpy.linalg import norm
 
 import graphcl
-from graphcl import GraphCL, TypedGraph, evaluate_links
+from graphcl import Graph, GraphCL, evaluate_links
 from graphcl.answers.typed_links import RelationScores, relation_links
 from graphcl.errors import GraphCLError
 
@@ -17,7 +17,7 @@ def random_typed(rng, sources=7, targets=5, edges=12):
     pairs = rng.choice(sources * targets, edges, replace=False)
     listed = np.stack([pairs // targets, pairs % targets])
     nodes = {"s": rng.normal(size=(sources, 3)), "t": rng.normal(size=(targets, 4))}
-    return TypedGraph.from_edges(nodes, {("s", "buys", "t"): listed})
+    return Graph.from_edges(nodes, {("s", "buys", "t"): listed})
 
 
 def by_loops(z, relation):
@@ -43,7 +43,7 @@ def test_scores_and_links_are_those_of_plain_loops(rng, within):
     z = {"s": rng.normal(size=(7, 6)), "t": rng.normal(size=(5, 6))}
     if within:
         edges = {("s", "buys", "s"): np.array([[0, 1, 2, 2], [1, 2, 3, 6]])}
-        relation = TypedGraph.from_edges({"s": 7}, edges).relation("buys")
+        relation = Graph.from_edges({"s": 7}, edges).relation("buys")
     expected = by_loops(z, relation)
     scores = RelationScores.of(z, relation)
     count = len(z[relation.target])
@@ -92,7 +92,7 @@ def test_customers_of_one_taste_are_told_what_they_lack(rng):
     pairs = [(u, v) for u in range(40) for v in range(30) if taste[u] == kind[v]]
     kept = [pair for pair in pairs if rng.random() < 0.4]
     nodes = {"customer": np.eye(2)[taste], "product": np.eye(2)[kind]}
-    graph = TypedGraph.from_edges(nodes, {("customer", "buys", "product"): np.array(kept).T})
+    graph = Graph.from_edges(nodes, {("customer", "buys", "product"): np.array(kept).T})
     z = {name: one.x for name, one in graph.nodes.items()}
     ids = np.arange(40), np.arange(30)
     found = relation_links(RelationScores.of(z, graph.relation("buys")), ids, k=100)
@@ -103,7 +103,7 @@ def test_what_cannot_be_held_out_is_refused(rng):
     graph = random_typed(rng, 2, 2, 2)
     with pytest.raises(GraphCLError, match="too few to hold out"):
         evaluate_links(GraphCL(), graph)
-    full = TypedGraph.from_edges(
+    full = Graph.from_edges(
         {"s": 5, "t": 4}, {("s", "buys", "t"): np.stack([np.repeat(range(5), 4), [0, 1, 2, 3] * 5])}
     )
     with pytest.raises(GraphCLError, match="is linked to all others"):

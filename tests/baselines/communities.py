@@ -1,7 +1,5 @@
 """Small graphs with communities, for tests of systems that train on some and embed others."""
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 
@@ -15,8 +13,7 @@ CPU = torch.device("cpu")
 def communities(splits=(4, 2, 2)) -> GraphCollection:
     """Graphs of three communities each; the class of a node is its community."""
     graphs = [
-        replace(
-            random_graph(number, num_nodes=50 + number),
+        random_graph(number, num_nodes=50 + number).replace(
             train_mask=None,
             val_mask=None,
             test_mask=None,

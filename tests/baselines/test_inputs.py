@@ -70,7 +70,7 @@ def test_unlabelled_nodes_are_left_out(graph):
     gone = np.flatnonzero(graph.train_mask)[:5]
     y[gone] = -1
     for inductive in (False, True):
-        found = Labelled.of(replace(graph, y=y), inductive=inductive, owner="t")
+        found = Labelled.of(graph.replace(y=y), inductive=inductive, owner="t")
         assert len(found.nodes) == len(found.y) == graph.train_mask.sum() - 5
         assert (found.y >= 0).all()
         features = found.graph.x[found.nodes]
@@ -79,18 +79,18 @@ def test_unlabelled_nodes_are_left_out(graph):
 
 def test_what_is_missing_is_named(graph):
     with pytest.raises(GraphError, match="Gaan: random has no labels"):
-        Labelled.of(replace(graph, y=None), inductive=False, owner="Gaan")
+        Labelled.of(graph.replace(y=None), inductive=False, owner="Gaan")
     with pytest.raises(GraphError, match="masks; validation and test nodes are given, train nodes"):
-        Labelled.of(replace(graph, train_mask=None), inductive=False, owner="Gaan")
-    free = replace(graph, train_mask=None, val_mask=None, test_mask=None)
+        Labelled.of(graph.replace(train_mask=None), inductive=False, owner="Gaan")
+    free = graph.replace(train_mask=None, val_mask=None, test_mask=None)
     with pytest.raises(
         GraphError, match="Gaan: random needs train and validation masks; it has no"
     ):
         Labelled.of(free, inductive=False, owner="Gaan")
     nobody = np.zeros(graph.num_nodes, dtype=bool)
     with pytest.raises(GraphError, match="no labelled training or validation"):
-        Labelled.of(replace(graph, val_mask=nobody), inductive=False, owner="Gaan")
-    bare = replace(communities().train[0], y=None)
+        Labelled.of(graph.replace(val_mask=nobody), inductive=False, owner="Gaan")
+    bare = communities().train[0].replace(y=None)
     with pytest.raises(GraphError, match="has no labels"):
         Labelled.of(
             replace(communities(), train=(bare,), val=(bare,), test=()),

@@ -235,7 +235,7 @@ def baseline_cases() -> Iterator[Case]:
     )
 
 
-def typed(kind: str = "typed") -> graphcl.TypedGraph:
+def typed(kind: str = "typed") -> graphcl.Graph:
     """Returns a graph with types, directions, weights or vectors of edges, as `kind` says."""
     random, given = np.random.default_rng(2), arrays()
     about = {key: given[key] for key in ("y", "train_mask", "val_mask", "test_mask")}
@@ -249,7 +249,7 @@ def typed(kind: str = "typed") -> graphcl.TypedGraph:
     if not kind.startswith("typed"):
         undirected = {"undirected": kind == "one type"}
         key = ("paper", "cites", "paper")
-        return graphcl.TypedGraph.from_edges({"paper": paper}, {key: edges | undirected})
+        return graphcl.Graph.from_edges({"paper": paper}, {key: edges | undirected})
     words = scipy.sparse.csr_array((random.random((90, 11)) < 0.3).astype(np.float32))
     nodes = {"paper": paper, "author": words if kind != "typed bare" else 90, "venue": 7}
     written = np.stack([random.integers(0, 90, 700), random.integers(0, 240, 700)])
@@ -258,7 +258,7 @@ def typed(kind: str = "typed") -> graphcl.TypedGraph:
         ("author", "writes", "paper"): np.unique(written, axis=1),
         ("paper", "in", "venue"): np.stack([np.arange(240), random.integers(0, 7, 240)]),
     }
-    return graphcl.TypedGraph.from_edges(nodes, relations)
+    return graphcl.Graph.from_edges(nodes, relations)
 
 
 def trained_types(kind: str, *, store: bool = False, **settings: object) -> np.ndarray:
@@ -268,7 +268,7 @@ def trained_types(kind: str, *, store: bool = False, **settings: object) -> np.n
     with tempfile.TemporaryDirectory() as folder:
         if store:
             data.save(Path(folder) / "store")
-            data = graphcl.TypedGraph.open(Path(folder) / "store")
+            data = graphcl.Graph.open(Path(folder) / "store")
         return np.concatenate(list(model.fit_transform(data).values()))
 
 
@@ -304,7 +304,7 @@ def typed_cases() -> Iterator[Case]:
     yield "two parts, typed", lambda: in_parts(typed("typed edge features"), 2)
 
 
-def in_parts(data: graphcl.Graph | graphcl.TypedGraph, parts: int) -> np.ndarray:
+def in_parts(data: graphcl.Graph | graphcl.Graph, parts: int) -> np.ndarray:
     """Returns the weights that a training over parts leaves in its run."""
     with tempfile.TemporaryDirectory() as folder:
         data.save(Path(folder) / "store")

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import sys
 
@@ -28,7 +27,7 @@ def test_columns_are_standardised_and_sparse_ones_stay_sparse():
     dense = scaling.standardised(graph).x
     np.testing.assert_allclose(dense.mean(0), 0, atol=1e-6)
     np.testing.assert_allclose(dense.std(0), 1, rtol=1e-5)
-    sparse = dataclasses.replace(graph, x=scipy.sparse.csr_array(np.maximum(graph.x, 0)))
+    sparse = graph.replace(x=scipy.sparse.csr_array(np.maximum(graph.x, 0)))
     found = scaling.standardised(sparse).x
     assert scipy.sparse.issparse(found)
     assert found.nnz == sparse.x.nnz

@@ -50,7 +50,7 @@ def test_test_labels_change_nothing(graph, monkeypatch, tmp_path):
     def relabelled(nodes):
         y = graph.y.copy()
         y[nodes] = (y[nodes] + 1) % 3
-        monkeypatch.setattr(search, "load_dataset", lambda _: replace(graph, y=y))
+        monkeypatch.setattr(search, "load_dataset", lambda _: graph.replace(y=y))
         return row()
 
     before = row()

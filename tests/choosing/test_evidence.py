@@ -1,5 +1,3 @@
-import dataclasses
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -100,4 +98,4 @@ def test_eight_bit_features_are_read(graph, tmp_path):
     found = Evidence.of(stored, seed=0, versions=1)
     np.testing.assert_allclose(found.features(), graph.x, atol=0.1)
     assert found.version(0).x.shape == graph.x.shape
-    assert dataclasses.replace(stored, y=None).y is None
+    assert stored.replace(y=None).y is None

@@ -8,7 +8,6 @@ import pytest
 
 from graphcl import Graph
 from graphcl.cli.main import run
-from graphcl.graphs.typed import TypedGraph
 from graphcl.graphs.typed_partition import join_typed_parts
 from graphcl.store.parts import join_parts, read_parts
 from graphcl.tabular.preparation import read_preparation
@@ -73,7 +72,7 @@ def test_tables_become_parts_and_ids_stay_text(capsys):
     shown = capsys.readouterr().out
     assert "'edges': 40 nodes, " in shown
     assert " in 3 parts of " in shown
-    graph, whole = Graph(**join_parts(Path("parts"))), Graph.open("whole")
+    graph, whole = Graph.from_csr(**join_parts(Path("parts"))), Graph.open("whole")
     place = {name: number for number, name in enumerate(whole.node_ids)}
     at = [place[name] for name in graph.node_ids]
     assert sorted(at) == list(range(40))
@@ -106,7 +105,7 @@ def test_typed_tables_become_parts(capsys):
     assert about["types"]["author"]["starts"][-1] == 12
     assert about["relations"]["author:writes:paper"]["edges"] == about["edges"] == 20
     graph = join_typed_parts(Path("parts"))
-    assert repr(graph) == repr(join_typed_parts(Path("again"))) == repr(TypedGraph.open("whole"))
+    assert repr(graph) == repr(join_typed_parts(Path("again"))) == repr(Graph.open("whole"))
     for place in ("nodes-0", "nodes-1"):
         prepared = [read_preparation(Path(one) / place).to_json() for one in ("parts", "whole")]
         assert prepared[0] == prepared[1]

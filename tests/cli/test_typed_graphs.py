@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphcl import GraphCL, TypedGraph
+from graphcl import Graph, GraphCL
 from graphcl.cli.main import run
 from tests.cli.conftest import QUICK, fails
 
@@ -259,7 +259,7 @@ def test_a_file_of_arrays_with_types_is_a_typed_graph(tables, capsys):
     assert run(["embed", "npz", "--type", "item", "--out", "items.npy"]) == 0
     assert len(np.load("items.npy")) == 10
     capsys.readouterr()
-    TypedGraph.from_npz("mine.npz").save("kept")  # and a store of it
+    Graph.from_npz("mine.npz").save("kept")  # and a store of it
     assert run(["check", "kept"]) == 0
     assert "kept: item: 10 nodes, 4 features; user: 20 nodes" in capsys.readouterr().out
     assert run(["train", "kept", *QUICK, "--out", "of_store"]) == 0

@@ -13,7 +13,7 @@ def test_only_what_types_know_tells_the_class(only):
     graph = telling_graph(only, 400)
     name = graph.labelled_type
     z = GraphCL(**SMALL).fit_transform(graph)[name]
-    assert linear_probe(z, graph.nodes_of(name)).accuracy >= 0.95
+    assert linear_probe(z, graph.nodes[name]).accuracy >= 0.95
     flat = graph.flatten()
     plain = GraphCL(**SMALL).fit_transform(flat)
     assert linear_probe(plain, flat).accuracy < 0.65

@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -85,7 +84,7 @@ def test_embeddings_are_the_plain_equations(graph, layers):
 )
 def test_layer_by_layer_is_the_whole(graph, tmp_path, name, beyond, sparse):
     if sparse:
-        graph = replace(graph, x=scipy.sparse.csr_array(graph.x * (graph.x > 0)))
+        graph = graph.replace(x=scipy.sparse.csr_array(graph.x * (graph.x > 0)))
     encoder = built(graph, name, **beyond)
     if encoder.beside is not None:
         encoder.beside.calibrate(torch.randn(50, 13) * 3 + 1)

@@ -7,9 +7,9 @@ from torch.nn.functional import elu
 
 from graphcl.encoders.paper import ResidualEncoder
 from graphcl.encoders.typed import BASES, TypedEncoder
+from graphcl.graphs.graph import Graph
 from graphcl.graphs.schema import Schema
 from graphcl.graphs.tensors import graph_tensors
-from graphcl.graphs.typed import TypedGraph
 from graphcl.graphs.typed_tensors import typed_tensors
 
 CPU = torch.device("cpu")
@@ -25,7 +25,7 @@ def two_types(seed=0):
 
     writes, cites, knows = pairs(authors, papers, 14), pairs(papers, papers, 12), pairs(6, 6, 7)
     knows = knows[:, knows[0] != knows[1]]
-    return TypedGraph.from_edges(
+    return Graph.from_edges(
         {"author": random.normal(size=(authors, 4)), "paper": random.normal(size=(papers, 3))},
         {
             ("author", "writes", "paper"): {
@@ -139,7 +139,7 @@ def test_another_order_of_a_type_gives_the_same_rows_in_that_order():
         for key, one in graph.relations.items():
             if not one.undirected and one.source != one.target:
                 relations[key].pop("undirected")
-        other = TypedGraph.from_edges(nodes, relations)
+        other = Graph.from_edges(nodes, relations)
         after = encoder(*typed_tensors(other, device=CPU, dtype=torch.float64))
         for name in graph.nodes:
             rows = order if name == moved else slice(None)
@@ -147,7 +147,8 @@ def test_another_order_of_a_type_gives_the_same_rows_in_that_order():
 
 
 def test_a_plain_graph_has_the_papers_encoder(graph):
-    typed = TypedGraph.from_graph(graph)
+    edges = {"edge_index": graph.edge_index(), "undirected": True}
+    typed = Graph.from_edges({"node": graph.x}, {("node", "edge", "node"): edges})
     options = {"dim": 6, "layers": 3, "generator": torch.Generator().manual_seed(0)}
     encoder = TypedEncoder(Schema.of(typed), **options)
     plain = ResidualEncoder(6, **options)
@@ -167,7 +168,7 @@ def test_relations_with_few_edges_share_a_basis_and_others_do_not():
     few = [[0, 1, 2], [3, 4, 5]]
     random = np.random.default_rng(0).integers(0, 40, (2, many))
     relations = {("a", f"r{next(names)}", "b"): few for _ in range(5)}
-    graph = TypedGraph.from_edges({"a": x, "b": x}, relations | {("a", "big", "b"): random})
+    graph = Graph.from_edges({"a": x, "b": x}, relations | {("a", "big", "b"): random})
     assert graph.relation("big").num_edges < 1000  # duplicates: 40 · 40 pairs
     encoder = encoder_of(graph)
     assert len(encoder.bases[0]) == BASES
@@ -179,7 +180,7 @@ def test_relations_with_few_edges_share_a_basis_and_others_do_not():
     expected = sum(a[3, b] * v[b] for b in range(BASES))
     torch.testing.assert_close(fourth.pooled, expected)
     few_relations = dict(list(relations.items())[:2])
-    alone = encoder_of(TypedGraph.from_edges({"a": x, "b": x}, few_relations))
+    alone = encoder_of(Graph.from_edges({"a": x, "b": x}, few_relations))
     assert len(alone.pooled[0]) == 4
     assert not hasattr(alone, "bases")
 
@@ -201,6 +202,6 @@ def test_a_graph_may_lack_types_and_relations():
     graph = two_types()
     encoder = encoder_of(graph)
     relation = graph.relations["paper", "cites", "paper"]
-    less = TypedGraph({"paper": graph.nodes["paper"]}, {relation.key: relation})
+    less = Graph({"paper": graph.nodes["paper"]}, {relation.key: relation})
     found = encoder(*typed_tensors(less, device=CPU, dtype=torch.float64))
     assert list(found) == ["paper"]

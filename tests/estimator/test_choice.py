@@ -49,7 +49,7 @@ def test_the_pick_is_trained_and_says_why(graph, tmp_path):
 
 
 def test_labels_play_no_part_and_the_seed_decides(graph):
-    bare = dataclasses.replace(graph, y=None)
+    bare = graph.replace(y=None)
     one, other, again = (auto(seed=s).fit(g) for s, g in ((0, graph), (0, bare), (1, graph)))
     measures = [[trial.measures for trial in model.choice_.trials] for model in (one, other, again)]
     assert measures[0] == measures[1] != measures[2]
@@ -65,7 +65,7 @@ def test_keywords_hold_in_every_trial(graph):
 
 
 def test_a_scaling_that_comes_to_another_is_not_tried_twice(graph, monkeypatch):
-    ones = dataclasses.replace(graph, x=(np.asarray(graph.x) > 0).astype(np.float32))
+    ones = graph.replace(x=(np.asarray(graph.x) > 0).astype(np.float32))
     table = tuple(Candidate(name, {"feature_scaling": name}) for name in ("none", "row", "auto"))
     monkeypatch.setattr(portfolio, "load_portfolio", lambda: table)
     names = [trial.name for trial in auto(budget=3).fit(ones).choice_.trials]
@@ -97,7 +97,7 @@ def test_an_interrupted_choice_goes_on_to_the_same_bits(graph, tmp_path):
 
 
 def test_a_trial_that_collapses_is_not_picked_nor_warned_of(graph, monkeypatch):
-    flat = dataclasses.replace(graph, x=np.ones_like(graph.x))
+    flat = graph.replace(x=np.ones_like(graph.x))
     with pytest.warns(match="coincide|directions|loss"):  # of the last training alone: all collapse
         model = auto(epochs=6, budget=3).fit(flat)
     assert all(trial.collapsed for trial in model.choice_.trials)

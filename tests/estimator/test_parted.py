@@ -1,6 +1,5 @@
 """Two and three processes, each with one part, train the weights of one process on the whole."""
 
-import dataclasses
 import json
 import shutil
 
@@ -42,19 +41,19 @@ PLAIN = {
 def dense_graph():
     graph = random_graph(1, num_nodes=NODES)
     units = np.where(np.arange(graph.num_features) % 2, 100.0, 0.01)
-    return dataclasses.replace(graph, x=(np.exp(graph.x) * units).astype(np.float32))
+    return graph.replace(x=(np.exp(graph.x) * units).astype(np.float32))
 
 
 def wordy_graph():
     """Columns of words and of numbers."""
     random, graph = np.random.default_rng(0), random_graph(2, num_nodes=NODES)
     x = np.concatenate([random.random((NODES, 60)) < 0.2, graph.x], axis=1)
-    return dataclasses.replace(graph, x=x.astype(np.float32))
+    return graph.replace(x=x.astype(np.float32))
 
 
 def sparse_graph():
     graph = wordy_graph()
-    return dataclasses.replace(graph, x=scipy.sparse.csr_array(np.maximum(graph.x, 0)))
+    return graph.replace(x=scipy.sparse.csr_array(np.maximum(graph.x, 0)))
 
 
 def weighted_graph():
@@ -170,7 +169,9 @@ def test_weights_are_those_of_one_process_on_the_whole_graph(folder, case, world
     base = "default" if case == RANGES else case.removeprefix("ranges, ")
     joined = folder / f"joined-{base}-{world}"
     if not joined.exists():
-        Graph(**join_parts(folder / f"{base}-{world}")).save(joined, features=MODELS[case][1])
+        Graph.from_csr(**join_parts(folder / f"{base}-{world}")).save(
+            joined, features=MODELS[case][1]
+        )
     whole = Graph.open(folder / base if order == "as-is" else joined)
     expected = figures(model_of(settings).fit(whole))
     assert np.abs(np.diff(expected["losses"])).max() > 1e-3  # it learns something
@@ -214,7 +215,7 @@ def test_what_parts_do_not_allow_is_named(folder, settings, named):
 
 
 def test_one_process_with_one_part_trains_the_same(folder):
-    expected = figures(model_of(DEFAULT).fit(Graph(**join_parts(folder / "default-1"))))
+    expected = figures(model_of(DEFAULT).fit(Graph.from_csr(**join_parts(folder / "default-1"))))
     assert current_share() == ALONE
     found = figures(fit_parts(model_of(DEFAULT), PartedData(folder / "default-1")))
     for name, value in expected.items():

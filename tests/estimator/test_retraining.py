@@ -1,7 +1,5 @@
 """Training goes on from the weights, on a graph that has grown."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -55,7 +53,7 @@ def test_a_tenth_of_the_epochs_unless_told(fitted):
 
 def test_the_same_again_gives_the_same_bits_and_labels_do_not_matter(fitted):
     graph = random_graph(2)
-    other = dataclasses.replace(graph, y=np.roll(graph.y, 7))
+    other = graph.replace(y=np.roll(graph.y, 7))
     both = [weights(retrain(fitted, one, epochs=2, device=CPU)) for one in (graph, other)]
     assert all(torch.equal(value, both[1][name]) for name, value in both[0].items())
 

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch_geometric.data import HeteroData
 
-from graphcl import GraphCL, TypedGraph, linear_probe
+from graphcl import Graph, GraphCL, linear_probe
 from graphcl.errors import GraphError, ParameterError, RunError
 from graphcl.estimator.fitted import Fitted
 from graphcl.runs.nodes import read_nodes
@@ -28,7 +28,7 @@ def library(seed=0, *, papers=40, authors=20):
     topics = np.stack([np.arange(papers), y + 2 * random.integers(0, 2, papers)])
     x = random.normal(size=(papers, 6)) + np.eye(2, 6)[y]
     split = random.permutation(papers)
-    return TypedGraph.from_edges(
+    return Graph.from_edges(
         {
             "author": random.normal(size=(authors, 3)),
             "paper": {
@@ -70,7 +70,7 @@ def test_it_trains_embeds_saves_and_loads(tmp_path, mode):
     again = GraphCL.load(tmp_path / "run", device="cpu").transform(graph)
     for name, rows in z.items():
         assert np.array_equal(rows, again[name])
-    assert linear_probe(z["paper"], graph.nodes_of("paper")).nodes == (15, 10, 15)
+    assert linear_probe(z["paper"], graph.nodes["paper"]).nodes == (15, 10, 15)
     with pytest.raises(RunError, match="a run of a typed graph"):
         Fitted.read(tmp_path / "run")
 
@@ -80,7 +80,7 @@ def test_the_seed_decides_every_bit_and_labels_decide_nothing(mode):
     graph, options = library(), {"mode": mode, "fan_out": 3, **FAST}
     first = GraphCL(seed=1, **options).fit_transform(graph)
     other = {name: {"x": one.x, "num_nodes": one.num_nodes} for name, one in graph.nodes.items()}
-    unlabelled = TypedGraph(TypedGraph.from_edges(other, {}).nodes, graph.relations, graph.name)
+    unlabelled = Graph(Graph.from_edges(other, {}).nodes, graph.relations, graph.name)
     second = GraphCL(seed=1, **options).fit_transform(unlabelled)
     third = GraphCL(seed=2, **options).fit_transform(graph)
     assert all(np.array_equal(first[name], second[name]) for name in first)
@@ -121,7 +121,7 @@ def test_from_a_store_it_has_the_bits_of_memory(tmp_path, mode):
     graph, options = library(), {"mode": mode, "fan_out": 2, **FAST}
     graph.save(tmp_path / "store")
     expected = GraphCL(**options).fit_transform(graph)
-    found = GraphCL(**options).fit_transform(TypedGraph.open(tmp_path / "store"))
+    found = GraphCL(**options).fit_transform(Graph.open(tmp_path / "store"))
     assert all(np.array_equal(rows, expected[name]) for name, rows in found.items())
 
 
@@ -138,17 +138,17 @@ def test_unseen_graphs_may_lack_types_and_relations_and_have_no_others():
     model = GraphCL(**FAST).fit(graph)
     assert model.transform(unseen)["topic"].shape == (4, 16)
     cites = unseen.relations[CITES]
-    assert len(model.transform(TypedGraph({"paper": unseen.nodes["paper"]}, {CITES: cites}))) == 1
-    other = TypedGraph.from_edges({"paper": np.ones((3, 5))}, {})
+    assert len(model.transform(Graph({"paper": unseen.nodes["paper"]}, {CITES: cites}))) == 1
+    other = Graph.from_edges({"paper": np.ones((3, 5))}, {})
     with pytest.raises(GraphError, match="type 'paper' has 5 features; the model was trained on 6"):
         model.transform(other)
     with pytest.raises(GraphError, match="the model knows no type 'journal'"):
-        model.transform(TypedGraph.from_edges({"journal": 2}, {}))
+        model.transform(Graph.from_edges({"journal": 2}, {}))
     likes = {("paper", "likes", "paper"): [[0], [1]]}
     with pytest.raises(GraphError, match="knows no relation paper:likes:paper"):
-        model.transform(TypedGraph.from_edges({"paper": np.ones((3, 6))}, likes))
+        model.transform(Graph.from_edges({"paper": np.ones((3, 6))}, likes))
     with pytest.raises(GraphError, match="type 'topic' has features; in training it had none"):
-        model.transform(TypedGraph.from_edges({"topic": np.ones((3, 6))}, {}))
+        model.transform(Graph.from_edges({"topic": np.ones((3, 6))}, {}))
 
 
 def test_plain_and_typed_models_say_what_they_are(graph):
@@ -183,7 +183,7 @@ def test_what_typed_graphs_cannot_have_is_refused():
     with pytest.raises(ParameterError, match="inductive: a typed graph is trained with all"):
         GraphCL(inductive=True, **FAST).fit(library())
     with pytest.raises(GraphError, match="no relation has edges"):
-        GraphCL(**FAST).fit(TypedGraph.from_edges({"a": np.ones((3, 2))}, {}))
+        GraphCL(**FAST).fit(Graph.from_edges({"a": np.ones((3, 2))}, {}))
 
 
 def test_a_damaged_schema_is_said(tmp_path):

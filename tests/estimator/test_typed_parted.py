@@ -10,7 +10,7 @@ from graphcl.distributed import ALONE, current_share
 from graphcl.errors import GraphError, ParameterError, StoreError
 from graphcl.estimator import GraphCL
 from graphcl.estimator.parted import PartedData, fit_parts
-from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed_partition import join_typed_parts
 from graphcl.recipes import load_recipe
 from graphcl.tabular.build import partition_store
@@ -34,7 +34,7 @@ def simple():
     graph = library(topics=2)
     edges = {key: one.edge_index() for key, one in graph.relations.items()}
     nodes = {"author": graph.nodes["author"].x, "paper": graph.nodes["paper"].x, "topic": 2}
-    return TypedGraph.from_edges(nodes, edges, name="simple")
+    return Graph.from_edges(nodes, edges, name="simple")
 
 
 # graph, order, recipe, how processes reach other parts
@@ -156,7 +156,7 @@ def test_what_typed_parts_do_not_allow_is_named(folder, settings, error, named):
 
 def test_a_graph_without_edges_is_refused(tmp_path):
     none = {WRITES: np.zeros((2, 0), int)}
-    TypedGraph.from_edges({"author": np.eye(3), "paper": np.eye(2)}, none).save(tmp_path / "none")
+    Graph.from_edges({"author": np.eye(3), "paper": np.eye(2)}, none).save(tmp_path / "none")
     partition_store(tmp_path / "none", out=tmp_path / "parts", parts=1, order="hash")
     with pytest.raises(GraphError, match="no relation has edges"):
         fit_parts(model_of(DEFAULT), PartedData(tmp_path / "parts"))

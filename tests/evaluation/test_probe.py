@@ -315,7 +315,7 @@ def test_a_handful_of_train_nodes_suffices(graph):
 
 
 def test_errors(graph):
-    unlabelled = dataclasses.replace(graph, y=None)
+    unlabelled = graph.replace(y=None)
     with pytest.raises(GraphError, match="no labels"):
         linear_probe(graph.x, unlabelled)
     with pytest.raises(GraphError, match=r"embeddings \(3, 12\) for a graph of 240 nodes"):

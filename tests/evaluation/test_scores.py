@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score
@@ -49,11 +47,11 @@ def test_other_shapes_and_missing_labels_are_refused(graph):
     [("train_mask", "train"), ("val_mask", "validation"), ("test_mask", "test")],
 )
 def test_a_part_without_labels_and_half_a_split_are_refused(graph, mask, name):
-    bare = replace(graph, y=np.where(getattr(graph, mask), -1, graph.y))
+    bare = graph.replace(y=np.where(getattr(graph, mask), -1, graph.y))
     with pytest.raises(GraphError, match=f"^scores: no labelled node among the {name} nodes$"):
         score_predictions(graph.y, bare)
     with pytest.raises(GraphError, match=f"^scores: .* are given, {name} nodes are not; give all"):
-        score_predictions(graph.y, replace(graph, **{mask: None}))
+        score_predictions(graph.y, graph.replace(**{mask: None}))
 
 
 def test_the_matrix_is_that_of_the_probe_that_was_scored():

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -71,7 +69,7 @@ def test_it_is_the_plain_loop_over_splits_and_strengths():
 
 
 def test_without_splits_three_are_drawn_of_each_class():
-    graph = replace(random_graph(num_nodes=300), **NO_MASKS)
+    graph = random_graph(num_nodes=300).replace(**NO_MASKS)
     kind, parts = comparison_splits(graph)
     assert (kind, len(parts)) == ("random", DRAWN)
     for train, val, test in parts:
@@ -83,7 +81,7 @@ def test_without_splits_three_are_drawn_of_each_class():
 
 
 def test_missing_validation_nodes_are_taken_from_the_train_nodes(graph):
-    half = replace(graph, val_mask=None)
+    half = graph.replace(val_mask=None)
     kind, ((train, val, test),) = comparison_splits(half)
     assert kind == "given, validation drawn"
     assert set(np.flatnonzero(graph.train_mask)) == {*train, *val}
@@ -96,7 +94,7 @@ def test_two_classes_are_scored_by_roc_auc():
     graph = random_graph(num_nodes=150)
     y = np.where(graph.y == 2, -1, graph.y + 1)  # classes 1 and 2, some nodes without
     z = np.eye(2)[np.clip(y - 1, 0, 1)] + np.random.default_rng(0).normal(size=(150, 2))
-    found = compare_probe(z, replace(graph, y=y, **NO_MASKS), device=CPU)
+    found = compare_probe(z, graph.replace(y=y, **NO_MASKS), device=CPU)
     assert found.metric == "roc_auc"
     assert found.nodes[0] + found.nodes[1] + found.nodes[2] == (y >= 0).sum()
     assert 0.7 < found.score < 1  # two unit normals whose means are √2 apart: 0.84 at best
@@ -106,11 +104,11 @@ def test_two_classes_are_scored_by_roc_auc():
 def test_several_labels_are_scored_by_their_mean_auc(graph):
     random = np.random.default_rng(0)
     y = (graph.x[:, :4] + 0.5 * random.normal(size=(60, 4)) > 0).astype(np.int64)
-    found = compare_probe(graph.x, replace(graph, y=y), device=CPU)
+    found = compare_probe(graph.x, graph.replace(y=y), device=CPU)
     assert found.metric == "label_auc"
     assert found.score > 0.75
     assert found.micro_f1 > 0.6
-    noise = compare_probe(random.normal(size=(60, 4)), replace(graph, y=y), device=CPU)
+    noise = compare_probe(random.normal(size=(60, 4)), graph.replace(y=y), device=CPU)
     assert noise.score < 0.7
 
 
@@ -137,7 +135,7 @@ def test_test_labels_choose_nothing(graph):
     several = many_splits(graph)
     found = compare_probe(graph.x, several, device=CPU)
     other = np.where(several.split(0).test_mask, (graph.y + 1) % 3, graph.y)
-    wrong = compare_probe(graph.x, replace(several.split(0), y=other), device=CPU)
+    wrong = compare_probe(graph.x, several.split(0).replace(y=other), device=CPU)
     right = compare_probe(graph.x, several.split(0), device=CPU)
     assert wrong.val_score == right.val_score
     assert wrong.score < right.score
@@ -155,7 +153,7 @@ def test_test_labels_choose_nothing(graph):
 )
 def test_what_cannot_be_scored_says_why(graph, changes, z, message):
     with pytest.raises(GraphError, match=message):
-        compare_probe(z, replace(graph, **changes), device=CPU)
+        compare_probe(z, graph.replace(**changes), device=CPU)
 
 
 def test_no_test_row_moves_another_rows_score():

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -100,7 +98,7 @@ def test_a_failure_is_kept_and_tried_again(tmp_path, monkeypatch):
 
 
 def test_a_graph_that_cannot_be_scored_is_a_failure_with_its_reason(tmp_path):
-    loaders = {"blind": lambda: replace(random_graph(), y=None)}
+    loaders = {"blind": lambda: random_graph().replace(y=None)}
     path = tmp_path / "rows.jsonl"
     (row,) = compare(loaders, read_systems(["raw"]), path, seeds=[0], device=CPU)
     assert row["failed"] == "random: has no labels to score by"

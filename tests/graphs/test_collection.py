@@ -53,7 +53,7 @@ def test_node_ids_and_labels_of_graphs_that_have_them():
             "graphs: graph 1 (random) has 5 features, but the graphs before it have 12 features",
         ),
         (
-            [random_graph(), dataclasses.replace(random_graph(), y=None)],
+            [random_graph(), random_graph().replace(y=None)],
             "has no labels, but the graphs before it have one class per node",
         ),
         (

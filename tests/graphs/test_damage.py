@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -56,7 +54,7 @@ def test_damage_keeps_weights_and_the_kind_of_features(graph):
     table = scipy.sparse.csr_array(np.ones((4, 3), "float32"))
     small = graph.from_edge_index([[0], [1]], np.eye(4, 3))
     for x in (scaled, table, np.ones((4, 3), "float16")):
-        poorer = missing_features(replace(small, x=x), 0.5, rng())
+        poorer = missing_features(small.replace(x=x), 0.5, rng())
         assert type(poorer.x) is type(x)
         damaged = poorer.x.toarray() if scipy.sparse.issparse(poorer.x) else np.asarray(poorer.x)
         whole = x.toarray() if scipy.sparse.issparse(x) else np.asarray(x)
@@ -73,7 +71,7 @@ def test_a_hidden_value_is_the_mean_of_its_column_or_zero_in_a_sparse_table(grap
     for u, column in np.argwhere(lost):
         assert hidden.x[u, column] == pytest.approx(graph.x[:, column].mean(), abs=1e-6)
     assert np.array_equal(graph.x, before)
-    sparse = replace(graph, x=scipy.sparse.csr_array(np.maximum(graph.x, 0)))
+    sparse = graph.replace(x=scipy.sparse.csr_array(np.maximum(graph.x, 0)))
     found = hidden_features(sparse, 0.3, rng())
     assert 0.6 < found.x.nnz / sparse.x.nnz < 0.8
     assert (found.x.data > 0).all()

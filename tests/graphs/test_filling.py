@@ -2,8 +2,8 @@ import numpy as np
 import scipy.sparse
 
 from graphcl.graphs.filling import describe_filling, fill_features
+from graphcl.graphs.graph import Graph
 from graphcl.graphs.schema import Schema
-from graphcl.graphs.typed import TypedGraph
 
 PAPERS = np.array([[1.0, 0.0], [0.0, 4.0], [3.0, 1.0]])
 WRITES, ON = ("author", "writes", "paper"), ("paper", "on", "topic")
@@ -11,7 +11,7 @@ WRITES, ON = ("author", "writes", "paper"), ("paper", "on", "topic")
 
 def graph(papers=PAPERS, **relations):
     edges = {WRITES: {"edge_index": [[0, 0, 1], [0, 1, 1]], "edge_weight": [1.0, 3.0, 1.0]}}
-    return TypedGraph.from_edges({"author": 3, "paper": papers}, edges | relations)
+    return Graph.from_edges({"author": 3, "paper": papers}, edges | relations)
 
 
 def test_an_author_is_what_she_wrote():
@@ -38,7 +38,7 @@ def test_features_travel_as_far_as_they_must():
         ("user", "placed", "order"): [[0, 1], [0, 1]],
         ("order", "has", "product"): [[0, 0, 1], [0, 1, 1]],
     }
-    found, schema = fill_features(TypedGraph.from_edges(nodes, relations))
+    found, schema = fill_features(Graph.from_edges(nodes, relations))
     assert found.nodes["order"].x.tolist() == [[2], [3]]
     assert found.nodes["user"].x.tolist() == [[2], [3]]
     assert [one.filled for one in schema.types] == ["neighbours", "neighbours", "given"]
@@ -46,7 +46,7 @@ def test_features_travel_as_far_as_they_must():
 
 def test_without_any_features_structure_tells_per_relation():
     relations = {("a", "r", "b"): [[0, 0, 1], [0, 1, 1]], ("a", "s", "a"): [[0], [1]]}
-    bare = TypedGraph.from_edges({"a": 3, "b": 2, "c": 1}, relations)
+    bare = Graph.from_edges({"a": 3, "b": 2, "c": 1}, relations)
     found, schema = fill_features(bare)
     assert [one.num_features for one in schema.types] == [6, 2, 1]
     assert {one.filled for one in schema.types} == {"structure"}
@@ -59,12 +59,12 @@ def test_without_any_features_structure_tells_per_relation():
 
 def test_another_graph_gets_the_same_columns():
     topics = {ON: [[0, 1, 2], [0, 0, 1]], ("author", "likes", "author"): [[0], [1]]}
-    whole = TypedGraph.from_edges(
+    whole = Graph.from_edges(
         {"author": 3, "paper": PAPERS, "topic": 2},
         {WRITES: [[0, 1], [0, 1]], **topics},
     )
     _, schema = fill_features(whole)
-    less = TypedGraph.from_edges({"paper": PAPERS[:1], "author": 2}, {})
+    less = Graph.from_edges({"paper": PAPERS[:1], "author": 2}, {})
     found, same = fill_features(less, schema)
     assert same is schema
     assert np.array_equal(np.asarray(found.nodes["author"].x.todense()), np.zeros((2, 2)))

@@ -7,7 +7,6 @@ from torch_geometric.data import Data
 
 from graphcl.errors import GraphError
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.typed import TypedGraph
 
 X = np.eye(3)
 
@@ -76,16 +75,16 @@ def people():
     return source
 
 
-@pytest.mark.parametrize("kind", [Graph, TypedGraph])
+@pytest.mark.parametrize("kind", [{}, {"relation": "relation"}])
 def test_networkx_attributes_can_be_named_as_features(kind):
-    graph = kind.from_networkx(people(), features=["age", "at"], labels="job")
-    nodes = graph if kind is Graph else graph.nodes["node"]
+    graph = Graph.from_networkx(people(), features=["age", "at"], labels="job", **kind)
+    nodes = graph.nodes["node"]
     assert nodes.x.tolist() == [[30, 0, 1], [40, 1, 0], [50, 1, 1]]
     assert (nodes.y.tolist(), nodes.class_names) == ([1, 0, 1], ("clerk", "cook"))
     with pytest.raises(GraphError, match=r"no node has the attribute 'height'.*\['age', 'at'\]"):
-        kind.from_networkx(people(), features=["age", "height"])
+        Graph.from_networkx(people(), features=["age", "height"], **kind)
     with pytest.raises(GraphError, match=r"node 'ada'.*: 'job' is 'cook', not a number"):
-        kind.from_networkx(people(), features=["age", "job"])
+        Graph.from_networkx(people(), features=["age", "job"], **kind)
 
 
 def test_networkx_without_features_says_what_there_is():

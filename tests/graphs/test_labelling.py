@@ -39,7 +39,7 @@ def test_a_graph_takes_labels_by_name_and_keeps_the_names():
     given = {"node_ids": IDS, "y": pandas.Series({"d": "cat", "b": "bird", "a": "cat"})}
     graph = graphcl.Graph.from_edge_index([[0, 1], [1, 2]], np.eye(4), **given)
     assert (graph.y.tolist(), graph.class_names) == BY_NAME
-    typed = graphcl.TypedGraph.from_edges({"pet": {"x": np.eye(4), **given}}, {})
+    typed = graphcl.Graph.from_edges({"pet": {"x": np.eye(4), **given}}, {})
     assert (typed.nodes["pet"].y.tolist(), typed.nodes["pet"].class_names) == BY_NAME
     with pytest.raises(GraphError, match="y: no node has the id 'e'"):
         graphcl.Graph.from_edge_index([[0], [1]], np.eye(4), {"e": "cat"}, node_ids=IDS)

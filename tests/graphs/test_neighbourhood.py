@@ -62,7 +62,7 @@ def test_ranges_and_other_features():
     assert rows.tolist() == [2, 3]
     values = np.arange(50, dtype=np.int8)[:, None]
     scaled = ScaledFeatures(values, np.ones(1, np.float32), np.ones(50, np.float32))
-    stored = Graph(indptr=graph.indptr, indices=graph.indices, x=scaled)
+    stored = Graph.from_csr(indptr=graph.indptr, indices=graph.indices, x=scaled)
     part, rows = neighbourhood(stored, np.array([3]), 1)
     assert part.x.values[:, 0].tolist() == [2, 3, 4]
     assert len(part.x.row_scale) == 3

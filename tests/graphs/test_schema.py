@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from graphcl.errors import GraphError, RunError
+from graphcl.graphs.graph import Graph
 from graphcl.graphs.schema import Direction, Schema
-from graphcl.graphs.typed import TypedGraph
 
 X = np.ones((3, 2))
 WRITES, KNOWS = ("author", "writes", "paper"), ("author", "knows", "author")
@@ -11,7 +11,7 @@ WRITES, KNOWS = ("author", "writes", "paper"), ("author", "knows", "author")
 
 def schema():
     relations = {WRITES: [[0], [1]], KNOWS: [[0, 1], [1, 0]], ("paper", "cites", "paper"): []}
-    return Schema.of(TypedGraph.from_edges({"author": X, "paper": X}, relations))
+    return Schema.of(Graph.from_edges({"author": X, "paper": X}, relations))
 
 
 def test_directions_are_two_unless_a_relation_is_undirected():
@@ -40,12 +40,12 @@ def test_it_goes_through_json_and_refuses_what_is_damaged():
 
 
 def test_a_relation_that_had_no_edges_cannot_have_some_later():
-    later = TypedGraph.from_edges({"paper": X}, {("paper", "cites", "paper"): [[0], [1]]})
+    later = Graph.from_edges({"paper": X}, {("paper", "cites", "paper"): [[0], [1]]})
     with pytest.raises(GraphError, match="paper:cites:paper had no edges in training"):
         schema().check(later)
 
 
 def test_other_kinds_of_edges_are_refused():
-    one_way = TypedGraph.from_edges({"author": X}, {KNOWS: [[0], [1]]})
+    one_way = Graph.from_edges({"author": X}, {KNOWS: [[0], [1]]})
     with pytest.raises(GraphError, match="author:knows:author: undirected is False; in training"):
         schema().check(one_way)

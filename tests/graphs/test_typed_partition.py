@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from graphcl.errors import StoreError
 from graphcl.files import atomic
 from graphcl.graphs import typed_partition
-from graphcl.graphs.collection import typed_fingerprint
-from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.collection import fingerprint
+from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed_partition import join_typed_parts
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.store import moving, ordering
@@ -48,7 +48,7 @@ def typed_graph(seed=0, authors=9, papers=14, topics=3, edges=40):
     knows = between(KNOWS, edges)
     words = scipy.sparse.csr_array((random.random((papers, 5)) < 0.4).astype(np.float32))
     names = np.array([f"paper {number} é" for number in range(papers)], dtype=object)
-    return TypedGraph.from_edges(
+    return Graph.from_edges(
         {
             "author": random.normal(size=(authors, 4)),
             "paper": {
@@ -185,7 +185,7 @@ def test_neighbours_of_all_types_come_together(tmp_path):
     other = node % groups + groups * random.integers(0, each, (3, groups * each))
     edges = np.concatenate([np.stack([node, one]) for one in other], axis=1)
     types = dict.fromkeys(("author", "paper", "topic"), groups * each)
-    TypedGraph.from_edges(types, {WRITES: edges, ON: edges}).save(tmp_path / "store")
+    Graph.from_edges(types, {WRITES: edges, ON: edges}).save(tmp_path / "store")
     cut = {}
     for order in ("neighbours", "hash"):
         partition_store(tmp_path / "store", out=tmp_path / order, parts=groups, order=order)
@@ -302,7 +302,7 @@ def test_a_damaged_store_and_too_many_parts_leave_nothing(divided, tmp_path):
 def test_the_graph_that_was_divided_comes_back_in_its_own_order(tmp_path, order):
     typed_graph(edges=60).save(tmp_path / "store")
     partition_store(tmp_path / "store", out=tmp_path / "parts", parts=3, order=order)
-    before = TypedGraph.open(tmp_path / "store")
+    before = Graph.open(tmp_path / "store")
     after = join_typed_parts(tmp_path / "parts", restored=True)
     for key, relation in before.relations.items():
         for name in ("indptr", "indices", "edge_weight", "edge_features", "edge_ids"):
@@ -313,6 +313,6 @@ def test_the_graph_that_was_divided_comes_back_in_its_own_order(tmp_path, order)
     for name, nodes in before.nodes.items():
         one, other = ids_of(nodes), ids_of(after.nodes[name])
         assert one.tolist() == other.tolist()
-    known = typed_fingerprint(before)
+    known = fingerprint((before,))
     assert read_typed_parts(tmp_path / "parts").source.fingerprint == known
-    assert typed_fingerprint(after) == known
+    assert fingerprint((after,)) == known

@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse
 
 from graphcl.errors import StoreError
-from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed_store import is_typed_store
 
 WRITES, KNOWS = ("author", "writes", "paper"), ("author", "knows", "author")
@@ -13,7 +13,7 @@ WRITES, KNOWS = ("author", "writes", "paper"), ("author", "knows", "author")
 
 def graph():
     random = np.random.default_rng(0)
-    return TypedGraph.from_edges(
+    return Graph.from_edges(
         {
             "author": {"x": random.normal(size=(5, 2)), "node_ids": list("äbcde")},
             "paper": {
@@ -39,7 +39,7 @@ def test_there_and_back(tmp_path):
     before = graph()
     before.save(tmp_path / "store")
     assert is_typed_store(tmp_path / "store")
-    after = TypedGraph.open(tmp_path / "store")
+    after = Graph.open(tmp_path / "store")
     assert repr(after) == repr(before)
     for name, one in before.nodes.items():
         other = after.nodes[name]
@@ -60,20 +60,20 @@ def test_there_and_back(tmp_path):
 
 def test_what_is_damaged_is_refused(tmp_path):
     path = tmp_path / "store"
-    with pytest.raises(StoreError, match="not a typed store"):
-        TypedGraph.open(path)
+    with pytest.raises(StoreError, match="no such store"):
+        Graph.open(path)
     graph().save(path)
     header = path / "typed.json"
     whole = header.read_text()
     for broken in ("{", "[]", '{"format": 2}', whole.replace('"indptr"', '"../x"')):
         header.write_text(broken)
         with pytest.raises(StoreError, match=r"typed.json"):
-            TypedGraph.open(path)
+            Graph.open(path)
     about = json.loads(whole)
     about["relations"][0]["key"][0] = "journal"
     header.write_text(json.dumps(about))
     with pytest.raises(StoreError, match="relation-0: its types or arrays are missing"):
-        TypedGraph.open(path)
+        Graph.open(path)
     header.write_text(whole)
     for name, array in (
         ("indices", np.array([0, 1, 9])),
@@ -86,8 +86,8 @@ def test_what_is_damaged_is_refused(tmp_path):
         kept = file.read_bytes()
         np.save(file, array)
         with pytest.raises(StoreError, match="relation-0: damaged"):
-            TypedGraph.open(path)
+            Graph.open(path)
         file.write_bytes(kept)
     (path / "relation-1" / "edge_ids.npy").unlink()
     with pytest.raises(StoreError, match="missing"):
-        TypedGraph.open(path)
+        Graph.open(path)

@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed_tensors import TypedScaling, prepare, prepare_like, typed_tensors
 
 CPU = torch.device("cpu")
@@ -11,7 +11,7 @@ KEY = ("a", "r", "b")
 def graph(seed=0):
     random = np.random.default_rng(seed)
     edges = {"edge_index": random.integers(0, 9, (2, 30)), "edge_features": random.normal(5, 2, 30)}
-    return TypedGraph.from_edges({"a": random.normal(100, 20, (9, 3)), "b": 9}, {KEY: edges})
+    return Graph.from_edges({"a": random.normal(100, 20, (9, 3)), "b": 9}, {KEY: edges})
 
 
 def test_columns_of_nodes_and_edges_are_standardised_and_means_follow():

@@ -1,7 +1,5 @@
 """The nodes of parts are those of the store, in the order of the parts."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -20,10 +18,13 @@ def test_they_are_those_of_the_whole_graph(tmp_path, text):
     graph = random_graph()
     if text:
         names = np.array([f"n {row} é" for row in range(60)])
-        graph = dataclasses.replace(graph, node_ids=names)
+        graph = graph.replace(node_ids=names)
     graph.save(tmp_path / "store")
     partition_store(tmp_path / "store", out=tmp_path / "parts", parts=3, order="hash")
-    nodes, whole = read_parts_nodes(tmp_path / "parts"), Graph(**join_parts(tmp_path / "parts"))
+    nodes, whole = (
+        read_parts_nodes(tmp_path / "parts"),
+        Graph.from_csr(**join_parts(tmp_path / "parts")),
+    )
     assert nodes.num_nodes == 60
     assert list(nodes.node_ids) == list(whole.node_ids)
     assert nodes.y.tolist() == whole.y.tolist()

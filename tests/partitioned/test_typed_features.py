@@ -10,7 +10,7 @@ from graphcl.distributed import ALONE
 from graphcl.embedding import embed_typed
 from graphcl.errors import GraphError, RunError, StoreError
 from graphcl.estimator.typed import new_encoder
-from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed_partition import join_typed_parts
 from graphcl.graphs.typed_tensors import prepare, prepare_like
 from graphcl.partitioned import boundary, inference
@@ -23,7 +23,7 @@ from graphcl.partitioned.typed_features import prepare_part, prepare_part_like
 from graphcl.partitioned.wire import Wire
 from graphcl.recipes import load_recipe
 from graphcl.runs.embeddings import write_embeddings
-from graphcl.runs.typed import describe_type
+from graphcl.runs.nodes import describe_nodes
 from graphcl.store import ordering
 from graphcl.tabular.build import partition_store
 from tests.graphs.test_typed_partition import CITES, WRITES, typed_graph
@@ -42,7 +42,7 @@ def bare():
     """No type has features: all get their structure."""
     graph = library()
     nodes = {name: dataclasses.replace(one, x=None) for name, one in graph.nodes.items()}
-    return TypedGraph(nodes, graph.relations, "bare")
+    return Graph(nodes, graph.relations, "bare")
 
 
 def chain():
@@ -50,14 +50,14 @@ def chain():
     graph = library()
     nodes = dict(graph.nodes)
     nodes["paper"] = dataclasses.replace(nodes["paper"], x=None)
-    return TypedGraph(nodes, graph.relations, "chain")
+    return Graph(nodes, graph.relations, "chain")
 
 
 def lonely():
     """A few edges, a relation without any, and a type without relations."""
     random = np.random.default_rng(0)
     x = {"author": random.normal(size=(20, 3)), "paper": random.normal(size=(30, 2)), "alone": 4}
-    return TypedGraph.from_edges(x, {WRITES: [[0, 1], [2, 2]], CITES: np.zeros((2, 0), int)})
+    return Graph.from_edges(x, {WRITES: [[0, 1], [2, 2]], CITES: np.zeros((2, 0), int)})
 
 
 SIDE = {"side_by_side": True, "own_features": 0.4}
@@ -158,7 +158,7 @@ def test_nodes_of_a_type_have_the_degrees_of_all_relations(folder, case):
     graph = join_typed_parts(folder / f"{case}-{WORLD}")
     for name in graph.nodes:
         found = read_type_nodes(folder / f"{case}-{WORLD}", name)
-        expected = describe_type(graph, name)
+        expected = describe_nodes(graph, name)
         assert np.array_equal(found.degree, expected.degree)
         assert (found.y is None) == (expected.y is None)
     with pytest.raises(RunError, match="has no type 'x'"):
@@ -193,7 +193,7 @@ def test_a_part_of_other_types_is_refused_and_one_that_lacks_some_is_embedded(fo
         prepare_part_like(part, whole.schema, whole.scaling, Wire(ALONE))
     graph = library()
     nodes = {name: graph.nodes[name] for name in ("author", "paper")}
-    few = TypedGraph(nodes, {WRITES: graph.relations[WRITES]})
+    few = Graph(nodes, {WRITES: graph.relations[WRITES]})
     few.save(folder / "few")
     partition_store(folder / "few", out=folder / "few-1", parts=1, order="as-is")
     encoder = new_encoder(recipe_of("auto"), whole.schema, seed=3)

@@ -46,7 +46,7 @@ def here(made, tmp_path, monkeypatch):
 
 def test_edges_and_scores_are_those_of_the_whole_graph(here):
     sharded = Sharded(Path("run"), Path("z.npy"), "parts", seed=0)
-    whole = Graph(**join_parts(Path("parts")))
+    whole = Graph.from_csr(**join_parts(Path("parts")))
     rows = np.array([2, 3, 10, 11, 40, 41, 42, 88])
     expected = adjacency(whole)[rows][:, rows]
     assert (sharded.among(rows) != expected).nnz == 0

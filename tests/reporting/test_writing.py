@@ -53,7 +53,7 @@ def test_a_typed_graph_has_a_page_for_a_type(tmp_path):
     y = np.arange(40) % 2
     masks = {"train_mask": np.arange(16), "val_mask": np.arange(16, 24)}
     papers = {"x": random.normal(size=(40, 4)), "y": y, **masks, "test_mask": np.arange(24, 40)}
-    typed = graphcl.TypedGraph.from_edges(
+    typed = graphcl.Graph.from_edges(
         {"paper": papers, "author": random.normal(size=(20, 3))},
         {("author", "writes", "paper"): random.integers(0, 20, (2, 80))},
     )

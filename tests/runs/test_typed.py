@@ -3,12 +3,12 @@ import json
 import numpy as np
 import pytest
 
-from graphcl import TypedGraph
+from graphcl import Graph
 from graphcl.errors import RunError
 from graphcl.graphs.schema import Schema
 from graphcl.runs.files import read_embeddings, write_schema
-from graphcl.runs.nodes import read_nodes
-from graphcl.runs.typed import describe_type, read_preparations, run_types, type_folder, write_types
+from graphcl.runs.nodes import describe_nodes, read_nodes
+from graphcl.runs.typed import read_preparations, run_types, type_folder, write_types
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def graph():
         ("../evil name", "to", "b"): np.array([[0, 0, 1], [1, 2, 2]]),
         ("b", "likes", "b"): {"edge_index": np.array([[0, 1], [1, 2]]), "undirected": True},
     }
-    return TypedGraph.from_edges(nodes, relations)
+    return Graph.from_edges(nodes, relations)
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def test_each_type_has_a_folder_within_the_run(run):
 
 
 def test_a_degree_counts_edges_of_all_relations_in_both_directions(graph):
-    assert describe_type(graph, "../evil name").degree.tolist() == [2, 1, 0]
-    assert describe_type(graph, "b").degree.tolist() == [1, 3, 3, 0]
+    assert describe_nodes(graph, "../evil name").degree.tolist() == [2, 1, 0]
+    assert describe_nodes(graph, "b").degree.tolist() == [1, 3, 3, 0]
 
 
 def test_unknown_types_and_damage_are_told(run, tmp_path):

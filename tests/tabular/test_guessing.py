@@ -8,7 +8,7 @@ import pytest
 import graphcl
 from graphcl.cli.main import run
 from graphcl.errors import GraphError
-from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.graph import Graph
 from graphcl.tabular.columns import identity, rank
 from graphcl.tabular.sources import Source
 from tests.tabular.conftest import edges_of, write
@@ -72,7 +72,7 @@ def test_films_and_directors_with_the_same_numbers(where, capsys):
     first = capsys.readouterr().err.splitlines()[0]
     said = "ids in 'movie_id' of movie, 'director_id' of director; ends in 'movie_id' and "
     assert said in first
-    graph = TypedGraph.open("store") if out else None
+    graph = Graph.open("store") if out else None
     graph = graph or graphcl.read_tables(
         {"directed": "directed.csv"},
         {"movie": "movies.csv", "director": "directors.csv"},
@@ -172,7 +172,7 @@ def test_a_relation_that_is_another_backwards_is_kept_once(option, capsys):
     assert "bought_by" not in answer.out
     assert run(["build", *words, "--out", "store"]) == 0
     assert "backwards: kept once" in capsys.readouterr().err
-    assert list(TypedGraph.open("store").relations) == [("customer", "buys", "product")]
+    assert list(Graph.open("store").relations) == [("customer", "buys", "product")]
 
 
 @pytest.mark.parametrize("option", [["--weight", "much"], []])
@@ -180,7 +180,7 @@ def test_with_other_weights_or_features_both_are_kept_and_it_is_said(option, cap
     words = [*reverses(more="4"), *option]
     assert run(["build", *words, "--out", "store"]) == 0
     assert "with other weights or features: both are kept" in capsys.readouterr().err
-    assert len(TypedGraph.open("store").relations) == 2
+    assert len(Graph.open("store").relations) == 2
 
 
 def test_ranks_of_names():

@@ -7,7 +7,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from graphcl import TypedGraph, read_tables
+from graphcl import Graph, read_tables
 from graphcl.errors import GraphError, TableError
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.typed import load_typed
@@ -47,7 +47,7 @@ def test_tables_become_types_and_relations_and_all_that_is_guessed_is_said():
     graph, report = load_typed(
         None, TableOptions(nodes=TYPES, edges=RELATIONS, label="topic", split="part")
     )
-    assert isinstance(graph, TypedGraph)
+    assert isinstance(graph, Graph)
     assert list(graph.relations) == [("author", "writes", "paper"), ("paper", "cites", "paper")]
     assert edges_by_id(graph, "writes") == [("ada", "p1"), ("alan", "p2"), ("grace", "p3")]
     assert edges_by_id(graph, "cites") == [("p2", "p1"), ("p3", "p2")]

@@ -21,9 +21,7 @@ from tests.kernels.test_adjacency_rows import both, with_weights
 
 CPU = torch.device("cpu")
 DROP = Drop(0.2, 0.4)
-SPARSE = dataclasses.replace(
-    random_graph(2), x=scipy.sparse.csr_array(np.maximum(random_graph(2).x, 0))
-)
+SPARSE = random_graph(2).replace(x=scipy.sparse.csr_array(np.maximum(random_graph(2).x, 0)))
 GRAPHS = {"dense": random_graph(), "sparse": SPARSE, "weighted": with_weights(random_graph(1))}
 
 

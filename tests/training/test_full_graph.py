@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 import scipy.sparse
 import torch
@@ -19,7 +17,7 @@ PERTURBATION = Drop(0.2, 0.5)
 
 def test_a_batch_is_two_copies_side_by_side(graph):
     """Perturbing and encoding both at once is perturbing and encoding each."""
-    sparse = dataclasses.replace(graph, x=scipy.sparse.csr_array(graph.x * (graph.x > 0)))
+    sparse = graph.replace(x=scipy.sparse.csr_array(graph.x * (graph.x > 0)))
     for given in (graph, sparse):
         x, adjacency = graph_tensors(given, device=CPU)
         encoder = build_encoder(

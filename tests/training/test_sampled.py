@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numba
 import numpy as np
 import pytest
@@ -156,7 +154,7 @@ def test_nothing_of_a_validation_or_test_node_enters(graph):
 
 def test_a_graph_without_a_training_mask(graph):
     with pytest.raises(GraphError, match="random: has no train_mask; inductive training needs one"):
-        training_subgraph(replace(graph, train_mask=None))
+        training_subgraph(graph.replace(train_mask=None))
 
 
 def test_the_graphs_memory_is_shared_and_stays(graph):

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 from sklearn.model_selection import GridSearchCV
 
@@ -37,7 +35,7 @@ def test_grid_search_over_one_graph(graph, recipe):
 
 
 def test_two_classes_are_ranked_as_tune_ranks_them(graph, recipe):
-    two = replace(graph, y=np.minimum(graph.y, 1))
+    two = graph.replace(y=np.minimum(graph.y, 1))
     model = GraphCL(recipe, device="cpu").fit(two)
     score = ValidationScore.of(two, device="cpu")
     assert score.name == "validation ROC-AUC"

@@ -67,7 +67,7 @@ def test_test_labels_are_never_read(graph, tmp_path):
     scrambled[graph.test_mask] = np.random.default_rng(0).permutation(3)[graph.y[graph.test_mask]]
     assert not np.array_equal(scrambled, graph.y)
     tune.tune(search_of(graph, tmp_path / "true"), 3)
-    tune.tune(search_of(replace(graph, y=scrambled), tmp_path / "scrambled"), 3)
+    tune.tune(search_of(graph.replace(y=scrambled), tmp_path / "scrambled"), 3)
     assert trials(tmp_path / "true") == trials(tmp_path / "scrambled")
     # Nor could they be: what the search holds has no label of a test node.
     objective = ValidationScore.of(graph, device="cpu")
@@ -79,7 +79,7 @@ def test_test_labels_are_never_read(graph, tmp_path):
 def test_test_labels_of_many_graphs_are_never_read(tmp_path):
     collection = random_collection()
     last = collection.test[0]
-    other = replace(collection, test=(replace(last, y=1 - last.y),))
+    other = replace(collection, test=(last.replace(y=1 - last.y),))
     for name, data in (("true", collection), ("flipped", other)):
         tune.tune(search_of(data, tmp_path / name), 2)
     assert trials(tmp_path / "true") == trials(tmp_path / "flipped")
@@ -87,7 +87,7 @@ def test_test_labels_of_many_graphs_are_never_read(tmp_path):
 
 
 def test_without_labels_stable_clusters_decide(graph, tmp_path):
-    bare = replace(graph, y=None)
+    bare = graph.replace(y=None)
     best = tune.tune(search_of(bare, tmp_path / "bare"), 2)
     search = search_of(bare, tmp_path / "bare")
     model = GraphCL(tune.recipe_of(search, best), seed=0, device="cpu").fit(bare)

@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 import torch
 
@@ -55,7 +53,7 @@ def test_it_is_the_choice_of_recipe_auto(graph, tmp_path):
 
 
 def test_labels_play_no_part(graph, tmp_path):
-    bare = dataclasses.replace(graph, y=None)
+    bare = graph.replace(y=None)
     found = [
         tune_unlabelled(search_of(g, tmp_path / str(n)), 2)[1] for n, g in enumerate((graph, bare))
     ]

@@ -1,7 +1,5 @@
 """Tables that name nodes by id, against graphs that are read whole from tables."""
 
-from dataclasses import replace
-
 import numpy as np
 import pyarrow
 import pytest
@@ -296,7 +294,7 @@ def test_tables_without_rows_are_refused(old):
 def test_several_labels_of_new_nodes_and_nodes_without_any():
     y = [[1, 0], [-1, -1]]
     several = Graph.from_edge_index([[0], [1]], np.zeros((2, 1), np.float32), y)
-    several = replace(several, class_names=("x", "y"))
+    several = several.replace(class_names=("x", "y"))
     table = pyarrow.table({"id": [5, 6, 7], "a": [1.0, 2.0, 3.0], "kind": ["x|z", None, "y"]})
     options = TableOptions(nodes=table, label=("kind",), label_separator="|")
     found = grow(several, options).changed.graph

@@ -24,7 +24,6 @@ from graphcl.evaluation.links import (
 from graphcl.evaluation.nearest import EXACT_ROWS, build_index, unit_rows
 from graphcl.files.records import Answer
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.typed import TypedGraph
 from graphcl.store.ids import rows_of
 
 Array = npt.NDArray[Any]
@@ -142,7 +141,7 @@ def links(
 
 
 def _is_typed(graph: Any) -> bool:
-    return hasattr(graph, "node_types") or isinstance(graph, TypedGraph)
+    return hasattr(graph, "node_types") or (isinstance(graph, Graph) and not graph.is_plain)
 
 
 def score_pairs(

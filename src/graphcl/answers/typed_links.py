@@ -25,7 +25,8 @@ from graphcl.answers.linking import Links
 from graphcl.errors import GraphError, require
 from graphcl.evaluation.links import HeldOutEdges, LinkScores
 from graphcl.evaluation.nearest import unit_rows
-from graphcl.graphs.typed import Relation, TypedGraph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import Relation
 from graphcl.store.ids import rows_of
 
 Array = npt.NDArray[Any]
@@ -114,14 +115,14 @@ def _codes(known: scipy.sparse.csr_array) -> Array:
     return codes
 
 
-def one_relation(graph: Any, relation: str | None) -> tuple[TypedGraph, Relation]:
+def one_relation(graph: Any, relation: str | None) -> tuple[Graph, Relation]:
     """Returns a typed graph, perhaps from PyG's `HeteroData`, and the relation that is meant.
 
     Raises:
         GraphError: the graph is not typed, or it has several relations and none is named.
     """
-    typed = TypedGraph.from_pyg(graph) if hasattr(graph, "node_types") else graph
-    if not isinstance(typed, TypedGraph):
+    typed = Graph.from_pyg(graph) if hasattr(graph, "node_types") else graph
+    if not isinstance(typed, Graph) or typed.is_plain:
         raise GraphError("links: a relation is of a typed graph; pass it as graph=")
     if relation is not None:
         return typed, typed.relation(relation)
@@ -147,8 +148,8 @@ def links_of_relation(
             raise GraphError(f"links: {len(z[kind])} embeddings of {kind}; it has {expected} nodes")
     scores = RelationScores.of(z, found)
     ids = (
-        ids_of(typed.nodes_of(found.source), scores.left),
-        ids_of(typed.nodes_of(found.target), scores.right),
+        ids_of(typed.nodes[found.source], scores.left),
+        ids_of(typed.nodes[found.target], scores.right),
     )
     if pairs is None:
         rows = None if nodes is None else rows_of(nodes, ids[0], "links", GraphError)

@@ -1,6 +1,6 @@
 """What a baseline may see of its data: one graph or several, with labels or without."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from graphcl.baselines.protocol import Data, Labels
 from graphcl.errors import GraphError
 from graphcl.graphs.collection import GraphCollection, disjoint_union, training_subgraph
-from graphcl.graphs.graph import Graph, split_gap
+from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import Scaling, fit_scaling
 from graphcl.graphs.validation import IntArray, is_labelled
 
@@ -44,8 +44,8 @@ def training_graph(data: Data, *, inductive: bool) -> Graph:
     With `inductive`, one graph keeps only its training nodes and the edges among them.
     """
     if isinstance(data, GraphCollection):
-        return replace(disjoint_union(data.train, data.name), y=None)
-    return training_subgraph(data) if inductive else replace(data, y=None)
+        return disjoint_union(data.train, data.name).replace(y=None)
+    return training_subgraph(data) if inductive else data.replace(y=None)
 
 
 def whole_graph(data: Data) -> Graph:
@@ -78,7 +78,7 @@ def visible_labels(graph: Graph, owner: str) -> VisibleLabels:
     if graph.y.ndim == 2:
         raise GraphError(f"{owner}: takes one class per node; {graph.name} has several labels")
     if not graph.has_split:
-        lack = split_gap(graph) or "it has none"
+        lack = graph.split_gap or "it has none"
         raise GraphError(f"{owner}: {graph.name} needs train, validation and test masks; {lack}")
     assert graph.train_mask is not None
     assert graph.val_mask is not None
@@ -125,7 +125,7 @@ class Labelled:
             if data.y is None:
                 raise GraphError(f"{owner}: {data.name} has no labels")
             if data.train_mask is None or data.val_mask is None:
-                lack = split_gap(data) or "it has none"
+                lack = data.split_gap or "it has none"
                 raise GraphError(f"{owner}: {data.name} needs train and validation masks; {lack}")
             train, val = np.flatnonzero(data.train_mask), np.flatnonzero(data.val_mask)
             y, positions = data.y, np.arange(len(train)) if inductive else train

@@ -5,7 +5,7 @@ The versions are the same for all trials, so what these make of them can be comp
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -60,7 +60,7 @@ class Evidence:
                 f"{graph.name}: has {graph.num_nodes} nodes; choosing without labels needs "
                 f"{LEAST_NODES}"
             )
-        bare = replace(graph, y=None)
+        bare = graph.replace(y=None)
         random = np.random.default_rng(derive(seed, "evidence") % 2**63)
         nodes = sampled_nodes(bare, sample, random)
         return cls(bare, nodes, links_among(bare, nodes), seed, versions)

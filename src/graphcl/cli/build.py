@@ -18,7 +18,6 @@ from graphcl.cli._shared.tables import (
 )
 from graphcl.errors import require
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.typed import TypedGraph
 from graphcl.store.parts import ORDERS
 from graphcl.tabular.build import build_parts, build_store
 from graphcl.tabular.options import TableOptions
@@ -90,7 +89,7 @@ def build(
     if tables.is_typed:
         found = build_typed_store(one, tables, out=out, overwrite=overwrite, on_step=show)
         print_notes(found, but=said)
-        typed = TypedGraph.open(out)
+        typed = Graph.open(out)
         counts = {"nodes": typed.num_nodes, "edges": typed.num_edges}
         about = {"store": str(out), **counts, "seconds": time.perf_counter() - began}
         print_result(about | {"found": found.to_json()}, f"{out}: {typed!r}", as_json=as_json)

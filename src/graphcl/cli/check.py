@@ -15,8 +15,7 @@ from graphcl.cli._shared.tables import print_notes, takes_tables
 from graphcl.errors import StoreError
 from graphcl.graphs.filling import describe_filling, fill_features
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.typed import TypedGraph
-from graphcl.opening import EveryGraph, is_typed_file
+from graphcl.opening import AnyGraph, is_typed_file
 from graphcl.runs.files import CONFIG
 from graphcl.store.parts import MANIFEST, part_name, verify_part
 from graphcl.store.reader import PART, is_store, verify_store
@@ -114,7 +113,7 @@ def _check_parts(path: Path, *, as_json: bool) -> None:
 
 
 def _check_typed(graph: str | None, name: str, tables: TableOptions, *, as_json: bool) -> None:
-    typed: EveryGraph
+    typed: AnyGraph
     found = {}
     if tables.is_typed:
         typed, report = read_typed(graph, tables)
@@ -122,7 +121,7 @@ def _check_typed(graph: str | None, name: str, tables: TableOptions, *, as_json:
         found = report.to_json()
     else:
         typed = load_any(name, tables)
-    assert isinstance(typed, TypedGraph)
+    assert isinstance(typed, Graph)
     filled = describe_filling(fill_features(typed)[1])
     if filled:
         print(filled, file=sys.stderr)
@@ -131,18 +130,18 @@ def _check_typed(graph: str | None, name: str, tables: TableOptions, *, as_json:
     print_result(about, f"{name}: {typed.describe()}", as_json=as_json)
 
 
-def _types(graph: TypedGraph) -> dict[str, dict[str, int]]:
+def _types(graph: Graph) -> dict[str, dict[str, int]]:
     return {
         name: {
             "nodes": one.num_nodes,
             "features": one.num_features,
-            "classes": graph.nodes_of(name).num_classes,
+            "classes": one.num_classes,
         }
         for name, one in graph.nodes.items()
     }
 
 
-def _relations(graph: TypedGraph) -> dict[str, dict[str, Any]]:
+def _relations(graph: Graph) -> dict[str, dict[str, Any]]:
     return {
         ":".join(key): {"edges": one.num_edges, "undirected": one.undirected}
         for key, one in graph.relations.items()

@@ -34,7 +34,8 @@ from graphcl.evaluation import score_predictions
 from graphcl.evaluation.failure import majority_sign
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.evaluation.splits import over_splits
-from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.collection import Labelled
+from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph
 from graphcl.runs import files as runs
 from graphcl.runs.typed import type_folder
@@ -84,9 +85,9 @@ def evaluate(
         require(not again, "evaluate", "--runs, --set, --seed", "left out for a typed graph", "")
     launch(processes)
     kept = load_run_any(run, graph, tables, again=("evaluate", str(run)))
-    if isinstance(kept, TypedGraph):
+    if isinstance(kept, Graph) and not kept.is_plain:
         names = [name for name in kept.nodes if type_folder(run, name) == folder]
-        loaded: AnyGraph = kept.nodes_of(names[0])
+        loaded: Labelled = kept.nodes[names[0]]
     else:
         loaded = kept
     where = local_device(resolve_device(device))
@@ -103,7 +104,7 @@ def evaluate(
             )
     else:
         source = run_graph(run) if graph is None else graph
-        train_all, run_seed = _trainings(run, loaded, source, changed)
+        train_all, run_seed = _trainings(run, kept, source, changed)
         first = run_seed if seed is None else seed
         seeds = list(range(first, first + repeats))
         with group(where, patience=timedelta(days=7)) as share:

@@ -49,8 +49,9 @@ from graphcl.estimator import GraphCL
 from graphcl.estimator.choice import AUTO
 from graphcl.estimator.parted import PartedData
 from graphcl.evaluation.multilabel import STEPS
-from graphcl.graphs.typed import TypedGraph
-from graphcl.opening import EveryGraph
+from graphcl.graphs.collection import Labelled
+from graphcl.graphs.graph import Graph
+from graphcl.opening import AnyGraph
 from graphcl.recipes import load_recipe
 from graphcl.recipes.recipe import recipe_for
 from graphcl.runs.files import CURVES, EPOCHS, Origin
@@ -201,14 +202,14 @@ def train(
     base = "default" if chosen == AUTO else chosen
     values = None if method != "graphcl" else load_recipe(base).with_texts(**changed)
     inductive = values is not None and values.inductive
-    loaded: EveryGraph | PartedData
+    loaded: AnyGraph | PartedData
     if data is not None:
         loaded, origin, patience = data, _parts_origin(graph, data), data.patience
         device = "cpu"
     else:
         loaded, origin = _load(graph, tables, inductive=inductive, whole=given is None)
     if values is None and not isinstance(loaded, PartedData):
-        if isinstance(loaded, TypedGraph):
+        if not loaded.is_plain:
             raise DatasetError(f"--method {method}: trains on plain graphs; {graph} is typed")
         train_baseline(
             method,
@@ -236,7 +237,7 @@ def train(
     )
     about = introduce(loaded) if isinstance(loaded, PartedData) else repr(loaded)
     introduction = f"{about}; recipe {chosen}; {device_name(where)}"
-    loops = 0 if isinstance(loaded, TypedGraph | PartedData) else loaded.self_loops_removed
+    loops = 0 if isinstance(loaded, PartedData) else loaded.self_loops_removed
     if loops and not origin.tables:  # tables have reported them already
         introduction += f"\n{loops} self-loops removed"
     out = out if out is not None else Path("runs") / loaded.name
@@ -280,7 +281,7 @@ def _parts_origin(name: str, data: PartedData) -> Origin:
 
 def _load(
     name: str, tables: TableOptions, *, inductive: bool, whole: bool
-) -> tuple[EveryGraph, Origin]:
+) -> tuple[AnyGraph, Origin]:
     """Returns the graph, and what the run keeps of where it came from.
 
     Inductive training does not see other nodes than the training's, so neither may a preparation.
@@ -302,14 +303,14 @@ def _load(
 
 
 def _score(
-    z: Any, *, graph: EveryGraph | PartedData, steps: int, device: torch.device, out: Path
+    z: Any, *, graph: Labelled | PartedData, steps: int, device: torch.device, out: Path
 ) -> tuple[dict[str, Any] | None, str | None]:
     """Returns the probe's scores, or the reason there are none: a graph needs no labels."""
     if isinstance(graph, PartedData):
         count = len(graph.parts)
         run, shards = (shlex.quote(str(one)) for one in (out, out.with_name(f"{out.name}_shards")))
         return None, f"embed the parts: graphcl embed {run} --processes {count} --out {shards}"
-    if isinstance(graph, TypedGraph):
+    if isinstance(graph, Graph) and not graph.is_plain:
         return _score_types(z, graph, steps=steps, device=device, out=out)
     if graph.y is None:
         return None, "the graph has no labels"
@@ -320,7 +321,7 @@ def _score(
 
 
 def _score_types(
-    z: Any, graph: TypedGraph, *, steps: int, device: torch.device, out: Path
+    z: Any, graph: Graph, *, steps: int, device: torch.device, out: Path
 ) -> tuple[dict[str, Any] | None, str | None]:
     """Returns the scores of the first type that has any, with its name; others are beside them."""
     found: dict[str, dict[str, Any]] = {}
@@ -328,7 +329,7 @@ def _score_types(
     for name, nodes in graph.nodes.items():
         if nodes.y is None:
             continue
-        own = graph.nodes_of(name)
+        own = graph.nodes[name]
         scores, reason = _score(z[name], graph=own, steps=steps, device=device, out=out)
         if scores is None:
             why = f"{name}: {reason}"

@@ -57,7 +57,7 @@ def load_reddit(folder: Path) -> Graph:
     except GraphError as error:
         raise DatasetError(f"{folder / DATA}: {error}") from None
     indptr, indices, self_loops = _structure(folder / GRAPH, num_nodes)
-    return Graph(
+    return Graph.from_csr(
         indptr=indptr,
         indices=indices,
         x=x,

@@ -64,7 +64,8 @@ def synthetic_graph(
     del keys
     x = _features(random, y, num_features, num_classes)
     train, val, test = _split(random, num_nodes)
-    return Graph(indptr, indices, x, y, train, val, test, name=f"synthetic-{num_nodes}")
+    masks: Any = {"train_mask": train, "val_mask": val, "test_mask": test}
+    return Graph.from_csr(indptr, indices, x, y, **masks, name=f"synthetic-{num_nodes}")
 
 
 def _classes(random: np.random.Generator, num_nodes: int, num_classes: int) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import require
-from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.graph import Graph
 
 ONLY = ("relation", "edge features", "direction")
 _DEGREE = 8  # edges of a member, in each relation or direction
@@ -24,7 +24,7 @@ _SPLIT = (0.4, 0.2)  # training and validation members; the others are for the t
 Random = np.random.Generator
 
 
-def telling_graph(only: str, num_nodes: int = 600, *, seed: int = 0) -> TypedGraph:
+def telling_graph(only: str, num_nodes: int = 600, *, seed: int = 0) -> Graph:
     """Generates a typed graph in which only one thing tells the class of a node.
 
     Args:
@@ -44,7 +44,7 @@ def telling_graph(only: str, num_nodes: int = 600, *, seed: int = 0) -> TypedGra
     members: dict[str, Any] = {"x": noise, "y": y, **_split(random, half)}
     if only == "relation":
         likes, dislikes = _towards(random, y, kinds), _towards(random, 1 - y, kinds)
-        return TypedGraph.from_edges(
+        return Graph.from_edges(
             {"user": members, "item": things},
             {("user", "likes", "item"): likes, ("user", "dislikes", "item"): dislikes},
             name=name,
@@ -55,7 +55,7 @@ def telling_graph(only: str, num_nodes: int = 600, *, seed: int = 0) -> TypedGra
         vectors = random.normal(size=(len(sources), 3))
         vectors[:, 0] += 2 * y[sources] - 1
         rates = {"edge_index": edges, "edge_features": vectors}
-        return TypedGraph.from_edges(
+        return Graph.from_edges(
             {"user": members, "item": things}, {("user", "rates", "item"): rates}, name=name
         )
     follows, followed = _towards(random, y, kinds), _towards(random, 1 - y, kinds)
@@ -65,7 +65,7 @@ def telling_graph(only: str, num_nodes: int = 600, *, seed: int = 0) -> TypedGra
     masks: dict[str, Any] = {
         key: np.concatenate([mask, np.zeros(half, bool)]) for key, mask in _masks(members)
     }
-    return TypedGraph.from_directed(
+    return Graph.from_directed(
         ends, np.concatenate([noise, things]), labels, name=name, relation="follows", **masks
     )
 
@@ -76,7 +76,7 @@ def typed_graph_of_size(
     num_features: int = 64,
     *,
     seed: int = 0,
-) -> TypedGraph:
+) -> Graph:
     """Generates a graph of four types and six relations, for measuring time and memory.
 
     Ends are drawn at random; the types have 50, 30, 15 and 5 of 100 nodes.
@@ -104,7 +104,7 @@ def typed_graph_of_size(
         ends = [random.integers(0, sizes[end], count) for end in (key[0], key[2])]
         edges[key] = {"edge_index": np.stack(ends)}
     edges["customer", "knows", "customer"]["undirected"] = True  # type: ignore[assignment]
-    return TypedGraph.from_edges(nodes, edges, name=f"typed-{num_nodes}")
+    return Graph.from_edges(nodes, edges, name=f"typed-{num_nodes}")
 
 
 def _towards(

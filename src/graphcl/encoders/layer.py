@@ -32,8 +32,8 @@ from torch.nn.functional import elu
 
 from graphcl.encoders.side_by_side import SideBySide
 from graphcl.errors import ParameterError
-from graphcl.graphs.schema import EDGES, NODE, Direction
-from graphcl.graphs.typed import Key
+from graphcl.graphs.relation import NODE, Key
+from graphcl.graphs.schema import EDGES, Direction
 from graphcl.kernels.adjacency import Adjacency, mean_pool, mean_pool_elu, mean_pool_rows
 from graphcl.kernels.features import Features, linear, product
 

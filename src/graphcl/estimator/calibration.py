@@ -14,8 +14,8 @@ from graphcl.encoders import LayeredEncoder
 from graphcl.estimator.parts import Parts
 from graphcl.graphs.collection import training_subgraph
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import NODE
 from graphcl.graphs.scaling import Scaling
-from graphcl.graphs.schema import NODE
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.seeding import derive
 

@@ -9,7 +9,6 @@ gives them.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,7 @@ def embed_layer(
     first = below is None
     return embed_graph(
         _Alone(encoder.statement()[number]),
-        graph if first else replace(graph, x=below),
+        graph if first else graph.replace(x=below),
         device=device,
         feature_scaling=fitted.scaling if first else "none",
         nodes=nodes,
@@ -111,7 +110,7 @@ def join_layers(
         z = np.empty((len(rows), encoder.width), np.float32)
         if (columns := beside.columns(None)) is not None:
             # Of a node without edges, the mean over its neighbourhood is its own row.
-            alone = Graph(
+            alone = Graph.from_csr(
                 indptr=np.zeros(len(rows) + 1, np.int64),
                 indices=np.zeros(0, np.int64),
                 x=graph.x if nodes is None else table_rows(graph.x, rows),

@@ -14,6 +14,7 @@ from graphcl.encoders import LayeredEncoder
 from graphcl.errors import GraphError, suggestion
 from graphcl.estimator.fitted import Fitted, say_clipped
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.scaling import ColumnScaling
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.training.progress import RowProgress
@@ -21,14 +22,14 @@ from graphcl.training.progress import RowProgress
 LAYERWISE_NODES = 50_000  # above, inference on a GPU goes layer by layer in blocks of rows
 FEW = 16  # ids that are looked up one by one
 
-Nodes = slice | npt.NDArray[np.int64] | None
+Chosen = slice | npt.NDArray[np.int64] | None
 Rows = npt.NDArray[np.float32]
 
 
 def embed_fitted(
     fitted: Fitted,
     graph: Graph,
-    nodes: Nodes = None,
+    nodes: Chosen = None,
     *,
     device: torch.device,
     scratch: Path | None = None,
@@ -74,7 +75,7 @@ def embed_fitted(
     return aligned(z if nodes is None else z[nodes])
 
 
-def chosen_nodes(graph: Graph, nodes: Any) -> Nodes:
+def chosen_nodes(graph: Graph | Nodes, nodes: Any) -> Chosen:
     """Returns which nodes are meant: a range as it is, or row numbers.
 
     Whole numbers are row numbers, booleans a mask, texts ids of the graph.

@@ -8,7 +8,6 @@ time, so one is used.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ class Live:
         self._weighted = graph.edge_weight is not None
         # As in `embed_graph`: if every weight is 1, edges have none.
         if graph.edge_weight is not None and bool((graph.edge_weight == 1).all()):
-            graph = replace(graph, edge_weight=None)
+            graph = graph.replace(edge_weight=None)
         self.graph, self._fitted, self._device = graph, fitted, device
         encoder = fitted.encoder.to(device).eval()
         self._layers = encoder.statement() if isinstance(encoder, LayeredEncoder) else ()

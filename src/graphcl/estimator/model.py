@@ -28,7 +28,6 @@ from graphcl.estimator.typed import as_typed, embed_typed_fitted, require_plain,
 from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import ColumnScaling, Scaling
-from graphcl.graphs.typed import TypedGraph
 from graphcl.losses import Loss
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.recipes.recipe import recipe_keys
@@ -214,7 +213,7 @@ class GraphCL(Growing):
 
         Args:
             graph: a `Graph` or a `torch_geometric.data.Data`; a list of them; a
-                `GraphCollection`, whose training graphs alone are looked at; or a `TypedGraph` or a
+                `GraphCollection`, whose training graphs alone are looked at; or a `Graph` or a
                 `torch_geometric.data.HeteroData`.
             y: ignored; for scikit-learn.
             checkpoints: a folder to save the training in, by default every minute and at its end;
@@ -246,7 +245,7 @@ class GraphCL(Growing):
         options: Any = {"device": device, "checkpoints": checkpoints, "resume": resume}
         task, saved = (
             typed_task(self, parts, given, **options)
-            if isinstance(given, TypedGraph)
+            if isinstance(given, Graph) and not given.is_plain
             else self._task(parts, given, **options)
         )
         fit(self, task, saved=saved, checkpoints=checkpoints, on_epoch=after_epoch)
@@ -295,8 +294,6 @@ class GraphCL(Growing):
 
     @overload
     def transform(self, graph: Several) -> list[Rows]: ...
-    @overload
-    def transform(self, graph: TypedGraph) -> dict[str, Rows]: ...
     @overload
     def transform(
         self,
@@ -350,8 +347,6 @@ class GraphCL(Growing):
 
     @overload
     def fit_transform(self, graph: Several, y: None = None) -> list[Rows]: ...
-    @overload
-    def fit_transform(self, graph: TypedGraph, y: None = None) -> dict[str, Rows]: ...
     @overload
     def fit_transform(self, graph: Any, y: None = None) -> Rows: ...
     def fit_transform(self, graph: Any, y: None = None) -> Any:

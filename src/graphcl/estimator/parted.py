@@ -23,8 +23,8 @@ from graphcl.estimator.fitting import Task, fit
 from graphcl.estimator.health import rank_of_features
 from graphcl.estimator.model import GraphCL
 from graphcl.estimator.parts import Parts
+from graphcl.graphs.relation import NODE
 from graphcl.graphs.scaling import ColumnScaling, Scaling
-from graphcl.graphs.schema import NODE
 from graphcl.partitioned.around import neighbourhood_in_parts
 from graphcl.partitioned.boundary import open_own_part
 from graphcl.partitioned.inference import embed_part

@@ -12,8 +12,9 @@ from sklearn.base import BaseEstimator
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import GraphCLError, require
 from graphcl.estimator.fitted import FITTED, Fitted
-from graphcl.estimator.inference import Nodes
+from graphcl.estimator.inference import Chosen
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.nodes import Nodes
 
 
 class NotFittedError(GraphCLError, sklearn.exceptions.NotFittedError):  # type: ignore[misc]
@@ -76,7 +77,7 @@ class SklearnTransformer(BaseEstimator):  # type: ignore[misc]
 
 
 def as_table(
-    model: SklearnTransformer, z: npt.NDArray[np.float32], graph: Graph, nodes: Nodes
+    model: SklearnTransformer, z: npt.NDArray[np.float32], graph: Graph | Nodes, nodes: Chosen
 ) -> Any:
     """Returns the embeddings of some `nodes` (None: all) as the model's `set_output` asks.
 

@@ -21,10 +21,11 @@ from graphcl.estimator.fitting import Task
 from graphcl.estimator.inference import chosen_nodes
 from graphcl.estimator.parts import Parts
 from graphcl.estimator.transformer import as_table
-from graphcl.graphs.collection import typed_fingerprint
+from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.filling import describe_filling
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import Key
 from graphcl.graphs.schema import Schema
-from graphcl.graphs.typed import Key, TypedGraph
 from graphcl.graphs.typed_tensors import (
     Prepared,
     TypedScaling,
@@ -140,13 +141,11 @@ def _read_scaling(folder: Path, schema: Schema) -> TypedScaling:
         raise RunError(f"{folder / runs.SCALING}: damaged ({error})") from None
 
 
-def as_typed(graph: Any) -> TypedGraph | None:
-    """Returns a typed graph from a `TypedGraph` or an object like PyG's `HeteroData`; else None."""
-    if isinstance(graph, TypedGraph):
-        return graph
+def as_typed(graph: Any) -> Graph | None:
+    """Returns a typed graph from a `Graph` or an object like PyG's `HeteroData`; else None."""
     if hasattr(graph, "node_types") and hasattr(graph, "edge_types"):
-        return TypedGraph.from_pyg(graph)
-    return None
+        graph = Graph.from_pyg(graph)
+    return graph if isinstance(graph, Graph) and not graph.is_plain else None
 
 
 def require_plain(fitted: Fitted, node_type: str | None) -> None:
@@ -175,7 +174,7 @@ def new_encoder(recipe: Recipe, schema: Schema, *, seed: int) -> TypedEncoder:
 def typed_task(
     model: Any,
     parts: Parts,
-    graph: TypedGraph,
+    graph: Graph,
     *,
     device: torch.device,
     checkpoints: Checkpoints | None,
@@ -190,7 +189,7 @@ def typed_task(
     recipe, seed = parts.recipe, int(model.seed)
     check_typed(model, parts, graph.name, graph.num_edges)
     prepared = prepare(graph, recipe.feature_scaling)
-    trained = {**recipe.identity(), "seed": seed, "graph": typed_fingerprint(graph)}
+    trained = {**recipe.identity(), "seed": seed, "graph": fingerprint((graph,))}
     saved = checkpoints.latest(trained) if checkpoints and resume else None
     encoder = new_encoder(recipe, prepared.schema, seed=seed)
     begun = saved.about["trained"]["modes"][0] if saved else ""
@@ -213,7 +212,7 @@ def typed_task(
 
 
 def embed_typed_fitted(
-    model: Any, fitted: Fitted, graph: TypedGraph, node_type: str | None, nodes: Any
+    model: Any, fitted: Fitted, graph: Graph, node_type: str | None, nodes: Any
 ) -> Any:
     """Returns the embeddings of all types, or of one, or of some of its nodes.
 
@@ -231,14 +230,14 @@ def embed_typed_fitted(
     wanted: dict[str, npt.NDArray[np.int64] | None] = dict.fromkeys(graph.nodes)
     if node_type is not None:
         graph.type(node_type)
-        chosen = chosen_nodes(graph.nodes_of(node_type), nodes)
+        chosen = chosen_nodes(graph.nodes[node_type], nodes)
         numbers = chosen
         if isinstance(chosen, slice):
             numbers = np.arange(graph.nodes[node_type].num_nodes)[chosen]
         wanted = {node_type: numbers}
     prepared = prepare_like(graph, fitted.schema, fitted.typed_scaling)
     z = embed_typed(encoder, prepared, device=device, scaling=fitted.typed_scaling, nodes=wanted)
-    tables = {name: as_table(model, rows, graph.nodes_of(name), chosen) for name, rows in z.items()}
+    tables = {name: as_table(model, rows, graph.nodes[name], chosen) for name, rows in z.items()}
     return tables if node_type is None else tables[node_type]
 
 
@@ -273,7 +272,7 @@ def _agreed(mode: Mode) -> Mode:
     return Mode("full" if name == "full" else "sampled", "as the first process decided")
 
 
-def typed_perturbation(parts: Parts, graph: TypedGraph) -> Any:
+def typed_perturbation(parts: Parts, graph: Graph) -> Any:
     """Returns what views are drawn from; relations and types are looked up in the graph."""
     if parts.own_perturbation is not None:
         return parts.own_perturbation
@@ -302,14 +301,14 @@ def _source(
     )
 
 
-def own_fan_outs(recipe: Recipe, graph: TypedGraph) -> dict[Key, int]:
+def own_fan_outs(recipe: Recipe, graph: Graph) -> dict[Key, int]:
     """Returns the fan-outs that the recipe gives to some relations."""
     named = parse_exceptions(recipe.exceptions)["fan_out"]
     return {graph.relation(name).key: count for name, count in named.items()}
 
 
 def _mode(
-    mode: str, graph: TypedGraph, encoder: TypedEncoder, device: torch.device, ignore_memory: bool
+    mode: str, graph: Graph, encoder: TypedEncoder, device: torch.device, ignore_memory: bool
 ) -> Mode:
     """Returns how the graph is trained, and why."""
     stored = sum(

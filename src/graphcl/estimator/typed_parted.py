@@ -20,7 +20,9 @@ from graphcl.estimator.typed import (
     own_fan_outs,
     typed_perturbation,
 )
-from graphcl.graphs.typed import NodeType, Relation, TypedGraph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.nodes import Nodes
+from graphcl.graphs.relation import Relation
 from graphcl.partitioned.boundary import open_own_typed_part
 from graphcl.partitioned.inference import embed_typed_part
 from graphcl.partitioned.rows import FeatureRows
@@ -63,7 +65,7 @@ def typed_task(model: GraphCL, parts: Parts, data: PartedData) -> Task:
 
 
 def _source(
-    recipe: Recipe, data: PartedData, prepared: PreparedPart, wire: Wire, outline: TypedGraph
+    recipe: Recipe, data: PartedData, prepared: PreparedPart, wire: Wire, outline: Graph
 ) -> TypedPartedGraph:
     parts = prepared.part.parts
     sizes = {name: one.num_nodes for name, one in parts.types.items()}
@@ -105,12 +107,12 @@ def _rows(prepared: PreparedPart, wire: Wire, cache_bytes: int) -> dict[str, Fea
     }
 
 
-def _outline(parts: TypedParts) -> TypedGraph:
+def _outline(parts: TypedParts) -> Graph:
     """Returns types and relations without nodes' data and edges, to look names up in."""
-    nodes = {name: NodeType(name, one.num_nodes) for name, one in parts.types.items()}
+    nodes = {name: Nodes(name, one.num_nodes) for name, one in parts.types.items()}
     none = np.zeros(0, np.int64)
     relations = {key: Relation(*key, none, none) for key in parts.relations}
-    return TypedGraph(nodes, relations, parts.name)
+    return Graph(nodes, relations, parts.name)
 
 
 def _sample(

@@ -21,8 +21,8 @@ import scipy.sparse
 from graphcl.errors import GraphError, counted, require
 from graphcl.evaluation.nearest import unit_rows
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import Relation
 from graphcl.graphs.structural import follow_edges
-from graphcl.graphs.typed import Relation, TypedGraph
 
 Array = npt.NDArray[Any]
 HITS = (1, 10, 50)
@@ -83,7 +83,7 @@ class HeldOutEdges:
 
 
 def hold_out_edges(
-    graph: Graph | TypedGraph,
+    graph: Graph | Graph,
     relation: str | None = None,
     *,
     share: float = 0.1,
@@ -110,15 +110,10 @@ def hold_out_edges(
     require(0 < share < 1, "links", "share", "in (0, 1)", share)
     require(negatives >= 1, "links", "negatives", "at least 1", negatives)
     random = np.random.default_rng(seed)
-    if isinstance(graph, Graph):
-        graph.check()
-        arrays = (graph.indptr, graph.indices, graph.edge_weight)
-        whole = Relation("node", "edge", "node", *arrays)
-        relations, name = {whole.key: whole}, graph.name
-    else:
-        whole = graph.relation(relation or next(iter(graph.relations))[1])
-        relations, name = dict(graph.relations), f"relation {':'.join(whole.key)}"
-    codes = {key: _pair_codes(one, whole) for key, one in relations.items()}
+    graph.check()
+    whole = graph.relation(relation or next(iter(graph.relations))[1])
+    name = graph.name if graph.is_plain else f"relation {':'.join(whole.key)}"
+    codes = {key: _pair_codes(one, whole) for key, one in graph.relations.items()}
     targets = len(whole.indptr) - 1
     listed = np.unique(codes[whole.key])
     count = round(share * len(listed))
@@ -140,26 +135,14 @@ def hold_out_edges(
     drawn = _draw_negatives(whole, edges[:, 0], linked, negatives, random, name)
     rest = {
         key: one if codes[key] is None else _without(one, _contains(held, codes[key]))
-        for key, one in relations.items()
+        for key, one in graph.relations.items()
     }
     left = rest[whole.key]
-    if isinstance(graph, Graph):
-        x = follow_edges(graph.x, whole, left)
-        edge_weight = left.edge_weight
-        rest_graph = replace(
-            graph,
-            x=x,
-            indptr=left.indptr,
-            indices=left.indices,
-            edge_weight=edge_weight,
-            store=None,
-        )
-        return HeldOutEdges(rest_graph, left, edges, drawn)
     nodes = dict(graph.nodes)
     if whole.source == whole.target:
         own = nodes[whole.source]
         nodes[whole.source] = replace(own, x=follow_edges(own.x, whole, left))
-    return HeldOutEdges(replace(graph, nodes=nodes, relations=rest), left, edges, drawn)
+    return HeldOutEdges(replace(graph, nodes=nodes, relations=rest, store=None), left, edges, drawn)
 
 
 def _pair_codes(relation: Relation, judged: Relation) -> Any:

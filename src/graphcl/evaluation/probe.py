@@ -13,9 +13,11 @@ from graphcl.errors import GraphError
 from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.multilabel import STEPS, MultilabelResult, multilabel_probe
 from graphcl.files.records import Answer
-from graphcl.graphs.collection import GraphCollection
-from graphcl.graphs.graph import Graph, split_gap
+from graphcl.graphs.collection import GraphCollection, Labelled
+from graphcl.graphs.graph import Graph
 from graphcl.graphs.interchange import to_numpy
+from graphcl.graphs.nodes import Nodes
+from graphcl.graphs.typed_validation import node_fields
 from graphcl.graphs.validation import is_labelled
 from graphcl.seeding import derive
 
@@ -61,13 +63,13 @@ class ProbeResult(Answer):
     folds: int = 0
 
 
-def is_cross_validated(graph: Graph | GraphCollection, y: Array) -> bool:
+def is_cross_validated(graph: Labelled, y: Array) -> bool:
     """Returns whether the probe holds out every labelled node in turn.
 
     It does so where a graph has no split and fewer than `FEW_LABELS` nodes with labels: a tenth of
     153 are 15 to learn from, and say little of what all 153 can do. A split that is given is used.
     """
-    alone = isinstance(graph, Graph) and not graph.has_split and not split_gap(graph)
+    alone = not isinstance(graph, GraphCollection) and not (graph.has_split or graph.split_gap)
     return alone and len(_labelled(y)) < FEW_LABELS
 
 
@@ -193,8 +195,8 @@ def linear_probe(
         GraphError: there are no labels, fewer than two classes, or the embeddings do not fit.
     """
     z = _table(z)
-    if not isinstance(graph, Graph | GraphCollection):
-        graph = Graph.from_edge_index(np.zeros((2, 0), np.int64), np.zeros((len(z), 1)), graph)
+    if not isinstance(graph, Labelled):
+        graph = Nodes(**node_fields("node", {"num_nodes": len(z), "y": graph}))
     if z.ndim != 2 or len(z) != graph.num_nodes:
         raise GraphError(f"probe: embeddings {z.shape} for a graph of {graph.num_nodes} nodes")
     if z.shape[1] == 0:
@@ -209,7 +211,8 @@ def linear_probe(
         several = y.ndim == 2
         return cross_validate_labels(z, y, seed) if several else cross_validate(z, y, seed)[0]
     train, val, test = scored_split(graph, y, seed)
-    split = "random" if isinstance(graph, Graph) and not graph.has_split else "given"
+    alone = not isinstance(graph, GraphCollection) and not graph.has_split
+    split = "random" if alone else "given"
     if y.ndim == 2:
         return multilabel_probe(
             (z[train], z[val], z[test]),
@@ -428,7 +431,7 @@ def _blocks(z: Array) -> Iterator[Array]:
 
 
 def scored_split(
-    graph: Graph | GraphCollection, y: Array, seed: int, *, owner: str = "probe"
+    graph: Labelled, y: Array, seed: int, *, owner: str = "probe"
 ) -> tuple[Array, Array, Array]:
     """Returns `node_split`, and requires labelled test nodes."""
     train, val, test = node_split(graph, y, seed, owner=owner)
@@ -438,7 +441,7 @@ def scored_split(
 
 
 def node_split(
-    graph: Graph | GraphCollection, y: Array, seed: int, *, owner: str = "probe"
+    graph: Labelled, y: Array, seed: int, *, owner: str = "probe"
 ) -> tuple[Array, Array, Array]:
     """Returns the numbers of the labelled nodes for train, validation and test.
 
@@ -454,7 +457,7 @@ def node_split(
         if not (len(train) and len(val) and len(test)):
             raise GraphError(f"{owner}: needs labelled nodes in train, validation and test graphs")
         return train, val, test
-    gap = split_gap(graph)
+    gap = graph.split_gap
     if gap:
         raise GraphError(f"{owner}: {gap}; give all three or none")
     if graph.has_split:

@@ -18,8 +18,7 @@ from graphcl.evaluation.probe import (
     standardiser,
 )
 from graphcl.files.records import Answer
-from graphcl.graphs.collection import GraphCollection
-from graphcl.graphs.graph import Graph
+from graphcl.graphs.collection import GraphCollection, Labelled
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class MultilabelPredictionResult(Answer):
 
 
 def score_predictions(
-    predicted: Any, graph: Graph | GraphCollection, seed: int = 0
+    predicted: Any, graph: Labelled, seed: int = 0
 ) -> PredictionResult | MultilabelPredictionResult:
     """Compares predictions with the labels of the test nodes, and of the validation nodes.
 
@@ -88,7 +87,7 @@ def score_predictions(
     if given.shape != y.shape:
         raise GraphError(f"scores: predictions {given.shape} for labels {y.shape}")
     train, val, test = scored_split(graph, y, seed, owner="scores")
-    split = "random" if isinstance(graph, Graph) and not graph.has_split else "given"
+    split = "random" if not isinstance(graph, GraphCollection) and not graph.has_split else "given"
     nodes, majority = (len(train), len(val), len(test)), majority_share(y[test])
     macro = f1(y[test], given[test], "macro")
     accuracy = float((given[test] == y[test]).mean())
@@ -117,9 +116,7 @@ class Confusion:
         return float(np.trace(self.counts) / self.counts.sum())
 
 
-def probe_confusion(
-    z: Any, graph: Graph | GraphCollection, *, strength: float, seed: int = 0
-) -> Confusion:
+def probe_confusion(z: Any, graph: Labelled, *, strength: float, seed: int = 0) -> Confusion:
     """Trains the probe of `linear_probe` again and counts its predictions on test nodes.
 
     The strength C is that of `ProbeResult.strength`. There must be one class per node.

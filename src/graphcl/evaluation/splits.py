@@ -7,7 +7,7 @@ of the labels where a node has several.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from graphcl.errors import GraphError
 from graphcl.evaluation.logistic import fit_logistic_batch
 from graphcl.evaluation.probe import STRENGTHS, Array, check_embeddings, node_split, standardiser
-from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.collection import GraphCollection, Labelled
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.validation import is_labelled
 
@@ -32,7 +32,7 @@ _AVERAGED = ("accuracy", "micro_f1", "macro_f1", "val_accuracy", "val_micro_f1",
 Split = tuple[Array, Array, Array]
 
 
-def over_splits(score: Callable[[Any], Any], graph: Graph | GraphCollection) -> Mapping[str, Any]:
+def over_splits(score: Callable[[Any], Any], graph: Labelled) -> Mapping[str, Any]:
     """Returns the columns of a result, its scores averaged over all splits of the graph.
 
     `score` takes a graph of one split and returns a result such as `ProbeResult`. With several
@@ -150,7 +150,7 @@ def _with_validation(graph: Graph) -> Graph:
     for label in np.unique(classes[train]):
         members = np.flatnonzero(train & (classes == label))
         val[random.choice(members, max(1, len(members) // 5), replace=False)] = True
-    return replace(graph, train_mask=graph.train_mask & ~val, val_mask=val)
+    return graph.replace(train_mask=graph.train_mask & ~val, val_mask=val)
 
 
 def metric_of(y: Array) -> str:

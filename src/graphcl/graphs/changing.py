@@ -96,7 +96,9 @@ def change_graph(graph: Graph, delta: Delta) -> Changed:
     touched = np.unique(number[edges.touched])
     fresh = np.arange(len(kept), len(kept) + new)
     x, moved = _features(graph.x, delta, kept)
-    changed = Graph(indptr=indptr, indices=indices, x=x, edge_weight=weight, name=graph.name)
+    changed = Graph.from_csr(
+        indptr=indptr, indices=indices, x=x, edge_weight=weight, name=graph.name
+    )
     return Changed(
         changed,
         kept,

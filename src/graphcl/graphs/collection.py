@@ -16,7 +16,7 @@ import scipy.sparse
 
 from graphcl.errors import GraphError, counted
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.validation import NoArray
 from graphcl.store.columns import ScaledFeatures
 
@@ -51,8 +51,8 @@ class GraphCollection(NoArray):
             raise GraphError(f"{self.name}: no training graph; pass at least one")
         given: tuple[Any, ...] = self.graphs
         for number, graph in enumerate(given):
-            if not isinstance(graph, Graph):
-                kind = type(graph).__name__
+            if not isinstance(graph, Graph) or not graph.is_plain:
+                kind = "one with types" if isinstance(graph, Graph) else type(graph).__name__
                 raise GraphError(f"{self.name}: graph {number} is not a graphcl.Graph but {kind}")
         for number, (graph, other) in enumerate(pairwise(self.graphs), 1):
             for described in (_features, _labels):
@@ -61,6 +61,8 @@ class GraphCollection(NoArray):
                         f"{self.name}: graph {number} ({other.name}) has {described(other)}, "
                         f"but the graphs before it have {described(graph)}"
                     )
+
+    is_plain = True  # as its graphs are
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
@@ -125,6 +127,9 @@ class GraphCollection(NoArray):
         return f"GraphCollection({self.name!r}: {', '.join(parts)})"
 
 
+Labelled = Graph | GraphCollection | Nodes  # what has labels and splits
+
+
 def _features(graph: Graph) -> str:
     return counted(graph.num_features, "feature")
 
@@ -146,11 +151,11 @@ def as_graphs(graph: Any) -> Graph | GraphCollection:
 
 def as_graph(graph: Any) -> Graph:
     """Returns a `Graph` from a `Graph` or an object like PyG's `Data`."""
-    if isinstance(graph, Graph):
+    if isinstance(graph, Graph) and graph.is_plain:
         return graph
-    if hasattr(graph, "edge_index"):
+    if not isinstance(graph, Graph) and hasattr(graph, "edge_index"):
         return Graph.from_pyg(graph)
-    if isinstance(graph, TypedGraph) or hasattr(graph, "node_types"):
+    if isinstance(graph, Graph) or hasattr(graph, "node_types"):
         raise GraphError("expected a plain graph; got a typed one, which this does not take")
     raise GraphError(
         f"expected a graphcl.Graph or a torch_geometric Data; got {type(graph).__name__}; "
@@ -175,7 +180,7 @@ def disjoint_union(graphs: Sequence[Graph], name: str) -> Graph:
         np.ones(len(graph.indices), np.float32) if graph.edge_weight is None else graph.edge_weight
         for graph in graphs
     ]
-    return Graph(
+    return Graph.from_csr(
         indptr=np.concatenate([[0], *indptr]),
         indices=np.concatenate(indices),
         x=np.concatenate(tables) if dense else scipy.sparse.vstack(tables, format="csr"),
@@ -219,7 +224,7 @@ def training_subgraph(graph: Graph) -> Graph:
         parts.append(around[around >= 0])
         if graph.edge_weight is not None:
             weights.append(graph.edge_weight[entries[around >= 0]])
-    return Graph(
+    return Graph.from_csr(
         indptr=np.concatenate([[0], degrees.cumsum()]),
         indices=np.concatenate(parts),
         x=graph.x[nodes],
@@ -229,7 +234,7 @@ def training_subgraph(graph: Graph) -> Graph:
     )
 
 
-def fingerprint(graphs: tuple[Graph, ...]) -> str:
+def fingerprint(graphs: Sequence[Graph]) -> str:
     """Returns sixteen hex digits of the sizes and of evenly spaced entries of the graphs' arrays.
 
     Different graphs almost certainly have different fingerprints. A graph that differs only in
@@ -237,36 +242,18 @@ def fingerprint(graphs: tuple[Graph, ...]) -> str:
     """
     digest = hashlib.sha256()
     for graph in graphs:
-        sizes = (graph.num_nodes, len(graph.indices), graph.num_features)
-        digest.update(repr(sizes).encode())
-        digest.update(_sample(graph.indptr))
-        digest.update(_sample(graph.indices))
-        if graph.edge_weight is not None:
-            digest.update(_sample(graph.edge_weight))
-        if isinstance(graph.x, np.ndarray | ScaledFeatures):
-            rows = max(1, SAMPLED // max(1, graph.num_features))
-            digest.update(_sample(graph.x, rows))
-        else:
-            digest.update(_sample(graph.x.data))
-            digest.update(_sample(graph.x.indices))
-    return digest.hexdigest()[:16]
-
-
-def typed_fingerprint(graph: TypedGraph) -> str:
-    """Returns sixteen hex digits of a typed graph, as `fingerprint` of a plain one."""
-    digest = hashlib.sha256()
-    for name, nodes in graph.nodes.items():
-        digest.update(repr((name, nodes.num_nodes, nodes.num_features)).encode())
-        if isinstance(nodes.x, np.ndarray):
-            digest.update(_sample(nodes.x, max(1, SAMPLED // nodes.num_features)))
-        elif nodes.x is not None:
-            digest.update(_sample(nodes.x.data) + _sample(nodes.x.indices))
-    for key, relation in graph.relations.items():
-        digest.update(repr((key, len(relation.indices), relation.undirected)).encode())
-        for array in (relation.indptr, relation.indices, relation.edge_weight):
-            digest.update(b"" if array is None else _sample(array))
-        if relation.edge_features is not None:
-            digest.update(_sample(relation.edge_features))
+        for name, nodes in graph.nodes.items():
+            digest.update(repr((name, nodes.num_nodes, nodes.num_features)).encode())
+            x: Any = nodes.x
+            if isinstance(x, np.ndarray | ScaledFeatures):
+                digest.update(_sample(x, max(1, SAMPLED // max(1, nodes.num_features))))
+            elif x is not None:
+                digest.update(_sample(x.data) + _sample(x.indices))
+        for key, relation in graph.relations.items():
+            digest.update(repr((key, len(relation.indices), relation.undirected)).encode())
+            for name in ("indptr", "indices", "edge_weight", "edge_features"):
+                array = getattr(relation, name)
+                digest.update(b"" if array is None else _sample(array))
     return digest.hexdigest()[:16]
 
 

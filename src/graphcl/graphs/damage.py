@@ -58,7 +58,7 @@ def missing_features(graph: Graph, rate: float, random: np.random.Generator) -> 
         x = x.copy()
         x.data = damaged(x.data)
         x.eliminate_zeros()  # sparse features of a graph never store zeros
-    return replace(graph, x=x, store=None)
+    return graph.replace(x=x, store=None)
 
 
 def hidden_features(graph: Graph, rate: float, random: np.random.Generator) -> Graph:
@@ -75,7 +75,7 @@ def hidden_features(graph: Graph, rate: float, random: np.random.Generator) -> G
     for start in range(0, len(x), BLOCK_ROWS):  # all draws at once may not fit in memory
         rows = x[start : start + BLOCK_ROWS]
         shown[start : start + BLOCK_ROWS] = np.where(random.random(rows.shape) < rate, mean, rows)
-    return replace(graph, x=shown, store=None)
+    return graph.replace(x=shown, store=None)
 
 
 def _edges(graph: Graph) -> tuple[Array, Array | None]:
@@ -89,4 +89,4 @@ def _relinked(graph: Graph, edges: Array, weight: Array | None) -> Graph:
     linked = Graph.from_edge_index(edges, bare, edge_weight=weight)
     structure = {key: getattr(linked, key) for key in ("indptr", "indices", "edge_weight")}
     # Features, labels and masks were checked when the graph was built.
-    return replace(graph, **structure, store=None)
+    return graph.replace(**structure, store=None)

@@ -18,16 +18,17 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.schema import Direction, Schema
-from graphcl.graphs.typed import NodeType, TypedGraph
 
 
 def fill_features(
-    graph: TypedGraph,
+    graph: Graph,
     like: Schema | None = None,
     *,
     scale: Callable[[str, Any], Any] = lambda _, x: x,
-) -> tuple[TypedGraph, Schema]:
+) -> tuple[Graph, Schema]:
     """Returns the graph with features for every type, and its schema, which says how.
 
     Args:
@@ -60,7 +61,7 @@ def fill_features(
             )
             done[name] = replace(nodes, x=x)
             widths[name] = done[name].num_features
-    whole = TypedGraph({name: done[name] for name in graph.nodes}, graph.relations, graph.name)
+    whole = Graph({name: done[name] for name in graph.nodes}, graph.relations, graph.name)
     return whole, like or Schema.of(whole, filled)
 
 
@@ -100,7 +101,7 @@ def describe_filling(schema: Schema) -> str:
     return "; ".join(texts)
 
 
-def _matrix(graph: TypedGraph, channel: Direction) -> scipy.sparse.csr_array | None:
+def _matrix(graph: Graph, channel: Direction) -> scipy.sparse.csr_array | None:
     """Returns the weights of a direction, ``[receivers, senders]``; None if the graph lacks it."""
     if channel.relation not in graph.relations:
         return None
@@ -114,10 +115,10 @@ def _matrix(graph: TypedGraph, channel: Direction) -> scipy.sparse.csr_array | N
 
 
 def _means(
-    graph: TypedGraph,
-    nodes: NodeType,
+    graph: Graph,
+    nodes: Nodes,
     channels: list[Direction],
-    done: Mapping[str, NodeType],
+    done: Mapping[str, Nodes],
     widths: Mapping[str, int],
 ) -> Any:
     """Returns the mean of the neighbours' features in each direction, side by side."""
@@ -140,9 +141,7 @@ def _means(
     return scipy.sparse.hstack(blocks, format="csr")
 
 
-def _structure(
-    graph: TypedGraph, nodes: NodeType, channels: list[Direction]
-) -> npt.NDArray[np.float32]:
+def _structure(graph: Graph, nodes: Nodes, channels: list[Direction]) -> npt.NDArray[np.float32]:
     """Returns two columns for each direction; one column of ones for a type without relations."""
     columns: list[npt.NDArray[Any]] = []
     for channel in channels:

@@ -1,82 +1,93 @@
-"""The graph container. It is validated once, when it is built, and immutable afterwards.
+"""The graph. It is validated once, when it is built, and immutable afterwards.
 
 All other modules rely on what is checked here, and do not check it again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, StoreError, counted, require
+from graphcl.errors import GraphError, StoreError, counted, suggestion
 from graphcl.graphs import interchange, validation
+from graphcl.graphs.nodes import Nodes
+from graphcl.graphs.relation import EDGE, NODE, Key, Relation
+from graphcl.graphs.typed_validation import checked_relation, node_fields
 from graphcl.graphs.validation import BoolArray, FloatArray, IntArray, NoArray
 from graphcl.store import reader as store
 from graphcl.store import writer as store_writer
-from graphcl.store.columns import Names, ScaledFeatures
-from graphcl.store.reader import MASKS
+
+_OF_EDGES = ("indptr", "indices", "edge_weight", "self_loops_removed")
+_OF_GRAPH = ("name", "store")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph(NoArray):
-    r"""An undirected attributed graph :math:`(X, A)`, read-only, in memory or mapped from a store.
+    r"""Types of nodes, and relations between them; read-only, in memory or mapped from a store.
 
-    Build one with `from_edge_index`, `from_pyg`, `from_networkx` or `from_scipy`. Edges may be
-    given in one direction or in both. Duplicates are merged. Self-loops are counted and removed,
-    because the encoders add their own (:math:`A + I`). `save` writes a store, `open` maps one.
+    The paper's graph :math:`(X, A)` is the *plain* case: one type of nodes with features, and one
+    undirected relation. `x`, `y`, `indptr` and the like speak of it.
+
+    Build a plain graph with `from_edge_index` or `from_scipy`, one with directions with
+    `from_directed`, one with types with `from_edges`, and any with `from_pyg` and `from_networkx`.
+    `save` writes a store, `open` maps one.
+
+    Edges of an undirected relation may be given in one direction or in both. Duplicates are merged.
+    Self-loops are counted and removed, because the encoders add their own (:math:`A + I`).
 
     Attributes:
-        indptr: CSR row pointers, ``[num_nodes + 1]``.
-        indices: CSR column indices, each undirected edge twice, sorted in each row.
-        x: features ``[num_nodes, num_features]``: a float32 array, or a `scipy.sparse.csr_array`
-            if they were given as sparse; from a store also float16, or `ScaledFeatures` (int8).
-        y: labels, ``[num_nodes]`` (class numbers; −1 is unlabelled) or ``[num_nodes, labels]``
-            (0/1; a row of −1 is an unlabelled node, a row of zeros one with none of them), or None.
-        edge_weight: float32, positive, one per entry of `indices` and equal in both directions;
-            None if edges are unweighted. `graphcl.kernels.adjacency` explains how weights are used.
-        train_mask: the nodes that the probe learns from, or None.
-        val_mask: the nodes on which the probe's regularisation strength is chosen, or None.
-        test_mask: the nodes that are scored, or None.
-        splits: bool ``[splits, 3, num_nodes]``: the train, validation and test nodes of each split,
-            if there are several; the three masks are then those of the first. See `split`.
-        node_ids: the caller's ids of the nodes, or None if they are ``0 … num_nodes − 1``.
-        self_loops_removed: number of self-loops in the input.
+        nodes: the types of nodes by name, in the caller's order.
+        relations: the relations by ``(source type, name, target type)``.
         name: the graph's name in messages and reports.
         store: the folder that the arrays are mapped from; None if they are in memory.
-        class_names: the names of the classes, or of the labels, in the order of their numbers;
-            empty if they have none.
-        preparation: what turned the columns of a node table into `x`, or None; a run keeps it, and
-            `read_tables` applies it to other tables.
     """
 
-    indptr: IntArray
-    indices: IntArray
-    x: FloatArray | scipy.sparse.csr_array | ScaledFeatures
-    y: IntArray | None = None
-    train_mask: BoolArray | None = None
-    val_mask: BoolArray | None = None
-    test_mask: BoolArray | None = None
-    node_ids: npt.NDArray[Any] | Names | None = None
-    self_loops_removed: int = 0
+    nodes: Mapping[str, Nodes]
+    relations: Mapping[Key, Relation]
     name: str = "graph"
     store: Path | None = None
-    edge_weight: FloatArray | None = None
-    splits: BoolArray | None = None
-    class_names: tuple[str, ...] = ()
-    preparation: Any = None
 
-    def __post_init__(self) -> None:
-        for value in vars(self).values():
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
-            elif scipy.sparse.issparse(value):
-                for part in (value.data, value.indices, value.indptr):
-                    part.flags.writeable = False
+    @classmethod
+    def from_csr(
+        cls,
+        indptr: Any,
+        indices: Any,
+        x: Any,
+        y: Any = None,
+        *,
+        edge_weight: Any = None,
+        self_loops_removed: int = 0,
+        name: str = "graph",
+        store: Path | None = None,
+        **about: Any,
+    ) -> Self:
+        """Returns a plain graph of arrays that are right already; nothing is checked.
+
+        Args:
+            indptr: row pointers.
+            indices: neighbours, each edge twice, sorted in each row.
+            x: features, one row per node.
+            y: labels, or None.
+            edge_weight: a weight per entry, or None.
+            self_loops_removed: number of self-loops that there were.
+            name: the graph's name in messages.
+            store: the folder that the arrays are mapped from.
+            about: the other fields of `Nodes`.
+        """
+        nodes = Nodes(NODE, int(x.shape[0]), x, y, **about)
+        edges = Relation(
+            *EDGE,
+            indptr,
+            indices,
+            edge_weight,
+            undirected=True,
+            self_loops_removed=self_loops_removed,
+        )
+        return cls({NODE: nodes}, {EDGE: edges}, name, store)
 
     @classmethod
     def from_edge_index(
@@ -93,7 +104,7 @@ class Graph(NoArray):
         class_names: Sequence[str] = (),
         name: str = "graph",
     ) -> Self:
-        """Builds a graph from an edge list ``[2, num_edges]`` and a feature table.
+        """Builds a plain graph from an edge list ``[2, num_edges]`` and a feature table.
 
         Accepts arrays, tensors on any device and nested lists. The arguments are not changed.
 
@@ -127,11 +138,11 @@ class Graph(NoArray):
         masks, splits = validation.splits(masks, num_nodes)
         ids = validation.node_ids(node_ids, num_nodes)
         labels, class_names = validation.labels(y, num_nodes, ids, class_names)
-        return cls(
-            indptr=indptr,
-            indices=indices,
-            x=features,
-            y=labels,
+        return cls.from_csr(
+            indptr,
+            indices,
+            features,
+            labels,
             node_ids=ids,
             self_loops_removed=self_loops,
             edge_weight=edge_weight,
@@ -142,12 +153,88 @@ class Graph(NoArray):
         )
 
     @classmethod
-    def from_pyg(cls, data: Any, *, name: str = "graph") -> Self:
-        """Builds a graph from a `torch_geometric.data.Data` (on any device).
+    def from_edges(
+        cls, nodes: Mapping[str, Any], relations: Mapping[Key, Any], *, name: str = "graph"
+    ) -> Self:
+        """Builds a graph from tables of features and lists of edges.
 
-        A warning names what is left out, such as ``edge_attr`` or ``pos``.
+        The arguments are not changed.
+
+        Args:
+            nodes: for each type its features, ``[num_nodes, features]``, dense or sparse; the
+                number of its nodes, if it has no features; or a mapping with some of ``x``,
+                ``num_nodes``, ``y``, ``train_mask``, ``val_mask``, ``test_mask``, ``node_ids`` and
+                ``class_names``, as in `Graph.from_edge_index`.
+            relations: for each ``(source type, name, target type)`` its edges, ``[2, num_edges]``:
+                numbers of source nodes above numbers of target nodes; or a mapping with
+                ``edge_index`` and some of ``edge_weight`` ``[num_edges]``, ``edge_features``
+                ``[num_edges, features]`` and ``undirected``. Columns that name the same edge are
+                merged and their weights added, unless edges have features: then each column stays
+                an edge of its own. Within one type, a relation is undirected if `undirected` is
+                true, or if it is not given and each edge is listed in both directions.
+            name: the graph's name in messages.
+
+        Raises:
+            GraphError: an array is wrong; the message names the type or the relation, the place
+                and the value.
         """
+        if not nodes:
+            raise GraphError(f"{name}: no types of nodes; a graph needs at least one")
+        types = {str(kind): Nodes(**node_fields(str(kind), given)) for kind, given in nodes.items()}
+        sizes = {kind: one.num_nodes for kind, one in types.items()}
+        found = [Relation(*checked_relation(key, given, sizes)) for key, given in relations.items()]
+        return cls(types, {one.key: one for one in found}, name)
+
+    @classmethod
+    def from_directed(
+        cls,
+        edge_index: Any,
+        x: Any,
+        y: Any = None,
+        *,
+        edge_weight: Any = None,
+        edge_features: Any = None,
+        node_type: str = "node",
+        relation: str = "to",
+        name: str = "graph",
+        **about: Any,
+    ) -> Self:
+        """Builds a directed graph of one type: whom a node follows, and who follows it, differ.
+
+        Args:
+            edge_index: sources above targets, ``[2, num_edges]``.
+            x: features, one row per node.
+            y: labels, as in `Graph.from_edge_index`.
+            edge_weight: a positive number per edge.
+            edge_features: a vector per edge, ``[num_edges, features]``.
+            node_type: the name of the type.
+            relation: the name of the relation.
+            name: the graph's name in messages.
+            about: masks, ``node_ids`` and ``class_names``.
+        """
+        edges = {"edge_index": edge_index, "edge_weight": edge_weight}
+        edges |= {"edge_features": edge_features, "undirected": False}
+        nodes = {node_type: {"x": x, "y": y, **about}}
+        return cls.from_edges(nodes, {(node_type, relation, node_type): edges}, name=name)
+
+    @classmethod
+    def from_pyg(cls, data: Any, *, name: str = "graph") -> "Graph":
+        """Builds a graph from a `torch_geometric.data.Data` or a `HeteroData`, on any device.
+
+        Of a `HeteroData`, ``edge_weight`` and ``edge_attr`` of a relation are its weights and
+        features. A relation that is another one read backwards, as `ToUndirected` adds it, is that
+        one's reverse and is not kept twice. A warning names what is left out.
+        """
+        if hasattr(data, "node_types"):
+            return cls._once(*interchange.arrays_from_hetero(data), name=name)
         return cls.from_edge_index(name=name, **_with_features(interchange.arrays_from_pyg(data)))
+
+    @classmethod
+    def _once(cls, *arrays: Any, name: str) -> "Graph":
+        """Builds a graph in which no relation is another one read backwards."""
+        from graphcl.graphs.reverses import without_reverses
+
+        return without_reverses(cls.from_edges(*arrays, name=name))[0]
 
     @classmethod
     def from_networkx(
@@ -159,20 +246,38 @@ class Graph(NoArray):
         features: str | Sequence[str] = "x",
         labels: str = "y",
         weight: str | None = None,
+        node_type: str | None = None,
+        relation: str | None = None,
+        edge_features: str | None = None,
         name: str = "graph",
-    ) -> Self:
-        """Builds a graph from a NetworkX graph; node names become `node_ids`.
+    ) -> "Graph":
+        """Builds a graph from a NetworkX graph; node names become ids.
+
+        It is a plain graph, in which directions are ignored and parallel edges merged, unless one
+        of `node_type`, `relation` and `edge_features` is given. Then nodes without a type are of
+        the type ``node``, edges without a relation of ``edge``, directions count, and a relation
+        that is another one read backwards is not kept twice. The key of a parallel edge is its
+        relation if that is a text and it has no other.
 
         Args:
-            graph: any NetworkX graph; directions are ignored and parallel edges are merged.
+            graph: any NetworkX graph.
             x: features in the order of ``graph.nodes``; None reads the attribute `features`.
             y: labels in the same order; None reads the attribute `labels`, if nodes have it.
             features: the node attribute with a number or a vector per node, or several of them:
                 ``["age", "income"]``; ``structural`` computes features from the edges.
             labels: the node attribute with the class number or name.
             weight: the edge attribute with a positive weight; None leaves edges unweighted.
+            node_type: the node attribute with the type of a node.
+            relation: the edge attribute with the name of its relation.
+            edge_features: the edge attribute with a number or a vector.
             name: the graph's name in messages.
         """
+        if node_type or relation or edge_features:
+            kinds = {"node_type": node_type, "relation": relation, "edge_features": edge_features}
+            found = interchange.typed_arrays_from_networkx(
+                graph, features=features, labels=labels, weight=weight, **kinds
+            )
+            return cls._once(*found, name=name)
         computed = x is None and features == "structural"
         named = () if computed or x is not None else features
         arrays = interchange.arrays_from_networkx(
@@ -201,6 +306,16 @@ class Graph(NoArray):
         return cls.from_edge_index(name=name, **_with_features(arrays), **masks)
 
     @classmethod
+    def from_npz(cls, path: str | Path) -> "Graph":
+        """Reads an `.npz` file with types of nodes or edges; see `graphcl.graphs.typed_npz`.
+
+        A relation that is another one read backwards is not kept twice.
+        """
+        from graphcl.graphs.typed_npz import arrays_from_npz
+
+        return cls._once(*arrays_from_npz(Path(path)), name=Path(path).stem)
+
+    @classmethod
     def open(cls, path: str | Path, *, verify: bool = False) -> Self:
         """Maps a store into memory. It takes milliseconds for any size, and loads nothing.
 
@@ -211,9 +326,15 @@ class Graph(NoArray):
         Raises:
             StoreError: a file is missing, or does not match the store's description.
         """
+        from graphcl.graphs.typed_store import is_typed_store, open_typed
+
+        folder = Path(path)
+        if is_typed_store(folder):
+            nodes, relations, name = open_typed(folder, verify=verify)
+            return cls(nodes, relations, name, folder)
         if verify:
-            store.verify_store(Path(path))
-        graph = cls(**store.open_store(Path(path)), store=Path(path))
+            store.verify_store(folder)
+        graph = cls.from_csr(**store.open_store(folder), store=folder)
         if verify:
             graph.check()
         return graph
@@ -224,129 +345,283 @@ class Graph(NoArray):
         Args:
             path: the folder.
             features: ``float32``, ``float16`` or ``int8``; sparse features stay sparse float32. The
-                scales of int8 come from the training nodes, if the graph has a `train_mask`.
+                scales of int8 come from the training nodes, if there is a `train_mask`.
             overwrite: replace an existing store. Anything else at `path` is never touched.
 
         Raises:
             StoreError: there are several splits; a store holds one.
         """
-        if self.splits is not None:
-            raise StoreError(
-                f"{self.name}: has {self.num_splits} splits and a store holds one; "
-                "save graph.split(0), or another"
-            )
-        store_writer.write_store(Path(path), vars(self), features=features, overwrite=overwrite)
+        for nodes in self.nodes.values():
+            if nodes.splits is not None:
+                raise StoreError(
+                    f"{self.name}: has {nodes.num_splits} splits and a store holds one; "
+                    "save graph.split(0), or another"
+                )
+        if not self.is_plain:
+            from graphcl.graphs.typed_store import save_typed
+
+            save_typed(self, Path(path), features=features, overwrite=overwrite)
+            return
+        store_writer.write_store(
+            Path(path), self._plain_fields(), features=features, overwrite=overwrite
+        )
+
+    def _plain_fields(self) -> dict[str, Any]:
+        """Returns the arrays of a plain graph by name."""
+        edges = {key: getattr(self.only_relation, key) for key in _OF_EDGES}
+        return {**vars(self.only_type), **edges, "name": self.name, "store": self.store}
 
     def check(self) -> None:
         """Checks a store's structure once, before a compiled loop relies on it.
 
         All functions of this package that compute on a graph call it; your own compiled loops
-        should too. Graphs in memory were checked when they were built.
+        should too. Graphs in memory were checked when they were built, and stores with types are
+        when they are opened.
 
         Raises:
             StoreError: the structure is damaged; the message says where.
         """
-        if self.store is not None and "_checked" not in vars(self):
-            store.check_structure(str(self.store), vars(self))
+        if self.store is not None and self.is_plain and "_checked" not in vars(self):
+            store.check_structure(str(self.store), self._plain_fields())
             object.__setattr__(self, "_checked", True)
+
+    def replace(self, **fields: Any) -> Self:
+        """Returns a copy of a plain graph in which some fields differ: of nodes, edges or its own.
+
+        ``graph.replace(x=x, edge_weight=None, name="other")``
+        """
+        own = {key: fields.pop(key) for key in _OF_GRAPH if key in fields}
+        edges = {key: fields.pop(key) for key in _OF_EDGES if key in fields}
+        if edges:
+            own["relations"] = {self.only_relation.key: replace(self.only_relation, **edges)}
+        if fields:
+            own["nodes"] = {self.only_type.name: replace(self.only_type, **fields)}
+        return replace(self, **own)
 
     def to_pyg(self, *, sparse: bool = False) -> Any:
         """Returns a `torch_geometric.data.Data`: both directions of each edge, dense features.
 
+        Of a graph that is not plain it is a `HeteroData` with one direction of each relation, and
+        both of an undirected one; PyG's `ToUndirected` adds the other reverses.
+
         Args:
             sparse: keep sparse features as a `torch.sparse_csr` tensor; few PyG layers accept it.
         """
-        import torch
-        from torch_geometric.data import Data
+        from graphcl.graphs.conversion import to_data, to_hetero
 
-        data = Data(edge_index=torch.from_numpy(self.edge_index()), num_nodes=self.num_nodes)
-        if isinstance(self.x, np.ndarray | ScaledFeatures):
-            data.x = torch.from_numpy(np.array(self.x, dtype=np.float32))
-        elif sparse:
-            csr = (self.x.indptr.astype(np.int64), self.x.indices.astype(np.int64), self.x.data)
-            indptr, indices, values = (torch.from_numpy(part.copy()) for part in csr)
-            data.x = torch.sparse_csr_tensor(indptr, indices, values, size=self.x.shape)
-        else:
-            data.x = torch.from_numpy(self.x.toarray())
-        wide = (
-            {}
-            if self.splits is None
-            else dict(zip(MASKS, self.splits.transpose(1, 2, 0), strict=True))
-        )
-        for field in ("y", "edge_weight", *MASKS):
-            value = wide.get(field, getattr(self, field))
-            if value is not None:
-                setattr(data, field, torch.from_numpy(value.copy()))
-        return data
+        return (to_data if self.is_plain else to_hetero)(self, sparse=sparse)
 
-    def edge_index(self) -> IntArray:
-        """Returns both directions of every edge, ``[2, 2 · num_edges]``, sorted by row."""
-        rows = np.repeat(np.arange(self.num_nodes), np.diff(self.indptr))
-        return np.stack([rows, self.indices])
+    def flatten(self) -> "Graph":
+        """Returns a plain graph that forgets types, directions, edge features and weights.
+
+        Nodes are in the order of `nodes`, and the features of each type have columns of their own.
+        """
+        from graphcl.graphs.conversion import flatten
+
+        return self if self.is_plain else flatten(self)
+
+    def type(self, name: str) -> Nodes:
+        """Returns the nodes of a type.
+
+        Raises:
+            GraphError: there is no such type.
+        """
+        if name not in self.nodes:
+            known = ", ".join(self.nodes)
+            near = suggestion(name, self.nodes)
+            raise GraphError(f"{self.name}: no type {name!r}; its types: {known}{near}")
+        return self.nodes[name]
+
+    def relation(self, name: str) -> Relation:
+        """Returns a relation by its name, or by ``source:name:target`` where names are shared.
+
+        Raises:
+            GraphError: there is no such relation, or there are several.
+        """
+        found = [one for one in self.relations.values() if name in (one.name, ":".join(one.key))]
+        if len(found) == 1:
+            return found[0]
+        known = ", ".join(":".join(key) for key in self.relations) or "none"
+        what = "several relations are named" if found else "no relation"
+        near = "" if found else suggestion(name, [one.name for one in self.relations.values()])
+        raise GraphError(f"{self.name}: {what} {name!r}; its relations: {known}{near}")
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether it is the paper's graph: one type with features, one undirected relation."""
+        if len(self.nodes) != 1 or len(self.relations) != 1:
+            return False
+        edges = next(iter(self.relations.values()))
+        return edges.undirected and not edges.num_edge_features and self.only_type.x is not None
 
     @property
-    def num_nodes(self) -> int:
-        """Number of nodes, N."""
-        return int(self.x.shape[0])
+    def only_type(self) -> Nodes:
+        """The only type of nodes."""
+        if len(self.nodes) != 1:
+            named = ", ".join(self.nodes)
+            raise GraphError(f"{self.name}: has several types of nodes: name one ({named})")
+        return next(iter(self.nodes.values()))
 
     @property
-    def num_edges(self) -> int:
-        """Number of undirected edges."""
-        return len(self.indices) // 2
+    def only_relation(self) -> Relation:
+        """The only relation."""
+        if len(self.relations) != 1:
+            named = ", ".join(":".join(key) for key in self.relations) or "none"
+            raise GraphError(f"{self.name}: has not one relation: name one ({named})")
+        return next(iter(self.relations.values()))
+
+    @property
+    def indptr(self) -> IntArray:
+        """CSR row pointers, ``[num_nodes + 1]``, of the only relation."""
+        return self.only_relation.indptr
+
+    @property
+    def indices(self) -> IntArray:
+        """CSR column indices of the only relation, sorted in each row."""
+        return self.only_relation.indices
+
+    @property
+    def edge_weight(self) -> FloatArray | None:
+        """Weights of the entries of `indices`; None if edges are unweighted."""
+        return self.only_relation.edge_weight
+
+    @property
+    def x(self) -> Any:
+        """Features of the only type, ``[num_nodes, num_features]``."""
+        return self.only_type.x
+
+    @property
+    def y(self) -> IntArray | None:
+        """Labels of the only type."""
+        return self.only_type.y
+
+    @property
+    def train_mask(self) -> BoolArray | None:
+        """The nodes of the only type that the probe learns from."""
+        return self.only_type.train_mask
+
+    @property
+    def val_mask(self) -> BoolArray | None:
+        """Those on which the probe's regularisation strength is chosen."""
+        return self.only_type.val_mask
+
+    @property
+    def test_mask(self) -> BoolArray | None:
+        """Those that are scored."""
+        return self.only_type.test_mask
+
+    @property
+    def splits(self) -> BoolArray | None:
+        """All splits of the only type, if there are several."""
+        return self.only_type.splits
+
+    @property
+    def node_ids(self) -> Any:
+        """The caller's ids of the nodes of the only type; None if they are their numbers."""
+        return self.only_type.node_ids
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes of the only type, by number."""
+        return self.only_type.class_names
+
+    @property
+    def preparation(self) -> Any:
+        """What turned the columns of a table into `x`, or None."""
+        return self.only_type.preparation
 
     @property
     def num_features(self) -> int:
-        """Number of features, P."""
-        return int(self.x.shape[1])
+        """Number of features of the only type, P."""
+        return self.only_type.num_features
 
-    @cached_property
+    @property
     def num_classes(self) -> int:
-        """Number of classes, or of labels per node if there are several; 0 without labels."""
-        if self.y is None or self.y.size == 0:
-            return 0
-        return int(self.y.shape[1] if self.y.ndim == 2 else self.y.max() + 1)
+        """Number of its classes, or of labels per node; 0 without labels."""
+        return self.only_type.num_classes
 
     @property
     def has_split(self) -> bool:
-        """Whether the graph has training, validation and test nodes."""
-        masks = (self.train_mask, self.val_mask, self.test_mask)
-        return all(mask is not None and bool(mask.any()) for mask in masks)
+        """Whether there are training, validation and test nodes."""
+        return self.only_type.has_split
 
     @property
     def num_splits(self) -> int:
-        """Number of splits into training, validation and test nodes; 0 without a whole one."""
-        return int(self.has_split) if self.splits is None else len(self.splits)
+        """Number of splits of the only type; 0 without a whole one."""
+        return self.only_type.num_splits
+
+    @property
+    def split_gap(self) -> str:
+        """Describes an incomplete split of the only type; else empty."""
+        return self.only_type.split_gap
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes of all types, N."""
+        return sum(one.num_nodes for one in self.nodes.values())
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges of all relations; each undirected edge counts once."""
+        return sum(one.num_edges for one in self.relations.values())
+
+    @property
+    def self_loops_removed(self) -> int:
+        """Number of self-loops in the input."""
+        return sum(one.self_loops_removed for one in self.relations.values())
+
+    def degrees(self, node_type: str | None = None) -> IntArray:
+        """Returns the number of edges of each node of a type, or of the only one."""
+        nodes = self.only_type if node_type is None else self.type(node_type)
+        degree: IntArray = np.zeros(nodes.num_nodes, np.int64)
+        for relation in self.relations.values():
+            if relation.target == nodes.name:
+                degree += np.diff(relation.indptr)
+            if relation.source == nodes.name and not relation.undirected:
+                degree += np.bincount(relation.indices, minlength=nodes.num_nodes)
+        return degree
+
+    @cached_property
+    def labelled_type(self) -> str:
+        """The type whose nodes have labels; empty if none has, or several."""
+        found = [name for name, one in self.nodes.items() if one.y is not None]
+        return found[0] if len(found) == 1 else ""
 
     def split(self, number: int) -> Self:
-        """Returns the graph with its split `number`, from 0, as its only one."""
-        if self.splits is None:
-            require(number == 0, "Graph.split", "number", "0: there are no others", number)
-            return self
-        count = len(self.splits)
-        require(0 <= number < count, "Graph.split", "number", f"in [0, {count})", number)
-        train, val, test = (mask if mask.any() else None for mask in self.splits[number])
-        return replace(self, train_mask=train, val_mask=val, test_mask=test, splits=None)
+        """Returns the graph with split `number`, from 0, of its only type as the only one."""
+        return replace(self, nodes={self.only_type.name: self.only_type.split(number)})
+
+    def edge_index(self) -> IntArray:
+        """Returns sources and targets of the entries of the only relation, ``[2, entries]``."""
+        found = self.only_relation.edge_index()
+        # An undirected relation has both: in the order of rows.
+        return np.stack(found[::-1]) if self.only_relation.undirected else found
+
+    def describe(self) -> str:
+        """Returns the counts of all types and relations in one line."""
+        if self.is_plain:
+            kind = "sparse" if scipy.sparse.issparse(self.x) else "dense"
+            parts = [
+                counted(self.num_nodes, "node"),
+                counted(self.num_edges, "edge"),
+                counted(self.num_features, f"{kind} feature"),
+            ]
+            if self.y is not None:
+                parts.append(counted(self.num_classes, "class", "classes"))
+            return ", ".join(parts)
+        parts = []
+        for name, one in self.nodes.items():
+            own = [counted(one.num_nodes, "node"), counted(one.num_features, "feature")]
+            own += [counted(one.num_classes, "class", "classes")] if one.num_classes else []
+            parts.append(f"{name}: {', '.join(own)}")
+        parts += [
+            f"{one.source} {one.name} {one.target}: {counted(one.num_edges, 'edge')}"
+            for one in self.relations.values()
+        ]
+        return "; ".join(parts)
 
     def __repr__(self) -> str:
-        kind = "sparse" if scipy.sparse.issparse(self.x) else "dense"
-        parts = [
-            counted(self.num_nodes, "node"),
-            counted(self.num_edges, "edge"),
-            counted(self.num_features, f"{kind} feature"),
-        ]
-        if self.y is not None:
-            parts.append(counted(self.num_classes, "class", "classes"))
-        return f"Graph({self.name!r}: {', '.join(parts)})"
-
-
-def split_gap(graph: Graph) -> str:
-    """Describes an incomplete split; returns an empty string if all masks or none are given."""
-    masks = {"train": graph.train_mask, "validation": graph.val_mask, "test": graph.test_mask}
-    given = [name for name, mask in masks.items() if mask is not None and mask.any()]
-    missing = [name for name in masks if name not in given]
-    if not (given and missing):
-        return ""
-    return f"{' and '.join(given)} nodes are given, {' and '.join(missing)} nodes are not"
+        return f"Graph({self.name!r}: {self.describe()})"
 
 
 def _with_features(arrays: dict[str, Any]) -> dict[str, Any]:

@@ -193,7 +193,7 @@ def grown_part(graph: Graph, new: NewNodes, hops: int) -> GrownPart:
         if graph.edge_weight is not None:
             of_old = graph.edge_weight[entries]
         weight = np.concatenate([of_old, new.weight[known], new.weight])[order]
-    part = Graph(
+    part = Graph.from_csr(
         indptr=np.concatenate([[0], np.bincount(rows, minlength=total).cumsum()]),
         indices=cells[order],
         x=_joined(graph.x, reached, new.x),

@@ -1,4 +1,4 @@
-"""Converts graphs of PyTorch Geometric, NetworkX, SciPy and `.npz` files to plain arrays.
+"""Converts graphs of PyTorch Geometric, NetworkX, SciPy and `.npz` files to arrays.
 
 This module does not import `graphcl.Graph`, whose constructors validate the arrays.
 """
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 Arrays = dict[str, Any]
+Kinds = dict[Any, Arrays]  # the arrays of each type of nodes, or of each relation
 Owners = Sequence[tuple[str, Mapping[str, Any]]]  # nodes or edges, named, with their attributes
 _OPTIONAL = ("y", "train_mask", "val_mask", "test_mask", "node_ids", "edge_weight")
 _SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
@@ -96,7 +97,9 @@ def arrays_from_scipy(adjacency: Any) -> Arrays:
 def arrays_from_pyg(data: Any) -> Arrays:
     """Returns the edges, features, labels and masks of a `torch_geometric.data.Data`."""
     if not hasattr(data, "edge_index") or not hasattr(data, "num_nodes"):
-        raise GraphError(f"from_pyg: expected a torch_geometric.data.Data; got {_kind(data)}")
+        raise GraphError(
+            f"from_pyg: expected a torch_geometric Data or HeteroData; got {_kind(data)}"
+        )
     if data.edge_index is None:
         raise GraphError("from_pyg: data.edge_index is None; a graph needs an edge list")
     arrays: Arrays = {"edge_index": data.edge_index, "x": data.x, "y": data.y}
@@ -128,6 +131,47 @@ def _say_dropped(data: Any) -> None:
         )
 
 
+_OF_TYPE = {"x", "y", "train_mask", "val_mask", "test_mask", "num_nodes", "node_ids"}
+_OF_RELATION = {"edge_index", "edge_weight", "edge_attr"}
+
+
+def arrays_from_hetero(data: Any) -> tuple[Kinds, Kinds]:
+    """Returns the arguments of `Graph.from_edges` from a PyG `HeteroData`."""
+    if not hasattr(data, "node_types") or not hasattr(data, "edge_types"):
+        kind = f"{type(data).__module__}.{type(data).__qualname__}"
+        raise GraphError(f"from_pyg: expected a torch_geometric.data.HeteroData; got {kind}")
+    nodes: Kinds = {}
+    dropped: set[str] = set()
+    for name in data.node_types:
+        held = data[name]
+        nodes[name] = {key: held[key] for key in _OF_TYPE if key in held}
+        if "x" not in held:
+            nodes[name]["num_nodes"] = held.num_nodes
+            if held.num_nodes is None:
+                raise GraphError(f"from_pyg: type {name!r} has neither x nor num_nodes")
+        dropped |= {f"{name}.{key}" for key in held.keys() if key not in _OF_TYPE}  # noqa: SIM118
+    relations: Kinds = {}
+    for key in data.edge_types:
+        held = data[key]
+        if "edge_index" not in held:
+            raise GraphError(f"from_pyg: relation {':'.join(key)} has no edge_index")
+        edges = {"edge_index": held["edge_index"]}
+        if "edge_weight" in held:
+            edges["edge_weight"] = held["edge_weight"]
+        if "edge_attr" in held:
+            edges["edge_features"] = held["edge_attr"]
+        relations[key] = edges
+        name = ":".join(key)
+        dropped |= {f"{name}.{one}" for one in held.keys() if one not in _OF_RELATION}  # noqa: SIM118
+    if dropped:
+        warnings.warn(
+            f"from_pyg: left out {', '.join(sorted(dropped))}: a graph has no place for it",
+            UserWarning,
+            stacklevel=3,
+        )
+    return nodes, relations
+
+
 def arrays_from_networkx(
     graph: Any, *, features: str | Sequence[str], labels: str, weight: str | None = None
 ) -> Arrays:
@@ -151,6 +195,53 @@ def arrays_from_networkx(
         "edge_weight": None if weight is None else _edge_attribute(graph, weight),
         "num_nodes": len(nodes),
     }
+
+
+def typed_arrays_from_networkx(
+    graph: Any,
+    *,
+    node_type: str | None,
+    features: str | Sequence[str],
+    labels: str,
+    relation: str | None,
+    weight: str | None,
+    edge_features: str | None,
+) -> tuple[Kinds, Kinds]:
+    """Returns the arguments of `Graph.from_edges` from a NetworkX graph."""
+    check_networkx(graph, "Graph")
+    if not isinstance(features, str):
+        check_named(list(graph.nodes(data=True)), features, labels)
+    members: dict[str, list[Any]] = {}
+    for node, about in graph.nodes(data=True):
+        members.setdefault(str(about.get(node_type, "node")), []).append(node)
+    where = {node: (kind, row) for kind, own in members.items() for row, node in enumerate(own)}
+    nodes: Kinds = {}
+    for kind, own in members.items():
+        nodes[kind] = {"num_nodes": len(own), "node_ids": own}
+        owners = [(f"node {node!r} of type {kind!r}", graph.nodes[node]) for node in own]
+        nodes[kind]["x"] = feature_table(owners, features)
+        nodes[kind]["y"] = attribute_values(owners, labels)
+    listed: dict[Any, list[tuple[int, int, Mapping[str, Any]]]] = {}
+    keyed = graph.edges(data=True, keys=True) if graph.is_multigraph() else graph.edges(data=True)
+    for u, v, *key, about in keyed:
+        named = key[0] if key and isinstance(key[0], str) else "edge"
+        (source, row), (target, other) = where[u], where[v]
+        full = (source, str(about.get(relation, named)), target)
+        if not graph.is_directed() and full not in listed and full[::-1] in listed:
+            full, row, other = full[::-1], other, row  # one relation, whichever end comes first
+        listed.setdefault(full, []).append((row, other, about))
+    relations: Kinds = {}
+    for full, edges in listed.items():
+        ends = np.array([edge[:2] for edge in edges], np.int64).T
+        relations[full] = {"edge_index": ends}
+        if full[0] == full[2]:
+            relations[full]["undirected"] = not graph.is_directed()
+        for field, name in (("edge_weight", weight), ("edge_features", edge_features)):
+            owners = [(f"an edge of relation {full[1]!r}", edge[2]) for edge in edges]
+            values = None if name is None else attribute_values(owners, name)
+            if name is not None and values is not None:
+                relations[full][field] = np.array([to_numpy(v, name) for v in values])
+    return nodes, relations
 
 
 def check_networkx(graph: Any, owner: str) -> None:

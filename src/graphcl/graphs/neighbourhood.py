@@ -47,7 +47,7 @@ def neighbourhood(
     entries = _entries(graph.indptr, inner)
     counts = np.zeros(len(reached), dtype=np.int64)
     counts[np.searchsorted(reached, inner)] = graph.indptr[inner + 1] - graph.indptr[inner]
-    part = Graph(
+    part = Graph.from_csr(
         indptr=np.concatenate([[0], counts.cumsum()]),
         indices=np.searchsorted(reached, graph.indices[entries]).astype(np.int64),
         x=table_rows(graph.x, reached),

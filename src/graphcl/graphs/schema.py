@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Self
 
 from graphcl.errors import GraphError, RunError
-from graphcl.graphs.typed import Key, TypedGraph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import Key
 
 
 class Direction(NamedTuple):
@@ -70,7 +71,7 @@ class Schema:
     relations: tuple[RelationSchema, ...]
 
     @classmethod
-    def of(cls, graph: TypedGraph, filled: Mapping[str, str] | None = None) -> Self:
+    def of(cls, graph: Graph, filled: Mapping[str, str] | None = None) -> Self:
         """Describes a graph whose types all have features; `filled` says which were not given."""
         given = filled or {}
         types = tuple(
@@ -96,7 +97,7 @@ class Schema:
         """Returns the directions in which nodes of a type receive."""
         return [one for one in self.directions() if one.receiver == node_type]
 
-    def check(self, graph: TypedGraph) -> None:
+    def check(self, graph: Graph) -> None:
         """Refuses a graph that has what this one has not; it may lack types and relations.
 
         Raises:

@@ -12,14 +12,14 @@ import scipy.sparse
 from graphcl.errors import GraphError
 from graphcl.files.npz import read_npz
 from graphcl.graphs import interchange
-from graphcl.graphs.typed_interchange import Nodes, Relations
+from graphcl.graphs.interchange import Kinds
 from graphcl.store.reader import MASKS
 
 _OTHER = "edge_index_"
 
 
-def arrays_from_npz(path: Path) -> tuple[Nodes, Relations]:
-    """Returns the arguments of `TypedGraph.from_edges` from an `.npz` file.
+def arrays_from_npz(path: Path) -> tuple[Kinds, Kinds]:
+    """Returns the arguments of `Graph.from_edges` from an `.npz` file.
 
     The file has the arrays of a plain graph (`interchange.read_arrays`), over all nodes, and at
     least one of
@@ -55,7 +55,7 @@ def arrays_from_npz(path: Path) -> tuple[Nodes, Relations]:
     edges = np.asarray(plain["edge_index"]).astype(np.int64)
     names, of_edge = _names(arrays, "edge_type", edges.shape[-1], "edge", path)
     per_edge = {name: arrays.get(name) for name in ("edge_weight", "edge_features")}
-    relations: Relations = {}
+    relations: Kinds = {}
     for number, name in enumerate(names):
         chosen = np.flatnonzero(of_edge == number)
         own = {key: value[chosen] for key, value in per_edge.items() if value is not None}
@@ -117,7 +117,7 @@ def _split(
     own: Mapping[str, Any],
     nodes: tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.int64]],
     path: Path,
-) -> Relations:
+) -> Kinds:
     """Returns the edges of one name, a relation for each pair of types that they join.
 
     `nodes` has the names of the types, the type of each node, and its place in its type.
@@ -133,7 +133,7 @@ def _split(
             f"are 0 to {len(place) - 1}"
         )
     pairs = kinds[edges[0]] * len(types) + kinds[edges[1]]
-    found: Relations = {}
+    found: Kinds = {}
     for pair in np.unique(pairs).tolist():
         chosen = np.flatnonzero(pairs == pair)
         arrays = {key: value[chosen] for key, value in own.items()}

@@ -19,8 +19,9 @@ import numpy.typing as npt
 from graphcl.errors import StoreError
 from graphcl.files.npy import map_npy
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.typed import Key, NodeType, Relation, TypedGraph
-from graphcl.graphs.typed_store import as_type, read_typed_header, relation_of
+from graphcl.graphs.nodes import Nodes
+from graphcl.graphs.relation import Key, Relation
+from graphcl.graphs.typed_store import nodes_of, read_typed_header, relation_of
 from graphcl.store.moving import move_edges, move_reversed, take_places
 from graphcl.store.ordering import (
     BLOCK_BYTES,
@@ -167,18 +168,18 @@ def flat_edges(
     return {"indptr": indptr, "indices": indices}
 
 
-def join_typed_parts(path: Path, *, restored: bool = False) -> TypedGraph:
+def join_typed_parts(path: Path, *, restored: bool = False) -> Graph:
     """Returns a typed graph with all parts, in memory: for graphs that fit. One part is mapped.
 
     Nodes are in the order of the parts; if `restored`, in that of the graph that was divided.
     """
     parts = read_typed_parts(path)
     every = [open_typed_part(path, number) for number in range(len(parts))]
-    nodes: dict[str, NodeType] = {}
+    nodes: dict[str, Nodes] = {}
     rows: dict[str, Any] = {}
     for name, one in parts.types.items():
         fields, rows[name] = whole_fields(one) if restored else (joined(one), None)
-        nodes[name] = as_type(Graph(**fields), name, features=name in parts.featured)
+        nodes[name] = nodes_of(fields, name, features=name in parts.featured)
     relations: dict[Key, Relation] = {}
     for key, about in parts.relations.items():
         each = [part.edges[key, False] for part in every]
@@ -194,8 +195,11 @@ def join_typed_parts(path: Path, *, restored: bool = False) -> TypedGraph:
                 arrays |= {"indptr": edges.indptr, "indices": edges.indices}
         if not about.undirected:
             del arrays["edge_ids"]  # they are 0, 1, …
-        relations[key] = Relation(*key, **arrays, self_loops_removed=about.self_loops_removed)
-    return TypedGraph(nodes, relations, parts.name)
+        loops = about.self_loops_removed
+        relations[key] = Relation(
+            *key, **arrays, undirected=about.undirected, self_loops_removed=loops
+        )
+    return Graph(nodes, relations, parts.name)
 
 
 def _sums(store: Path, about: Mapping[str, Any]) -> list[Any]:

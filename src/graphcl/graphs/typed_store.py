@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,8 +20,13 @@ from graphcl.errors import StoreError
 from graphcl.files.atomic import check_new_folder, whole_folder
 from graphcl.files.npy import map_npy
 from graphcl.files.text import read_text
-from graphcl.graphs.graph import Graph
-from graphcl.graphs.typed import Key, NodeType, Relation, TypedGraph
+from graphcl.graphs.nodes import Nodes
+from graphcl.graphs.relation import Key, Relation
+from graphcl.store import reader, writer
+from graphcl.store.reader import MASKS
+
+if TYPE_CHECKING:
+    from graphcl.graphs.graph import Graph
 
 FORMAT = 1
 HEADER = "typed.json"
@@ -35,17 +40,20 @@ DTYPES = {
 _BLOCK = 1 << 22  # entries that are checked at a time
 
 
-def save_typed(graph: TypedGraph, path: Path, *, overwrite: bool = False) -> None:
-    """Writes a typed graph as a folder, which appears complete or not at all.
+def save_typed(
+    graph: "Graph", path: Path, *, features: str = "float32", overwrite: bool = False
+) -> None:
+    """Writes a graph with types as a folder, which appears complete or not at all.
 
     Raises:
-        StoreError: something is there, or a type has several splits; a store holds one.
+        StoreError: something is there.
     """
     check_new_folder(path, "store", HEADER, StoreError, overwrite=overwrite)
     with whole_folder(path) as staging:
         header = Header(graph.name)
         for name, nodes in graph.nodes.items():
-            graph.nodes_of(name).save(header.add_type(staging, name, nodes.x is not None))
+            folder = header.add_type(staging, name, nodes.x is not None)
+            writer.write_store(folder, fields_of(nodes), features=features)
         for key, relation in graph.relations.items():
             arrays = {part: getattr(relation, part) for part in DTYPES}
             held = {part: array for part, array in arrays.items() if array is not None}
@@ -90,24 +98,39 @@ class Header:
         (store / HEADER).write_text(json.dumps(about, indent=1) + "\n")
 
 
-def open_typed(path: Path) -> TypedGraph:
-    """Maps a typed graph that `save_typed` wrote.
+def fields_of(nodes: Nodes) -> dict[str, Any]:
+    """Returns the nodes of a type as the fields of a store without edges.
+
+    A type without features has one column of zeros there.
+    """
+    x = np.zeros((nodes.num_nodes, 1), np.float32) if nodes.x is None else nodes.x
+    none = {"indptr": np.zeros(nodes.num_nodes + 1, np.int64), "indices": np.zeros(0, np.int64)}
+    return {**vars(nodes), **none, "x": x, "edge_weight": None, "self_loops_removed": 0}
+
+
+def open_typed(
+    path: Path, *, verify: bool = False
+) -> tuple[dict[str, Nodes], dict[Key, Relation], str]:
+    """Maps a graph that `save_typed` wrote: its types, its relations and its name.
 
     Raises:
         StoreError: a file is missing, or does not match the others.
     """
     about = read_typed_header(path)
-    nodes: dict[str, NodeType] = {}
+    nodes: dict[str, Nodes] = {}
     for number, one in enumerate(about["types"]):
-        graph = Graph.open(path / f"nodes-{number}")
-        graph.check()
-        nodes[one["name"]] = as_type(graph, one["name"], features=one["features"])
+        folder = path / f"nodes-{number}"
+        if verify:
+            reader.verify_store(folder)
+        fields = reader.open_store(folder)
+        reader.check_structure(str(folder), fields)
+        nodes[one["name"]] = nodes_of(fields, one["name"], features=one["features"])
     sizes = {name: one.num_nodes for name, one in nodes.items()}
     relations: dict[Key, Relation] = {}
     for number, one in enumerate(about["relations"]):
         relation = relation_of(path / f"relation-{number}", one, sizes)
         relations[relation.key] = relation
-    return TypedGraph(nodes, relations, about["name"])
+    return nodes, relations, about["name"]
 
 
 def is_typed_store(path: Path) -> bool:
@@ -143,19 +166,17 @@ def read_typed_header(path: Path) -> dict[str, Any]:
     return found
 
 
-def as_type(graph: Graph, name: str, *, features: bool) -> NodeType:
-    """Returns the nodes of a graph as those of a type, with its features or without."""
-    ids: Any = graph.node_ids
-    return NodeType(
+def nodes_of(fields: Mapping[str, Any], name: str, *, features: bool) -> Nodes:
+    """Returns the nodes of a store as those of a type, with its features or without."""
+    ids = fields.get("node_ids")
+    return Nodes(
         name,
-        graph.num_nodes,
-        graph.x if features else None,
-        graph.y,
-        graph.train_mask,
-        graph.val_mask,
-        graph.test_mask,
+        int(fields["x"].shape[0]),
+        fields["x"] if features else None,
+        fields.get("y"),
+        **{mask: fields.get(mask) for mask in MASKS},
         node_ids=None if ids is None else np.asarray(ids[:]),
-        class_names=graph.class_names,
+        class_names=fields.get("class_names", ()),
     )
 
 
@@ -182,7 +203,12 @@ def relation_of(folder: Path, about: Mapping[str, Any], sizes: Mapping[str, int]
             raise StoreError(f"{folder / part}.npy: holds {arrays[part].dtype}")
     _check(folder, arrays, sizes[source], sizes[target])
     return Relation(
-        source, name, target, **arrays, self_loops_removed=int(about["self_loops_removed"])
+        source,
+        name,
+        target,
+        **arrays,
+        undirected="edge_ids" in arrays,
+        self_loops_removed=int(about["self_loops_removed"]),
     )
 
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from graphcl.errors import RunError
 from graphcl.graphs.filling import fill_features
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import Key, Relation
 from graphcl.graphs.scaling import ColumnScaling, Scaling, fit_scaling
 from graphcl.graphs.schema import Schema
 from graphcl.graphs.tensors import feature_tensor
-from graphcl.graphs.typed import Key, Relation, TypedGraph
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features, SparseFeatures
 
@@ -90,12 +90,12 @@ class Prepared:
         scaling: how features were scaled; those of edges are not yet.
     """
 
-    graph: TypedGraph
+    graph: Graph
     schema: Schema
     scaling: TypedScaling
 
 
-def prepare(graph: TypedGraph, feature_scaling: str) -> Prepared:
+def prepare(graph: Graph, feature_scaling: str) -> Prepared:
     """Scales the features of a graph to train on, and gives features to types without any.
 
     With ``auto``, the columns of each table decide, also of vectors of edges. With ``row``, vectors
@@ -118,7 +118,7 @@ def prepare(graph: TypedGraph, feature_scaling: str) -> Prepared:
     return Prepared(filled, schema, TypedScaling(nodes, edges))
 
 
-def prepare_like(graph: TypedGraph, schema: Schema, scaling: TypedScaling) -> TypedGraph:
+def prepare_like(graph: Graph, schema: Schema, scaling: TypedScaling) -> Graph:
     """Prepares another graph as the one that was trained on.
 
     Raises:
@@ -130,7 +130,7 @@ def prepare_like(graph: TypedGraph, schema: Schema, scaling: TypedScaling) -> Ty
 
 
 def typed_tensors(
-    graph: TypedGraph,
+    graph: Graph,
     *,
     device: torch.device,
     scaling: TypedScaling = TypedScaling(),
@@ -152,7 +152,7 @@ def typed_tensors(
 
 
 def relation_adjacency(
-    graph: TypedGraph,
+    graph: Graph,
     relation: Relation,
     *,
     device: torch.device,
@@ -191,7 +191,7 @@ def edge_vectors(
 
 def _table(x: Any) -> Graph:
     """Returns a table as a plain graph without edges, which can be scaled."""
-    return Graph(np.zeros(x.shape[0] + 1, np.int64), np.zeros(0, np.int64), x)
+    return Graph.from_csr(np.zeros(x.shape[0] + 1, np.int64), np.zeros(0, np.int64), x)
 
 
 def _scaled(x: Any, scaling: Scaling) -> Any:

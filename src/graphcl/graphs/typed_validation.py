@@ -1,4 +1,4 @@
-"""Checks the nodes and the edges of a typed graph, and sorts edges by their targets."""
+"""Checks the nodes and the edges of a graph with types, and sorts edges by their targets."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -26,12 +26,13 @@ class Edges(NamedTuple):
     indices: IntArray
     edge_weight: FloatArray | None
     edge_features: FloatArray | None
+    undirected: bool
     edge_ids: IntArray | None
     self_loops_removed: int
 
 
 def node_fields(name: str, given: Any) -> dict[str, Any]:
-    """Returns the fields of a `NodeType` from what `TypedGraph.from_edges` takes for a type."""
+    """Returns the fields of `Nodes` from what `Graph.from_edges` takes for a type."""
     about: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"x": given}
     if isinstance(given, int | np.integer):
         about = {"num_nodes": given}
@@ -73,7 +74,7 @@ def _checked_nodes(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_relation(key: Any, given: Any, sizes: Mapping[str, int]) -> tuple[Any, ...]:
-    """Returns the fields of a `Relation`, in order, from what `TypedGraph.from_edges` takes.
+    """Returns the fields of a `Relation`, in order, from what `Graph.from_edges` takes.
 
     `sizes` has the number of nodes of each type.
     """
@@ -169,6 +170,7 @@ def checked_edges(
         ends[0][order],
         None if weight is None else weight[order].astype(np.float32),
         None if features is None else features[order],
+        bool(undirected),
         None if edge_ids is None else edge_ids[order],
         int(loops.sum()),
     )
@@ -279,4 +281,4 @@ def _both_listed(
     edge_ids = (np.cumsum(entries <= mirror) - 1)[np.minimum(entries, mirror)]
     indptr = np.concatenate([[0], np.cumsum(np.bincount(ends[1], minlength=num_nodes))])
     narrow = None if weight is None else weight.astype(np.float32)
-    return Edges(indptr.astype(np.int64), ends[0], narrow, None, edge_ids, loops)
+    return Edges(indptr.astype(np.int64), ends[0], narrow, None, True, edge_ids, loops)

@@ -44,7 +44,7 @@ def neighbourhood_in_parts(
     none = [np.empty(0, np.int64)]
     around = np.concatenate([lists[at] for at in order.tolist()] or none)
     weighted = [weights[at] for at in order.tolist()] if weights else None
-    graph = Graph(
+    graph = Graph.from_csr(
         indptr=np.concatenate([[0], counts.cumsum()]),
         indices=np.searchsorted(reached, around).astype(np.int64),
         x=rows.fetch(reached).rows(slice(None)).numpy(),

@@ -30,8 +30,9 @@ from graphcl.distributed import Share, max_over
 from graphcl.encoders import LayeredEncoder, stated_layers
 from graphcl.files.npy import scratch_array
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import NODE
 from graphcl.graphs.scaling import Scaling
-from graphcl.graphs.schema import EDGES, NODE, Direction
+from graphcl.graphs.schema import EDGES, Direction
 from graphcl.graphs.tensors import feature_tensor, stored_features
 from graphcl.graphs.typed_tensors import TypedScaling, edge_vectors
 from graphcl.kernels.adjacency import Adjacency, Pattern, self_weights
@@ -222,7 +223,7 @@ def _edges(part: Part, boundary: Boundary, scratch: Path | None) -> Incoming:
 def part_features(part: Part, feature_scaling: Scaling) -> StoredFeatures | SparseFeatures | Tensor:
     """Returns the features of a part's nodes, scaled as they are read or sparse."""
     fields = part.fields
-    own = Graph(fields["indptr"], fields["indices"], fields["x"], name=fields["name"])
+    own = Graph.from_csr(fields["indptr"], fields["indices"], fields["x"], name=fields["name"])
     if hasattr(fields["x"], "indptr"):
         return feature_tensor(own, device=CPU, feature_scaling=feature_scaling)
     return stored_features(own, feature_scaling=feature_scaling)

@@ -45,7 +45,7 @@ def fit_parts_scaling(feature_scaling: str, part: Part, share: Share) -> Scaling
 def part_graph(part: Part) -> Graph:
     """Returns features and structure of a part; its edges lead out of it, so it is no graph."""
     fields = part.fields
-    return Graph(fields["indptr"], fields["indices"], fields["x"], name=fields["name"])
+    return Graph.from_csr(fields["indptr"], fields["indices"], fields["x"], name=fields["name"])
 
 
 @dataclass

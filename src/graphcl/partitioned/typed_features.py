@@ -16,9 +16,9 @@ from torch import Tensor
 from graphcl.distributed import Share
 from graphcl.graphs.column_facts import Rows
 from graphcl.graphs.filling import filling_order
+from graphcl.graphs.relation import Key
 from graphcl.graphs.scaling import Scaling, scale_columns
 from graphcl.graphs.schema import Direction, RelationSchema, Schema, TypeSchema
-from graphcl.graphs.typed import Key
 from graphcl.graphs.typed_tensors import TypedScaling
 from graphcl.kernels.adjacency import csr_matmul
 from graphcl.kernels.buffers import borrow

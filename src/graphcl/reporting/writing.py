@@ -12,7 +12,7 @@ from graphcl.estimator.typed import as_typed
 from graphcl.evaluation import linear_probe
 from graphcl.files.atomic import check_new_file, write_whole
 from graphcl.graphs.collection import as_graphs
-from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.graph import Graph
 from graphcl.reporting.contents import AnyGraph, gather
 from graphcl.reporting.page import render
 from graphcl.reporting.sharded import Sharded
@@ -86,8 +86,7 @@ def report(
             source.save(run, graph=typed or given)
             if typed is not None:
                 kind = node_type or _labelled(typed)
-                result = _result(source, typed.nodes_of(kind), type_folder(run, kind))
-                result["graph"] = asdict(GraphFacts.of(typed, typed.name))
+                result = _result(source, typed, type_folder(run, kind), kind)
                 result["probe"] = result["probe"] and {"type": kind, **result["probe"]}
             else:
                 assert given is not None
@@ -97,7 +96,7 @@ def report(
     return target
 
 
-def _labelled(graph: TypedGraph | None) -> str:
+def _labelled(graph: Graph | None) -> str:
     """Returns the only type with labels.
 
     Raises:
@@ -108,7 +107,9 @@ def _labelled(graph: TypedGraph | None) -> str:
     return graph.labelled_type
 
 
-def _result(model: GraphCL, graph: AnyGraph, run: Path) -> dict[str, Any]:
+def _result(
+    model: GraphCL, graph: AnyGraph, run: Path, node_type: str | None = None
+) -> dict[str, Any]:
     """Returns what `graphcl train` would have kept as `result.json`, as far as it is known."""
     import numpy as np
 
@@ -127,10 +128,11 @@ def _result(model: GraphCL, graph: AnyGraph, run: Path) -> dict[str, Any]:
     if health is not None:
         result |= {"effective_rank": health.effective_rank, "mean_cosine": health.mean_cosine}
         result["warnings"] = [sign.to_json() for sign in health.warnings]
-    if graph.y is not None:
+    judged = graph.nodes[node_type] if isinstance(graph, Graph) and node_type else graph
+    if judged.y is not None:
         try:
             z = np.load(run / EMBEDDINGS)
-            result["probe"] = asdict(linear_probe(z, graph))
+            result["probe"] = asdict(linear_probe(z, judged))
         except GraphError as error:
             result["probe_skipped"] = str(error)
     return result

@@ -62,25 +62,38 @@ def name_of_class(number: int, names: Sequence[str]) -> str:
     return names[number] if 0 <= number < len(names) else f"class {number}"
 
 
-def describe_nodes(graph: "Graph | GraphCollection") -> RunNodes:
-    """Returns what a run keeps of the nodes of a graph, or of several one below the other."""
-    from graphcl.graphs.collection import GraphCollection
-    from graphcl.graphs.graph import split_gap
+def describe_nodes(
+    graph: "Graph | GraphCollection", node_type: str | None = None, *, own_ids: bool = True
+) -> RunNodes:
+    """Returns what a run keeps of the nodes of a graph, or of several one below the other.
 
-    graphs = graph.graphs if isinstance(graph, GraphCollection) else (graph,)
-    degree = np.concatenate([np.diff(one.indptr) for one in graphs])
-    ids = np.arange(graph.num_nodes) if graph.node_ids is None else graph.node_ids[:]
-    y = graph.y
-    single, several = (y, None) if y is None or y.ndim == 1 else (None, y)
+    Args:
+        graph: one graph, or several.
+        node_type: of which type; None is the only one.
+        own_ids: keep the ids of the nodes; else their numbers.
+    """
+    from graphcl.graphs.collection import GraphCollection
+
+    nodes: Any
     split: Array | None = None
     if isinstance(graph, GraphCollection):
+        nodes, names = graph, graph.train[0].class_names
+        degree = np.concatenate([one.degrees() for one in graph.graphs])
         split = np.repeat(np.arange(1, 4), graph.split_nodes)
-    elif graph.has_split or split_gap(graph):  # half a split is no reason to draw another
-        split = np.zeros(graph.num_nodes, np.uint8)
-        for code, mask in enumerate((graph.train_mask, graph.val_mask, graph.test_mask), 1):
-            if mask is not None:
-                split[np.asarray(mask)] = code
-    return RunNodes(ids, degree, single, split, graphs[0].class_names, several)
+    else:
+        nodes = graph.only_type if node_type is None else graph.type(node_type)
+        degree = graph.degrees(nodes.name)
+        names = nodes.class_names
+        if nodes.has_split or nodes.split_gap:  # half a split is no reason to draw another
+            split = np.zeros(nodes.num_nodes, np.uint8)
+            for code, mask in enumerate((nodes.train_mask, nodes.val_mask, nodes.test_mask), 1):
+                if mask is not None:
+                    split[np.asarray(mask)] = code
+    known = own_ids and nodes.node_ids is not None
+    ids = nodes.node_ids[:] if known else np.arange(nodes.num_nodes)
+    y = nodes.y
+    single, several = (y, None) if y is None or y.ndim == 1 else (None, y)
+    return RunNodes(ids, degree, single, split, names, several)
 
 
 def write_nodes(folder: Path, nodes: RunNodes) -> None:

@@ -10,7 +10,6 @@ from graphcl.errors import RunError
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.typed import TypedGraph
 from graphcl.runs.files import RESULT, read_object
 
 Scores = Mapping[str, Any]  # of a probe or of predictions; see `graphcl.evaluation`
@@ -33,9 +32,9 @@ class GraphFacts:
     relations: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: Graph | GraphCollection | TypedGraph, source: str) -> Self:
+    def of(cls, graph: Graph | GraphCollection, source: str) -> Self:
         """Reads the facts off a graph."""
-        if isinstance(graph, TypedGraph):
+        if isinstance(graph, Graph) and not graph.is_plain:
             return cls(
                 graph.name,
                 source,

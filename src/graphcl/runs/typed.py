@@ -8,7 +8,6 @@ types and relations in order. Imports no torch.
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,10 @@ import numpy as np
 
 from graphcl.errors import RunError, suggestion
 from graphcl.runs import files as runs
-from graphcl.runs.nodes import RunNodes, describe_nodes, write_nodes
+from graphcl.runs.nodes import describe_nodes, write_nodes
 
 if TYPE_CHECKING:  # reading a run needs no graph, and so none of the imports of one
-    from graphcl.graphs.typed import TypedGraph
+    from graphcl.graphs.graph import Graph
     from graphcl.tabular.preparation import Preparation
 
 TYPES, RELATIONS = "types", "relations"
@@ -68,7 +67,7 @@ def lacks_embeddings(run: Path) -> bool:
     return bool(config.origin.build) and not all(map(runs.has_embeddings, folders))
 
 
-def write_types(folder: Path, graph: "TypedGraph", z: Mapping[str, Any]) -> None:
+def write_types(folder: Path, graph: "Graph", z: Mapping[str, Any]) -> None:
     """Writes embeddings, nodes and preparations of all types into a folder that is not yet a run.
 
     `folder` has its `schema.json` already.
@@ -79,7 +78,7 @@ def write_types(folder: Path, graph: "TypedGraph", z: Mapping[str, Any]) -> None
         own = type_folder(folder, name)
         own.mkdir(parents=True)
         np.save(own / runs.EMBEDDINGS, np.asarray(z[name]))
-        write_nodes(own, describe_type(graph, name))
+        write_nodes(own, describe_nodes(graph, name))
         preparation = graph.nodes[name].preparation
         if preparation is not None:
             write_preparation(own, preparation)
@@ -112,18 +111,6 @@ def write_parted_types(folder: Path, parts: Path) -> None:
             own.mkdir(parents=True)
         if preparation is not None:
             write_preparation(own, preparation)
-
-
-def describe_type(graph: "TypedGraph", name: str) -> RunNodes:
-    """Returns what a run keeps of the nodes of a type; a degree counts edges of all relations."""
-    nodes = describe_nodes(graph.nodes_of(name))
-    degree = np.zeros(len(nodes), np.int64)
-    for relation in graph.relations.values():
-        if relation.target == name:
-            degree += np.diff(relation.indptr)
-        if relation.source == name and not relation.undirected:
-            degree += np.bincount(relation.indices, minlength=len(nodes))
-    return replace(nodes, degree=degree)
 
 
 def read_preparations(run: Path) -> "dict[str, Preparation]":

@@ -11,10 +11,9 @@ import scipy.sparse
 
 from graphcl.errors import GraphError, StoreError
 from graphcl.files.atomic import check_new_folder, whole_folder
-from graphcl.graphs.collection import fingerprint, typed_fingerprint
+from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
-from graphcl.graphs.typed import TypedGraph
 from graphcl.graphs.typed_store import is_typed_store
 from graphcl.store.columns import Names
 from graphcl.store.parts import KIND, MANIFEST, Source, is_parts
@@ -44,7 +43,7 @@ def read_tables(edges: Any = None, nodes: Any = None, **options: Any) -> Any:
         options: see `graphcl.tabular.options.TableOptions`.
 
     Returns:
-        A `Graph`; a `TypedGraph` if `edges` or `nodes` is such a mapping, or with the options
+        A `Graph`; a `Graph` if `edges` or `nodes` is such a mapping, or with the options
         `relation` or `directed`.
 
     Raises:
@@ -88,7 +87,7 @@ def load_tables(edges: Any, options: TableOptions) -> tuple[Graph, TableReport]:
         report = tables.report
         fields |= {"class_names": report.class_names, "preparation": report.preparation}
         loops = report.counts.self_loops
-        return Graph(name=table_name(edges), self_loops_removed=loops, **fields), report
+        return Graph.from_csr(name=table_name(edges), self_loops_removed=loops, **fields), report
 
 
 def check_tables(edges: str, options: TableOptions) -> tuple[dict[str, int], TableReport]:
@@ -237,10 +236,7 @@ def divide(
             files = [folder / own / name for name in (FILE, ARRAYS)]
             found = [one for one in files if one.exists()]
             beside |= {str(one.relative_to(folder)): file_digest(one) for one in found}
-    if typed:
-        known = typed_fingerprint(TypedGraph.open(store))
-    else:
-        known = fingerprint((Graph.open(store),)) if is_store(store) else ""
+    known = fingerprint((Graph.open(store),)) if typed or is_store(store) else ""
     source = Source(known, named, beside)
     write(folder, store, parts=parts, order=order, source=source, on_step=on_step)
 

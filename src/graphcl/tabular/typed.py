@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from graphcl.graphs.typed import Key, TypedGraph
-from graphcl.graphs.typed_interchange import without_reverses
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import Key
+from graphcl.graphs.reverses import without_reverses
 from graphcl.tabular.build import stays_sparse
 from graphcl.tabular.options import TableOptions, counted, say_isolated
 from graphcl.tabular.tables import InMemory, Tables
@@ -17,7 +18,7 @@ from graphcl.tabular.typed_tables import TypedReport, TypedTables, open_typed_ta
 BLOCK = 1 << 20  # entries that are looked at, written or numbered at a time
 
 
-def load_typed(edges: Any, options: TableOptions) -> tuple[TypedGraph, TypedReport]:
+def load_typed(edges: Any, options: TableOptions) -> tuple[Graph, TypedReport]:
     """Reads tables into a typed graph, and returns a report on what was found in them.
 
     Args:
@@ -35,14 +36,14 @@ def load_typed(edges: Any, options: TableOptions) -> tuple[TypedGraph, TypedRepo
             if one.given:
                 fields[kind]["node_ids"] = one.keys.to_numpy(zero_copy_only=False)
         relations = _number(found.lists, options)
-    graph = TypedGraph.from_edges(fields, relations, name=found.name)
+    graph = Graph.from_edges(fields, relations, name=found.name)
     graph, said = without_reverses(graph)
     complete_report(found, graph, said)
     return graph, found.report
 
 
 def _fields(tables: Tables, options: TableOptions) -> dict[str, Any]:
-    """Returns the fields of a `NodeType`."""
+    """Returns the fields of a `Nodes`."""
     report = tables.report
     fields: dict[str, Any] = {"num_nodes": tables.num_nodes}
     if tables.num_features:
@@ -64,7 +65,7 @@ def _features(tables: Tables, options: TableOptions) -> Any:
 
 
 def _number(tables: Sequence[EdgeTable], options: TableOptions) -> dict[Key, dict[str, Any]]:
-    """Returns the relations as `TypedGraph.from_edges` takes them."""
+    """Returns the relations as `Graph.from_edges` takes them."""
     relations: dict[Key, dict[str, Any]] = {}
     for table in tables:
         for one in table.relations:
@@ -82,7 +83,7 @@ def _number(tables: Sequence[EdgeTable], options: TableOptions) -> dict[Key, dic
     return relations
 
 
-def complete_report(found: TypedTables, graph: TypedGraph, reverses: Sequence[str]) -> None:
+def complete_report(found: TypedTables, graph: Graph, reverses: Sequence[str]) -> None:
     """Adds what is known of the whole graph to the report of its tables."""
     for table in found.lists:
         found.report.notes += _edge_notes(table, graph)
@@ -97,7 +98,7 @@ def complete_report(found: TypedTables, graph: TypedGraph, reverses: Sequence[st
         say_isolated(found.report, kind, int((~known).sum()), len(known))
 
 
-def _edge_notes(table: EdgeTable, graph: TypedGraph) -> list[str]:
+def _edge_notes(table: EdgeTable, graph: Graph) -> list[str]:
     """Returns lines about the relations of a list of edges."""
     head = f"edges {table.name}:" if table.options.relation is None else "edges:"
     notes = [f"{head} {line}" for line in table.notes]

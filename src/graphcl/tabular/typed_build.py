@@ -2,7 +2,7 @@
 
 What grows with the edges is sorted and joined by DuckDB, on disk if need be, and written in batches
 as it comes out. The ids of the nodes are held in memory, and a few numbers for each node. The
-result is what `graphcl.tabular.typed.load_typed` would read and `TypedGraph.save` would write.
+result is what `graphcl.tabular.typed.load_typed` would read and `Graph.save` would write.
 """
 
 import shutil
@@ -18,8 +18,9 @@ import numpy.typing as npt
 from graphcl.errors import GraphError, StoreError
 from graphcl.files.atomic import check_new_folder, reserve, whole_folder
 from graphcl.files.npy import shorten_npy
-from graphcl.graphs.typed import Key, Relation, TypedGraph
-from graphcl.graphs.typed_interchange import describe_reverse, find_reverse
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import Key, Relation
+from graphcl.graphs.reverses import describe_reverse, find_reverse
 from graphcl.graphs.typed_partition import join_typed_parts
 from graphcl.graphs.typed_store import DTYPES, HEADER, Header, relation_of
 from graphcl.store.parts import read_parts
@@ -80,12 +81,12 @@ def build_typed_store(
                         kept.append(written)
                 table.duck.rest()
             header.write(staging)
-        graph = TypedGraph.open(staging)  # a store that cannot be opened must not appear
+        graph = Graph.open(staging)  # a store that cannot be opened must not appear
         complete_report(found, graph, said)
         return found.report
 
 
-def open_prepared(path: Path) -> TypedGraph:
+def open_prepared(path: Path) -> Graph:
     """Maps a typed store, with what turned the columns of tables into its features.
 
     A store in one part is a store, too; several are joined, in the order of the graph that was
@@ -94,7 +95,7 @@ def open_prepared(path: Path) -> TypedGraph:
     Raises:
         StoreError: it is damaged, or in parts that do not fit in memory.
     """
-    graph = _whole(path) if is_typed_parts(path) else TypedGraph.open(path)
+    graph = _whole(path) if is_typed_parts(path) else Graph.open(path)
     nodes = {
         name: replace(one, preparation=read_preparation(path / f"nodes-{number}"))
         for number, (name, one) in enumerate(graph.nodes.items())
@@ -103,10 +104,10 @@ def open_prepared(path: Path) -> TypedGraph:
         key: replace(one, preparation=read_preparation(path / f"relation-{number}"))
         for number, (key, one) in enumerate(graph.relations.items())
     }
-    return TypedGraph(nodes, relations, graph.name)
+    return Graph(nodes, relations, graph.name)
 
 
-def _whole(path: Path) -> TypedGraph:
+def _whole(path: Path) -> Graph:
     require_room(path)
     for number in range(len(read_typed_parts(path))):
         open_typed_part(path, number).check()

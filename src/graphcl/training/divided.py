@@ -18,8 +18,8 @@ from graphcl.distributed import ALONE, Share, gather_tables
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import require
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import NODE
 from graphcl.graphs.scaling import Scaling
-from graphcl.graphs.schema import NODE
 from graphcl.graphs.tensors import feature_tensor
 from graphcl.kernels.adjacency import Adjacency, IntArray
 from graphcl.kernels.adjacency_rows import AdjacencyRows, BatchRows
@@ -262,7 +262,7 @@ class DividedGraph:
             starts = [row * x.shape[1] for row in (own.start, own.stop, graph.num_nodes)]
         else:
             copies = x.twice()
-            pointers: Any = graph.x.indptr  # type: ignore[union-attr]
+            pointers: Any = graph.x.indptr
             starts = [int(pointers[row]) for row in (own.start, own.stop, graph.num_nodes)]
         start, stop, each = starts
         adjacency = AdjacencyRows.two_copies(

@@ -198,7 +198,7 @@ def full_graph_bytes(graph: Graph, footprint: Footprint, processes: int = 1) -> 
 
     If the graph is divided among `processes`, it is what each of them holds.
     """
-    stored = graph.x.nnz * 3 if hasattr(graph.x, "nnz") else graph.x.size
+    stored: int = graph.x.nnz * 3 if hasattr(graph.x, "nnz") else graph.x.size
     features = 5 * stored  # the table, both copies, both perturbed
     # Three tables a layer: the product, its activation, a gradient. Four more for the loss.
     activations = 2 * graph.num_nodes * (3 * sum(footprint.widths) + 4 * footprint.widths[-1])

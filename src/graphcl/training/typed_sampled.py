@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from graphcl.distributed import ALONE, Share
 from graphcl.encoders.typed import TypedEncoder
 from graphcl.errors import require
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import Key
 from graphcl.graphs.schema import Direction, Schema
-from graphcl.graphs.typed import Key, TypedGraph
 from graphcl.graphs.typed_tensors import Prepared, typed_tensors
 from graphcl.kernels.buffers import retry_smaller
 from graphcl.seeding import derive
@@ -26,7 +27,7 @@ from graphcl.views import Drop
 
 
 def fan_outs_of(
-    graph: TypedGraph, schema: Schema, fan_out: int, own: Mapping[Key, int] | None = None
+    graph: Graph, schema: Schema, fan_out: int, own: Mapping[Key, int] | None = None
 ) -> dict[Direction, int]:
     """Returns the children that a node has in each direction in which its type receives.
 

@@ -30,6 +30,7 @@ from graphcl.evaluation import (
 )
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.evaluation.splits import over_splits
+from graphcl.graphs.collection import Labelled
 from graphcl.recipes import Recipe, load_recipe, recipe_for
 from graphcl.trials.rows import Json, Row, Trial, number, text
 
@@ -143,7 +144,7 @@ def _train_graphcl(
 
 def score_method(
     trained: Trained,
-    data: Data,
+    data: Labelled,
     *,
     probe_steps: int = STEPS,
     device: torch.device | str = "auto",

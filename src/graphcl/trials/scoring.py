@@ -7,8 +7,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import numpy as np
-import scipy.sparse
 import torch
 
 from graphcl.baselines.protocol import Data
@@ -16,8 +14,7 @@ from graphcl.estimator import GraphCL
 from graphcl.evaluation import linear_probe
 from graphcl.evaluation.criteria import nodes_to_choose_by, validation_score
 from graphcl.evaluation.multilabel import STEPS
-from graphcl.graphs.collection import GraphCollection, as_graphs
-from graphcl.graphs.graph import Graph
+from graphcl.graphs.collection import GraphCollection, Labelled, as_graphs
 from graphcl.trials.methods import Trained, score_method
 from graphcl.trials.rows import Json, Row
 from graphcl.trials.runner import Scoring
@@ -71,7 +68,7 @@ def method_scoring(
     return Scoring((row,), partial(_method_rows, trained, labels_only(data)))
 
 
-def _method_rows(trained: Trained, data: Data) -> list[Row]:
+def _method_rows(trained: Trained, data: Labelled) -> list[Row]:
     return [score_method(trained, data, device="cpu").to_json()]
 
 
@@ -85,7 +82,7 @@ def probe_scoring(
     return Scoring((row,), partial(_probe_rows, z, labels_only(data)))
 
 
-def _probe_rows(z: Any, data: Data) -> list[Row]:
+def _probe_rows(z: Any, data: Labelled) -> list[Row]:
     return [asdict(linear_probe(z, data, device="cpu"))]
 
 
@@ -94,18 +91,8 @@ def is_multilabel(data: Data) -> bool:
     return data.y is not None and data.y.ndim == 2
 
 
-def labels_only(data: Data) -> Data:
+def labels_only(data: Data) -> Labelled:
     """Returns the graph without edges and features, which the probe does not need."""
     if isinstance(data, GraphCollection):
         return data
-    return Graph(
-        indptr=np.zeros(data.num_nodes + 1, dtype=np.int64),
-        indices=np.zeros(0, dtype=np.int64),
-        x=scipy.sparse.csr_array((data.num_nodes, 0), dtype=np.float32),
-        y=data.y,
-        train_mask=data.train_mask,
-        val_mask=data.val_mask,
-        test_mask=data.test_mask,
-        splits=data.splits,
-        name=data.name,
-    )
+    return data.only_type

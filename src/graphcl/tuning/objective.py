@@ -139,5 +139,4 @@ def unlabelled(data: Data) -> Any:
             tuple(map(unlabelled, part)) for part in (data.train, data.val, data.test)
         )
         return GraphCollection(train, val, test, name=data.name, note=data.note)
-    kept = {name: value for name, value in vars(data).items() if name in Graph.__dataclass_fields__}
-    return Graph(**kept | {"y": None})
+    return data.replace(y=None)

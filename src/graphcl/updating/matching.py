@@ -1,6 +1,6 @@
 """From tables that name nodes by id to the grown graph, with its ids, labels and split."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -101,8 +101,7 @@ def grow(
         changed = _with_structural(graph, changed)
     fields = _labels(graph, tables, rows, changed.kept) | _masks(graph, tables, rows, changed.kept)
     fields["node_ids"] = ids.grown(changed.kept, tables.ids[: tables.rows][new])
-    grown = replace(
-        changed.graph,
+    grown = changed.graph.replace(
         **fields,
         preparation=graph.preparation,
         self_loops_removed=graph.self_loops_removed,
@@ -210,7 +209,7 @@ def _with_structural(graph: Graph, changed: Changed) -> Changed:
     kept = len(changed.kept)
     differs = (found[:kept] != np.asarray(graph.x)[changed.kept, last]).any(axis=1)
     moved = np.union1d(changed.moved, np.flatnonzero(differs))
-    return changed._replace(graph=replace(changed.graph, x=x), moved=moved)
+    return changed._replace(graph=changed.graph.replace(x=x), moved=moved)
 
 
 def _labels(graph: Graph, tables: NewTables, rows: IntArray, kept: IntArray) -> dict[str, Any]:

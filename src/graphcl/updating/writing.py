@@ -38,7 +38,7 @@ def write_graph(folder: Path, grown: Grown, before: Path | None) -> None:
     """Writes the graph of a version as a store, and what the version keeps of its nodes."""
     graph = grown.changed.graph
     _write_store(folder / versions.GRAPH, grown, before)
-    nodes = describe_nodes(replace(graph, node_ids=None))
+    nodes = describe_nodes(graph, own_ids=False)
     names = graph.node_ids
     write_nodes(folder, nodes if names is None else replace(nodes, ids=names))
 

@@ -17,8 +17,8 @@ from graphcl.cli._shared.options import print_result
 from graphcl.devices import resolve_device
 from graphcl.errors import DatasetError, ParameterError, require
 from graphcl.estimator import GraphCL
-from graphcl.graphs.typed import TypedGraph
-from graphcl.opening import EveryGraph, is_typed_file
+from graphcl.graphs.graph import Graph
+from graphcl.opening import AnyGraph, is_typed_file
 from graphcl.runs.embeddings import write_embeddings
 from graphcl.runs.typed import run_types, type_folder
 from graphcl.tabular.options import TableOptions, counted
@@ -47,14 +47,13 @@ def embed_types(
     if out.suffix == ".npy" and node_type is None:
         raise ParameterError(f"embed: an .npy has no column of types; {example}, or write a .csv")
     source, loaded = _graph(run, graph, tables, out)
-    require(
-        isinstance(loaded, TypedGraph), "embed", "GRAPH", "a typed graph, as in training", source
-    )
-    assert isinstance(loaded, TypedGraph)
+    typed = isinstance(loaded, Graph) and not loaded.is_plain
+    require(typed, "embed", "GRAPH", "a typed graph, as in training", source)
+    assert isinstance(loaded, Graph)
     model = GraphCL.load(run, device=str(resolve_device(device)))
     about: dict[str, Any] = {"out": str(out), "graph": source}
     if node_type is None:
-        z = model.transform(loaded)
+        z: Any = model.transform(loaded)
         table = np.concatenate(list(z.values()))
         kinds = np.repeat(np.array(list(z), dtype=object), [len(one) for one in z.values()])
         write_embeddings(out, table, _all_ids(loaded), types=kinds)
@@ -76,7 +75,7 @@ def embed_types(
     print_result(about, text, as_json=as_json)
 
 
-def _graph(run: Path, graph: str | None, tables: TableOptions, out: Path) -> tuple[str, EveryGraph]:
+def _graph(run: Path, graph: str | None, tables: TableOptions, out: Path) -> tuple[str, AnyGraph]:
     """Returns the graph that is named, or that of the run, and its name."""
     if graph is None and tables.edges is None:
         require(not tables.given(), "embed", "GRAPH", "named when table options are given", graph)
@@ -86,12 +85,12 @@ def _graph(run: Path, graph: str | None, tables: TableOptions, out: Path) -> tup
     if trained is not None and not stored:  # a store was prepared when it was built
         tables = as_trained(run, tables.after(trained))
     loaded = load_any(graph, tables)
-    if not isinstance(loaded, TypedGraph):
+    if loaded.is_plain:
         raise DatasetError(f"{name}: is a plain graph; the model was trained on a typed one")
     return name, loaded
 
 
-def _all_ids(graph: TypedGraph) -> Any:
+def _all_ids(graph: Graph) -> Any:
     """Returns the ids of all nodes, type after type, as texts."""
     texts: list[str] = []
     for nodes in graph.nodes.values():

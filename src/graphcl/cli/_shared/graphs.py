@@ -23,10 +23,10 @@ from graphcl.errors import (
     RunError,
     require,
 )
-from graphcl.graphs.collection import GraphCollection, fingerprint, typed_fingerprint
-from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.collection import GraphCollection, Labelled, fingerprint
+from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed_store import is_typed_store
-from graphcl.opening import AnyGraph, EveryGraph, open_graph
+from graphcl.opening import AnyGraph, open_graph
 from graphcl.runs import files as runs
 from graphcl.runs.typed import read_edge_preparations, read_preparations, run_types
 from graphcl.runs.versions import own_graph
@@ -51,15 +51,15 @@ def load_graph(name: str, tables: TableOptions | None = None) -> AnyGraph:
     return _plain(load_any(name, tables), name)
 
 
-def _plain(graph: EveryGraph, name: str) -> AnyGraph:
-    if isinstance(graph, TypedGraph):
+def _plain(graph: AnyGraph, name: str) -> AnyGraph:
+    if isinstance(graph, Graph) and not graph.is_plain:
         raise DatasetError(f"{name}: is a typed graph; this command takes plain graphs")
     return graph
 
 
 def load_any(
     name: str | None, tables: TableOptions | None = None, *, said: str = "notes"
-) -> EveryGraph:
+) -> AnyGraph:
     """Returns the graph that `name` refers to on a command line.
 
     Args:
@@ -85,7 +85,7 @@ def load_any(
     return open_graph(name, on_note=partial(print, file=sys.stderr))
 
 
-def read_typed(name: str | None, options: TableOptions) -> tuple[TypedGraph, TypedReport]:
+def read_typed(name: str | None, options: TableOptions) -> tuple[Graph, TypedReport]:
     """Reads the tables of a typed graph, as `load_typed` does.
 
     Raises:
@@ -140,7 +140,7 @@ def load_run_any(
     tables: TableOptions | None = None,
     *,
     again: tuple[str, ...],
-) -> EveryGraph:
+) -> AnyGraph:
     """Returns the graph that a run was trained on; of a version, the graph that it keeps.
 
     Args:
@@ -261,10 +261,8 @@ def _shown(text: str) -> str:
     return repr(text) if len(text) <= 300 else f"{text[:300]!r}…"
 
 
-def graph_fingerprint(graph: EveryGraph) -> str:
+def graph_fingerprint(graph: AnyGraph) -> str:
     """Returns a short hash by which a run recognises the graph that it was trained on."""
-    if isinstance(graph, TypedGraph):
-        return typed_fingerprint(graph)
     return fingerprint(graph.graphs if isinstance(graph, GraphCollection) else (graph,))
 
 
@@ -323,6 +321,6 @@ def as_trained(run: Path, options: TableOptions) -> TableOptions:
     return replace(options, edges=edges)
 
 
-def note(graph: AnyGraph) -> str:
+def note(graph: Labelled) -> str:
     """Returns the note that every score on `graph` needs, mostly none."""
     return graph.note if isinstance(graph, GraphCollection) else ""

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,15 +10,15 @@ import torch
 from graphcl.errors import RunError, counted
 from graphcl.estimator import GraphCL
 from graphcl.files.atomic import whole_file
-from graphcl.graphs.typed import TypedGraph
-from graphcl.opening import EveryGraph
+from graphcl.graphs.graph import Graph
+from graphcl.opening import AnyGraph
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import RunNodes, describe_nodes, write_nodes
-from graphcl.runs.typed import describe_type, lacks_embeddings, type_folder
+from graphcl.runs.typed import lacks_embeddings, type_folder
 from graphcl.training_run import Rows, embed_rows
 
 
-def keep_embeddings(run: Path, graph: EveryGraph, *, device: str = "auto") -> None:
+def keep_embeddings(run: Path, graph: AnyGraph, *, device: str = "auto") -> None:
     """Embeds the graph of a run and keeps the result in it, unless it has embeddings already.
 
     Rows are in the order of the graph, so `graph` is the one that was divided, not one of parts.
@@ -32,9 +33,10 @@ def keep_embeddings(run: Path, graph: EveryGraph, *, device: str = "auto") -> No
     where = "cuda" if device == "auto" and torch.cuda.is_available() else device
     model = GraphCL.load(run, device="cpu" if where == "auto" else where)
     try:
-        if isinstance(graph, TypedGraph):
-            for name, z in model.transform(graph).items():
-                _keep(type_folder(run, name), describe_type(graph, name), z)
+        if isinstance(graph, Graph) and not graph.is_plain:
+            by_type: Any = model.transform(graph)
+            for name, z in by_type.items():
+                _keep(type_folder(run, name), describe_nodes(graph, name), z)
         else:
             _keep(run, describe_nodes(graph), embed_rows(model, graph, scratch=run.absolute()))
     except OSError as error:

@@ -12,7 +12,7 @@ import typer
 
 from graphcl.evaluation import MultilabelResult, ProbeResult, linear_probe
 from graphcl.evaluation.multilabel import STEPS
-from graphcl.opening import AnyGraph
+from graphcl.graphs.collection import Labelled
 from graphcl.tabular.options import counted
 from graphcl.training.progress import LINE_EVERY_SECONDS, duration
 
@@ -106,7 +106,7 @@ def _status(run: "RunProgress") -> str:
 
 
 def probe(
-    z: Any, graph: AnyGraph, *, steps: int, device: torch.device
+    z: Any, graph: Labelled, *, steps: int, device: torch.device
 ) -> ProbeResult | MultilabelResult:
     """Returns the probe's result and shows its progress on stderr."""
     with probe_progress(steps) as show:

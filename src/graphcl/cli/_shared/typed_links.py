@@ -14,7 +14,8 @@ from graphcl.devices import resolve_device
 from graphcl.errors import RunError
 from graphcl.estimator import GraphCL
 from graphcl.files.records import read_pairs
-from graphcl.graphs.typed import Relation, TypedGraph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import Relation
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import read_nodes
 from graphcl.runs.typed import type_folder
@@ -97,9 +98,9 @@ def evaluate_types(
 
 def _relation(
     run: Path, given: str | None, tables: TableOptions, relation: str | None
-) -> tuple[TypedGraph, Relation]:
+) -> tuple[Graph, Relation]:
     graph = load_run_any(run, given, tables, again=("links", str(run)))
-    assert isinstance(graph, TypedGraph)
+    assert isinstance(graph, Graph)
     if relation is None:
         if len(graph.relations) != 1:
             names = ", ".join(":".join(key) for key in graph.relations)

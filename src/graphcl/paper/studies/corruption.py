@@ -7,7 +7,6 @@ labels. No edge connects them, so the weights depend on the clean graph alone.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.baselines import BASELINES
-from graphcl.baselines.protocol import Data, Rows, Supervised, Unsupervised, is_unsupervised
+from graphcl.baselines.protocol import Rows, Supervised, Unsupervised, is_unsupervised
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.probe import node_split, transfer_probe
 from graphcl.graphs.collection import GraphCollection, disjoint_union
@@ -46,8 +45,7 @@ def with_versions(graph: Graph, versions: Sequence[Graph]) -> Graph:
         added = union.num_nodes - graph.num_nodes
         return np.concatenate([values, np.full(added, fill, values.dtype)])
 
-    return replace(
-        union,
+    return union.replace(
         y=padded(graph.y, -1),
         train_mask=padded(graph.train_mask, False),
         val_mask=padded(graph.val_mask, False),
@@ -106,8 +104,7 @@ def _embeddings(
     return np.split(system.embed(collection, seed=seed, device=plan.device), len(graphs))
 
 
-def _transfer_rows(z: Any, graph: Data, others: Sequence[Any]) -> list[Row]:
-    assert isinstance(graph, Graph)
+def _transfer_rows(z: Any, graph: Any, others: Sequence[Any]) -> list[Row]:
     return [{"accuracy": accuracy} for accuracy in transfer_probe(z, graph, others)]
 
 

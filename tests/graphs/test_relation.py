@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcl.errors import GraphError
-from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.graph import Graph
 
 AUTHORS = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 PAPERS = scipy.sparse.csr_array(np.eye(4, 5))
@@ -20,7 +20,7 @@ def small(nodes=None, relations=None):
         CITES: {"edge_index": [[0, 1, 2], [1, 2, 2]], "edge_weight": [1.0, 2.0, 3.0]},
         ("paper", "on", "topic"): [[0, 1, 1], [1, 0, 1]],
     }
-    return TypedGraph.from_edges(given | (nodes or {}), edges | (relations or {}))
+    return Graph.from_edges(given | (nodes or {}), edges | (relations or {}))
 
 
 def test_types_and_relations_keep_what_is_theirs():
@@ -40,7 +40,7 @@ def test_types_and_relations_keep_what_is_theirs():
 
 def test_it_is_read_only_and_leaves_its_arguments_alone():
     edges, x = np.array([[0, 1], [1, 2]]), np.ones((3, 1), np.float32)
-    graph = TypedGraph.from_edges({"node": x}, {("node", "to", "node"): edges})
+    graph = Graph.from_edges({"node": x}, {("node", "to", "node"): edges})
     x[0], edges[0] = 7, 0
     assert graph.nodes["node"].x[0] == 1
     for array in (graph.nodes["node"].x, graph.relation("to").indices):
@@ -49,28 +49,28 @@ def test_it_is_read_only_and_leaves_its_arguments_alone():
 
 
 def test_directions_stay_apart_unless_every_edge_is_listed_in_both():
-    one_way = TypedGraph.from_directed([[0, 1], [1, 2]], np.eye(3))
+    one_way = Graph.from_directed([[0, 1], [1, 2]], np.eye(3))
     assert one_way.relation("to").edge_index().tolist() == [[0, 1], [1, 2]]
     key, both = ("node", "to", "node"), [[0, 1, 1, 2], [1, 0, 2, 1]]
-    found = TypedGraph.from_edges({"node": np.eye(3)}, {key: both}).relation("to")
+    found = Graph.from_edges({"node": np.eye(3)}, {key: both}).relation("to")
     assert (found.undirected, found.num_edges) == (True, 2)
     assert found.edge_ids.tolist() == [0, 0, 1, 1]
     asked = {"edge_index": [[0, 2], [1, 1]], "undirected": True, "edge_features": [5.0, 6.0]}
-    found = TypedGraph.from_edges({"node": np.eye(3)}, {key: asked}).relation("to")
+    found = Graph.from_edges({"node": np.eye(3)}, {key: asked}).relation("to")
     assert found.edge_index().tolist() == [[1, 0, 2, 1], [0, 1, 1, 2]]
     assert found.edge_features[:, 0].tolist() == [5, 5, 6, 6]
     assert found.edge_ids.tolist() == [0, 0, 1, 1]
     apart = {"edge_index": both, "undirected": False}
-    assert not TypedGraph.from_edges({"node": np.eye(3)}, {key: apart}).relation("to").undirected
+    assert not Graph.from_edges({"node": np.eye(3)}, {key: apart}).relation("to").undirected
 
 
 def test_equal_columns_are_one_edge_unless_edges_have_features():
     twice, key = [[0, 0, 1], [1, 1, 0]], ("author", "likes", "paper")
     nodes = {"author": AUTHORS, "paper": PAPERS}
-    found = TypedGraph.from_edges(nodes, {key: {"edge_index": twice, "edge_weight": [1, 2, 4]}})
+    found = Graph.from_edges(nodes, {key: {"edge_index": twice, "edge_weight": [1, 2, 4]}})
     assert found.relation("likes").edge_weight.tolist() == [4, 3]
     kept = {"edge_index": twice, "edge_features": [[1.0], [2.0], [3.0]]}
-    found = TypedGraph.from_edges(nodes, {key: kept}).relation("likes")
+    found = Graph.from_edges(nodes, {key: kept}).relation("likes")
     assert found.indices.tolist() == [1, 0, 0]
     assert found.edge_features[:, 0].tolist() == [3, 1, 2]
 
@@ -79,7 +79,7 @@ def test_a_relation_without_edges_and_ids_of_two_types_that_are_equal_are_fine()
     nodes = {"author": {"x": AUTHORS, "node_ids": [1, 2, 3]}}
     graph = small(nodes | {"topic": {"num_nodes": 2, "node_ids": [1, 2]}})
     assert graph.nodes["author"].node_ids[0] == graph.nodes["topic"].node_ids[0] == 1
-    empty = TypedGraph.from_edges({"a": 1, "b": 2}, {("a", "r", "b"): np.zeros((2, 0))})
+    empty = Graph.from_edges({"a": 1, "b": 2}, {("a", "r", "b"): np.zeros((2, 0))})
     assert empty.relation("r").indptr.tolist() == [0, 0, 0]
 
 
@@ -127,7 +127,7 @@ def test_what_is_wrong_is_said_with_its_place():
         ),
     ):
         with pytest.raises(GraphError, match=message):
-            TypedGraph.from_edges(nodes, relations)
+            Graph.from_edges(nodes, relations)
 
 
 def test_types_and_relations_are_found_by_name():
@@ -141,9 +141,11 @@ def test_types_and_relations_are_found_by_name():
 
 
 def test_the_nodes_of_a_type_go_where_plain_graphs_go():
-    nodes = small().nodes_of("paper")
-    assert (nodes.num_nodes, nodes.num_edges, nodes.num_classes) == (4, 0, 2)
-    assert small().nodes_of("topic").num_features == 1
+    nodes = small().nodes["paper"]
+    assert (nodes.num_nodes, nodes.num_classes, nodes.has_split) == (4, 2, False)
+    assert small().nodes["topic"].num_features == 0
+    with pytest.raises(GraphError, match="has several types of nodes: name one"):
+        _ = small().x
 
 
 @settings(max_examples=60, deadline=None)
@@ -173,7 +175,7 @@ def test_edges_are_those_that_were_listed(listed, within, weighted, undirected):
     edges = {"edge_index": np.array(listed, dtype=np.int64).reshape(-1, 2).T}
     edges |= {"edge_weight": weights} if weighted else {}
     edges |= {} if undirected is None else {"undirected": undirected}
-    found = TypedGraph.from_edges(nodes, {key: edges}).relation("r")
+    found = Graph.from_edges(nodes, {key: edges}).relation("r")
     pairs = [tuple(pair) for pair in found.edge_index().T.tolist()]
     assert pairs == sorted(expected, key=lambda pair: pair[::-1])
     assert found.undirected == is_undirected or not pairs

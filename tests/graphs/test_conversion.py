@@ -7,7 +7,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.transforms import ToUndirected
 
 from graphcl.errors import GraphError
-from graphcl.graphs.typed import TypedGraph
+from graphcl.graphs.graph import Graph
 
 WRITES = ("author", "writes", "paper")
 
@@ -29,7 +29,7 @@ def hetero():
 
 def test_pyg_there_and_back():
     data = hetero()
-    again = TypedGraph.from_pyg(data).to_pyg()
+    again = Graph.from_pyg(data).to_pyg()
     assert again.node_types == data.node_types
     assert again.edge_types == data.edge_types
     assert torch.equal(again["author"].x, data["author"].x)
@@ -39,25 +39,25 @@ def test_pyg_there_and_back():
     assert again[WRITES].edge_index.tolist() == [[0, 0, 2], [0, 1, 3]]  # sorted by target
     assert again[WRITES].edge_attr.tolist() == [[3, 4], [1, 2], [5, 6]]
     assert again["cites"].edge_weight.tolist() == [0.5, 2.0]
-    kept = TypedGraph.from_pyg(data).to_pyg(sparse=True)
+    kept = Graph.from_pyg(data).to_pyg(sparse=True)
     assert kept["paper"].x.layout == torch.sparse_csr
 
 
 def test_pyg_reverses_are_not_kept_twice():
-    graph = TypedGraph.from_pyg(ToUndirected(merge=False)(hetero()))
-    assert list(graph.relations) == list(TypedGraph.from_pyg(hetero()).relations)
+    graph = Graph.from_pyg(ToUndirected(merge=False)(hetero()))
+    assert list(graph.relations) == list(Graph.from_pyg(hetero()).relations)
     other = hetero()
     other["paper", "read_by", "author"].edge_index = torch.tensor([[1, 0, 2], [0, 0, 2]])
-    assert len(TypedGraph.from_pyg(other).relations) == 4
+    assert len(Graph.from_pyg(other).relations) == 4
 
 
 def test_pyg_says_what_it_leaves_out_and_what_it_lacks():
     data = hetero()
     data["author"].name = ["a", "b", "c"]
     with pytest.warns(UserWarning, match=r"left out author.name"):
-        TypedGraph.from_pyg(data)
-    with pytest.raises(GraphError, match=r"expected a torch_geometric.data.HeteroData"):
-        TypedGraph.from_pyg(3)
+        Graph.from_pyg(data)
+    with pytest.raises(GraphError, match=r"expected a torch_geometric Data or HeteroData"):
+        Graph.from_pyg(3)
 
 
 def test_networkx_multigraph_with_types_keys_and_attributes():
@@ -70,7 +70,8 @@ def test_networkx_multigraph_with_types_keys_and_attributes():
     source.add_edge("ann", 1, "reads", weight=2.0)
     source.add_edge("bob", 1, relation="reads", weight=3.0)
     source.add_edge(1, 2, features=[1.0, 0.5])
-    graph = TypedGraph.from_networkx(source)
+    kinds = {"node_type": "type", "relation": "relation", "edge_features": "features"}
+    graph = Graph.from_networkx(source, weight="weight", **kinds)
     assert set(graph.relations) == {
         WRITES,
         ("author", "reads", "paper"),
@@ -83,7 +84,7 @@ def test_networkx_multigraph_with_types_keys_and_attributes():
     assert not graph.relation("edge").undirected
     source.nodes["bob"].pop("x")
     with pytest.raises(GraphError, match="of type 'author' has no attribute 'x'"):
-        TypedGraph.from_networkx(source)
+        Graph.from_networkx(source, **kinds)
 
 
 def test_networkx_undirected_edges_have_one_relation_whichever_end_comes_first():
@@ -91,30 +92,35 @@ def test_networkx_undirected_edges_have_one_relation_whichever_end_comes_first()
     source.add_nodes_from([("a", {"type": "author"}), (1, {"type": "paper"})])
     source.add_nodes_from([("b", {"type": "author"}), (2, {"type": "paper"})])
     source.add_edges_from([("a", 1), (2, "b"), ("a", "b")])
-    graph = TypedGraph.from_networkx(source)
+    graph = Graph.from_networkx(source, node_type="type")
     assert graph.relation("author:edge:paper").edge_index().tolist() == [[0, 1], [0, 1]]
     assert graph.relation("author:edge:author").undirected
 
 
 def test_a_plain_graph_is_one_type_and_one_relation(graph):
-    found = TypedGraph.from_graph(graph)
-    edges = found.relation("edge")
+    """Whichever way it was built: by its edges, or as a graph with types that has one of each."""
+    edges = graph.relation("edge")
     assert edges.undirected
     assert np.array_equal(edges.indices, graph.indices)
-    assert np.array_equal(np.bincount(edges.edge_ids), np.full(graph.num_edges, 2))
-    ends = np.sort(edges.edge_index(), axis=0)
+    there = graph.edge_index()
+    masks = {name: getattr(graph, name) for name in ("train_mask", "val_mask", "test_mask")}
+    nodes = {"person": {"x": graph.x, "y": graph.y, **masks}}
+    named = Graph.from_edges(nodes, {("person", "knows", "person"): there})
+    assert named.is_plain
+    knows = named.relation("knows")
+    assert np.array_equal(np.bincount(knows.edge_ids), np.full(graph.num_edges, 2))
+    ends = np.sort(knows.edge_index(), axis=0)
     for number in range(graph.num_edges):
-        first, second = ends[:, edges.edge_ids == number].T
+        first, second = ends[:, knows.edge_ids == number].T
         assert first.tolist() == second.tolist()
-    flat = found.flatten()
-    assert np.array_equal(flat.indices, graph.indices)
-    assert np.array_equal(flat.x, graph.x)
-    assert np.array_equal(flat.test_mask, graph.test_mask)
+    for name in ("indptr", "indices", "x", "y", "test_mask"):
+        assert np.array_equal(getattr(named, name), getattr(graph, name))
+    assert named.flatten() is named
 
 
 def test_flattened_types_have_columns_of_their_own():
     x = {"author": np.ones((2, 1)), "paper": {"x": scipy.sparse.eye_array(3), "y": [0, 1, -1]}}
-    graph = TypedGraph.from_edges(x | {"topic": 1}, {WRITES: [[0, 1], [2, 2]]}).flatten()
+    graph = Graph.from_edges(x | {"topic": 1}, {WRITES: [[0, 1], [2, 2]]}).flatten()
     expected = np.zeros((6, 4))
     expected[:2, 0] = 1
     expected[2:5, 1:] = np.eye(3)

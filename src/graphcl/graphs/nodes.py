@@ -1,0 +1,118 @@
+"""The table of nodes of one type: features, labels, splits and ids."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from graphcl.errors import GraphError, require
+from graphcl.graphs.validation import BoolArray, FloatArray, IntArray
+from graphcl.store.columns import Names, ScaledFeatures
+from graphcl.store.ids import rows_of
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """The nodes of one type, read-only.
+
+    Attributes:
+        name: the type's name.
+        num_nodes: how many there are.
+        x: features ``[num_nodes, features]``: a float32 array, or a `scipy.sparse.csr_array` if
+            they were given as sparse; from a store also float16, or `ScaledFeatures` (int8); None
+            if the type has none.
+        y: labels, ``[num_nodes]`` (class numbers; −1 is unlabelled) or ``[num_nodes, labels]``
+            (0/1; a row of −1 is an unlabelled node, a row of zeros one with none of them), or None.
+        train_mask: the nodes that the probe learns from, or None.
+        val_mask: the nodes on which the probe's regularisation strength is chosen, or None.
+        test_mask: the nodes that are scored, or None.
+        splits: bool ``[splits, 3, num_nodes]``: the train, validation and test nodes of each split,
+            if there are several; the three masks are then those of the first. See `split`.
+        node_ids: the caller's ids; None if they are ``0 … num_nodes − 1``. Ids are a type's own:
+            another type may have the same.
+        class_names: the names of the classes, or of the labels, in the order of their numbers;
+            empty if they have none.
+        preparation: what turned the columns of a table into `x`, or None; a run keeps it, and
+            `read_tables` applies it to other tables.
+    """
+
+    name: str
+    num_nodes: int
+    x: FloatArray | scipy.sparse.csr_array | ScaledFeatures | None = None
+    y: IntArray | None = None
+    train_mask: BoolArray | None = None
+    val_mask: BoolArray | None = None
+    test_mask: BoolArray | None = None
+    splits: BoolArray | None = None
+    node_ids: npt.NDArray[Any] | Names | None = None
+    class_names: tuple[str, ...] = ()
+    preparation: Any = None
+
+    def __post_init__(self) -> None:
+        freeze(self)
+
+    @property
+    def num_features(self) -> int:
+        """The width of `x`; 0 without features."""
+        return 0 if self.x is None else int(self.x.shape[1])
+
+    @cached_property
+    def num_classes(self) -> int:
+        """Number of classes, or of labels per node if there are several; 0 without labels."""
+        if self.y is None or self.y.size == 0:
+            return 0
+        return int(self.y.shape[1] if self.y.ndim == 2 else self.y.max() + 1)
+
+    @property
+    def has_split(self) -> bool:
+        """Whether there are training, validation and test nodes."""
+        masks = (self.train_mask, self.val_mask, self.test_mask)
+        return all(mask is not None and bool(mask.any()) for mask in masks)
+
+    @property
+    def num_splits(self) -> int:
+        """Number of splits into training, validation and test nodes; 0 without a whole one."""
+        return int(self.has_split) if self.splits is None else len(self.splits)
+
+    def split(self, number: int) -> Self:
+        """Returns the nodes with their split `number`, from 0, as the only one."""
+        if self.splits is None:
+            require(number == 0, "split", "number", "0: there are no others", number)
+            return self
+        count = len(self.splits)
+        require(0 <= number < count, "split", "number", f"in [0, {count})", number)
+        train, val, test = (mask if mask.any() else None for mask in self.splits[number])
+        return replace(self, train_mask=train, val_mask=val, test_mask=test, splits=None)
+
+    def rows(self, ids: Iterable[Any]) -> IntArray:
+        """Returns the row numbers of nodes by id; an id counts as its text.
+
+        Raises:
+            GraphError: no node has the id.
+        """
+        own = np.arange(self.num_nodes) if self.node_ids is None else self.node_ids
+        return rows_of(ids, own, self.name, GraphError)
+
+    @property
+    def split_gap(self) -> str:
+        """Describes an incomplete split; empty if all masks or none are given."""
+        masks = {"train": self.train_mask, "validation": self.val_mask, "test": self.test_mask}
+        given = [name for name, mask in masks.items() if mask is not None and mask.any()]
+        missing = [name for name in masks if name not in given]
+        if not (given and missing):
+            return ""
+        return f"{' and '.join(given)} nodes are given, {' and '.join(missing)} nodes are not"
+
+
+def freeze(holder: Any) -> None:
+    """Makes the arrays of a holder read-only."""
+    for value in vars(holder).values():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+        elif scipy.sparse.issparse(value):
+            for part in (value.data, value.indices, value.indptr):
+                part.flags.writeable = False
