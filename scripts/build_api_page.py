@@ -19,7 +19,6 @@ PAGE = Path(__file__).parents[1] / "docs/api.md"
 PUBLIC = (
     "GraphCL",
     "Graph",
-    "Graph",
     "GraphCollection",
     "load_dataset",
     "open_graph",
@@ -30,6 +29,8 @@ PUBLIC += ("predict", "cluster", "links", "evaluate_links", "neighbors", "nt_xen
 PUBLIC += ("report", "update", "rollback", "read_embeddings", "probe_scorer", "GraphCLError")
 # Not public names, but the types that public functions take and return.
 OTHERS = (
+    ("graphcl.graphs.nodes", "Nodes"),
+    ("graphcl.graphs.relation", "Relation"),
     ("graphcl.recipes", "Recipe"),
     ("graphcl.tabular.options", "TableOptions"),
     ("graphcl.evaluation", "ProbeResult"),
