@@ -158,7 +158,7 @@ def test_neighbours_by_id(kind):
         "none": None,
     }[kind]
     graph = small(x, edges)
-    object.__setattr__(graph, "node_ids", ids)
+    graph = graph.replace(node_ids=ids)
     live = fitted(graph).live(graph)
     rows = neighbours[0]
     names = [str(row if ids is None else ids[int(row)]) for row in rows]

@@ -30,7 +30,7 @@ def test_columns_of_nodes_and_edges_are_standardised_and_means_follow():
 def test_another_graph_is_scaled_by_the_statistics_of_the_first():
     prepared, other = prepare(graph(), "auto"), graph(1)
     kept = prepared.scaling.tensors()
-    read = TypedScaling.from_tensors(kept, {"a": 3}, {KEY: 1})
+    read = TypedScaling.from_tensors(kept, prepared.schema)
     found = prepare_like(other, prepared.schema, read)
     scale = prepared.scaling.nodes["a"]
     expected = (other.nodes["a"].x - scale.shift) * scale.factor

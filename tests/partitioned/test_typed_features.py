@@ -9,7 +9,7 @@ import torch
 from graphcl.distributed import ALONE
 from graphcl.embedding import embed_typed
 from graphcl.errors import GraphError, RunError, StoreError
-from graphcl.estimator.typed import new_encoder
+from graphcl.estimator.parts import Parts
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed_partition import join_typed_parts
 from graphcl.graphs.typed_tensors import prepare, prepare_like
@@ -79,7 +79,7 @@ def embedded(folder, case, share):
     part = open_own_typed_part(folder / f"{case}-{share.world}", share)
     recipe, wire = recipe_of(case), Wire(share)
     prepared = prepare_part(part, recipe.feature_scaling, share, wire)
-    encoder = new_encoder(recipe, prepared.schema, seed=3)
+    encoder = Parts(recipe).new_encoder(prepared.schema, seed=3)
     z = embed_typed_part(encoder, prepared, share=share)
     again = prepare_part_like(part, prepared.schema, prepared.scaling, wire)
     for name, rows in embed_typed_part(encoder, again, share=share).items():
@@ -128,7 +128,7 @@ def shard_writer(part, rows):
 def whole_of(folder, case, world):
     graph, recipe = join_typed_parts(folder / f"{case}-{world}"), recipe_of(case)
     prepared = prepare(graph, recipe.feature_scaling)
-    encoder = new_encoder(recipe, prepared.schema, seed=3)
+    encoder = Parts(recipe).new_encoder(prepared.schema, seed=3)
     z = embed_typed(encoder, prepared.graph, device=CPU, scaling=prepared.scaling)
     return prepared, z
 
@@ -196,7 +196,7 @@ def test_a_part_of_other_types_is_refused_and_one_that_lacks_some_is_embedded(fo
     few = Graph(nodes, {WRITES: graph.relations[WRITES]})
     few.save(folder / "few")
     partition_store(folder / "few", out=folder / "few-1", parts=1, order="as-is")
-    encoder = new_encoder(recipe_of("auto"), whole.schema, seed=3)
+    encoder = Parts(recipe_of("auto")).new_encoder(whole.schema, seed=3)
     like = prepare_like(few, whole.schema, whole.scaling)
     expected = embed_typed(encoder, like, device=CPU, scaling=whole.scaling)
     part = open_own_typed_part(folder / "few-1", ALONE)

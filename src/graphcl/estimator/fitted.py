@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,8 +12,11 @@ import torch
 from graphcl.errors import RunError
 from graphcl.estimator.alignment import Alignment
 from graphcl.estimator.parts import Parts
+from graphcl.graphs.filling import describe_filling
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import LIMIT, ColumnScaling, Scaling
+from graphcl.graphs.schema import Schema
+from graphcl.graphs.typed_tensors import TypedScaling
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
 from graphcl.runs.versions import current_run
@@ -33,7 +36,7 @@ class Fitted:
     Attributes:
         parts: the complete recipe that was trained, and the caller's own parts.
         encoder: the trained encoder.
-        num_features: the width of the features it takes.
+        num_features: the width of the features it takes, of all types together.
         seed: the seed that it was trained with.
         history: one `EpochMetrics` per epoch.
         seconds: how long training took.
@@ -42,6 +45,8 @@ class Fitted:
         health: how the training went; None after `load` and after an interrupt.
         choice: what was tried and picked; None unless the recipe was ``auto``, and after `load`.
         alignment: what turns embeddings to the space of an earlier training; mostly None.
+        schema: the types and relations that the encoder is for; None for a plain graph.
+        typed_scaling: how the features of each type and relation are scaled, if there are some.
     """
 
     parts: Parts
@@ -55,6 +60,34 @@ class Fitted:
     health: "Health | None" = None
     choice: "Choice | None" = None
     alignment: Alignment | None = None
+    schema: Schema | None = None
+    typed_scaling: TypedScaling = field(default_factory=TypedScaling)
+
+    @classmethod
+    def begun(
+        cls,
+        parts: Parts,
+        encoder: torch.nn.Module,
+        seed: int,
+        mode: Mode,
+        schema: Schema,
+        scaling: TypedScaling,
+    ) -> Self:
+        """Returns what a training on a graph with types will leave."""
+        features, word = sum(schema.widths.values()), parts.recipe.feature_scaling
+        about: Any = {"mode": mode, "schema": schema, "typed_scaling": scaling}
+        return cls(parts, encoder, features, seed, [], word, **about)
+
+    def describe(self) -> list[str]:
+        """Returns what a user is told of the graph: scaling, filled features, empty relations."""
+        if self.schema is not None:
+            quiet = [":".join(one.key) for one in self.schema.relations if not one.num_edges]
+            return [
+                *self.typed_scaling.describe(),
+                *filter(None, [describe_filling(self.schema)]),
+                *(f"relation {name} has no edges: nothing is learnt of it" for name in quiet),
+            ]
+        return [self.scaling.describe()] if isinstance(self.scaling, ColumnScaling) else []
 
     def write(self, folder: Path, origin: runs.Origin) -> None:
         """Writes configuration, weights and metrics into a folder that is not yet a run."""
@@ -66,8 +99,11 @@ class Fitted:
         )
         runs.write_config(folder, config)
         runs.write_weights(folder / runs.MODEL, self.encoder.state_dict())
-        if isinstance(self.scaling, ColumnScaling):
-            runs.write_weights(folder / runs.SCALING, self.scaling.tensors())
+        if self.schema is not None:
+            runs.write_schema(folder, self.schema.to_json())
+        scaling = self.scaling if self.schema is None else self.typed_scaling
+        if self.parts.recipe.feature_scaling == "auto" and not isinstance(scaling, str):
+            runs.write_weights(folder / runs.SCALING, scaling.tensors())
         if self.alignment is not None:
             runs.write_weights(folder / runs.ALIGNMENT, self.alignment.tensors())
         if self.choice is not None:
@@ -86,25 +122,28 @@ class Fitted:
         folder = current_run(folder)
         where = folder / runs.CONFIG
         config = runs.read_config(folder)
-        if (folder / runs.SCHEMA).exists():
-            raise RunError(
-                f"{folder}: is a run of a typed graph; only runs of plain graphs can do this"
-            )
         parts = Parts(Recipe.from_mapping(config.recipe, where=str(where)), **own)
         seed, num_features = config.seed, config.num_features
         if seed is None or num_features is None:
             lacking = "seed" if seed is None else "num_features"
             raise RunError(f"{where}: [run] lacks {lacking!r}")
-        _require_sizes(parts, num_features, folder)
-        encoder = parts.new_encoder(num_features, seed=seed)
+        schema = _read_schema(folder)
+        inputs = num_features if schema is None else schema
+        _require_sizes(parts, inputs, folder)
+        encoder = parts.new_encoder(inputs, seed=seed)
         try:
             encoder.load_state_dict(runs.read_weights(folder))
         except RuntimeError:
-            raise RunError(f"{folder / runs.MODEL}: its weights do not fit {runs.CONFIG}") from None
+            named = runs.CONFIG if schema is None else runs.SCHEMA
+            raise RunError(f"{folder / runs.MODEL}: its weights do not fit {named}") from None
         history, seconds = read_history(folder)
-        scaling = _read_scaling(folder, parts.recipe.feature_scaling, num_features)
-        fitted = cls(parts, encoder, num_features, seed, history, scaling, seconds)
+        word = parts.recipe.feature_scaling
+        fitted = cls(parts, encoder, num_features, seed, history, word, seconds, schema=schema)
         fitted.alignment = _read_alignment(folder)
+        if schema is not None:
+            fitted.typed_scaling = TypedScaling(dict.fromkeys(schema.widths, word))
+        if word == "auto":
+            _read_scaling(folder, fitted)
         return fitted
 
 
@@ -137,11 +176,21 @@ def read_history(folder: Path) -> tuple[list[EpochMetrics], float]:
     return history, history[-1].seconds if history else 0.0
 
 
-def _read_scaling(folder: Path, feature_scaling: str, num_features: int) -> Scaling:
-    if feature_scaling != "auto":
-        return feature_scaling
+def _read_schema(folder: Path) -> Schema | None:
+    values = runs.read_schema(folder)
     try:
-        return ColumnScaling.from_tensors(runs.read_scaling(folder), num_features)
+        return Schema.from_json(values) if values else None
+    except RunError as error:
+        raise RunError(f"{folder / runs.SCHEMA}: {error}") from None
+
+
+def _read_scaling(folder: Path, fitted: Fitted) -> None:
+    try:
+        tensors = runs.read_scaling(folder)
+        if fitted.schema is None:
+            fitted.scaling = ColumnScaling.from_tensors(tensors, fitted.num_features)
+        else:
+            fitted.typed_scaling = TypedScaling.from_tensors(tensors, fitted.schema)
     except RunError as error:
         where = folder / runs.SCALING
         named = str(error) if str(where) in str(error) else f"{where}: damaged ({error})"
@@ -165,14 +214,17 @@ def say_clipped(scaling: ColumnScaling, graph: Graph) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _require_sizes(parts: Parts, num_features: int, folder: Path) -> None:
+def _require_sizes(parts: Parts, inputs: int | Schema, folder: Path) -> None:
     """Refuses sizes that need more weights than the run has, before room for them is made."""
     available = runs.weights_bytes(folder)
     try:
-        shapes = parts.weightless_encoder(num_features).parameters() if num_features >= 1 else None
+        empty = isinstance(inputs, int) and inputs < 1
+        shapes = None if empty else parts.weightless_encoder(inputs).parameters()
         fits = shapes is not None and 4 * sum(one.numel() for one in shapes) <= available
     except (RuntimeError, TypeError, OverflowError):  # sizes that no tensor can have
         fits = False
     if not fits:
-        wrong = f"num_features = {num_features} and dim = {parts.recipe.dim}"
+        if not isinstance(inputs, int):
+            raise RunError(f"{folder / runs.SCHEMA}: its sizes do not fit {runs.MODEL}")
+        wrong = f"num_features = {inputs} and dim = {parts.recipe.dim}"
         raise RunError(f"{folder / runs.CONFIG}: {wrong} do not fit {runs.MODEL}")

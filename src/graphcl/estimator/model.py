@@ -24,10 +24,10 @@ from graphcl.estimator.health import Health, rank_of_features
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
 from graphcl.estimator.parts import Parts
 from graphcl.estimator.transformer import as_table
-from graphcl.estimator.typed import as_typed, embed_typed_fitted, require_plain, typed_task
+from graphcl.estimator.typed import as_typed, embed_typed_fitted, typed_task
 from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.scaling import ColumnScaling, Scaling
+from graphcl.graphs.scaling import Scaling
 from graphcl.losses import Loss
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.recipes.recipe import recipe_keys
@@ -286,7 +286,7 @@ class GraphCL(Growing):
                 sample_graphs, parts, encoder, graphs, device=device, scaling=scaling, seed=seed
             ),
             parts.perturbation,
-            said=[scaling.describe()] if isinstance(scaling, ColumnScaling) else [],
+            said=fitted.describe(),
             modes=[mode.name for mode in decided],
             rank_of_features=partial(rank_of_features, graphs[0], scaling),
         )
@@ -328,11 +328,17 @@ class GraphCL(Growing):
             the list, or of a collection's `graphs`: train, then validation, then test.
         """
         fitted = self._require_fitted("transform")
-        typed = as_typed(graph)
-        if typed is not None:
-            return embed_typed_fitted(self, fitted, typed, node_type, nodes)
-        require_plain(fitted, node_type)
-        given = as_graphs(graph)
+        given = as_typed(graph) or as_graphs(graph)
+        if fitted.schema is not None:
+            if not isinstance(given, Graph):
+                raise GraphError("transform: the model was trained on a graph with types, one")
+            return embed_typed_fitted(self, fitted, given, node_type, nodes)
+        if not given.is_plain:
+            raise GraphError(
+                f"{given.name}: is a typed graph; the model was trained on a plain one"
+            )
+        if node_type is not None:
+            raise GraphError(f"transform: a plain graph has no types; got node_type={node_type!r}")
         if isinstance(given, GraphCollection):
             if nodes is not None:
                 raise GraphError(f"{given.name}: a range of nodes is of one graph, not of several")

@@ -12,10 +12,12 @@ from torch import nn
 
 from graphcl.distributed import beside, current_share, from_rank
 from graphcl.encoders import EncoderFactory, build_encoder
+from graphcl.encoders.typed import TypedEncoder
 from graphcl.errors import require
 from graphcl.graphs.collection import training_subgraph
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import ColumnScaling, Scaling, fit_scaling
+from graphcl.graphs.schema import Schema
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import Loss
 from graphcl.recipes import Recipe
@@ -69,24 +71,29 @@ class Parts:
         objects = (part if not isinstance(part, str) else None for _, part in given)
         return cls(recipe.with_values(**changed or {}, **names), *objects)
 
-    def new_encoder(self, num_features: int, *, seed: int) -> nn.Module:
-        """Returns the encoder on the CPU: fresh weights, or a copy of the caller's module."""
+    def new_encoder(self, inputs: int | Schema, *, seed: int) -> nn.Module:
+        """Returns the encoder on the CPU: fresh weights, or a copy of the caller's module.
+
+        Args:
+            inputs: the number of features; or the types and relations of a graph that has some.
+            seed: decides the weights.
+        """
+        options: Any = {"dim": self.recipe.dim, "layers": self.recipe.layers}
+        options |= {"generator": generator(seed, "weights")}
+        options |= {key: getattr(self.recipe, key) for key in BEYOND}
+        if not isinstance(inputs, int) and self.own_encoder is None:
+            return TypedEncoder(inputs, **options)
         chosen: Any = ENCODERS.resolve(self.recipe.encoder, self.own_encoder)
         if isinstance(chosen, nn.Module):
             return copy.deepcopy(chosen)
-        return answerable("encoder", chosen, build_encoder)(
-            chosen,
-            num_features,
-            dim=self.recipe.dim,
-            layers=self.recipe.layers,
-            generator=generator(seed, "weights"),
-            **{key: getattr(self.recipe, key) for key in BEYOND},
-        )
+        build: Any = answerable("encoder", chosen, build_encoder)
+        encoder: nn.Module = build(chosen, inputs, **options)
+        return encoder
 
-    def weightless_encoder(self, num_features: int) -> nn.Module:
+    def weightless_encoder(self, inputs: int | Schema) -> nn.Module:
         """Returns the encoder with shapes alone: it takes no memory, whatever its size."""
         with torch.device("meta"):
-            return self.new_encoder(num_features, seed=0)
+            return self.new_encoder(inputs, seed=0)
 
     @property
     def perturbation(self) -> Perturbation:

@@ -9,7 +9,7 @@ import torch
 from graphcl.encoders import EncoderFactory
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.transformer import SklearnTransformer
-from graphcl.estimator.typed import TypedFitted, as_typed
+from graphcl.estimator.typed import as_typed
 from graphcl.graphs.collection import as_graphs
 from graphcl.losses import Loss
 from graphcl.runs import files as runs
@@ -76,8 +76,7 @@ class Saved(SklearnTransformer):
             ParameterError: the run's encoder is not registered, or another one was passed.
         """
         folder = current_run(Path(path))
-        kind = TypedFitted if (folder / runs.SCHEMA).exists() else Fitted
-        fitted = kind.read(
+        fitted = Fitted.read(
             folder, own_encoder=encoder, own_perturbation=perturbation, own_loss=loss
         )
         own: Any = {"encoder": encoder, "perturbation": perturbation, "loss": loss}

@@ -1,9 +1,7 @@
 """The estimator on typed graphs: what `GraphCL.fit` and `transform` do with them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,31 +11,26 @@ from torch import Tensor
 from graphcl.devices import available_memory_bytes, resolve_device
 from graphcl.distributed import current_share, from_rank
 from graphcl.embedding import embed_typed
-from graphcl.encoders.typed import TypedEncoder
-from graphcl.errors import GraphError, ParameterError, RunError, TrainingError
+from graphcl.encoders import LayeredEncoder, stated_layers
+from graphcl.errors import GraphError, ParameterError, TrainingError
 from graphcl.estimator.calibration import drawn_nodes
-from graphcl.estimator.fitted import Fitted, read_history
+from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.fitting import Task
 from graphcl.estimator.inference import chosen_nodes
 from graphcl.estimator.parts import Parts
 from graphcl.estimator.transformer import as_table
 from graphcl.graphs.collection import fingerprint
-from graphcl.graphs.filling import describe_filling
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Key
 from graphcl.graphs.schema import Schema
 from graphcl.graphs.typed_tensors import (
     Prepared,
-    TypedScaling,
     prepare,
     prepare_like,
     typed_tensors,
 )
 from graphcl.recipes import Recipe
 from graphcl.recipes.exceptions import parse_exceptions
-from graphcl.runs import files as runs
-from graphcl.seeding import generator
-from graphcl.settings import BEYOND
 from graphcl.training import Checkpoints
 from graphcl.training.checkpoints import Saved
 from graphcl.training.full_graph import FullGraph
@@ -48,127 +41,11 @@ from graphcl.views import Drop
 ENCODER = "residual"  # the paper's encoder that a typed one extends
 
 
-@dataclass
-class TypedFitted(Fitted):
-    """What a training on a typed graph leaves in an estimator.
-
-    Attributes:
-        schema: the types and relations that the encoder is for.
-        typed_scaling: how features are scaled.
-    """
-
-    schema: Schema = field(default_factory=lambda: Schema((), ()))
-    typed_scaling: TypedScaling = field(default_factory=TypedScaling)
-
-    @classmethod
-    def begun(
-        cls,
-        parts: Parts,
-        encoder: TypedEncoder,
-        seed: int,
-        mode: Mode,
-        schema: Schema,
-        scaling: TypedScaling,
-    ) -> Self:
-        """Returns what a training that begins will leave."""
-        features, word = sum(schema.widths.values()), parts.recipe.feature_scaling
-        fitted = cls(parts, encoder, features, seed, [], word, mode=mode)
-        fitted.schema, fitted.typed_scaling = schema, scaling
-        return fitted
-
-    def describe(self) -> list[str]:
-        """Returns what a user is told of the graph: scaling, filled features, empty relations."""
-        quiet = [":".join(one.key) for one in self.schema.relations if not one.num_edges]
-        return [
-            *self.typed_scaling.describe(),
-            *filter(None, [describe_filling(self.schema)]),
-            *(f"relation {name} has no edges: nothing is learnt of it" for name in quiet),
-        ]
-
-    def write(self, folder: Path, origin: runs.Origin) -> None:
-        """Writes configuration, weights, schema and metrics into a folder that is not yet a run."""
-        super().write(folder, origin)
-        runs.write_schema(folder, self.schema.to_json())
-        if self.parts.recipe.feature_scaling == "auto":
-            runs.write_weights(folder / runs.SCALING, self.typed_scaling.tensors())
-
-    @classmethod
-    def read(cls, folder: Path, **own: Any) -> Self:
-        """Reads a run of a typed graph.
-
-        Raises:
-            RunError: a file in it is damaged.
-        """
-        config = runs.read_config(folder)
-        recipe = Recipe.from_mapping(config.recipe, where=str(folder / runs.CONFIG))
-        parts = Parts(recipe, **own)
-        try:
-            schema = Schema.from_json(runs.read_schema(folder))
-        except RunError as error:
-            raise RunError(f"{folder / runs.SCHEMA}: {error}") from None
-        if config.seed is None:
-            raise RunError(f"{folder / runs.CONFIG}: [run] lacks 'seed'")
-        weights = runs.read_weights(folder)
-        size = sum(one.num_features for one in schema.types) * min(recipe.dim, 1 << 20)
-        if size > 64 * sum(one.numel() for one in weights.values()):
-            raise RunError(f"{folder / runs.SCHEMA}: its sizes do not fit {runs.MODEL}")
-        encoder = new_encoder(recipe, schema, seed=config.seed)
-        try:
-            encoder.load_state_dict(weights)
-        except RuntimeError:
-            raise RunError(f"{folder / runs.MODEL}: its weights do not fit {runs.SCHEMA}") from None
-        scaling = TypedScaling(dict.fromkeys(schema.widths, recipe.feature_scaling))
-        if recipe.feature_scaling == "auto":
-            scaling = _read_scaling(folder, schema)
-        history, seconds = read_history(folder)
-        features = sum(schema.widths.values())
-        word = recipe.feature_scaling
-        found = cls(parts, encoder, features, config.seed, history, word, seconds)
-        found.schema, found.typed_scaling = schema, scaling
-        return found
-
-
-def _read_scaling(folder: Path, schema: Schema) -> TypedScaling:
-    nodes = {one.name: one.num_features for one in schema.types if one.filled != "neighbours"}
-    edges = {
-        one.key: one.num_edge_features
-        for one in schema.relations
-        if one.num_edge_features and one.num_edges
-    }
-    try:
-        return TypedScaling.from_tensors(runs.read_scaling(folder), nodes, edges)
-    except RunError as error:
-        raise RunError(f"{folder / runs.SCALING}: damaged ({error})") from None
-
-
 def as_typed(graph: Any) -> Graph | None:
     """Returns a typed graph from a `Graph` or an object like PyG's `HeteroData`; else None."""
     if hasattr(graph, "node_types") and hasattr(graph, "edge_types"):
         graph = Graph.from_pyg(graph)
     return graph if isinstance(graph, Graph) and not graph.is_plain else None
-
-
-def require_plain(fitted: Fitted, node_type: str | None) -> None:
-    """Refuses a plain graph where the model, or the caller, means a typed one.
-
-    Raises:
-        GraphError: the model was trained on a typed graph, or a type is asked for.
-    """
-    if isinstance(fitted, TypedFitted):
-        raise GraphError("transform: the model was trained on a typed graph; this one is plain")
-    if node_type is not None:
-        raise GraphError(f"transform: a plain graph has no types; got node_type={node_type!r}")
-
-
-def new_encoder(recipe: Recipe, schema: Schema, *, seed: int) -> TypedEncoder:
-    """Returns a fresh encoder on the CPU."""
-    return TypedEncoder(
-        schema,
-        dim=recipe.dim,
-        layers=recipe.layers,
-        generator=generator(seed, "weights"),
-        **{key: getattr(recipe, key) for key in BEYOND},
-    )
 
 
 def typed_task(
@@ -191,13 +68,11 @@ def typed_task(
     prepared = prepare(graph, recipe.feature_scaling)
     trained = {**recipe.identity(), "seed": seed, "graph": fingerprint((graph,))}
     saved = checkpoints.latest(trained) if checkpoints and resume else None
-    encoder = new_encoder(recipe, prepared.schema, seed=seed)
+    encoder = encoder_of(parts, prepared.schema, seed=seed)
     begun = saved.about["trained"]["modes"][0] if saved else ""
     mode = _mode(begun or recipe.mode, prepared.graph, encoder, device, model.ignore_memory)
     mode = _agreed(mode._replace(reason="as begun") if saved else mode)
-    fitted = TypedFitted.begun(
-        parts, encoder.to(device), seed, mode, prepared.schema, prepared.scaling
-    )
+    fitted = Fitted.begun(parts, encoder.to(device), seed, mode, prepared.schema, prepared.scaling)
     source = _source(recipe, mode, prepared, device)
 
     def sample() -> dict[str, Tensor]:
@@ -217,15 +92,15 @@ def embed_typed_fitted(
     """Returns the embeddings of all types, or of one, or of some of its nodes.
 
     Raises:
-        GraphError: the model was trained on a plain graph, or on other types and relations.
+        GraphError: the model was trained on other types and relations.
     """
-    if not isinstance(fitted, TypedFitted):
-        raise GraphError(f"{graph.name}: is a typed graph; the model was trained on a plain one")
+    schema, scaling = fitted.schema, fitted.typed_scaling
+    assert schema is not None
     if nodes is not None and node_type is None:
         raise GraphError(f"{graph.name}: of which type are these nodes? Give node_type")
     device = resolve_device(model.device)
     encoder = fitted.encoder.to(device)
-    assert isinstance(encoder, TypedEncoder)
+    assert isinstance(encoder, LayeredEncoder)
     chosen: Any = None
     wanted: dict[str, npt.NDArray[np.int64] | None] = dict.fromkeys(graph.nodes)
     if node_type is not None:
@@ -235,10 +110,28 @@ def embed_typed_fitted(
         if isinstance(chosen, slice):
             numbers = np.arange(graph.nodes[node_type].num_nodes)[chosen]
         wanted = {node_type: numbers}
-    prepared = prepare_like(graph, fitted.schema, fitted.typed_scaling)
-    z = embed_typed(encoder, prepared, device=device, scaling=fitted.typed_scaling, nodes=wanted)
+    prepared = prepare_like(graph, schema, scaling)
+    z = embed_typed(encoder, prepared, device=device, scaling=scaling, nodes=wanted)
     tables = {name: as_table(model, rows, graph.nodes[name], chosen) for name, rows in z.items()}
     return tables if node_type is None else tables[node_type]
+
+
+def encoder_of(parts: Parts, schema: Schema, *, seed: int) -> LayeredEncoder:
+    """Returns a fresh encoder on the CPU, which states its layers for each type.
+
+    Raises:
+        ParameterError: an encoder of the caller's own does not.
+    """
+    encoder = parts.new_encoder(schema, seed=seed)
+    stated_layers(encoder, "a graph with types")
+    assert isinstance(encoder, LayeredEncoder)
+    for number, level in enumerate(encoder.levels()):
+        if set(level) != set(schema.widths):
+            raise ParameterError(
+                f"encoder: layer {number} is stated for the types {', '.join(level)}; the graph's "
+                f"are {', '.join(schema.widths)}"
+            )
+    return encoder
 
 
 def check_typed(model: Any, parts: Parts, name: str, num_edges: int) -> None:
@@ -251,7 +144,7 @@ def check_typed(model: Any, parts: Parts, name: str, num_edges: int) -> None:
     recipe = parts.recipe
     if model.recipe == "auto":
         raise ParameterError("recipe auto: chooses on plain graphs; give another for a typed one")
-    if recipe.encoder != ENCODER or parts.own_encoder is not None:
+    if recipe.encoder != ENCODER and parts.own_encoder is None:
         raise ParameterError(
             f"encoder: a typed graph is encoded by {ENCODER!r}, once per relation; "
             f"got {recipe.encoder!r}"
@@ -308,7 +201,7 @@ def own_fan_outs(recipe: Recipe, graph: Graph) -> dict[Key, int]:
 
 
 def _mode(
-    mode: str, graph: Graph, encoder: TypedEncoder, device: torch.device, ignore_memory: bool
+    mode: str, graph: Graph, encoder: LayeredEncoder, device: torch.device, ignore_memory: bool
 ) -> Mode:
     """Returns how the graph is trained, and why."""
     stored = sum(
@@ -316,7 +209,7 @@ def _mode(
         for one in graph.nodes.values()
         if one.x is not None
     )
-    widths = encoder.layer_widths
+    widths = [next(iter(level.values())).outputs for level in encoder.levels()]
     rows = 2 * graph.num_nodes * (3 * sum(widths) + 3 * widths[0] + 4 * widths[-1])
     entries = sum(len(one.indices) for one in graph.relations.values())
     weights = sum(one.numel() for one in encoder.parameters())

@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 from graphcl.distributed import Share, current_share
-from graphcl.encoders.typed import TypedEncoder
+from graphcl.encoders import LayeredEncoder
 from graphcl.estimator.calibration import drawn_nodes
+from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.fitting import Task
 from graphcl.estimator.model import GraphCL
 from graphcl.estimator.parted import PartedData, joined_rows, mapped_or_asked
 from graphcl.estimator.parts import Parts
 from graphcl.estimator.typed import (
-    TypedFitted,
     check_typed,
-    new_encoder,
+    encoder_of,
     own_fan_outs,
     typed_perturbation,
 )
@@ -49,10 +49,10 @@ def typed_task(model: GraphCL, parts: Parts, data: PartedData) -> Task:
     trained = {**recipe.identity(), "seed": seed, "graph": part.parts.build}
     wire, outline = Wire(share, data.patience), _outline(part.parts)
     prepared = prepare_part(part, recipe.feature_scaling, share, wire)
-    encoder = new_encoder(recipe, prepared.schema, seed=seed)
+    encoder = encoder_of(parts, prepared.schema, seed=seed)
     source = _source(recipe, data, prepared, wire, outline)
     mode = mapped_or_asked(source.topology)
-    fitted = TypedFitted.begun(parts, encoder, seed, mode, prepared.schema, prepared.scaling)
+    fitted = Fitted.begun(parts, encoder, seed, mode, prepared.schema, prepared.scaling)
     return Task(
         fitted,
         source,
@@ -116,7 +116,7 @@ def _outline(parts: TypedParts) -> Graph:
 
 
 def _sample(
-    encoder: TypedEncoder, prepared: PreparedPart, share: Share, seed: int
+    encoder: LayeredEncoder, prepared: PreparedPart, share: Share, seed: int
 ) -> dict[str, Tensor]:
     """Returns embeddings of some nodes: those that would be taken of the whole graph."""
     parts, found = prepared.part.parts, {}

@@ -595,7 +595,7 @@ class Graph(NoArray):
         """Returns sources and targets of the entries of the only relation, ``[2, entries]``."""
         found = self.only_relation.edge_index()
         # An undirected relation has both: in the order of rows.
-        return np.stack(found[::-1]) if self.only_relation.undirected else found
+        return np.ascontiguousarray(found[::-1]) if self.only_relation.undirected else found
 
     def describe(self) -> str:
         """Returns the counts of all types and relations in one line."""

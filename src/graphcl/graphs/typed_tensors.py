@@ -53,10 +53,8 @@ class TypedScaling:
         return parts
 
     @classmethod
-    def from_tensors(
-        cls, tensors: Mapping[str, Tensor], nodes: Mapping[str, int], edges: Mapping[Key, int]
-    ) -> Self:
-        """Reads what `tensors` returned for tables of these widths.
+    def from_tensors(cls, tensors: Mapping[str, Tensor], schema: Schema) -> Self:
+        """Reads what `tensors` returned for the tables of a graph.
 
         Raises:
             RunError: a part is missing, or has a wrong type, size or value.
@@ -74,9 +72,11 @@ class TypedScaling:
             except RunError as error:
                 raise RunError(f"{prefix}: {error}") from None
 
+        types = [one for one in schema.types if one.filled != "neighbours"]
+        vectors = [one for one in schema.relations if one.num_edge_features and one.num_edges]
         return cls(
-            {name: read(f"nodes/{name}", width) for name, width in nodes.items()},
-            {key: read(f"edges/{':'.join(key)}", width) for key, width in edges.items()},
+            {one.name: read(f"nodes/{one.name}", one.num_features) for one in types},
+            {one.key: read(f"edges/{':'.join(one.key)}", one.num_edge_features) for one in vectors},
         )
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
-from graphcl.encoders.layer import Layer, Message
-from graphcl.encoders.typed import TypedEncoder
+from graphcl.encoders.layer import Layer, LayeredEncoder, Message
+from graphcl.errors import ParameterError
 from graphcl.kernels.elu import elu_in_place
 from graphcl.typed_drawing import Children, Nodes
 from graphcl.typed_sampling import Level
@@ -16,7 +16,7 @@ from graphcl.typed_sampling import Level
 Piece = tuple[str, int, int]  # a type, and the first row and the end of some of its rows
 
 
-def encode_levels(levels: Sequence[Level], encoder: TypedEncoder) -> dict[str, Tensor]:
+def encode_levels(levels: Sequence[Level], encoder: LayeredEncoder) -> dict[str, Tensor]:
     """Returns the embeddings of the seed nodes in both views, ``[2, n, dim]`` for each type.
 
     Layer l is computed on levels 0 to L − l, as in `graphcl.sampling`. The parts of a layer are one
@@ -52,7 +52,18 @@ def _finish(layer: Layer, h: Tensor) -> Tensor:
 
 
 def _messages(layer: Layer, table: Nodes) -> list[tuple[Children, Message]]:
+    """Returns what was drawn in each direction, with the message that it is for.
+
+    Raises:
+        ParameterError: the layer has none in a direction, or does not use a node's own row.
+    """
     known = {one.direction: one for one in layer.received}
+    drawn = {one.direction.channel for one in table.children}
+    if layer.own is None or not drawn <= set(known):
+        raise ParameterError(
+            "encoder: to be sampled, a layer of a graph with types has weights for a node's own "
+            "row and for every direction of its relations; set mode=full"
+        )
     return [(one, known[one.direction.channel]) for one in table.children]
 
 
@@ -74,15 +85,23 @@ def _pieces(level: Level, below: Mapping[str, Tensor]) -> dict[Piece, Tensor]:
     return found
 
 
-def _first(encoder: TypedEncoder, layer: Layer, name: str, table: Nodes) -> tuple[Tensor, Tensor]:
+def _first(encoder: LayeredEncoder, layer: Layer, name: str, table: Nodes) -> tuple[Tensor, Tensor]:
     """Returns the rows and the matrix of the first layer, whose matrices include the input maps."""
     assert table.inputs is not None
-    assert layer.own is not None
-    matrices = [encoder.input_map(name) @ layer.own]
-    for children, message in _messages(layer, table):
-        matrices.append(encoder.input_map(children.direction.channel.sender) @ message.pooled)
+
+    def mapped(sender: str, weight: Tensor | None) -> Tensor:
+        into = encoder.input_map(sender)
+        assert weight is not None
+        return weight if into is None else into @ weight
+
+    received = _messages(layer, table)
+    matrices = [mapped(name, layer.own)]
+    for children, message in received:
+        matrices.append(mapped(children.direction.channel.sender, message.pooled))
         if message.edges is not None:
             matrices.append(message.edges @ message.pooled)
+        else:  # the inputs have columns for the edges' vectors, which this encoder leaves out
+            matrices.append(message.pooled.new_zeros(children.direction.vectors, layer.outputs))
     return table.inputs, torch.cat(matrices)
 
 
@@ -93,9 +112,10 @@ def _later(
     below: Mapping[Piece, Tensor],
 ) -> tuple[Tensor, Tensor]:
     """Returns the rows and the matrix of a later layer."""
+    received = _messages(layer, table)
     assert layer.own is not None
     parts, matrices = [h], [layer.own]
-    for children, message in _messages(layer, table):
+    for children, message in received:
         assert children.weights is not None
         rows_of = children.rows
         sent = below[children.direction.channel.sender, rows_of.start, rows_of.stop]

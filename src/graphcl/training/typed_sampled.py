@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphcl.distributed import ALONE, Share
-from graphcl.encoders.typed import TypedEncoder
+from graphcl.encoders import LayeredEncoder
 from graphcl.errors import require
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Key
@@ -76,7 +76,7 @@ class TypedSampledBatch:
 
     def encode(self, encoder: nn.Module, views: list[Level]) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of this process's seed nodes in view 1 and in view 2."""
-        assert isinstance(encoder, TypedEncoder)
+        assert isinstance(encoder, LayeredEncoder)
         both = torch.cat(list(encode_levels(views, encoder).values()), dim=1)
         return both[0], both[1]
 

@@ -119,16 +119,17 @@ def _typed(
     suffix: str,
     model: str,
 ) -> dict[str, Any]:
-    from graphcl.encoders.typed import TypedEncoder  # a second more, for types alone
-    from graphcl.estimator.typed import TypedFitted
+    from graphcl.encoders import LayeredEncoder
+    from graphcl.estimator.fitted import Fitted
     from graphcl.partitioned.inference import embed_typed_part
     from graphcl.partitioned.typed_features import prepare_part_like
     from graphcl.partitioned.wire import Wire
 
-    fitted, part = TypedFitted.read(run), open_own_typed_part(graph, share)
+    fitted, part = Fitted.read(run), open_own_typed_part(graph, share)
     parts = part.parts
+    assert fitted.schema is not None
     prepared = prepare_part_like(part, fitted.schema, fitted.typed_scaling, Wire(share))
-    assert isinstance(fitted.encoder, TypedEncoder)
+    assert isinstance(fitted.encoder, LayeredEncoder)
     progress = RowProgress() if share.first else lambda *_: None
     z = embed_typed_part(fitted.encoder, prepared, share=share, on_rows=progress)
     dim = fitted.encoder.width
