@@ -86,12 +86,12 @@ def test_embeddings_are_turned_everywhere_and_kept_in_runs(tmp_path):
 
 
 def test_an_exported_program_turns_too():
-    from graphcl.exporting.program import PlainEncoder
+    from graphcl.exporting.program import GraphProgram
 
     graph = random_graph()
     model = GraphCL("cora", encoder="mean", dim=6, epochs=1, device="cpu").fit(graph)
     model._fitted.alignment = align(*turned(3))
-    program = PlainEncoder(model.encoder_, model.scaling_, model._fitted.alignment)
+    program = GraphProgram(model._fitted)
     edges = torch.from_numpy(graph.edge_index())
     with torch.no_grad():
         found = program(torch.from_numpy(graph.x.copy()), edges, torch.ones(edges.shape[1]))

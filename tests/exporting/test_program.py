@@ -2,6 +2,7 @@
 
 import io
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from torch import nn
 from graphcl.encoders import Layer, LayeredEncoder
 from graphcl.errors import MissingExtraError, ParameterError
 from graphcl.estimator import GraphCL
-from graphcl.exporting.program import PlainEncoder, exported, write_program
+from graphcl.exporting.program import GraphProgram, exported, write_program
 from graphcl.graphs.graph import Graph
+from tests.estimator.test_typed import library
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 SIZES, MOST = (1, 40, 3000), 1e-5
@@ -53,7 +55,7 @@ def files(request, tmp_path_factory):
     model = GraphCL(**MODELS[request.param], epochs=1, device="cpu").fit(graph_of(200))
     folder = tmp_path_factory.mktemp("exported")
     for kind, name in (("onnx", "model.onnx"), ("torch", "model.pt2")):
-        write_program(folder / name, kind, model.encoder_, model.scaling_, 9)
+        write_program(folder / name, kind, model._fitted)
     return model, folder
 
 
@@ -75,7 +77,7 @@ def test_both_files_give_our_embeddings(files, weighted):
 
 def test_the_plain_encoder_on_every_size(files):
     model, _ = files
-    plain = PlainEncoder(model.encoder_, model.scaling_)
+    plain = GraphProgram(model._fitted)
     for number in SIZES:  # also a node without edges
         graph = graph_of(number)
         with torch.no_grad():
@@ -96,7 +98,7 @@ def test_names_and_free_sizes(files):
 def test_every_scaling_of_features(scaling):
     graph = graph_of(300, words=60)
     model = GraphCL("cora", feature_scaling=scaling, epochs=1, dim=8, device="cpu").fit(graph)
-    program = exported(model.encoder_, model.scaling_, graph.num_features).module()
+    program = exported(model._fitted)[0].module()
     found, expected = program(*tensors_of(graph)).detach().numpy(), model.transform(graph)
     assert np.abs(found - expected).max() <= MOST * max(1, np.abs(expected).max())
 
@@ -113,16 +115,17 @@ class Odd(LayeredEncoder):
 
 
 def test_encoders_that_cannot_be_exported(tmp_path):
+    fitted = GraphCL("cora", epochs=1, dim=8, device="cpu").fit(graph_of(50))._fitted
     with pytest.raises(ParameterError, match="states its layers"):
-        write_program(tmp_path / "a.onnx", "onnx", nn.Linear(9, 4), "none", 9)
+        write_program(tmp_path / "a.onnx", "onnx", replace(fitted, encoder=nn.Linear(9, 4)))
     with pytest.raises(ParameterError, match="cannot be exported"):
-        write_program(tmp_path / "a.onnx", "onnx", Odd(), "none", 9)
+        write_program(tmp_path / "a.onnx", "onnx", replace(fitted, encoder=Odd()))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_exporters_stay_quiet(capsys):
     model = GraphCL("cora", epochs=1, dim=8, device="cpu").fit(graph_of(50))
-    program = exported(model.encoder_, model.scaling_, 9)
+    program = exported(model._fitted)[0]
     torch.export.save(program, io.BytesIO())
     assert capsys.readouterr() == ("", "")
 
@@ -131,5 +134,31 @@ def test_the_extra_is_named_where_it_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     model = GraphCL("cora", epochs=1, dim=8, device="cpu").fit(graph_of(50))
     with pytest.raises(MissingExtraError, match=r"graphcl\[export\]"):
-        write_program(tmp_path / "a.onnx", "onnx", model.encoder_, model.scaling_, 9)
+        write_program(tmp_path / "a.onnx", "onnx", model._fitted)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("recipe", [{}, {"side_by_side": False, "own_features": 0.0}])
+def test_graphs_with_types(tmp_path, recipe):
+    """Types without features, vectors and weights of edges, on graphs of two sizes."""
+    graph, other = library(), library(3, papers=70, authors=31)
+    model = GraphCL(dim=24, epochs=1, device="cpu", **recipe).fit(graph)
+    names = write_program(tmp_path / "a.onnx", "onnx", model._fitted)
+    session = onnxruntime.InferenceSession(tmp_path / "a.onnx")
+    assert names[:4] == ["x_author", "x_paper", "x_topic", "edge_index_writes"]
+    assert [one.name for one in session.get_outputs()] == ["z_author", "z_paper", "z_topic"]
+    for some in (graph, other):
+        given = {
+            f"x_{name}": np.zeros((one.num_nodes, 1), np.float32) if one.x is None else one.x
+            for name, one in some.nodes.items()
+        }
+        for (_, name, _), one in some.relations.items():
+            ones = np.ones(len(one.indices), np.float32)
+            given[f"edge_index_{name}"] = one.edge_index()
+            given[f"edge_weight_{name}"] = ones if one.edge_weight is None else one.edge_weight
+            if one.edge_features is not None:
+                given[f"edge_features_{name}"] = one.edge_features
+        found = session.run(None, given)
+        expected = model.transform(some)
+        for rows, wanted in zip(found, expected.values(), strict=True):
+            assert np.abs(rows - wanted).max() <= MOST * max(1, np.abs(wanted).max())

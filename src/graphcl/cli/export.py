@@ -11,7 +11,7 @@ from graphcl.cli._shared.options import JsonOption, print_result
 from graphcl.errors import RunError, require
 from graphcl.estimator.fitted import Fitted
 from graphcl.exporting.card import check_card, write_card
-from graphcl.exporting.program import INPUTS, KINDS, write_program
+from graphcl.exporting.program import KINDS, write_program
 from graphcl.files.atomic import check_new_file
 
 TO = (*KINDS, "card")
@@ -36,8 +36,10 @@ def export(
 
     ONNX and torch hold the encoder over plain tensors, with its scaling of features: x [nodes,
     features], edge_index [2, entries] with both directions of every edge and no self-loops, and
-    edge_weight [entries], 1 where edges have none. Nodes and entries may be any number. The card's
-    folder holds model.safetensors, config.json and README.md, and can be loaded like a run.
+    edge_weight [entries], 1 where edges have none. Of a graph with types there are such inputs for
+    each type and relation: x_author, edge_index_writes, …, and z_author. Nodes and entries may be
+    any number. The card's folder holds model.safetensors, config.json and README.md, and can be
+    loaded like a run.
 
     Examples:
 
@@ -59,8 +61,7 @@ def export(
     check_new_file(target, (KINDS[to],), RunError, overwrite=overwrite)
     fitted = Fitted.read(run)
     print("export: tracing the encoder", file=sys.stderr, flush=True)
-    model = (fitted.encoder, fitted.scaling, fitted.num_features, fitted.alignment)
-    write_program(target, to, *model)
+    inputs = write_program(target, to, fitted)
     size = target.stat().st_size
-    about = {"out": str(target), "to": to, "bytes": size, "inputs": list(INPUTS)}
+    about = {"out": str(target), "to": to, "bytes": size, "inputs": inputs}
     print_result(about, f"{target}: {size / 1e6:.1f} MB", as_json=as_json)

@@ -111,8 +111,7 @@ def _card(fitted: Fitted, result: dict[str, Any], licence: str) -> str:
         "import graphcl",
         "",
         'model = graphcl.GraphCL.load("THIS_FOLDER")',
-        "z = model.transform(graph)  # a graph with the same "
-        f"{counted(fitted.num_features, 'feature')}",
+        f"z = model.transform(graph)  # a graph with the same {_inputs(fitted)}",
         "```",
         "",
         "## Limits",
@@ -122,6 +121,12 @@ def _card(fitted: Fitted, result: dict[str, Any], licence: str) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _inputs(fitted: Fitted) -> str:
+    if fitted.schema is None:
+        return counted(fitted.num_features, "feature")
+    return f"types: {', '.join(fitted.schema.widths)}"
 
 
 def _scores(probe: Any) -> list[str]:

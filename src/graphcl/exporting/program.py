@@ -1,100 +1,236 @@
-r"""The encoder over plain tensors: what another program needs to embed a graph, and nothing else.
+r"""A fitted encoder over plain tensors: what another program needs to embed a graph.
 
-``(x, edge_index, edge_weight) -> z``: features ``[nodes, P]`` as the graph has them, both
-directions of every edge ``[2, entries]`` without self-loops, and a weight for each, 1 where edges
-have none.
-The scaling of features and the sizes of side-by-side parts are inside. Numbers of nodes and of
-entries are free.
+Of a plain graph, ``(x, edge_index, edge_weight) -> z``: features ``[nodes, P]`` as the graph has
+them, both directions of every edge ``[2, entries]`` without self-loops, and a weight for each, 1
+where edges have none.
+
+Of a graph with types there are such inputs for each type and relation, ``x_author``,
+``edge_index_writes``, ``edge_weight_writes`` and ``edge_features_writes`` where edges have vectors,
+and ``z_author`` for each type; an ``edge_index`` has sources above targets. Of a type without
+features, ``x`` is any table with a row per node: its features are computed from its neighbours.
+
+The scaling of features, what fills missing ones, and the sizes of side-by-side parts are inside.
+Numbers of nodes and of entries are free.
 """
 
 import contextlib
 import io
 import logging
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from graphcl.encoders import Layer, LayeredEncoder, stated_layers
 from graphcl.errors import MissingExtraError, ParameterError, RunError
-from graphcl.estimator.alignment import Alignment
+from graphcl.estimator.fitted import Fitted
 from graphcl.files.atomic import whole_file
+from graphcl.graphs.filling import filling_order
+from graphcl.graphs.relation import NODE, Key
 from graphcl.graphs.scaling import ColumnScaling, Scaling
+from graphcl.graphs.schema import EDGES, Direction, RelationSchema, Schema, TypeSchema
 
-INPUTS, OUTPUT = ("x", "edge_index", "edge_weight"), "z"
 KINDS = {"onnx": ".onnx", "torch": ".pt2"}
 
 
-class PlainEncoder(nn.Module):
-    """An encoder with its scaling of features, in operations that every runtime knows.
+class Edges(NamedTuple):
+    """The edges of a relation, as tensors: both ends, weights, and vectors if there are any."""
+
+    ends: Tensor
+    weight: Tensor
+    vectors: Tensor | None = None
+
+    def toward(self, direction: Direction) -> tuple[Tensor, Tensor]:
+        """Returns senders and receivers."""
+        first, second = self.ends[0], self.ends[1]
+        return (second, first) if direction.backwards else (first, second)
+
+
+class GraphProgram(nn.Module):
+    """A fitted encoder with all that its features go through, in operations every runtime knows.
 
     Args:
-        encoder: states its layers.
-        scaling: how features are scaled, as the training left it.
-        alignment: what turns embeddings, if an update has trained the model on.
+        fitted: of a training; its encoder states its layers.
 
     Raises:
         ParameterError: the encoder does not state its layers.
     """
 
-    def __init__(
-        self, encoder: nn.Module, scaling: Scaling, alignment: Alignment | None = None
-    ) -> None:
+    def __init__(self, fitted: Fitted) -> None:
         super().__init__()
-        stated_layers(encoder, "export")
-        assert isinstance(encoder, LayeredEncoder)
-        self.encoder = encoder.cpu().eval()
+        stated_layers(fitted.encoder, "export")
+        assert isinstance(fitted.encoder, LayeredEncoder)
+        self.encoder = fitted.encoder.cpu().eval()
+        plain = RelationSchema(*EDGES.relation, undirected=True, num_edge_features=0, num_edges=1)
+        one = Schema((TypeSchema(NODE, fitted.num_features),), (plain,))
+        self.schema = fitted.schema or one
+        scaling: Mapping[str, Scaling] = fitted.typed_scaling.nodes
+        if fitted.schema is None:
+            scaling = {NODE: fitted.scaling}
+        self.scales = nn.ModuleList(
+            Scale(scaling.get(one.name, "none")) for one in self.schema.types
+        )
+        of_edges = fitted.typed_scaling.edges
+        self.edge_scales = nn.ModuleList(
+            Scale(of_edges.get(one.key, "none")) for one in self.schema.relations
+        )
+        self.inputs, self.outputs = _names(self.schema, typed=fitted.schema is not None)
+        alignment = fitted.alignment
         self._turned = alignment is not None
         for name, part in ({} if alignment is None else alignment.tensors()).items():
             self.register_buffer(f"alignment_{name}", part)
-        self._scaling = (
-            scaling.plain or "columns" if isinstance(scaling, ColumnScaling) else scaling
+
+    def forward(self, *given: Tensor) -> Any:
+        """Returns the embeddings of the only type, ``[nodes, width]``, or of each in order."""
+        tensors = dict(zip(self.inputs, given, strict=True))
+        edges: dict[Key, Edges] = {}
+        for relation, scale in zip(self.schema.relations, self.edge_scales, strict=True):
+            own = [tensors[name] for name, (key, _) in self.inputs.items() if key == relation.key]
+            edges[relation.key] = Edges(own[0], own[1], scale(own[2]) if own[2:] else None)
+        x = self._filled(
+            {key: tensors[name] for name, (key, _) in self.inputs.items() if key in self._types},
+            edges,
         )
-        if isinstance(scaling, ColumnScaling) and self._scaling == "columns":
+        h: dict[str, Any] = dict(self.encoder.start(x))
+        results: list[dict[str, Any]] = []
+        for level in self.encoder.levels():
+            h = {name: self._on_graph(level[name], name, h, edges) for name in h}
+            results.append(h)
+        found = []
+        for name, features in x.items():
+            part = self.encoder.part(name)
+            own_rows = [result[name] for result in results]
+            found.append(own_rows[-1] if part is None else part.join(features, own_rows))
+        if self._turned:
+            turn: Any = self
+            found = [z @ turn.alignment_rotation + turn.alignment_shift for z in found]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    @property
+    def _types(self) -> dict[str, int]:
+        return {one.name: number for number, one in enumerate(self.schema.types)}
+
+    def _filled(self, x: Mapping[str, Tensor], edges: Mapping[Key, Edges]) -> dict[str, Tensor]:
+        """Returns scaled features for all types, as `graphcl.graphs.filling` gives them."""
+        sizes = {name: table.shape[0] for name, table in x.items()}
+        done: dict[str, Tensor] = {}
+        for one, scale in zip(self.schema.types, self.scales, strict=True):
+            if one.filled == "given":
+                done[one.name] = scale(x[one.name])
+        for name, how, directions in filling_order(self.schema):
+            blocks = []
+            for direction in directions:
+                along = edges[direction.relation]
+                senders, receivers = along.toward(direction)
+                ones = torch.ones_like(along.weight)[:, None]
+                if how == "neighbours":
+                    total = _sums(along.weight[:, None], receivers, sizes[name])
+                    sent = done[direction.sender][senders] * along.weight[:, None]
+                    blocks.append(_sums(sent, receivers, sizes[name]) / _or_one(total))
+                else:
+                    received = _sums(ones, receivers, sizes[name])
+                    sent = torch.log1p(_sums(ones, senders, sizes[direction.sender]))
+                    around = _sums(sent[senders], receivers, sizes[name])
+                    blocks += [torch.log1p(received), around / received.clamp(min=1)]
+            table = torch.cat(blocks, 1) if blocks else torch.ones_like(x[name][:, :1])
+            scaled = self.scales[self._types[name]](table) if how == "structure" else table
+            done[name] = scaled
+        return {name: done[name] for name in x}
+
+    def _on_graph(
+        self, layer: Layer, name: str, h: Mapping[str, Tensor], edges: Mapping[Key, Edges]
+    ) -> Tensor:
+        """Returns a layer's result for the nodes of a type; it pools where rows are narrower."""
+        block = None if layer.own is None else h[name] @ layer.own
+        for message in layer.received:
+            inputs, outputs = message.pooled.shape
+            sender, along = h[message.direction.sender], edges[message.direction.relation]
+            own = h[name] if message.direction.sender == name else None
+            if inputs <= outputs:
+                mean = _mean(sender, own, along, message, h[name].shape[0])
+                term = mean @ message.pooled
+            else:
+                moved = sender @ message.pooled
+                of_own = None if own is None else own @ message.pooled
+                term = _mean(moved, of_own, along, message, h[name].shape[0])
+            block = term if block is None else block + term
+        assert block is not None
+        return layer.finish(block)
+
+
+def _mean(h: Tensor, own: Tensor | None, along: Edges, message: Any, nodes: int) -> Tensor:
+    """Returns the mean over senders, with the node itself within a type, and the edges' vectors.
+
+    A node weighs in its own mean as much as its mean neighbour; alone it weighs 1. `h` may have
+    been multiplied by the message's matrix already; the edges' vectors then are, too.
+    """
+    senders, receivers = along.toward(message.direction)
+    weight = along.weight[:, None]
+    total = _sums(weight, receivers, nodes)
+    around = _sums(h[senders] * weight, receivers, nodes)
+    if message.edges is not None and along.vectors is not None:
+        matrix = message.edges if h.shape[1] == message.edges.shape[1] else None
+        into = message.edges @ message.pooled if matrix is None else matrix
+        around = around + _sums(along.vectors * weight, receivers, nodes) @ into
+    if own is None:
+        return around / _or_one(total)
+    count = _sums(torch.ones_like(weight), receivers, nodes)
+    itself = torch.where(count > 0, total / count.clamp(min=1), torch.ones_like(total))
+    return (around + own * itself) / (total + itself)
+
+
+class Scale(nn.Module):
+    """How the columns of a table are scaled, as the training left it."""
+
+    def __init__(self, scaling: Scaling) -> None:
+        super().__init__()
+        self._kind = scaling.plain or "columns" if isinstance(scaling, ColumnScaling) else scaling
+        if isinstance(scaling, ColumnScaling) and self._kind == "columns":
             transform = scaling.transform(torch.device("cpu"))
             for name, part in vars(transform).items():
                 self.register_buffer(name, part.float() if name == "words" else part)
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
-        """Returns the embeddings, ``[nodes, width]``."""
-        x = self._scaled(x)
-        source, target = edge_index[0], edge_index[1]
-        nodes = x.shape[0]
-        count = _sums(torch.ones_like(edge_weight)[:, None], source, nodes)
-        total = _sums(edge_weight[:, None], source, nodes)
-        # A node weighs in its own mean as much as its mean neighbour; alone it weighs 1.
-        own = torch.where(count > 0, total / count.clamp(min=1), torch.ones_like(total))
-
-        def mean(h: Tensor) -> Tensor:
-            around = _sums(h[target] * edge_weight[:, None], source, nodes)
-            return (around + h * own) / (total + own)
-
-        h, results = x, []
-        for layer in self.encoder.statement():
-            h = _on_graph(layer, h, mean)
-            results.append(h)
-        beside = self.encoder.beside
-        z = results[-1] if beside is None else beside.join(x, results)
-        own_turn: Any = self
-        return z @ own_turn.alignment_rotation + own_turn.alignment_shift if self._turned else z
-
-    def _scaled(self, x: Tensor) -> Tensor:
-        if self._scaling == "none":
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the table scaled."""
+        if self._kind == "none":
             return x
-        if self._scaling == "row":
-            sums = x.abs().sum(1, keepdim=True)
-            return x / torch.where(sums > 0, sums, torch.ones_like(sums))
+        if self._kind == "row":
+            return x / _or_one(x.abs().sum(1, keepdim=True))
         parts: Any = self
-        sums = (x.abs() * parts.words).sum(1, keepdim=True)
-        words = x / torch.where(sums > 0, sums, torch.ones_like(sums))
-        unit = torch.where(parts.unit > 0, parts.unit, torch.ones_like(parts.unit))
+        words = x / _or_one((x.abs() * parts.words).sum(1, keepdim=True))
+        unit = _or_one(parts.unit)
         logarithm = torch.log1p(x.abs() / unit) * x.sign()
         others = torch.where(parts.unit > 0, logarithm, x)
         moved = (torch.where(parts.words > 0, words, others) - parts.shift) * parts.factor
         return torch.maximum(torch.minimum(moved, parts.limit), -parts.limit)
+
+
+def _names(schema: Schema, *, typed: bool) -> tuple[dict[str, tuple[Any, int]], list[str]]:
+    """Returns the inputs by name, each with its type or relation and its width; and the outputs."""
+    inputs: dict[str, tuple[Any, int]] = {}
+    outputs: list[str] = []
+
+    def unlike(name: str, taken: Any) -> str:
+        plain = re.sub(r"\W", "_", name)
+        while plain in taken:
+            plain += "_"
+        return plain
+
+    for one in schema.types:
+        width = one.num_features if one.filled == "given" else 1
+        inputs[unlike(f"x_{one.name}", inputs) if typed else "x"] = (one.name, width)
+        outputs.append(unlike(f"z_{one.name}", outputs) if typed else "z")
+    for relation in schema.relations:
+        own = [("edge_index", 0), ("edge_weight", 0)]
+        own += [("edge_features", relation.num_edge_features)] * (relation.num_edge_features > 0)
+        for part, width in own:
+            name = unlike(f"{part}_{relation.name}", inputs) if typed else part
+            inputs[name] = (relation.key, width)
+    return inputs, outputs
 
 
 def _sums(values: Tensor, rows: Tensor, nodes: int) -> Tensor:
@@ -103,74 +239,82 @@ def _sums(values: Tensor, rows: Tensor, nodes: int) -> Tensor:
     return room.scatter_add(0, rows[:, None].expand(-1, values.shape[1]), values)
 
 
-def _on_graph(layer: Layer, h: Tensor, mean: Any) -> Tensor:
-    """Returns a layer's result; it pools where rows are narrower."""
-    inputs, outputs = layer.pooled.shape
-    block = mean(h) @ layer.pooled if inputs <= outputs else mean(h @ layer.pooled)
-    if layer.own is not None:
-        block = block + h @ layer.own
-    return layer.finish(block)
+def _or_one(values: Tensor) -> Tensor:
+    return torch.where(values > 0, values, torch.ones_like(values))
 
 
-def example(num_features: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns inputs of a small graph, a ring of seven nodes, to trace a program with."""
+def _example(program: GraphProgram) -> tuple[list[Tensor], list[dict[int, Any]]]:
+    """Returns inputs of a small graph to trace a program with, and which of their sizes are free.
+
+    Its types have seven nodes or more, no two the same: a tracer would take sizes that are equal
+    for one. Every relation has a few edges between the first seven.
+    """
+    tensors: list[Tensor] = []
+    free: list[dict[int, Any]] = []
+    generator = torch.Generator().manual_seed(0)
     ring = torch.arange(7)
     ahead = torch.stack([ring, (ring + 1) % 7])
-    edges = torch.cat([ahead, ahead.flip(0)], dim=1)
-    generator = torch.Generator().manual_seed(0)
-    return torch.rand(7, num_features, generator=generator), edges, torch.ones(edges.shape[1])
+    entries: dict[Key, tuple[int, Any]] = {}
+    for number, relation in enumerate(program.schema.relations):
+        dim = torch.export.Dim(f"entries{number or ''}", min=1)
+        entries[relation.key] = (14 + 3 * number, dim)
+    for name, (key, width) in program.inputs.items():
+        if key in entries:
+            count, dim = entries[key]
+            if name.startswith("edge_index"):
+                ends = torch.cat([ahead, ahead.flip(0)], dim=1)
+                tensors.append(torch.cat([ends, ends[:, : count - 14] % 7], dim=1))
+                free.append({1: dim})
+                continue
+            drawn = torch.rand(count, width, generator=generator) if width else torch.ones(count)
+            tensors.append(drawn)
+            free.append({0: dim})
+        else:
+            number = program._types[key]
+            tensors.append(torch.rand(7 + number, width, generator=generator))
+            free.append({0: torch.export.Dim(f"nodes{number or ''}", min=1)})
+    return tensors, free
 
 
-def exported(
-    encoder: nn.Module, scaling: Scaling, num_features: int, alignment: Alignment | None = None
-) -> torch.export.ExportedProgram:
-    """Returns the encoder as a program of `torch.export`.
+def exported(fitted: Fitted) -> tuple[torch.export.ExportedProgram, GraphProgram]:
+    """Returns the encoder as a program of `torch.export`, and what it was made of.
 
     Raises:
         ParameterError: the encoder does not state its layers, or has a part that cannot be
             exported.
     """
-    module = PlainEncoder(encoder, scaling, alignment)
-    nodes, entries = torch.export.Dim("nodes", min=1), torch.export.Dim("entries", min=1)
-    shapes = {"x": {0: nodes}, "edge_index": {1: entries}, "edge_weight": {0: entries}}
+    module = GraphProgram(fitted)
+    tensors, free = _example(module)
     try:
         with torch.no_grad(), _quiet():
-            return torch.export.export(module, example(num_features), dynamic_shapes=shapes)
+            program = torch.export.export(module, tuple(tensors), dynamic_shapes=(tuple(free),))
     except Exception as error:  # any operation of a user's own may be the one
         why = " ".join(str(error).split())[:200]
         raise ParameterError(f"export: this encoder cannot be exported: {why}") from None
+    return program, module
 
 
-def write_program(
-    path: Path,
-    kind: str,
-    encoder: nn.Module,
-    scaling: Scaling,
-    num_features: int,
-    alignment: Alignment | None = None,
-) -> None:
-    """Writes the encoder as one file, whole or not at all.
+def write_program(path: Path, kind: str, fitted: Fitted) -> list[str]:
+    """Writes the encoder as one file, whole or not at all, and returns the names of its inputs.
 
     Args:
         path: the file.
         kind: ``onnx``, or ``torch`` for a program that `torch.export.load` reads.
-        encoder: states its layers.
-        scaling: how features are scaled.
-        num_features: P.
-        alignment: what turns embeddings, if an update has trained the model on.
+        fitted: what a training left.
     """
-    program = exported(encoder, scaling, num_features, alignment)
+    program, module = exported(fitted)
     if kind == "torch":
         buffer = io.BytesIO()
         torch.export.save(program, buffer)
         content = buffer.getvalue()
     else:
-        content = _onnx(program)
+        content = _onnx(program, list(module.inputs), module.outputs)
     with whole_file(path) as staging:
         staging.write_bytes(content)
+    return list(module.inputs)
 
 
-def _onnx(program: torch.export.ExportedProgram) -> bytes:
+def _onnx(program: torch.export.ExportedProgram, inputs: list[str], outputs: list[str]) -> bytes:
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -178,7 +322,7 @@ def _onnx(program: torch.export.ExportedProgram) -> bytes:
         raise MissingExtraError("an ONNX file", "export") from error
     with torch.no_grad(), _quiet():
         found: Any = torch.onnx.export(
-            program, (), input_names=list(INPUTS), output_names=[OUTPUT], dynamo=True, verbose=False
+            program, (), input_names=inputs, output_names=outputs, dynamo=True, verbose=False
         )
     model: bytes = found.model_proto.SerializeToString()
     if len(model) >= 1 << 31:
