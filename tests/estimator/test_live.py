@@ -14,6 +14,7 @@ from graphcl.estimator import GraphCL
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.store.columns import Names
+from tests.estimator.test_typed import library
 
 NODES, MORE, WIDTH = 400, 3, 12
 
@@ -245,3 +246,68 @@ def test_weights_on_a_graph_without_weights_are_refused():
     ones = Graph.from_edge_index(edges, x[:NODES], edge_weight=np.ones(edges.shape[1]))
     found = model.embed_new(x[NODES:], neighbours, graph=ones, edges=among, weights=weights)
     close(found, model.embed_new(x[NODES:], neighbours, graph=old, edges=among))
+
+
+@pytest.mark.parametrize("kind", ["paper", "author", "topic"])
+def test_new_nodes_of_graphs_with_types_are_those_of_the_grown_graph(kind):
+    """Types without features too: those of other nodes change with their new neighbours."""
+    graph = library()
+    model = GraphCL(dim=24, epochs=1, device="cpu").fit(graph)
+    own = graph.nodes[kind]
+    x = np.full((2, own.num_features), 0.3, np.float32)
+    near = {
+        "paper": [["cites/p3", "<cites/p7", "on/2"], []],
+        "author": [[], []],
+        "topic": [["on/p3", "p9"], ["on/p3"]],
+    }[kind]
+    weights = [[1.5, 2.0, 1.0], []] if kind == "paper" else None
+    if kind == "paper":
+        with pytest.raises(GraphError, match="edges of on have no weights"):
+            model.embed_new(x, near, graph=graph, node_type=kind, weights=weights)
+        weights = None
+    z = model.embed_new(x, near, graph=graph, node_type=kind, weights=weights)
+    nodes = {
+        name: {"num_nodes": one.num_nodes, "x": one.x, "node_ids": one.node_ids}
+        for name, one in graph.nodes.items()
+    }
+    n = own.num_nodes
+    nodes[kind]["num_nodes"] = n + 2
+    if own.x is not None:
+        nodes[kind]["x"] = np.concatenate([own.x, x])
+    if own.node_ids is not None:
+        nodes[kind]["node_ids"] = [*own.node_ids.tolist(), "new", "newer"]
+    more = {
+        "paper": {"cites": [[n, 7], [3, n]], "on": [[n], [2]]},
+        "author": {},
+        "topic": {"on": [[3, 9, 3], [n, n, n + 1]]},
+    }[kind]
+    relations = {}
+    for key, one in graph.relations.items():
+        added = np.array(more.get(key[1], [[], []]), np.int64)
+        ends = np.concatenate([one.edge_index(), added], axis=1)
+        relations[key] = {"edge_index": ends, "edge_features": one.edge_features}
+        if one.edge_weight is not None:
+            ones = np.ones(added.shape[1])
+            relations[key]["edge_weight"] = np.concatenate([one.edge_weight, ones])
+    whole = model.transform(Graph.from_edges(nodes, relations), node_type=kind)
+    np.testing.assert_array_equal(z, whole[n:])
+
+
+def test_new_nodes_of_graphs_with_types_say_what_is_missing():
+    graph = library()
+    model = GraphCL(dim=16, epochs=1, device="cpu").fit(graph)
+    paper = np.zeros(6)
+    for near, message in (
+        (["p3"], "by which relation is 'p3' linked"),
+        (["cites/p999"], "no node has the id 'p999'"),
+        (["cite/p3"], r"no relation 'cite'.*did you mean 'cites'"),
+        (["writes/0"], "edges of writes have features"),
+    ):
+        with pytest.raises(GraphError, match=message):
+            model.embed_new(paper, near, graph=graph, node_type="paper")
+    with pytest.raises(GraphError, match="of which type are new nodes"):
+        model.embed_new(paper, [], graph=graph)
+    with pytest.raises(GraphError, match=r"features must be \[n, 6\]"):
+        model.embed_new(np.zeros(5), [], graph=graph, node_type="paper")
+    with pytest.raises(GraphError, match="does not join author"):
+        model.embed_new(np.zeros(3), ["cites/p3"], graph=graph, node_type="author")

@@ -162,10 +162,6 @@ def embed(
         _embed_baseline(run, graph, tables, out, rows=rows, to=to, as_json=as_json)
         return
     if run_types(run):
-        require(not to, "embed", "--to", "left out for a typed graph", to)
-        require(new is None, "embed", "--new", "left out for a typed graph", str(new))
-        allowed = "1: a typed graph is embedded in one process"
-        require(processes == 1, "embed", "--processes", allowed, processes)
         from graphcl.cli._shared.embed_typed import embed_types  # a second more, for types alone
 
         embed_types(
@@ -176,6 +172,9 @@ def embed(
             node_type=node_type,
             rows=rows,
             ids=ids,
+            new=new,
+            to=to,
+            processes=processes,
             device=device,
             as_json=as_json,
         )
@@ -240,23 +239,7 @@ def _embed_new(
     """
     if not isinstance(graph, Graph):
         raise RunError("embed: --new joins nodes to one graph, not to several")
-    try:
-        text = read_text(file, RunError, limit=NEW_BYTES)
-    except FileNotFoundError:
-        raise RunError(f"{file}: no such file") from None
-    features = graph.num_features
-    try:
-        how: dict[str, Any] = {"takes": ("new",), "prepare": _preparer(run, features)}
-        asked = read_asked(text.encode(), JSON, ANY, features=features, **how).new
-        assert asked is not None
-        z = Live(fitted, graph, device).embed_new(
-            asked.features,
-            [np.array(names, dtype=object) for names in asked.neighbours],
-            edges=asked.edges or None,
-            weights=asked.weights,
-        )
-    except GraphError as error:
-        raise RunError(f"{file}: {error}") from None
+    z = new_rows(Live(fitted, graph, device), file, current_run(run))
     if to:
         write_vectors(out, to, batches(z, None), dim=z.shape[1])
     else:
@@ -265,10 +248,30 @@ def _embed_new(
     print_result(about, _text(out, z), as_json=as_json)
 
 
-def _preparer(run: Path, width: int) -> Any:
-    """Returns what turns columns of the training's table into features; None without a table."""
-    prepared = read_preparation(current_run(run))
-    return prepared and partial(prepare_rows, preparation=prepared, width=width)
+def new_rows(live: Live, file: Path, folder: Path) -> Array:
+    """Returns the embeddings of the new nodes in a file; `folder` has the table's preparation.
+
+    Raises:
+        RunError: the file is not there, or is not understood.
+    """
+    try:
+        text = read_text(file, RunError, limit=NEW_BYTES)
+    except FileNotFoundError:
+        raise RunError(f"{file}: no such file") from None
+    features, prepared = live.nodes.num_features, read_preparation(folder)
+    prepare = prepared and partial(prepare_rows, preparation=prepared, width=features)
+    try:
+        how: dict[str, Any] = {"takes": ("new",), "prepare": prepare}
+        asked = read_asked(text.encode(), JSON, ANY, features=features, **how).new
+        assert asked is not None
+        return live.embed_new(
+            asked.features,
+            [np.array(names, dtype=object) for names in asked.neighbours],
+            edges=asked.edges or None,
+            weights=asked.weights,
+        )
+    except GraphError as error:
+        raise RunError(f"{file}: {error}") from None
 
 
 def _embed_baseline(

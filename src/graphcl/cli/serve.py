@@ -11,8 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.answers import RunArgument
-from graphcl.cli._shared.graphs import load_run_graph
+from graphcl.cli._shared.answers import (
+    RunArgument,
+    TypeOption,
+    is_labelled,
+    nodes_folder,
+    type_of_folder,
+)
+from graphcl.cli._shared.graphs import load_run_any
 from graphcl.cli._shared.interrupts import Ending, handled
 from graphcl.cli._shared.kept import keep_embeddings
 from graphcl.cli._shared.options import DeviceOption, JsonOption, RunGraphOption, print_result
@@ -67,6 +73,7 @@ def serve(
     seconds: Annotated[
         float, typer.Option(help="Until a request is answered.", rich_help_panel=_BOUNDS)
     ] = Bounds.seconds,
+    node_type: TypeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Serve a run over HTTP: embeddings, also of new nodes, similar nodes, labels, links.
@@ -77,9 +84,14 @@ def serve(
     is read from a file or from the environment, never from the command line. Ctrl-C and SIGTERM let
     requests under way finish.
 
+    Of a graph with types, it answers about the nodes of --type, or of the only type with labels. A
+    new node then names its neighbours as RELATION/ID.
+
     Examples:
 
         graphcl serve runs/cora
+
+        graphcl serve runs/shop --type product
 
         graphcl serve runs/cora --host 0.0.0.0 --token-file token.txt --port 80
 
@@ -102,9 +114,11 @@ def serve(
     # theirs do not survive the interpreter's shutdown.
     Ending.at_once = True
     with closing(_listen(host, port)) as listening, suppress(KeyboardInterrupt):
-        loaded = load_run_graph(run, graph, tables, again=("serve", str(run)))
+        loaded = load_run_any(run, graph, tables, again=("serve", str(run)))
         keep_embeddings(run, loaded, device=device)
-        served = ServedRun(run, loaded, device=device)
+        folder = nodes_folder(run, node_type, is_labelled)
+        kind = type_of_folder(run, folder)
+        served = ServedRun(run, loaded, device=device, node_type=kind)
         bounds = Bounds(
             nodes=most_nodes,
             bytes=most_bytes,

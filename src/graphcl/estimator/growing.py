@@ -6,22 +6,25 @@ from graphcl.devices import resolve_device
 from graphcl.errors import GraphError
 from graphcl.estimator.live import Live, Rows
 from graphcl.estimator.saving import Saved
+from graphcl.estimator.typed import as_typed
 from graphcl.graphs.collection import GraphCollection, as_graphs
 
 
 class Growing(Saved):
     """The part of the estimator that embeds nodes which a graph does not have yet."""
 
-    def live(self, graph: Any) -> Live:
+    def live(self, graph: Any, *, node_type: str | None = None) -> Live:
         """Returns the model beside a graph, for many calls of its `embed_new`.
 
         Args:
             graph: one graph, in memory or mapped from a store.
+            node_type: of a graph with types: that of the new nodes.
         """
-        fitted, given = self._require_fitted("live"), as_graphs(graph)
+        fitted = self._require_fitted("live")
+        given = as_typed(graph) or as_graphs(graph)
         if isinstance(given, GraphCollection):
             raise GraphError(f"{given.name}: new nodes join one graph, not several")
-        return Live(fitted, given, resolve_device(self.device))
+        return Live(fitted, given, resolve_device(self.device), node_type)
 
     def embed_new(
         self,
@@ -31,6 +34,7 @@ class Growing(Saved):
         graph: Any,
         edges: Any = None,
         weights: Any = None,
+        node_type: str | None = None,
     ) -> Rows:
         """Returns embeddings of nodes that are not in `graph` yet, without rebuilding it.
 
@@ -42,11 +46,14 @@ class Growing(Saved):
         Args:
             features: of one node ``[P]``, or of several ``[n, P]``.
             neighbours: of one node: nodes of the graph, by row number or by id as text; it may be
-                empty. Of several nodes: such a list for each.
+                empty. Of several nodes: such a list for each. In a graph with types, each neighbour
+                is ``RELATION/ID``, and ``<RELATION/ID`` an edge towards the new node, of a directed
+                relation within its type.
             graph: the graph that they join.
             edges: edges among the new nodes: pairs of places in `features`, and a weight as a third
                 number if there is one.
             weights: of the edges to `neighbours`, in their form; None is 1 everywhere.
+            node_type: of a graph with types: that of the new nodes.
 
         Returns:
             ``[dim]`` for one node, ``[n, dim]`` for several.
@@ -54,4 +61,5 @@ class Growing(Saved):
         Raises:
             GraphError: features, neighbours, edges or weights do not fit the graph.
         """
-        return self.live(graph).embed_new(features, neighbours, edges=edges, weights=weights)
+        live = self.live(graph, node_type=node_type)
+        return live.embed_new(features, neighbours, edges=edges, weights=weights)

@@ -15,15 +15,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from graphcl.embedding import embed_graph
+from graphcl.embedding import embed_graph, embed_typed
 from graphcl.encoders import Layer, LayeredEncoder
 from graphcl.errors import GraphError, suggestion
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.growing import GrownPart, grown_graph, grown_part, new_nodes
+from graphcl.graphs.nodes import Nodes
+from graphcl.graphs.rebuilding import TypedDelta, rebuild
+from graphcl.graphs.relation import Key
 from graphcl.graphs.scaling import ColumnScaling
 from graphcl.graphs.tensors import stored_features
+from graphcl.graphs.typed_tensors import prepare_like
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.columns import ColumnTransform
 from graphcl.kernels.features import UNIT
@@ -36,16 +40,38 @@ _IDS = 1 << 16  # that are hashed at a time
 _COMPARED = 1 << 12  # ids that one which is not known is compared with
 
 
+class NoSuchNodeError(GraphError):
+    """No node of the graph has an id that was asked for."""
+
+
 class Live:
     """A model beside a graph, ready to embed new nodes; build it with `GraphCL.live`.
 
     It holds what does not depend on the new nodes: where ids are (16 bytes per node, made when a
     text is first asked for), how features are scaled, the weights. It can be used by several
     threads. A later `fit` of the model does not change it.
+
+    Of a graph with types, the new nodes are of one type, and the grown graph is built for each
+    call: features of other nodes may be the means of what their neighbours have. So it takes as
+    long as embedding the surroundings in a graph that was just read.
     """
 
-    def __init__(self, fitted: Fitted, graph: Graph, device: torch.device) -> None:
+    def __init__(
+        self, fitted: Fitted, graph: Graph, device: torch.device, node_type: str | None = None
+    ) -> None:
         graph.check()
+        self._ids: dict[str, _Ids] = {}
+        self.graph, self._fitted, self._device = graph, fitted, device
+        if fitted.schema is not None:
+            fitted.schema.check(graph)
+            if node_type is None and len(graph.nodes) > 1:
+                named = ", ".join(graph.nodes)
+                raise GraphError(f"{graph.name}: of which type are new nodes? One of {named}")
+            self.nodes = graph.type(node_type or next(iter(graph.nodes)))
+            return
+        self.nodes = graph.only_type
+        if node_type not in (None, self.nodes.name):
+            raise GraphError(f"{graph.name}: a plain graph has no types; got {node_type!r}")
         found, wanted = graph.num_features, fitted.num_features
         if found != wanted:
             raise GraphError(
@@ -55,17 +81,18 @@ class Live:
         # As in `embed_graph`: if every weight is 1, edges have none.
         if graph.edge_weight is not None and bool((graph.edge_weight == 1).all()):
             graph = graph.replace(edge_weight=None)
-        self.graph, self._fitted, self._device = graph, fitted, device
+        self.graph, self.nodes = graph, graph.only_type
         encoder = fitted.encoder.to(device).eval()
         self._layers = encoder.statement() if isinstance(encoder, LayeredEncoder) else ()
         self._transform: ColumnTransform | None = None
         scaling = fitted.scaling
         if isinstance(scaling, ColumnScaling) and not scaling.plain:
             self._transform = scaling.transform(torch.device("cpu"))
-        self._ids: _Ids | None = None
 
-    def rows_of(self, nodes: Any) -> IntArray:
+    def rows_of(self, nodes: Any, node_type: str | None = None) -> IntArray:
         """Returns the rows of nodes of the graph: whole numbers are rows, texts are ids.
+
+        `node_type` says of which type they are; None is that of the new nodes.
 
         Raises:
             GraphError: a number is out of range, or no node has an id.
@@ -74,19 +101,109 @@ class Live:
         if given.ndim == 1 and not len(given):
             return np.zeros(0, np.int64)
         if given.dtype.kind in "biu" or given.ndim != 1:
-            found = chosen_nodes(self.graph, given)
+            found = chosen_nodes(self.graph.nodes[node_type or self.nodes.name], given)
             assert isinstance(found, np.ndarray)
             return found
         if given.dtype.kind == "f":
             raise GraphError(f"embed_new: nodes must be whole numbers or ids; got {given[0]}")
-        if self._ids is None:
-            self._ids = _Ids(self.graph)
-        return np.array([self._ids.row(str(name)) for name in given.tolist()], dtype=np.int64)
+        own = self.graph.nodes[node_type or self.nodes.name]
+        ids = self._ids.get(own.name)
+        if ids is None:
+            typed = self._fitted.schema is not None
+            ids = self._ids[own.name] = _Ids(own, own.name if typed else self.graph.name)
+        return np.array([ids.row(str(name)) for name in given.tolist()], dtype=np.int64)
+
+    def neighbours_of(self, texts: Sequence[Any]) -> dict[tuple[Key, bool], list[Any]]:
+        """Returns the other ends of a new node's edges, by relation and whether it is the target.
+
+        Args:
+            texts: ``RELATION/ID``; or an id alone, if the type is in one relation. ``<RELATION/ID``
+                is an edge towards the new node, of a directed relation within its type.
+
+        Raises:
+            GraphError: there is no such relation, or it is not clear which is meant.
+        """
+        own = {key: one for key, one in self.graph.relations.items() if self.nodes.name in key[::2]}
+        found: dict[tuple[Key, bool], list[Any]] = {}
+        for text in texts:
+            said, slash, name = str(text).partition("/")
+            towards, relation = said.startswith("<"), said.removeprefix("<")
+            if not slash:
+                if len(own) != 1:
+                    named = ", ".join(f"{key[1]}/{text}" for key in own) or "none"
+                    raise GraphError(f"embed_new: by which relation is {text!r} linked? {named}")
+                relation, name, towards = next(iter(own))[1], str(text), False
+            key = self.graph.relation(relation).key
+            if key not in own:
+                raise GraphError(f"embed_new: {relation} does not join {self.nodes.name} nodes")
+            if own[key].edge_features is not None:
+                raise GraphError(
+                    f"embed_new: edges of {relation} have features; such a node joins by update"
+                )
+            within = key[0] == key[2]
+            towards = towards if within else key[2] == self.nodes.name
+            found.setdefault((key, towards), []).append(name)
+        return found
+
+    def _embed_typed(self, features: Any, neighbours: list[Any], weights: list[Any] | None) -> Rows:
+        """Returns the embeddings of new nodes of a type in the grown graph, which is built."""
+        own, count = self.nodes, len(features)
+        new: dict[str, Any] = {"num_nodes": count}
+        width = own.num_features
+        if features.ndim != 2 or features.shape[1] != width:
+            raise GraphError(f"embed_new: features must be [n, {width}]; got {features.shape}")
+        if own.x is not None:
+            new["x"] = features
+        if own.node_ids is not None:
+            new["node_ids"] = [f"new node {place}" for place in range(count)]
+        ends: dict[Key, list[tuple[int, int]]] = {}
+        given: dict[Key, list[float]] = {}
+        for place, texts in enumerate(neighbours):
+            of = [1.0] * len(texts) if weights is None else list(weights[place])
+            if len(of) != len(texts):
+                raise GraphError("embed_new: weights must be as many as neighbours, of each node")
+            for text, weight in zip(texts, of, strict=True):
+                ((key, towards), names) = next(iter(self.neighbours_of([text]).items()))
+                row = int(self.rows_of(np.array(names, object), key[0] if towards else key[2])[0])
+                pair = (row, own.num_nodes + place) if towards else (own.num_nodes + place, row)
+                ends.setdefault(key, []).append(pair)
+                given.setdefault(key, []).append(weight)
+        edges = {}
+        for key, pairs in ends.items():
+            edges[key] = {"edge_index": np.array(pairs, np.int64).T}
+            if self.graph.relations[key].edge_weight is not None:
+                edges[key]["edge_weight"] = np.array(given[key], np.float32)
+            elif weights is not None:
+                raise GraphError(f"embed_new: edges of {key[1]} have no weights; leave them out")
+        grown = rebuild(self.graph, TypedDelta(nodes={own.name: new}, edges=edges))
+        schema, scaling = self._fitted.schema, self._fitted.typed_scaling
+        assert schema is not None
+        encoder = self._fitted.encoder.to(self._device)
+        assert isinstance(encoder, LayeredEncoder)
+        z = embed_typed(
+            encoder,
+            prepare_like(grown, schema, scaling),
+            device=self._device,
+            scaling=scaling,
+            nodes={own.name: np.arange(own.num_nodes, own.num_nodes + count)},
+        )
+        return self._aligned(z[own.name])
 
     def embed_new(
         self, features: Any, neighbours: Any, *, edges: Any = None, weights: Any = None
     ) -> Rows:
         """Returns the embeddings of new nodes, as `GraphCL.embed_new` describes."""
+        if self._fitted.schema is not None:
+            if edges is not None and len(edges):
+                raise GraphError(
+                    "embed_new: new nodes of a graph with types have no edges among them"
+                )
+            alone = np.ndim(features) == 1
+            table = np.atleast_2d(np.asarray(features, np.float32))
+            near = _lists(neighbours, single=alone, what="neighbours")
+            of = None if weights is None else _lists(weights, single=alone, what="weights")
+            found = self._embed_typed(table, near, of)
+            return found[0] if alone else found
         if not self._weighted and (weights is not None or _have_weights(edges)):
             raise GraphError(
                 f"embed_new: edges of {self.graph.name} have no weights; leave them out"
@@ -218,8 +335,9 @@ def _product(rows: Tensor, weight: Tensor) -> Tensor:
 class _Ids:
     """Finds nodes by their ids: the hashes of all ids in order, and the row of each."""
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    def __init__(self, nodes: Nodes, owner: str) -> None:
+        graph = self._graph = nodes
+        self._owner = owner
         self._plain = graph.node_ids is None
         if self._plain:
             return
@@ -255,4 +373,4 @@ class _Ids:
                     return row
         known = [] if self._plain else self._texts(0, _COMPARED)
         near = suggestion(name, known)
-        raise GraphError(f"{graph.name}: no node has the id {name!r}{near}")
+        raise NoSuchNodeError(f"{self._owner}: no node has the id {name!r}{near}")

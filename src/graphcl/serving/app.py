@@ -211,7 +211,7 @@ class _Service:
                 body.pop(),
                 request.headers.get("content-type", ""),
                 self._bounds,
-                features=self._served.graph.num_features,
+                features=self._served.num_features,
                 takes=ADDRESSES[path].takes,
                 prepare=None if self._served.preparation is None else self._served.prepare,
             )
@@ -317,7 +317,7 @@ class _Service:
             z, rows = self._vectors(asked)
             without = served.linked(np.zeros(0, np.int64) if rows is None else rows)
             if asked.new is not None:
-                without = [served.rows(some) for some in asked.new.neighbours]
+                without = [served.joined(some) for some in asked.new.neighbours]
             return self._similar(asked, z, rows, without, "links", "target", "score")
         first = served.rows([one for one, _ in asked.pairs])
         second = served.rows([two for _, two in asked.pairs])
@@ -338,7 +338,7 @@ class _Service:
         if self._token is not None:  # anybody may ask, so nothing else is said
             return Response(as_json({"status": "ok"}), media_type="application/json")
         about = {"status": "ok", "run": served.name, "nodes": len(served.z), "dim": served.dim}
-        about |= {"features": served.graph.num_features, "predicts": served.can_predict}
+        about |= {"features": served.num_features, "predicts": served.can_predict}
         return Response(as_json(about), media_type="application/json")
 
     async def metrics(self, _: Request) -> Response:
@@ -357,9 +357,7 @@ class _Service:
     def _described(self) -> tuple[bytes, bytes]:
         served = self._served
         ids = (served.id(0), served.id(len(served.z) - 1))
-        about = open_api(
-            served.graph.num_features, served.dim, self._bounds, ids, served.preparation
-        )
+        about = open_api(served.num_features, served.dim, self._bounds, ids, served.preparation)
         return as_json(about), description_page(about, served.name).encode("utf-8", "replace")
 
     async def live_page(self, _: Request) -> Response:

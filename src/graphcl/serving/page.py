@@ -58,7 +58,10 @@ class PageMaker:
     def _draw(self) -> None:
         try:
             why = "the map needs none"
-            contents = gather(self._served.path, None, method=self._layout, why=why)
+            served = self._served
+            contents = gather(
+                served.path, None, method=self._layout, why=why, node_type=served.node_type
+            )
             self._drawn = live_page(contents, self._served)
             gc.freeze()  # the libraries that drew it stay: no request waits for garbage among them
         except GraphCLError as error:
@@ -75,7 +78,7 @@ def live_page(contents: Contents, served: ServedRun) -> Drawn:
         "connect-src 'self'"
     )
     data = map_data(contents, NEIGHBOURS)
-    features, title = served.graph.num_features, escape(f"GraphCL: {served.name}")
+    features, title = served.num_features, escape(f"GraphCL: {served.name}")
     html = (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -20,8 +20,10 @@ from graphcl.evaluation.nearest import EXACT_ROWS, unit_rows
 from graphcl.evaluation.probe import standardiser
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.typed_validation import reverse_order
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
+from graphcl.runs.typed import run_types, type_folder
 from graphcl.runs.versions import current_run, run_root
 from graphcl.serving.asking import New
 from graphcl.tabular.preparation import read_preparation
@@ -91,29 +93,47 @@ class ServedRun:
         path: the run.
         graph: the graph that it was trained on.
         device: where new nodes are embedded.
+        node_type: of a graph with types: the one whose nodes it answers about.
     """
 
-    def __init__(self, path: Path, graph: Graph | GraphCollection, *, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        path: Path,
+        graph: Graph | GraphCollection,
+        *,
+        device: str = "cpu",
+        node_type: str | None = None,
+    ) -> None:
         if not isinstance(graph, Graph):
             raise RunError(f"{path}: has {len(graph.graphs)} graphs; a service is of one")
         path = current_run(path)
         model = GraphCL.load(path, device=device)
         self.path, self.name = path, run_root(path.absolute()).name
-        self.live: Live = model.live(graph)
-        self.graph = self.live.graph
+        self.live: Live = model.live(graph, node_type=node_type)
+        self.graph, own = self.live.graph, self.live.nodes
+        self.node_type = own.name if run_types(path) else None
+        self.num_features = own.num_features
+        path = self.folder = type_folder(path, own.name) if self.node_type else path
         self.z: Array = runs.read_embeddings(path)
-        self.nodes: RunNodes = read_nodes(path) or describe_nodes(graph)
-        if not len(self.z) == len(self.nodes) == graph.num_nodes:
+        self.nodes: RunNodes = read_nodes(path) or describe_nodes(graph, own.name)
+        if not len(self.z) == len(self.nodes) == own.num_nodes:
             found = f"{len(self.z)} embeddings and {len(self.nodes)} nodes"
-            raise RunError(f"{path}: {found} for a graph of {graph.num_nodes}")
-        self.preparation = read_preparation(path) or graph.preparation
+            raise RunError(f"{path}: {found} for a graph of {own.num_nodes}")
+        self.preparation = read_preparation(path) or own.preparation
         few = len(self.z) <= EXACT_ROWS
         self._unit = unit_rows(self.z) if few else None
         self._index: Any = None if few else stored_index(path, self.z)[0]
         self._labels = self._known_labels()
+        self._within: list[tuple[Any, Any]] = []  # edges among nodes of the type, both ways
+        for one in self.graph.relations.values():
+            if one.source == one.target == own.name:
+                self._within.append((one.indptr, one.indices))
+                if not one.undirected:
+                    back = reverse_order(one.indptr, one.indices, own.num_nodes)
+                    self._within.append(back[:2])
         # The first new node compiles loops; no request should wait for that.
-        features = np.zeros(graph.num_features, np.float32)
-        self.live.embed_new(features, np.arange(min(1, graph.num_nodes)))
+        none: Any = [] if self.node_type else np.arange(min(1, own.num_nodes))
+        self.live.embed_new(np.zeros(own.num_features, np.float32), none)
         self._learned: Array = np.zeros(0, np.int64)  # the rows that the probe learns from
         self._fit: _Fit | None = None
         self._fitting = threading.Lock()
@@ -185,14 +205,32 @@ class ServedRun:
         """
         if self.preparation is None:
             raise GraphError(f"{self.name}: was not trained on a table; give features")
-        return prepare_rows(rows, self.preparation, self.graph.num_features)
+        return prepare_rows(rows, self.preparation, self.num_features)
 
     def embed_new(self, new: New) -> Array:
         """Returns the exact embeddings of new nodes."""
-        names = [self.rows(some) for some in new.neighbours]
-        return self.live.embed_new(
-            new.features, names, edges=new.edges or None, weights=new.weights
-        )
+        near: Any = new.neighbours
+        if self.node_type is None:
+            near = [self.rows(some) for some in new.neighbours]
+        try:
+            return self.live.embed_new(
+                new.features, near, edges=new.edges or None, weights=new.weights
+            )
+        except GraphError as error:
+            raise (
+                UnknownError(str(error)) if "no node has the id" in str(error) else error
+            ) from None
+
+    def joined(self, neighbours: list[str]) -> Array:
+        """Returns the rows of a new node's neighbours that are of its own type."""
+        if self.node_type is None:
+            return self.rows(neighbours)
+        found = [
+            self.live.rows_of(np.array(names, dtype=object))
+            for (key, _), names in self.live.neighbours_of(neighbours).items()
+            if key[0] == key[2]
+        ]
+        return np.concatenate([np.zeros(0, np.int64), *found])
 
     def near(self, vectors: Array, k: int, without: list[Array]) -> list[Near]:
         """Returns the k nodes most similar to each vector, apart from some rows of each."""
@@ -226,10 +264,12 @@ class ServedRun:
         return self.nodes.class_name(number) if self.nodes.class_names else number
 
     def linked(self, rows: Array) -> list[Array]:
-        """Returns the neighbours of each node in the graph, and the node itself."""
-        indptr, indices = self.graph.indptr, self.graph.indices
+        """Returns the neighbours of each node that are of its type, and the node itself."""
         return [
-            np.append(np.asarray(indices[indptr[row] : indptr[row + 1]]), row).astype(np.int64)
+            np.concatenate(
+                [indices[indptr[row] : indptr[row + 1]] for indptr, indices in self._within]
+                + [[row]]
+            ).astype(np.int64)
             for row in rows.tolist()
         ]
 

@@ -13,10 +13,14 @@ from graphcl.cli._shared.graphs import (
     run_graph,
     run_tables,
 )
+from graphcl.cli._shared.launch import launch
 from graphcl.cli._shared.options import print_result
+from graphcl.cli.embed import new_rows
 from graphcl.devices import resolve_device
+from graphcl.distributed import group, local_device
 from graphcl.errors import DatasetError, ParameterError, require
 from graphcl.estimator import GraphCL
+from graphcl.exporting.vectors import batches, write_vectors
 from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph, is_typed_file
 from graphcl.runs.embeddings import write_embeddings
@@ -33,6 +37,9 @@ def embed_types(
     node_type: str | None,
     rows: str,
     ids: list[str],
+    new: Path | None,
+    to: str,
+    processes: int,
     device: str,
     as_json: bool,
 ) -> None:
@@ -41,30 +48,44 @@ def embed_types(
         type_folder(run, node_type)  # or there is no such type
     names = run_types(run)
     example = f"name one of {', '.join(names)}: --type {names[0]}"
-    for option, given in (("--rows", rows), ("--id", ids)):
+    for option, given in (("--rows", rows), ("--id", ids), ("--new", new), ("--to", to)):
         if given and node_type is None:
             raise ParameterError(f"embed: {option}: of which type? {example}")
     if out.suffix == ".npy" and node_type is None:
         raise ParameterError(f"embed: an .npy has no column of types; {example}, or write a .csv")
+    launch(processes)
     source, loaded = _graph(run, graph, tables, out)
     typed = isinstance(loaded, Graph) and not loaded.is_plain
     require(typed, "embed", "GRAPH", "a typed graph, as in training", source)
     assert isinstance(loaded, Graph)
-    model = GraphCL.load(run, device=str(resolve_device(device)))
+    where = local_device(resolve_device(device))
+    model = GraphCL.load(run, device=str(where))
     about: dict[str, Any] = {"out": str(out), "graph": source}
+    chosen: Any = None
+    if node_type is not None:
+        nodes = loaded.type(node_type)
+        chosen = _range(rows, nodes.num_nodes) if rows else np.array(ids) if ids else None
+    with group(where) as share:
+        if new is not None:
+            live = model.live(loaded, node_type=node_type)
+            z: Any = new_rows(live, new, type_folder(run, live.nodes.name))
+        else:
+            z = model.transform(loaded, node_type=node_type, nodes=chosen)
+    if not share.first:
+        return
     if node_type is None:
-        z: Any = model.transform(loaded)
         table = np.concatenate(list(z.values()))
         kinds = np.repeat(np.array(list(z), dtype=object), [len(one) for one in z.values()])
         write_embeddings(out, table, _all_ids(loaded), types=kinds)
         about["types"] = {name: len(one) for name, one in z.items()}
     else:
-        nodes = loaded.type(node_type)
-        chosen: Any = _range(rows, nodes.num_nodes) if rows else np.array(ids) if ids else None
-        table = model.transform(loaded, node_type=node_type, nodes=chosen)
-        first = chosen.start if rows else 0
+        table, first = z, chosen.start if rows else 0
         names_of = np.array(ids, dtype=object) if ids else nodes.node_ids
-        write_embeddings(out, table, names_of, first=first)
+        names_of = None if new is not None else names_of
+        if to:
+            write_vectors(out, to, batches(table, names_of, first=first), dim=table.shape[1])
+        else:
+            write_embeddings(out, table, names_of, first=first)
         about |= {"type": node_type, "first": first}
     about |= {"nodes": len(table), "dim": table.shape[1]}
     text = f"{out}: {counted(len(table), 'embedding')} of {counted(table.shape[1], 'number')}"
