@@ -77,7 +77,10 @@ def _nodes(
     """Returns the fields of a type after the change; what new nodes lack is empty."""
     found: dict[str, Any] = {"num_nodes": int(stays.sum()) + count}
     found |= {"class_names": own.class_names, "preparation": own.preparation}
-    rows, other = changed or (np.zeros(0, np.int64), {})
+    rows: IntArray
+    other: Mapping[str, Any]
+    nothing: dict[str, Any] = {}
+    rows, other = changed or (np.zeros(0, np.int64), nothing)
     for name in ("x", "y", *MASKS, "node_ids"):
         values: Any = getattr(own, name)
         if values is None:

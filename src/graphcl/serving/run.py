@@ -14,7 +14,7 @@ from graphcl.answers.index import stored_index
 from graphcl.answers.prediction import KnownLabels, known_labels
 from graphcl.errors import GraphError, RunError
 from graphcl.estimator import GraphCL
-from graphcl.estimator.live import Live
+from graphcl.estimator.live import Live, NoSuchNodeError
 from graphcl.evaluation.calibration import CalibratedProbe, fit_calibrated
 from graphcl.evaluation.nearest import EXACT_ROWS, unit_rows
 from graphcl.evaluation.probe import standardiser
@@ -216,10 +216,8 @@ class ServedRun:
             return self.live.embed_new(
                 new.features, near, edges=new.edges or None, weights=new.weights
             )
-        except GraphError as error:
-            raise (
-                UnknownError(str(error)) if "no node has the id" in str(error) else error
-            ) from None
+        except NoSuchNodeError as error:
+            raise UnknownError(str(error)) from None
 
     def joined(self, neighbours: list[str]) -> Array:
         """Returns the rows of a new node's neighbours that are of its own type."""
