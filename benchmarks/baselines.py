@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import rows
-from graphcl.baselines import BASELINES
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
-from graphcl.trials.methods import METHODS, score_method, train_method
-from graphcl.trials.rows import Trial
-from graphcl.trials.runner import scoring_pool
+from graphcl.research.systems import BASELINES
+from graphcl.research.trials.methods import METHODS, score_method, train_method
+from graphcl.research.trials.rows import Trial
+from graphcl.research.trials.runner import scoring_pool
 
 DEFAULT = ("raw", "propagation", "random-encoder", "label-propagation", "ep-b", "dgi", "gcn", "gat")
 Key = tuple[str, str, int]

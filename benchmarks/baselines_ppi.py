@@ -25,8 +25,6 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score
 
 from benchmarks import rows
-from graphcl.baselines import BASELINES
-from graphcl.baselines.protocol import Method, is_unsupervised
 from graphcl.cli._shared.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import peak_memory_bytes, reset_peak_memory, resolve_device
@@ -34,6 +32,8 @@ from graphcl.errors import ParameterError, TrainingError
 from graphcl.evaluation import linear_probe
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graphs.collection import GraphCollection
+from graphcl.research.systems import BASELINES
+from graphcl.research.systems.protocol import Method, is_unsupervised
 
 METHODS = (
     "graphsage-gcn",

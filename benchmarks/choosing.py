@@ -19,8 +19,8 @@ what is in the file already.
 
 `table` prints how well each criterion chooses, from rows of `criteria`, and how well today's does
 around today's `default`, from rows of `train`; with `--write` it puts both into docs/choosing.md.
-`portfolio` prints what `graphcl.choosing` should try, in which order; with `--write` it replaces
-its table. Neither trains.
+`portfolio` prints what `graphcl.research.choosing` should try, in which order; with `--write` it
+replaces its table. Neither trains.
 """
 
 import argparse
@@ -55,8 +55,6 @@ from benchmarks.criteria import (
     today_table,
 )
 from benchmarks.rows import placed
-from graphcl.choosing.criterion import VERSIONS, measure
-from graphcl.choosing.evidence import Evidence
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.errors import TrainingWarning
@@ -68,10 +66,12 @@ from graphcl.evaluation.unsupervised import alignment, effective_rank, uniformit
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import load_recipe
-from graphcl.trials import rows, runner
-from graphcl.trials.rows import Row
-from graphcl.trials.runner import Job, Progress, Scoring
-from graphcl.tuning.objective import ClusterStability
+from graphcl.research.choosing.criterion import VERSIONS, measure
+from graphcl.research.choosing.evidence import Evidence
+from graphcl.research.trials import rows, runner
+from graphcl.research.trials.rows import Row
+from graphcl.research.trials.runner import Job, Progress, Scoring
+from graphcl.research.tuning.objective import ClusterStability
 
 POSITIONS = 32
 

@@ -25,11 +25,11 @@ from benchmarks import time_to_quality
 from benchmarks.gallery_page import FORMER, FORMER_RESIDUAL, write_page
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
-from graphcl.gallery import rendering
-from graphcl.gallery.comparison import compare, read_systems
-from graphcl.gallery.summary import summarise_rows
-from graphcl.trials import rows
-from graphcl.trials.runner import Progress
+from graphcl.research.gallery import rendering
+from graphcl.research.gallery.comparison import compare, read_systems
+from graphcl.research.gallery.summary import summarise_rows
+from graphcl.research.trials import rows
+from graphcl.research.trials.runner import Progress
 
 SYSTEMS = (
     "raw",

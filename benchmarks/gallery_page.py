@@ -13,12 +13,12 @@ from statistics import fmean, median
 from benchmarks import time_to_quality
 from benchmarks.criteria import family
 from graphcl.files.atomic import write_whole
-from graphcl.gallery import rendering
-from graphcl.gallery.comparison import RAW
-from graphcl.gallery.summary import POINT, Summary, summarise_rows
-from graphcl.paper import plots
-from graphcl.paper.rendering import markdown_table
-from graphcl.trials.rows import Row, number, text
+from graphcl.research.gallery import rendering
+from graphcl.research.gallery.comparison import RAW
+from graphcl.research.gallery.summary import POINT, Summary, summarise_rows
+from graphcl.research.paper import plots
+from graphcl.research.paper.rendering import markdown_table
+from graphcl.research.trials.rows import Row, number, text
 
 OURS = "GraphCL, default"
 _FORMER = (

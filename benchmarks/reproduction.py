@@ -20,15 +20,15 @@ from typing import Any
 from benchmarks.findings import FINDINGS
 from graphcl.datasets import CATALOGUE
 from graphcl.files.atomic import write_whole
-from graphcl.paper import plots, rendering, reproduce
-from graphcl.paper.artefacts import provenance_text, study_lines
-from graphcl.paper.published import INDUCTIVE, TRANSDUCTIVE, UNSUPERVISED
-from graphcl.paper.studies import STUDIES
-from graphcl.paper.studies.study import Study
-from graphcl.paper.table2 import Cell, assemble
 from graphcl.recipes import load_recipe, recipe_names
-from graphcl.trials import rows as result_rows
-from graphcl.trials.rows import Row
+from graphcl.research.paper import plots, rendering, reproduce
+from graphcl.research.paper.artefacts import provenance_text, study_lines
+from graphcl.research.paper.published import INDUCTIVE, TRANSDUCTIVE, UNSUPERVISED
+from graphcl.research.paper.studies import STUDIES
+from graphcl.research.paper.studies.study import Study
+from graphcl.research.paper.table2 import Cell, assemble
+from graphcl.research.trials import rows as result_rows
+from graphcl.research.trials.rows import Row
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results"

@@ -24,8 +24,8 @@ import scipy.sparse
 from benchmarks.gallery import show
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
-from graphcl.gallery.comparison import System, compare
 from graphcl.graphs.graph import Graph
+from graphcl.research.gallery.comparison import System, compare
 
 SCALINGS = ("none", "row", "auto")
 

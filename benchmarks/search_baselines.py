@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import rows
-from graphcl.baselines import BASELINES
 from graphcl.cli._shared.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
-from graphcl.trials.methods import score_method, train_method
-from graphcl.trials.rows import Trial
-from graphcl.trials.runner import scoring_pool
+from graphcl.research.systems import BASELINES
+from graphcl.research.trials.methods import score_method, train_method
+from graphcl.research.trials.rows import Trial
+from graphcl.research.trials.runner import scoring_pool
 
 KEPT = ("method", "graph", "seed", "settings", "train_seconds", "failed")
 VALIDATION = ("val_accuracy", "val_micro_f1")

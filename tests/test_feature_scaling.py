@@ -187,7 +187,7 @@ def test_commands_say_what_was_done_and_embed_by_the_run(tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("method", ["propagation", "cca-ssg", "graphsage-mean", "dgi-inductive"])
 def test_baselines_take_it(method):
-    from graphcl.trials.methods import find_baseline
+    from graphcl.research.trials.methods import find_baseline
 
     graph = mixed_graph()
     quick = {} if method == "propagation" else {"epochs": 1}

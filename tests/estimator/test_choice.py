@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from graphcl.choosing import portfolio
-from graphcl.choosing.portfolio import Candidate
 from graphcl.errors import GraphError, ParameterError, RunError
-from graphcl.estimator import GraphCL, choice
+from graphcl.estimator import GraphCL
 from graphcl.graphs.collection import GraphCollection
+from graphcl.research.choosing import choice, portfolio
+from graphcl.research.choosing.portfolio import Candidate
 from graphcl.training import Checkpoints
 from graphcl.training.checkpoints import StoppedError
 from tests.conftest import random_collection

@@ -17,12 +17,12 @@ from graphcl.cli._shared.progress import run_progress
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.errors import DatasetError, require
-from graphcl.gallery import rendering
-from graphcl.gallery.comparison import compare as run_comparison
-from graphcl.gallery.comparison import read_systems
-from graphcl.gallery.summary import summarise_rows
 from graphcl.graphs.graph import Graph
-from graphcl.paper.artefacts import Artefacts
+from graphcl.research.gallery import rendering
+from graphcl.research.gallery.comparison import compare as run_comparison
+from graphcl.research.gallery.comparison import read_systems
+from graphcl.research.gallery.summary import summarise_rows
+from graphcl.research.paper.artefacts import Artefacts
 from graphcl.runs.comparison import compare_runs, is_run
 from graphcl.store.reader import is_store
 

@@ -36,10 +36,10 @@ from graphcl.evaluation.multilabel import STEPS
 from graphcl.evaluation.splits import over_splits
 from graphcl.graphs.typed import TypedGraph
 from graphcl.opening import AnyGraph
+from graphcl.research.trials.methods import find_baseline, repeat_method, summarise
 from graphcl.runs import files as runs
 from graphcl.runs.typed import type_folder
 from graphcl.tabular.options import TableOptions
-from graphcl.trials.methods import find_baseline, repeat_method, summarise
 
 
 @takes_tables

@@ -17,17 +17,17 @@ from graphcl.datasets import CATALOGUE
 from graphcl.devices import resolve_device
 from graphcl.errors import ParameterError, RunError, require, suggestion
 from graphcl.evaluation.multilabel import STEPS
-from graphcl.paper import rendering
-from graphcl.paper import reproduce as tables
-from graphcl.paper.artefacts import Artefacts, study_csv, study_markdown, study_terminal
-from graphcl.paper.plots import plot_table_2
-from graphcl.paper.studies import STUDIES
-from graphcl.paper.studies.corruption import RIVALS
-from graphcl.paper.studies.study import Plan, Study
-from graphcl.paper.table2 import assemble
-from graphcl.trials import rows as result_rows
-from graphcl.trials.rows import Row
-from graphcl.trials.runner import execute
+from graphcl.research.paper import rendering
+from graphcl.research.paper import reproduce as tables
+from graphcl.research.paper.artefacts import Artefacts, study_csv, study_markdown, study_terminal
+from graphcl.research.paper.plots import plot_table_2
+from graphcl.research.paper.studies import STUDIES
+from graphcl.research.paper.studies.corruption import RIVALS
+from graphcl.research.paper.studies.study import Plan, Study
+from graphcl.research.paper.table2 import assemble
+from graphcl.research.trials import rows as result_rows
+from graphcl.research.trials.rows import Row
+from graphcl.research.trials.runner import execute
 
 TARGETS = ("table1", "table2", *STUDIES)
 RUNS = 5  # default number of seeds of Table 2

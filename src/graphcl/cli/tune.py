@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.choosing.search import BUDGET, Trial
 from graphcl.cli._shared.graphs import load_graph
 from graphcl.cli._shared.interrupts import continues
 from graphcl.cli._shared.options import (
@@ -22,16 +21,17 @@ from graphcl.cli._shared.progress import ProbeStepsOption
 from graphcl.cli._shared.tables import takes_tables
 from graphcl.devices import resolve_device
 from graphcl.errors import RunError
-from graphcl.estimator.choice import trial_text
+from graphcl.estimator.choice import BUDGET, Trial
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.recipes import load_recipe, recipe_for
+from graphcl.research.choosing.choice import trial_text
+from graphcl.research.trials import rows
+from graphcl.research.tuning.objective import build_objective
+from graphcl.research.tuning.search import RECIPE, SEARCHED, TRIALS, Search, recipe_of
+from graphcl.research.tuning.search import tune as run_search
+from graphcl.research.tuning.unlabelled import NAME, UnlabelledSearch, tune_unlabelled
 from graphcl.tabular.options import TableOptions
 from graphcl.training.progress import duration
-from graphcl.trials import rows
-from graphcl.tuning.objective import build_objective
-from graphcl.tuning.search import RECIPE, SEARCHED, TRIALS, Search, recipe_of
-from graphcl.tuning.search import tune as run_search
-from graphcl.tuning.unlabelled import NAME, UnlabelledSearch, tune_unlabelled
 
 TRIALS_WITH_LABELS = 50
 

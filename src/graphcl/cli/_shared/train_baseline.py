@@ -16,11 +16,11 @@ from graphcl.evaluation.failure import majority_sign
 from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
 from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph
+from graphcl.research.trials.methods import find_baseline, score_method, train_method
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import BaselineResult, GraphFacts
-from graphcl.trials.methods import find_baseline, score_method, train_method
-from graphcl.trials.rows import versions
+from graphcl.version import versions
 
 
 def check_baseline(

@@ -1,0 +1,159 @@
+"""Accuracy and the bound on mutual information, epoch by epoch."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from graphcl.embedding import embed
+from graphcl.estimator import GraphCL
+from graphcl.estimator.parts import Parts
+from graphcl.graphs.tensors import graph_tensors
+from graphcl.research.paper.plots import COLOURS, finish, new_figure, title_of
+from graphcl.research.paper.studies.study import (
+    Plan,
+    Study,
+    averages,
+    draw_by,
+    load_one_graph,
+    run_identity,
+    summary_by,
+    training_job,
+)
+from graphcl.research.trials.rows import Row, numbers, text
+from graphcl.research.trials.runner import Job, Scoring
+from graphcl.research.trials.scoring import probe_scoring
+from graphcl.training import EpochMetrics
+
+MARKS = (0, 5, 10, 20, 50, 100, 150, 200, 300)
+
+
+def _epochs_jobs(plan: Plan) -> list[Job]:
+    return [_epochs_job(plan, dataset, seed) for dataset in plan.datasets for seed in plan.seeds]
+
+
+def _epochs_job(plan: Plan, dataset: str, seed: int) -> Job:
+    """Returns one long training that is probed at several epochs; 0 is the untrained encoder."""
+    last = plan.recipe(dataset).epochs if "epochs" in plan.settings else max(MARKS)
+    marks = sorted({epoch for epoch in MARKS if epoch < last} | {last})
+    recipe = plan.recipe(dataset, epochs=last)
+    settings: Row = asdict(recipe)
+    about = run_identity("epochs", dataset, seed, settings)
+
+    def run() -> Iterable[Scoring]:
+        graph = load_one_graph(dataset)
+        model = GraphCL(recipe, seed=seed, device=str(plan.device))
+        scaling = Parts(recipe).fit_scaling([graph])
+        tensors = graph_tensors(graph, device=plan.device, feature_scaling=scaling)
+        untrained = Parts(recipe).new_encoder(graph.num_features, seed=seed).to(plan.device)
+        found = {0: embed(untrained, *tensors)}
+
+        def keep(metrics: EpochMetrics) -> None:
+            if metrics.epoch in marks:
+                found[metrics.epoch] = embed(model.encoder_, *tensors)
+                model.encoder_.train()  # `embed` has left it in evaluation mode
+
+        model.fit(graph, on_epoch=keep)
+        for epoch, z in found.items():
+            row = about | {"epochs": epoch, "settings": settings}
+            yield probe_scoring(row, z, graph, device=plan.device)
+
+    return Job(f"epochs on {dataset}", tuple(about | {"epochs": mark} for mark in marks), run)
+
+
+def _bound_jobs(plan: Plan) -> list[Job]:
+    return [
+        training_job("bound", plan, dataset, seed, plan.recipe(dataset), {}, _series)
+        for dataset in plan.datasets
+        for seed in plan.seeds
+    ]
+
+
+def _series(model: GraphCL) -> Row:
+    return {
+        "loss_by_epoch": [metrics.loss for metrics in model.history_],
+        "bound_by_epoch": [metrics.mi_bound for metrics in model.history_],
+    }
+
+
+def _bound_summary(rows: Sequence[Row]) -> list[Row]:
+    """Returns two bounds at a few epochs: the paper's, and the one for a single direction."""
+    scored = [row for row in rows if "failed" not in row]
+    return [
+        {"graph": line["graph"], "epoch": epoch, "bound": name, **line}
+        for epoch, name, pick in _bound_points(scored)
+        for line in averages(scored, ("graph",), pick)
+    ]
+
+
+def _bound_points(rows: Sequence[Row]) -> list[tuple[int, str, Callable[[Row], float]]]:
+    longest = max((len(numbers(row, "loss_by_epoch")) for row in rows), default=0)
+    marks = [epoch for epoch in (1, 5, 10, 20, 50, 100, 150, 200) if epoch <= longest]
+    marks += [longest] if longest and longest not in marks else []
+    return [
+        (epoch, name, partial(_bound_at, epoch=epoch, halved=halved))
+        for epoch in marks
+        for name, halved in (("log k − L", False), ("log k − L/2", True))
+    ]
+
+
+def _bound_at(row: Row, *, epoch: int, halved: bool) -> float:
+    """Returns the bound with L, or with L/2: L sums two directions, and the proof is for one."""
+    loss = numbers(row, "loss_by_epoch")[epoch - 1]
+    bound = numbers(row, "bound_by_epoch")[epoch - 1]
+    return bound + loss / 2 if halved else bound
+
+
+def _draw_bound(rows: Sequence[Row]) -> Any:
+    scored = [row for row in rows if "failed" not in row]
+    datasets = list(dict.fromkeys(text(row, "graph") for row in scored))
+    figure, axes = new_figure(4.6 * max(len(datasets), 1) + 0.6, 3.8, max(len(datasets), 1))
+    for axis, dataset in zip(axes, datasets, strict=False):
+        members = [row for row in scored if row["graph"] == dataset]
+        epochs = np.arange(1, 1 + min(len(numbers(row, "loss_by_epoch")) for row in members))
+        for halved, label, style in (
+            (True, "log k − L/2: one direction", "-"),
+            (False, "log k − L: as the paper writes it", "--"),
+        ):
+            curves = np.array(
+                [[_bound_at(row, epoch=int(e), halved=halved) for e in epochs] for row in members]
+            )
+            colour = COLOURS[0] if halved else COLOURS[1]
+            axis.plot(epochs, curves.mean(0), style, color=colour, label=label)
+            axis.fill_between(epochs, curves.min(0), curves.max(0), color=colour, alpha=0.2)
+        first = members[0]
+        log_k = numbers(first, "bound_by_epoch")[0] + numbers(first, "loss_by_epoch")[0]
+        axis.axhline(log_k, color="#222222", lw=1, ls=":", label=f"log k = {log_k:.2f}")
+        axis.set(xlabel="epoch", ylabel="nats", title=title_of(dataset))
+        finish(axis)
+        axis.legend(frameon=False, fontsize=8)
+    return figure
+
+
+EPOCHS = Study(
+    name="epochs",
+    title="Epochs",
+    claim=(
+        "The paper tunes the number of epochs in {20, 50, 100, 150, 200}. Here one training is "
+        "probed at several epochs; epoch 0 is the encoder with its initial weights."
+    ),
+    variables=("epochs",),
+    jobs=_epochs_jobs,
+    summary=partial(summary_by, "epochs"),
+    draw=partial(draw_by, "epochs", "epochs", False),
+)
+BOUND = Study(
+    name="bound",
+    title="The bound on mutual information",
+    claim=(
+        "The paper reads the loss as a lower bound on mutual information, I ≥ log k − L with k "
+        "negatives, and warns that it can be weak. Its L sums both directions, but the bound is "
+        "proven for one of them, so log k − L/2 is drawn too."
+    ),
+    variables=(),
+    jobs=_bound_jobs,
+    summary=_bound_summary,
+    draw=_draw_bound,
+)
