@@ -15,10 +15,10 @@ from scipy.stats import rankdata, spearmanr
 
 from graphcl.estimator.choice import BUDGET
 from graphcl.files.text import format_toml
-from graphcl.research.choosing.criterion import merits as shipped_merits
-from graphcl.research.choosing.portfolio import FILE
-from graphcl.research.trials import rows
-from graphcl.research.trials.rows import Row
+from graphcl.research import rows
+from graphcl.research.choosing import FILE
+from graphcl.research.evidence import merits as shipped_merits
+from graphcl.research.rows import Row
 from graphcl.settings import BEYOND
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +26,7 @@ RESULTS = ROOT / "benchmarks/results/choosing.jsonl"
 STUDY = ROOT / "benchmarks/results/choosing_study.jsonl"  # all criteria, around an earlier default
 PAGE, BEGIN, END = ROOT / "docs/choosing.md", "<!-- criteria -->\n", "<!-- end -->"
 TODAY = "<!-- today -->\n"
-TABLE = ROOT / "src/graphcl/research/choosing" / FILE
+TABLE = ROOT / "src/graphcl/research" / FILE
 COLUMNS = ("graph", "trial", "seed")
 
 Array = npt.NDArray[Any]

@@ -25,7 +25,7 @@ from benchmarks.gallery import show
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.graphs.graph import Graph
-from graphcl.research.gallery.comparison import System, compare
+from graphcl.research.comparison import Entrant, compare
 
 SCALINGS = ("none", "row", "auto")
 
@@ -49,8 +49,8 @@ def main() -> None:
         "epochs": str(options.epochs),
         "batch_nodes": "1024",
     }
-    systems = [System(name, "graphcl", {**short, "feature_scaling": name}) for name in SCALINGS]
-    columns = System("standardise", "graphcl", {**short, "feature_scaling": "none"})
+    systems = [Entrant(name, "graphcl", {**short, "feature_scaling": name}) for name in SCALINGS]
+    columns = Entrant("standardise", "graphcl", {**short, "feature_scaling": "none"})
     shared: Any = {
         "seeds": range(options.runs),
         "device": resolve_device(options.device),

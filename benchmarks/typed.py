@@ -34,7 +34,7 @@ from graphcl.evaluation.logistic import fit_logistic_batch
 from graphcl.evaluation.probe import STRENGTHS, f1, redraw, standardiser
 from graphcl.graphs.typed import NodeType, TypedGraph
 from graphcl.memory import peak_resident_bytes
-from graphcl.research.paper.rendering import markdown_table
+from graphcl.research.output import markdown_table
 
 GENERATED = {only.replace(" ", "-"): only for only in ONLY}
 GRAPHS = ("acm_hgb", "acm_heco", *GENERATED)

@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks import reproduction
 from benchmarks.findings import FINDINGS
-from graphcl.research.paper.published import TABLE_2
-from graphcl.research.paper.studies import STUDIES
-from graphcl.research.trials import rows
+from graphcl.research import rows
+from graphcl.research.published import TABLE_2
+from graphcl.research.studies import STUDIES
 
 
 def test_the_page_is_that_of_the_rows(monkeypatch):

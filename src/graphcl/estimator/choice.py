@@ -93,10 +93,10 @@ def choose_recipe(
     *,
     resume: bool,
 ) -> tuple[Choice, Recipe]:
-    """Returns what `graphcl.research.choosing.choice.choose_recipe` picked."""
-    from graphcl.research.choosing import choice
+    """Returns what `graphcl.research.choosing.choose_recipe` picked."""
+    from graphcl.research import choosing
 
-    return choice.choose_recipe(model, base, graph, checkpoints, resume=resume)
+    return choosing.choose_recipe(model, base, graph, checkpoints, resume=resume)
 
 
 def about_choice(model: Any, base: Recipe) -> dict[str, Any]:

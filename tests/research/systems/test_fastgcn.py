@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from graphcl.errors import ParameterError
-from graphcl.research.systems import BASELINES
+from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.fastgcn import FastGcn, NormalisedAdjacency
-from graphcl.research.systems.protocol import is_unsupervised
+from graphcl.research.systems.system import is_unsupervised
 from tests.conftest import dense_adjacency, random_collection, random_graph
 from tests.research.systems.communities import (
     CPU,
@@ -19,7 +19,7 @@ SMALL = {"hidden": 16, "samples": 40, "batch_nodes": 16, "epochs": 10}
 
 
 def small(**fields):
-    return BASELINES["fastgcn"].method("", **(SMALL | fields))
+    return SYSTEMS["fastgcn"].method("", **(SMALL | fields))
 
 
 def normalised(graph):

@@ -4,7 +4,7 @@ import torch
 from torch.nn.functional import leaky_relu
 
 from graphcl.errors import ParameterError
-from graphcl.research.systems import BASELINES, gaan
+from graphcl.research.systems import SYSTEMS, gaan
 from graphcl.research.systems.gaan import Gaan, GaanModel, GatedAttention, Part
 from tests.conftest import dense_adjacency, random_collection, random_graph
 from tests.research.systems.communities import (
@@ -24,7 +24,7 @@ SMALL = {
 
 
 def small(**fields):
-    return BASELINES["gaan"].method("", **(SMALL | fields))
+    return SYSTEMS["gaan"].method("", **(SMALL | fields))
 
 
 def test_a_layer_is_the_papers_equations(graph):
@@ -45,7 +45,7 @@ def test_a_layer_is_the_papers_equations(graph):
             weight = torch.softmax(k[near, keys] @ q[i, keys], 0)
             heads.append(gates[head] * (weight @ leaky_relu(v[near, values], 0.1)))
         rows.append(layer.output(torch.cat([h[i], *heads])))
-    torch.testing.assert_close(layer(h, part.adjacency, part.pattern), torch.stack(rows))
+    torch.testing.assert_close(layer(h, part.adjacency), torch.stack(rows))
 
 
 def test_gradient_reaches_every_weight(graph):

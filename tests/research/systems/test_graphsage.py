@@ -7,8 +7,7 @@ from torch.nn.functional import relu
 from graphcl.errors import ParameterError
 from graphcl.evaluation import linear_probe
 from graphcl.graphs.graph import Graph
-from graphcl.research.systems import BASELINES, graphsage
-from graphcl.research.systems.fitting import dense_csr
+from graphcl.research.systems import SYSTEMS, graphsage
 from graphcl.research.systems.graphsage import (
     GraphSage,
     build_aggregators,
@@ -17,7 +16,8 @@ from graphcl.research.systems.graphsage import (
     negative_distribution,
     walk_loss,
 )
-from graphcl.research.systems.protocol import is_unsupervised
+from graphcl.research.systems.layers import dense_csr
+from graphcl.research.systems.system import is_unsupervised
 from tests.research.systems.communities import (
     CPU,
     communities,
@@ -32,7 +32,7 @@ VARIANTS = ("gcn", "mean", "lstm", "pool")
 
 
 def small(variant, **fields):
-    return BASELINES[f"graphsage-{variant}"].method("", **(SMALL | {"epochs": 1} | fields))
+    return SYSTEMS[f"graphsage-{variant}"].method("", **(SMALL | {"epochs": 1} | fields))
 
 
 def csr(graph):

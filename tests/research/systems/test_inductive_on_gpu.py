@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from graphcl.kernels.adjacency import Adjacency
-from graphcl.research.systems import BASELINES
-from graphcl.research.systems.edge_attention import EdgePattern, edge_attention, neighbour_max
-from graphcl.research.systems.protocol import is_unsupervised
+from graphcl.research.systems import SYSTEMS
+from graphcl.research.systems.layers import dot_attention, neighbour_max
+from graphcl.research.systems.system import is_unsupervised
 from tests.research.systems.communities import CPU, communities
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -30,7 +30,7 @@ SMALL = {
 @pytest.mark.parametrize("one_graph", [False, True])
 def test_it_runs_on_a_gpu(name, one_graph, graph):
     data = graph if one_graph else communities()
-    method = BASELINES[name].method("", inductive=one_graph, **SMALL[name])
+    method = SYSTEMS[name].method("", inductive=one_graph, **SMALL[name])
     if is_unsupervised(method):
         z = method.embed(data, seed=0, device=GPU)
         assert np.isfinite(z).all()
@@ -41,19 +41,19 @@ def test_it_runs_on_a_gpu(name, one_graph, graph):
 
 @pytest.mark.parametrize("name", [name for name in SMALL if name.startswith("graphsage")])
 def test_graphsage_draws_the_same_on_both(name):
-    method = BASELINES[name].method("", **SAGE)
+    method = SYSTEMS[name].method("", **SAGE)
     rows = [method.embed(communities(), seed=0, device=device) for device in (CPU, GPU)]
     np.testing.assert_allclose(*rows, atol=0.02)
 
 
-def test_edge_attention_is_the_same_on_both(graph):
+def test_attention_is_the_same_on_both(graph):
     draws = torch.Generator().manual_seed(0)
     tables = [torch.randn(60, 2, width, generator=draws) for width in (3, 3, 4)]
     found = []
     for device in (CPU, GPU):
-        pattern = EdgePattern.of(Adjacency.from_csr(graph.indptr, graph.indices, device=device))
+        adjacency = Adjacency.from_csr(graph.indptr, graph.indices, device=device)
         q, k, v = (table.to(device).requires_grad_() for table in tables)
-        out = edge_attention(q, k, v, pattern).flatten(1) + neighbour_max(v.flatten(1), pattern)
+        out = dot_attention(q, k, v, adjacency).flatten(1) + neighbour_max(v.flatten(1), adjacency)
         gradients = torch.autograd.grad(out.square().sum(), (q, k, v))
         found.append([tensor.cpu() for tensor in (out.detach(), *gradients)])
     for ours, theirs in zip(*found, strict=True):
@@ -62,6 +62,6 @@ def test_edge_attention_is_the_same_on_both(graph):
 
 def test_gaan_learns_the_same_on_both():
     data = communities()
-    method = BASELINES["gaan"].method("", **GATED | {"dropout": 0.0, "validate_every": 8})
+    method = SYSTEMS["gaan"].method("", **GATED | {"dropout": 0.0, "validate_every": 8})
     ours, theirs = (method.fit_predict(data, seed=0, device=device) for device in (GPU, CPU))
     assert (ours == theirs).mean() > 0.98  # 8 epochs: eager steps, a recording, replays

@@ -1,50 +1,38 @@
-"""The other systems of the paper's tables and later ones, behind one protocol.
+"""GraphCL, the other systems of the paper's tables and later ones, behind one protocol.
 
-`BASELINES` maps names to them. A file exports one `Baseline`, or several if its paper has variants.
+`SYSTEMS` maps names to them.
 """
 
 from graphcl.research.systems import (
-    bgrl,
-    cca_ssg,
-    deepwalk,
     dgi,
-    dgi_inductive,
-    ep_b,
     fastgcn,
     gaan,
-    gat,
-    gcn,
-    grace,
+    graphcl,
     graphmae,
     graphsage,
-    label_propagation,
+    shallow,
+    supervised,
+    two_views,
     untrained,
 )
-from graphcl.research.systems.protocol import Baseline
+from graphcl.research.systems.system import System
 
-BASELINES: dict[str, Baseline] = {
-    baseline.name: baseline
-    for baseline in (
+SYSTEMS: dict[str, System] = {
+    system.name: system
+    for system in (
+        graphcl.SYSTEM,
         untrained.RAW,
-        label_propagation.BASELINE,
-        deepwalk.BASELINE,
-        deepwalk.WITH_FEATURES,
-        ep_b.BASELINE,
-        dgi.BASELINE,
-        gcn.BASELINE,
-        gat.BASELINE,
+        untrained.LABEL_PROPAGATION,
+        *shallow.SYSTEMS,
+        dgi.TRANSDUCTIVE,
+        *supervised.SYSTEMS,
         untrained.RANDOM_ENCODER,
         untrained.PROPAGATION,
-        grace.BASELINE,
-        bgrl.BASELINE,
-        cca_ssg.BASELINE,
-        graphmae.BASELINE,
-        dgi_inductive.BASELINE,
-        graphsage.GCN,
-        graphsage.MEAN,
-        graphsage.LSTM,
-        graphsage.POOL,
-        fastgcn.BASELINE,
-        gaan.BASELINE,
+        *two_views.SYSTEMS,
+        graphmae.SYSTEM,
+        dgi.INDUCTIVE,
+        *graphsage.SYSTEMS,
+        fastgcn.SYSTEM,
+        gaan.SYSTEM,
     )
 }

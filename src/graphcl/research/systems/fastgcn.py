@@ -12,7 +12,7 @@ is computed once, as in the paper.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,63 +23,64 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.tensors import feature_tensor
 from graphcl.kernels.adam import Adam
-from graphcl.kernels.adjacency import Adjacency, csr_matmul
-from graphcl.research.systems.fitting import (
+from graphcl.kernels.adjacency import Adjacency
+from graphcl.research.systems.layers import Symmetric, dense, drop_values
+from graphcl.research.systems.system import (
+    Data,
+    Labelled,
+    Labels,
+    OnEpoch,
+    System,
+    scaling_for,
+    silent,
+    whole_graph,
+)
+from graphcl.research.systems.training import (
+    Checked,
     batches,
-    check_fields,
-    dense,
     descend,
-    drop_values,
     labelled_score,
     predicted,
     require_finite,
     supervised_loss,
     targets,
 )
-from graphcl.research.systems.inputs import Labelled, scaling_for, whole_graph
-from graphcl.research.systems.protocol import Baseline, Data, Labels, OnEpoch, silent
 from graphcl.seeding import generator
 
 
-@dataclass(frozen=True)
-class NormalisedAdjacency:
+class NormalisedAdjacency(NamedTuple):
     """The matrix Â of a graph on one device, for products and for the lookup of single entries.
 
     Attributes:
-        indptr: row pointers of A + I, ``[num_nodes + 1]``.
-        indices: its columns, sorted in each row.
-        values: entries of Â.
+        matrix: Â, its columns sorted in each row.
         keys: ``row · num_nodes + column`` of each entry, ascending.
         importance: ‖Â(:, u)‖² of each node.
     """
 
-    indptr: Tensor
-    indices: Tensor
-    values: Tensor
+    matrix: Symmetric
     keys: Tensor
     importance: Tensor
 
     @classmethod
     def of(cls, graph: Graph, device: torch.device) -> "NormalisedAdjacency":
-        """Computes Â."""
-        looped = Adjacency.from_csr(graph.indptr, graph.indices, device=device).looped
-        scale = looped.indptr.diff().float().rsqrt()
-        values = scale[looped.rows] * scale[looped.indices]
-        ones = values.new_ones(graph.num_nodes, 1)
-        importance = csr_matmul(looped.indptr, looped.indices, values.square(), ones)[:, 0]
+        """Computes Â; edge weights are ignored."""
+        adjacency = Adjacency.from_csr(graph.indptr, graph.indices, device=device)
+        matrix, looped = Symmetric.normalised(adjacency), adjacency.looped
+        squares = matrix._replace(values=matrix.values.square())
+        importance = squares @ matrix.values.new_ones(graph.num_nodes, 1)
         keys = looped.rows * graph.num_nodes + looped.indices
-        return cls(looped.indptr, looped.indices, values, keys, importance)
+        return cls(matrix, keys, importance[:, 0])
 
     def __matmul__(self, h: Tensor) -> Tensor:
         """Returns Â h."""
-        return csr_matmul(self.indptr, self.indices, self.values, h)
+        return self.matrix @ h
 
     def entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Returns the dense block Â(rows, columns), without waiting for a GPU."""
         # A binary search in the sorted keys; an entry that is not found is 0.
-        wanted = rows[:, None] * (len(self.indptr) - 1) + columns
+        wanted = rows[:, None] * len(self.importance) + columns
         place = torch.searchsorted(self.keys, wanted).clamp_(max=len(self.keys) - 1)
-        return torch.where(self.keys[place] == wanted, self.values[place], 0)
+        return torch.where(self.keys[place] == wanted, self.matrix.values[place], 0)
 
     def sample(self, rows: Tensor, count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draws nodes by importance among the neighbours of `rows` (a node is its own neighbour).
@@ -87,7 +88,7 @@ class NormalisedAdjacency:
         Returns:
             The nodes, ``[count]``, drawn with replacement, and ``1 / (count · q)`` of each.
         """
-        in_rows = self.values.new_zeros(len(self.indptr) - 1, 1).index_fill_(0, rows, 1)
+        in_rows = torch.zeros_like(self.importance)[:, None].index_fill_(0, rows, 1)
         near = (self @ in_rows)[:, 0] > 0
         q = torch.where(near, self.importance, 0)
         q = q / q.sum()
@@ -108,7 +109,7 @@ class _Weights(nn.Module):
 
 
 @dataclass(frozen=True)
-class FastGcn:
+class FastGcn(Checked):
     """A two-layer GCN, trained on minibatches with a sampled layer; predictions are exact.
 
     Training stops after `patience` epochs without a better validation score, and the predictions
@@ -130,6 +131,7 @@ class FastGcn:
         feature_scaling: see `feature_tensor`.
     """
 
+    owner: ClassVar[str] = "FastGcn"
     hidden: int = 128
     samples: int = 400
     batch_nodes: int = 256
@@ -140,10 +142,6 @@ class FastGcn:
     dropout: float = 0.0
     inductive: bool = False
     feature_scaling: str = "none"
-
-    def __post_init__(self) -> None:
-        names = ("hidden", "samples", "batch_nodes", "epochs", "patience", "dropout")
-        check_fields("FastGcn", **{name: getattr(self, name) for name in names})
 
     def fit_predict(
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
@@ -197,7 +195,7 @@ def _tensors(
 
 _CITATIONS = {"hidden": 16, "dropout": 0.5, "feature_scaling": "row"}
 
-BASELINE = Baseline(
+SYSTEM = System(
     "fastgcn",
     "FastGCN",
     FastGcn,

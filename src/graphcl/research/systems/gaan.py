@@ -15,7 +15,7 @@ computed from its own row and from the maximum and the mean over its neighbours:
 import math
 from contextlib import closing
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -30,20 +30,17 @@ from graphcl.graphs.validation import IntArray, is_labelled
 from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency, mean_pool
 from graphcl.kernels.recording import CudaGraphStep
-from graphcl.research.systems.edge_attention import EdgePattern, edge_attention, neighbour_max
-from graphcl.research.systems.fitting import (
-    check_fields,
-    dense,
+from graphcl.research.systems.layers import dense, dot_attention, drop_values, neighbour_max
+from graphcl.research.systems.system import Data, Labelled, Labels, OnEpoch, System, silent
+from graphcl.research.systems.training import (
+    Checked,
     descend,
-    drop_values,
     labelled_score,
     predicted,
     require_finite,
     supervised_loss,
     targets,
 )
-from graphcl.research.systems.inputs import Labelled
-from graphcl.research.systems.protocol import Baseline, Data, Labels, OnEpoch, silent
 from graphcl.seeding import derive, generator
 
 SLOPE = 0.1  # negative slope of LeakyReLU
@@ -64,12 +61,12 @@ class GatedAttention(nn.Module):
         self.gate = nn.Linear(2 * inputs + method.max_dim, heads)
         self.output = nn.Linear(inputs + values, outputs)
 
-    def forward(self, h: Tensor, adjacency: Adjacency, pattern: EdgePattern) -> Tensor:
+    def forward(self, h: Tensor, adjacency: Adjacency) -> Tensor:
         """Returns ``[num_nodes, outputs]``, before the activation."""
         q, k, v, m = self.project(h).split(self._widths, dim=1)
         q, k, v = (part.reshape(len(h), self._heads, -1) for part in (q, k, leaky_relu(v, SLOPE)))
-        around = edge_attention(q, k, v, pattern)
-        context = torch.cat([h, neighbour_max(m, pattern), mean_pool(h, adjacency)], dim=1)
+        around = dot_attention(q, k, v, adjacency)
+        context = torch.cat([h, neighbour_max(m, adjacency), mean_pool(h, adjacency)], dim=1)
         gates = torch.sigmoid(self.gate(context))
         gated = (gates[:, :, None] * around).flatten(1)
         return self.output(torch.cat([h, gated], dim=1))  # type: ignore[no-any-return]
@@ -98,7 +95,7 @@ class GaanModel(nn.Module):
         for layer in self.layers:
             if draws is not None:
                 h = drop_values(h, self.dropout, draws)
-            h = leaky_relu(layer(h, part.adjacency, part.pattern), SLOPE)
+            h = leaky_relu(layer(h, part.adjacency), SLOPE)
         return self.answer(h)  # type: ignore[no-any-return]
 
 
@@ -107,7 +104,6 @@ class Part(NamedTuple):
 
     x: Tensor
     adjacency: Adjacency
-    pattern: EdgePattern
     nodes: Tensor
     y: Tensor
 
@@ -116,7 +112,7 @@ class Part(NamedTuple):
         """Returns a graph without labels that may be used."""
         x, adjacency = graph_tensors(graph, device=device)
         empty = torch.empty(0, dtype=torch.int64, device=device)
-        return cls(dense(x), adjacency, EdgePattern.of(adjacency), empty, empty)
+        return cls(dense(x), adjacency, empty, empty)
 
     def labelled(self, y: IntArray | None, nodes: IntArray | None = None) -> "Part":
         """Returns the graph with the labels `y` of `nodes`; None means all labelled nodes."""
@@ -129,7 +125,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Gaan:
+class Gaan(Checked):
     """Gated attention networks, trained on whole graphs.
 
     Each step uses one training graph. The weights with the best validation score are kept.
@@ -155,6 +151,7 @@ class Gaan:
         inductive: train only on the training nodes of a graph and the edges among them.
     """
 
+    owner: ClassVar[str] = "Gaan"
     layers: int = 3
     dim: int = 512
     embed_dim: int = 64
@@ -167,10 +164,6 @@ class Gaan:
     epochs: int = 150
     validate_every: int = 5
     inductive: bool = False
-
-    def __post_init__(self) -> None:
-        names = ("layers", "dim", "heads", "epochs", "validate_every", "dropout")
-        check_fields("Gaan", **{name: getattr(self, name) for name in names})
 
     def fit_predict(
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
@@ -267,7 +260,7 @@ def _validate(model: GaanModel, parts: list[Part], epoch: int) -> float:
     return labelled_score(logits, torch.cat([part.y for part in parts]))
 
 
-BASELINE = Baseline(
+SYSTEM = System(
     "gaan",
     "GaAN",
     Gaan,

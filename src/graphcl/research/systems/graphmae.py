@@ -2,21 +2,19 @@ r"""GraphMAE: self-supervised masked graph autoencoders (Hou et al., 2022)."""
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, prelu
 
 from graphcl.errors import require
-from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adam import Adam
-from graphcl.research.systems.convolutions import dense_layer, repeat_step
-from graphcl.research.systems.edge_attention import EdgePattern, additive_attention
-from graphcl.research.systems.fitting import check_fields, dense, descend, drop_values
-from graphcl.research.systems.inputs import require_one_graph, scaling_for
-from graphcl.research.systems.protocol import Baseline, Data, OnEpoch, Rows, silent
-from graphcl.seeding import generator
+from graphcl.kernels.adjacency import Adjacency
+from graphcl.kernels.features import Features
+from graphcl.research.systems.layers import additive_attention, dense, dense_layer, drop_values
+from graphcl.research.systems.system import System
+from graphcl.research.systems.training import SelfSupervised, Training, descend
 
 
 def scaled_cosine_error(rebuilt: Tensor, x: Tensor, exponent: float) -> Tensor:
@@ -67,7 +65,7 @@ def draw_masking(
 
 
 @dataclass(frozen=True)
-class GraphMAE:
+class GraphMAE(SelfSupervised):
     r"""Attention layers that rebuild the features of hidden nodes from the rest.
 
     In each step, `mask_rate` of the nodes are hidden: their features are replaced by a learned
@@ -93,6 +91,7 @@ class GraphMAE:
         feature_scaling: scaling of the features: ``none``, ``row`` or ``auto``.
     """
 
+    owner: ClassVar[str] = "graphmae"
     dim: int = 512
     heads: int = 4
     layers: int = 2
@@ -107,24 +106,19 @@ class GraphMAE:
     feature_scaling: str = "row"
 
     def __post_init__(self) -> None:
-        check_fields("graphmae", **vars(self))
+        super().__post_init__()
         fits = self.dim % self.heads == 0
         require(fits, "graphmae", "dim", f"a multiple of heads ({self.heads})", self.dim)
 
-    def embed(
-        self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
-    ) -> Rows:
-        """Returns the encoder's output without masks and dropout, ``[num_nodes, dim]``."""
-        graph = require_one_graph(data, "graphmae")
-        scaling = scaling_for(graph, self.feature_scaling)
-        table, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
-        x, pattern = dense(table), EdgePattern.of(adjacency)
-        draw = generator(seed, "graphmae", "weights")
-        encoder = _Encoder(graph.num_features, self, draw)
+    def start(self, x: Features, adjacency: Adjacency, draw: torch.Generator) -> Training:
+        """Sets up a training; embeddings are the encoder's, without masks and dropout."""
+        table, device = dense(x), adjacency.weight.device
+        nodes, width = table.shape
+        encoder = _Encoder(width, self, draw)
         between = dense_layer(self.dim, self.dim, draw=draw, bias=False)
-        decoder = _Attention(self.dim, graph.num_features, heads=1, draw=draw)
+        decoder = _Attention(self.dim, width, heads=1, draw=draw)
         model = nn.ModuleList([encoder, between, decoder]).to(device)
-        token = nn.Parameter(torch.zeros(graph.num_features, device=device))
+        token = nn.Parameter(torch.zeros(width, device=device))
         rate = torch.zeros((), device=device)
         optimiser = Adam(
             [*model.parameters(), token],
@@ -139,25 +133,14 @@ class GraphMAE:
             rate.fill_(self.learning_rate * (1 + math.cos(math.pi * epoch / self.epochs)) / 2)
 
         def step(draws: torch.Generator) -> Tensor:
-            masking = draw_masking(graph.num_nodes, self.mask_rate, self.replace_rate, draws)
-            h = encoder(hide(x, token, masking), pattern, drops, draws)
+            masking = draw_masking(nodes, self.mask_rate, self.replace_rate, draws)
+            h = encoder(hide(table, token, masking), adjacency, drops, draws)
             rest = between(h).index_fill(0, masking.hidden, 0)
-            rebuilt = decoder.decode(rest, masking.hidden, pattern, drops, draws)
-            error = scaled_cosine_error(rebuilt, x[masking.hidden], self.exponent)
+            rebuilt = decoder.decode(rest, masking.hidden, adjacency, drops, draws)
+            error = scaled_cosine_error(rebuilt, table[masking.hidden], self.exponent)
             return descend(optimiser, error)
 
-        repeat_step(
-            step,
-            epochs=self.epochs,
-            seed=seed,
-            owner="graphmae",
-            device=device,
-            before=schedule,
-            on_epoch=on_epoch,
-        )
-        with torch.no_grad():
-            h: Tensor = encoder(x, pattern)
-        return h.cpu().numpy()
+        return Training(step, lambda: encoder(table, adjacency), before=schedule)
 
 
 def hide(x: Tensor, token: Tensor, masking: Masking) -> Tensor:
@@ -179,17 +162,17 @@ class _Attention(nn.Module):
             nn.init.xavier_normal_(parameter, gain=gain, generator=draw)
         self.bias = nn.Parameter(torch.zeros(width))
 
-    def forward(self, h: Tensor, pattern: EdgePattern, kept: Tensor | None) -> Tensor:
+    def forward(self, h: Tensor, adjacency: Adjacency, kept: Tensor | None) -> Tensor:
         """Returns the heads side by side, ``[num_nodes, width]``."""
         v = (h @ self.weight).view(len(h), self.heads, -1)
         a, b = (v * self.receiving).sum(2), (v * self.giving).sum(2)
-        return additive_attention(a, b, v, pattern, kept).flatten(1) + self.bias
+        return additive_attention(a, b, v, adjacency, kept).flatten(1) + self.bias
 
     def decode(
         self,
         h: Tensor,
         nodes: Tensor,
-        pattern: EdgePattern,
+        adjacency: Adjacency,
         drops: tuple[float, float],
         draws: torch.Generator,
     ) -> Tensor:
@@ -199,9 +182,9 @@ class _Attention(nn.Module):
         it as narrow as `h`.
         """
         h = drop_values(h, drops[0], draws)
-        kept = _kept(pattern, 1, drops[1], draws)
+        kept = _kept(adjacency, 1, drops[1], draws)
         a, b = (h @ (self.weight @ part.T) for part in (self.receiving, self.giving))
-        pooled = additive_attention(a, b, h[:, None], pattern, kept)[:, 0]
+        pooled = additive_attention(a, b, h[:, None], adjacency, kept)[:, 0]
         return pooled.index_select(0, nodes) @ self.weight + self.bias
 
 
@@ -218,7 +201,7 @@ class _Encoder(nn.Module):
     def forward(
         self,
         h: Tensor,
-        pattern: EdgePattern,
+        adjacency: Adjacency,
         drops: tuple[float, float] = (0, 0),
         draws: torch.Generator | None = None,
     ) -> Tensor:
@@ -226,22 +209,22 @@ class _Encoder(nn.Module):
             kept = None
             if draws is not None:
                 h = drop_values(h, drops[0], draws)
-                kept = _kept(pattern, self.heads, drops[1], draws)
-            h = prelu(layer(h, pattern, kept), slope)
+                kept = _kept(adjacency, self.heads, drops[1], draws)
+            h = prelu(layer(h, adjacency, kept), slope)
         return h
 
 
-def _kept(pattern: EdgePattern, heads: int, rate: float, draws: torch.Generator) -> Tensor | None:
+def _kept(adjacency: Adjacency, heads: int, rate: float, draws: torch.Generator) -> Tensor | None:
     """Draws the factors that dropout multiplies attention weights by; None for a rate of 0."""
     if rate == 0:
         return None
-    ones = torch.ones(len(pattern.rows), heads, device=draws.device)
+    ones = torch.ones(len(adjacency.looped.rows), heads, device=draws.device)
     return drop_values(ones, rate, draws)
 
 
 # The settings are those of the authors' `configs.yml`; DGL, which they read these graphs with,
 # scales rows. Other graphs get Cora's.
-BASELINE = Baseline(
+SYSTEM = System(
     "graphmae",
     "GraphMAE",
     GraphMAE,

@@ -16,11 +16,11 @@ those of f sampled neighbours. All but `Gcn` concatenate the node's own row and 
 is split into two blocks of `dim` columns each, as in the authors' code. The caller applies σ.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -28,18 +28,20 @@ from torch.nn.functional import normalize, relu, softplus
 
 from graphcl.encoders import glorot
 from graphcl.errors import require
-from graphcl.kernels.adam import Adam
 from graphcl.kernels.counter import WORD, draw, positions, stream_key
 from graphcl.kernels.neighbours import sample_neighbours
-from graphcl.research.systems.fitting import (
-    batches,
-    check_fields,
-    dense_csr,
-    descend,
-    require_finite,
+from graphcl.research.systems.layers import dense_csr
+from graphcl.research.systems.system import (
+    Data,
+    OnEpoch,
+    Rows,
+    System,
+    scaling_for,
+    silent,
+    training_graph,
+    whole_graph,
 )
-from graphcl.research.systems.inputs import scaling_for, training_graph, whole_graph
-from graphcl.research.systems.protocol import Baseline, Data, OnEpoch, Rows, silent
+from graphcl.research.systems.training import Checked, batches, train_epochs
 from graphcl.sampling import sample_tree
 from graphcl.seeding import derive, generator
 
@@ -133,7 +135,7 @@ def build_aggregators(
 
 
 @dataclass(frozen=True)
-class GraphSage:
+class GraphSage(Checked):
     """Unsupervised GraphSAGE with one of the paper's four aggregators.
 
     It trains on the whole graph; with `inductive`, only on its training nodes and the edges among
@@ -162,6 +164,7 @@ class GraphSage:
         feature_scaling: see `feature_tensor`.
     """
 
+    owner: ClassVar[str] = "GraphSage"
     aggregator: str = "mean"
     dim: int = 128
     samples_1: int = 25
@@ -178,11 +181,9 @@ class GraphSage:
 
     def __post_init__(self) -> None:
         known = " or ".join(AGGREGATORS)
-        owner = "GraphSage"
-        require(self.aggregator in AGGREGATORS, owner, "aggregator", known, self.aggregator)
-        require(self.walk_length >= 2, owner, "walk_length", "at least 2", self.walk_length)
-        names = ("dim", "samples_1", "samples_2", "negatives", "batch_nodes", "epochs")
-        check_fields(owner, **{name: getattr(self, name) for name in names})
+        require(self.aggregator in AGGREGATORS, self.owner, "aggregator", known, self.aggregator)
+        require(self.walk_length >= 2, self.owner, "walk_length", "at least 2", self.walk_length)
+        super().__post_init__()
 
     def embed(
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
@@ -192,10 +193,9 @@ class GraphSage:
         scaling = scaling_for(graph, self.feature_scaling)
         x, indptr, indices = dense_csr(graph, device, scaling)
         layers = build_aggregators(self, x.shape[1], generator(seed, "weights")).to(device)
-        adam = Adam(layers.parameters(), lr=self.learning_rate, fused=device.type == "cuda")
         likelihood = negative_distribution(indptr)
-        for epoch in range(self.epochs):
-            total = x.new_zeros(())
+
+        def losses(epoch: int) -> Iterator[Tensor]:
             parts = batches(len(x), self.batch_nodes, seed=seed, epoch=epoch, device=device)
             for step, nodes in enumerate(parts):
                 step_seed = derive(seed, "step", epoch, step)
@@ -206,10 +206,17 @@ class GraphSage:
                 batch = torch.cat([nodes, other, negatives])
                 z = self._encode(layers, x, indptr, indices, batch, seed=step_seed)
                 near, far = z[len(nodes) : 2 * len(nodes)], z[2 * len(nodes) :]
-                loss = walk_loss(z[: len(nodes)], near, far, counts=nodes != other)
-                total += descend(adam, loss)
-            require_finite(total, "GraphSage", f"the loss is not finite in epoch {epoch + 1}")
-            on_epoch(epoch + 1, self.epochs)
+                yield walk_loss(z[: len(nodes)], near, far, counts=nodes != other)
+
+        train_epochs(
+            layers,
+            losses,
+            epochs=self.epochs,
+            learning_rate=self.learning_rate,
+            owner=self.owner,
+            device=device,
+            on_epoch=on_epoch,
+        )
         table = dense_csr(whole_graph(data), device, scaling)
         return self._embed_all(layers, *table, seed=seed)
 
@@ -300,8 +307,8 @@ def walk_loss(z: Tensor, near: Tensor, far: Tensor, *, counts: Tensor) -> Tensor
 
 
 PAPER = "Hamilton, Ying & Leskovec, Inductive Representation Learning on Large Graphs, NeurIPS 2017"
-GCN, MEAN, LSTM, POOL = (
-    Baseline(
+SYSTEMS = tuple(
+    System(
         f"graphsage-{name.lower()}",
         f"GraphSAGE-{name}",
         partial(GraphSage, aggregator=name.lower()),
