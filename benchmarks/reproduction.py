@@ -24,11 +24,10 @@ from graphcl.recipes import load_recipe, recipe_names
 from graphcl.research import plots, reproduce, table2
 from graphcl.research import rows as result_rows
 from graphcl.research.output import markdown_table
-from graphcl.research.published import INDUCTIVE, TRANSDUCTIVE, UNSUPERVISED, decimals
 from graphcl.research.rows import Row
 from graphcl.research.studies import STUDIES
 from graphcl.research.studies.study import Study, provenance_text, study_lines
-from graphcl.research.table2 import Cell, assemble
+from graphcl.research.table2 import INDUCTIVE, TRANSDUCTIVE, UNSUPERVISED, Cell, assemble, decimals
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results"

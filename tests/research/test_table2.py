@@ -5,8 +5,7 @@ import pytest
 from benchmarks.reproduction import normalised, rank_of
 from graphcl.recipes import load_recipe
 from graphcl.research import table2
-from graphcl.research.published import UNSUPERVISED
-from graphcl.research.table2 import Cell, assemble
+from graphcl.research.table2 import TABLE_2, UNSUPERVISED, Cell, assemble, lines_of
 
 
 def rows_of(method, scores, graph="cora", **more):
@@ -134,3 +133,14 @@ def test_the_csv_has_every_cell_unrounded():
     lines = table2.csv(cells).splitlines()
     assert len(lines) == 1 + len(cells)
     assert any("82.505" in line for line in lines)
+
+
+def test_the_published_table_is_the_papers():
+    by = {system.name: system.scores for system in TABLE_2}
+    assert (by["graphcl"]["cora"].mean, by["graphcl"]["cora"].std) == (83.6, 0.5)
+    assert (by["graphcl"]["reddit"].mean, by["graphcl"]["reddit"].std) == (0.951, 0.01)
+    assert by["gcn"]["pubmed"].std is None
+    assert "ppi" not in by["fastgcn"]
+    names = [system.name for system in lines_of("cora") if system.scores]
+    assert names == ["raw", "deepwalk", "deepwalk-features", "ep-b", "dgi", "graphcl", "gcn", "gat"]
+    assert len([system for system in lines_of("ppi") if system.group == UNSUPERVISED]) == 7

@@ -46,8 +46,7 @@ from graphcl.recipes import Recipe
 from graphcl.recipes.recipe import check_keys, recipe_keys
 from graphcl.research import rows
 from graphcl.research.evidence import MEASURES, VERSIONS, Embed, Evidence, measure, merits
-from graphcl.research.systems.system import Data
-from graphcl.research.tuning import OTHER_SEARCH, RECIPE, TRIALS, unlabelled
+from graphcl.research.tuning import OTHER_SEARCH, RECIPE, TRIALS, Data, unlabelled
 from graphcl.runs.unfinished import CHOOSING
 from graphcl.seeding import derive
 from graphcl.training import Checkpoints

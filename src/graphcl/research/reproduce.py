@@ -12,13 +12,12 @@ from graphcl.errors import DatasetError, ParameterError, suggestion
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graphs.collection import GraphCollection
 from graphcl.research.output import csv_text, markdown_table, terminal_table
-from graphcl.research.published import lines_of
 from graphcl.research.rows import Json, Row
 from graphcl.research.runner import Job, Progress, Scoring, execute
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.graphcl import settings_of
 from graphcl.research.systems.system import Data
-from graphcl.research.table2 import Cell, assemble
+from graphcl.research.table2 import Cell, assemble, lines_of
 from graphcl.research.trials import find_system, scoring_of, settings_hash, train_method
 
 COLUMNS = ("method", "graph", "seed", "settings_hash")
@@ -157,11 +156,6 @@ def cached_dataset(name: str) -> Data:
     return load_dataset(name)
 
 
-def method_settings(method: str, dataset: str, settings: Mapping[str, Json]) -> Row:
-    """Returns the complete settings of a system on a dataset, updated with `settings`."""
-    return settings_of(SYSTEMS[method].method(dataset, **settings))
-
-
 def applicable(method: str, settings: Mapping[str, Json]) -> Row:
     """Returns the part of `settings` that a system has."""
     known = SYSTEMS[method].keys()
@@ -176,7 +170,7 @@ def check_settings(
     for dataset in datasets:
         for method in methods_on(dataset, methods):
             changed = applicable(method, settings)
-            method_settings(method, dataset, changed)
+            SYSTEMS[method].method(dataset, **changed)  # refuses an invalid value
             taken |= set(changed)
     for key in settings:
         if key not in taken:
@@ -192,7 +186,7 @@ def _jobs(
     probe_steps: int,
 ) -> list[Job]:
     changed = applicable(method, settings)
-    hashed = settings_hash(method_settings(method, dataset, changed))
+    hashed = settings_hash(settings_of(SYSTEMS[method].method(dataset, **changed)))
 
     def job(seed: int) -> Job:
         about: Row = {"method": method, "graph": dataset, "seed": seed, "settings_hash": hashed}

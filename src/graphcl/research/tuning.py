@@ -6,11 +6,10 @@ uninterrupted one. What is maximised never reads test labels: when an objective 
 the labels of training and validation nodes and drops the rest of `y`.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NotRequired, Protocol, TypedDict, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,13 +32,13 @@ from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe
 from graphcl.research import rows
 from graphcl.research.rows import Row
-from graphcl.research.systems.system import Data
 from graphcl.seeding import derive
 from graphcl.training import EpochMetrics
 
 # Fractions that the damaged versions lack: about what the paper advises to drop.
 MISSING_LINKS, MISSING_FEATURES = 0.2, 0.5
 Array = npt.NDArray[Any]
+Data = Graph | GraphCollection
 Embed = Callable[[Any], Any]
 # The ranges of the paper's section 4.3. Weight decay also has values below the paper's range, where
 # our search found the best recipes; the paper's larger values almost undo the training.
@@ -55,21 +54,6 @@ SEARCHED = (*RANGES, *CHOICES, "epochs")
 STARTUP = 8  # random trials before the sampler and the pruner use earlier results
 TRIALS, RECIPE = "trials.jsonl", "recipe.toml"
 OTHER_SEARCH = "contains trials of another graph, recipe, seed or objective; choose another --out"
-
-
-class Objective(Protocol):
-    """A criterion that can be evaluated at any epoch."""
-
-    @property
-    def name(self) -> str:
-        """Its name in reports."""
-
-    @property
-    def data(self) -> Data:
-        """The data to train on."""
-
-    def __call__(self, embed: Embed) -> float:
-        """Returns the score of the encoder that `embed` applies to a graph; higher is better."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,28 +137,8 @@ def unlabelled(data: Data) -> Any:
     return Graph(**kept | {"y": None})
 
 
-class SearchTrial(TypedDict):
-    """A row of the file of trials; it also has the columns of `rows.provenance`.
-
-    Attributes:
-        number: the trial's number, from 0.
-        params: the values that the sampler chose.
-        about: what all trials of the file have in common; see `Search.about`.
-        failed: why the training failed.
-        state: ``complete``, ``pruned`` or ``failed``.
-        score: the score at the best epoch; None if there is none.
-        epochs: the best epoch.
-        scores: the score at each scored epoch.
-    """
-
-    number: int
-    params: dict[str, float | str]
-    about: Row
-    failed: NotRequired[str]
-    state: str
-    score: float | None
-    epochs: int
-    scores: dict[str, float]
+Objective = ValidationScore | ClusterStability
+SearchTrial = dict[str, Any]  # a row of the file of trials: see `tune`
 
 
 @dataclass(frozen=True)
@@ -224,6 +188,10 @@ def tune(
 ) -> SearchTrial:
     """Runs trials until the file has `trials` of them, writes the best recipe, returns its row.
 
+    A row has the trial's ``number``, from 0, the ``params`` that the sampler chose, its ``state``
+    (``complete``, ``pruned`` or ``failed``, and then why), the ``score`` at the best number of
+    ``epochs``, or None, all ``scores`` by epoch, and what the search is ``about``.
+
     Args:
         search: what to search.
         trials: total number of trials, including those already in the file.
@@ -235,7 +203,7 @@ def tune(
     """
     optuna = _optuna()
     path = search.folder / TRIALS
-    known = cast("list[SearchTrial]", rows.read(path))
+    known: list[SearchTrial] = [*rows.read(path)]
     for row in known:
         if row.get("about") != search.about:
             raise RunError(f"{path}: {OTHER_SEARCH}")
@@ -285,17 +253,17 @@ def _trial(optuna: Any, study: Any, search: Search, number: int) -> SearchTrial:
     epochs = max(scores, key=lambda epoch: (scores[epoch], -epoch), default=search.marks[0])
     value = scores[epochs] if state == "complete" else None
     study.tell(trial, value, state=_state(optuna, state))
-    row: Row = {"number": number, "params": trial.params, "about": search.about}
-    if failed is not None:
-        row["failed"] = failed
-    row |= {
+    return {
+        "number": number,
+        "params": trial.params,
+        "about": search.about,
+        **({} if failed is None else {"failed": failed}),
         "state": state,
         "score": scores.get(epochs),
         "epochs": epochs,
         "scores": {str(epoch): score for epoch, score in scores.items()},
         **rows.provenance(search.device),
     }
-    return cast("SearchTrial", row)
 
 
 def _score(optuna: Any, trial: Any, search: Search, scores: dict[int, float]) -> None:
@@ -341,12 +309,9 @@ def _frozen(optuna: Any, search: Search, row: SearchTrial) -> Any:
 
 
 def _write_recipe(search: Search, best: SearchTrial, trials: int) -> None:
-    score = best["score"]
-    assert score is not None
-    assert math.isfinite(score)
     text = (
         f"# {search.objective.data.name}: the best of {trials} trials by {search.objective.name} "
-        f"({score:.4f}), seed {search.seed}.\n"
+        f"({best['score']:.4f}), seed {search.seed}.\n"
         "# Test labels were not read. Use it: graphcl train GRAPH --recipe THIS_FILE\n"
     )
     write_whole(search.folder / RECIPE, text + recipe_of(search, best).to_toml())

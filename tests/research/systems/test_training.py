@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +8,7 @@ from torch import nn
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.research.systems.layers import Symmetric
-from graphcl.research.systems.training import CHECK_EVERY, EarlyStopping, seeded
+from graphcl.research.systems.training import CHECK_EVERY, EarlyStopping, cosine_decay, seeded
 from tests.conftest import dense_adjacency
 
 CPU = torch.device("cpu")
@@ -73,3 +74,7 @@ def test_products_and_gradients_are_the_dense_ones(graph):
         (ours,) = torch.autograd.grad((sparse @ h * weight).sum(), h)
         (theirs,) = torch.autograd.grad((witness @ h * weight).sum(), h)
         torch.testing.assert_close(ours, theirs)
+
+
+def test_a_cosine_falls_from_1_to_0():
+    assert (cosine_decay(0), cosine_decay(0.5), cosine_decay(1)) == (1, pytest.approx(0.5), 0)

@@ -12,7 +12,6 @@ computed from its own row and from the maximum and the mean over its neighbours:
            \mathrm{mean}_j\, x_j\big)\Big), \qquad \mathrm{FC}^h = \mathrm{LeakyReLU}_{0.1}.
 """
 
-import math
 from contextlib import closing
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -34,6 +33,7 @@ from graphcl.research.systems.layers import dense, dot_attention, drop_values, n
 from graphcl.research.systems.system import Data, Labelled, Labels, OnEpoch, System, silent
 from graphcl.research.systems.training import (
     Checked,
+    cosine_decay,
     descend,
     labelled_score,
     predicted,
@@ -181,7 +181,7 @@ class Gaan(Checked):
                 choice = generator(seed, "graphs", epoch)
                 for step, index in enumerate(torch.randperm(len(train), generator=choice).tolist()):
                     done = (epoch + step / len(train)) / self.epochs
-                    rate = self.learning_rate * (1 + math.cos(math.pi * done)) / 2
+                    rate = self.learning_rate * cosine_decay(done)
                     steps.take(index, rate, derive(seed, "dropout", epoch, step))
                 if (epoch + 1) % self.validate_every == 0 or epoch + 1 == self.epochs:
                     reached = _validate(model, val, epoch)

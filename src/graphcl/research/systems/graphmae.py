@@ -14,7 +14,7 @@ from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
 from graphcl.research.systems.layers import additive_attention, dense, dense_layer, drop_values
 from graphcl.research.systems.system import System
-from graphcl.research.systems.training import SelfSupervised, Training, descend
+from graphcl.research.systems.training import SelfSupervised, Training, cosine_decay, descend
 
 
 def scaled_cosine_error(rebuilt: Tensor, x: Tensor, exponent: float) -> Tensor:
@@ -130,7 +130,7 @@ class GraphMAE(SelfSupervised):
         drops = (self.dropout, self.attention_dropout)
 
         def schedule(epoch: int) -> None:
-            rate.fill_(self.learning_rate * (1 + math.cos(math.pi * epoch / self.epochs)) / 2)
+            rate.fill_(self.learning_rate * cosine_decay(epoch / self.epochs))
 
         def step(draws: torch.Generator) -> Tensor:
             masking = draw_masking(nodes, self.mask_rate, self.replace_rate, draws)

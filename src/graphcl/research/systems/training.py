@@ -1,5 +1,6 @@
 """How systems are trained: checks of fields, seeds, losses, early stopping, loops of steps."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -87,6 +88,11 @@ def descend(optimiser: torch.optim.Optimizer, loss: Tensor) -> Tensor:
     optimiser.step()
     optimiser.zero_grad()  # now: the next forward pass needs the memory of these gradients
     return loss.detach()
+
+
+def cosine_decay(done: float) -> float:
+    """Returns the factor of a rate that falls from 1 to 0 along a cosine; `done` is in [0, 1]."""
+    return (1 + math.cos(math.pi * done)) / 2
 
 
 def targets(y: IntArray, device: torch.device) -> Tensor:

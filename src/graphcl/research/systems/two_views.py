@@ -6,7 +6,6 @@ convolutions, in which edge weights are used as in a GCN.
 Differs from the authors' code: both directions of an edge are dropped together.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,7 +19,7 @@ from graphcl.kernels.features import Features
 from graphcl.losses import nt_xent
 from graphcl.research.systems.layers import Convolutions, Symmetric, dense_layer, draw_view
 from graphcl.research.systems.system import System
-from graphcl.research.systems.training import SelfSupervised, Training, descend
+from graphcl.research.systems.training import SelfSupervised, Training, cosine_decay, descend
 
 Views = list[tuple[Features, Symmetric]]
 SMALLEST = 1e-12  # a column of equal values becomes zeros
@@ -147,12 +146,12 @@ def learning_rate_at(step: int, steps: int, warm_up: int) -> float:
     """Returns the factor of the learning rate: a linear rise, then a cosine down to 0."""
     if step < warm_up:
         return step / warm_up
-    return (1 + math.cos(math.pi * (step - warm_up) / (steps - warm_up))) / 2
+    return cosine_decay((step - warm_up) / (steps - warm_up))
 
 
 def follow_rate_at(step: int, steps: int, momentum: float) -> float:
     r"""Returns :math:`1 - \tau`; τ rises from `momentum` to 1 along a cosine."""
-    return (1 - momentum) * (1 + math.cos(math.pi * step / steps)) / 2
+    return (1 - momentum) * cosine_decay(step / steps)
 
 
 @dataclass(frozen=True)
