@@ -5,7 +5,7 @@ usage: python -m benchmarks.accuracy --out ROWS.jsonl [--recipes cora citeseer p
 
 Each seed gives one row, written as soon as it and those before it are done; a training that fails
 gives a row with the reason. A recipe `cora-best` is trained on `cora`. The summary printed at the
-end is `graphcl.trials.methods.summarise` over the rows.
+end is `graphcl.research.trials.summarise` over the rows.
 """
 
 import argparse
@@ -23,9 +23,8 @@ from graphcl.cli._shared.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
 from graphcl.recipes import Recipe, load_recipe
-from graphcl.trials.methods import score_method, summarise, train_method
-from graphcl.trials.rows import Trial
-from graphcl.trials.runner import scoring_pool
+from graphcl.research.runner import scoring_pool
+from graphcl.research.trials import Trial, score_method, summarise, train_method
 
 FIRST = ("graph", "recipe_hash", "seed")
 LEFT_OUT = ("method", "title", "settings")  # the same in every row; the recipe is added instead

@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import rows
-from graphcl.baselines import BASELINES
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
-from graphcl.trials.methods import METHODS, score_method, train_method
-from graphcl.trials.rows import Trial
-from graphcl.trials.runner import scoring_pool
+from graphcl.research.runner import scoring_pool
+from graphcl.research.systems import SYSTEMS
+from graphcl.research.trials import Trial, score_method, train_method
 
 DEFAULT = ("raw", "propagation", "random-encoder", "label-propagation", "ep-b", "dgi", "gcn", "gat")
 Key = tuple[str, str, int]
@@ -38,7 +37,7 @@ def tasks(methods: list[str], datasets: list[str], runs: int, done: set[Key]) ->
         for seed in range(runs)
         for dataset in datasets
         for method in methods
-        if seed == 0 or not (method in BASELINES and BASELINES[method].deterministic)
+        if seed == 0 or not SYSTEMS[method].deterministic
     ]
     return [key for key in wanted if key not in done]
 
@@ -50,7 +49,7 @@ def key_of(row: dict[str, Any]) -> Key:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--methods", nargs="+", default=list(DEFAULT), choices=METHODS)
+    parser.add_argument("--methods", nargs="+", default=list(DEFAULT), choices=list(SYSTEMS))
     parser.add_argument("--datasets", nargs="+", default=["cora", "citeseer", "pubmed"])
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--device", default="auto")

@@ -25,8 +25,6 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score
 
 from benchmarks import rows
-from graphcl.baselines import BASELINES
-from graphcl.baselines.protocol import Method, is_unsupervised
 from graphcl.cli._shared.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import peak_memory_bytes, reset_peak_memory, resolve_device
@@ -34,6 +32,9 @@ from graphcl.errors import ParameterError, TrainingError
 from graphcl.evaluation import linear_probe
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graphs.collection import GraphCollection
+from graphcl.research.systems import SYSTEMS
+from graphcl.research.systems.graphcl import settings_of as fields_of
+from graphcl.research.systems.system import Method, is_unsupervised
 
 METHODS = (
     "graphsage-gcn",
@@ -104,7 +105,7 @@ def settings_of(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for text in texts:
         name, dot, setting = text.partition(".")
-        if not dot or name not in BASELINES:
+        if not dot or name not in SYSTEMS:
             raise ParameterError(f"--set {text}: write METHOD.KEY=VALUE, such as gaan.epochs=100")
         for key, value in parse_settings([setting]).items():
             found.setdefault(name, {})[key] = _value(value)
@@ -128,7 +129,7 @@ def within(budget: float) -> Callable[[float], bool]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--methods", nargs="+", default=METHODS, choices=sorted(BASELINES))
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=sorted(SYSTEMS))
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--budget", type=float, default=float("inf"), help="total seconds")
@@ -157,9 +158,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     left = 0
     for seed in range(options.first_seed, options.first_seed + options.runs):
         for name in options.methods:
-            baseline = BASELINES[name]
+            baseline = SYSTEMS[name]
             method = baseline.method("ppi", **changed.get(name, {}))
-            settings = asdict(method)  # type: ignore[call-overload]
+            settings = fields_of(method)
             row = {"method": name, "what": baseline.title, "seed": seed, "settings": settings}
             if baseline.deterministic:
                 row |= {"runs_identical": True}

@@ -19,8 +19,8 @@ what is in the file already.
 
 `table` prints how well each criterion chooses, from rows of `criteria`, and how well today's does
 around today's `default`, from rows of `train`; with `--write` it puts both into docs/choosing.md.
-`portfolio` prints what `graphcl.choosing` should try, in which order; with `--write` it replaces
-its table. Neither trains.
+`portfolio` prints what `graphcl.research.choosing` should try, in which order; with `--write` it
+replaces its table. Neither trains.
 """
 
 import argparse
@@ -55,25 +55,25 @@ from benchmarks.criteria import (
     today_table,
 )
 from benchmarks.rows import placed
-from graphcl.choosing.criterion import VERSIONS, measure
-from graphcl.choosing.evidence import Evidence
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.errors import TrainingWarning
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.agreement import consensus, lidar, linear_cka, shared_neighbours
-from graphcl.evaluation.recovery import few_shot_recovery, link_recovery
+from graphcl.evaluation.recovery import few_shot_recovery, link_recovery, principal_targets
 from graphcl.evaluation.splits import compare_probe
 from graphcl.evaluation.unsupervised import alignment, effective_rank, uniformity
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import load_recipe
-from graphcl.trials import rows, runner
-from graphcl.trials.rows import Row
-from graphcl.trials.runner import Job, Progress, Scoring
-from graphcl.tuning.objective import ClusterStability
+from graphcl.research import rows, runner
+from graphcl.research.evidence import VERSIONS, Evidence, measure
+from graphcl.research.rows import Row
+from graphcl.research.runner import Job, Progress, Scoring
+from graphcl.research.tuning import ClusterStability
 
 POSITIONS = 32
+MOST_NEIGHBOURS = 256
 
 
 def main() -> None:
@@ -200,8 +200,10 @@ def add_criteria(options: argparse.Namespace) -> None:
 def criteria(evidence: Evidence, shown: list[Array]) -> list[dict[str, float]]:
     """Returns every criterion of each trial of a graph; higher is meant to be better."""
     structure = structure_of(evidence)
-    x, around = evidence.features(), evidence.features_around()
-    hidden = [evidence.hidden(number) for number in range(evidence.count)]
+    x, around = evidence.features(), features_around(evidence)
+    links = links_among(evidence.graph, evidence.nodes)
+    hidden = [hidden_links(evidence, number) for number in range(evidence.count)]
+    targets_around = principal_targets(around)
     found = []
     for z, *versions in shown:
         found.append(
@@ -215,11 +217,11 @@ def criteria(evidence: Evidence, shown: list[Array]) -> list[dict[str, float]]:
                 "feature_neighbours": shared_neighbours(z, x),
                 "around_neighbours": shared_neighbours(z, around),
                 "links": fmean(
-                    link_recovery(version, evidence.links[:, lost], known=evidence.links)
+                    link_recovery(version, links[:, lost], known=links)
                     for version, lost in zip(versions, hidden, strict=True)
                 ),
                 "own": few_shot_recovery(z, evidence.own),
-                "around": few_shot_recovery(z, evidence.around),
+                "around": few_shot_recovery(z, targets_around),
                 "hidden_own": few_shot_recovery(versions[0], evidence.own),
                 **{name: few_shot_recovery(z, target) for name, target in structure.items()},
             }
@@ -229,6 +231,44 @@ def criteria(evidence: Evidence, shown: list[Array]) -> list[dict[str, float]]:
         for one, value in zip(found, consensus(whole, agree), strict=True):
             one[name] = value
     return found
+
+
+def hidden_links(evidence: Evidence, number: int) -> Array:
+    """Returns which of the links among the nodes a version lacks, ``[links]`` booleans."""
+    there = links_among(evidence.version(number), evidence.nodes)
+    return ~np.isin(_codes(links_among(evidence.graph, evidence.nodes)), _codes(there))
+
+
+def features_around(evidence: Evidence) -> Array:
+    """Returns the mean features of each node's neighbours, ``[S, P]``; without any, zeros.
+
+    Of many neighbours, at most `MOST_NEIGHBOURS` are read.
+    """
+    indptr, indices = evidence.graph.indptr, evidence.graph.indices
+    rows = np.zeros(evidence.features().shape)
+    for place, u in enumerate(evidence.nodes):
+        others = np.asarray(indices[indptr[u] : indptr[u + 1]])
+        others = others[:: max(1, -(-len(others) // MOST_NEIGHBOURS))]
+        if len(others):
+            rows[place] = evidence.features(others).mean(axis=0)
+    return rows
+
+
+def links_among(graph: Graph, nodes: Array) -> Array:
+    """Returns the links with both ends among `nodes`, each once, as places in `nodes`."""
+    place = np.full(graph.num_nodes, -1, np.int64)
+    place[nodes] = np.arange(len(nodes))
+    found = []
+    for own, u in enumerate(nodes):
+        others = place[np.asarray(graph.indices[graph.indptr[u] : graph.indptr[u + 1]])]
+        others = others[others > own]
+        found.append(np.stack([np.full(len(others), own), others]))
+    return np.concatenate(found, axis=1)
+
+
+def _codes(links: Array) -> Array:
+    codes: Array = links[0] * (1 << 32) + links[1]
+    return codes
 
 
 def structure_of(evidence: Evidence) -> dict[str, Array]:

@@ -1,7 +1,7 @@
 """The trials of `benchmarks.choosing`, and how well each criterion chooses among them.
 
 Everything here reads rows; nothing trains. `table` is what docs/choosing.md shows, `portfolio_text`
-the portfolio that `graphcl.choosing` tries.
+the portfolio that `graphcl.research.choosing` tries.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,20 +13,20 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata, spearmanr
 
-from graphcl.choosing.criterion import merits as shipped_merits
-from graphcl.choosing.portfolio import FILE
-from graphcl.choosing.search import BUDGET
+from graphcl.estimator.choice import BUDGET
 from graphcl.files.text import format_toml
+from graphcl.research import rows
+from graphcl.research.choosing import FILE
+from graphcl.research.evidence import merits as shipped_merits
+from graphcl.research.rows import Row
 from graphcl.settings import BEYOND
-from graphcl.trials import rows
-from graphcl.trials.rows import Row
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/choosing.jsonl"
 STUDY = ROOT / "benchmarks/results/choosing_study.jsonl"  # all criteria, around an earlier default
 PAGE, BEGIN, END = ROOT / "docs/choosing.md", "<!-- criteria -->\n", "<!-- end -->"
 TODAY = "<!-- today -->\n"
-TABLE = ROOT / "src/graphcl/choosing" / FILE
+TABLE = ROOT / "src/graphcl/research" / FILE
 COLUMNS = ("graph", "trial", "seed")
 
 Array = npt.NDArray[Any]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from graphcl.datasets import CATALOGUE
-from graphcl.trials.rows import Row
+from graphcl.research.rows import Row
 
 
 def _title(name: str) -> str:

@@ -25,11 +25,9 @@ from benchmarks import time_to_quality
 from benchmarks.gallery_page import FORMER, FORMER_RESIDUAL, write_page
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
-from graphcl.gallery import rendering
-from graphcl.gallery.comparison import compare, read_systems
-from graphcl.gallery.summary import summarise_rows
-from graphcl.trials import rows
-from graphcl.trials.runner import Progress
+from graphcl.research import comparison, rows
+from graphcl.research.comparison import compare, read_systems, summarise_rows
+from graphcl.research.runner import Progress
 
 SYSTEMS = (
     "raw",
@@ -84,7 +82,7 @@ def main() -> None:
         on_progress=show,
     )
     summary = summarise_rows(found)
-    print(rendering.terminal(summary), flush=True)
+    print(comparison.terminal(summary), flush=True)
     print(f"{len(found)} rows, {time.perf_counter() - began:.0f} s", flush=True)
 
 

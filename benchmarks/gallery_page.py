@@ -13,12 +13,10 @@ from statistics import fmean, median
 from benchmarks import time_to_quality
 from benchmarks.criteria import family
 from graphcl.files.atomic import write_whole
-from graphcl.gallery import rendering
-from graphcl.gallery.comparison import RAW
-from graphcl.gallery.summary import POINT, Summary, summarise_rows
-from graphcl.paper import plots
-from graphcl.paper.rendering import markdown_table
-from graphcl.trials.rows import Row, number, text
+from graphcl.research import comparison, plots
+from graphcl.research.comparison import POINT, RAW, Summary, summarise_rows
+from graphcl.research.output import markdown_table
+from graphcl.research.rows import Row, number, text
 
 OURS = "GraphCL, default"
 _FORMER = (
@@ -88,10 +86,10 @@ def write_page(found: Sequence[Row], docs: Path, timed: Sequence[Row] = ()) -> N
     """Writes gallery.md and its pictures; `timed` are rows of `benchmarks.time_to_quality`."""
     (docs / "images").mkdir(parents=True, exist_ok=True)
     summary = compared(found)
-    plots.save(rendering.draw(summary), docs / "images/gallery.png")
+    plots.save(comparison.draw(summary), docs / "images/gallery.png")
     parts = [HEAD, overall_table(found), "", *(f"{note}\n" for note in partial(found))]
     parts += [f"{note}\n" for note in (honestly(found),) if note]
-    parts.append(rendering.markdown(summary, picture="images/gallery.png"))
+    parts.append(comparison.markdown(summary, picture="images/gallery.png"))
     if any(row["system"] in ABLATIONS for row in found):
         parts += [ablations(found), left_out(found)]
     if timed:

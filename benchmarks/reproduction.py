@@ -20,15 +20,14 @@ from typing import Any
 from benchmarks.findings import FINDINGS
 from graphcl.datasets import CATALOGUE
 from graphcl.files.atomic import write_whole
-from graphcl.paper import plots, rendering, reproduce
-from graphcl.paper.artefacts import provenance_text, study_lines
-from graphcl.paper.published import INDUCTIVE, TRANSDUCTIVE, UNSUPERVISED
-from graphcl.paper.studies import STUDIES
-from graphcl.paper.studies.study import Study
-from graphcl.paper.table2 import Cell, assemble
 from graphcl.recipes import load_recipe, recipe_names
-from graphcl.trials import rows as result_rows
-from graphcl.trials.rows import Row
+from graphcl.research import plots, reproduce, table2
+from graphcl.research import rows as result_rows
+from graphcl.research.output import markdown_table
+from graphcl.research.rows import Row
+from graphcl.research.studies import STUDIES
+from graphcl.research.studies.study import Study, provenance_text, study_lines
+from graphcl.research.table2 import INDUCTIVE, TRANSDUCTIVE, UNSUPERVISED, Cell, assemble, decimals
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results"
@@ -83,11 +82,11 @@ def page(results: Path = RESULTS) -> str:
         "is made from rows in `benchmarks/results` by `python -m benchmarks.reproduction`; "
         "`graphcl reproduce` runs it all anew, on your machine.",
         "## Table 1: datasets",
-        rendering.table_1_markdown(_table_1(results)).rstrip(),
+        reproduce.table_1_markdown(_table_1(results)).rstrip(),
         "The paper counts links as the raw files list them; we count each undirected edge once.",
         "## Table 2: every system",
         _picture("table2", "Every system, ours and the paper's", results, measured=_any(cells)),
-        rendering.table_2_markdown(cells).rstrip(),
+        table2.markdown(cells).rstrip(),
         _devices(cells, results),
         "### What reproduces, and what does not",
         _verdicts(cells, explanations),
@@ -162,8 +161,8 @@ def _verdicts(cells: list[Cell], explanations: dict[str, Any]) -> str:
     parts.append(f"- **Further away** ({len(far)}): {_names(far)}.")
     explained = []
     for cell in [*far, *(cell for cell in near if cell.method == "graphcl")]:
-        places = rendering.decimals(cell.dataset)
-        gap = rendering.signed(cell.difference or 0.0, places)
+        places = decimals(cell.dataset)
+        gap = table2.signed(cell.difference or 0.0, places)
         name = f"{cell.title} on {CATALOGUE[cell.dataset].title}"
         found = explanations.get(cell.method, {})
         why = found.get(cell.dataset) or found.get("all") or "No explanation yet."
@@ -179,8 +178,8 @@ def _verdicts(cells: list[Cell], explanations: dict[str, Any]) -> str:
 def _names(cells: list[Cell]) -> str:
     by: dict[str, list[str]] = {}
     for cell in cells:
-        places = rendering.decimals(cell.dataset)
-        gap = rendering.signed(cell.difference or 0.0, places)
+        places = decimals(cell.dataset)
+        gap = table2.signed(cell.difference or 0.0, places)
         by.setdefault(cell.title, []).append(f"{CATALOGUE[cell.dataset].title} {gap}")
     return "; ".join(f"{title} ({', '.join(found)})" for title, found in by.items()) or "none"
 
@@ -245,7 +244,7 @@ def _section(study: Study, results: Path, explanations: dict[str, Any]) -> str:
     parts.append(FINDINGS[study.name](study.summary(rows)))
     columns, lines = study_lines(study, rows)
     if len(lines) <= MOST_LINES:
-        parts.append(rendering.markdown_table(columns, lines))
+        parts.append(markdown_table(columns, lines))
     parts.append(" ".join([provenance_text(rows), *_around(study, scored)]))
     comment = explanations.get("study", {}).get(study.name, "")
     parts.append(" ".join(comment.split()))
@@ -281,7 +280,7 @@ def draw() -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
     cells = assemble(score_rows(), datasets=list(CATALOGUE), absent=["reddit"])
     if _any(cells):
-        plots.save(plots.plot_table_2(cells), IMAGES / "table2.png")
+        plots.save(table2.draw(cells), IMAGES / "table2.png")
     for study in STUDIES.values():
         scored = [row for row in study_rows(study) if "failed" not in row]
         if scored:

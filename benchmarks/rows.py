@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from graphcl.trials import rows
-from graphcl.trials.rows import Row, append, read
+from graphcl.research import rows
+from graphcl.research.rows import Row, append, read
 
 __all__ = ["append", "placed", "provenance", "read"]
 

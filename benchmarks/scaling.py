@@ -23,8 +23,8 @@ import scipy.sparse
 from benchmarks.gallery import show
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
-from graphcl.gallery.comparison import System, compare
 from graphcl.graphs.graph import Graph
+from graphcl.research.comparison import Entrant, compare
 
 SCALINGS = ("none", "row", "auto")
 
@@ -48,8 +48,8 @@ def main() -> None:
         "epochs": str(options.epochs),
         "batch_nodes": "1024",
     }
-    systems = [System(name, "graphcl", {**short, "feature_scaling": name}) for name in SCALINGS]
-    columns = System("standardise", "graphcl", {**short, "feature_scaling": "none"})
+    systems = [Entrant(name, "graphcl", {**short, "feature_scaling": name}) for name in SCALINGS]
+    columns = Entrant("standardise", "graphcl", {**short, "feature_scaling": "none"})
     shared: Any = {
         "seeds": range(options.runs),
         "device": resolve_device(options.device),

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import rows
-from graphcl.baselines import BASELINES
 from graphcl.cli._shared.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
-from graphcl.trials.methods import score_method, train_method
-from graphcl.trials.rows import Trial
-from graphcl.trials.runner import scoring_pool
+from graphcl.research.runner import scoring_pool
+from graphcl.research.systems import SYSTEMS
+from graphcl.research.systems.graphcl import settings_of
+from graphcl.research.trials import Trial, score_method, train_method
 
 KEPT = ("method", "graph", "seed", "settings", "train_seconds", "failed")
 VALIDATION = ("val_accuracy", "val_micro_f1")
@@ -64,7 +64,7 @@ def ranking(found: Sequence[dict[str, Any]]) -> list[tuple[str, float, int, dict
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("method", choices=sorted(BASELINES))
+    parser.add_argument("method", choices=sorted(SYSTEMS))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--grid", nargs="+", required=True)
     parser.add_argument("--datasets", nargs="+", default=["cora", "citeseer", "pubmed"])
@@ -92,9 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.datasets, seeds, points(options.grid)
         ):
             data = graphs[dataset]
-            method = BASELINES[options.method].method(dataset, **point)
+            method = SYSTEMS[options.method].method(dataset, **point)
             key = {"method": options.method, "graph": data.name, "seed": seed}
-            if identity(key | {"settings": vars(method)}) in done:
+            if identity(key | {"settings": settings_of(method)}) in done:
                 continue
             keywords = {"seed": seed, "device": device, "settings": point}
             trained = train_method(options.method, data, dataset, **keywords)

@@ -21,13 +21,12 @@ from typing import Any
 
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
-from graphcl.gallery.comparison import compare, read_systems
 from graphcl.graphs.graph import Graph
-from graphcl.paper import plots
-from graphcl.paper.rendering import markdown_table
-from graphcl.trials import rows
-from graphcl.trials.methods import train_method
-from graphcl.trials.rows import Row, number, text
+from graphcl.research import plots, rows
+from graphcl.research.comparison import compare, read_systems
+from graphcl.research.output import markdown_table
+from graphcl.research.rows import Row, number, text
+from graphcl.research.trials import train_method
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/time_to_quality.jsonl"

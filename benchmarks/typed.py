@@ -35,7 +35,7 @@ from graphcl.evaluation.probe import STRENGTHS, f1, redraw, standardiser
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.memory import peak_resident_bytes
-from graphcl.paper.rendering import markdown_table
+from graphcl.research.output import markdown_table
 
 GENERATED = {only.replace(" ", "-"): only for only in ONLY}
 GRAPHS = ("acm_hgb", "acm_heco", *GENERATED)

@@ -186,12 +186,12 @@ def test_commands_say_what_was_done_and_embed_by_the_run(tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("method", ["propagation", "cca-ssg", "graphsage-mean", "dgi-inductive"])
 def test_baselines_take_it(method):
-    from graphcl.trials.methods import find_baseline
+    from graphcl.research.trials import find_system
 
     graph = mixed_graph()
     quick = {} if method == "propagation" else {"epochs": 1}
-    system = find_baseline(method).method("", feature_scaling="auto", **quick)
+    system = find_system(method).method("", feature_scaling="auto", **quick)
     z = system.embed(graph, seed=0, device=CPU)
-    other = find_baseline(method).method("", feature_scaling="row", **quick)
+    other = find_system(method).method("", feature_scaling="row", **quick)
     assert np.isfinite(z).all()
     assert not np.array_equal(z, other.embed(graph, seed=0, device=CPU))

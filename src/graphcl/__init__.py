@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from graphcl.datasets import load_dataset
     from graphcl.errors import GraphCLError
     from graphcl.estimator import GraphCL
+    from graphcl.estimator.transformer import probe_scorer
     from graphcl.evaluation import linear_probe
     from graphcl.graphs.collection import GraphCollection
     from graphcl.graphs.graph import Graph
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from graphcl.opening import open_graph
     from graphcl.reporting.writing import report
     from graphcl.tabular.build import read_tables
-    from graphcl.trials.scoring import probe_scorer
     from graphcl.updating.run import update
     from graphcl.updating.using import read_embeddings, rollback
 
@@ -38,7 +38,7 @@ _HOMES = {
     "nt_xent": "graphcl.losses",
     "open_graph": "graphcl.opening",
     "predict": "graphcl.answers.prediction",
-    "probe_scorer": "graphcl.trials.scoring",
+    "probe_scorer": "graphcl.estimator.transformer",
     "read_embeddings": "graphcl.updating.using",
     "read_tables": "graphcl.tabular.build",
     "report": "graphcl.reporting.writing",

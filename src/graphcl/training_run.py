@@ -55,7 +55,7 @@ from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Pace, StoppedError
 from graphcl.training.loop import PartedMetrics
 from graphcl.training.part_checkpoints import PartCheckpoints
-from graphcl.trials.rows import versions
+from graphcl.version import versions
 
 T = TypeVar("T")
 Data = Graph | GraphCollection | Graph | PartedData

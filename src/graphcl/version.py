@@ -1,5 +1,7 @@
-"""The version of this package."""
+"""The version of this package, and of those that a result depends on."""
 
+import platform
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
 
@@ -9,3 +11,13 @@ def package_version() -> str:
         return version("graphcl")
     except PackageNotFoundError:
         return "0+unknown"
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions that a result depends on."""
+    modules = {"torch": "torch", "numpy": "numpy", "scipy": "scipy", "scikit-learn": "sklearn"}
+    return {
+        "graphcl": package_version(),
+        "python": platform.python_version(),
+        **{name: import_module(module).__version__ for name, module in modules.items()},
+    }

@@ -61,7 +61,7 @@ def test_a_failed_run_leaves_a_row(command, monkeypatch):
     def fail(*_arguments, **_keywords):
         raise TrainingError("the loss is not finite")
 
-    monkeypatch.setattr("graphcl.baselines.gaan.Gaan.fit_predict", fail)
+    monkeypatch.setattr("graphcl.research.systems.gaan.Gaan.fit_predict", fail)
     (row,) = command("--methods", "gaan", "--runs", "1")
     assert row["failed"] == "the loss is not finite"
     assert "micro_f1" not in row

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from benchmarks import choosing, criteria
-from graphcl.choosing.portfolio import load_portfolio
 from graphcl.recipes import load_recipe
-from graphcl.trials import rows
+from graphcl.research import rows
+from graphcl.research.choosing import load_portfolio
 from tests.conftest import random_graph
 
 STUDY, TODAY = rows.read(criteria.STUDY), rows.read(criteria.RESULTS)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from benchmarks import gallery, gallery_page, time_to_quality
-from graphcl.gallery.comparison import read_systems
-from graphcl.trials import rows
+from graphcl.research import rows
+from graphcl.research.comparison import read_systems
 from tests.conftest import random_graph
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.live import PAGE, RESULTS, page
-from graphcl.trials.rows import read
+from graphcl.research.rows import read
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks import reproduction
 from benchmarks.findings import FINDINGS
-from graphcl.paper.published import TABLE_2
-from graphcl.paper.studies import STUDIES
-from graphcl.trials import rows
+from graphcl.research import rows
+from graphcl.research.studies import STUDIES
+from graphcl.research.table2 import TABLE_2
 
 
 def test_the_page_is_that_of_the_rows(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.update import PAGE, RESULTS
 from benchmarks.update_page import page
-from graphcl.trials.rows import read
+from graphcl.research.rows import read
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from graphcl.cli.main import run
-from graphcl.trials import rows
+from graphcl.research import rows
 from tests.cli.conftest import fails
 from tests.conftest import random_graph
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from graphcl.cli.main import run
-from graphcl.trials import rows
+from graphcl.research import rows
 
 QUICK = ["--set", "epochs=1", "--set", "dim=4", "--methods", "graphcl"]
 

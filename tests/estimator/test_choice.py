@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from graphcl.choosing import portfolio
-from graphcl.choosing.portfolio import Candidate
 from graphcl.errors import GraphError, ParameterError, RunError
-from graphcl.estimator import GraphCL, choice
+from graphcl.estimator import GraphCL
 from graphcl.graphs.collection import GraphCollection
+from graphcl.research import choosing, rows
+from graphcl.research.choosing import Candidate
 from graphcl.training import Checkpoints
 from graphcl.training.checkpoints import StoppedError
 from tests.conftest import random_collection
@@ -23,7 +23,7 @@ TABLE = (
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    monkeypatch.setattr(portfolio, "load_portfolio", lambda: TABLE)
+    monkeypatch.setattr(choosing, "load_portfolio", lambda: TABLE)
 
 
 def auto(**other):
@@ -67,7 +67,7 @@ def test_keywords_hold_in_every_trial(graph):
 def test_a_scaling_that_comes_to_another_is_not_tried_twice(graph, monkeypatch):
     ones = graph.replace(x=(np.asarray(graph.x) > 0).astype(np.float32))
     table = tuple(Candidate(name, {"feature_scaling": name}) for name in ("none", "row", "auto"))
-    monkeypatch.setattr(portfolio, "load_portfolio", lambda: table)
+    monkeypatch.setattr(choosing, "load_portfolio", lambda: table)
     names = [trial.name for trial in auto(budget=3).fit(ones).choice_.trials]
     assert names == ["none", "row"]
     assert [t.name for t in auto(budget=4).fit(ones).choice_.trials][2] != "auto"
@@ -75,10 +75,10 @@ def test_a_scaling_that_comes_to_another_is_not_tried_twice(graph, monkeypatch):
 
 def test_an_interrupted_choice_goes_on_to_the_same_bits(graph, tmp_path):
     whole = auto().fit(graph)
-    first_is_kept = (tmp_path / "choosing/trials.json").exists
+    first_is_kept = (tmp_path / "choosing/trials.jsonl").exists
     with pytest.raises(StoppedError):
         auto().fit(graph, checkpoints=Checkpoints(tmp_path, stop=first_is_kept))
-    kept = json.loads((tmp_path / "choosing/trials.json").read_text())["trials"]
+    kept = rows.read(tmp_path / "choosing/trials.jsonl")
     assert [trial["name"] for trial in kept] == ["one"]
     assert (tmp_path / "choosing/trial-1").is_dir()
     with pytest.raises(RunError, match="is of another training"):
@@ -91,7 +91,7 @@ def test_an_interrupted_choice_goes_on_to_the_same_bits(graph, tmp_path):
     assert len(trained) == 2  # the first trial was not repeated
     assert [t.measures for t in model.choice_.trials] == [t.measures for t in whole.choice_.trials]
     np.testing.assert_array_equal(model.transform(graph), whole.transform(graph))
-    (tmp_path / "choosing/trials.json").write_text('{"trials": 3}')
+    (tmp_path / "choosing/trials.jsonl").write_text('{"trials": 3}\n')
     with pytest.raises(RunError, match="damaged; begin anew"):
         auto().fit(graph, checkpoints=tmp_path, resume=True)
 
@@ -110,8 +110,8 @@ def test_bad_input_is_one_clear_message(graph, monkeypatch):
     with pytest.raises(GraphError, match="tissues: recipe auto needs a single graph"):
         auto().fit(random_collection())
     assert isinstance(random_collection(), GraphCollection)
-    share = dataclasses.replace(choice.current_share(), world=2)
-    monkeypatch.setattr(choice, "current_share", lambda: share)
+    share = dataclasses.replace(choosing.current_share(), world=2)
+    monkeypatch.setattr(choosing, "current_share", lambda: share)
     with pytest.raises(ParameterError, match="chooses in one process"):
         auto().fit(graph)
 

@@ -17,12 +17,9 @@ from graphcl.cli._shared.progress import run_progress
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.errors import DatasetError, require
-from graphcl.gallery import rendering
-from graphcl.gallery.comparison import compare as run_comparison
-from graphcl.gallery.comparison import read_systems
-from graphcl.gallery.summary import summarise_rows
 from graphcl.graphs.graph import Graph
-from graphcl.paper.artefacts import Artefacts
+from graphcl.research import comparison
+from graphcl.research.output import Artefacts
 from graphcl.runs.comparison import compare_runs, is_run
 from graphcl.store.reader import is_store
 
@@ -71,12 +68,12 @@ def compare(
         found = compare_runs([Path(name) for name in graphs])
         print_result(found.to_json(), found.table(), as_json=as_json)
         return
-    systems = read_systems(methods)
+    systems = comparison.read_systems(methods)
     require(len(systems) >= 1, "compare", "--methods", "one system or more", methods)
     chosen = find_graphs(graphs)
     where, artefacts = resolve_device(device), Artefacts(out, "compare")
     with continues("compare", "rows", artefacts.rows), run_progress("compare") as show:
-        rows = run_comparison(
+        rows = comparison.compare(
             chosen,
             systems,
             artefacts.rows,
@@ -84,13 +81,13 @@ def compare(
             device=where,
             on_progress=show,
         )
-    summary = summarise_rows(rows, [system.name for system in systems])
+    summary = comparison.summarise_rows(rows, [system.name for system in systems])
     scored = any(cell.mean is not None for cell in summary.cells)
     files = artefacts.write(
-        markdown=rendering.markdown(summary, picture=f"{artefacts.name}.png" if scored else ""),
-        csv=rendering.csv(summary),
-        latex=rendering.latex(summary),
-        draw=(lambda: rendering.draw(summary)) if scored else None,
+        markdown=comparison.markdown(summary, picture=f"{artefacts.name}.png" if scored else ""),
+        csv=comparison.csv(summary),
+        latex=comparison.latex(summary),
+        draw=(lambda: comparison.draw(summary)) if scored else None,
     )
     report = {
         "cells": [asdict(cell) for cell in summary.cells],
@@ -100,7 +97,7 @@ def compare(
     }
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     listed = "\n".join(f"{kind}: {path}" for kind, path in files.items())
-    text = f"{rendering.terminal(summary, width=width)}\n{listed}"
+    text = f"{comparison.terminal(summary, width=width)}\n{listed}"
     print_result(report, text, as_json=as_json)
 
 

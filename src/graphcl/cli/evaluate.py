@@ -37,10 +37,10 @@ from graphcl.evaluation.splits import over_splits
 from graphcl.graphs.collection import Labelled
 from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph
+from graphcl.research.trials import find_system, repeat_method, summarise
 from graphcl.runs import files as runs
 from graphcl.runs.typed import type_folder
 from graphcl.tabular.options import TableOptions
-from graphcl.trials.methods import find_baseline, repeat_method, summarise
 
 
 @takes_tables
@@ -148,5 +148,5 @@ def _trainings(
     if config.seed is None:
         raise RunError(f"{run / runs.CONFIG}: [run] lacks the seed")
     dataset, settings = dataset_of(source), {**config.settings, **changed}
-    find_baseline(config.method).method(dataset, **settings)  # refuses bad settings before training
+    find_system(config.method).method(dataset, **settings)  # refuses bad settings before training
     return partial(repeat_method, config.method, graph, dataset, settings=settings), config.seed

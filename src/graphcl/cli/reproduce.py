@@ -17,17 +17,15 @@ from graphcl.datasets import CATALOGUE
 from graphcl.devices import resolve_device
 from graphcl.errors import ParameterError, RunError, require, suggestion
 from graphcl.evaluation.multilabel import STEPS
-from graphcl.paper import rendering
-from graphcl.paper import reproduce as tables
-from graphcl.paper.artefacts import Artefacts, study_csv, study_markdown, study_terminal
-from graphcl.paper.plots import plot_table_2
-from graphcl.paper.studies import STUDIES
-from graphcl.paper.studies.corruption import RIVALS
-from graphcl.paper.studies.study import Plan, Study
-from graphcl.paper.table2 import assemble
-from graphcl.trials import rows as result_rows
-from graphcl.trials.rows import Row
-from graphcl.trials.runner import execute
+from graphcl.research import reproduce as tables
+from graphcl.research import rows as result_rows
+from graphcl.research import table2
+from graphcl.research.output import Artefacts, csv_text
+from graphcl.research.rows import Row
+from graphcl.research.runner import execute
+from graphcl.research.studies import STUDIES
+from graphcl.research.studies.corruption import RIVALS
+from graphcl.research.studies.study import Plan, Study, study_markdown, study_terminal
 
 TARGETS = ("table1", "table2", *STUDIES)
 RUNS = 5  # default number of seeds of Table 2
@@ -137,9 +135,9 @@ class _Given:
 def _table_1(given: _Given) -> tuple[dict[str, object], str]:
     found = tables.table_1(given.datasets or list(CATALOGUE))
     files = Artefacts(given.out, "table1").write(
-        markdown=rendering.table_1_markdown(found), csv=rendering.table_1_csv(found)
+        markdown=tables.table_1_markdown(found), csv=tables.table_1_csv(found)
     )
-    text = rendering.table_1_terminal(found, width=given.width)
+    text = tables.table_1_terminal(found, width=given.width)
     return {"datasets": found, "files": files}, f"{text}\n{_files(files)}"
 
 
@@ -149,7 +147,7 @@ def _table_2(given: _Given) -> tuple[dict[str, object], str]:
     tables.check_settings(given.settings, here, given.methods)
     artefacts = Artefacts(given.out, "table2")
     if given.rows is not None:
-        cells = assemble(given.rows, datasets=chosen, methods=given.methods, absent=absent)
+        cells = table2.assemble(given.rows, datasets=chosen, methods=given.methods, absent=absent)
     else:
         with run_progress("table2") as show:
             cells = tables.table_2(
@@ -165,11 +163,11 @@ def _table_2(given: _Given) -> tuple[dict[str, object], str]:
             )
     measured = any(cell.mean is not None for cell in cells)
     files = artefacts.write(
-        markdown=rendering.table_2_markdown(cells),
-        csv=rendering.table_2_csv(cells),
-        draw=(lambda: plot_table_2(cells)) if measured else None,
+        markdown=table2.markdown(cells),
+        csv=table2.csv(cells),
+        draw=(lambda: table2.draw(cells)) if measured else None,
     )
-    text = rendering.table_2_terminal(cells, width=given.width)
+    text = table2.terminal(cells, width=given.width)
     listed = [cell.as_row() for cell in cells]
     return {"cells": listed, "absent": absent, "files": files}, f"{text}\n{_files(files)}"
 
@@ -205,7 +203,7 @@ def _study(study: Study, given: _Given) -> tuple[dict[str, object], str]:
     scored = [row for row in found if "failed" not in row]
     files = artefacts.write(
         markdown=study_markdown(study, found, picture=f"{study.name}.png" if scored else ""),
-        csv=study_csv(study, found),
+        csv=csv_text(study.summary(found)),
         draw=(lambda: study.draw(scored)) if scored else None,
     )
     text = study_terminal(study, found, width=given.width)

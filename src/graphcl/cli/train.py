@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from graphcl.choosing.search import BUDGET
 from graphcl.cli._shared.graphs import (
     graph_fingerprint,
     graph_name,
@@ -46,7 +45,7 @@ from graphcl.devices import device_name, resolve_device
 from graphcl.distributed import first_process, local_device
 from graphcl.errors import DatasetError, GraphError, require
 from graphcl.estimator import GraphCL
-from graphcl.estimator.choice import AUTO
+from graphcl.estimator.choice import AUTO, BUDGET
 from graphcl.estimator.parted import PartedData
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graphs.collection import Labelled

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.choosing.search import BUDGET, Trial
 from graphcl.cli._shared.graphs import load_graph
 from graphcl.cli._shared.interrupts import continues
 from graphcl.cli._shared.options import (
@@ -22,16 +21,15 @@ from graphcl.cli._shared.progress import ProbeStepsOption
 from graphcl.cli._shared.tables import takes_tables
 from graphcl.devices import resolve_device
 from graphcl.errors import RunError
-from graphcl.estimator.choice import trial_text
+from graphcl.estimator.choice import BUDGET, Choice
 from graphcl.evaluation.multilabel import STEPS
-from graphcl.recipes import load_recipe, recipe_for
+from graphcl.recipes import Recipe, load_recipe, recipe_for
+from graphcl.research import rows
+from graphcl.research.choosing import NAME, trial_text, tune_unlabelled
+from graphcl.research.tuning import RECIPE, SEARCHED, TRIALS, Search, ValidationScore, recipe_of
+from graphcl.research.tuning import tune as run_search
 from graphcl.tabular.options import TableOptions
 from graphcl.training.progress import duration
-from graphcl.trials import rows
-from graphcl.tuning.objective import build_objective
-from graphcl.tuning.search import RECIPE, SEARCHED, TRIALS, Search, recipe_of
-from graphcl.tuning.search import tune as run_search
-from graphcl.tuning.unlabelled import NAME, UnlabelledSearch, tune_unlabelled
 
 TRIALS_WITH_LABELS = 50
 
@@ -101,14 +99,25 @@ def tune(
     base = load_recipe(chosen).with_texts(**changed)
     found = len(rows.read(folder / TRIALS))
     if loaded.y is None or unsupervised:
-        wanted = UnlabelledSearch(loaded, base, tuple(changed), folder, seed, where)
-        _without_labels(wanted, found, trials or BUDGET, as_json=as_json)
+        print(f"{loaded!r}; {NAME}; {found} of {trials or BUDGET} trials found", file=sys.stderr)
+        with continues("tune", "trials", folder / TRIALS):
+            choice, picked = tune_unlabelled(
+                loaded,
+                base,
+                trials or BUDGET,
+                fixed=tuple(changed),
+                folder=folder,
+                seed=seed,
+                device=where,
+                on_trial=lambda trial, number, _: print(
+                    trial_text(trial, number, trials or BUDGET), file=sys.stderr, flush=True
+                ),
+            )
+        _print_choice(choice, picked, folder / RECIPE, as_json=as_json)
         return
     trials = trials or TRIALS_WITH_LABELS
     search = Search(
-        objective=build_objective(
-            loaded, unsupervised=False, seed=seed, device=where, probe_steps=probe_steps
-        ),
+        objective=ValidationScore.of(loaded, device=where, steps=probe_steps),
         base=base,
         fixed=tuple(key for key in SEARCHED if key in changed),
         folder=folder,
@@ -127,15 +136,7 @@ def tune(
     print_result(about | {"recipe": vars(result), "out": str(path)}, text, as_json=as_json)
 
 
-def _without_labels(wanted: UnlabelledSearch, found: int, trials: int, *, as_json: bool) -> None:
-    print(f"{wanted.graph!r}; {NAME}; {found} of {trials} trials found", file=sys.stderr)
-
-    def show(number: int, trial: Trial) -> None:
-        print(trial_text(trial, number, trials), file=sys.stderr, flush=True)
-
-    with continues("tune", "trials", wanted.folder / TRIALS):
-        choice, recipe = tune_unlabelled(wanted, trials, on_trial=show)
-    path = wanted.folder / RECIPE
+def _print_choice(choice: Choice, recipe: Recipe, path: Path, *, as_json: bool) -> None:
     values = choice.trials[choice.picked].values
     changed = ", ".join(f"{key} = {value}" for key, value in values.items()) or "as the base"
     print_result(

@@ -25,7 +25,7 @@ from graphcl.training.loop import metrics_of
 from graphcl.training.modes import Mode
 
 if TYPE_CHECKING:  # they know what makes them, which takes a while to import
-    from graphcl.choosing.search import Choice
+    from graphcl.estimator.choice import Choice
     from graphcl.estimator.health import Health
 
 

@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from graphcl.choosing.search import BUDGET, Choice
 from graphcl.devices import resolve_device
 from graphcl.encoders import EncoderFactory
 from graphcl.errors import GraphError, require
 from graphcl.estimator.calibration import sample_graphs
-from graphcl.estimator.choice import AUTO, choose_recipe
+from graphcl.estimator.choice import AUTO, BUDGET, Choice, choose_recipe
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.fitting import Task, fit
 from graphcl.estimator.growing import Growing
@@ -45,7 +44,7 @@ class GraphCL(Growing):
 
     Args:
         recipe: a shipped recipe's name, a path to a `.toml`, or a `Recipe`; or ``auto``, which
-            tries several and picks one without labels (`graphcl.choosing`).
+            tries several and picks one without labels (`graphcl.research.choosing`).
         encoder: overrides the recipe's key of that name, as do all the keywords that follow;
             None leaves the recipe's value. See `graphcl.recipes.Recipe` for their meaning. It may
             be an object: a factory or class as `graphcl.encoders.EncoderFactory` describes, or a

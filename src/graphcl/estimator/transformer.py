@@ -13,6 +13,8 @@ from graphcl.encoders import LayeredEncoder
 from graphcl.errors import GraphCLError, require
 from graphcl.estimator.fitted import FITTED, Fitted
 from graphcl.estimator.inference import Chosen
+from graphcl.evaluation.criteria import nodes_to_choose_by, validation_score
+from graphcl.graphs.collection import GraphCollection, as_graphs
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 
@@ -100,3 +102,30 @@ def as_table(
 
         return polars.DataFrame(z, schema=names, orient="row")
     return z
+
+
+def probe_scorer(model: Any, graphs: Any, y: None = None) -> float:  # noqa: ARG001
+    """Returns the score by which `graphcl tune` ranks, mean over `graphs`; higher is better.
+
+    It is the probe's score on validation nodes: see `graphcl.evaluation.splits.metric_of`.
+
+    Test nodes are not used: a search that chose by them would leave no fair score to report. For
+    `GridSearchCV`, X is a list of graphs, and each fold holds some of them out::
+
+        GridSearchCV(GraphCL(), {"temperature": [0.5, 0.8]}, scoring=probe_scorer, cv=3).fit(graphs)
+
+    To search with one graph, use a fold that trains and scores on it: ``fit([graph])`` with
+    ``cv=[([0], [0])]``. Only the score reads its labels.
+
+    Args:
+        model: a fitted estimator.
+        graphs: a labelled graph or several, which the model may have been trained on.
+        y: ignored; labels belong to the graphs.
+    """
+    given = as_graphs(graphs)
+    each = given.graphs if isinstance(given, GraphCollection) else (given,)
+    scores = []
+    for graph in each:
+        nodes, labels, train = nodes_to_choose_by(graph)
+        scores.append(validation_score(model.transform(graph)[nodes], labels, train))
+    return sum(scores) / len(scores)

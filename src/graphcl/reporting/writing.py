@@ -18,7 +18,7 @@ from graphcl.reporting.page import render
 from graphcl.reporting.sharded import Sharded
 from graphcl.runs.results import GraphFacts
 from graphcl.runs.typed import run_types, type_folder
-from graphcl.trials.rows import versions
+from graphcl.version import versions
 
 
 def report(

@@ -16,11 +16,11 @@ from graphcl.evaluation.failure import majority_sign
 from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
 from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph
+from graphcl.research.trials import find_system, score_method, train_method
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import BaselineResult, GraphFacts
-from graphcl.trials.methods import find_baseline, score_method, train_method
-from graphcl.trials.rows import versions
+from graphcl.version import versions
 
 
 def check_baseline(
@@ -34,7 +34,7 @@ def check_baseline(
         settings: the fields to change.
         ours: options that are GraphCL's alone, and whether each was given.
     """
-    find_baseline(name).method(dataset_of(source), **settings)
+    find_system(name).method(dataset_of(source), **settings)
     for option, given in ours.items():
         if given:
             raise ParameterError(f"{option} is graphcl's alone; {name} does not take it")
@@ -57,26 +57,25 @@ def train_baseline(
 
     The arguments are the options of `graphcl train`, and the origin of the graph.
     """
-    baseline, dataset = find_baseline(name), dataset_of(origin.graph)
+    baseline, dataset = find_system(name), dataset_of(origin.graph)
     out = out if out is not None else Path("runs") / f"{graph.name}-{name}"
     runs.check_output(out, overwrite=overwrite)
     print(f"{graph!r}; {baseline.title}; {device_name(device)}", file=sys.stderr)
     if not baseline.weighted and isinstance(graph, Graph) and graph.edge_weight is not None:
         print(f"note: {name} does not look at edge weights", file=sys.stderr)
     with count_progress(name, "epoch") as show:
-        trained = train_method(
+        trial = train_method(
             name, graph, dataset, seed=seed, device=device, settings=settings, on_epoch=show
         )
-    trial = trained.trial
     if trial.failed is not None:
         raise TrainingError(trial.failed)
     scores, why = None, None
     try:
-        scored = score_method(trained, graph, probe_steps=probe_steps, device=device)
+        scored = score_method(trial, graph, probe_steps=probe_steps, device=device)
         scores = dict(scored.scores)
     except GraphError as error:  # labels are a gift, not a duty
         why = str(error)
-    sign, z = majority_sign(scores, trial.settings, name), trained.embeddings
+    sign, z = majority_sign(scores, trial.settings, name), trial.embeddings
     measured = z is not None and len(z) > 1 and bool(np.isfinite(z).all())
     result = BaselineResult(
         graph=GraphFacts.of(graph, origin.graph),
@@ -97,13 +96,13 @@ def train_baseline(
     config = runs.RunConfig({}, name, trial.settings, seed=trial.seed, origin=origin)
     with runs.new_run(out, overwrite=overwrite) as folder:
         runs.write_config(folder, config)
-        saved = {runs.EMBEDDINGS: trained.embeddings, runs.PREDICTIONS: trained.predictions}
+        saved = {runs.EMBEDDINGS: trial.embeddings, runs.PREDICTIONS: trial.predictions}
         for file, array in saved.items():
             if array is not None:
                 np.save(folder / file, array)
         write_nodes(folder, describe_nodes(graph))
         result.write(folder)
-    what = "probe" if trained.embeddings is not None else "predictions"
+    what = "probe" if trial.embeddings is not None else "predictions"
     text = f"{what}: {probe_text(scores)}" if scores else f"no {what} scored: {why}"
     text += f"\nnote: {result.note}" if result.note else ""
     text += f"\nrun: {out}  ({result.train_seconds:.1f} s)"

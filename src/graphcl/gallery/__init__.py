@@ -1,1 +1,0 @@
-"""Systems side by side on many graphs, under one protocol: rows, a table and a picture."""

@@ -1,1 +1,0 @@
-"""The paper's tables and claims: its numbers and ours, and how both are shown."""

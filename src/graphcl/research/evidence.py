@@ -1,0 +1,154 @@
+"""What a trial shows without labels, and by what it is ranked among others.
+
+Trials also embed damaged versions of the graph, which lack some links and some values of features.
+The versions are the same for all trials, so what these make of them can be compared.
+
+Good embeddings are rich: they use many directions. They know their node: its features can be told
+from few examples. They are steady: little changes where a few links and values are missing. Each of
+the three alone is easily fooled, by noise, by a copy of the features, by coarse clusters; no trial
+that is fooled by one comes first in the others. So ranks are averaged.
+`python -m benchmarks.choosing` compared this with other criteria, and docs/choosing.md shows them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from graphcl.errors import GraphError
+from graphcl.evaluation.agreement import linear_cka
+from graphcl.evaluation.recovery import few_shot_recovery, principal_targets
+from graphcl.evaluation.unsupervised import effective_rank
+from graphcl.graphs.damage import hidden_features, missing_links
+from graphcl.graphs.graph import Graph
+from graphcl.seeding import derive
+
+SAMPLE = 2_000  # nodes that are looked at, at most
+HIDDEN = 0.2  # share of the links, and of the values of features, that a version lacks
+LEAST_NODES = 20
+COLUMNS = 4_096  # of the features that are looked at, at most
+VERSIONS = 3  # damaged versions of the graph that a trial embeds
+MEASURES = ("effective_rank", "own", "stability")
+
+Array = npt.NDArray[Any]
+Embed = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """A graph without labels, and what of it trials are compared by.
+
+    Attributes:
+        graph: what trials train on.
+        nodes: the nodes that are looked at, ascending, ``[S]``.
+        seed: what the damaged versions are drawn by.
+        count: how many damaged versions there are.
+    """
+
+    graph: Graph
+    nodes: Array
+    seed: int
+    count: int
+
+    @classmethod
+    def of(cls, graph: Graph, *, seed: int, sample: int = SAMPLE, versions: int = 0) -> "Evidence":
+        """Draws nodes; a graph that is mapped from a store is checked first.
+
+        Raises:
+            GraphError: the graph has too few nodes.
+        """
+        graph.check()
+        if graph.num_nodes < LEAST_NODES:
+            raise GraphError(
+                f"{graph.name}: has {graph.num_nodes} nodes; choosing without labels needs "
+                f"{LEAST_NODES}"
+            )
+        bare = graph.replace(y=None)
+        random = np.random.default_rng(derive(seed, "evidence") % 2**63)
+        nodes = sampled_nodes(bare, sample, random)
+        return cls(bare, nodes, seed, versions)
+
+    def version(self, number: int) -> Graph:
+        """Returns a damaged version of the graph.
+
+        It is drawn anew each time, always the same: copies of a large graph need much memory.
+        """
+        random = np.random.default_rng(derive(self.seed, "version", number) % 2**63)
+        return hidden_features(missing_links(self.graph, HIDDEN, random), HIDDEN, random)
+
+    def observe(self, embed: Embed) -> npt.NDArray[np.float32]:
+        """Returns the embeddings of the nodes, ``[1 + count, S, dim]``.
+
+        The first are those in the graph, the others those in its versions.
+        """
+        shown = [np.asarray(embed(self.graph))[self.nodes]]
+        shown += [np.asarray(embed(self.version(n)))[self.nodes] for n in range(self.count)]
+        return np.stack(shown).astype(np.float32)
+
+    @cached_property
+    def own(self) -> Array:
+        """The principal components of the nodes' features, ``[S, components]``."""
+        return principal_targets(self.features())
+
+    def features(self, nodes: Array | None = None) -> Array:
+        """Returns the features of some nodes, by default `nodes`, dense; at most `COLUMNS`."""
+        x: Any = self.graph.x
+        # First: the table may be mapped, and too large to copy.
+        rows = x[self.nodes if nodes is None else nodes]
+        if rows.shape[1] > COLUMNS:
+            drawn = np.random.default_rng(0).choice(rows.shape[1], COLUMNS, replace=False)
+            rows = rows[:, np.sort(drawn)]
+        dense = rows.toarray() if scipy.sparse.issparse(rows) else rows
+        return np.asarray(dense, dtype=np.float64)
+
+
+def sampled_nodes(graph: Graph, count: int, random: np.random.Generator) -> Array:
+    """Returns all nodes, or about `count`: half of them drawn, and a neighbour of each of these.
+
+    Nodes that are all drawn one by one would have hardly a link among them in a large graph.
+    """
+    if graph.num_nodes <= count:
+        return np.arange(graph.num_nodes)
+    drawn = np.sort(random.choice(graph.num_nodes, count // 2, replace=False))
+    start, degree = np.asarray(graph.indptr[drawn]), np.diff(graph.indptr)[drawn]
+    linked = degree > 0
+    place = start[linked] + (random.random(int(linked.sum())) * degree[linked]).astype(np.int64)
+    return np.unique(np.concatenate([drawn, np.asarray(graph.indices)[place]]).astype(np.int64))
+
+
+def measure(evidence: Evidence, shown: Array) -> dict[str, float]:
+    """Returns what a trial's embeddings, of `Evidence.observe`, show.
+
+    - ``effective_rank``: how many directions they use.
+    - ``own``: how well few examples suffice to tell the features of other nodes: a mean R².
+    - ``stability``: how alike they are in the graph and in its damaged versions: a mean linear CKA.
+    """
+    z, *versions = shown
+    return {
+        "effective_rank": effective_rank(z),
+        "own": few_shot_recovery(z, evidence.own),
+        "stability": fmean(linear_cka(z, version) for version in versions),
+    }
+
+
+def merits(measures: Sequence[Mapping[str, float]]) -> list[float]:
+    """Returns the merit of each trial among the others: its mean rank over `MEASURES`.
+
+    It is between 0 and 1; the highest is picked. What was good on other graphs decides what is
+    tried, and has no say here.
+    """
+    ranks = [_ranks([one[name] for one in measures]) for name in MEASURES]
+    return [fmean(each) / len(measures) for each in zip(*ranks, strict=True)]
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Returns ranks from 1; equal values share the mean of theirs."""
+    given = np.asarray(values)
+    below = (given[:, None] > given).sum(axis=1)
+    equal = (given[:, None] == given).sum(axis=1)
+    return [float(rank) for rank in below + (equal + 1) / 2]

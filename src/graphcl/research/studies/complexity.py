@@ -1,0 +1,194 @@
+"""Time against N on generated graphs; the paper claims linear time at a fixed batch size M.
+
+Two modes are timed. ``sampled`` is the paper's inductive setting: an epoch visits every node, M at
+a time, each with a tree of R^L sampled neighbours, in O(R^L · N · P'²). ``full`` is the paper's
+transductive encoder at a fixed M: a step encodes all N nodes and computes the loss over M of them,
+in O(L · N · P'²). (Over all N nodes the loss needs N² products, which the paper does not count.)
+"""
+
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphcl.datasets.synthetic import synthetic_graph
+from graphcl.devices import peak_memory_bytes, reset_peak_memory
+from graphcl.estimator import GraphCL
+from graphcl.estimator.parts import Parts
+from graphcl.graphs.graph import Graph
+from graphcl.recipes import Recipe, load_recipe
+from graphcl.research.plots import COLOURS, MARKERS, finish, new_figure
+from graphcl.research.rows import Row, number, text
+from graphcl.research.runner import Job, Scoring
+from graphcl.research.studies.study import Plan, Study, averages, run_identity
+from graphcl.training import train
+
+# No size is in both, so that rows of a CPU and of a GPU can share a file.
+SIZES = {
+    "cpu": (3_000, 6_000, 12_000, 24_000, 48_000),
+    "cuda": (16_000, 32_000, 64_000, 128_000, 256_000),
+}
+LARGEST = 3  # number of sizes that the exponent is fitted to
+DEGREE, FEATURES, CLASSES, BATCH = 10, 64, 8, 512
+MODES = ("sampled", "full")
+WHAT = {"sampled": "an epoch, sampled", "full": "a step, whole graph"}
+STEPS = 20  # timed steps on a whole graph
+
+
+def _recipe(mode: str, settings: Row) -> Recipe:
+    small: Row = {"layers": 2, "dim": 128, "batch_nodes": BATCH, "fan_out": 10, "epochs": 1}
+    return load_recipe("default").with_texts(**small | settings | {"mode": mode})
+
+
+def _jobs(plan: Plan) -> list[Job]:
+    sizes = SIZES["cuda" if plan.device.type == "cuda" else "cpu"]
+    return [
+        _job(plan, seed, mode, nodes) for nodes in sizes for mode in MODES for seed in plan.seeds
+    ]
+
+
+def _job(plan: Plan, seed: int, mode: str, nodes: int) -> Job:
+    recipe = _recipe(mode, plan.settings)
+    settings: Row = asdict(recipe)
+    identity = run_identity("complexity", "synthetic", seed, settings)
+    about: Row = identity | {"mode": mode, "nodes": nodes}
+
+    def run() -> Iterable[Scoring]:
+        graph = _graph(nodes)
+        _seconds(recipe, graph, seed, plan.device)  # compiles kernels, fills caches
+        reset_peak_memory(plan.device)
+        seconds = _seconds(recipe, graph, seed, plan.device)
+        measured: Row = {
+            "seconds": seconds,
+            "peak_memory_bytes": peak_memory_bytes(plan.device),
+            "settings": settings,
+            "edges": graph.num_edges,
+        }
+        yield Scoring((about | measured,))
+
+    return Job(f"complexity, {mode}, N = {nodes}", (about,), run)
+
+
+@cache
+def _graph(nodes: int) -> Graph:
+    return synthetic_graph(nodes, nodes * DEGREE // 2, FEATURES, CLASSES, seed=0)
+
+
+def _seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device) -> float:
+    """Returns the seconds of a sampled epoch, or of the median step on the whole graph."""
+    if recipe.mode == "sampled":
+        return GraphCL(recipe, seed=seed, device=str(device)).fit(graph).history_[-1].seconds
+    return _step_seconds(recipe, graph, seed, device)
+
+
+def _step_seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device) -> float:
+    parts = Parts(recipe)
+    source, _ = parts.source(graph, device=device)
+    encoder = parts.new_encoder(graph.num_features, seed=seed).to(device)
+    marks: list[float] = []
+
+    class Timed:
+        """The first steps of an epoch; each is timed from its start to the start of the next."""
+
+        steps_per_epoch = min(STEPS, source.steps_per_epoch)
+        constant = False
+
+        def epoch(self, number: int, seed: int, **where: Any) -> Iterable[Any]:
+            batches = iter(source.epoch(number, seed, **where))
+            for _ in range(self.steps_per_epoch):
+                batch = next(batches)
+                _wait(device)
+                marks.append(time.perf_counter())
+                yield batch
+
+    train(
+        encoder,
+        Timed(),  # type: ignore[arg-type]
+        perturbation=parts.perturbation,
+        loss=parts.loss,
+        epochs=1,
+        seed=seed,
+    )
+    _wait(device)
+    marks.append(time.perf_counter())
+    return statistics.median(np.diff(marks).tolist())
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def exponent(lines: Sequence[Row]) -> float | None:
+    """Returns the slope of log time over log N at the largest sizes; 1 is linear.
+
+    At smaller sizes the fixed cost of a step hides the slope.
+    """
+    points = sorted((number(line, "nodes"), number(line, "mean")) for line in lines if line["mean"])
+    if len(points) < 2:
+        return None
+    x, y = np.log(np.array(points[-LARGEST:], dtype=float)).T
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def _summary(rows: Sequence[Row]) -> list[Row]:
+    columns = ("graph", "device", "mode", "nodes")
+    lines = averages(rows, columns, lambda row: number(row, "seconds"))
+    for line in lines:
+        line["exponent"] = exponent([other for other in lines if _curve(other) == _curve(line)])
+    return lines
+
+
+def _curve(line: Row) -> tuple[str, str]:
+    return text(line, "device"), text(line, "mode")
+
+
+def _draw(rows: Sequence[Row]) -> Any:
+    lines = [line for line in _summary(rows) if line["mean"] is not None]
+    figure, (axis,) = new_figure(6.0, 4.2)
+    for index, (device, mode) in enumerate(dict.fromkeys(map(_curve, lines))):
+        found = [line for line in lines if _curve(line) == (device, mode)]
+        slope = found[0]["exponent"]
+        label = f"{WHAT[mode]}, {device}" + (f": N^{slope:.2f}" if slope is not None else "")
+        axis.errorbar(
+            [line["nodes"] for line in found],
+            [line["mean"] for line in found],
+            yerr=[line["std"] or 0.0 for line in found],
+            color=COLOURS[index % len(COLOURS)],
+            marker=MARKERS[index % len(MARKERS)],
+            markersize=5,
+            label=label,
+        )
+        last = found[-1]
+        places = np.array([number(line, "nodes") for line in found])
+        linear = number(last, "mean") * places / number(last, "nodes")
+        axis.plot(places, linear, ":", color="#888888", lw=1)
+    axis.set(xscale="log", yscale="log", xlabel="nodes N", ylabel="seconds")
+    axis.set_title(f"M = {BATCH}, degree {DEGREE}; dotted: linear", fontsize=10)
+    finish(axis)
+    axis.legend(frameon=False, fontsize=9)
+    return figure
+
+
+COMPLEXITY = Study(
+    name="complexity",
+    title="Computational complexity",
+    claim=(
+        "The paper counts O(L·N·P'²) for the whole graph and O(R^L·N·P'²) for sampled "
+        "neighbourhoods: linear in N at a fixed batch size M. We time both on generated graphs of "
+        f"degree {DEGREE}, with M = {BATCH}, two layers of width 128 and fan-out 10. The exponent "
+        f"is the slope of log time over log N at the {LARGEST} largest sizes. On a GPU, a step on "
+        "a small graph takes as long as launching its kernels, whatever N is."
+    ),
+    variables=("mode", "nodes"),
+    jobs=_jobs,
+    summary=_summary,
+    draw=_draw,
+    datasets=(),
+    runs=3,
+)

@@ -1,0 +1,223 @@
+"""A study: a claim, the runs that test it, and a table and a picture of the results.
+
+Studies report test scores, but nothing is chosen by them: recipes were chosen on validation nodes.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from graphcl.errors import GraphError, counted
+from graphcl.estimator import GraphCL
+from graphcl.graphs.graph import Graph
+from graphcl.recipes import Recipe, load_recipe, recipe_for
+from graphcl.research.output import markdown_table, terminal_table
+from graphcl.research.plots import plot_lines, title_of
+from graphcl.research.reproduce import applicable, cached_dataset
+from graphcl.research.rows import Json, Row, mean_and_deviation, number, text
+from graphcl.research.runner import Job, Scoring
+from graphcl.research.systems.system import Data
+from graphcl.research.table2 import scale, score_key
+from graphcl.research.trials import Trial, scoring_of, settings_hash
+
+SCORE = "test accuracy, % (PPI: micro-F1)"
+IDENTITY = ("study", "method", "graph", "seed", "settings_hash")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a study should run.
+
+    Attributes:
+        datasets: names of datasets that are present.
+        seeds: one run per seed.
+        device: where to train.
+        settings: changes to every recipe, applied before the study's own; keys that are not in a
+            recipe are for other systems.
+    """
+
+    datasets: tuple[str, ...]
+    seeds: tuple[int, ...]
+    device: torch.device
+    settings: Row
+
+    def recipe(self, dataset: str, **changed: Json) -> Recipe:
+        """Returns the dataset's recipe, updated with the plan's settings and then `changed`."""
+        mine = applicable("graphcl", self.settings)
+        return load_recipe(recipe_for(dataset)).with_texts(**mine | changed)
+
+
+@dataclass(frozen=True)
+class Study:
+    """One claim of the paper as an experiment.
+
+    Attributes:
+        name: its name on the command line.
+        title: its title in reports.
+        claim: what the paper claims, and how it is tested here.
+        variables: columns that identify a row in addition to `IDENTITY`.
+        jobs: returns the runs of a plan.
+        summary: returns the lines of the table for rows.
+        draw: returns a figure of matplotlib for rows.
+        datasets: the default datasets; empty if the study generates its graphs.
+        runs: the default number of seeds.
+    """
+
+    name: str
+    title: str
+    claim: str
+    variables: tuple[str, ...]
+    jobs: Callable[[Plan], list[Job]]
+    summary: Callable[[Sequence[Row]], list[Row]]
+    draw: Callable[[Sequence[Row]], Any]
+    datasets: tuple[str, ...] = ("cora",)
+    runs: int = 5
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that identify a row."""
+        return (*IDENTITY, *self.variables)
+
+
+def run_identity(
+    study: str, dataset: str, seed: int, settings: Row, method: str = "graphcl"
+) -> Row:
+    """Returns the columns that identify a run in a study."""
+    return {
+        "study": study,
+        "method": method,
+        "graph": dataset,
+        "seed": seed,
+        "settings_hash": settings_hash(settings),
+    }
+
+
+def costs(model: GraphCL) -> Row:
+    """Returns the last loss and the duration of a training."""
+    return {"loss": model.history_[-1].loss, "train_seconds": model.seconds_}
+
+
+def training_job(
+    study: str,
+    plan: Plan,
+    dataset: str,
+    seed: int,
+    recipe: Recipe,
+    variables: Row,
+    measure: Callable[[GraphCL], Row] = costs,
+) -> Job:
+    """Returns a job that trains GraphCL once, measures the training and probes it once."""
+    settings: Row = asdict(recipe)
+    about = run_identity(study, dataset, seed, settings) | variables
+
+    def run() -> Iterable[Scoring]:
+        data = cached_dataset(dataset)
+        model = GraphCL(recipe, seed=seed, device=str(plan.device))
+        z = model.fit_transform(data)
+        row = about | {"settings": settings} | measure(model)
+        yield probe_scoring(row, z, data, device=plan.device)
+
+    return Job(f"{study} on {dataset}", (about,), run)
+
+
+def probe_scoring(row: Row, z: Any, data: Data, *, device: torch.device) -> Scoring:
+    """Returns `row` with the function that computes the probe's scores of the embeddings `z`."""
+    trial = Trial(method="graphcl", graph=data.name, seed=0, embeddings=z)
+    return scoring_of(row, trial, data, device=device)
+
+
+def score(row: Row) -> float:
+    """Returns the score that the paper reports on the row's dataset, in the table's unit."""
+    graph = text(row, "graph")
+    return scale(graph) * number(row, score_key(graph))
+
+
+def averages(
+    rows: Sequence[Row], by: Sequence[str], value: Callable[[Row], float] = score
+) -> list[Row]:
+    """Returns mean, deviation and number of runs for each combination of `by`, sorted by it."""
+    groups: dict[tuple[Json, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[name] for name in by)].append(row)
+    lines: list[Row] = []
+    for key, members in sorted(groups.items(), key=lambda item: _sortable(item[0])):
+        values = [value(row) for row in members if "failed" not in row]
+        mean, std = mean_and_deviation(values)
+        runs: Row = {"runs": len(values), "failed": len(members) - len(values)}
+        lines.append({**dict(zip(by, key, strict=True)), "mean": mean, "std": std, **runs})
+    return lines
+
+
+def summary_by(name: str, rows: Sequence[Row]) -> list[Row]:
+    """Returns averages over the runs of each dataset and value of the column `name`."""
+    return averages(rows, ("graph", name))
+
+
+def draw_by(name: str, label: str, log: bool, rows: Sequence[Row]) -> Any:
+    """Draws the averages of `summary_by` over the column `name`, a line per dataset."""
+    lines = [line | {"title": title_of(text(line, "graph"))} for line in summary_by(name, rows)]
+    return plot_lines(lines, x=name, by="title", xlabel=label, ylabel=SCORE, log=log)
+
+
+def load_one_graph(dataset: str) -> Graph:
+    """Returns a dataset, which must be a single graph."""
+    data = cached_dataset(dataset)
+    if not isinstance(data, Graph):
+        raise GraphError(f"{dataset}: this study needs a single graph, not {len(data.graphs)}")
+    return data
+
+
+def _sortable(key: tuple[Json, ...]) -> tuple[Any, ...]:  # numbers and text do not compare
+    return tuple((isinstance(part, str), part) for part in key)
+
+
+def study_markdown(study: Study, rows: Sequence[Row], *, picture: str = "") -> str:
+    """Returns a study's page: the claim, the picture if there is one, and the table."""
+    parts = [study.claim, f"![{study.title}]({picture})" if picture else ""]
+    columns, lines = study_lines(study, rows)
+    parts += [markdown_table(columns, lines), provenance_text(rows)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def study_terminal(study: Study, rows: Sequence[Row], *, width: int | None = None) -> str:
+    """Returns a study's table for a terminal."""
+    columns, lines = study_lines(study, rows)
+    table = terminal_table(study.title, columns, lines, width=width)
+    return f"{table}\n{provenance_text(rows)}"
+
+
+def study_lines(study: Study, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Returns the columns and lines of a study's table; mean and deviation share a column."""
+    summary = study.summary(rows)
+    names = [name for name in (summary[0] if summary else {}) if name not in ("std", "failed")]
+    columns = [name.replace("_", " ") for name in names]
+    return columns, [[_text(line, name) for name in names] for line in summary]
+
+
+def provenance_text(rows: Sequence[Row]) -> str:
+    """Returns a sentence on how the numbers were measured: nodes, seeds, device, failures."""
+    scored = [row for row in rows if "failed" not in row]
+    devices = ", ".join(sorted({str(row.get("device")) for row in scored})) or "nothing measured"
+    seeds = len({row["seed"] for row in scored})
+    failed = len(rows) - len(scored)
+    lost = f"; {counted(failed, 'run')} failed" if failed else ""
+    timed = any("seconds" in row for row in scored)
+    what = "Seconds" if timed else "Scores on test nodes (nothing was chosen by them)"
+    over = f"mean ± sample deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    return f"{what}; {over}; {devices}{lost}."
+
+
+def _text(line: Row, name: str) -> str:
+    value = line[name]
+    if value is None:
+        return "–"
+    if name == "mean" and isinstance(value, int | float):
+        places = 1 if abs(value) > 1.5 else 3
+        spread = f" ± {line['std']:.{places}f}" if line["std"] is not None else ""
+        return f"{value:.{places}f}{spread}"
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

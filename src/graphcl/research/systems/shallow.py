@@ -1,0 +1,309 @@
+r"""Systems that learn a vector per node or word, without a network: DeepWalk and EP-B."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from graphcl.errors import MissingExtraError
+from graphcl.graphs.tensors import graph_tensors
+from graphcl.kernels.adam import Adam
+from graphcl.kernels.adjacency import Adjacency
+from graphcl.kernels.counter import draw_word, stream_key
+from graphcl.kernels.features import Features, linear
+from graphcl.kernels.parallel import parallel
+from graphcl.research.systems.layers import Symmetric
+from graphcl.research.systems.system import (
+    Data,
+    OnEpoch,
+    Rows,
+    System,
+    require_one_graph,
+    silent,
+)
+from graphcl.research.systems.training import Checked, descend, require_finite
+from graphcl.research.systems.untrained import RawFeatures
+from graphcl.seeding import derive, generator
+
+prange = cast("Any", numba.prange)
+Nodes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class DeepWalk(Checked):
+    """Skip-gram on random walks (Perozzi et al., 2014): nodes are words, walks are sentences.
+
+    Features and edge weights are ignored.
+
+    Gensim trains the skip-gram model, on the CPU whatever the device. With one worker the result is
+    reproducible bit for bit. With several it is not, because gensim's workers race.
+
+    Differs from the paper: we use negative sampling instead of the slower hierarchical softmax, and
+    10 walks from each node instead of 80. On Cora's validation nodes 20 and 40 do no better.
+
+    Attributes:
+        dim: width of the embedding.
+        walks: walks from each node.
+        length: nodes in a walk.
+        window: maximum distance of two nodes in a walk that form a pair.
+        negatives: negative samples per pair.
+        learning_rate: initial rate of the gradient descent; gensim lowers it linearly.
+        epochs: passes over the walks.
+        workers: threads.
+    """
+
+    owner: ClassVar[str] = "deepwalk"
+    dim: int = 128
+    walks: int = 10
+    length: int = 40
+    window: int = 10
+    negatives: int = 5
+    learning_rate: float = 0.025
+    epochs: int = 1
+    workers: int = 1
+
+    def embed(
+        self,
+        data: Data,
+        *,
+        seed: int,
+        device: torch.device,  # noqa: ARG002 (gensim runs on the CPU only)
+        on_epoch: OnEpoch = silent,
+    ) -> Rows:
+        """Returns the embeddings, ``[num_nodes, dim]``."""
+        graph = require_one_graph(data, "deepwalk")
+        # Each round starts one walk at every node, in a new random order (the paper's algorithm 1).
+        starts = np.concatenate(
+            [
+                np.random.default_rng(derive(seed, "starts", number)).permutation(graph.num_nodes)
+                for number in range(self.walks)
+            ]
+        )
+        indices = np.asarray(graph.indices, dtype=np.int64)  # a store may have int32
+        walks = random_walks(
+            graph.indptr, indices, starts, length=self.length, seed=derive(seed, "walks")
+        )
+        model = _word2vec()(
+            _Sentences(walks, on_epoch, self.epochs),
+            vector_size=self.dim,
+            window=self.window,
+            negative=self.negatives,
+            alpha=self.learning_rate,
+            epochs=self.epochs,
+            workers=self.workers,
+            seed=derive(seed, "skip-gram") % 2**32,
+            sg=1,
+            min_count=1,
+            sample=0,
+        )
+        z = np.empty((graph.num_nodes, self.dim), dtype=np.float32)
+        z[np.asarray(model.wv.index_to_key)] = model.wv.vectors
+        return z
+
+
+@dataclass(frozen=True)
+class DeepWalkFeatures(DeepWalk):
+    """DeepWalk's embeddings concatenated with the raw features."""
+
+    def embed(
+        self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
+    ) -> Rows:
+        """Returns the concatenation, ``[num_nodes, dim + num_features]``."""
+        walked = super().embed(data, seed=seed, device=device, on_epoch=on_epoch)
+        x = RawFeatures().embed(data, seed=seed, device=device)
+        return np.concatenate([walked, x], axis=1)
+
+
+class _Sentences:
+    """The walks as gensim reads them: once for the vocabulary, then once per epoch."""
+
+    def __init__(self, walks: Nodes, on_epoch: OnEpoch, epochs: int) -> None:
+        self._walks, self._on_epoch, self._epochs = walks, on_epoch, epochs
+        self._passes = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        # In parts: lists of all walks at once would take several times the array's memory.
+        for part in np.array_split(self._walks, 100):
+            yield from part.tolist()
+        if self._passes:  # the first pass only builds the vocabulary
+            self._on_epoch(self._passes, self._epochs)
+        self._passes += 1
+
+
+def _word2vec() -> Any:
+    try:
+        from gensim.models import Word2Vec
+    except ImportError as error:
+        raise MissingExtraError("DeepWalk", "baselines") from error
+    return Word2Vec
+
+
+def random_walks(indptr: Nodes, indices: Nodes, starts: Nodes, *, length: int, seed: int) -> Nodes:
+    """Returns one walk per start, ``[len(starts), length]``, the start first.
+
+    Each neighbour of a node is equally likely to be the next. A draw depends only on the seed and
+    the step's position, so the number of threads does not matter. A walk from a node without
+    neighbours stays there. The graph is CSR; `starts` may repeat nodes.
+    """
+    walks = np.empty((len(starts), length), dtype=np.int64)
+    key = stream_key(seed, "walks")
+    _walk(indptr, indices, starts, np.uint32(key[0]), np.uint32(key[1]), walks)
+    return walks
+
+
+def _walk_loop(
+    indptr: Any, indices: Any, starts: Any, word_0: Any, word_1: Any, walks: Any
+) -> None:
+    for row in prange(len(starts)):
+        # Each walk has its own key: one 32-bit counter over all steps would repeat after 2^32.
+        own_0 = draw_word(np.uint32(row), word_0, word_1)
+        own_1 = draw_word(np.uint32(row), word_1, word_0)
+        node = starts[row]
+        walks[row, 0] = node
+        for step in range(1, walks.shape[1]):
+            begin = indptr[node]
+            degree = indptr[node + 1] - begin
+            if degree > 0:
+                # Multiply and shift: maps 32 random bits to 0 .. degree - 1 without a division.
+                word = np.uint64(draw_word(np.uint32(step), own_0, own_1))
+                node = indices[begin + np.int64((word * np.uint64(degree)) >> np.uint64(32))]
+            walks[row, step] = node
+
+
+_walk = parallel(_walk_loop)
+
+
+@dataclass(frozen=True)
+class EPB(Checked):
+    r"""Learns an embedding per label so that the neighbours' labels predict a node's own labels.
+
+    A node has labels of two types *i*: its words (non-zero features) and its identity. For each
+    type, the embedding is the mean over the node's labels, and the reconstruction is the mean over
+    the labels of all its neighbours, where a label counts as often as it occurs:
+
+    .. math:: h_i(v) = \operatorname{mean}_{l \in l_i(v)} e_l , \qquad
+        \tilde h_i(v) = \operatorname{mean}_{u \in N(v),\, l \in l_i(u)} e_l .
+
+    Each type is trained by a margin ranking loss with the Euclidean distance *d* against uniformly
+    drawn nodes *u*:
+
+    .. math:: L_i = \sum_v \big[\gamma + d(\tilde h_i(v), h_i(v)) - d(\tilde h_i(v), h_i(u))\big]_+
+
+    A node's embedding is the concatenation of its :math:`h_i(v)`. If it has no label of a type,
+    :math:`\tilde h_i(v)` is used instead. Real features (Pubmed's TF-IDF) weight the means.
+
+    Differs from the paper: a step covers all nodes, each with a newly drawn *u*, at a higher
+    learning rate, instead of many small batches; this keeps a GPU busy. Margin and learning rate
+    have the best mean validation accuracy: on Cora and Citeseer among a few values, on Pubmed in a
+    grid (`python -m benchmarks.search_baselines ep-b`).
+
+    Attributes:
+        dim: width of the embedding of each type; the result is twice as wide.
+        margin: γ.
+        learning_rate: Adam's, falling linearly to 0.
+        epochs: steps, each over all nodes.
+    """
+
+    owner: ClassVar[str] = "ep-b"
+    dim: int = 128
+    margin: float = 5.0
+    learning_rate: float = 0.05
+    epochs: int = 500
+
+    def embed(
+        self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
+    ) -> Rows:
+        """Returns the embeddings, ``[num_nodes, 2 · dim]``: words, then identity."""
+        graph = require_one_graph(data, "ep-b")
+        x, adjacency = graph_tensors(graph, device=device)
+        draw = generator(seed, "ep-b", "weights")
+        words = _LabelType(x, graph.num_features, self.dim, adjacency=adjacency, draw=draw)
+        identity = _LabelType(None, graph.num_nodes, self.dim, adjacency=adjacency, draw=draw)
+        types = nn.ModuleList([words, identity]).to(device)
+        optimiser = Adam(types.parameters(), lr=self.learning_rate)
+        others = generator(seed, "ep-b", "others", device=device)
+        for epoch in range(1, self.epochs + 1):
+            optimiser.param_groups[0]["lr"] = self.learning_rate * (1 - (epoch - 1) / self.epochs)
+            size = (graph.num_nodes,)
+            u = torch.randint(graph.num_nodes, size, generator=others, device=device)
+            descend(optimiser, words.loss(u, self.margin) + identity.loss(u, self.margin))
+            on_epoch(epoch, self.epochs)
+        with torch.no_grad():
+            z = torch.cat([words.representation(), identity.representation()], dim=1)
+        require_finite(z, "ep-b")
+        return z.cpu().numpy()
+
+
+class _LabelType(nn.Module):
+    """The embeddings of one type of labels.
+
+    `counts` is the weight of each label at each node, ``[num_nodes, num_labels]``; None if the only
+    label of node v is v.
+    """
+
+    def __init__(
+        self,
+        counts: Features | None,
+        num_labels: int,
+        dim: int,
+        *,
+        adjacency: Adjacency,
+        draw: torch.Generator,
+    ) -> None:
+        super().__init__()
+        table = torch.empty(num_labels, dim).uniform_(-0.5, 0.5, generator=draw)
+        self.table = nn.Parameter(table)
+        self._counts, self._around = counts, Symmetric.plain(adjacency)
+        mass = adjacency.weight.new_ones(adjacency.num_nodes, 1)
+        if counts is not None:
+            mass = linear(_absolute(counts), adjacency.weight.new_ones(num_labels, 1))
+        mass_around = self._around @ mass
+        self._has_labels, self._has_around = mass > 0, mass_around > 0
+        self._mass, self._mass_around = mass.clamp(min=1e-12), mass_around.clamp(min=1e-12)
+        # A node enters the loss only if both its h and its h̃ exist.
+        self._ranked = (self._has_labels & self._has_around)[:, 0].float()
+
+    def embeddings(self) -> tuple[Tensor, Tensor]:
+        """Returns h and h̃, each ``[num_nodes, dim]``."""
+        total = self.table if self._counts is None else linear(self._counts, self.table)
+        return total / self._mass, (self._around @ total) / self._mass_around
+
+    def loss(self, u: Tensor, margin: float) -> Tensor:
+        """Returns the ranking loss against the nodes `u`, averaged over nodes."""
+        h, rebuilt = self.embeddings()
+        excess = margin + _distance(rebuilt, h) - _distance(rebuilt, h[u])
+        ranked = self._ranked * self._ranked[u]
+        return (relu(excess) * ranked).sum() / ranked.sum().clamp(min=1)
+
+    def representation(self) -> Tensor:
+        """Returns h, and h̃ for nodes that have no label of this type."""
+        h, rebuilt = self.embeddings()
+        return torch.where(self._has_labels, h, rebuilt)
+
+
+def _distance(a: Tensor, b: Tensor) -> Tensor:
+    return ((a - b).square().sum(1) + 1e-12).sqrt()  # keeps the gradient at 0 finite
+
+
+def _absolute(counts: Features) -> Features:
+    return counts.abs() if isinstance(counts, Tensor) else counts.with_values(counts.values.abs())
+
+
+_PAPER = "Perozzi et al., DeepWalk: Online Learning of Social Representations, 2014"
+_DEEPWALK = System("deepwalk", "DeepWalk", DeepWalk, paper=_PAPER)
+_WITH_FEATURES = System("deepwalk-features", "DeepWalk + features", DeepWalkFeatures, paper=_PAPER)
+_EP_B = System(
+    "ep-b",
+    "EP-B",
+    EPB,
+    paper="García-Durán and Niepert, Learning Graph Representations with Embedding Propagation, "
+    "2017",
+    weighted=True,
+)
+SYSTEMS = (_DEEPWALK, _WITH_FEATURES, _EP_B)

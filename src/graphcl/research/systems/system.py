@@ -1,0 +1,243 @@
+"""What a system is: what it is given, what it returns, and what it may see of the labels."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeGuard, get_type_hints
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from graphcl.errors import GraphError, ParameterError, suggestion, typed
+from graphcl.graphs.collection import GraphCollection, disjoint_union, training_subgraph
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.scaling import Scaling, fit_scaling
+from graphcl.graphs.validation import IntArray, is_labelled
+
+Data = Graph | GraphCollection
+Rows = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+OnEpoch = Callable[[int, int], None]  # epochs done, total number of epochs
+
+
+def silent(done: int, total: int) -> None:
+    """Reports nothing."""
+
+
+class Unsupervised(Protocol):
+    """A system that turns a graph into embeddings; the probe scores them as it scores ours.
+
+    An implementation is a frozen dataclass whose fields are its hyperparameters. It never reads
+    labels. For a collection, it trains only on the training graphs; for one graph, with the field
+    ``inductive=True``, only on the training nodes and the edges among them.
+    """
+
+    def embed(
+        self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
+    ) -> Rows:
+        """Returns embeddings, ``[num_nodes, dim]``; for a collection, in the order of `graphs`."""
+
+
+class Supervised(Protocol):
+    """A system that is trained on the training labels and predicts the labels of every node.
+
+    An implementation is a frozen dataclass whose fields are its hyperparameters. It reads training
+    labels to learn and validation labels to choose when to stop, but never test labels.
+    """
+
+    def fit_predict(
+        self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
+    ) -> Labels:
+        """Returns classes ``[num_nodes]``; with several labels per node ``[num_nodes, labels]``."""
+
+
+Method = Unsupervised | Supervised
+
+
+@dataclass(frozen=True)
+class System:
+    """One system as the command line and the trials see it.
+
+    Attributes:
+        name: its name for ``--method``, such as ``dgi``.
+        title: its name in tables, such as ``DGI``.
+        build: its dataclass.
+        settings: per dataset, the fields that differ from the dataclass's defaults.
+        paper: the paper it is from.
+        deterministic: whether every seed gives the same result, so that one run is enough.
+        weighted: whether it uses edge weights.
+    """
+
+    name: str
+    title: str
+    build: Callable[..., Method]
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    paper: str = ""
+    deterministic: bool = False
+    weighted: bool = False
+
+    def method(self, dataset: str, **changed: Any) -> Method:
+        """Returns the system with its settings for `dataset`, updated with `changed`.
+
+        Args:
+            dataset: a dataset's name; one without settings gets the dataclass's defaults.
+            **changed: fields by name; text is read as the field's type.
+
+        Raises:
+            ParameterError: an unknown field, or a value of the wrong type or out of bounds.
+        """
+        given = {key: self._typed(key, value) for key, value in changed.items()}
+        return self.build(**(self.settings.get(dataset, {}) | given))
+
+    def keys(self) -> list[str]:
+        """Returns the names of the settings that `method` can change."""
+        return [one.name for one in fields(self._class)]
+
+    @property
+    def _class(self) -> Any:
+        return self.build.func if isinstance(self.build, partial) else self.build
+
+    def _typed(self, key: str, value: Any) -> Any:
+        known = self.keys()
+        if key not in known:
+            listed = f"; known: {', '.join(known)}" if known else "; it has none"
+            near = suggestion(key, known) or listed
+            raise ParameterError(f"{self.name}: unknown field {key!r}{near}")
+        kind = get_type_hints(self._class)[key]
+        return typed(value, kind, owner=self.name, key=key, texts=True)
+
+
+def is_unsupervised(method: Method) -> TypeGuard[Unsupervised]:
+    """Whether a system returns embeddings rather than predictions."""
+    return hasattr(method, "embed")
+
+
+def require_one_graph(data: Data, owner: str) -> Graph:
+    """Returns `data`, which must be one graph; `owner` names the system that needs one."""
+    if isinstance(data, GraphCollection):
+        raise GraphError(f"{owner}: takes one graph; {data.name} has {len(data.graphs)}")
+    return data
+
+
+def only_training_graph(data: Data, owner: str) -> Graph:
+    """Returns the graph to learn from: the one there is, or a collection's only training graph."""
+    if isinstance(data, GraphCollection) and len(data.train) == 1:
+        return data.train[0]
+    return require_one_graph(data, owner)
+
+
+def graphs_of(data: Data) -> tuple[Graph, ...]:
+    """Returns the one graph, or all graphs of a collection."""
+    return data.graphs if isinstance(data, GraphCollection) else (data,)
+
+
+def scaling_for(data: Data, feature_scaling: str) -> Scaling:
+    """Returns how features are scaled; ``auto`` looks at the training graphs of a collection."""
+    graphs = data.train if isinstance(data, GraphCollection) else (data,)
+    return fit_scaling(feature_scaling, graphs)
+
+
+def training_graph(data: Data, *, inductive: bool) -> Graph:
+    """Returns the graph that training may see, without labels; a collection's are joined.
+
+    With `inductive`, one graph keeps only its training nodes and the edges among them.
+    """
+    if isinstance(data, GraphCollection):
+        return disjoint_union(data.train, data.name).replace(y=None)
+    return training_subgraph(data) if inductive else data.replace(y=None)
+
+
+def whole_graph(data: Data) -> Graph:
+    """Returns all data as one graph; a collection is joined in the order of `graphs`."""
+    if isinstance(data, GraphCollection):
+        return disjoint_union(data.graphs, data.name)
+    return data
+
+
+class VisibleLabels(NamedTuple):
+    """Classes of the training and validation nodes; those of all other nodes are hidden.
+
+    Attributes:
+        y: ``[num_nodes]``; −1 for hidden classes.
+        train: numbers of the training nodes.
+        val: numbers of the validation nodes.
+        num_classes: how many classes there are.
+    """
+
+    y: Labels
+    train: Labels
+    val: Labels
+    num_classes: int
+
+
+def visible_labels(graph: Graph, owner: str) -> VisibleLabels:
+    """Returns the labels that a supervised system may read: no test label leaves this function."""
+    if graph.y is None:
+        raise GraphError(f"{owner}: learns from labels; {graph.name} has none")
+    if graph.y.ndim == 2:
+        raise GraphError(f"{owner}: takes one class per node; {graph.name} has several labels")
+    if not graph.has_split:
+        lack = graph.split_gap or "it has none"
+        raise GraphError(f"{owner}: {graph.name} needs train, validation and test masks; {lack}")
+    assert graph.train_mask is not None
+    assert graph.val_mask is not None
+    labelled = graph.y >= 0
+    train, val = graph.train_mask & labelled, graph.val_mask & labelled
+    if not train.any():
+        raise GraphError(f"{owner}: no training node of {graph.name} has a label")
+    hidden = np.where(train | val, graph.y, -1)
+    return VisibleLabels(hidden, np.flatnonzero(train), np.flatnonzero(val), graph.num_classes)
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The labelled nodes with which a supervised system trains and validates.
+
+    Attributes:
+        graph: what training may see: `training_graph`, without labels.
+        nodes: the labelled training nodes, as numbers of `graph`.
+        y: their labels, ``[len(nodes)]`` or ``[len(nodes), labels]``.
+        val: the labelled validation nodes, as numbers of `whole_graph`.
+        val_y: their labels.
+        num_outputs: number of classes, or of labels per node.
+    """
+
+    graph: Graph
+    nodes: IntArray
+    y: IntArray
+    val: IntArray
+    val_y: IntArray
+    num_outputs: int
+
+    @classmethod
+    def of(cls, data: Data, *, inductive: bool, owner: str) -> "Labelled":
+        """Finds the labelled nodes in `data`; test labels are not used."""
+        if isinstance(data, GraphCollection):
+            count, val_count, _ = data.split_nodes
+            train, val = np.arange(count), np.arange(count, count + val_count)
+            graphs = (*data.train, *data.val)
+            labels = [graph.y for graph in graphs if graph.y is not None]
+            if len(labels) < len(graphs):
+                raise GraphError(f"{owner}: {data.name} has no labels")
+            y, positions = np.concatenate(labels), train
+        else:
+            if data.y is None:
+                raise GraphError(f"{owner}: {data.name} has no labels")
+            if data.train_mask is None or data.val_mask is None:
+                lack = data.split_gap or "it has none"
+                raise GraphError(f"{owner}: {data.name} needs train and validation masks; {lack}")
+            train, val = np.flatnonzero(data.train_mask), np.flatnonzero(data.val_mask)
+            y, positions = data.y, np.arange(len(train)) if inductive else train
+        known = is_labelled(y)
+        kept, val = known[train], val[known[val]]
+        if not (kept.any() and len(val)):
+            raise GraphError(f"{owner}: {data.name} has no labelled training or validation nodes")
+        return cls(
+            graph=training_graph(data, inductive=inductive),
+            nodes=positions[kept],
+            y=y[train[kept]],
+            val=val,
+            val_y=y[val],
+            num_outputs=data.num_classes,
+        )

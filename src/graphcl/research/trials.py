@@ -1,0 +1,265 @@
+"""Trains and scores any system by name, GraphCL included; each training is a row of results."""
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
+from typing import Any, cast
+
+import torch
+
+from graphcl.devices import peak_memory_bytes, reset_peak_memory
+from graphcl.errors import ParameterError, TrainingError, suggestion
+from graphcl.evaluation import linear_probe, score_predictions
+from graphcl.evaluation.multilabel import STEPS
+from graphcl.evaluation.splits import over_splits
+from graphcl.graphs.collection import GraphCollection, Labelled
+from graphcl.research.rows import Json, Row, mean_and_deviation, number, text
+from graphcl.research.runner import Scoring
+from graphcl.research.systems import SYSTEMS
+from graphcl.research.systems.graphcl import settings_of
+from graphcl.research.systems.system import (
+    Data,
+    Labels,
+    OnEpoch,
+    Rows,
+    Supervised,
+    System,
+    is_unsupervised,
+    silent,
+)
+
+SCORES = ("accuracy", "micro_f1", "macro_f1", "roc_auc", "val_accuracy", "val_micro_f1")
+BUDGET = ("split", "splits", "nodes", "majority", "steps", "strengths", "optimiser")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One training of a system, what it gave, and its scores.
+
+    Attributes:
+        method: the system's name.
+        title: the system's name in tables.
+        graph: the graph's name.
+        seed: the training's seed.
+        settings: the system's hyperparameters.
+        recipe_hash: for GraphCL, the recipe's hash.
+        variant: for GraphCL, the recipe's name if it is not the dataset's own recipe.
+        runs_identical: whether every seed gives the same result.
+        failed: why the training failed.
+        loss: for GraphCL, the loss of the last epoch.
+        train_seconds: duration of the training.
+        peak_memory_bytes: peak memory of the training.
+        scores: the columns of a probe's or a prediction's result; empty before scoring.
+        embeddings: ``[num_nodes, dim]`` of an unsupervised system, until it is scored.
+        predictions: ``[num_nodes]`` or ``[num_nodes, labels]`` of a supervised one, likewise.
+    """
+
+    method: str
+    title: str = ""
+    graph: str
+    seed: int
+    settings: Mapping[str, Any] = field(default_factory=dict)  # a value has its field's type
+    recipe_hash: str | None = None
+    variant: str | None = None
+    runs_identical: bool | None = None
+    failed: str | None = None
+    loss: float | None = None
+    train_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    scores: Mapping[str, Json] = field(default_factory=dict)
+    embeddings: Rows | None = None
+    predictions: Labels | None = None
+
+    def to_json(self) -> Row:
+        """Returns the row: fields that are not None, then the scores."""
+        named: Row = {name: getattr(self, name) for name in _COLUMNS}
+        return {name: value for name, value in named.items() if value is not None} | {**self.scores}
+
+
+_RESULTS = ("scores", "embeddings", "predictions")
+_COLUMNS = [one.name for one in fields(Trial) if one.name not in _RESULTS]
+
+
+def find_system(name: str) -> System:
+    """Returns a system by name; the error for an unknown one lists all and the nearest."""
+    if name not in SYSTEMS:
+        known = ", ".join(SYSTEMS)
+        raise ParameterError(f"unknown method {name!r}; known: {known}{suggestion(name, SYSTEMS)}")
+    return SYSTEMS[name]
+
+
+def train_method(
+    name: str,
+    data: Data,
+    dataset: str = "",
+    *,
+    seed: int = 0,
+    device: torch.device,
+    settings: Mapping[str, Json] | None = None,
+    on_epoch: OnEpoch = silent,
+) -> Trial:
+    """Trains a system once; test labels are not read.
+
+    Args:
+        name: one of `SYSTEMS`.
+        data: a graph, or a collection; a supervised system needs labels.
+        dataset: the dataset whose settings (for GraphCL: recipe) to use; empty for the defaults.
+        seed: decides everything random.
+        device: where to train.
+        settings: fields of the system, or keys of GraphCL's recipe, to change.
+        on_epoch: called with the epochs done and the total number of epochs.
+    """
+    system = find_system(name)
+    method = system.method(dataset, **(settings or {}))
+    reset_peak_memory(device)
+    began = time.perf_counter()
+    embeddings = predictions = failed = None
+    try:
+        if is_unsupervised(method):
+            embeddings = method.embed(data, seed=seed, device=device, on_epoch=on_epoch)
+        else:
+            supervised = cast("Supervised", method)
+            predictions = supervised.fit_predict(data, seed=seed, device=device, on_epoch=on_epoch)
+    except TrainingError as error:
+        failed = str(error)
+    costs = {"train_seconds": time.perf_counter() - began} | getattr(method, "costs", {})
+    return Trial(
+        method=name,
+        title=system.title,
+        graph=data.name,
+        seed=seed,
+        settings=settings_of(method),
+        runs_identical=system.deterministic or None,
+        failed=failed,
+        peak_memory_bytes=peak_memory_bytes(device),
+        embeddings=embeddings,
+        predictions=predictions,
+        **costs,
+    )
+
+
+def score_method(
+    trial: Trial,
+    data: Labelled,
+    *,
+    probe_steps: int = STEPS,
+    device: torch.device | str = "auto",
+    on_probe_step: Callable[[int], None] = lambda _: None,
+) -> Trial:
+    """Returns the trial with its scores. It needs no model, so it can run in another process.
+
+    With several labels per node, the probe is trained on `device` for `probe_steps` steps, and
+    `on_probe_step` is called after each. With several splits, scores are means over all of them;
+    predictions, made with the training labels of the first split, are scored on that one.
+    """
+    z, scores = trial.embeddings, trial.scores
+    if z is not None:
+        options: Any = {"steps": probe_steps, "device": str(device), "on_step": on_probe_step}
+        scores = over_splits(lambda one: linear_probe(z, one, **options), data)
+    elif trial.predictions is not None:
+        scores = asdict(score_predictions(trial.predictions, data))
+    return replace(trial, scores=scores, embeddings=None, predictions=None)
+
+
+def scoring_of(
+    row: Row, trial: Trial, data: Data, *, device: torch.device, probe_steps: int = STEPS
+) -> Scoring:
+    """Returns `row`, which has the columns of `trial`, with the function that scores it.
+
+    With several labels per node the probe is trained here, on the device.
+    """
+    if trial.failed is not None:
+        return Scoring((row,))
+    if data.y is not None and data.y.ndim == 2:
+        scored = score_method(trial, data, probe_steps=probe_steps, device=device)
+        return Scoring((row | {**scored.scores},))
+    return Scoring((row,), partial(_scores, trial, labels_only(data)))
+
+
+def _scores(trial: Trial, data: Labelled) -> list[Row]:
+    return [{**score_method(trial, data, device="cpu").scores}]
+
+
+def labels_only(data: Data) -> Labelled:
+    """Returns the graph without edges and features, which the probe does not need."""
+    if isinstance(data, GraphCollection):
+        return data
+    return data.only_type
+
+
+def settings_hash(settings: Mapping[str, Json]) -> str:
+    """Returns twelve hexadecimal digits that identify a system's settings in rows."""
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def repeat_method(
+    name: str,
+    data: Data,
+    dataset: str = "",
+    *,
+    seeds: Sequence[int],
+    device: torch.device,
+    settings: Mapping[str, Json] | None = None,
+    probe_steps: int = STEPS,
+    on_probe_step: Callable[[int], None] = lambda _: None,
+    verbose: bool = False,
+) -> list[Row]:
+    """Trains and scores a system for each seed; a deterministic system runs only once.
+
+    The arguments are those of `train_method` and `score_method`; `verbose` reports each seed on
+    stderr.
+
+    Returns:
+        A row per seed: the columns of `Trial`, with the scores: ``accuracy``, ``micro_f1``,
+        ``macro_f1``, and ``val_accuracy`` or, with several labels per node, ``val_micro_f1``. A
+        failed training has the reason under ``failed`` and no scores.
+    """
+    rows: list[Row] = []
+    for seed in seeds:
+        if rows and rows[0].get("runs_identical"):
+            rows.append(rows[0] | {"seed": seed})
+        else:
+            trained = train_method(name, data, dataset, seed=seed, device=device, settings=settings)
+            trial = score_method(
+                trained, data, probe_steps=probe_steps, device=device, on_probe_step=on_probe_step
+            )
+            rows.append(trial.to_json())
+        if verbose:
+            print(_run_text(len(rows), seeds, rows[-1]), file=sys.stderr, flush=True)
+    return rows
+
+
+def _run_text(done: int, seeds: Sequence[int], row: Row) -> str:
+    """Describes a finished run; a row without scores is a failed one."""
+    score = "failed"
+    if "val_micro_f1" in row:
+        score = f"micro-F1 {number(row, 'micro_f1'):.4f}"
+    elif "accuracy" in row:
+        score = f"accuracy {100 * number(row, 'accuracy'):.1f} %"
+    return f"run {done}/{len(seeds)}: seed {seeds[done - 1]}  {score}"
+
+
+def summarise(rows: Sequence[Row]) -> Row:
+    """Returns each score as a number for one row, else as ``{"mean": …, "std": …}``.
+
+    The deviation is the sample's (n − 1). Failed trainings are counted and otherwise left out.
+
+    Raises:
+        TrainingError: every training failed.
+    """
+    scored = [row for row in rows if "failed" not in row]
+    if not scored:
+        raise TrainingError(text(rows[0], "failed"))
+    summary: Row = {name: scored[0][name] for name in BUDGET if name in scored[0]}
+    summary["failed"] = len(rows) - len(scored)
+    for name in SCORES:
+        if scored[0].get(name) is None:
+            continue  # the probe for several labels has other scores than the one for classes
+        mean, std = mean_and_deviation([number(row, name) for row in scored])
+        summary[name] = mean if std is None else {"mean": mean, "std": std}
+    return summary

@@ -1,0 +1,69 @@
+import pytest
+
+from graphcl.estimator import GraphCL
+from graphcl.recipes import Recipe
+from graphcl.research.studies import STUDIES, sweeps
+from graphcl.research.studies.study import Plan
+from graphcl.research.tuning import ClusterStability
+from tests.research.studies.conftest import CPU, run
+
+
+def test_the_grid_covers_the_papers_ranges():
+    assert (min(sweeps.EDGE_DROPS), max(sweeps.EDGE_DROPS)) == (0.05, 0.75)
+    assert (min(sweeps.FEATURE_DROPS), max(sweeps.FEATURE_DROPS)) == (0.2, 0.8)
+    assert {0.1, 0.5, 0.8, 1.0} <= set(sweeps.TEMPERATURES)
+    assert {20, 50, 100, 150, 200} <= set(sweeps.MARKS)
+
+
+def test_every_batch_size_gets_as_many_updates(tiny, monkeypatch):
+    monkeypatch.setattr(sweeps, "BATCHES", (16, 30, 1000, 0))
+    plan = Plan(datasets=("cora",), seeds=(0,), device=CPU, settings={"epochs": 20, "dim": 8})
+    about = [one for job in STUDIES["batch"].jobs(plan) for one in job.about]
+    # 60 nodes: 4 batches of 16, 2 of 30, 1 of all; 1,000 nodes are more than there are.
+    assert [(one["batch_nodes"], one["updates"]) for one in about] == [(16, 20), (30, 20), (60, 20)]
+
+
+def test_epochs_are_probed_on_the_way(tmp_path, tiny, monkeypatch):
+    from graphcl import GraphCL, linear_probe
+    from graphcl.recipes import load_recipe
+
+    monkeypatch.setattr(sweeps, "MARKS", (0, 2))
+    _, found = run("epochs", tmp_path / "r.jsonl", seeds=(0,))
+    by = {row["epochs"]: row for row in found}
+    assert set(by) == {0, 2, 3}
+    for epochs in (2, 3):
+        recipe = load_recipe("cora").with_values(dim=8, epochs=epochs)
+        z = GraphCL(recipe, seed=0, device="cpu").fit_transform(tiny["cora"])
+        assert by[epochs]["accuracy"] == linear_probe(z, tiny["cora"]).accuracy
+
+
+def test_the_bound_of_one_direction_is_the_tighter(tmp_path, tiny):
+    study, found = run("bound", tmp_path / "r.jsonl", seeds=(0,))
+    (row,) = found
+    assert len(row["loss_by_epoch"]) == 3
+    by = {(line["epoch"], line["bound"]): line["mean"] for line in study.summary(found)}
+    log_k = row["bound_by_epoch"][0] + row["loss_by_epoch"][0]
+    assert by[1, "log k − L/2"] == pytest.approx(log_k - row["loss_by_epoch"][0] / 2)
+    assert by[1, "log k − L"] == row["bound_by_epoch"][0] < by[1, "log k − L/2"] < log_k
+
+
+def test_the_criterion_is_ranked_against_accuracy(tmp_path, tiny, monkeypatch):
+    monkeypatch.setattr(sweeps, "SETTINGS", 3)
+    study, found = run("criterion", tmp_path / "r.jsonl", seeds=(0,))
+    assert [row["trial"] for row in found] == [0, 1, 2]
+    assert len({row["settings_hash"] for row in found}) == 3
+    first = found[0]
+    model = GraphCL(Recipe(**first["settings"]), seed=0, device="cpu")
+    model.fit(ClusterStability.of(tiny["cora"], seed=0).data)
+    expected = ClusterStability.of(tiny["cora"], seed=0)(model.transform)
+    assert first["stability"] == pytest.approx(expected)
+    assert all(0 < row["val_accuracy"] <= 1 for row in found)
+    by_hand = [
+        {"graph": "cora", "seed": 0, "stability": a, "accuracy": b, "val_accuracy": c}
+        for a, b, c in ((0.7, 0.5, 0.9), (0.8, 0.6, 0.7), (0.9, 0.7, 0.8))
+    ]
+    (line,) = study.summary(by_hand)
+    assert line["spearman"] == pytest.approx(1)
+    assert line["spearman_validation"] == pytest.approx(-0.5)
+    assert (line["chosen"], line["median"], line["best"]) == pytest.approx((70, 60, 70))
+    assert study.draw(found) is not None
