@@ -85,7 +85,6 @@ def measure_tables(kind: str, folder: Path) -> dict[str, Any]:
     """Returns the figures of building a store from tables, in this process."""
     from graphcl.tabular.build import build_store
     from graphcl.tabular.options import TableOptions
-    from graphcl.tabular.typed_build import build_typed_store
 
     def named(what: str) -> dict[str, str]:
         files = sorted(folder.glob(f"{what}_*.parquet"))
@@ -95,7 +94,7 @@ def measure_tables(kind: str, folder: Path) -> dict[str, Any]:
     if kind == "typed":
         given = TableOptions(nodes=named("nodes"), edges=named("edges"))
         read = [*given.nodes.values(), *given.edges.values()]
-        _, build = timed(lambda: build_typed_store(None, given, out=out))
+        _, build = timed(lambda: build_store(None, given, out=out))
     else:
         plain = TableOptions(nodes=str(folder / "nodes.parquet"))
         read = [plain.nodes, str(folder / "edges.parquet")]

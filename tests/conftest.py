@@ -48,7 +48,6 @@ LONG = (
     "test_parted.py",
     "test_typed_parted.py",
     "test_parts_training.py",
-    "test_typed_build.py",
     "test_store.py",
 )
 

@@ -70,17 +70,12 @@ ELSEWHERE = {
     "typed_drawing.py": "test_typed_sampling.py",
     "training/typed_levels.py": "test_typed_sampling.py",
     "training/typed_sampled.py": "test_typed_sampling.py",
-    "tabular/beside.py": "tabular/test_tags.py",
-    "tabular/cells.py": "tabular/test_kinds.py",
-    "tabular/node_table.py": "tabular/test_numbers.py",
-    "tabular/problems.py": "tabular/test_kinds.py",
-    "tabular/numbering.py": "tabular/test_tables.py",
-    "tabular/options.py": "tabular/test_tables.py",
+    "tabular/nodes.py": "tabular/test_tables.py",
+    "tabular/report.py": "tabular/test_kinds.py",
     "updating/writing.py": "updating/test_run.py",
     "estimator/changed.py": "updating/test_embedding.py",
     "updating/ids.py": "updating/test_matching.py",
     "updating/using.py": "updating/test_run.py",
-    "tabular/typed_tables.py": "tabular/test_typed.py",
 }
 
 # Test files that are not about one module, and what they are about.
@@ -98,6 +93,8 @@ SEVERAL = {
     "test_from_store.py": "training and embedding from a store",
     "test_feature_scaling.py": "feature_scaling = auto, from training to the commands",
     "cli/test_wild_tables.py": "tables that change after the training, from train to embed",
+    "tabular/test_typed.py": "tables of several types, through nodes, edges and options",
+    "tabular/test_vectors.py": "vectors beside a node table, the second half of `beside`",
     "tabular/test_odd_tables.py": "odd tables of every kind, by the hundred",
     "datasets/test_download.py": "downloads, and forged files of every kind in them",
     "estimator/test_sklearn.py": "what scikit-learn expects of the estimator",

@@ -16,10 +16,9 @@ from graphcl.graphs.typed_store import is_typed_store
 from graphcl.store.parts import is_parts, read_parts, whole_fields
 from graphcl.store.reader import is_store
 from graphcl.store.typed_parts import is_typed_parts
-from graphcl.tabular.build import read_tables
+from graphcl.tabular.build import open_prepared, read_tables, require_room
 from graphcl.tabular.preparation import read_preparation
 from graphcl.tabular.sources import EDGE_FILES, looks_like_tables
-from graphcl.tabular.typed_build import open_prepared, require_room
 
 AnyGraph = Graph | GraphCollection
 

@@ -5,8 +5,8 @@ import pytest
 
 from graphcl import read_tables
 from graphcl.errors import GraphError
+from graphcl.tabular.build import load_tables
 from graphcl.tabular.options import TableOptions
-from graphcl.tabular.typed import load_typed
 from tests.tabular.conftest import write
 
 NODES = {"author": "authors.csv", "paper": "papers.csv"}
@@ -29,7 +29,7 @@ def _tables(_here):
 
 
 def read(edges=None, **options):
-    return load_typed(
+    return load_tables(
         None, TableOptions(nodes=NODES, edges=edges or {"writes": "writes.csv"}, **options)
     )
 

@@ -1,66 +1,71 @@
 import numpy as np
 import pyarrow
-import pyarrow.parquet
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphcl.graphs.graph import Graph
-from graphcl.tabular.build import load_tables, read_tables
+from graphcl.errors import GraphError
+from graphcl.tabular.edges import MOST_RELATIONS
 from graphcl.tabular.options import TableOptions
-from tests.tabular.conftest import STRUCTURAL, write
+from graphcl.tabular.tables import open_tables
 
 
-def test_merged_rows_self_loops_and_isolated_nodes_are_counted():
-    write("e.csv", "source,target\na,b\na,b\nb,a\nc,c\nd,e\n")
-    write("n.csv", "id,f\na,1\nb,2\nc,3\nd,4\n")
-    options = TableOptions(nodes="n.csv", unknown_edges="add")
-    graph, report = load_tables("e.csv", options)
-    counts = report.counts
-    assert (counts.rows, counts.edges, counts.self_loops) == (5, 2, 1)
-    assert (counts.repeated, counts.both_directions, counts.dangling) == (1, 1, 1)
-    assert (report.added_nodes, report.isolated_nodes) == (1, 1)
-    assert graph.node_ids.tolist() == ["a", "b", "c", "d", "e"]
-    assert graph.x[:, 0].tolist() == [1, 2, 3, 4, 0]
-    assert graph.self_loops_removed == 1
+def opened(table, types, name="joins", **options):
+    """A list of edges between types with these ids, and the numbers of its ends, in its order."""
+    nodes = {kind: pyarrow.table({"id": ids}) for kind, ids in types.items()}
+    edges = {name: pyarrow.table(table)}
+    with open_tables(None, TableOptions(nodes=nodes, edges=edges, **options)) as tables:
+        (found,) = tables.lists
+        (relation,) = found.relations
+        found.create_pairs(relation)
+        numbers = found.duck.rows("SELECT u, v FROM pairs ORDER BY place")
+        ids = {kind: one.node_ids() for kind, one in tables.nodes.items()}
+    return found, relation, numbers, ids
 
 
-def test_weights_of_one_edge_are_added():
-    rows = [("a", "b", 1), ("a", "b", 2), ("b", "c", 5), ("c", "b", 4), ("c", "c", 9)]
-    write("e.csv", "s,t,w\n" + "".join(f"{s},{t},{w}\n" for s, t, w in rows))
-    graph = read_tables("e.csv", weight="w", **STRUCTURAL)
-    assert graph.edge_weight.tolist() == [3, 3, 9, 9]
-    write("both.csv", "s,t,w\na,b,2\nb,a,2\nb,c,3\nc,b,3\n")
-    assert read_tables("both.csv", weight="w", **STRUCTURAL).edge_weight.tolist() == [2, 2, 3, 3]
-
-
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=25, deadline=None)
 @given(
-    st.lists(
-        st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from([0.5, 1.0, 2.0, 3.25])),
-        min_size=1,
-        max_size=60,
-    ),
-    st.booleans(),
+    st.lists(st.tuples(st.integers(0, 8), st.integers(0, 5)), min_size=1, max_size=30),
+    st.permutations(range(9)),
+    st.permutations(range(6)),
 )
-def test_any_list_of_edges_gives_the_same_graph_as_from_edge_index(rows, as_text):
-    sources, targets, weights = (list(column) for column in zip(*rows, strict=True))
-    name = "node {:02d}".format if as_text else (lambda node: 3 * node - 4)
-    table = {
-        "source": [name(node) for node in sources],
-        "target": [name(node) for node in targets],
-        "w": weights,
-    }
-    pyarrow.parquet.write_table(pyarrow.table(table), "any.parquet")
-    ids = [name(node) for node in range(10)]
-    pyarrow.parquet.write_table(pyarrow.table({"id": ids, "f": list(range(10))}), "ids.parquet")
-    ours = read_tables("any.parquet", "ids.parquet", weight="w")
-    theirs = Graph.from_edge_index([sources, targets], np.ones((10, 1)), edge_weight=weights)
-    assert np.array_equal(ours.indptr, theirs.indptr)
-    assert np.array_equal(ours.indices, theirs.indices)
-    assert np.array_equal(ours.edge_weight, theirs.edge_weight)
-    assert ours.node_ids.tolist() == ids
-    assert ours.self_loops_removed == theirs.self_loops_removed
+def test_ends_have_the_numbers_of_their_ids_in_the_order_of_the_list(pairs, first, second):
+    types = {"a": [f"a{n}" for n in first], "b": [f"b{n}" for n in second]}
+    table = {"x": [f"a{u}" for u, _ in pairs], "y": [f"b{v}" for _, v in pairs]}
+    found, relation, numbers, _ = opened(table, types)
+    assert relation.types == ("a", "b")
+    assert found.weight is None
+    np.testing.assert_array_equal(numbers, [[first.index(u), second.index(v)] for u, v in pairs])
+
+
+def test_numbers_and_texts_are_compared_as_they_are_written():
+    table = {"x": ["7", "8"], "y": ["p", "q"]}
+    _, relation, numbers, _ = opened(table, {"a": [8, 7], "b": ["p", "q"]})
+    assert relation.types == ("a", "b")
+    assert numbers == [(1, 0), (0, 1)]
+
+
+def test_columns_named_after_types_are_the_ends():
+    table = {"day": [1, 2], "customer_id": [5, 6], "product": [1, 2]}
+    found, relation, _, _ = opened(table, {"customers": [5, 6], "product": [1, 2, 5, 6]})
+    assert found.columns == ("customer_id", "product")
+    assert relation.types == ("customers", "product")
+
+
+def test_too_many_relations_are_no_relations():
+    count = MOST_RELATIONS + 1
+    table = {"a": [0] * count, "b": [1] * count, "r": [f"r{n}" for n in range(count)]}
+    with pytest.raises(GraphError, match="has 257 values"):
+        opened(table, {"a": [0, 1]}, relation="r")
+
+
+def test_added_ids_stay_numbers_or_become_texts():
+    types, options = {"a": [0, 1, 2]}, {"name": "a:joins:a", "unknown_edges": "add"}
+    _, _, numbers, ids = opened({"x": [0, 1, 9], "y": [7, 1, 2]}, types, **options)
+    assert ids["a"].tolist() == [0, 1, 2, 7, 9]
+    assert numbers == [(0, 3), (1, 1), (4, 2)]
+    _, _, numbers, ids = opened({"x": ["0", "1", "9"], "y": ["2", "x", "1"]}, types, **options)
+    assert ids["a"][:].tolist() == ["0", "1", "2", "9", "x"]
+    assert numbers == [(0, 2), (1, 4), (3, 1)]
+    _, _, _, ids = opened({"x": [0, 1], "y": [2, 3]}, types, **options)
+    assert ids["a"] is None  # 0, 1, 2, 3, in order

@@ -240,6 +240,9 @@ def test_one_row_of_several_with_an_id_is_kept(keep, first):
     assert any(f"1 row repeats an id: the {keep} of each is kept" in one for one in report.notes)
     typed = read_tables({"to": "e.csv"}, {"thing": "same.csv"}, label="y", duplicates=keep)
     assert typed.nodes["thing"].num_nodes == 3
+    query = "SELECT * FROM 'same.csv'"  # which is kept in the session, and then once more
+    again = read_tables("e.csv", query, label="y", duplicates=keep, unknown_edges="drop")
+    assert again.x[again.node_ids.tolist().index(1), 0] == first
 
 
 def test_edges_that_name_unknown_nodes_are_dropped_or_their_nodes_added():

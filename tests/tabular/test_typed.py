@@ -9,8 +9,8 @@ import pytest
 
 from graphcl import Graph, read_tables
 from graphcl.errors import GraphError, TableError
+from graphcl.tabular.build import load_tables
 from graphcl.tabular.options import TableOptions
-from graphcl.tabular.typed import load_typed
 from tests.tabular.conftest import write
 
 AUTHORS = "name,age,country\nada,36,uk\nalan,41,uk\ngrace,85,us\n"
@@ -38,13 +38,13 @@ def edges_by_id(graph, name):
 
 def refused(positional=None, **options):
     with pytest.raises(GraphError) as caught:
-        load_typed(positional, TableOptions(**options))
+        load_tables(positional, TableOptions(**options))
     return caught.value
 
 
 def test_tables_become_types_and_relations_and_all_that_is_guessed_is_said():
     write("papers.csv", LABELLED)
-    graph, report = load_typed(
+    graph, report = load_tables(
         None, TableOptions(nodes=TYPES, edges=RELATIONS, label="topic", split="part")
     )
     assert isinstance(graph, Graph)
@@ -82,7 +82,7 @@ def test_read_tables_takes_tables_in_memory_and_files_of_any_kind():
 def test_weights_are_those_of_the_lists_that_have_them():
     write("writes.csv", "author,paper,share\nada,p1,2\nalan,p2,1\ngrace,p3,1\nada,p1,3\n")
     options = {"nodes": TYPES, "edges": RELATIONS}
-    graph, report = load_typed(None, TableOptions(**options, weight="share"))
+    graph, report = load_tables(None, TableOptions(**options, weight="share"))
     assert graph.relation("writes").edge_weight.tolist() == [5, 1, 1]
     assert graph.relation("cites").edge_weight is None
     assert "edges writes: 1 repeated row: weights added" in report.notes
@@ -91,7 +91,7 @@ def test_weights_are_those_of_the_lists_that_have_them():
 
 def test_a_column_names_the_relations_of_one_list():
     write("edges.csv", "what,a,b\nwrites,ada,p1\ncites,p1,p2\nwrites,alan,p1\n")
-    graph, report = load_typed("edges.csv", TableOptions(nodes=TYPES, relation="what"))
+    graph, report = load_tables("edges.csv", TableOptions(nodes=TYPES, relation="what"))
     assert edges_by_id(graph, "writes") == [("ada", "p1"), ("alan", "p1")]
     assert list(graph.relations) == [("paper", "cites", "paper"), ("author", "writes", "paper")]
     assert "edges: 'what' names 2 relations: cites, writes" in report.notes
@@ -124,7 +124,7 @@ def test_ids_that_two_types_share_need_a_name_or_a_word():
     write("sells.csv", "shop_id,good_id\n1,2\n2,3\n")
     write("likes.csv", "x,y\n1,2\n2,3\n")
     nodes = {"shop": "shops.csv", "goods": "goods.csv"}
-    graph, report = load_typed(None, TableOptions(nodes=nodes, edges={"sells": "sells.csv"}))
+    graph, report = load_tables(None, TableOptions(nodes=nodes, edges={"sells": "sells.csv"}))
     assert list(graph.relations) == [("shop", "sells", "goods")]
     assert "by the column's name; the ids are also those of goods" in "\n".join(report.notes)
     options = {"nodes": nodes, "edges": {"likes": "likes.csv"}}
@@ -150,7 +150,7 @@ def test_dangling_ends_are_refused_or_added():
     assert len(error.problems) == 2
     assert "column 'author': 1 id is not one of author's, first 'eve' in row 3" in str(error)
     assert error.fix == ("--unknown-edges", "add")
-    graph, report = load_typed(None, TableOptions(**options, unknown_edges="add"))
+    graph, report = load_tables(None, TableOptions(**options, unknown_edges="add"))
     assert graph.type("paper").node_ids.tolist() == ["p1", "p2", "p3", "p8", "p9"]
     assert graph.type("paper").y.tolist() == [0, 1, 1, -1, -1]
     assert graph.type("paper").x[3:].tolist() == [[0, 0], [0, 0]]

@@ -4,7 +4,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,7 +21,6 @@ from graphcl.graphs.graph import Graph
 from graphcl.store.parts import ORDERS
 from graphcl.tabular.build import build_parts, build_store
 from graphcl.tabular.options import TableOptions
-from graphcl.tabular.typed_build import build_typed_store
 
 
 @takes_tables
@@ -83,20 +82,17 @@ def build(
             one, tables, out=out, parts=parts, order=order, overwrite=overwrite, on_step=show
         )
         print_notes(report, but=said)
-        about = {"found": report.to_json()}
+        about: dict[str, Any] = {"found": report.to_json()}
         print_parts(out, time.perf_counter() - began, about, as_json=as_json)
         return
+    report = build_store(one, tables, out=out, overwrite=overwrite, on_step=show)
+    print_notes(report, but=said)
     if tables.is_typed:
-        found = build_typed_store(one, tables, out=out, overwrite=overwrite, on_step=show)
-        print_notes(found, but=said)
         typed = Graph.open(out)
         counts = {"nodes": typed.num_nodes, "edges": typed.num_edges}
         about = {"store": str(out), **counts, "seconds": time.perf_counter() - began}
-        print_result(about | {"found": found.to_json()}, f"{out}: {typed!r}", as_json=as_json)
+        print_result(about | {"found": report.to_json()}, f"{out}: {typed!r}", as_json=as_json)
         return
-    assert one is not None
-    report = build_store(one, tables, out=out, overwrite=overwrite, on_step=show)
-    print_notes(report, but=said)
     graph = Graph.open(out)
     about = {"store": str(out), **figures(graph), "seconds": time.perf_counter() - began}
     print_result(about | {"found": report.to_json()}, f"{out}: {graph!r}", as_json=as_json)

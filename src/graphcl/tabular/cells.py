@@ -1,24 +1,32 @@
-"""What a cell of a node table says, as SQL: a number, a date, a duration, a text, or nothing.
+"""What a cell of a table says, as SQL: a number, a date, a duration, a text, or nothing.
 
 In a format without types (CSV) every cell is text, and a column is what all of its cells can be
 read as. In a typed format the column's type decides.
+
+Texts write numbers and dates in several ways: ``1.169,00`` or ``1,169.00``, ``20/03/2016`` or
+``3/20/2016``. Which one it is, is said by an option, or guessed where all values of a column fit
+one way alone. It is kept in the preparation, so tables that a model reads later are read alike.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from graphcl.tabular.duck import literal, quoted
-
-if TYPE_CHECKING:  # it imports SciPy, which commands without tables do not need
-    from graphcl.tabular.sources import Source
+from graphcl.tabular.duck import Duck, literal, quoted
+from graphcl.tabular.preparation import Column
+from graphcl.tabular.report import Problem, shell, short
+from graphcl.tabular.sources import Source
 
 MARKS = (",", ".")  # that may stand before decimals; the other one then parts thousands
 NO_VALUE = ("", "na", "n/a", "nan", "null", "none", "<na>", "-", "?")
 _NUMBERS = ("INT", "DOUBLE", "FLOAT", "DECIMAL", "BOOLEAN")
 _CLOCK = "'[0-9]{1,6}:[0-5][0-9](:[0-5][0-9](\\.[0-9]+)?)?'"
 _UNITS = "'([0-9.]+ *(days?|hours?|minutes?|mins?|seconds?|secs?|weeks?) *)+'"
+DATES = tuple(f"%{a}{mark}%{b}{mark}%Y" for mark in "/-" for a, b in (("d", "m"), ("m", "d")))
+_COLUMNS = 500  # that one query looks at
+_CODES = 10_000  # rows in which codes are looked for
 
 
-def absent(source: "Source", name: str) -> str:
+def absent(source: Source, name: str) -> str:
     """Returns an SQL condition that is true for missing values."""
     column, kind = quoted(name), source.columns[name]
     if kind in ("FLOAT", "DOUBLE"):
@@ -29,12 +37,12 @@ def absent(source: "Source", name: str) -> str:
     return f"({column} IS NULL OR lower(trim({column})) IN ({words}))"
 
 
-def is_text(source: "Source", name: str) -> bool:
+def is_text(source: Source, name: str) -> bool:
     """Returns whether a column's values are read from texts: of a CSV, or by an option."""
     return source.untyped or name in source.decimals
 
 
-def is_written(source: "Source", name: str) -> bool:
+def is_written(source: Source, name: str) -> bool:
     """Returns whether a column holds texts, which may write numbers or dates in some way."""
     return source.columns.get(name) == "VARCHAR"
 
@@ -55,7 +63,7 @@ def moment(cell: str, form: str) -> str:
     return f"CASE WHEN year({read}) >= 1000 THEN {read} END"
 
 
-def plain(source: "Source", name: str) -> str:
+def plain(source: Source, name: str) -> str:
     """Returns an SQL expression for a text in which a number is written as computers do."""
     column, mark = quoted(name), source.decimals.get(name)
     if mark is None:
@@ -84,7 +92,7 @@ def kind_of_type(kind: str) -> str:
     return "number" if any(word in kind for word in _NUMBERS) else ""
 
 
-def number(source: "Source", name: str) -> str:
+def number(source: Source, name: str) -> str:
     """Returns an SQL expression for a number: NaN if it is missing, NULL if it is none."""
     column = quoted(name)
     if not is_text(source, name):
@@ -97,12 +105,12 @@ def number(source: "Source", name: str) -> str:
     )
 
 
-def text(source: "Source", name: str) -> str:
+def text(source: Source, name: str) -> str:
     """Returns an SQL expression for a text: NULL if it is missing."""
     return f"CASE WHEN {absent(source, name)} THEN NULL ELSE {quoted(name)}::VARCHAR END"
 
 
-def date(source: "Source", name: str) -> str:
+def date(source: Source, name: str) -> str:
     """Returns an SQL expression for seconds since 1970: NULL if it is missing or no date."""
     column, kind = quoted(name), source.columns[name]
     if kind_of_type(kind) == "date":
@@ -115,7 +123,7 @@ def date(source: "Source", name: str) -> str:
     return f"CASE WHEN {absent(source, name)} THEN NULL ELSE {inside} END"
 
 
-def duration(source: "Source", name: str) -> str:
+def duration(source: Source, name: str) -> str:
     """Returns an SQL expression for seconds: NULL if it is missing or no duration."""
     column = quoted(name)
     if source.columns[name] == "INTERVAL":
@@ -130,3 +138,184 @@ def duration(source: "Source", name: str) -> str:
 def clock(name: str) -> str:
     """Returns an SQL expression for the seconds since midnight of a time of day."""
     return f"epoch({quoted(name)})"
+
+
+@dataclass
+class Written:
+    """How the values of columns are written, as far as it is not the plain way.
+
+    Attributes:
+        decimals: the decimal mark, by column.
+        dates: the format of dates, by column.
+        problems: columns that can be read in two ways, or not as the option says.
+        columns: the names of these columns.
+    """
+
+    decimals: dict[str, str] = field(default_factory=dict)
+    dates: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    columns: set[str] = field(default_factory=set)
+
+    def refuse(self, name: str, message: str, *fix: str) -> None:
+        """Adds a problem with a column."""
+        self.columns.add(name)
+        self.problems.append(Problem(message, fix))
+
+    def __bool__(self) -> bool:
+        """Whether anything differs from the plain way."""
+        return bool(self.decimals or self.dates)
+
+
+def with_formats(source: Source, columns: Iterable[Column]) -> Source:
+    """Returns a table whose texts are read as a preparation says."""
+    texts = [one for one in columns if is_written(source, one.name)]
+    decimals = {one.name: one.decimal for one in texts if one.decimal}
+    dates = {one.name: one.date_format for one in texts if one.date_format}
+    return replace(source, decimals=decimals, dates=dates) if decimals or dates else source
+
+
+def find_decimals(
+    duck: Duck, source: Source, names: Sequence[str], said: str | None, *, strict: bool
+) -> Written:
+    """Finds the decimal marks of columns of texts that may be numbers.
+
+    Args:
+        duck: the session.
+        source: the table.
+        names: columns of texts; without `said`, those that are not plain numbers.
+        said: the mark that the caller gives, or None.
+        strict: refuse a guess.
+    """
+    found = Written()
+    marks = (said,) if said else MARKS
+    tests = {mark: marked(mark) for mark in marks}
+    for name, there, counts in _counts(duck, source, names, tests):
+        fitting = [mark for mark in marks if there and counts[mark] == there]
+        if not fitting and said and not source.decimals:
+            _refuse_other_mark(duck, source, name, said, found)
+        elif len(fitting) > 1:
+            cell = _first(duck, source, name, f"contains({quoted(name)}::VARCHAR, ',')")[1]
+            found.refuse(
+                name,
+                f"{source.name}: column {name!r}: {short(cell)} has a comma before three "
+                "digits, as all its values: a decimal comma, or thousands? Say it: --decimal , "
+                "or --decimal .",
+            )
+        elif fitting and strict and not said:
+            found.refuse(
+                name,
+                f"{source.name}: column {name!r} holds numbers with the decimal mark "
+                f"{fitting[0]!r}: read them with --decimal {fitting[0]}",
+                "--decimal",
+                fitting[0],
+            )
+        elif fitting:
+            found.decimals[name] = fitting[0]
+    return found
+
+
+def find_dates(
+    duck: Duck, source: Source, names: Sequence[str], said: str | None, *, strict: bool
+) -> Written:
+    """Finds the formats of columns of texts that may be dates; arguments as `find_decimals`."""
+    found = Written()
+    formats = (said,) if said else DATES
+    tests = {one: f"{moment('{0}', one)} IS NOT NULL" for one in formats}
+    for name, there, counts in _counts(duck, source, names, tests):
+        fitting = [one for one in formats if there and counts[one] == there]
+        options = " or ".join(f"--date-format {one}" for one in fitting)
+        if len(fitting) > 1:
+            cell = _first(duck, source, name, "true")[1]
+            found.refuse(
+                name,
+                f"{source.name}: column {name!r}: is {short(cell)} day and month, or month and "
+                f"day? All its values can be read both ways; say it: {options}",
+            )
+        elif fitting and strict and not said:
+            found.refuse(
+                name,
+                f"{source.name}: column {name!r} holds dates: read them with {options}, or "
+                f"leave the column out with --ignore {shell(name)}",
+                "--date-format",
+                fitting[0],
+            )
+        elif fitting:
+            found.dates[name] = fitting[0]
+    return found
+
+
+def find_codes(duck: Duck, source: Source, names: Sequence[str]) -> dict[str, str]:
+    """Returns, of columns of whole numbers, those that look like codes, and an example: ``00560``.
+
+    The first rows and columns are looked at.
+    """
+    names = names[:_COLUMNS]
+    if not names:
+        return {}
+    cells_of = [f"trim({quoted(name)})" for name in names]
+    codes = [f"min({one}) FILTER (regexp_matches({one}, '^0[0-9]+$'))" for one in cells_of]
+    others = [f"count_if(NOT regexp_matches({one}, '^[0-9]*$'))" for one in cells_of]
+    row = duck.row(
+        f"SELECT {', '.join(codes + others)} FROM (SELECT {', '.join(map(quoted, names))} "
+        f"FROM {source.relation} LIMIT {_CODES})",
+        where=source.name,
+    )
+    found = zip(names, row[: len(names)], row[len(names) :], strict=True)
+    return {name: code for name, code, wrong in found if code is not None and not wrong}
+
+
+def _counts(
+    duck: Duck, source: Source, names: Sequence[str], tests: Mapping[str, str]
+) -> Iterable[tuple[str, int, dict[str, int]]]:
+    """Yields of each column how many values it has, and how many pass each test."""
+    for start in range(0, len(names), _COLUMNS):
+        block = names[start : start + _COLUMNS]
+        sql = []
+        for name in block:
+            there, cell = f"NOT {absent(source, name)}", f"trim({quoted(name)})"
+            sql.append(f"count(*) FILTER ({there})")
+            sql += [
+                f"count(*) FILTER ({there} AND {test.replace('{0}', cell)})"
+                for test in tests.values()
+            ]
+        row = duck.row(f"SELECT {', '.join(sql)} FROM {source.relation}", where=source.name)
+        width = 1 + len(tests)
+        for place, name in enumerate(block):
+            part = row[place * width : (place + 1) * width]
+            yield name, int(part[0]), dict(zip(tests, map(int, part[1:]), strict=True))
+
+
+def _first(duck: Duck, source: Source, name: str, condition: str) -> tuple[int, str]:
+    """Returns the number and the text of the first cell where a condition holds."""
+    found = duck.rows(
+        f"SELECT place + 1, cell FROM (SELECT row_number() OVER () - 1 AS place, "
+        f"{quoted(name)}::VARCHAR AS cell, {quoted(name)} FROM {source.relation}) WHERE NOT "
+        f"{absent(source, name)} AND ({condition}) ORDER BY place LIMIT 1",
+        where=source.name,
+    )
+    return (int(found[0][0]), str(found[0][1])) if found else (1, "")
+
+
+def _refuse_other_mark(duck: Duck, source: Source, name: str, said: str, found: Written) -> None:
+    """Refuses a column of plain numbers that are not written as the option says."""
+    cell = f"trim({quoted(name)})"
+    plain = f"TRY_CAST({cell} AS DOUBLE)"
+    fits = marked(said).replace("{0}", cell)
+    other = f"{plain} IS NULL AND NOT {absent(source, name)}"
+    mixed, wrong = duck.row(
+        f"SELECT count(*) FILTER ({other}), count(*) FILTER ({other} AND NOT {fits}) "
+        f"FROM {source.relation}"
+    )
+    if wrong:
+        return  # no numbers at all: text, a category, a date
+    row, value = _first(duck, source, name, f"NOT {fits} AND isfinite({plain})")
+    if value:
+        how = "correct it" if mixed else "leave --decimal out if columns differ"
+        found.refuse(
+            name,
+            f"{source.name}: row {row}, column {name!r}: {short(value)} is not a number with "
+            f"the decimal mark {literal(said)}; {how}, or "
+            f"leave the column out with --ignore {shell(name)}",
+            "--ignore",
+            name,
+        )

@@ -11,9 +11,9 @@ all of them strings.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from graphcl.errors import GraphError, suggestion
+from graphcl.errors import GraphError, counted, suggestion
 from graphcl.tabular.duck import Duck, quoted
-from graphcl.tabular.problems import shell
+from graphcl.tabular.report import shell
 from graphcl.tabular.sources import Source
 
 SOURCES = ("source", "src", "from", "source_id", "from_id", "u", "node1", "node_1", "start", "head")
@@ -180,33 +180,28 @@ class IdColumn:
     column: str
 
     def check_present(self, duck: Duck) -> None:
-        """Refuses a row without an id."""
-        column = quoted(self.column)
-        empty = f"{column} IS NULL"
-        if self.source.columns[self.name] == "VARCHAR":
-            empty = f"({empty} OR {column} = '')"
-        found = duck.rows(f"SELECT rowid FROM {self.table} WHERE {empty} ORDER BY rowid LIMIT 1")
-        if found:
-            raise GraphError(
-                f"{self.source.name}: row {found[0][0] + 1}: column {self.name!r} is empty; "
-                "every row needs an id there"
-            )
-        if self.source.columns[self.name] in TEXTS:
+        """Refuses a row without an id, and an id with a NUL byte."""
+        column, kind = quoted(self.column), self.source.columns[self.name]
+        empty = f"({column} IS NULL OR {column} = '')" if kind == "VARCHAR" else f"{column} IS NULL"
+        self._refuse(duck, empty, "column {0!r} is empty; every row needs an id there", ":")
+        if kind in TEXTS:
             nul = f"contains({column}::VARCHAR, chr(0))"
-            found = duck.rows(f"SELECT rowid FROM {self.table} WHERE {nul} ORDER BY rowid LIMIT 1")
-        if found:
-            raise GraphError(
-                f"{self.source.name}: row {found[0][0] + 1}, column {self.name!r}: the id contains "
-                "a NUL byte; remove it"
-            )
+            self._refuse(duck, nul, "column {0!r}: the id contains a NUL byte; remove it", ",")
 
-    def padded(self, duck: Duck) -> int:
-        """Counts the ids of an untyped file that begin or end with a space."""
+    def _refuse(self, duck: Duck, condition: str, what: str, mark: str) -> None:
+        query = f"SELECT rowid + 1 FROM {self.table} WHERE {condition} ORDER BY rowid LIMIT 1"
+        for (row,) in duck.rows(query):
+            raise GraphError(f"{self.source.name}: row {row}{mark} {what.format(self.name)}")
+
+    def padding(self, duck: Duck) -> list[str]:
+        """Returns a line if ids of an untyped file begin or end with a space."""
         if not self.source.untyped:
-            return 0
+            return []
         column = quoted(self.column)
         (count,) = duck.row(f"SELECT count(*) FROM {self.table} WHERE {column} <> trim({column})")
-        return int(count)
+        ids = counted(count, "id begins or ends", "ids begin or end")
+        said = f"{self.source.name}: in {self.name!r} {ids} with a space, which is kept"
+        return [said] if count else []
 
     def kind(self, duck: Duck) -> str:
         """Returns BIGINT, UBIGINT or VARCHAR: the first of them that keeps every id unchanged."""

@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
 
 from graphcl.errors import GraphError, counted
 from graphcl.tabular import columns as table_columns
-from graphcl.tabular import matrix as node_matrix
-from graphcl.tabular.build import ids_of_column
+from graphcl.tabular.build import fill_structure
 from graphcl.tabular.columns import IdColumn
-from graphcl.tabular.duck import Duck, is_query, quoted
-from graphcl.tabular.numbering import NoRowsError
+from graphcl.tabular.duck import Duck, quoted
+from graphcl.tabular.features import InMemory
+from graphcl.tabular.nodes import NodeSource, NoRowsError, NumberedNodes
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import NUMBER, Column, Preparation
+from graphcl.tabular.report import listed
 from graphcl.tabular.sources import Source, open_source
-from graphcl.tabular.tables import InMemory, Tables, open_tables
+from graphcl.tabular.tables import Tables, open_tables
 
 Array = npt.NDArray[Any]
 _FAR = 1e38  # a column of unknown range
@@ -74,43 +74,33 @@ def read_new(edges: Any, options: TableOptions, *, width: int) -> NewTables:
     Raises:
         GraphError: a table is wrong; the message says where.
     """
-    # Nodes that only edges name are nodes of the graph; whether they are is not known here.
-    options = replace(options, unknown_edges="add")
-    if options.nodes is None and options.tags is None:
+    if options.nodes is None:
+        if options.tags is not None:
+            raise GraphError("update: --tags needs --nodes, which names the nodes that change")
         if edges is None:
             return NewTables(np.zeros(0, np.int64))
-        plain = TableOptions(unknown_edges="add", header=options.header, weight=options.weight)
-        plain = replace(
-            plain, source_column=options.source_column, target_column=options.target_column
-        )
-        with _opened(edges, plain, _named(edges, "edges")) as tables:
-            return _with_edges(NewTables(_ids(tables)), tables)
-    if options.nodes is None:
-        raise GraphError("update: --tags needs --nodes, which names the nodes that change")
+        return _read_edges(edges, options, "edges", weight=options.weight)
     chosen = _Columns(options, width)
+    # Nodes that only edges name are nodes of the graph; whether they are is not known here.
+    read = replace(chosen.options, unknown_edges="add")
     without = edges is None
     if without:
-        import pyarrow
-
-        nothing = pyarrow.array([], pyarrow.string())
-        edges = pyarrow.table({"source": nothing, "target": nothing})
-        chosen.options = replace(
-            chosen.options, source_column="source", target_column="target", weight=None
-        )
-    with _opened(edges, chosen.options, chosen.table) as tables:
-        ids = _ids(tables)
-        rows = tables.num_nodes - tables.report.added_nodes
-        y = tables.labels()
+        edges = {"source": np.array([], np.str_), "target": np.array([], np.str_)}
+        read = replace(read, source_column="source", target_column="target", weight=None)
+    with _opened(edges, read, chosen.table) as tables:
+        nodes = tables.plain
+        rows = nodes.num_nodes - tables.report.added_nodes
+        y = nodes.labels()
         found = NewTables(
-            ids,
+            _ids(nodes),
             rows,
-            _features(tables, rows),
+            nodes.features()[:rows] if nodes.num_features else None,
             chosen.features,
             chosen.absent,
             chosen.table,
             None if y is None else y[:rows],
             tables.report.class_names,
-            {name: mask[:rows] for name, mask in tables.masks().items()},
+            {name: mask[:rows] for name, mask in nodes.masks().items()},
         )
         if found.x is not None and found.x.shape[1] != len(chosen.features):
             got = counted(found.x.shape[1], "feature")
@@ -118,15 +108,11 @@ def read_new(edges: Any, options: TableOptions, *, width: int) -> NewTables:
         if chosen.exact and tables.report.filled_values:
             missing = counted(tables.report.filled_values, "value is", "values are")
             raise GraphError(f"{chosen.table}: {missing} missing; every feature needs one")
-        found = _with_edges(found, tables)
+        _add_edges(found, tables)
         if without:  # the list of edges is ours
             found.notes = [line for line in found.notes if not line.startswith("edges:")]
         found.notes += chosen.notes
         return found
-
-
-def _named(given: Any, name: str) -> str:
-    return given if isinstance(given, str) else name
 
 
 @contextmanager
@@ -154,88 +140,70 @@ class _Columns:
     def __init__(self, options: TableOptions, width: int) -> None:
         self.absent: tuple[str, ...] = ()
         self.features = np.arange(width)
-        self.exact = False
         self.notes: list[str] = []
-        self.options = options
         given, prepared = options.nodes, options.preparation
+        self.exact = False
         self.table = given if isinstance(given, str) else "nodes"
-        matrix = None
-        if not (isinstance(given, str) and is_query(given)):
-            matrix = node_matrix.read(given, options.node_ids)
-        if matrix is not None:
+        with Duck() as duck:  # to look at its columns; it is read later
+            opened = NodeSource(duck, given, options)
+        source = opened.source
+        if opened.matrix is not None or source is None:
             self.options = replace(options, label=(), split=None, preparation=None)
             return
-        source = _columns_of(given, options)
         identity = table_columns.identity(source, options.id_column)[0]
-        labels, split = _found(source, options.label), _found(source, _single(options.split))
+        labels = _found(source, options.label)
+        split = _found(source, () if options.split is None else (options.split,))
         ignored = table_columns.find_all(source, options.ignore, "--ignore")
         self.options = replace(options, label=labels, split=split[0] if split else None)
+        used = {identity, *labels, *split, *ignored}
+        names = [name for name in source.columns if name not in used]
         if width == 0:
             self.options = replace(self.options, features="structural", preparation=None)
         elif prepared is None:
-            used = {identity, *labels, *split, *ignored}
-            names = [name for name in source.columns if name not in used]
-            _refuse_labels(source, names)
-            if len(names) != width:
-                raise GraphError(
-                    f"{source.name}: has {counted(len(names), 'column')} of features; the graph "
-                    f"has {width}, and they are taken in order"
-                )
-            plain = [Column(name, NUMBER, (name,), low=-_FAR, high=_FAR) for name in names]
             self.exact = True
-            self.options = replace(self.options, preparation=Preparation(tuple(plain)))
+            self.options = replace(self.options, preparation=_as_they_are(source, names, width))
         else:
             self._reduce(source, prepared, width)
-            known = {identity, *labels, *split, *ignored}
-            self._say_extra(source, prepared, known)
-
-    def _say_extra(self, source: Source, prepared: Preparation, known: set[str]) -> None:
-        """Says which columns the model was not trained on: they are left out."""
-        read = known | {column.name for column in prepared.columns}
-        extra = [name for name in source.columns if name not in read]
-        if extra:
-            listed = ", ".join(map(repr, extra[:8])) + (", …" if len(extra) > 8 else "")
-            columns = counted(len(extra), "column is", "columns are")
-            self.notes.append(
-                f"nodes: {columns} not used, because the model was not trained on them: {listed}"
-            )
+            trained = {column.name for column in prepared.columns}
+            extra = [repr(name) for name in names if name not in trained]
+            if extra:
+                columns = counted(len(extra), "column is", "columns are")
+                why = "not used, because the model was not trained on them"
+                self.notes.append(f"nodes: {columns} {why}: {listed(extra)}")
 
     def _reduce(self, source: Source, prepared: Preparation, width: int) -> None:
         """Leaves out what the table does not have."""
         if len(prepared.features) != width:
             wanted = f"{len(prepared.features)} features come from tables"
             raise GraphError(f"{source.name}: {wanted}, and the graph has {width}")
-        kept, absent, start = [], [], 0
-        places: list[int] = []
-        for column in prepared.columns:
-            here = range(start, start + len(column.features))
-            start = here.stop
-            if column.name in source.columns:
-                kept.append(column)
-                places += here
-            else:
-                absent.append(column.name)
+        parts = [(one.name, one.features, one.name in source.columns) for one in prepared.columns]
         beside: dict[str, Any] = {"tags": prepared.tags, "vectors": prepared.vectors}
         for option, one in prepared.beside:
-            here, name = range(start, start + len(one.features)), option.removeprefix("--")
-            start = here.stop
-            if getattr(self.options, name) is None:
-                beside[name] = None
-                absent.append(option)
-            else:
-                places += here
-        self.absent, self.features = tuple(absent), np.array(places, np.int64)
-        reduced = replace(prepared, columns=tuple(kept), **beside)
+            name = option.removeprefix("--")
+            there = getattr(self.options, name) is not None
+            beside[name] = one if there else None
+            parts.append((option, tuple(one.features), there))
+        self.absent = tuple(name for name, _, there in parts if not there)
+        owned = np.repeat([there for _, _, there in parts], [len(own) for _, own, _ in parts])
+        self.features = np.flatnonzero(owned)
+        kept = tuple(one for one in prepared.columns if one.name in source.columns)
+        reduced = replace(prepared, columns=kept, **beside)
         self.options = replace(self.options, preparation=reduced)
-        if not kept and beside == {"tags": None, "vectors": None}:
+        if not reduced.features:
             self.options = replace(self.options, features="structural", preparation=None)
 
 
-def _columns_of(given: Any, options: TableOptions) -> Source:
-    """Returns the node table, to look at its columns; it is read later."""
-    with Duck() as duck:
-        source = open_source(duck, given, role="nodes", header=options.header, names=options.names)
-        return source.nodes or source
+def _as_they_are(source: Source, names: Sequence[str], width: int) -> Preparation:
+    """Returns a preparation that takes columns as numbers, in order."""
+    for name in names:
+        if found := table_columns.refusal(source, name):  # as a feature it would leak
+            raise GraphError(found[0])
+    if len(names) != width:
+        raise GraphError(
+            f"{source.name}: has {counted(len(names), 'column')} of features; the graph "
+            f"has {width}, and they are taken in order"
+        )
+    return Preparation(tuple(Column(one, NUMBER, (one,), low=-_FAR, high=_FAR) for one in names))
 
 
 def _found(source: Source, names: Sequence[str]) -> tuple[str, ...]:
@@ -245,40 +213,16 @@ def _found(source: Source, names: Sequence[str]) -> tuple[str, ...]:
     return table_columns.find_all(source, wanted, "--label")
 
 
-def _refuse_labels(source: Source, names: Sequence[str]) -> None:
-    """Refuses columns that look like labels or splits: as features they would leak."""
-    for name in names:
-        if found := table_columns.refusal(source, name):
-            raise GraphError(found[0])
-
-
-def _single(name: str | None) -> tuple[str, ...]:
-    return () if name is None else (name,)
-
-
-def _ids(tables: Tables) -> Array:
-    column = tables.node_ids()
-    found: Array = np.arange(tables.num_nodes) if column is None else ids_of_column(column)[:]
+def _ids(nodes: NumberedNodes) -> Array:
+    ids = nodes.node_ids()
+    found: Array = np.arange(nodes.num_nodes) if ids is None else ids[:]
     return found
 
 
-def _features(tables: Tables, rows: int) -> Any:
-    width = tables.num_features
-    if not width:
-        return None
-    if tables.is_sparse:
-        parts = InMemory()
-        tables.fill_sparse_features(parts)
-        arrays = tuple(parts.arrays[name] for name in ("x_data", "x_indices", "x_indptr"))
-        return scipy.sparse.csr_array(arrays, shape=(tables.num_nodes, width))[:rows]
-    x = np.zeros((tables.num_nodes, width), np.float32)
-    tables.fill_features(x)
-    return x[:rows]
-
-
-def _with_edges(found: NewTables, tables: Tables) -> NewTables:
+def _add_edges(found: NewTables, tables: Tables) -> None:
+    """Adds edges, each once, and what is said of the tables."""
     arrays = InMemory()
-    tables.fill_structure(arrays)
+    fill_structure(tables, arrays)
     indptr, indices = arrays.arrays["indptr"], arrays.arrays["indices"]
     ends = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     once = ends < indices
@@ -289,18 +233,21 @@ def _with_edges(found: NewTables, tables: Tables) -> NewTables:
     usual = ("added, with features of zero", "no edge")
     said = [*tables.report.first, *tables.report.notes]
     found.notes = [line for line in said if not any(one in line for one in usual)]
-    return found
+
+
+def _read_edges(edges: Any, options: TableOptions, name: str, *, weight: Any) -> NewTables:
+    """Reads a list of edges without a table of nodes."""
+    columns = {one: getattr(options, one) for one in ("header", "source_column", "target_column")}
+    plain = TableOptions(weight=weight, **columns)
+    with _opened(edges, plain, edges if isinstance(edges, str) else name) as tables:
+        found = NewTables(_ids(tables.plain))
+        _add_edges(found, tables)
+        return found
 
 
 def read_pairs(edges: Any, options: TableOptions) -> NewTables:
     """Reads a list of edges to remove."""
-    plain = TableOptions(
-        header=options.header,
-        source_column=options.source_column,
-        target_column=options.target_column,
-    )
-    with _opened(edges, plain, _named(edges, "remove_edges")) as tables:
-        return _with_edges(NewTables(_ids(tables)), tables)
+    return _read_edges(edges, options, "remove_edges", weight=None)
 
 
 def read_ids(given: Any, options: TableOptions) -> tuple[Array, list[str]]:
@@ -318,7 +265,7 @@ def read_ids(given: Any, options: TableOptions) -> tuple[Array, list[str]]:
         source = open_source(
             duck, given, role="remove-nodes", header=options.header, names=options.names
         )
-        wanted = _found(source, _single(options.id_column))
+        wanted = _found(source, () if options.id_column is None else (options.id_column,))
         name, how = table_columns.identity(source, wanted[0] if wanted else None)
         duck.run(f"CREATE TABLE gone AS SELECT {quoted(name)} AS key FROM {source.relation}")
         column = IdColumn(source, name, "gone", "key")

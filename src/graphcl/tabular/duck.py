@@ -5,14 +5,16 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import Any, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from graphcl.errors import GraphError, MissingExtraError
 
 MEMORY_LIMIT = "1500MB"  # beyond it, DuckDB sorts and joins on disk
-RESTING = "64MB"  # what a session keeps that waits while another works
 BATCH_ROWS = 1 << 18
 T = TypeVar("T")
 _QUERY = re.compile(r"\s*(select|with|from)\s", re.IGNORECASE)
@@ -32,10 +34,12 @@ _PREFIX = re.compile(r"^(?:[A-Z][A-Za-z]*(?: [A-Z][A-Za-z]*)* Error|Error)\s*:\s
 class Duck:
     """A database in a temporary folder, which is removed when the session ends.
 
-    Extensions are neither downloaded nor loaded, and SQL cannot read Python variables.
+    Extensions are neither downloaded nor loaded, and SQL cannot read Python variables. A session
+    may have branches: they share the database, and each names its tables for itself.
 
     Attributes:
-        folder: the temporary folder.
+        folder: a temporary folder, for files of the caller too.
+        schema: the schema of its tables, which another branch puts before their names.
     """
 
     def __init__(self) -> None:
@@ -45,13 +49,14 @@ class Duck:
         except ImportError as error:
             raise MissingExtraError("reading tables", "tables") from error
         self._error: type[Exception] = duckdb.Error
+        self._memory_error: type[Exception] = duckdb.OutOfMemoryException
         self._folder = tempfile.TemporaryDirectory(prefix="graphcl-tables-")
-        self.folder = folder = Path(self._folder.name)
+        self.folder, self.schema = Path(self._folder.name), "main"
         self._connection: Any = duckdb.connect(
-            str(folder / "work.duckdb"),
+            str(self.folder / "work.duckdb"),
             config={
                 "memory_limit": MEMORY_LIMIT,
-                "temp_directory": str(folder / "spill"),
+                "temp_directory": str(self.folder / "spill"),
                 "autoinstall_known_extensions": "false",
                 "autoload_known_extensions": "false",
                 "allow_community_extensions": "false",
@@ -60,7 +65,17 @@ class Duck:
         )
         # On a terminal, DuckDB's progress bar would draw over ours.
         self._connection.execute("SET enable_progress_bar = false")
-        self._memory_error: type[Exception] = duckdb.OutOfMemoryException
+
+    def branch(self, schema: str) -> "Duck":
+        """Returns this session with tables and files of its own; it ends with this one."""
+        branch = copy(self)
+        branch._connection = self._connection.cursor()
+        branch.schema, branch.folder = schema, self.folder / schema
+        branch.folder.mkdir()
+        branch._connection.execute("SET enable_progress_bar = false")
+        branch.run(f"CREATE SCHEMA {schema}")
+        branch.run(f"SET schema = '{schema}'")
+        return branch
 
     def __enter__(self) -> Self:
         return self
@@ -68,12 +83,6 @@ class Duck:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
         self._folder.cleanup()
-
-    def rest(self) -> None:
-        """Gives back what memory the session holds, where several are open and one works."""
-        with suppress(self._error):  # what is in use stays
-            self._connection.execute(f"SET memory_limit = '{RESTING}'")
-        self._connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
 
     def run(self, sql: str, *, where: str = "tables") -> None:
         """Executes a statement; an error message begins with `where`."""
@@ -94,6 +103,16 @@ class Duck:
         """Returns the first row of a query."""
         return self.rows(sql, where=where)[0]
 
+    def arrays(self, sql: str, *, where: str = "tables") -> list[npt.NDArray[Any]]:
+        """Returns the columns of a query as arrays."""
+        import pyarrow
+
+        batches = list(self.batches(sql, where=where))
+        if not batches:
+            return [np.zeros(0)] * len(self.columns(f"({sql})", where=where))
+        table = pyarrow.Table.from_batches(batches)
+        return [column.to_numpy() for column in table.columns]
+
     def batches(self, sql: str, *, where: str = "tables", rows: int = BATCH_ROWS) -> Iterator[Any]:
         """Yields the result of a query as Arrow record batches of up to `rows` rows."""
         stop = self._connection.interrupt
@@ -109,7 +128,7 @@ class Duck:
         if isinstance(error, self._memory_error) or "Out of Memory" in str(error):
             return GraphError(
                 f"{where}: not enough memory, or no room for temporary files in "
-                f"{self.folder.parent}; make room there, name another folder "
+                f"{tempfile.gettempdir()}; make room there, name another folder "
                 "(TMPDIR=FOLDER graphcl …), or leave columns out with --ignore"
             )
         return GraphError(f"{where}: {one_line(error)}")

@@ -1,178 +1,535 @@
-r"""Turns rows that name two nodes into the sorted entries of a symmetric CSR matrix.
+"""Lists of edges: their ends, weights and relations, and the numbers of the nodes that they name.
 
-Each row :math:`(u, v)` gives the entries :math:`(u, v)` and :math:`(v, u)`. An entry is one 64-bit
-key, :math:`2 (2^{31} u + v)`, plus 1 for the reversed direction. DuckDB sorts the keys, on disk if
-they do not fit in memory. Equal keys are then adjacent, and are merged as they are read.
+In a typed graph the types of the ends are guessed from ids: an end is of the type whose ids contain
+all its values. If several types do, the name of the column decides (``author``, ``author_id``); if
+it does not, the user must. A plain graph has one type and one relation, and nothing to guess.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from graphcl.errors import GraphError
+from graphcl.errors import GraphError, counted, suggestion
 from graphcl.tabular import cells
-from graphcl.tabular.duck import Duck, quoted
+from graphcl.tabular import columns as table_columns
+from graphcl.tabular.columns import IdColumn, common_kind, named_type, singular
+from graphcl.tabular.duck import Duck, is_query, literal, quoted
+from graphcl.tabular.edge_columns import EdgeColumns, EdgeFeatures
+from graphcl.tabular.entries import MAX_NODES
+from graphcl.tabular.guessing import Listed
+from graphcl.tabular.nodes import NumberedNodes
+from graphcl.tabular.options import TableOptions
+from graphcl.tabular.report import UNKNOWN_ADVICE, Problem, TableReport, collect, short
+from graphcl.tabular.sources import Source
 
-if TYPE_CHECKING:  # it imports SciPy, which commands without tables do not need
-    from graphcl.tabular.sources import Source
-
-MAX_NODES = 1 << 31  # two node numbers and the direction fit in 63 bits
-Keys = npt.NDArray[np.int64]
+MOST_RELATIONS = 256  # values of a column that names relations
+ENDS = ("s", "t")  # the columns of both ends in the session
 
 
 @dataclass
-class EdgeCounts:
-    """Counts of what was found in the list of edges.
+class FoundRelation:
+    """A relation in a list of edges.
 
     Attributes:
+        name: its name.
+        number: its place in the list.
+        types: of both ends; empty where it could not be found out.
+        how: of each end, how its type was found.
         rows: rows of the list.
-        self_loops: rows that join a node to itself; they are left out.
-        repeated: rows that repeat an earlier one in the same direction; they are merged.
-        both_directions: edges that are listed in both directions; each is one edge.
-        edges: undirected edges that remain.
-        dangling: rows that name a node that is not in the node table.
-        symmetric: whether every edge is listed in both directions, with equal weights if any.
+        value: what the column that names relations says of it; None if there is no such column.
+        features: those of its edges.
     """
 
+    name: str
+    number: int = 0
+    types: tuple[str, ...] = ()
+    how: tuple[str, ...] = ()
     rows: int = 0
-    self_loops: int = 0
-    repeated: int = 0
-    both_directions: int = 0
-    edges: int = 0
-    dangling: int = 0
-    symmetric: bool = False
+    value: str | None = None
+    features: EdgeFeatures = field(default_factory=EdgeFeatures)
+
+    @property
+    def key(self) -> str:
+        """``source:name:target``."""
+        return f"{self.types[0]}:{self.name}:{self.types[1]}"
+
+    @property
+    def where(self) -> str:
+        """An SQL condition on the rows."""
+        return "true" if self.value is None else f"r = {literal(self.value)}"
 
 
-@dataclass
-class Entries:
-    """The entries of the adjacency, streamed once, sorted by row and column.
+class EdgeList:
+    """One list of edges: the session's tables ``edges`` and, of one relation, ``pairs``.
 
     Args:
-        duck: a session with a table ``pairs``: node numbers ``u`` and ``v``, and weights ``w`` if
-            `weighted`.
-        weighted: whether entries have weights. The weights of all rows that name an edge are
-            added; in a symmetric list, each edge counts once.
-        counts: completed when the last entry has been read.
+        duck: a session of its own.
+        text: the relation as it was given: its name, or ``source:name:target``; empty in a plain
+            graph.
+        given: the list, as the user names it.
+        source: the list.
+        options: of this list.
+        types: the names of the types.
+
+    Attributes:
+        said: the types of both ends, if they are given.
+        columns: those of both ends.
+        weight: the column of weights, or None.
+        rows: how many it has.
+        dangling: in a plain graph, rows that name a node that is not in the node table.
+        relations: those in the list; one, or one for each value of the column `options.relation`.
+        problems: what is wrong.
+        notes: what is said of the list.
     """
 
-    duck: Duck
-    weighted: bool
-    counts: EdgeCounts = field(default_factory=EdgeCounts)
+    def __init__(
+        self,
+        duck: Duck,
+        text: str,
+        given: Any,
+        source: Source,
+        options: TableOptions,
+        types: Iterable[str],
+    ) -> None:
+        self.duck, self.text, self.given, self.source = duck, text, given, source
+        self.options, self.typed = options, options.is_typed
+        self.said, self.name = _said(text, list(types))
+        self._relation, self.columns, self.how = find_ends(source, options, types)
+        find = _present if self.typed else table_columns.find
+        weight = options.weight
+        self.weight = None if weight is None else find(source, weight, "--weight")
+        self.rows = self.dangling = 0
+        self.relations: list[FoundRelation] = []
+        self.problems: list[Problem] = []
+        self.notes: list[str] = []
+        self._further = EdgeColumns(duck, source, (), options)
 
-    def __iter__(self) -> Iterator[tuple[Keys, Keys, npt.NDArray[np.float64] | None]]:
-        """Yields rows, columns and summed weights.
+    def guessable(self) -> tuple[tuple[str, str], str, tuple[str | None, ...]]:
+        """Returns the columns of both ends, how they were found, and which cannot be ends."""
+        return self.columns, self.how, (self._relation, self.options.weight)
 
-        If `counts.symmetric` is true at the end, the caller must halve the weights.
-        """
-        keys_seen = entries_seen = 0
-        balanced = True
-        repeated = 0
-        for keys, weights in self._whole_runs():
-            # Two levels of merging: equal keys repeat a row in the same direction; two keys that
-            # differ in the lowest bit alone are one entry, listed in both directions.
-            starts = np.flatnonzero(np.diff(keys, prepend=-1))
-            distinct = keys[starts]
-            firsts = np.flatnonzero(np.diff(distinct >> 1, prepend=-1))
-            entries = distinct[firsts] >> 1
-            keys_seen += len(distinct)
-            entries_seen += len(entries)
-            repeated += len(keys) - len(distinct)
-            total = None
-            if weights is not None:
-                sums = np.add.reduceat(weights, starts)
-                total = np.add.reduceat(sums, firsts)
-                both = np.diff(firsts, append=len(distinct)) == 2
-                pair = firsts[both]
-                one_way, other = sums[pair], sums[pair + 1]
-                balanced &= bool(both.all() and np.allclose(one_way, other, rtol=1e-9, atol=0))
-            yield entries // MAX_NODES, entries % MAX_NODES, total
-        # Every row and every edge was counted twice, as (u, v) and as (v, u).
-        self.counts.edges = entries_seen // 2
-        self.counts.repeated = repeated // 2
-        self.counts.both_directions = (keys_seen - entries_seen) // 2
-        self.counts.symmetric = balanced and keys_seen == 2 * entries_seen > 0
+    def load(self, ends: Listed, report: TableReport) -> None:
+        """Creates ``edges`` (s, t, r, given, w), with further columns; `ends` were judged."""
+        source, options, duck = self.source, self.options, self.duck
+        self.columns, self.how = ends.columns, ends.how
+        (start, end), weight = self.columns, self.weight
+        picked = f"{quoted(start)} AS s, {quoted(end)} AS t"
+        if self._relation is not None:
+            picked += f", {quoted(self._relation)}::VARCHAR AS r"
+        if weight is not None:
+            if options.decimal and cells.is_written(source, weight):
+                source = replace(source, decimals={weight: options.decimal})
+            number = f"TRY_CAST({cells.plain(source, weight)} AS DOUBLE)"
+            picked += f", {quoted(weight)} AS given, {number} AS w"
+        used = (start, end, weight, self._relation)
+        rest = [name for name in source.columns if name not in used]
+        if self.typed:
+            self._further = EdgeColumns(duck, self.source, rest, options)
+            picked += self._further.picked
+        duck.run(f"CREATE TABLE edges AS SELECT {picked} FROM {source.relation}", where=source.name)
+        (self.rows,) = duck.row("SELECT count(*) FROM edges")
+        for column in self.ids:
+            collect(self.problems, column.check_present, duck)
+            report.notes += column.padding(duck)
+        if weight is not None:
+            collect(self.problems, self._check_weights, weight)
+        mark = "→" if self.typed else "–"
+        self.notes.append(f"{source.name}: {start!r} {mark} {end!r} ({self.how})")
+        if not self.typed:
+            report.columns |= {} if weight is None else {"weight": weight}
+            report.columns |= {"source": start, "target": end}
+            named = table_columns.named(source, table_columns.WEIGHTS)
+            advice = f"; --weight {named} would use it" if named in rest else ""
+            unused = ", ".join(map(repr, rest[:8]))
+            self.notes += [f"not used: {unused}{advice}"] if rest else []
 
-    def _whole_runs(self) -> Iterator[tuple[Keys, npt.NDArray[np.float64] | None]]:
-        """Yields sorted keys and their weights; all keys of an entry come in one batch."""
-        held_keys, held_weights = np.zeros(0, np.int64), np.zeros(0)
-        for batch in self.duck.batches(self._query()):
-            keys = np.concatenate([held_keys, batch.column(0).to_numpy()])
-            # The last entry may continue in the next batch, so it is held back. `>> 1 << 1` clears
-            # the direction: the smallest key that belongs to the same entry.
-            cut = int(np.searchsorted(keys, keys[-1] >> 1 << 1))
-            held_keys, ready = keys[cut:], keys[:cut]
-            weights: Any = None
-            if self.weighted:
-                weights = np.concatenate([held_weights, batch.column(1).to_numpy()])
-                held_weights, weights = weights[cut:], weights[:cut]
-            if len(ready):
-                yield ready, weights
-        if len(held_keys):
-            yield held_keys, held_weights if self.weighted else None
+    def _check_weights(self, name: str) -> None:
+        """Refuses weights that are not positive numbers."""
+        wrong = self.duck.rows(
+            "SELECT rowid, given::VARCHAR FROM edges WHERE w IS NULL OR NOT isfinite(w) OR w <= 0 "
+            "ORDER BY rowid LIMIT 1"
+        )
+        if wrong:
+            row, value = wrong[0]
+            shown = "is missing" if value in (None, "") else f"is {value!r}"
+            comma = not self.options.decimal and "," in (value or "")
+            raise GraphError(
+                f"{self.source.name}: row {row + 1}: the weight in column {name!r} {shown}; "
+                "weights are positive numbers"
+                + ("; with decimal commas: --decimal ," if comma else "")
+            )
 
-    def _query(self) -> str:
-        weight = ", w" if self.weighted else ""
-        halves = [
-            f"SELECT ({a} * {MAX_NODES} + {b}) * 2 + {direction} AS k{weight} FROM pairs "
-            "WHERE u <> v"
-            for a, b, direction in (("u", "v", 0), ("v", "u", 1))
+    @cached_property
+    def ids(self) -> tuple[IdColumn, IdColumn]:
+        """The columns of both ends, as all branches of the session name them."""
+        table = f"{self.duck.schema}.edges"
+        first, second = (
+            IdColumn(self.source, name, table, end)
+            for name, end in zip(self.columns, ENDS, strict=True)
+        )
+        return first, second
+
+    @cached_property
+    def kinds(self) -> tuple[str, str]:
+        """The types of the ids of both ends."""
+        return self.ids[0].kind(self.duck), self.ids[1].kind(self.duck)
+
+    @property
+    def head(self) -> str:
+        """How lines about the list begin."""
+        plain = not self.typed or self.options.relation is not None
+        return "edges:" if plain else f"edges {self.name}:"
+
+    def take_notes(self) -> list[str]:
+        """Returns the lines that have not been said yet."""
+        found = [f"{self.head} {line}" for line in self.notes]
+        self.notes = []
+        return found
+
+    @property
+    def guessed_types(self) -> list[tuple[str, str]]:
+        """The types that relations join, as far as they are guessed."""
+        found = [one.types for one in self.relations if set(one.how) != {"given"} and one.types]
+        return [(first, second) for first, second in dict.fromkeys(found)]
+
+    def has(self, option: str) -> bool:
+        """Returns whether the list has the column that an option names."""
+        given = getattr(self.options, option)
+        known = {name.strip().lower() for name in self.source.columns}
+        return given is not None and given.strip().lower() in known
+
+    # Relations and the types of their ends
+
+    def find_relations(self, types: Mapping[str, NumberedNodes]) -> None:
+        """Finds relations, the types of their ends, nodes that are unknown, and features."""
+        self.types = types
+        self.duck.run("CREATE TABLE unknown (relation INT, place INT, id VARCHAR, row BIGINT)")
+        self.relations = self._list_relations()
+        prepared = self.options.edge_preparations
+        for found in self.relations:
+            self._count(found)
+            self._find_types(found)
+            if self.options.unknown_edges == "drop":
+                self._drop_unknown(found)
+            if found.types and self.typed:
+                found.features = self._further.of(
+                    found.number,
+                    found.where,
+                    rows=found.rows,
+                    prepared=None if prepared is None else prepared.get(found.key),
+                    fixed=prepared is not None,
+                )
+                self.problems += found.features.problems
+
+    def _count(self, found: FoundRelation) -> None:
+        found.rows = self.rows
+        if found.value is not None:
+            (found.rows,) = self.duck.row(f"SELECT count(*) FROM edges WHERE {found.where}")
+
+    def _list_relations(self) -> list[FoundRelation]:
+        option = self.options.relation
+        if option is None:
+            return [FoundRelation(self.name)]
+        empty = self.duck.rows(
+            "SELECT rowid FROM edges WHERE r IS NULL OR trim(r) = '' ORDER BY rowid LIMIT 1"
+        )
+        if empty:
+            raise GraphError(
+                f"{self.source.name}: row {empty[0][0] + 1}: column {option!r} is empty; every row "
+                "needs a relation there"
+            )
+        values = [value for (value,) in self.duck.rows("SELECT DISTINCT r FROM edges ORDER BY r")]
+        if len(values) > MOST_RELATIONS:
+            raise GraphError(
+                f"{self.source.name}: --relation: column {option!r} has {len(values):,} values; "
+                f"a graph has at most {MOST_RELATIONS} relations"
+            )
+        if not values:
+            raise GraphError(f"{self.source.name}: has no rows, so it names no relation")
+        return [FoundRelation(one.strip(), place, value=one) for place, one in enumerate(values)]
+
+    def _find_types(self, found: FoundRelation) -> None:
+        if not self.typed:  # there is one type, and most lists name no unknown node
+            found.types, found.how = (next(iter(self.types)),) * 2, ("given", "given")
+            self.dangling = self.create_pairs(found)
+            if self.dangling:
+                for place in range(2):
+                    self._list_ids(found, place)
+                    self._keep_unknown(found, place, found.types[place])
+            return
+        if not found.rows:
+            if self.said:
+                found.types, found.how = self.said, ("given", "given")
+                return
+            pair = self._example(("SOURCE", "TARGET"))
+            self.problems.append(
+                Problem(
+                    f"{self.source.name}: has no rows, so nothing says which types the relation "
+                    f"{found.name!r} joins; leave it out, or say it: --edges {pair}"
+                )
+            )
+            return
+        types, how = zip(*(self._find_type(found, place) for place in range(2)), strict=True)
+        if all(types):
+            found.types, found.how = types, how
+        elif "ambiguous" in how:
+            likely = [one or next(iter(self.types)) for one in types]
+            self._refuse_ambiguous(found, likely, how.index("ambiguous"))
+
+    def _find_type(self, found: FoundRelation, place: int) -> tuple[str, str]:
+        """Returns the type of an end and how it was found; notes what the type does not know."""
+        column, (total, missing) = self.columns[place], self._missing(found, place)
+        if self.said:
+            name = self.said[place]
+            self._note_unknown(found, place, name, missing[name])
+            return name, "given"
+        complete = [name for name, count in missing.items() if count == 0]
+        meant = named_type(column, [name for name in missing if 2 * missing[name] < total])
+        if len(complete) == 1 and meant not in ("", complete[0]):
+            # Numbers from 1 on are everybody's ids: that another type has them all says little.
+            self._note_unknown(found, place, meant, missing[meant], whole=complete[0])
+            return meant, f"by the column's name; the ids are also those of {complete[0]}"
+        if len(complete) == 1:
+            known = "its id is" if total == 1 else f"all {total:,} ids are"
+            return complete[0], f"{known} {complete[0]}'s"
+        if complete:
+            named = named_type(column, complete)
+            if named and not self.options.strict:
+                others = " and of ".join(name for name in complete if name != named)
+                return named, f"by the column's name; the ids are also those of {others}"
+            return "", "ambiguous"
+        # Most of them, or the type that the column is named after.
+        best = min(missing, key=lambda name: missing[name])
+        named = named_type(column, [name for name in missing if missing[name] < total])
+        likely = named or (best if 2 * missing[best] < total else "")
+        if likely:
+            self._note_unknown(found, place, likely, missing[likely])
+            return likely, f"most of {total:,} ids are {likely}'s"
+        self._refuse_unknown(place, total - missing[best], total, best)
+        return "", "unknown"
+
+    def _list_ids(self, found: FoundRelation, place: int) -> None:
+        """Creates ``end_ids``: the different ids of an end, and the first row of each."""
+        end = ENDS[place]
+        self.duck.run(
+            f"CREATE OR REPLACE TABLE end_ids AS SELECT {end} AS id, min(rowid) AS row "
+            f"FROM edges WHERE {found.where} AND coalesce({end}::VARCHAR, '') <> '' GROUP BY {end}"
+        )
+
+    def _lacking(self, place: int, name: str) -> str:
+        """Returns SQL for the rows of ``end_ids`` that are not ids of a type."""
+        nodes = self.types[name]
+        kind = common_kind({self.kinds[place], nodes.key_kind})
+        return (
+            f"end_ids ANTI JOIN {nodes.table} k "
+            f"ON CAST(end_ids.id AS {kind}) = CAST(k.key AS {kind})"
+        )
+
+    def _missing(self, found: FoundRelation, place: int) -> tuple[int, dict[str, int]]:
+        """Returns the number of ids of an end, and how many of them each type lacks."""
+        self._list_ids(found, place)
+        (total,) = self.duck.row("SELECT count(*) FROM end_ids")
+        missing = {
+            name: int(self.duck.row(f"SELECT count(*) FROM {self._lacking(place, name)}")[0])
+            for name in self.types
+        }
+        return int(total), missing
+
+    # Nodes that only edges name
+
+    def _keep_unknown(self, found: FoundRelation, place: int, name: str) -> None:
+        """Adds the ids that a type lacks to ``unknown``."""
+        self.duck.run(
+            f"INSERT INTO unknown SELECT {found.number}, {place}, id::VARCHAR, row "
+            f"FROM {self._lacking(place, name)}"
+        )
+
+    def unknown(self, kind: str) -> str:
+        """Returns SQL for the ids that only these edges name, of one type; empty if none are."""
+        table = f"{self.duck.schema}.unknown"
+        ends = [
+            f"(relation = {one.number} AND place = {place})"
+            for one in self.relations
+            for place, own in enumerate(one.types)
+            if own == kind
         ]
-        # Also sorted by weight: a sum of floats depends on their order.
-        return f"{halves[0]} UNION ALL {halves[1]} ORDER BY k{weight}"
+        query = f"SELECT id FROM {table} WHERE {' OR '.join(ends) or 'false'}"
+        return query if self.duck.rows(f"{query} LIMIT 1") else ""
+
+    def _note_unknown(
+        self, found: FoundRelation, place: int, name: str, count: int, *, whole: str = ""
+    ) -> None:
+        """Refuses ids that a type lacks, or keeps them; the type `whole` has them all."""
+        if not count:
+            return
+        self._keep_unknown(found, place, name)
+        if self.options.unknown_edges != "refuse":
+            return
+        value, row = self.duck.row(
+            f"SELECT id, row FROM unknown WHERE relation = {found.number} AND place = {place} "
+            "ORDER BY row, id LIMIT 1"
+        )
+        others = counted(count, f"id is not one of {name}'s", f"ids are not {name}'s")
+        also = ""
+        if whole and found.value is None:
+            ends = [whole if place == end else "TYPE" for end in range(2)]
+            also = f"; if they are {whole}'s, who has them all: --edges {self._example(ends)}"
+        self.problems.append(
+            Problem(
+                f"{self.source.name}: column {self.columns[place]!r}: {others}, first "
+                f"{short(str(value))} in row {row + 1}; {UNKNOWN_ADVICE}{also}",
+                ("--unknown-edges", "add"),
+            )
+        )
+
+    def count_unknown(self, found: FoundRelation) -> tuple[int, str]:
+        """Returns how many edges of a relation name unknown nodes, and says so."""
+        unknown = [
+            f"{end}::VARCHAR IN (SELECT id FROM unknown WHERE relation = {found.number} AND "
+            f"place = {place})"
+            for place, end in enumerate(ENDS)
+        ]
+        self._names_unknown = f"({found.where}) AND ({' OR '.join(unknown)})"
+        edges, nodes = self.duck.row(
+            f"SELECT (SELECT count(*) FROM edges WHERE {self._names_unknown}), "
+            f"(SELECT count(DISTINCT id) FROM unknown WHERE relation = {found.number})"
+        )
+        said = counted(edges, "edge names", "edges name")
+        named = "unknown nodes" if self.typed else counted(nodes, "unknown node")
+        return int(edges), f"{said} {named}"
+
+    def _drop_unknown(self, found: FoundRelation) -> None:
+        """Leaves out edges of a relation that name unknown nodes; rows stay in their order."""
+        edges, said = self.count_unknown(found)
+        if not edges or (edges == found.rows and not self.typed):
+            return
+        self.duck.run(
+            f"CREATE TABLE edges_kept AS SELECT * FROM edges WHERE NOT coalesce("
+            f"{self._names_unknown}, false) ORDER BY rowid"
+        )
+        self.duck.run("DROP TABLE edges")
+        self.duck.run("ALTER TABLE edges_kept RENAME TO edges")
+        if edges == found.rows:
+            self.problems.append(Problem(f"{self.source.name}: {said}; no edge would be left"))
+        self.notes.append(f"{said}: left out")
+        found.rows, self.rows = found.rows - edges, self.rows - edges
+        self.duck.run(f"DELETE FROM unknown WHERE relation = {found.number}")
+        if not self.typed:
+            self.create_pairs(found)
+
+    def _refuse_unknown(self, place: int, known: int, total: int, best: str) -> None:
+        column = self.columns[place]
+        new = singular(column) if singular(column) not in self.types else "TYPE"
+        table = "FILE"
+        if isinstance(self.given, str) and not is_query(self.given):
+            table = f"\"SELECT DISTINCT {quoted(column)} AS id FROM '{self.given}'\""
+        few = f"{known:,} of {total:,} are {best}'s" if known else "none is of a known type"
+        self.problems.append(
+            Problem(
+                f"{self.source.name}: column {column!r}: of which type are its ids? {few} "
+                f"(types: {', '.join(self.types)}); give their table: --nodes {new}=FILE, or, if "
+                f"they have none: --nodes {new}={table}"
+            )
+        )
+
+    def _refuse_ambiguous(self, found: FoundRelation, likely: Sequence[str], place: int) -> None:
+        _, missing = self._missing(found, place)
+        complete = [name for name, count in missing.items() if count == 0]
+        message = (
+            f"{self.source.name}: column {self.columns[place]!r}: of which type are its ids? They "
+            f"are all among those of {' and of '.join(complete)}"
+        )
+        if found.value is not None:  # a list of several relations
+            advice = "the column's name does not say it; give each relation as --edges with a query"
+            self.problems.append(Problem(f"{message}; {advice}"))
+            return
+        pair = self._example(likely)
+        fix = ("--edges", pair) if isinstance(self.given, str) else ()
+        self.problems.append(Problem(f"{message}; say it, such as --edges {pair}", fix))
+
+    def _example(self, types: Sequence[str]) -> str:
+        given = self.given if isinstance(self.given, str) else "FILE"
+        return f"{types[0]}:{self.name}:{types[1]}={given}"
+
+    # Numbers
+
+    def create_pairs(self, found: FoundRelation) -> int:
+        """Creates ``pairs`` (u, v, w), in a typed graph with each edge's ``place`` in the relation.
+
+        Returns:
+            The number of rows that name an unknown node; the numbers of unknown nodes are NULL.
+        """
+        ends = [self._numbered(place, self.types[kind]) for place, kind in enumerate(found.types)]
+        picked = f"{ends[0][0]} AS u, {ends[1][0]} AS v"
+        if self.typed:
+            several = "row_number() OVER (ORDER BY edges.rowid) - 1"
+            picked += f", {'edges.rowid' if found.value is None else several} AS place"
+        picked += ", w" if self.weight is not None else ""
+        self.duck.run("SET preserve_insertion_order = false")  # faster; pairs are sorted later
+        self.duck.run(
+            f"CREATE OR REPLACE TABLE pairs AS SELECT {picked} FROM edges {ends[0][1]} "
+            f"{ends[1][1]} WHERE {found.where}"
+        )
+        self.duck.run("SET preserve_insertion_order = true")
+        (unknown,) = self.duck.row("SELECT count(*) FROM pairs WHERE u IS NULL OR v IS NULL")
+        return int(unknown)
+
+    def _numbered(self, place: int, nodes: NumberedNodes) -> tuple[str, str]:
+        """Returns SQL for the number of an end, and for the join that it takes."""
+        if nodes.num_nodes >= MAX_NODES:
+            at_most = f"at most {MAX_NODES - 1:,} can be numbered"
+            raise GraphError(f"tables: {nodes.num_nodes:,} nodes; {at_most}")
+        end, kind = ENDS[place], common_kind({self.kinds[place], nodes.key_kind})
+        if nodes.in_order and kind == "BIGINT":  # the ids are the numbers
+            number = f"CAST({end} AS BIGINT)"
+            return f"CASE WHEN {number} BETWEEN 0 AND {nodes.num_nodes - 1} THEN {number} END", ""
+        same = f"CAST({end} AS {kind}) = CAST(n{place}.key AS {kind})"
+        return f"n{place}.number", f"LEFT JOIN {nodes.table} n{place} ON {same}"
 
 
-def number_ends(duck: Duck, *, kind: str, weighted: bool) -> int:
-    """Creates ``pairs`` from ``edges`` (s, t, w) and ``nodes`` (key, number).
+def find_ends(
+    source: Source, options: TableOptions, types: Iterable[str]
+) -> tuple[str | None, tuple[str, str], str]:
+    """Returns the column of relations, if any, those of both ends, and how they were found.
 
-    Returns:
-        The number of rows that name an unknown node; the numbers of unknown nodes are NULL.
+    Unlike in a plain list, columns that are named after types (``author_id``) come before the first
+    two, and a column that is given need only be in one of several lists.
     """
-    (num_nodes,) = duck.row("SELECT count(*) FROM nodes")
-    if num_nodes >= MAX_NODES:
-        raise GraphError(f"tables: {num_nodes:,} nodes; at most {MAX_NODES - 1:,} can be numbered")
-    weight = ", w" if weighted else ""
-    duck.run("DROP TABLE IF EXISTS pairs")
-    (identity,) = duck.row("SELECT bool_and(key = number) FROM nodes") if kind == "BIGINT" else (0,)
-    if identity:  # the ids are the node numbers, so no join is needed
-
-        def known(end: str) -> str:
-            place = f"CAST({end} AS BIGINT)"
-            return f"CASE WHEN {place} BETWEEN 0 AND {num_nodes - 1} THEN {place} END"
-
-        duck.run(f"CREATE TABLE pairs AS SELECT {known('s')} u, {known('t')} v{weight} FROM edges")
-    else:
-        duck.run("SET preserve_insertion_order = false")  # faster; the keys are sorted later
-        duck.run(
-            f"CREATE TABLE pairs AS SELECT a.number u, b.number v{weight} FROM edges "
-            f"LEFT JOIN nodes a ON CAST(s AS {kind}) = a.key "
-            f"LEFT JOIN nodes b ON CAST(t AS {kind}) = b.key"
-        )
-        duck.run("SET preserve_insertion_order = true")
-    (dangling,) = duck.row("SELECT count(*) FROM pairs WHERE u IS NULL OR v IS NULL")
-    return int(dangling)
+    relation = None
+    if options.relation is not None:
+        relation = table_columns.find(source, options.relation, "--relation")
+    rest = {name: kind for name, kind in source.columns.items() if name != relation}
+    first, second = options.source_column, options.target_column
+    if options.is_typed:
+        first, second = (None if one is None else _present(source, one) for one in (first, second))
+    start, end, how = table_columns.ends(replace(source, columns=rest), first, second)
+    if how == "guessed: the first two columns" and first is None and second is None:
+        named = [column for column in rest if named_type(column, types)]
+        if len(named) == 2:
+            return relation, (named[0], named[1]), "guessed by name"
+    return relation, (start, end), how
 
 
-def weight_columns(source: "Source", name: str, decimal: str | None) -> str:
-    """Returns SQL that selects weights for ``edges``: as ``given``, and as the number ``w``."""
-    if decimal and cells.is_written(source, name):
-        source = replace(source, decimals={name: decimal})
-    return f"{quoted(name)} AS given, TRY_CAST({cells.plain(source, name)} AS DOUBLE) AS w"
+def _present(source: Source, column: str, option: str = "") -> str | None:
+    """Returns a column of this list, or None if the list does not have it."""
+    known = {name.strip().lower() for name in source.columns}
+    return table_columns.find(source, column, option) if column.strip().lower() in known else None
 
 
-def check_weights(duck: Duck, table: str, name: str, decimal: str | None) -> None:
-    """Refuses weights of ``edges`` that are not positive; the column `name` of `table` has them."""
-    wrong = duck.rows(
-        "SELECT rowid, given::VARCHAR FROM edges WHERE w IS NULL OR NOT isfinite(w) OR w <= 0 "
-        "ORDER BY rowid LIMIT 1"
-    )
-    if wrong:
-        row, value = wrong[0]
-        shown = "is missing" if value in (None, "") else f"is {value!r}"
+def _said(name: str, types: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Returns the types that ``author:writes:paper`` gives, if any, and the relation's name."""
+    parts = tuple(name.split(":"))
+    if len(parts) == 1:
+        return (), parts[0]
+    if len(parts) != 3 or not all(parts):
         raise GraphError(
-            f"{table}: row {row + 1}: the weight in column {name!r} {shown}; "
-            "weights are positive numbers"
-            + ("; with decimal commas: --decimal ," if not decimal and "," in (value or "") else "")
+            f"--edges {name}: a relation is named NAME, or SOURCE:NAME:TARGET with the types"
         )
+    for end in (parts[0], parts[2]):
+        if end not in types:
+            near = suggestion(end, types)
+            raise GraphError(
+                f"--edges {':'.join(parts)}: no type {end!r}; the types: {', '.join(types)}{near}"
+            )
+    return (parts[0], parts[2]), parts[1]

@@ -2,24 +2,305 @@
 
 Features have up to three parts, side by side: those of the node table's columns (or of a matrix),
 those of tags, and vectors.
+
+Columns of numbers are read once, looked at, and kept on disk until it is known what they become.
+
+A table may have ten thousand columns. It is read in blocks: some columns at a time where the format
+keeps columns apart (Parquet, a database), and few rows at a time where it does not (CSV). Memory
+depends on neither the number of rows nor that of columns.
+
+Whether a column holds numbers is known only after its last row. So the values of a first pass go to
+Arrow files as float32, compressed, because wide tables are mostly zeros. The features are made from
+these files, and the table itself is not parsed a second time.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError
-from graphcl.tabular.kinds import Other, encode
-from graphcl.tabular.numbers import Floats, Numbers, Places
+from graphcl.tabular.cells import NO_VALUE, is_text, plain
+from graphcl.tabular.duck import Duck, literal, quoted
+from graphcl.tabular.kinds import NonNumericColumn, encode
 from graphcl.tabular.preparation import CATEGORY, NUMBER, Preparation
 from graphcl.tabular.sources import Source
 
+BLOCK_COLUMNS = 256  # of a format that keeps columns apart; each has buffers of its own
+TEXT_COLUMNS = 8192  # of a text file, every line of which is read anyway
+BLOCK_VALUES = 1 << 21  # values in a batch: 16 MB of float64
+_LEAST_ROWS = 2048  # DuckDB works on as many at a time
 SPARSE_WIDTH = 512  # features; with fewer, features are dense whatever they hold
 SPARSE_SHARE = 0.1  # of all values that are not zero: with more, features are dense
 _SORTED = 1 << 22  # entries that are sorted at a time
+_LARGEST = float(np.finfo(np.float32).max)
+
+Floats = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
+
+
+class NodeTable:
+    """The rows of a table, which can be read several times and always come in the same order.
+
+    A query may return its rows in another order the next time, so its result is kept in the
+    session.
+
+    Args:
+        duck: the session.
+        source: the table.
+
+    Attributes:
+        source: the table as it is read: the one given, or the copy of a query's result.
+    """
+
+    def __init__(self, duck: Duck, source: Source) -> None:
+        self._duck = duck
+        self.source = source if source.stable else _copied(duck, source)
+
+    def narrow(self, name: str, columns: Sequence[str]) -> None:
+        """Creates a table of the session from some columns; ``rowid`` is the row's number."""
+        picked = ", ".join(quoted(column) for column in columns)
+        self._duck.run(
+            f"CREATE TABLE {quoted(name)} AS SELECT {picked} FROM {self.source.relation}",
+            where=self.source.name,
+        )
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[Sequence[str]]:
+        """Yields the columns that are read together."""
+        width = TEXT_COLUMNS if self.source.untyped else BLOCK_COLUMNS
+        for start in range(0, len(columns), width):
+            yield columns[start : start + width]
+
+    def batches(self, expressions: Sequence[str]) -> Iterator[tuple[int, Any]]:
+        """Yields the number of the first row, and a batch with a column per expression."""
+        picked = ", ".join(f"{sql} AS c{place}" for place, sql in enumerate(expressions))
+        rows = max(_LEAST_ROWS, BLOCK_VALUES // len(expressions))
+        query, first = f"SELECT {picked} FROM {self.source.relation}", 0
+        for batch in self._duck.batches(query, where=self.source.name, rows=rows):
+            if batch.num_rows:
+                yield first, batch
+            first += batch.num_rows
+
+
+def _copied(duck: Duck, source: Source) -> Source:
+    """Keeps the rows in the session; a wide table in a file, which DuckDB's own would not hold."""
+    name = "copy_once" if "node_copy" in source.relation else "node_copy"
+    if len(source.columns) <= BLOCK_COLUMNS:
+        duck.run(f"CREATE TABLE {name} AS FROM {source.relation}", where=source.name)
+        return replace(source, relation=name, stable=True)
+    file = literal(str(duck.folder / f"{name}.parquet"))
+    rows = max(_LEAST_ROWS, BLOCK_VALUES // len(source.columns))
+    duck.run(
+        f"COPY (FROM {source.relation}) TO {file} (FORMAT parquet, ROW_GROUP_SIZE {rows})",
+        where=source.name,
+    )
+    relation = f"read_parquet({file})"
+    return replace(source, relation=relation, columns=duck.columns(relation), stable=True)
+
+
+class Facts:
+    """What the rows say of each column.
+
+    Attributes:
+        rows: number of rows.
+        absent: missing values.
+        wrong: values that are not numbers.
+        first_absent: the first row with a missing value, or −1.
+        unfit: the first row with a number that no float32 holds, or −1.
+        filled: values that are not zero, nor missing, in all rows.
+        known: numbers in the training rows.
+        total: their sum.
+        low: the smallest of them.
+        high: the largest of them.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.rows = 0
+        self.absent, self.wrong, self.filled, self.known = np.zeros((4, width), np.int64)
+        self.first_absent, self.unfit = np.full((2, width), -1, np.int64)
+        self.total = np.zeros(width)
+        self.low, self.high = np.full(width, np.inf), np.full(width, -np.inf)
+
+    def widen(self, width: int) -> None:
+        """Adds columns of which nothing is known yet."""
+        for name, value in vars(Facts(width)).items():
+            if isinstance(value, np.ndarray):
+                setattr(self, name, np.concatenate([getattr(self, name), value]))
+
+    @property
+    def mean(self) -> Floats:
+        """The mean of the training rows; 0 where they have no number."""
+        found: Floats = self.total / np.maximum(self.known, 1)
+        return found
+
+    def add(
+        self,
+        first: int,
+        column: int,
+        block: Floats,
+        nulls: npt.NDArray[np.bool_] | None,
+        training: npt.NDArray[np.bool_] | None,
+    ) -> None:
+        """Adds some rows of consecutive columns.
+
+        Args:
+            first: the first row.
+            column: the first column.
+            block: the values, ``[columns, rows]``; NaN where there is no number.
+            nulls: which of them are not missing values but wrong; None if none are.
+            training: whether each row is one that statistics are taken from; None means all are.
+        """
+        part = slice(column, column + len(block))
+        missing = np.isnan(block)
+        seen = ~missing if training is None else ~missing & training
+        absent = missing if nulls is None else missing & ~nulls
+        self.rows = max(self.rows, first + block.shape[1])
+        if nulls is not None:
+            self.wrong[part] += nulls.sum(axis=1)
+        count = absent.sum(axis=1)
+        self.absent[part] += count
+        self.filled[part] += np.count_nonzero(block, axis=1) - missing.sum(axis=1)
+        for place in np.flatnonzero((count > 0) & (self.first_absent[part] < 0)):
+            self.first_absent[column + place] = first + np.argmax(absent[place])
+        low, high = _range(block)
+        for place in np.flatnonzero((np.maximum(-low, high) > _LARGEST) & (self.unfit[part] < 0)):
+            self.unfit[column + place] = first + np.argmax(np.abs(block[place]) > _LARGEST)
+        if training is not None:
+            low, high = _range(block[:, training])
+        self.known[part] += seen.sum(axis=1)
+        self.total[part] += np.add.reduce(block, axis=1, where=seen)
+        self.low[part] = np.minimum(self.low[part], low)
+        self.high[part] = np.maximum(self.high[part], high)
+
+
+def _range(block: Floats) -> tuple[Floats, Floats]:
+    """Returns the smallest and the largest number of each row, but for NaN."""
+    low: Floats = np.fmin.reduce(block, axis=1, initial=np.inf)
+    high: Floats = np.fmax.reduce(block, axis=1, initial=-np.inf)
+    return low, high
+
+
+class Numbers:
+    """The values of columns, and what they say.
+
+    Args:
+        table: the table.
+        columns: the columns.
+        file: how the names of temporary files begin.
+        training: whether each row is one that statistics are taken from; None means all are.
+
+    Attributes:
+        facts: what the values say, by `place`.
+    """
+
+    def __init__(
+        self,
+        table: NodeTable,
+        columns: Sequence[str],
+        file: Path,
+        *,
+        training: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        self.facts = Facts(len(columns))
+        self._file, self._training = file, training
+        self._kept: list[tuple[int, Path]] = []  # the first column of each file
+        self._read(table, columns, 0)
+        # In a text file a cell that is not a number may be a missing value, which its text says.
+        # Few columns have any, and only they are read once more.
+        wrong = zip(columns, self.facts.wrong, strict=True)
+        again = [name for name, count in wrong if count and is_text(table.source, name)]
+        self.facts.widen(len(again))
+        self._read(table, again, len(columns), with_texts=True)
+        self._places = {name: place for place, name in enumerate((*columns, *again))}
+
+    def place(self, name: str) -> int:
+        """Returns the place of a column in the facts and blocks."""
+        return self._places[name]
+
+    def _read(
+        self, table: NodeTable, columns: Sequence[str], column: int, *, with_texts: bool = False
+    ) -> None:
+        """Reads columns, which get the places from `column` on."""
+        import pyarrow
+
+        for names in table.blocks(columns):
+            values = [_cast(table.source, name) for name in names]
+            texts = [quoted(name) for name in names] if with_texts else []
+            schema = pyarrow.schema([(str(place), "float") for place in range(len(names))])
+            how = pyarrow.ipc.IpcWriteOptions(compression="lz4")
+            path = self._file.with_name(f"{self._file.name}_{column}")
+            with (
+                pyarrow.OSFile(str(path), "wb") as out,
+                pyarrow.ipc.new_file(out, schema, options=how) as writer,
+            ):
+                for first, batch in table.batches([*values, *texts]):
+                    found = batch.columns[: len(names)]
+                    if with_texts:
+                        found = list(map(_with_missing, found, batch.columns[len(names) :]))
+                    block = np.empty((len(names), batch.num_rows))
+                    nulls = None
+                    for place, one in enumerate(found):
+                        block[place] = one.to_numpy(zero_copy_only=False)
+                        if one.null_count:
+                            nulls = np.zeros(block.shape, np.bool_) if nulls is None else nulls
+                            nulls[place] = one.is_null().to_numpy(zero_copy_only=False)
+                    self.facts.add(first, column, block, nulls, self._training_of(first, block))
+                    with np.errstate(over="ignore"):
+                        kept = [pyarrow.array(row) for row in block.astype(np.float32)]
+                    writer.write(pyarrow.record_batch(kept, schema=schema))
+            self._kept.append((column, path))
+            column += len(names)
+
+    def _training_of(self, first: int, block: Floats) -> npt.NDArray[np.bool_] | None:
+        return None if self._training is None else self._training[first : first + block.shape[1]]
+
+    def blocks(self, filling: Floats) -> Iterator[tuple[int, int, npt.NDArray[np.float32]]]:
+        """Yields the first row, the first column and values ``[rows, columns]``.
+
+        Blocks of columns come from left to right, each from the first row on. `filling` has for
+        each column what a missing value becomes.
+        """
+        import pyarrow
+
+        for column, path in self._kept:
+            first = 0
+            with pyarrow.memory_map(str(path)) as file:
+                reader = pyarrow.ipc.open_file(file)
+                for number in range(reader.num_record_batches):
+                    columns = reader.get_batch(number).columns
+                    block = np.stack([one.to_numpy() for one in columns], axis=1)
+                    if np.isnan(block.sum()):
+                        rows, places = np.nonzero(np.isnan(block))
+                        block[rows, places] = filling[column + places]
+                    yield first, column, block
+                    first += len(block)
+
+
+def _cast(source: Source, name: str) -> str:
+    """Returns an SQL expression for a number: NaN or NULL if it is missing, NULL if it is none."""
+    if not is_text(source, name):
+        return f"coalesce({quoted(name)}::DOUBLE, 'nan'::DOUBLE)"
+    # Without `trim` DuckDB moves the cast into its reader, where a text is an error.
+    return f"TRY_CAST(trim({plain(source, name)}) AS DOUBLE)"
+
+
+def _with_missing(values: Any, texts: Any) -> Any:
+    """Returns numbers, where a text says that a value is missing NaN, and NULL if it is none."""
+    if not values.null_count:
+        return values
+    import pyarrow
+    import pyarrow.compute as compute
+
+    cells = compute.utf8_lower(compute.utf8_trim(texts, " "))
+    absent = compute.is_in(cells, value_set=pyarrow.array((*NO_VALUE, None), cells.type))
+    said = compute.case_when(
+        compute.make_struct(absent, compute.equal(cells, "true"), compute.equal(cells, "false")),
+        *(pyarrow.scalar(number) for number in (np.nan, 1.0, 0.0)),
+    )
+    return compute.coalesce(values, said)
 
 
 class ArraySink(Protocol):
@@ -30,6 +311,22 @@ class ArraySink(Protocol):
 
     def shorten(self, name: str, length: int) -> None:
         """Cuts an array to its first `length` entries."""
+
+
+class InMemory:
+    """Arrays in memory, by name."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, npt.NDArray[Any]] = {}
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        """Returns a new array of zeros."""
+        self.arrays[name] = np.zeros(shape, dtype)
+        return self.arrays[name]
+
+    def shorten(self, name: str, length: int) -> None:
+        """Cuts an array to its first `length` entries."""
+        self.arrays[name] = self.arrays[name][:length].copy()
 
 
 class FeaturePart(Protocol):
@@ -54,7 +351,7 @@ Entries = tuple[Places, Places, npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
-class NodeFeatures:
+class ColumnFeatures:
     """The features of a node table.
 
     Attributes:
@@ -67,12 +364,7 @@ class NodeFeatures:
     preparation: Preparation
     source: Source
     numbers: Numbers
-    others: Mapping[str, Other]
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the features."""
-        return [name for column in self.preparation.columns for name in column.features]
+    others: Mapping[str, NonNumericColumn]
 
     @property
     def width(self) -> int:
@@ -96,11 +388,10 @@ class NodeFeatures:
     def fill(self, x: npt.NDArray[np.float32]) -> None:
         """Fills the first columns of `x`, zeros with at least as many rows as the table."""
         place, filling = self._destinations()
-        for piece in self.numbers.pieces():
-            block = piece.dense(filling)
-            to = place[piece.column : piece.column + piece.columns]
-            rows = slice(piece.first, piece.first + piece.rows)
-            if piece.columns and to[0] >= 0 and (np.diff(to) == 1).all():
+        for first, column, block in self.numbers.blocks(filling):
+            to = place[column : column + block.shape[1]]
+            rows = slice(first, first + len(block))
+            if to[0] >= 0 and (np.diff(to) == 1).all():
                 x[rows, to[0] : to[-1] + 1] = block
             else:
                 x[rows, to[to >= 0]] = block[:, to >= 0]
@@ -110,10 +401,11 @@ class NodeFeatures:
     def entries(self) -> Iterator[Entries]:
         """Yields rows, columns and values that are not zero; rows ascend in each part."""
         place, filling = self._destinations()
-        for piece in self.numbers.pieces():
-            rows, columns, values = piece.entries(filling)
-            to = place[columns]
-            yield rows[to >= 0], to[to >= 0], values[to >= 0]
+        for first, column, block in self.numbers.blocks(filling):
+            rows, columns = np.nonzero(block)
+            to = place[column + columns]
+            values = block[rows, columns]
+            yield first + rows[to >= 0], to[to >= 0], values[to >= 0]
         for first, start, block in self._encoded():
             rows, columns = np.nonzero(block)
             yield first + rows, start + columns, block[rows, columns]
@@ -152,14 +444,6 @@ def mostly_zeros(parts: Sequence[FeaturePart], rows: int) -> bool:
     width = sum(part.width for part in parts)
     filled = sum(part.filled for part in parts)
     return width >= SPARSE_WIDTH and filled <= SPARSE_SHARE * rows * width
-
-
-def fill_parts(parts: Sequence[FeaturePart], x: npt.NDArray[np.float32]) -> None:
-    """Fills the first columns of `x`, zeros with a row for each node, with all parts in order."""
-    start = 0
-    for part in parts:
-        part.fill(x[:, start : start + part.width])
-        start += part.width
 
 
 def entries_of(parts: Sequence[FeaturePart]) -> Iterator[Entries]:

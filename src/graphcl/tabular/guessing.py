@@ -19,9 +19,9 @@ from graphcl.errors import GraphError
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular.columns import FOREIGN, INTEGERS, OTHER, TEXTS, WIDE, named_type
 from graphcl.tabular.duck import Duck, quoted
-from graphcl.tabular.node_table import BLOCK_COLUMNS
+from graphcl.tabular.features import BLOCK_COLUMNS
 from graphcl.tabular.options import COLUMNS, TableOptions
-from graphcl.tabular.problems import shell
+from graphcl.tabular.report import shell
 from graphcl.tabular.sources import Source
 
 ROWS = 100_000  # of a list of edges

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from graphcl.errors import GraphError
 from graphcl.tabular.duck import Duck, literal, quoted
-from graphcl.tabular.problems import short
+from graphcl.tabular.report import short
 from graphcl.tabular.sources import Source
 
 MAX_LABELS = 1000
@@ -49,9 +49,9 @@ def read_labels(
         f"ELSE ({order})::VARCHAR END AS c FROM node_rows) LEFT JOIN classes ON c = classes.name "
         "ORDER BY place"
     )
-    parts = [batch.column(0).to_numpy() for batch in duck.batches(query, where=source.name)]
+    (y,) = duck.arrays(query, where=source.name)
     listed = [] if kept else duck.rows("SELECT name FROM classes ORDER BY number")
-    return np.concatenate(parts).astype(np.int64), tuple(name for (name,) in listed)
+    return y.astype(np.int64), tuple(name for (name,) in listed)
 
 
 def read_several_labels(
@@ -96,8 +96,8 @@ def read_several_labels(
     (rows,) = duck.row("SELECT count(*) FROM node_rows")
     y = np.full((rows, len(found)), -1, np.int64)
     known = " OR ".join(["rowid IN (SELECT place FROM label_cells)", *answered])
-    for batch in duck.batches(f"SELECT rowid FROM node_rows WHERE {known}"):
-        y[batch.column(0).to_numpy()] = 0
+    (labelled,) = duck.arrays(f"SELECT rowid FROM node_rows WHERE {known}")
+    y[labelled] = 0
     for batch in duck.batches("SELECT place, name FROM label_cells"):
         columns = [number[name] for name in batch.column(1).to_pylist()]
         y[batch.column(0).to_numpy(), columns] = 1
@@ -140,11 +140,7 @@ def _flags(duck: Duck, source: Source, names: Sequence[str]) -> npt.NDArray[np.i
     cells = [f"coalesce(lower(trim({quoted(name)}::VARCHAR)), '')" for name in names]
     flags = [f"CASE WHEN {cell} IN ({none}) THEN -1 ELSE {cell} IN ({yes}) END" for cell in cells]
     query = f"SELECT {', '.join(flags)} FROM node_rows ORDER BY rowid"
-    parts = [
-        np.stack([column.to_numpy(zero_copy_only=False) for column in batch.columns], axis=1)
-        for batch in duck.batches(query, where=source.name)
-    ]
-    y = np.concatenate(parts).astype(np.int64)
+    y = np.stack(duck.arrays(query, where=source.name), axis=1).astype(np.int64)
     y[(y < 0) & (y >= 0).any(axis=1, keepdims=True)] = 0
     return y
 
@@ -170,10 +166,7 @@ def read_split(duck: Duck, source: Source, name: str) -> dict[str, npt.NDArray[n
             f"{source.name}: row {wrong[0][0] + 1}, column {name!r}: {short(wrong[0][1])} is not "
             "a split; known: train, val, test, or an empty cell"
         )
-    masks = {}
-    for mask, group in words.items():
-        chosen = ", ".join(literal(word) for word in group)
-        query = f"SELECT coalesce({column} IN ({chosen}), false) FROM node_rows ORDER BY rowid"
-        parts = [batch.column(0).to_numpy(zero_copy_only=False) for batch in duck.batches(query)]
-        masks[mask] = np.concatenate(parts).astype(np.bool_)
-    return masks
+    groups = [", ".join(map(literal, group)) for group in words.values()]
+    flags = ", ".join(f"coalesce({column} IN ({group}), false)" for group in groups)
+    masks = duck.arrays(f"SELECT {flags} FROM node_rows ORDER BY rowid")
+    return {name: mask.astype(np.bool_) for name, mask in zip(words, masks, strict=True)}

@@ -1,349 +1,558 @@
-"""Decides what the columns of a node table become, from what they hold.
+"""The nodes of one type: from a table, a matrix or edges, numbered from 0, with their features.
 
-Everything that is wrong is found before anything is refused. For a table that a model reads after
-its training nothing is decided: see `graphcl.tabular.prepared`.
+Nodes of a table keep its order. Nodes that only edges name come after them, in sorted order. A
+plain graph has one type.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 
-from graphcl.tabular import cells
-from graphcl.tabular.columns import refusal
-from graphcl.tabular.duck import Duck, literal, quoted
-from graphcl.tabular.features import NodeFeatures
-from graphcl.tabular.formats import Written, find_codes, find_dates, find_decimals
-from graphcl.tabular.kinds import FEW_MISSING, TRAINING, Other
-from graphcl.tabular.node_table import NodeTable
-from graphcl.tabular.numbers import Numbers
-from graphcl.tabular.options import TableOptions, counted
-from graphcl.tabular.preparation import CATEGORY, DATE, DURATION, NUMBER, Column, Preparation
-from graphcl.tabular.problems import Problem, shell, short
+from graphcl.errors import GraphError, counted
+from graphcl.graphs.validation import is_labelled
+from graphcl.store.columns import Names
+from graphcl.tabular import columns as table_columns
+from graphcl.tabular.beside import TagTable, load_ids, open_vectors, place_vectors
+from graphcl.tabular.columns import IdColumn, common_kind
+from graphcl.tabular.duck import Duck, is_query, quoted
+from graphcl.tabular.features import (
+    FeaturePart,
+    InMemory,
+    NodeTable,
+    entries_of,
+    fill_sparse,
+    mostly_zeros,
+)
+from graphcl.tabular.fitting import ApplyColumns, FitColumns, kinds_given
+from graphcl.tabular.graph_formats import MatrixFeatures, NodeMatrix, read_features
+from graphcl.tabular.labels import (
+    is_list,
+    read_labels,
+    read_several_labels,
+    read_split,
+    separator_in,
+)
+from graphcl.tabular.options import TableOptions, option_of
+from graphcl.tabular.preparation import Preparation
+from graphcl.tabular.report import ColumnOutcome, Problem, TableReport, collect, listed, outcomes
+from graphcl.tabular.sources import Source, open_source
 
-OTHER_COLUMNS = 200  # that a table of the session holds
-_FILLED = (NUMBER, DATE, DURATION)  # kinds whose missing values become the training's mean
+T = TypeVar("T")
 
 
-class Fitting:
-    """Decides what the columns of a node table become.
+class NoRowsError(GraphError):
+    """A table without rows, where a graph needs some."""
+
+
+class NodeSource:
+    """A table of nodes that has been found but not read, or a matrix.
 
     Args:
-        duck: the session.
-        table: the node table.
-        options: how to fill in missing values, and what columns are.
-        used: columns that are not features: id, labels, split and ignored ones.
-        given: what the caller says of columns, by name.
-        training: the rows that statistics are taken from; None means all.
-        session: how the names of its tables and files in the session begin.
-        leaks: look for columns that are named like a label or a split, and refuse them.
+        duck: a session of its own.
+        given: the table or matrix; None takes the one of the file that has the edges, if any.
+        options: of the whole graph.
+        of_edges: the list of edges.
 
     Attributes:
-        columns: what the columns become, in the features' order.
-        features: the features; their arrays are complete only if there is no problem.
-        problems: what is wrong.
-        notes: what was decided, filled in and left out.
-        empty: columns without a value, which are left out.
-        filled: number of missing values that were filled in.
-        missing: number of missing values, by column.
+        source: the table; of a matrix, that of its ids, ``node_rows``; None if there is none.
+        matrix: the matrix; None if it is a table.
+    """
+
+    def __init__(
+        self, duck: Duck, given: Any, options: TableOptions, of_edges: Source | None = None
+    ) -> None:
+        self.duck, self.given = duck, given
+        self.source: Source | None = None if of_edges is None else of_edges.nodes
+        self.matrix: NodeMatrix | None = None
+        if given is None:
+            return
+        if not (isinstance(given, str) and is_query(given)):
+            self.set_ids(None if options.is_typed else options.node_ids)
+        if self.matrix is None:
+            source = open_source(
+                duck, given, role="nodes", header=options.header, names=options.names
+            )
+            self.source = source.nodes or source  # a graph file has a node table of its own
+
+    def keep_rows(self) -> None:
+        """Keeps the rows of a query, which is asked once and whose order may change."""
+        if self.source is not None:
+            self.source = NodeTable(self.duck, self.source).source
+
+    def set_ids(self, node_ids: Any) -> None:
+        """Reads the matrix, if it is one, and makes a table of its ids."""
+        self.matrix = read_features(self.given, node_ids)
+        if self.matrix is not None:
+            self.duck.run("DROP TABLE IF EXISTS node_rows")
+            self.duck.load("node_rows", self.matrix.id_table())
+            name = self.given if isinstance(self.given, str) else "nodes"
+            self.source = Source(name, "node_rows", self.duck.columns("node_rows"))
+
+
+class NumberedNodes:
+    """The nodes of one type: the session's tables ``nodes`` (key, number) and ``node_rows``.
+
+    Args:
+        opened: the table or matrix.
+        options: those of this type.
+        identity: the column of ids, and how it was found.
+        report: what is found is added to it.
+
+    Attributes:
+        duck: the session.
+        source: the node table, or None.
+        parts: the features, side by side: of columns or a matrix, of tags, and vectors.
+        sparse: whether features are sparse: given so, or mostly zeros.
+        problems: what is wrong with the tables, as far as it does not end the reading at once.
+        id_kind: the DuckDB type of the ids in the resulting graph.
+        key_kind: the type of ``nodes.key``.
+        num_nodes: number of nodes.
+        in_order: whether the ids are 0 … num_nodes − 1 in order.
     """
 
     def __init__(
         self,
-        duck: Duck,
-        table: NodeTable,
+        opened: NodeSource,
         options: TableOptions,
-        *,
-        used: set[str],
-        given: dict[str, str],
-        training: npt.NDArray[np.bool_] | None = None,
-        session: str = "node_",
-        leaks: bool = True,
+        identity: tuple[str, str],
+        report: TableReport,
     ) -> None:
-        self._session = session
-        self._duck, self._table, self._source = duck, table, table.source
-        self._options, self._training = options, training
+        self.duck, self.options, self.report = opened.duck, options, report
+        self.identity = identity
+        self.parts: list[FeaturePart] = []
+        self.sparse = False
         self.problems: list[Problem] = []
-        self.notes: list[str] = []
-        self.empty: list[str] = []
-        self._void: set[str] = set()  # the same, also where they are refused
-        self.filled = 0
-        self._arrays: dict[str, npt.NDArray[np.float32]] = {}
-        self.missing: dict[str, int] = {}
-        self._missing: list[tuple[str, int, int]] = []  # column, count, first row
-        self._refused: set[str] = set()  # columns that can be read in two ways
-        self._zeros = 0  # missing values that have no mean
-        self._others: dict[str, Other] = {}
-        names = [name for name in self._source.columns if name not in used]
-        if leaks:
-            names = [name for name in names if not self._leaks(name)]
-        found = self._look(names, given)
-        self.columns = [found[name] for name in names if name in found]
-        self._refuse_missing()
-        self.missing = {column.name: column.missing for column in self.columns}
-        self._say_filled()
-        missing = "zero" if options.missing == "zero" else "mean"
-        preparation = Preparation(tuple(self.columns), missing, arrays=self._arrays)
-        self.features = NodeFeatures(preparation, self._source, self._numbers, self._others)
-
-    # Looking
-
-    def _look(self, names: Sequence[str], given: dict[str, str]) -> dict[str, Column]:
-        """Returns what columns become, and notes what is wrong with others."""
-        texts = [name for name in names if cells.is_written(self._source, name)]
-        if self._options.decimal:
-            self._write(self._find(find_decimals, [name for name in texts if name not in given]))
-        file = self._duck.folder / f"{self._session}numbers"
-        plain = [name for name in names if name not in given and self._may_be_number(name)]
-        self._numbers = Numbers(self._table, plain, file, training=self._training)
-        if not self._options.decimal and self._source.untyped:
-            # Few columns are not plain numbers, and only they are looked at.
-            facts = self._numbers.facts
-            unlike = [one for one in plain if facts.wrong[self._numbers.place(one)]]
-            written = self._find(find_decimals, unlike)
-            self._write(written)
-            if written:
-                self._numbers = Numbers(self._table, plain, file, training=self._training)
-        columns: dict[str, Column] = {}
-        facts, mean = self._numbers.facts, self._numbers.facts.mean
-        doubtful: list[str] = []
-        for name in plain:
-            place = self._numbers.place(name)
-            absent, wrong = int(facts.absent[place]), int(facts.wrong[place])
-            if absent == facts.rows > 0:
-                self._note_empty(name)
-            elif wrong:
-                doubtful.append(name)
-            else:
-                if absent:
-                    self._missing.append((name, absent, int(facts.first_absent[place])))
-                if facts.unfit[place] >= 0:
-                    self._note_unfit(name, int(facts.unfit[place]))
-                known = facts.known[place] > 0
-                columns[name] = Column(
-                    name,
-                    NUMBER,
-                    (name,),
-                    fill=float(mean[place]) if self._options.missing != "zero" else 0.0,
-                    low=float(facts.low[place]) if known else 0.0,
-                    high=float(facts.high[place]) if known else 0.0,
-                    missing=absent,
-                    decimal=self._source.decimals.get(name, ""),
-                )
-        whole = [name for name in columns if name in texts and not self._source.decimals.get(name)]
-        for name, code in find_codes(self._duck, self._source, whole).items():
-            self.notes.append(
-                f"{self._source.name}: column {name!r}: {code} is read as a number; if these are "
-                f"codes: --one-hot {shell(name)}"
-            )
-        typos = []
-        for name in doubtful:
-            place = self._numbers.place(name)
-            numbers = facts.rows - int(facts.absent[place]) - int(facts.wrong[place])
-            if numbers >= (facts.rows - int(facts.absent[place])) / 2:
-                typos.append(name)
-        settled = {*columns, *self._void, *self._refused}
-        self._write(
-            self._find(
-                find_dates,
-                [
-                    name
-                    for name in texts
-                    if name not in settled and name not in typos and given.get(name, DATE) == DATE
-                ],
-            )
-        )
-        settled |= self._refused
-        names = [name for name in names if name not in self._refused]
-        typos = [name for name in typos if name not in self._refused]
-        self._open_others([name for name in names if name in given or name not in settled])
-        for name in typos:
-            other = self._others[name]
-            row, cell = other.first(f"{cells.number(self._source, name)} IS NULL")
-            self.problems.append(
-                Problem(
-                    f"{self._source.name}: row {row}, column {name!r}: {short(cell)} is not a "
-                    f"number; correct it, or leave the column out with --ignore {shell(name)}",
-                    ("--ignore", name),
-                )
-            )
-        for name in names:
-            if name not in columns and name not in typos and name in self._others:
-                found = self._decide(name, given.get(name, ""))
-                if found is not None:
-                    columns[name] = found
-        return columns
-
-    def _find(self, find: Callable[..., Written], names: Sequence[str]) -> Written:
-        """Finds how columns are written; one that is a problem is looked at no more."""
-        if not names:
-            return Written()
-        options = self._options
-        said = options.decimal if find is find_decimals else options.date_format
-        found = find(self._duck, self._source, names, said, strict=options.strict)
-        self.problems += found.problems
-        self._refused |= found.columns
-        return found
-
-    def _write(self, found: Written) -> None:
-        """Reads columns as they are written from now on, and says so."""
-        for name, form in (*found.decimals.items(), *found.dates.items()):
-            what = "numbers with the decimal mark" if name in found.decimals else "dates written"
-            self.notes.append(f"{self._source.name}: column {name!r}: {what} {form!r}")
-        if found:
-            self._source = replace(
-                self._source,
-                decimals={**self._source.decimals, **found.decimals},
-                dates={**self._source.dates, **found.dates},
-            )
-            self._table = NodeTable(self._duck, self._source)
-
-    def _decide(self, name: str, kind: str) -> Column | None:
-        """Returns what a column that is not numbers becomes, or notes the problem with it."""
-        other, strict = self._others[name], self._options.strict
-        rows, missing = other.missing()
-        if missing == rows and not kind:
-            self._note_empty(name)
-            return None
-        chosen = kind or other.plain_kind()
-        said = chosen in (CATEGORY, DATE) and not kind and name not in self._source.dates
-        if not chosen or (strict and said and chosen == CATEGORY):
-            self.problems.append(other.problem())
-            return None
-        if strict and said and cells.kind_of_type(self._source.columns[name]) != DATE:
-            self.problems.append(
-                Problem(
-                    f"{self._source.name}: column {name!r} holds dates: read it with --date "
-                    f"{shell(name)}, or leave the column out with --ignore {shell(name)}",
-                    ("--date", name),
-                )
-            )
-            return None
-        fitted = other.fit(chosen, missing)
-        form = self._options.date_format
-        if isinstance(fitted, Problem) and chosen == DATE and form:  # told by what the caller says
-            written = replace(self._source, dates={**self._source.dates, name: form})
-            fitted = replace(other, source=written).fit(chosen, missing)
-        if isinstance(fitted, Problem):
-            self.problems.append(fitted)
-            return None
-        column, arrays = fitted
-        column = replace(column, date_format=self._source.dates.get(name, ""))
-        self._arrays |= arrays
-        if missing:
-            first = self._duck.row(
-                f"SELECT min(rowid) FROM {quoted(other.table)} WHERE "
-                f"{cells.absent(self._source, name)}"
-            )[0]
-            if chosen in _FILLED or self._policy == "refuse":
-                self._missing.append((name, missing, int(first)))
-            else:
-                self._zeros += missing
-        if self._options.missing == "zero":
-            column = replace(column, fill=0.0)
-        return column
-
-    def _may_be_number(self, name: str) -> bool:
-        text = cells.is_text(self._source, name)
-        return text or cells.kind_of_type(self._source.columns[name]) == NUMBER
-
-    def _open_others(self, names: Sequence[str]) -> None:
-        """Copies columns that are not numbers into tables of the session."""
-        split = self._options.split
-        for start in range(0, len(names), OTHER_COLUMNS):
-            block, table = names[start : start + OTHER_COLUMNS], f"{self._session}others_{start}"
-            fitted = self._training is not None and split is not None
-            flag = ""
-            if fitted and split is not None:
-                words = f"lower(trim({quoted(split)}::VARCHAR)) IN ('train', 'training')"
-                flag = f", coalesce({words}, false) AS {quoted(TRAINING)}"
-            picked = ", ".join(quoted(name) for name in block)
-            self._duck.run(
-                f"CREATE TABLE {table} AS SELECT {picked}{flag} FROM {self._source.relation}",
-                where=self._source.name,
-            )
-            for name in block:
-                self._others[name] = Other(self._duck, self._source, name, table, fitted)
-
-    # What is wrong, and what was done about it
+        self.id_kind = self.key_kind = "BIGINT"
+        self.num_nodes, self.in_order = 0, False
+        self._labels, self._split = tuple[str, ...](), ""
+        self._table: NodeTable | None = None
+        self._ignored: tuple[str, ...] = ()
+        self._prepared: FitColumns | ApplyColumns | None = None
+        self._y: npt.NDArray[np.int64] | None = None
+        self._masks: dict[str, npt.NDArray[np.bool_]] = {}
+        if options.node_ids is not None:
+            if opened.matrix is None:
+                raise GraphError("node_ids: they are for a matrix; a table has a column of ids")
+            opened.set_ids(options.node_ids)
+        self.source, self.matrix = opened.source, opened.matrix
+        if self.matrix is not None:
+            self.identity = ("id", "given")
+        elif self.source is not None:
+            self._load_table(self.source)
+        self._open_beside()
 
     @property
-    def _policy(self) -> str:
-        """``refuse``, ``zero``, ``mean``, or ``auto``: the mean where few values are missing."""
-        missing = self._options.missing
-        return "refuse" if missing == "auto" and self._options.strict else missing
+    def table(self) -> str:
+        """The table of keys and numbers, as all branches of the session name it."""
+        return f"{self.duck.schema}.nodes"
 
-    def _leaks(self, name: str) -> bool:
-        """Notes a column that looks like a label or a split: as a feature it would leak."""
-        found = refusal(self._source, name)
-        if found:
-            self.problems.append(Problem(*found))
-        return found is not None
+    def _open(self, given: Any, role: str) -> Source:
+        options = self.options
+        return open_source(self.duck, given, role=role, header=options.header, names=options.names)
 
-    def _note_empty(self, name: str) -> None:
-        self._void.add(name)
-        if self._options.strict:
+    def _load_table(self, source: Source) -> None:
+        """Creates ``node_rows``: ids, labels and split; features, maybe thousands, come later."""
+        options = self.options
+        self._table = NodeTable(self.duck, self._once(source))
+        self.source = source = self._table.source
+        self._labels = table_columns.find_all(source, options.label, "--label")
+        if options.split is not None:
+            self._split = table_columns.find(source, options.split, "--split")
+        wanted = (self.identity[0], *self._labels, self._split)
+        self._table.narrow("node_rows", [name for name in dict.fromkeys(wanted) if name])
+
+    def _once(self, source: Source) -> Source:
+        """Returns the node table with one row for each id, if the caller says which to keep."""
+        keep, column = self.options.duplicates, quoted(self.identity[0])
+        if keep == "refuse":
+            return source
+        rows, ids = self.duck.row(
+            f"SELECT count({column}), count(DISTINCT {column}) FROM {source.relation}",
+            where=source.name,
+        )
+        if rows == ids:
+            return source
+        repeated = counted(rows - ids, "row repeats an id", "rows repeat an id")
+        self.report.notes.append(f"nodes: {source.name}: {repeated}: the {keep} of each is kept")
+        order = "DESC" if keep == "last" else "ASC"
+        place, rank = '"graphcl row"', f"PARTITION BY {column} ORDER BY"
+        relation = (
+            f"(SELECT * EXCLUDE ({place}) FROM (SELECT *, row_number() OVER () AS {place} FROM "
+            f"{source.relation}) QUALIFY {column} IS NULL OR row_number() OVER ({rank} {place} "
+            f"{order}) = 1 ORDER BY {place})"
+        )
+        return replace(source, relation=relation, stable=False)  # so it is kept in the session
+
+    def _open_beside(self) -> None:
+        """Reads the ids of tags and vectors; their features are made once nodes are numbered."""
+        options = self.options
+        self.tags: TagTable | None = None
+        self._vector_ids: IdColumn | None = None
+        for name in ("tags", "vectors"):
+            self._check_beside(name)
+        if options.tags is not None:
+            source = self._open(options.tags, "tags")
+            id_column = None if self._table is None else self.identity[0]
+            self.tags = TagTable(self.duck, source, options, id_column)
+        elif options.tag_columns and options.preparation is None:
+            raise GraphError("--tag-columns: there are no tags; pass --tags FILE")
+        given = options.vector_ids
+        if given is not None:
+            if options.vectors is None:
+                raise GraphError("--vector-ids: there are no vectors; pass --vectors FILE.npy")
+            rows = len(open_vectors(options.vectors)[1])
+            array = isinstance(given, list | tuple | np.ndarray) or str(given).endswith(".npy")
+            ids = None if array else self._open(given, "vector-ids")
+            self._vector_ids = load_ids(self.duck, given, rows, ids)
+
+    def _check_beside(self, name: str) -> None:
+        """Refuses what does not go together, and what a model was not trained with."""
+        option, prepared = f"--{name}", self.options.preparation
+        given = getattr(self.options, name) is not None
+        trained = prepared is not None and getattr(prepared, name) is not None
+        if self.options.features == "structural":
+            if given:
+                raise GraphError(
+                    f"{option}: --features structural leaves {name} out; pass --features both"
+                )
+        elif trained and not given:
+            raise GraphError(f"the model was trained with {name}; pass {option} FILE")
+        elif given and not trained and prepared is not None:
+            raise GraphError(f"{option}: the model was trained without {name}; leave {option} out")
+
+    # Numbers
+
+    def number(self, ends: Sequence[tuple[IdColumn, str, int]]) -> None:
+        """Numbers the nodes.
+
+        Args:
+            ends: the columns of ends of the lists of edges, with their types and rows; without a
+                node table they name the nodes.
+        """
+        kinds = set()
+        for column in (None if self.tags is None else self.tags.ids, self._vector_ids):
+            if column is not None:
+                self.report.notes += column.padding(self.duck)
+                kinds.add(column.kind(self.duck))
+        if self.source is None:
+            self._number_ends(ends, kinds)
+        else:
+            self._number_table(self.source, kinds)
+        self._count()
+
+    def _count(self) -> None:
+        (self.num_nodes,) = self.duck.row("SELECT coalesce(max(number), -1) + 1 FROM nodes")
+        same = "bool_and(key = number)" if self.key_kind != "VARCHAR" else "false"
+        self.in_order = bool(self.duck.row(f"SELECT {same} FROM nodes")[0])
+
+    def _number_ends(self, ends: Sequence[tuple[IdColumn, str, int]], kinds: set[str]) -> None:
+        """Numbers the nodes that edges and tags name, without a node table."""
+        for name in ("label", "split", "id_column", "one_hot", "ignore"):
+            if getattr(self.options, name):
+                raise GraphError(f"{option_of(name)}: there is no node table; pass --nodes")
+        if not any(rows for _, _, rows in ends) and self.tags is None:
+            where = ends[0][0].source.name
+            raise NoRowsError(f"{where}: has no rows; a graph needs at least one node")
+        kinds |= {kind for _, kind, rows in ends if rows}
+        self.id_kind = self.key_kind = kind = common_kind(kinds)
+        named = [(column.column, column.table) for column, _, _ in ends]
+        named += [("key", "tag_rows")] if self.tags is not None else []
+        union = " UNION ".join(f"SELECT CAST({one} AS {kind}) AS key FROM {t}" for one, t in named)
+        self.duck.run(
+            "CREATE TABLE nodes AS SELECT key, row_number() OVER (ORDER BY key) - 1 AS number "
+            f"FROM ({union})"
+        )
+
+    def _number_table(self, source: Source, kinds: set[str]) -> None:
+        duck, (name, how) = self.duck, self.identity
+        column = IdColumn(source, name, "node_rows", name)
+        if duck.row("SELECT count(*) FROM node_rows") == (0,):
+            raise NoRowsError(f"{source.name}: has no rows; a graph needs at least one node")
+        collect(self.problems, column.check_present, duck)
+        self.report.notes += column.padding(duck)
+        self.id_kind = column.kind(duck)
+        self.key_kind = common_kind(kinds | {self.id_kind})
+        duck.run(
+            f"CREATE TABLE nodes AS SELECT CAST({quoted(name)} AS {self.key_kind}) AS key, "
+            "rowid AS number FROM node_rows"
+        )
+        twice = duck.rows(
+            "SELECT key::VARCHAR, min(number) + 1, max(number) + 1, count(*) OVER () FROM nodes "
+            "WHERE key IS NOT NULL GROUP BY key HAVING count(*) > 1 ORDER BY 2 LIMIT 1"
+        )
+        if twice:
+            value, first, last, ids = twice[0]
+            more = f" ({counted(ids, 'id')} with several rows)" if ids > 1 else ""
+            keep, fix = "", tuple[str, ...]()
+            if self._table is not None:
+                keep = ": keep one with --duplicates first or --duplicates last"
+                fix = ("--duplicates", "first")
             self.problems.append(
                 Problem(
-                    f"{self._source.name}: column {name!r} has no values; leave the column out "
-                    f"with --ignore {shell(name)}",
-                    ("--ignore", name),
+                    f"{source.name}: rows {first} and {last} have the same id {value!r} in column "
+                    f"{name!r}{more}; each node has one row{keep}",
+                    fix,
                 )
             )
-        else:
-            self.empty.append(name)
-
-    def _note_unfit(self, name: str, row: int) -> None:
-        number = f"TRY_CAST({cells.plain(self._source, name)} AS DOUBLE)"
-        largest = literal(str(float(np.finfo(np.float32).max)))
-        found = self._duck.rows(
-            f"SELECT {number} FROM {self._source.relation} WHERE NOT isnan({number}) AND "
-            f"abs({number}) > {largest}::DOUBLE LIMIT 1",
-            where=self._source.name,
-        )
-        value = found[0][0] if found else "a number"
-        self.problems.append(
-            Problem(
-                f"{self._source.name}: row {row + 1}, column {name!r}: {value} does not fit in a "
-                f"float32 feature; correct it, or leave the column out with --ignore {shell(name)}",
-                ("--ignore", name),
+            # What else is wrong is looked for as if the first were kept.
+            duck.run(
+                "DELETE FROM nodes WHERE number NOT IN (SELECT min(number) FROM nodes GROUP BY key)"
             )
-        )
+        self.report.columns["id"] = name
+        self._choose_features(source, how)
 
-    def _refuse_missing(self) -> None:
-        rows = max(1, self._numbers.facts.rows or self._count())
-        many = [
-            one
-            for one in self._missing
-            if self._policy == "refuse" or (self._policy == "auto" and one[1] > FEW_MISSING * rows)
-        ]
-        self.filled = sum(count for _, count, _ in self._missing)
-        if not many:
+    def add(self, ids: str) -> int:
+        """Adds the nodes that a query names, after all others; returns how many.
+
+        They have features of zero and no label. Ids stay integers if all of them are.
+        """
+        same = f"coalesce(TRY_CAST(id AS {self.id_kind})::VARCHAR = id, false)"
+        (fits,) = self.duck.row(f"SELECT bool_and({same}) FROM ({ids})")
+        if not fits:
+            self.duck.run("ALTER TABLE nodes ALTER key TYPE VARCHAR")
+            self.id_kind = self.key_kind = "VARCHAR"
+        self.duck.run(
+            f"INSERT INTO nodes SELECT key, {self.num_nodes} + row_number() OVER (ORDER BY key) "
+            f"- 1 FROM (SELECT DISTINCT CAST(id AS {self.key_kind}) AS key FROM ({ids}))"
+        )
+        before = self.num_nodes
+        self._count()
+        self.report.added_nodes = self.num_nodes - before
+        return self.report.added_nodes
+
+    # Features
+
+    def _choose_features(self, source: Source, how: str) -> None:
+        options, report = self.options, self.report
+        if self.matrix is not None:
+            report.notes.append(f"nodes: {source.name}: {self.matrix.x.shape[1]} features")
+            report.notes += [self.matrix.note] if self.matrix.note else []
+            if options.features != "structural":
+                self.parts.append(MatrixFeatures(self.matrix.x))
+                self.sparse = scipy.sparse.issparse(self.matrix.x)
             return
-        name, _, first = many[0]
-        shown = ", ".join(f"{other!r} {count:,}" for other, count, _ in many[:5])
-        more = f" and {len(many) - 5} more columns" if len(many) > 5 else ""
-        self.problems.append(
-            Problem(
-                f"{self._source.name}: row {first + 1}, column {name!r} is missing; missing "
-                f"values: {shown}{more}; fill them with --missing zero or --missing mean, or leave "
-                f"a column out with --ignore {shell(name)}",
-                ("--missing", "mean"),
+        report.notes.append(f"nodes: {source.name}: ids in {self.identity[0]!r} ({how})")
+        self._ignored = table_columns.find_all(source, options.ignore, "--ignore")
+        if self._table is None or options.features == "structural":
+            return
+        found: FitColumns | ApplyColumns
+        if options.preparation is not None:
+            found = ApplyColumns(self.duck, self._table, options.preparation)
+        else:
+            found = self._fit(self._table)
+        self.problems += found.problems
+        if found.features is not None:
+            self.parts.append(found.features)
+            report.preparation, report.filled_values = found.features.preparation, found.filled
+            self._prepared = found
+
+    def _fit(self, table: NodeTable) -> FitColumns:
+        """Decides what the columns become that are not used for something else."""
+        source, options = table.source, self.options
+        used = {self.identity[0], *self._labels, self._split}
+
+        def named(option: str) -> tuple[str, ...]:
+            return table_columns.find_all(source, getattr(options, option), option_of(option))
+
+        given = kinds_given(source.name, named, used)
+        used |= set(self._ignored)
+        training = self._training_rows()
+        return FitColumns(self.duck, table, options, used=used, given=given, training=training)
+
+    def _training_rows(self) -> npt.NDArray[np.bool_] | None:
+        """Returns the rows that statistics are taken from; None means all."""
+        if not self.options.inductive or not self._split or self.source is None:
+            return None
+        return read_split(self.duck, self.source, self._split)["train_mask"]
+
+    def complete(self) -> None:
+        """Adds the features of tags and vectors, labels and split, and reports all of it."""
+        report, options = self.report, self.options
+        training = self._training_rows()
+        if training is not None:  # nodes that only edges name are not in training
+            training = np.pad(training, (0, self.num_nodes - len(training)))
+        prepared, known = report.preparation, options.preparation or Preparation(())
+        if self.tags is not None:
+            self.tags.join(self.key_kind, known.tags, training)
+            prepared = replace(prepared or Preparation(()), tags=self.tags.tags)
+            self._add_part(self.tags)
+        if options.vectors is not None:
+            vectors = place_vectors(
+                self.duck,
+                options.vectors,
+                self._vector_ids,
+                self.key_kind,
+                order=self.source,
+                strict=options.strict,
             )
+            if not vectors.problems:
+                vectors.look(known.vectors, training)
+            prepared = replace(prepared or Preparation(()), vectors=vectors.vectors)
+            self._add_part(vectors)
+        if prepared is not None and not self.problems:
+            if options.preparation is not None:
+                self.sparse = options.preparation.sparse
+            else:
+                self.sparse = self.sparse or mostly_zeros(self.parts, self.num_nodes)
+            report.preparation = replace(prepared, sparse=self.sparse)
+            self._say_features(report.preparation)
+        # Read now, so that all that is wrong is found before anything is refused.
+        self._y = self._collecting(self._read_labels)
+        self._masks = self._collecting(self._read_masks) or {}
+
+    def _add_part(self, part: Any) -> None:
+        self.parts.append(part)
+        self.problems += part.problems
+        self.report.notes += part.notes
+
+    def _say_features(self, prepared: Preparation) -> None:
+        """Reports the features, and what became of each column."""
+        report, found = self.report, self._prepared
+        report.column_features = names = prepared.features
+        if names:
+            kind = "sparse feature" if prepared.sparse else "feature"
+            report.notes.append(f"nodes: {counted(len(names), kind)}: {listed(names)}")
+        if found is not None and self.source is not None:
+            report.notes += found.notes
+            roles = dict.fromkeys(self._ignored, "left out, as you asked")
+            roles |= {self.identity[0]: "the ids"} | dict.fromkeys(self._labels, "a label")
+            roles |= dict.fromkeys(found.empty, "empty: left out") | {self._split: "the split"}
+            report.fates += outcomes(self.source.columns, prepared.columns, found.missing, roles)
+        for option, one in prepared.beside:
+            report.fates.append(ColumnOutcome(option, one.describe(), len(one.features)))
+
+    @property
+    def num_features(self) -> int:
+        """Number of features from the tables; structural features are not counted."""
+        return sum(part.width for part in self.parts)
+
+    @property
+    def stays_sparse(self) -> bool:
+        """Whether features stay sparse: those of columns alone, if they are mostly zeros."""
+        return self.options.features == "columns" and self.sparse
+
+    def features(self, further: int = 0) -> Any:
+        """Returns the features in memory, ``[nodes, features + further]``, dense or CSR."""
+        shape = (self.num_nodes, self.num_features + further)
+        if not self.stays_sparse:
+            x = np.zeros(shape, np.float32)
+            self.fill_features(x)
+            return x
+        sparse = InMemory()
+        self.fill_sparse_features(sparse)
+        parts = tuple(sparse.arrays[name] for name in ("x_data", "x_indices", "x_indptr"))
+        return scipy.sparse.csr_array(parts, shape=shape)
+
+    def fill_features(self, x: npt.NDArray[np.float32]) -> None:
+        """Fills the first columns of `x`, zeros with a row for each node, with all parts."""
+        start = 0
+        for part in self.parts:
+            part.fill(x[:, start : start + part.width])
+            start += part.width
+
+    def fill_sparse_features(self, into: Any) -> None:
+        """Fills ``x_indptr``, ``x_indices`` and ``x_data`` of an `ArraySink`."""
+        fill_sparse(into, lambda: entries_of(self.parts), self.num_nodes)
+
+    # Labels, split and ids
+
+    def _collecting(self, read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except GraphError as error:
+            self.problems.append(Problem(str(error)))
+            return None
+
+    def labels(self) -> npt.NDArray[np.int64] | None:
+        """Returns a class per node or several labels ``[N, L]``, −1 where it has none; or None."""
+        return None if self._y is None else self._padded(self._y, -1)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, or of labels per node if there are several; 0 without labels."""
+        if self._y is None:
+            return 0
+        return int(self._y.max()) + 1 if self._y.ndim == 1 else int(self._y.shape[1])
+
+    def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
+        """Returns the masks of the split; the dictionary is empty if there is no split."""
+        return {name: self._padded(mask, False) for name, mask in self._masks.items()}
+
+    def _padded(self, values: npt.NDArray[Any], filling: Any) -> npt.NDArray[Any]:
+        """Returns one value per node; nodes that only edges name get the value `filling`."""
+        added = self.num_nodes - len(values)
+        return np.concatenate([values, np.full((added, *values.shape[1:]), filling, values.dtype)])
+
+    def _columns_for(self, option: str) -> Source:
+        if self.source is None or self.matrix is not None:
+            raise GraphError(f"{option}: there is no node table with columns; pass --nodes")
+        return self.source
+
+    def _read_labels(self) -> npt.NDArray[np.int64] | None:
+        names, report, separator = self._labels, self.report, self.options.label_separator
+        if not self.options.label:
+            if separator is not None:
+                raise GraphError("--label-separator: there are no labels; pass --label")
+            report.class_names = () if self.matrix is None else self.matrix.class_names
+            return None if self.matrix is None else self.matrix.y
+        source = self._columns_for("--label")
+        report.columns["label"] = ", ".join(names)
+        if len(names) > 1 or separator is not None or is_list(source, names[0]):
+            y, report.class_names = read_several_labels(self.duck, source, names, separator)
+            self._say_labels(y, "label per node", "labels per node")
+            return y
+        y, report.class_names = read_labels(self.duck, source, names[0])
+        self._say_labels(y, "class", "classes")
+        found = separator_in(self.duck, names[0]) if report.class_names else ""
+        if found:
+            report.notes.append(
+                f"nodes: cells of {names[0]!r} contain {found!r}; if it stands between labels, "
+                f"pass --label-separator '{found}'"
+            )
+        return y
+
+    def _say_labels(self, y: npt.NDArray[np.int64], one: str, several: str) -> None:
+        classes = self.report.class_names
+        count = int(y.max()) + 1 if y.ndim == 1 else y.shape[1]
+        none = 0 if y.ndim == 1 else int((y == 0).all(axis=1).sum())
+        unlabelled = int((~is_labelled(y)).sum())
+        named = ", ".join(map(repr, self._labels))
+        self.report.notes.append(
+            f"nodes: labels in {named}: {counted(count, one, several)}"
+            + (f": {listed(classes)}" if classes else "")
+            + (f"; {counted(none, 'node')} with none of them" if none else "")
+            + (f"; {counted(unlabelled, 'node')} without a label" if unlabelled else "")
         )
 
-    def _count(self) -> int:
-        return max((other.missing()[0] for other in self._others.values()), default=0)
+    def _read_masks(self) -> dict[str, npt.NDArray[np.bool_]]:
+        if self.options.split is None:
+            return {} if self.matrix is None else self.matrix.masks
+        found = read_split(self.duck, self._columns_for("--split"), self._split)
+        self.report.columns["split"] = self._split
+        sizes = "/".join(f"{int(mask.sum()):,}" for mask in found.values())
+        self.report.notes.append(f"nodes: split in {self._split!r}: {sizes} train/val/test nodes")
+        return found
 
-    def _say_filled(self) -> None:
-        if self.filled:
-            filling = "zero" if self._options.missing == "zero" else "the mean"
-            filled = counted(self.filled, "missing value")
-            self.notes.append(f"nodes: {filled} filled with {filling}")
-        if self._zeros:
-            self.notes.append(f"nodes: {counted(self._zeros, 'missing value')} encoded as zeros")
-        if self.empty:
-            shown = ", ".join(map(repr, self.empty[:8])) + (", …" if len(self.empty) > 8 else "")
-            left = counted(len(self.empty), "column has", "columns have")
-            self.notes.append(f"nodes: {left} no values: {shown}: left out")
+    def node_ids(self) -> Any:
+        """Returns the ids, integers or `Names`; None if they are 0 … num_nodes − 1 in order."""
+        import pyarrow
+
+        if self.in_order and self.id_kind != "VARCHAR":
+            return None
+        query = f"SELECT key::{self.id_kind} FROM nodes ORDER BY number"
+        column = pyarrow.chunked_array([one.column(0) for one in self.duck.batches(query)])
+        if self.id_kind != "VARCHAR":
+            return column.to_numpy()
+        # `Names` has Arrow's own layout, so the two buffers are taken as they are. A column can be
+        # a slice of a longer one: its offset says where it begins.
+        column = column.cast(pyarrow.large_string()).combine_chunks()
+        if isinstance(column, pyarrow.ChunkedArray):
+            column = column.chunk(0)
+        _, offsets, text = column.buffers()
+        starts = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+        letters = np.frombuffer(text, np.uint8) if text is not None else np.zeros(0, np.uint8)
+        return Names(starts - starts[0], letters[starts[0] : starts[-1]].copy())

@@ -1,16 +1,21 @@
-"""The options for reading tables, and the report on what was found in them."""
+"""The options for reading tables, and how they are divided among types of nodes and relations.
+
+``author=name`` gives the column `name` to the type `author`, and ``writes=share`` the column
+`share` to the relation `writes`. A column without such a name goes to every table that has it; a
+column of labels must be of one type then, because nothing says which is meant. Files beside a node
+table (``--tags``, ``--vectors``) always need their type.
+"""
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from graphcl.errors import GraphError, require
+from graphcl.errors import GraphError, require, suggestion
 from graphcl.errors import counted as counted
 from graphcl.tabular.duck import is_query
-from graphcl.tabular.edges import EdgeCounts
 from graphcl.tabular.preparation import Preparation
 
 MISSING = ("auto", "refuse", "zero", "mean")
@@ -27,8 +32,13 @@ CHOICES = {
 }
 _PREPARED = ("preparation", "preparations", "edge_preparations")  # of a training, no options
 _DATE = re.compile(r"(?=.*%)([^%]|%-?[aAbBdfgHIjmMnpSyYzZ%]){1,80}")  # as DuckDB reads it
-MANY_ISOLATED = 0.1  # a larger share of nodes without an edge is a warning
 FILES = ("nodes", "edges", "tags", "vectors", "vector_ids")  # options that name files
+# How options are divided among the types and relations of a typed graph:
+SINGLE = ("id_column", "split")  # one column for each type
+BESIDE = ("tags", "tag_columns", "vectors", "vector_ids", "node_ids")
+COMMON = ("missing", "strict", "header", "inductive", "decimal", "date_format", "duplicates")
+OF_EDGES = ("source_column", "target_column", "weight")
+OF_BOTH = ("one_hot", "text", "date", "ignore")  # columns of node tables and of lists of edges
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,7 @@ class TableOptions:
             that is missing has no features. None decides it by what the columns hold.
 
     Of a typed graph, options that name a column or a file are of one type as ``author=name``, or a
-    mapping from types; see `graphcl.tabular.typed_options`.
+    mapping from types.
     """
 
     nodes: Any = None
@@ -132,7 +142,7 @@ class TableOptions:
             value = getattr(self, name)
             several = isinstance(value, Mapping | tuple | list)
             if several and len(value) > 0 and not self.is_typed:
-                option = "--" + name.replace("_", "-")
+                option = option_of(name)
                 raise GraphError(
                     f"{option}: {', '.join(map(str, value))}: a graph of one type has one column; "
                     f"give {option} once"
@@ -140,7 +150,7 @@ class TableOptions:
         self._set_tags()
         for name, known in CHOICES.items():
             value = getattr(self, name)
-            option = "--" + name.replace("_", "-")
+            option = option_of(name)
             require(value in known, "tables", option, " or ".join(known), value)
         require(self.decimal in (None, ".", ","), "tables", "--decimal", ". or ,", self.decimal)
         dated = self.date_format is None or _DATE.fullmatch(self.date_format) is not None
@@ -251,67 +261,6 @@ class TableOptions:
         return frozenset(name.lower() for name in found if name)
 
 
-class Fate(NamedTuple):
-    """What became of a column of the node table.
-
-    Attributes:
-        column: its name.
-        became: in a few words.
-        features: number of features.
-        missing: number of missing values.
-    """
-
-    column: str
-    became: str
-    features: int = 0
-    missing: int = 0
-
-
-@dataclass
-class TableReport:
-    """What was found in the tables; `notes` are the lines that are shown to the user.
-
-    `first` are the lines that are shown before all others: warnings, and what was guessed of ids
-    and ends. `fates` say what became of each column of the node table, in the table's order.
-    """
-
-    first: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    columns: dict[str, str] = field(default_factory=dict)
-    counts: EdgeCounts = field(default_factory=EdgeCounts)
-    added_nodes: int = 0
-    isolated_nodes: int = 0
-    filled_values: int = 0
-    column_features: list[str] = field(default_factory=list)
-    structural_features: list[str] = field(default_factory=list)
-    class_names: tuple[str, ...] = ()
-    fates: list[Fate] = field(default_factory=list)
-    preparation: Preparation | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the report as JSON has it; the preparation is kept elsewhere."""
-        kept = {one.name: getattr(self, one.name) for one in fields(self)}
-        kept |= {"counts": asdict(self.counts), "fates": [fate._asdict() for fate in self.fates]}
-        del kept["preparation"]
-        return kept
-
-
-def say_isolated(report: Any, kind: str, count: int, total: int) -> None:
-    """Adds to a report how many nodes have no edge, as a warning and first if they are many.
-
-    `kind` is their type; empty in a plain graph.
-    """
-    if count > MANY_ISOLATED * total:
-        of = f" of {kind}" if kind else ""
-        said = (
-            f"{count:,} of {counted(total, 'node')}{of} {'has' if count == 1 else 'have'} no edge"
-        )
-        report.first.insert(0, f"warning: {said}")
-    elif count:
-        head = f"nodes {kind}:" if kind else "nodes:"
-        report.notes.append(f"{head} {counted(count, 'node has', 'nodes have')} no edge")
-
-
 def holds_tables(given: Any) -> bool:
     """Returns whether something is a mapping from names to tables, not one table of columns."""
     if not isinstance(given, Mapping) or not given:
@@ -341,3 +290,198 @@ def _same(value: Any, default: Any) -> bool:
 def _names_columns(text: str) -> bool:
     """Returns whether ``--tags`` gives columns, such as ``page,keyword``, rather than a table."""
     return "," in text and not is_query(text) and not Path(text).exists()
+
+
+def divide(
+    options: TableOptions,
+    columns: Mapping[str, Sequence[str] | None],
+    lists: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, TableOptions]:
+    """Returns the options of each type; a plain graph's are those of its one type.
+
+    Args:
+        options: those of the whole graph.
+        columns: the columns of each type's table; None if it is a matrix.
+        lists: the columns of the lists of edges, by relation.
+
+    Raises:
+        GraphError: a column is in no table, or a label is in several.
+    """
+    if not options.is_typed:
+        return dict.fromkeys(columns, options)
+    found: dict[str, dict[str, Any]] = {kind: {} for kind in columns}
+    for name in (*COLUMNS, *SINGLE):
+        of_edges = (lists or {}) if name in OF_BOTH else {}
+        for kind, column in _placed(name, getattr(options, name), columns, of_edges):
+            if name in SINGLE:
+                if name in found[kind]:
+                    raise GraphError(f"{option_of(name)}: type {kind!r} has two")
+                found[kind][name] = column
+            else:
+                found[kind][name] = (*found[kind].get(name, ()), column)
+    for name in BESIDE:
+        for kind, value in _of_one_type(name, getattr(options, name), columns):
+            found[kind][name] = value
+    common: dict[str, Any] = {name: getattr(options, name) for name in COMMON}
+    divided = {}
+    prepared = options.preparations or {}
+    for kind, own in found.items():
+        if "label" in own:
+            own["label_separator"] = options.label_separator
+        divided[kind] = TableOptions(**common, **own, preparation=prepared.get(kind))
+    if options.label_separator is not None and not any(one.label for one in divided.values()):
+        raise GraphError("--label-separator: there are no labels; pass --label")
+    return divided
+
+
+def _placed(
+    name: str,
+    given: Any,
+    columns: Mapping[str, Sequence[str] | None],
+    lists: Mapping[str, Sequence[str]],
+) -> list[tuple[str, str]]:
+    """Returns the types and columns that an option names; those of lists of edges are checked."""
+    found = []
+    for kind, text in by_name(name, given, (*columns, *lists)):
+        column = text
+        text = f"{kind}={column}" if kind else column
+        if kind in columns and (kind not in lists or _has(columns[kind], column)):
+            found.append((kind, column))
+            continue
+        if _has(lists.get(kind), column):
+            continue
+        having = [one for one, names in columns.items() if _has(names, text)]
+        if not having and not any(_has(names, text) for names in lists.values()):
+            raise GraphError(f"{option_of(name)}: {_nowhere(text, columns, lists)}")
+        if name == "label" and len(having) > 1:
+            listed, written = " and ".join(having), f"{having[0]}={text}"
+            raise GraphError(
+                f"--label: {text!r} is a column of {listed}; say of which: --label {written}"
+            )
+        found += [(one, text) for one in having]
+    return found
+
+
+def by_name(option: str, given: Any, known: Iterable[str]) -> list[tuple[str, Any]]:
+    """Returns the values of an option, each with its type or relation; empty where none is said.
+
+    Every option that is of a type or a relation comes through here: as ``author=name`` of a command
+    line, as several such texts, as a mapping, or as one value for all.
+
+    Args:
+        option: its name in `TableOptions`.
+        given: its value.
+        known: types, or the short names of relations.
+
+    Raises:
+        GraphError: one is given twice, or a mapping names an unknown one.
+    """
+    names, pairs = list(known), list[tuple[str, Any]]()
+    if given is None or (isinstance(given, tuple) and not given):
+        return []
+    if isinstance(given, Mapping):
+        for key, value in given.items():
+            name = short_name(key if isinstance(key, str) else ":".join(map(str, key)))
+            if name not in names:
+                near = suggestion(name, names)
+                what = "relation" if option in OF_EDGES else "type"
+                unknown = f"no {what} {name!r}; the {what}s: {', '.join(names)}{near}"
+                raise GraphError(f"{option_of(option)}: {unknown}")
+            pairs.append((name, value))
+    elif isinstance(given, str) or _are_texts(given):
+        for text in (given,) if isinstance(given, str) else given:
+            name, equals, rest = text.partition("=")
+            said = equals and short_name(name) in names
+            pairs.append((short_name(name), rest) if said else ("", text))
+    else:
+        pairs.append(("", given))
+    said = [name for name, _ in pairs if name]
+    if option not in COLUMNS and len(said) > len(set(said)):
+        twice = next(name for name in said if said.count(name) > 1)
+        raise GraphError(f"{option_of(option)}: {twice!r} is given twice")
+    return pairs
+
+
+def _are_texts(given: Any) -> bool:
+    return isinstance(given, list | tuple) and all(isinstance(one, str) for one in given)
+
+
+def _nowhere(
+    text: str, types: Mapping[str, Sequence[str] | None], lists: Mapping[str, Sequence[str]]
+) -> str:
+    """Says that no type or relation has a column, or that there is no such one."""
+    columns = {**types, **lists}
+    kind, equals, column = text.partition("=")
+    if equals and any(_has(names, column) for names in columns.values()):
+        near = suggestion(kind, columns)
+        what = "types and relations" if lists else "types"
+        return f"no type {kind!r}; the {what}: {', '.join(columns)}{near}"
+    known = {name for names in columns.values() for name in names or ()}
+    near = suggestion(text, known)
+    return f"no column {text!r} in the tables of {', '.join(columns)}{near}"
+
+
+def _has(names: Sequence[str] | None, column: str) -> bool:
+    wanted = column.strip().lower()
+    return any(name.strip().lower() == wanted for name in names or ())
+
+
+def _of_one_type(name: str, given: Any, kinds: Iterable[str]) -> list[tuple[str, Any]]:
+    """Returns the types that an option has a file or an array for."""
+    known = list(kinds)
+    pairs = by_name(name, given, known)
+    if all(kind for kind, _ in pairs):
+        return pairs
+    if name == "tag_columns" and _are_texts(given):  # names of columns, one by one
+        given = ",".join(given)
+    if len(known) == 1 and not any(kind for kind, _ in pairs):
+        return [(known[0], given)]
+    shown = given if isinstance(given, str) else "…"
+    raise GraphError(f"{option_of(name)}: say of which type: {option_of(name)} {known[0]}={shown}")
+
+
+def of_relation(options: TableOptions, name: str, known: Iterable[str]) -> TableOptions:
+    """Returns the options of one relation's list of edges: ``--weight buys=amount``.
+
+    A column that is given to no relation is left in: the list may have it or not.
+    """
+    if not options.is_typed:
+        return options
+    changed: dict[str, Any] = {}
+    known = list(known)
+    for option in OF_BOTH:
+        parts = [text.partition("=") for text in getattr(options, option)]
+        changed[option] = tuple(
+            column if equals and first == name else f"{first}{equals}{column}"
+            for first, equals, column in parts
+            if not (equals and first in known and first != name)
+        )
+    for option in OF_EDGES:
+        pairs = by_name(option, getattr(options, option), known)
+        common = [column for relation, column in pairs if not relation]
+        if len(common) > 1:
+            shown = f"{option_of(option)} {name}={common[0]}"
+            raise GraphError(f"{option_of(option)}: say of which relation each is: {shown}")
+        own = [column for relation, column in pairs if relation == name]
+        changed[option] = next(iter((*own, *common)), None)
+    return replace(options, **changed)
+
+
+def short_name(relation: str) -> str:
+    """Returns ``writes`` for ``author:writes:paper`` and for ``writes``."""
+    return relation.split(":")[1] if relation.count(":") == 2 else relation
+
+
+def of_type(kind: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Returns words that settle a problem with one type's table, as they settle it for all."""
+    columns = {option_of(name) for name in (*COLUMNS, *SINGLE)}
+    found: list[str] = []
+    for word in words:
+        of_column = bool(found) and found[-1] in columns
+        found.append(f"{kind}={word}" if of_column else word)
+    return tuple(found)
+
+
+def option_of(name: str) -> str:
+    """Returns an option as a command line has it."""
+    return "--" + name.replace("_", "-")

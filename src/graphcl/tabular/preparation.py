@@ -33,6 +33,7 @@ NUMBER, CATEGORY, DATE, DURATION, TIME, TEXT, VECTOR = KINDS = (
     "vector",
 )
 _BYTES = 1 << 28  # of the JSON: a million columns
+FAR = 1.0  # spans of the training's range: a value farther outside than this is far outside
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
@@ -189,6 +190,14 @@ class Preparation:
         about |= {"missing": self.missing, "sparse": self.sparse, "columns": columns}
         about |= {option.removeprefix("--"): asdict(one) for option, one in self.beside}
         return json.dumps(about, ensure_ascii=False, allow_nan=False, indent=0)
+
+
+def is_far(column: Column | Tags | Vectors, low: float, high: float) -> bool:
+    """Returns whether a value lies more than `FAR` spans outside the training's range."""
+    span = column.high - column.low
+    # A constant column has no span; any other value is as far outside as can be.
+    room = FAR * span if span > 0 else abs(column.high)
+    return bool(low < column.low - room or high > column.high + room)
 
 
 def write_preparation(folder: Path, preparation: Preparation) -> None:

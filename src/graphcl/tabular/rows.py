@@ -29,7 +29,7 @@ from graphcl.tabular.preparation import (
     Column,
     Preparation,
 )
-from graphcl.tabular.problems import short
+from graphcl.tabular.report import short
 from graphcl.tabular.sources import Source
 
 Floats = npt.NDArray[np.float32]

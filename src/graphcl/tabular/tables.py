@@ -1,271 +1,383 @@
-"""Turns a list of edges and a table of nodes into the arrays of a graph.
+"""Opens the tables of a graph: tables of nodes and lists of edges, checked and numbered.
 
-DuckDB reads, numbers, sorts and merges in bounded memory. The arrays are filled batch by batch, in
-memory or in a store. The report lists everything that was guessed, merged, left out or filled in.
+DuckDB reads, numbers, sorts and merges in bounded memory. All tables share one session, in which
+each has a branch of its own. A plain graph has one table of nodes, of the type "", and one list of
+edges. The report lists everything that was guessed, merged, left out or filled in.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from graphcl.errors import GraphError
-from graphcl.graphs.validation import is_labelled
-from graphcl.tabular.duck import Duck
-from graphcl.tabular.edges import Entries
-from graphcl.tabular.features import ArraySink, entries_of, fill_parts, fill_sparse
-from graphcl.tabular.labels import (
-    is_list,
-    read_labels,
-    read_several_labels,
-    read_split,
-    separator_in,
+from graphcl.errors import GraphError, counted
+from graphcl.tabular import guessing
+from graphcl.tabular.columns import IdColumn
+from graphcl.tabular.duck import Duck, is_query, literal, quoted
+from graphcl.tabular.edges import EdgeList
+from graphcl.tabular.guessing import Held, Listed
+from graphcl.tabular.nodes import NodeSource, NumberedNodes
+from graphcl.tabular.options import (
+    OF_BOTH,
+    OF_EDGES,
+    TableOptions,
+    by_name,
+    divide,
+    of_relation,
+    of_type,
+    option_of,
+    short_name,
 )
-from graphcl.tabular.numbering import NumberedTables
-from graphcl.tabular.options import TableOptions, TableReport, counted, say_isolated
-from graphcl.tabular.problems import Problem, refuse
-from graphcl.tabular.sources import Source
+from graphcl.tabular.report import UNKNOWN_ADVICE, Problem, TableReport, refuse
+from graphcl.tabular.sources import Source, open_source
 
-T = TypeVar("T")
-
-
-class InMemory:
-    """Arrays in memory, by name."""
-
-    def __init__(self) -> None:
-        self.arrays: dict[str, npt.NDArray[Any]] = {}
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """Returns a new array of zeros."""
-        self.arrays[name] = np.zeros(shape, dtype)
-        return self.arrays[name]
-
-    def shorten(self, name: str, length: int) -> None:
-        """Cuts an array to its first `length` entries."""
-        self.arrays[name] = self.arrays[name][:length].copy()
+NODE, TO = "node", "to"  # names where there is one type, and one directed relation
 
 
 @contextmanager
 def open_tables(
-    edges: Any,
-    options: TableOptions,
-    *,
-    on_step: Callable[[str], None] = lambda _: None,
-    identity: tuple[str, str] | None = None,
-    problems: list[Problem] | None = None,
+    edges: Any, options: TableOptions, *, on_step: Callable[[str], None] = lambda _: None
 ) -> Iterator["Tables"]:
     """Opens tables, checks them and numbers the nodes; `on_step` gets the name of each step.
 
-    Before the first step it gets the line on what was guessed, if anything was. `identity` is the
-    column of ids and how it was found, where the caller knows more edges than these. `problems`
-    takes what is wrong, for a caller who has more to look at before all is refused.
+    Before the first step it gets the line on what was guessed, if anything was.
+
+    Args:
+        edges: a list of edges; of a typed graph, one beside those of `options.edges`, or None.
+        options: how to read the tables.
+        on_step: called before each step.
 
     Raises:
         GraphError: a table is wrong; the message names the table, row and column, the value, and
-            what to do.
+            what to do, for all that is wrong.
     """
     with Duck() as duck:
-        tables = Tables(NumberedTables(duck, edges, options, on_step, identity))
-        if problems is None:
-            refuse(tables.problems)
-        else:
-            problems += tables.problems
-        yield tables
+        yield Tables(duck, edges, options, on_step)
 
 
 class Tables:
     """Tables that have been checked and numbered, and can fill arrays.
 
     Attributes:
-        num_nodes: number of nodes.
-        report: what was found; it is complete after `fill_structure`, `labels` and `masks`.
+        name: of the graph.
+        nodes: the nodes of each type; of a plain graph, those of the type "".
+        lists: the lists of edges.
+        report: what has been found so far.
     """
 
-    def __init__(self, numbered: NumberedTables) -> None:
-        self._numbered = numbered
-        self._duck, self._options = numbered.duck, numbered.options
-        self.num_nodes = numbered.num_nodes
-        self.report: TableReport = numbered.report
-        # Read now, so that all that is wrong is found before anything is refused.
-        self._y = self._collecting(self._read_labels)
-        self._masks = self._collecting(self._read_masks) or {}
+    def __init__(
+        self, duck: Duck, edges: Any, options: TableOptions, on_step: Callable[[str], None]
+    ) -> None:
+        self._duck, self._options, self._typed = duck, options, options.is_typed
+        self.report = TableReport()
+        self.nodes: dict[str, NumberedNodes] = {}
+        self.lists: list[EdgeList] = []
+        self._wrong: list[Problem] = []
+        lists, given = _lists(edges, options), _node_tables(options)
+        self.name = table_name(next(iter(lists.values())))
+        self._open(lists, given)
+        ids, ends = self._guess()
+        line = guessing.first_line(ids.values(), ends.values())
+        if line:
+            on_step(line)
+        on_step("reading the edges")
+        self._each_list(lambda one: one.load(ends[one.text], self.report))
+        self._say_lists()
+        on_step("reading the nodes")
+        self._number(ids)
+        on_step("numbering the nodes")
+        self._each_list(lambda one: one.find_relations(self.nodes))
+        self._say_lists()
+        self._join_unknown()
+        self._refuse()
+        joined = {one.text: one.guessed_types for one in self.lists} if self._typed else None
+        line = guessing.first_line(ids.values(), ends.values(), joined)
+        self.report.first = [line] if line else []
+        if self._typed:
+            self._check_used()
+            self._add_missing()
 
     @property
-    def problems(self) -> list[Problem]:
-        """What is wrong with the tables; with any of it, nothing else is to be asked of them."""
-        return self._numbered.problems
+    def plain(self) -> NumberedNodes:
+        """The nodes of a plain graph."""
+        return self.nodes[""]
 
-    def _collecting(self, read: Callable[[], T]) -> T | None:
-        try:
-            return read()
-        except GraphError as error:
-            self._numbered.problems.append(Problem(str(error)))
-            return None
+    # Opening
 
-    def rest(self) -> None:
-        """Gives back memory until the tables are needed again."""
-        self._duck.rest()
-
-    @property
-    def num_features(self) -> int:
-        """Number of features from the tables; structural features are not counted."""
-        return sum(part.width for part in self._numbered.parts)
-
-    def fill_structure(self, into: ArraySink, *, index: Any = np.int64) -> None:
-        """Fills ``indptr``, ``indices`` of type `index` and, with weights, ``edge_weight``."""
-        counts, weighted = self.report.counts, self._options.weight is not None
-        room = 2 * (counts.rows - counts.self_loops)
-        indices = into.array("indices", (room,), index)
-        weight = into.array("edge_weight", (room,), np.float32) if weighted else None
-        indptr = into.array("indptr", (self.num_nodes + 1,), np.int64)
-        place = 0
-        # Entries are sorted by row, so a batch covers a range of rows. Its first row may have begun
-        # in the previous batch, hence `+=`. Row lengths become pointers at the end.
-        for rows, columns, weights in Entries(self._duck, weighted, counts):
-            part = slice(place, place + len(columns))
-            indices[part] = columns
-            if weight is not None and weights is not None:
-                with np.errstate(over="ignore", under="ignore"):
-                    weight[part] = weights
-            first = int(rows[0])
-            degrees = np.bincount(rows - first)
-            indptr[first + 1 : first + 1 + len(degrees)] += degrees
-            place += len(columns)
-        self.report.isolated_nodes = int((indptr[1:] == 0).sum())
-        np.cumsum(indptr, out=indptr)
-        if weight is not None:
-            if counts.symmetric:
-                weight[:place] *= np.float32(0.5)  # exact; both directions were added up
-            self._check_range(weight[:place])
-        del indices, weight  # no map may be left when a store cuts its files
-        into.shorten("indices", place)
-        if weighted:
-            into.shorten("edge_weight", place)
-        self.report.notes += _edge_notes(self.report, weighted=weighted)
-        say_isolated(self.report, "", self.report.isolated_nodes, self.num_nodes)
-
-    def fill_features(self, x: npt.NDArray[np.float32]) -> None:
-        """Fills the first `num_features` columns of `x`, zeros with `num_nodes` rows."""
-        fill_parts(self._numbered.parts, x)
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether the features are sparse: given so, or mostly zeros."""
-        return self._numbered.sparse
-
-    def fill_sparse_features(self, into: ArraySink) -> None:
-        """Fills ``x_indptr``, ``x_indices`` and ``x_data``."""
-        parts = self._numbered.parts
-        fill_sparse(into, lambda: entries_of(parts), self.num_nodes)
-
-    def labels(self) -> npt.NDArray[np.int64] | None:
-        """Returns a class per node or several labels ``[N, L]``, −1 where it has none; or None."""
-        return None if self._y is None else self._padded(self._y, -1)
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes, or of labels per node if there are several; 0 without labels."""
-        if self._y is None:
-            return 0
-        return int(self._y.max()) + 1 if self._y.ndim == 1 else int(self._y.shape[1])
-
-    def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
-        """Returns the masks of the split; the dictionary is empty if there is no split."""
-        return {name: self._padded(mask, False) for name, mask in self._masks.items()}
-
-    def _read_labels(self) -> npt.NDArray[np.int64] | None:
-        matrix, names = self._numbered.matrix, self._numbered.labels
-        separator = self._options.label_separator
-        if not self._options.label:
-            if separator is not None:
-                raise GraphError("--label-separator: there are no labels; pass --label")
-            self.report.class_names = () if matrix is None else matrix.class_names
-            return None if matrix is None else matrix.y
-        source, report = self._table("--label"), self.report
-        report.columns["label"] = ", ".join(names)
-        if len(names) == 1 and separator is None and not is_list(source, names[0]):
-            y, report.class_names = read_labels(self._duck, source, names[0])
-            self._say_labels(y, "class", "classes")
-            found = separator_in(self._duck, names[0]) if report.class_names else ""
-            if found:
-                report.notes.append(
-                    f"nodes: cells of {names[0]!r} contain {found!r}; if it stands between labels, "
-                    f"pass --label-separator '{found}'"
+    def _open(self, lists: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        """Opens all tables, and divides the options among them."""
+        options, opened = self._options, dict[str, tuple[Duck, Source]]()
+        for number, (text, table) in enumerate(lists.items()):
+            branch = self._duck.branch(f"edges_{number}")
+            try:
+                opened[text] = (
+                    branch,
+                    open_source(
+                        branch, table, role="edges", header=options.header, names=options.names
+                    ),
                 )
-            return y
-        y, report.class_names = read_several_labels(self._duck, source, names, separator)
-        self._say_labels(y, "label per node", "labels per node")
-        return y
+            except GraphError as error:
+                # Said with all else that is wrong, unless it decides whose an option is.
+                if not self._typed or any(getattr(options, name) for name in OF_BOTH):
+                    raise
+                self._wrong.append(Problem(f"edges {short_name(text)}: {error}"))
+        first = next((source for _, source in opened.values()), None)
+        self._sources = {
+            kind: NodeSource(self._duck.branch(f"nodes_{number}"), table, options, first)
+            for number, (kind, table) in enumerate(given.items())
+        }
+        for one in self._sources.values():
+            one.keep_rows()
+        columns = {
+            kind: None if one.matrix is not None else list(one.source.columns if one.source else ())
+            for kind, one in self._sources.items()
+        }
+        listed = {short_name(text): list(source.columns) for text, (_, source) in opened.items()}
+        divided = divide(options, columns, listed)
+        self._divided = {
+            kind: replace(divided[kind], nodes=table) if self._typed else options
+            for kind, table in given.items()
+        }
+        short = [short_name(text) for text in lists]
+        for text, (branch, source) in opened.items():
+            own = of_relation(options, short_name(text), short)
+            try:
+                self.lists.append(EdgeList(branch, text, lists[text], source, own, given))
+            except GraphError as error:
+                if not self._typed:
+                    raise
+                self._wrong.append(Problem(f"edges {short_name(text)}: {error}"))
 
-    def _say_labels(self, y: npt.NDArray[np.int64], one: str, several: str) -> None:
-        report, classes = self.report, self.report.class_names
-        count = int(y.max()) + 1 if y.ndim == 1 else y.shape[1]
-        none = 0 if y.ndim == 1 else int((y == 0).all(axis=1).sum())
-        unlabelled = int((~is_labelled(y)).sum())
-        shown = ": " + ", ".join(classes[:8]) + (", …" if len(classes) > 8 else "")
-        named = ", ".join(map(repr, self._numbered.labels))
-        report.notes.append(
-            f"nodes: labels in {named}: {counted(count, one, several)}"
-            f"{shown if classes else ''}"
-            + (f"; {counted(none, 'node')} with none of them" if none else "")
-            + (f"; {counted(unlabelled, 'node')} without a label" if unlabelled else "")
-        )
+    def _each_list(self, work: Callable[[EdgeList], object]) -> None:
+        """Does something with each list of edges; of a typed graph, one that fails is left out."""
+        for one in list(self.lists):
+            try:
+                work(one)
+            except GraphError as error:
+                if not self._typed:
+                    raise
+                self._wrong.append(Problem(f"edges {one.name}: {error}"))
+                self.lists.remove(one)
 
-    def _read_masks(self) -> dict[str, npt.NDArray[np.bool_]]:
-        matrix, name = self._numbered.matrix, self._numbered.split
-        if self._options.split is None:
-            return {} if matrix is None else matrix.masks
-        source = self._table("--split")
-        assert name is not None
-        found = read_split(self._duck, source, name)
-        self.report.columns["split"] = name
-        sizes = "/".join(f"{int(mask.sum()):,}" for mask in found.values())
-        self.report.notes.append(f"nodes: split in {name!r}: {sizes} train/val/test nodes")
-        return found
+    def _say_lists(self) -> None:
+        """Reports on the list of a plain graph; those of others are reported with relations."""
+        if not self._typed:
+            self.report.notes += [line for one in self.lists for line in one.take_notes()]
 
-    def node_ids(self) -> Any:
-        """Returns the ids as an Arrow column, or None if they are 0 … num_nodes − 1 in order."""
-        import pyarrow
+    def _guess(self) -> tuple[dict[str, Held], dict[str, Listed]]:
+        """Returns which columns hold ids, and which are ends."""
+        judged = {
+            kind: (one.duck, one.source)
+            for kind, one in self._sources.items()
+            if one.source is not None and (self._typed or one.matrix is None)
+        }
+        ends: dict[str, Listed] = {}
+        for one in self.lists:
+            columns, how, excluded = one.guessable()
+            ends[one.text] = Listed(one.text, one.source.name, columns, how)
+            if judged:
+                ends[one.text] = guessing.list_of_edges(
+                    one.duck, one.source, one.text, (columns, how), excluded=excluded
+                )
+        ids = {
+            kind: guessing.node_table(duck, source, kind, self._divided[kind], [*ends.values()])
+            for kind, (duck, source) in judged.items()
+        }
+        guessing.choose([*ids.values()], [*ends.values()])
+        return {kind: one for kind, one in ids.items() if not self._sources[kind].matrix}, ends
 
-        kind = self._numbered.id_kind
-        if kind != "VARCHAR":
-            (plain,) = self._duck.row(f"SELECT bool_and(key::{kind} = number) FROM nodes")
-            if plain:
-                return None
-        query = f"SELECT key::{kind} FROM nodes ORDER BY number"
-        return pyarrow.chunked_array([batch.column(0) for batch in self._duck.batches(query)])
+    # Nodes
 
-    def _table(self, option: str) -> Source:
-        if self._numbered.nodes is None or self._numbered.matrix is not None:
-            raise GraphError(f"{option}: there is no node table with columns; pass --nodes")
-        return self._numbered.nodes
+    def _number(self, ids: Mapping[str, Held]) -> None:
+        """Numbers the nodes of all types.
 
-    def _padded(self, values: npt.NDArray[Any], filling: Any) -> npt.NDArray[Any]:
-        """Returns one value per node; nodes that only edges name get the value `filling`."""
-        added = self.num_nodes - len(values)
-        return np.concatenate([values, np.full((added, *values.shape[1:]), filling, values.dtype)])
+        Of a typed graph their features, labels and splits are read at once, and what is wrong is
+        said before what is wrong with edges.
+        """
+        wrong: list[Problem] = []
+        for kind, opened in self._sources.items():
+            report = TableReport() if self._typed else self.report
+            held = ids.get(kind)
+            identity = ("", "") if held is None else (held.column, held.how)
+            try:
+                nodes = NumberedNodes(opened, self._divided[kind], identity, report)
+                nodes.number(self._ends() if opened.source is None else ())
+                if self._typed:
+                    nodes.complete()
+            except GraphError as error:
+                if not self._typed:
+                    raise
+                wrong.append(Problem(f"{kind}: {error}"))
+                continue
+            self.nodes[kind] = nodes
+            if self._typed:
+                self.report.types[kind] = report
+                wrong += [
+                    Problem(f"{kind}: {one.message}", of_type(kind, one.fix))
+                    for one in nodes.problems
+                ]
+        self._wrong = [*wrong, *self._wrong]
+        if len(self.nodes) < len(self._sources):
+            self._refuse()  # without the ids of all types nothing can be said of edges
 
-    def _check_range(self, weight: npt.NDArray[np.float32]) -> None:
-        if len(weight) and not (np.isfinite(weight).all() and (weight > 0).all()):
-            raise GraphError(
-                f"{self._numbered.edges.name}: the weights of an edge add up to a number outside "
-                "the range of float32; divide them by a constant (only their ratios matter)"
+    def _ends(self) -> list[tuple[IdColumn, str, int]]:
+        """Returns the columns of ends, with the types of their ids and their rows."""
+        return [
+            (column, kind, one.rows)
+            for one in self.lists
+            for column, kind in zip(one.ids, one.kinds, strict=True)
+        ]
+
+    def _refuse(self) -> None:
+        """Raises one error for all that is wrong, if anything is."""
+        if not self._typed:
+            refuse([*self.lists[0].problems, *self.plain.problems])
+            return
+        for one in self.lists:
+            own = one.options.relation is None
+            self._wrong += [
+                Problem(
+                    f"edges {one.name}: {problem.message}",
+                    of_type(one.name, problem.fix) if own else problem.fix,
+                )
+                for problem in one.problems
+            ]
+        refuse(self._wrong)
+
+    # Nodes that only edges name
+
+    def _join_unknown(self) -> None:
+        """Completes a plain graph, with its edges to nodes that are not in the node table."""
+        if self._typed:
+            return
+        (one,), nodes, report = self.lists, self.plain, self.report
+        report.counts.rows, report.counts.dangling = one.rows, one.dangling
+        found = one.relations[0]
+        edges, said = one.count_unknown(found) if one.dangling else (0, "")
+        add = self._options.unknown_edges == "add"
+        if edges and add:
+            nodes.add(one.unknown(""))
+            one.create_pairs(found)
+            report.notes.append(f"edges: {said}: added, with features of zero and without a label")
+        elif edges:
+            value, row = one.duck.row("SELECT id, row FROM unknown ORDER BY row, id LIMIT 1")
+            drop = self._options.unknown_edges == "drop"
+            nodes.problems.append(
+                Problem(
+                    f"{one.source.name}: {said}, first {value!r} in row {row + 1}; "
+                    + ("no edge would be left" if drop else UNKNOWN_ADVICE)
+                    + (_same_numbers(nodes, value) or _guessed_ids(nodes)),
+                    () if drop else ("--unknown-edges", "add"),
+                )
             )
+        (report.counts.self_loops,) = one.duck.row("SELECT count(*) FROM pairs WHERE u = v")
+        nodes.complete()
+
+    def _add_missing(self) -> None:
+        """Adds nodes that only edges name to the types of a typed graph."""
+        for kind, nodes in self.nodes.items():
+            named = [query for one in self.lists if (query := one.unknown(kind))]
+            if named:
+                count = counted(nodes.add(" UNION ".join(named)), "node")
+                self.report.notes.append(
+                    f"nodes {kind}: {count} that only edges name: added, with features of zero and "
+                    "without a label"
+                )
+
+    def _check_used(self) -> None:
+        """Refuses a column that no list of edges has, and relations that are given twice."""
+        for name in OF_EDGES:
+            known = [one.name for one in self.lists]
+            for relation, column in by_name(name, getattr(self._options, name), known):
+                meant = [one for one in self.lists if relation in ("", one.name)]
+                if any(one.has(name) for one in meant):
+                    continue
+                columns = ", ".join(dict.fromkeys(c for one in meant for c in one.source.columns))
+                what = f"the list of {relation} has no" if relation else "no list of edges has the"
+                raise GraphError(f"{option_of(name)}: {what} column {column!r}; got {columns}")
+        keys = [found.key for one in self.lists for found in one.relations]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise GraphError(f"--edges: {key} is given twice")
 
 
-def _edge_notes(report: TableReport, *, weighted: bool) -> list[str]:
-    """Returns the report's lines about merged rows and self-loops."""
-    counts, notes = report.counts, []
-    merged = "weights added" if weighted else "merged"
-    if counts.self_loops:
-        notes.append(f"edges: {counted(counts.self_loops, 'self-loop')} left out")
-    if counts.symmetric:
-        notes.append("edges: each is listed in both directions")
-    elif counts.both_directions:
-        listed = counted(counts.both_directions, "edge is", "edges are")
-        notes.append(f"edges: {listed} listed in both directions: {merged}")
-    if counts.repeated:
-        notes.append(f"edges: {counted(counts.repeated, 'repeated row')}: {merged}")
-    return notes
+def table_name(edges: Any) -> str:
+    """Returns the name of a graph from these edges: the file's name without its suffixes."""
+    if not isinstance(edges, str):
+        return "graph"
+    return "query" if is_query(edges) else Path(edges.split(":")[0]).name.split(".")[0] or "graph"
+
+
+def _lists(edges: Any, options: TableOptions) -> dict[str, Any]:
+    """Returns the lists of edges by the names of their relations; that of a plain graph is ""."""
+    if not options.is_typed:
+        return {"": edges}
+    if options.features != "columns":
+        raise GraphError(
+            "--features: a typed graph fills in types without features from its relations by "
+            "itself; leave it out"
+        )
+    lists: dict[str, Any] = {}
+    given = {
+        name if isinstance(name, str) else ":".join(map(str, name)): one
+        for name, one in (options.edges or {}).items()
+    }
+    if edges is not None and not (isinstance(edges, str) and edges in _texts(given.values())):
+        lists[TO if options.directed else table_name(edges)] = edges
+    lists |= {name: str(one) if isinstance(one, Path) else one for name, one in given.items()}
+    for name in [one for one in lists if ":" not in one]:
+        # Said again with the types of its ends, as a message advises.
+        if any(one.split(":")[1:2] == [name] for one in lists):
+            del lists[name]
+    if not lists:
+        raise GraphError("a typed graph needs edges: pass edges={'NAME': FILE}")
+    return lists
+
+
+def _texts(tables: Iterable[Any]) -> list[str]:
+    return [one for one in tables if isinstance(one, str)]
+
+
+def _node_tables(options: TableOptions) -> dict[str, Any]:
+    """Returns the node table of each type; one table is that of the type ``node``."""
+    nodes = options.nodes
+    if not options.is_typed:
+        return {"": nodes}
+    if isinstance(nodes, Mapping) and not hasattr(nodes, "columns"):
+        if not nodes:
+            raise GraphError("a typed graph needs nodes: pass nodes={'TYPE': FILE}")
+        named = {str(kind): one for kind, one in nodes.items()}
+        return {kind: str(one) if isinstance(one, Path) else one for kind, one in named.items()}
+    if nodes is None and options.edges is not None:
+        raise GraphError("--edges: its ends are nodes of which types? Pass --nodes TYPE=FILE")
+    return {NODE: nodes}
+
+
+def _guessed_ids(nodes: NumberedNodes) -> str:
+    """Returns what to say of the column of ids if it was guessed."""
+    name, how = nodes.identity
+    if how in ("given", "") or nodes.source is None:
+        return ""
+    others = ", ".join(repr(one) for one in list(nodes.source.columns)[:8] if one != name)
+    more = f"; another column is given by --id-column: {others}" if others else ""
+    return f"; the ids are those in {name!r} ({how}){more}"
+
+
+def _same_numbers(nodes: NumberedNodes, unknown: str) -> str:
+    """Returns a hint if the node table has the same number, written in another way."""
+    written = nodes.duck.rows(
+        "SELECT key::VARCHAR FROM nodes WHERE TRY_CAST(key::VARCHAR AS DOUBLE) = "
+        f"TRY_CAST({literal(unknown)} AS DOUBLE) LIMIT 1"
+    )
+    if not written or nodes.source is None:
+        return ""
+    said = f"; its ids are written {written[0][0]!r} there and {unknown!r} here"
+    digits, table = unknown.removeprefix("-"), nodes.source.name
+    if not digits.isdecimal() or str(int(digits)) != digits or is_query(table):
+        return said  # to read the node table in another way would not help
+    column = quoted(nodes.identity[0])
+    return (
+        f'{said}: with whole numbers, read it as --nodes "SELECT * REPLACE (CAST(CAST({column} AS '
+        f"DOUBLE) AS BIGINT) AS {column}) FROM '{table}'\""
+    )

@@ -16,7 +16,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.runs.files import read_embeddings
 from graphcl.runs.nodes import read_nodes
 from graphcl.store.parts import ORDERS
-from graphcl.tabular import typed_build
+from graphcl.tabular import build
 from tests.cli.conftest import fails
 from tests.serving.conftest import Client
 
@@ -184,7 +184,7 @@ def test_another_graph_is_refused(here, capsys):
 
 
 def test_parts_that_do_not_fit_name_the_store(here, capsys, monkeypatch):
-    monkeypatch.setattr(typed_build, "JOINING", 1 << 60)
+    monkeypatch.setattr(build, "JOINING", 1 << 60)
     said = fails(capsys, "serve", "run-hash")
     assert "parts-hash: a store in parts of " in said
     assert "give the store that was divided, store" in said

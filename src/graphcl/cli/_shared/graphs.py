@@ -37,9 +37,8 @@ from graphcl.tabular.build import load_tables
 from graphcl.tabular.duck import is_query
 from graphcl.tabular.options import FILES, TableOptions
 from graphcl.tabular.preparation import read_preparation
+from graphcl.tabular.report import TableReport
 from graphcl.tabular.sources import looks_like_tables
-from graphcl.tabular.typed import load_typed
-from graphcl.tabular.typed_tables import TypedReport
 
 
 def load_graph(name: str, tables: TableOptions | None = None) -> AnyGraph:
@@ -75,6 +74,7 @@ def load_any(
         print_notes(found, said=said)
         return typed
     if names_tables(name, options):
+        graph: AnyGraph
         graph, report = load_tables(name, options)
         print_notes(report, said=said)
         return graph
@@ -85,8 +85,8 @@ def load_any(
     return open_graph(name, on_note=partial(print, file=sys.stderr))
 
 
-def read_typed(name: str | None, options: TableOptions) -> tuple[Graph, TypedReport]:
-    """Reads the tables of a typed graph, as `load_typed` does.
+def read_typed(name: str | None, options: TableOptions) -> tuple[Graph, TableReport]:
+    """Reads the tables of a typed graph, as `load_tables` does.
 
     Raises:
         DatasetError: `name` is not a list of edges.
@@ -94,7 +94,7 @@ def read_typed(name: str | None, options: TableOptions) -> tuple[Graph, TypedRep
     known = name is None or looks_like_tables(name) or Path(name).suffix == ".npz"
     if not known and name not in (options.edges or {}).values():
         raise DatasetError(f"{_typed_option(options)} applies only to tables; {name!r} is not one")
-    return load_typed(name, options)
+    return load_tables(name, options)
 
 
 def _typed_option(options: TableOptions) -> str:

@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import wraps
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -21,13 +21,9 @@ from graphcl.tabular.options import (
     MISSING,
     ONE_EACH,
     UNKNOWN_EDGES,
-    Fate,
     TableOptions,
-    TableReport,
 )
-
-if TYPE_CHECKING:
-    from graphcl.tabular.typed_tables import TypedReport
+from graphcl.tabular.report import ColumnOutcome, TableReport
 
 _FILES, _LABELS, _COLUMNS_PANEL = (
     f"{TABLES}: files and features",
@@ -252,9 +248,7 @@ def as_arguments(tables: TableOptions) -> list[str]:
     return words
 
 
-def print_notes(
-    report: "TableReport | TypedReport", *, said: str = "all", but: Sequence[str] = ()
-) -> None:
+def print_notes(report: TableReport, *, said: str = "all", but: Sequence[str] = ()) -> None:
     """Prints on stderr what was guessed, merged, removed and filled in, and each column's fate.
 
     Args:
@@ -263,7 +257,7 @@ def print_notes(
             already, as where its tables are read again. With ``--verbose`` it is always all.
         but: lines that have been printed before.
     """
-    if isinstance(report, TableReport):
+    if not report.types:
         notes, columns = list(report.notes), column_lines(report.fates)
     else:
         notes, columns = [], []
@@ -280,7 +274,7 @@ def print_notes(
         print(line, file=sys.stderr)
 
 
-def column_lines(fates: Sequence[Fate], table: str = "node table") -> list[str]:
+def column_lines(fates: Sequence[ColumnOutcome], table: str = "node table") -> list[str]:
     """Returns a line per column, or per run of columns with the same fate if there are many."""
     rows = [(fate.column, fate) for fate in fates]
     if len(rows) > _MANY_COLUMNS:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphcl.errors import TableError
 from graphcl.tabular.build import load_tables, read_tables
 from graphcl.tabular.options import TableOptions
 from tests.conftest import FUZZ
@@ -86,3 +87,82 @@ def test_splits():
     graph = read_tables("e.csv", "n.csv", split="part")
     masks = (graph.train_mask, graph.val_mask, graph.test_mask)
     assert [np.flatnonzero(mask).tolist() for mask in masks] == [[0], [1], [2]]
+
+
+TRAINED = """id,age,day,town,bio,part
+0,20,2020-01-06,a,walks by the sea,train
+1,,2020-03-07,b,reads of the hills,train
+2,40,2021-01-08,a,code and the sea,train
+3,60,2022-05-09,b,dogs in the hills,test
+4,30,2020-05-09,b,dogs of the sea,train
+"""
+OPTIONS = {"nodes": "n.csv", "text": "bio", "split": "part"}
+
+
+@pytest.fixture
+def trained():
+    write("e.csv", "source,target\n0,1\n")
+    write("n.csv", TRAINED)
+    return load_tables("e.csv", TableOptions(**OPTIONS))[0]
+
+
+def later(text, graph):
+    write("new.csv", text)
+    options = TableOptions(nodes="new.csv", preparation=graph.preparation)
+    return load_tables("e.csv", options)
+
+
+def test_rows_of_training_are_the_same_bits_beside_wild_ones(trained):
+    wild = TRAINED.replace(",part", ",part,more") + "\n".join(
+        f"{n},{10.0**n:g},19{n + 50}-01-01,z{n},new words {n},train,x" for n in range(5, 30)
+    )
+    wild = wild.replace(",train\n", ",train,q\n").replace(",test\n", ",test,q\n")
+    graph, report = later(wild, trained)
+    assert np.array_equal(graph.x[:5], trained.x)
+    said = "\n".join(report.notes)
+    assert "far outside the training's range: 'age'" in said
+    assert "dates far outside the training's range" in said
+    assert "25 categories are new to the model and encoded as zeros: 'z10', 'z11', 'z12', …" in said
+    assert not graph.x[5:, report.column_features.index("town=a")].any()
+    assert report.preparation == trained.preparation
+
+
+def test_empty_columns_are_filled_with_the_trainings_means(trained):
+    graph, report = later("id,bio,town,day,age\n0,,,,\n1,,,,\n", trained)
+    names = report.column_features
+    assert graph.x[0, names.index("age")] == np.float32((20 + 40 + 60 + 30) / 4)
+    fill = trained.preparation.columns[1].fill
+    assert graph.x[1, names.index("day")] == np.float32(fill)
+    rest = [place for place, name in enumerate(names) if name not in ("age", "day")]
+    assert not graph.x[:, rest].any()
+    said = "\n".join(report.notes)
+    assert "1 column has no values and the training's mean in every row: 'age'" in said
+    assert "4 missing values filled with the training's mean" in said
+
+
+def test_all_that_is_wrong_is_said_at_once(trained):
+    with pytest.raises(TableError) as error:
+        later("id,bio,town,age\n0,x,a,3o\n1,y,b,1\n", trained)
+    assert "has no column 'day', which the model was trained on" in str(error.value)
+    with pytest.raises(TableError) as error:
+        later("id,bio,town,age,day\n0,x,a,3o,2020-01-01\n1,y,b,1,soon\n", trained)
+    assert len(error.value.problems) == 2
+    assert "row 1, column 'age': '3o' is not a number" in error.value.problems[0]
+    assert "row 2, column 'day': 'soon' is no date" in error.value.problems[1]
+
+
+def test_inductive_statistics_are_of_training_rows():
+    write("e.csv", "source,target\n0,1\n")
+    write("n.csv", TRAINED)
+    graph, _ = load_tables("e.csv", TableOptions(**OPTIONS, inductive=True))
+    age, day = graph.preparation.columns[:2]
+    assert (age.fill, age.high) == ((20 + 40 + 30) / 3, 40)
+    changed = TRAINED.replace(
+        "3,60,2022-05-09,b,dogs in the hills", "3,9999,2052-01-01,zzz,nothing at all"
+    )
+    write("n.csv", changed)
+    again, _ = load_tables("e.csv", TableOptions(**OPTIONS, inductive=True))
+    assert again.preparation.columns == graph.preparation.columns
+    for name, array in graph.preparation.arrays.items():
+        assert np.array_equal(array, again.preparation.arrays[name])
+    assert day.high == pytest.approx(368 / 365.2425)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from graphcl.errors import GraphError, ParameterError, RunError, TableError
 from graphcl.graphs.graph import Graph
-from graphcl.tabular import features, tags
+from graphcl.tabular import beside, features
 from graphcl.tabular.build import build_store, check_tables, load_tables, read_tables
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import read_preparation, write_preparation
@@ -201,7 +201,7 @@ def test_what_is_wrong_is_said(monkeypatch):
     with pytest.raises(GraphError, match="--features structural leaves tags out"):
         read(tags="t.csv", features="structural")
     write("t.csv", TAGS)
-    monkeypatch.setattr(tags, "MOST_NAMES", 2)
+    monkeypatch.setattr(beside, "MOST_NAMES", 2)
     with pytest.raises(TableError, match="3 different names; at most 2"):
         read(tags="t.csv")
 
@@ -243,7 +243,7 @@ def test_a_row_without_a_value_is_left_out():
 )
 def test_columns_are_guessed(columns, identity, found):
     source = Source("t", "t", dict.fromkeys(columns.split(), "VARCHAR"), untyped=True)
-    assert tags.tag_columns(source, (), identity)[:3] == found
+    assert beside.tag_columns(source, (), identity)[:3] == found
 
 
 def test_check_and_python_take_them():

@@ -2,8 +2,13 @@ import numpy as np
 import pytest
 
 from graphcl.errors import GraphError
-from graphcl.tabular.options import TableOptions, holds_tables
-from graphcl.tabular.typed_options import divide, of_relation, of_type
+from graphcl.tabular.options import (
+    TableOptions,
+    divide,
+    holds_tables,
+    of_relation,
+    of_type,
+)
 
 COLUMNS = {"author": ["name", "age"], "paper": ["id", "Topic", "age"]}
 

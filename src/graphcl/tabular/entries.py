@@ -1,0 +1,240 @@
+r"""Sorts the edges of a relation, as pairs of node numbers, into the entries of a CSR matrix.
+
+An entry is one 64-bit key, :math:`2^{31} u + v` for row u and column v. DuckDB sorts the keys, on
+disk if they do not fit in memory. Equal keys are then adjacent, and are merged as they are read.
+
+In a plain graph each edge :math:`(u, v)` gives the entries :math:`(u, v)` and :math:`(v, u)`. Their
+keys are doubled, plus 1 for the reversed direction, so that edges that are listed in both
+directions are known. In a typed graph rows are targets and columns are sources.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.files.atomic import reserve
+from graphcl.files.npy import shorten_npy
+from graphcl.tabular.duck import Duck
+from graphcl.tabular.features import ArraySink
+from graphcl.tabular.report import EdgeCounts
+
+BLOCK = 1 << 20  # entries that are looked at, written or numbered at a time
+MAX_NODES = 1 << 31  # two node numbers and the direction fit in 63 bits
+Ints = npt.NDArray[np.int64]
+# Rows, columns, weights (or None) and features (or None) of entries, sorted by rows.
+Entries = tuple[Ints, Ints, npt.NDArray[Any] | None, npt.NDArray[Any] | None]
+
+
+def _runs(duck: Duck, query: str, shift: int) -> Iterator[list[npt.NDArray[Any]]]:
+    """Yields the columns of a query that is sorted by keys, its first column.
+
+    Keys that are the same but for their last `shift` bits come in one batch.
+    """
+    held: list[npt.NDArray[Any]] = []
+    for batch in duck.batches(query):
+        parts: list[npt.NDArray[Any]] = [column.to_numpy() for column in batch.columns]
+        if held:
+            parts = [np.concatenate(pair) for pair in zip(held, parts, strict=True)]
+        # The last entry may continue in the next batch, so it is held back.
+        cut = int(np.searchsorted(parts[0], parts[0][-1] >> shift << shift))
+        held, ready = [part[cut:] for part in parts], [part[:cut] for part in parts]
+        if len(ready[0]):
+            yield ready
+    if held and len(held[0]):
+        yield held
+
+
+@dataclass
+class SymmetricEntries:
+    """The entries of undirected edges, streamed once, sorted by row and column.
+
+    Args:
+        duck: a session with a table ``pairs``: node numbers ``u`` and ``v``, and weights ``w`` if
+            `weighted`.
+        weighted: whether entries have weights. The weights of all rows that name an edge are
+            added; in a symmetric list, each edge counts once.
+        counts: completed when the last entry has been read.
+    """
+
+    duck: Duck
+    weighted: bool
+    counts: EdgeCounts = field(default_factory=EdgeCounts)
+
+    def __iter__(self) -> Iterator[Entries]:
+        """Yields entries; if `counts.symmetric` is true at the end, weights must be halved."""
+        keys_seen = entries_seen = repeated = 0
+        balanced = True
+        for keys, *weights in _runs(self.duck, self._query(), 1):
+            # Two levels of merging: equal keys repeat a row in the same direction; two keys that
+            # differ in the lowest bit alone are one entry, listed in both directions.
+            starts = np.flatnonzero(np.diff(keys, prepend=-1))
+            distinct = keys[starts]
+            firsts = np.flatnonzero(np.diff(distinct >> 1, prepend=-1))
+            entries = distinct[firsts] >> 1
+            keys_seen += len(distinct)
+            entries_seen += len(entries)
+            repeated += len(keys) - len(distinct)
+            total = None
+            if weights:
+                sums = np.add.reduceat(weights[0], starts)
+                total = np.add.reduceat(sums, firsts)
+                both = np.diff(firsts, append=len(distinct)) == 2
+                pair = firsts[both]
+                one_way, other = sums[pair], sums[pair + 1]
+                balanced &= bool(both.all() and np.allclose(one_way, other, rtol=1e-9, atol=0))
+            yield entries // MAX_NODES, entries % MAX_NODES, total, None
+        # Every row and every edge was counted twice, as (u, v) and as (v, u).
+        self.counts.edges = entries_seen // 2
+        self.counts.repeated = repeated // 2
+        self.counts.both_directions = (keys_seen - entries_seen) // 2
+        self.counts.symmetric = balanced and keys_seen == 2 * entries_seen > 0
+
+    def _query(self) -> str:
+        weight = ", w" if self.weighted else ""
+        halves = [
+            f"SELECT ({a} * {MAX_NODES} + {b}) * 2 + {direction} AS k{weight} FROM pairs "
+            "WHERE u <> v"
+            for a, b, direction in (("u", "v", 0), ("v", "u", 1))
+        ]
+        # Also sorted by weight: a sum of floats depends on their order.
+        return f"{halves[0]} UNION ALL {halves[1]} ORDER BY k{weight}"
+
+
+def directed_entries(
+    duck: Duck, where: str, *, weighted: bool, features: npt.NDArray[np.float32] | None
+) -> Iterator[Entries]:
+    """Yields the entries of a relation, sorted by target and source.
+
+    Edges with the same ends are one, with the sum of their weights, unless they have features.
+
+    Args:
+        duck: a session with a table ``pairs`` (u, v, place, w).
+        where: an SQL condition on its rows.
+        weighted: whether entries have weights.
+        features: those of the edges, by place; None without any.
+    """
+    # Also sorted by weight: a sum of floats depends on their order.
+    weight, last = (", w" if weighted else ""), ("w" if weighted else "k")
+    query = (
+        f"SELECT v * {MAX_NODES} + u AS k, place{weight} FROM pairs WHERE {where} "
+        f"ORDER BY k, {last if features is None else 'place'}"
+    )
+    for keys, places, *weights in _runs(duck, query, 0):
+        total, rows = (weights[0] if weights else None), None
+        if features is not None:
+            rows = features[places]
+        else:
+            starts = np.flatnonzero(np.diff(keys, prepend=-1))
+            keys = keys[starts]
+            total = None if total is None else np.add.reduceat(total, starts)
+        yield keys // MAX_NODES, keys % MAX_NODES, total, rows
+
+
+def fill_csr(
+    into: ArraySink,
+    entries: Iterable[Entries],
+    *,
+    rows: int,
+    most: int,
+    dtype: Any,
+    weighted: bool = False,
+    width: int = 0,
+    adjust: Callable[[npt.NDArray[np.float32]], None] = lambda _: None,
+) -> Ints:
+    """Fills ``indices``, ``indptr``, ``edge_weight`` and ``edge_features`` from sorted entries.
+
+    Args:
+        into: where the arrays are created.
+        entries: sorted by rows.
+        rows: of the matrix.
+        most: how many entries there are at most.
+        dtype: of the indices.
+        weighted: whether entries have weights.
+        width: features of an entry.
+        adjust: is given all weights at the end.
+
+    Returns:
+        The row pointers.
+    """
+    arrays = {"indices": into.array("indices", (most,), dtype)}
+    if weighted:
+        arrays["edge_weight"] = into.array("edge_weight", (most,), np.float32)
+    if width:
+        arrays["edge_features"] = into.array("edge_features", (most, width), np.float32)
+    indptr = into.array("indptr", (rows + 1,), np.int64)
+    place = 0
+    # Entries are sorted by row, so a batch covers a range of rows. Its first row may have begun in
+    # the previous batch, hence `+=`. Row lengths become pointers at the end.
+    for owners, columns, weights, features in entries:
+        part = slice(place, place + len(columns))
+        found = {"indices": columns, "edge_weight": weights, "edge_features": features}
+        for name in arrays:
+            with np.errstate(over="ignore", under="ignore"):
+                arrays[name][part] = found[name]
+        first = int(owners[0])
+        degrees = np.bincount(owners - first)
+        indptr[first + 1 : first + 1 + len(degrees)] += degrees
+        place = part.stop
+    np.cumsum(indptr, out=indptr)
+    if weighted:
+        adjust(arrays["edge_weight"][:place])
+    names = list(arrays)
+    arrays.clear()  # no map may be left when files are cut
+    for name in names:
+        into.shorten(name, place)
+    return np.asarray(indptr)
+
+
+class ArrayFolder:
+    """Creates arrays in the files of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        """Returns a new array of zeros, for the caller to fill."""
+        return mapped_array(self._folder / f"{name}.npy", shape, dtype)
+
+    def shorten(self, name: str, length: int) -> None:
+        """Cuts an array to its first `length` entries."""
+        shorten_npy(self._folder / f"{name}.npy", length)
+
+
+def mapped_array(file: Path, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+    """Returns a new array in a file, to be filled; memory if it has no entries."""
+    if 0 in shape:
+        np.save(file, np.zeros(shape, dtype))
+        return np.zeros(shape, dtype)
+    mapped = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
+    reserve(file)
+    return mapped
+
+
+def number_edges(folder: Path, indptr: Ints) -> None:
+    """Writes the number of the edge behind each entry of a symmetric relation.
+
+    An edge is numbered at the entry whose source is larger than its target, in their order. The
+    entry in the other direction is in the row of the larger end. The edges of a row come in the
+    order of their smaller ends, which is that of the row's entries: each takes the next free place.
+    """
+    indices = np.load(folder / "indices.npy", mmap_mode="r")
+    ids = mapped_array(folder / "edge_ids.npy", indices.shape, np.int64)
+    free, edges = indptr[:-1].copy(), 0
+    for start in range(0, len(indices), BLOCK):
+        sources = np.asarray(indices[start : start + BLOCK])
+        places = np.arange(start, start + len(sources))
+        targets = np.searchsorted(indptr, places, side="right") - 1
+        first = sources > targets
+        numbers = edges + np.arange(int(first.sum()))
+        ids[places[first]] = numbers
+        larger = sources[first]
+        order = np.argsort(larger, kind="stable")
+        rows, counts = np.unique(larger, return_counts=True)
+        rank = np.arange(len(larger)) - np.repeat(np.cumsum(counts) - counts, counts)
+        ids[np.repeat(free[rows], counts) + rank] = numbers[order]
+        free[rows] += counts
+        edges += len(numbers)

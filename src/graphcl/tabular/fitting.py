@@ -1,0 +1,525 @@
+"""Decides what the columns of a table become, or applies what a training has decided.
+
+`FitColumns` decides it from what the columns hold; everything that is wrong is found before
+anything is refused. `ApplyColumns` reads a table that a model gets after its training, and nothing
+is decided by it: every mean, category and origin is the training's. What the training has not seen
+is said: unknown categories, empty columns, numbers far outside its range.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.errors import GraphError, counted, suggestion
+from graphcl.tabular import cells
+from graphcl.tabular.cells import Written, find_codes, find_dates, find_decimals, with_formats
+from graphcl.tabular.columns import refusal
+from graphcl.tabular.duck import Duck, literal, quoted
+from graphcl.tabular.features import ColumnFeatures, NodeTable, Numbers
+from graphcl.tabular.kinds import DAY, FEW_MISSING, TRAINING, YEAR, NonNumericColumn
+from graphcl.tabular.options import TableOptions, option_of
+from graphcl.tabular.preparation import (
+    CATEGORY,
+    DATE,
+    DURATION,
+    NUMBER,
+    TEXT,
+    VECTOR,
+    Column,
+    Preparation,
+    is_far,
+)
+from graphcl.tabular.report import Problem, listed, shell, short
+
+COPIED_COLUMNS = 200  # that a table of the session holds
+KINDS = (("one_hot", CATEGORY), ("text", TEXT), ("date", DATE))  # what options say columns are
+_FILLED = (NUMBER, DATE, DURATION)  # kinds whose missing values become the training's mean
+
+
+def kinds_given(
+    where: str, named: Callable[[str], Sequence[str]], used: Collection[str] = ()
+) -> dict[str, str]:
+    """Returns what options say that columns are, by column.
+
+    Args:
+        where: the table's name in messages.
+        named: returns the columns that an option names.
+        used: columns that are something else: id, labels, split.
+    """
+    ignored, given = named("ignore"), dict[str, str]()
+    for option, kind in KINDS:
+        for name in named(option):
+            if name in ignored:  # as a message proposed, after the other option
+                continue
+            if name in used or name in given:
+                raise GraphError(f"{where}: {option_of(option)}: column {name!r} is already used")
+            given[name] = kind
+    return given
+
+
+class _Columns:
+    """The columns of a table that become features.
+
+    Attributes:
+        features: the features; None where there are problems.
+        problems: what is wrong.
+        notes: what was decided, filled in, left out, or new to the model.
+        empty: columns without a value, which are left out.
+        filled: number of missing values that are filled in.
+        missing: number of missing values, by column.
+    """
+
+    def __init__(self, duck: Duck, table: NodeTable, session: str) -> None:
+        self._duck, self._table, self._session = duck, table, session
+        self._source = table.source
+        self._others: dict[str, NonNumericColumn] = {}
+        self.features: ColumnFeatures | None = None
+        self.problems: list[Problem] = []
+        self.notes: list[str] = []
+        self.empty: list[str] = []
+        self.filled = 0
+        self.missing: dict[str, int] = {}
+
+    def _wrong(self, message: str, *fix: str) -> None:
+        self.problems.append(Problem(f"{self._source.name}: {message}", fix))
+
+    def _read_numbers(
+        self, names: Sequence[str], training: npt.NDArray[np.bool_] | None = None
+    ) -> Numbers:
+        file = self._duck.folder / f"{self._session}numbers"
+        return Numbers(self._table, names, file, training=training)
+
+    def _copy(self, names: Sequence[str], flag: str = "") -> None:
+        """Copies columns that are not numbers into tables of the session.
+
+        `flag` is an SQL condition on the rows that statistics are taken from.
+        """
+        marked = f", coalesce({flag}, false) AS {quoted(TRAINING)}" if flag else ""
+        for start in range(0, len(names), COPIED_COLUMNS):
+            block = names[start : start + COPIED_COLUMNS]
+            table = f"{self._session}others_{len(self._others)}"
+            picked = ", ".join(quoted(name) for name in block)
+            self._duck.run(
+                f"CREATE TABLE {table} AS SELECT {picked}{marked} FROM {self._source.relation}",
+                where=self._source.name,
+            )
+            for name in block:
+                self._others[name] = NonNumericColumn(
+                    self._duck, self._source, name, table, bool(flag)
+                )
+
+
+class FitColumns(_Columns):
+    """Decides what the columns of a table become.
+
+    Args:
+        duck: the session.
+        table: the table.
+        options: how to fill in missing values, and what columns are.
+        used: columns that are not features: id, labels, split and ignored ones.
+        given: what the caller says of columns, by name.
+        training: the rows that statistics are taken from; None means all.
+        session: how the names of its tables and files in the session begin.
+        leaks: look for columns that are named like a label or a split, and refuse them.
+    """
+
+    def __init__(
+        self,
+        duck: Duck,
+        table: NodeTable,
+        options: TableOptions,
+        *,
+        used: set[str],
+        given: dict[str, str],
+        training: npt.NDArray[np.bool_] | None = None,
+        session: str = "node_",
+        leaks: bool = True,
+    ) -> None:
+        super().__init__(duck, table, session)
+        self._options, self._training = options, training
+        self._void: set[str] = set()  # columns without a value, also where they are refused
+        self._arrays: dict[str, npt.NDArray[np.float32]] = {}
+        self._holes: list[tuple[str, int, int]] = []  # column, missing values, first row
+        self._refused: set[str] = set()  # columns that can be read in two ways
+        self._zeros = 0  # missing values that have no mean
+        names = [name for name in self._source.columns if name not in used]
+        if leaks:
+            names = [name for name in names if not self._leaks(name)]
+        found = self._look(names, given)
+        columns = tuple(found[name] for name in names if name in found)
+        self._refuse_missing()
+        self.missing = {column.name: column.missing for column in columns}
+        self._say_filled()
+        missing = "zero" if options.missing == "zero" else "mean"
+        preparation = Preparation(columns, missing, arrays=self._arrays)
+        self.features = ColumnFeatures(preparation, self._source, self._numbers, self._others)
+
+    # Looking
+
+    def _look(self, names: Sequence[str], given: dict[str, str]) -> dict[str, Column]:
+        """Returns what columns become, and notes what is wrong with others."""
+        texts = [name for name in names if cells.is_written(self._source, name)]
+        if self._options.decimal:
+            self._write(self._find(find_decimals, [name for name in texts if name not in given]))
+        plain = [name for name in names if name not in given and self._may_be_number(name)]
+        self._numbers = self._read_numbers(plain, self._training)
+        if not self._options.decimal and self._source.untyped:
+            # Few columns are not plain numbers, and only they are looked at.
+            wrong = self._numbers.facts.wrong
+            written = self._find(
+                find_decimals, [one for one in plain if wrong[self._numbers.place(one)]]
+            )
+            self._write(written)
+            if written:
+                self._numbers = self._read_numbers(plain, self._training)
+        columns, typos = self._look_at_numbers(plain)
+        whole = [name for name in columns if name in texts and not self._source.decimals.get(name)]
+        for name, code in find_codes(self._duck, self._source, whole).items():
+            self.notes.append(
+                f"{self._source.name}: column {name!r}: {code} is read as a number; if these are "
+                f"codes: --one-hot {shell(name)}"
+            )
+        settled = {*columns, *self._void, *self._refused, *typos}
+        dated = [one for one in texts if one not in settled and given.get(one, DATE) == DATE]
+        self._write(self._find(find_dates, dated))
+        names = [name for name in names if name not in self._refused]
+        settled = {*columns, *self._void} - given.keys()
+        split, flag = self._options.split, ""
+        if self._training is not None and split is not None:
+            flag = f"lower(trim({quoted(split)}::VARCHAR)) IN ('train', 'training')"
+        self._copy([name for name in names if name not in settled], flag)
+        for name in names:
+            if name in typos:
+                row, cell = self._others[name].first(f"{cells.number(self._source, name)} IS NULL")
+                self._wrong(
+                    f"row {row}, column {name!r}: {short(cell)} is not a number; correct it, or "
+                    f"leave the column out with --ignore {shell(name)}",
+                    "--ignore",
+                    name,
+                )
+        for name in names:
+            if name not in columns and name not in typos and name in self._others:
+                found = self._decide(name, given.get(name, ""))
+                if found is not None:
+                    columns[name] = found
+        return columns
+
+    def _look_at_numbers(self, names: Sequence[str]) -> tuple[dict[str, Column], set[str]]:
+        """Returns the columns of numbers, and those of numbers but for a few cells."""
+        columns: dict[str, Column] = {}
+        typos: set[str] = set()
+        facts, mean = self._numbers.facts, self._numbers.facts.mean
+        for name in names:
+            place = self._numbers.place(name)
+            absent, wrong = int(facts.absent[place]), int(facts.wrong[place])
+            there = facts.rows - absent
+            if there == 0 < facts.rows:
+                self._note_empty(name)
+                continue
+            if wrong:
+                if there - wrong >= there / 2:
+                    typos.add(name)
+                continue
+            if absent:
+                self._holes.append((name, absent, int(facts.first_absent[place])))
+            if facts.unfit[place] >= 0:
+                self._note_unfit(name, int(facts.unfit[place]))
+            known = facts.known[place] > 0
+            columns[name] = Column(
+                name,
+                NUMBER,
+                (name,),
+                fill=float(mean[place]) if self._options.missing != "zero" else 0.0,
+                low=float(facts.low[place]) if known else 0.0,
+                high=float(facts.high[place]) if known else 0.0,
+                missing=absent,
+                decimal=self._source.decimals.get(name, ""),
+            )
+        return columns, typos
+
+    def _find(self, find: Callable[..., Written], names: Sequence[str]) -> Written:
+        """Finds how columns are written; one that is a problem is looked at no more."""
+        if not names:
+            return Written()
+        options = self._options
+        said = options.decimal if find is find_decimals else options.date_format
+        found = find(self._duck, self._source, names, said, strict=options.strict)
+        self.problems += found.problems
+        self._refused |= found.columns
+        return found
+
+    def _write(self, found: Written) -> None:
+        """Reads columns as they are written from now on, and says so."""
+        for name, form in (*found.decimals.items(), *found.dates.items()):
+            what = "numbers with the decimal mark" if name in found.decimals else "dates written"
+            self.notes.append(f"{self._source.name}: column {name!r}: {what} {form!r}")
+        if found:
+            self._source = replace(
+                self._source,
+                decimals={**self._source.decimals, **found.decimals},
+                dates={**self._source.dates, **found.dates},
+            )
+            self._table = NodeTable(self._duck, self._source)
+
+    def _decide(self, name: str, kind: str) -> Column | None:
+        """Returns what a column that is not numbers becomes, or notes the problem with it."""
+        other, strict = self._others[name], self._options.strict
+        rows, missing = other.missing()
+        if missing == rows and not kind:
+            self._note_empty(name)
+            return None
+        chosen = kind or other.plain_kind()
+        said = chosen in (CATEGORY, DATE) and not kind and name not in self._source.dates
+        if not chosen or (strict and said and chosen == CATEGORY):
+            self.problems.append(other.problem())
+            return None
+        if strict and said and cells.kind_of_type(self._source.columns[name]) != DATE:
+            self._wrong(
+                f"column {name!r} holds dates: read it with --date {shell(name)}, or leave the "
+                f"column out with --ignore {shell(name)}",
+                "--date",
+                name,
+            )
+            return None
+        fitted = other.fit(chosen, missing)
+        form = self._options.date_format
+        if isinstance(fitted, Problem) and chosen == DATE and form:  # told by what the caller says
+            written = replace(self._source, dates={**self._source.dates, name: form})
+            fitted = replace(other, source=written).fit(chosen, missing)
+        if isinstance(fitted, Problem):
+            self.problems.append(fitted)
+            return None
+        column, arrays = fitted
+        self._arrays |= arrays
+        if missing and (chosen in _FILLED or self._policy == "refuse"):
+            (first,) = self._duck.row(
+                f"SELECT min(rowid) FROM {quoted(other.table)} WHERE "
+                f"{cells.absent(self._source, name)}"
+            )
+            self._holes.append((name, missing, int(first)))
+        else:
+            self._zeros += missing
+        fill = 0.0 if self._options.missing == "zero" else column.fill
+        return replace(column, fill=fill, date_format=self._source.dates.get(name, ""))
+
+    def _may_be_number(self, name: str) -> bool:
+        text = cells.is_text(self._source, name)
+        return text or cells.kind_of_type(self._source.columns[name]) == NUMBER
+
+    # What is wrong, and what was done about it
+
+    @property
+    def _policy(self) -> str:
+        """``refuse``, ``zero``, ``mean``, or ``auto``: the mean where few values are missing."""
+        missing = self._options.missing
+        return "refuse" if missing == "auto" and self._options.strict else missing
+
+    def _leaks(self, name: str) -> bool:
+        """Notes a column that looks like a label or a split: as a feature it would leak."""
+        found = refusal(self._source, name)
+        if found:
+            self.problems.append(Problem(*found))
+        return found is not None
+
+    def _note_empty(self, name: str) -> None:
+        self._void.add(name)
+        if self._options.strict:
+            out = f"leave the column out with --ignore {shell(name)}"
+            self._wrong(f"column {name!r} has no values; {out}", "--ignore", name)
+        else:
+            self.empty.append(name)
+
+    def _note_unfit(self, name: str, row: int) -> None:
+        number = f"TRY_CAST({cells.plain(self._source, name)} AS DOUBLE)"
+        largest = literal(str(float(np.finfo(np.float32).max)))
+        found = self._duck.rows(
+            f"SELECT {number} FROM {self._source.relation} WHERE NOT isnan({number}) AND "
+            f"abs({number}) > {largest}::DOUBLE LIMIT 1",
+            where=self._source.name,
+        )
+        value = found[0][0] if found else "a number"
+        self._wrong(
+            f"row {row + 1}, column {name!r}: {value} does not fit in a float32 feature; correct "
+            f"it, or leave the column out with --ignore {shell(name)}",
+            "--ignore",
+            name,
+        )
+
+    def _refuse_missing(self) -> None:
+        rows = self._numbers.facts.rows
+        if not rows and self._others:
+            rows = next(iter(self._others.values())).missing()[0]
+        few = FEW_MISSING * max(1, rows)
+        many = [
+            one
+            for one in self._holes
+            if self._policy == "refuse" or (self._policy == "auto" and one[1] > few)
+        ]
+        self.filled = sum(count for _, count, _ in self._holes)
+        if not many:
+            return
+        name, _, first = many[0]
+        shown = ", ".join(f"{other!r} {count:,}" for other, count, _ in many[:5])
+        more = f" and {len(many) - 5} more columns" if len(many) > 5 else ""
+        self._wrong(
+            f"row {first + 1}, column {name!r} is missing; missing values: {shown}{more}; fill "
+            "them with --missing zero or --missing mean, or leave a column out with --ignore "
+            f"{shell(name)}",
+            "--missing",
+            "mean",
+        )
+
+    def _say_filled(self) -> None:
+        if self.filled:
+            filling = "zero" if self._options.missing == "zero" else "the mean"
+            filled = counted(self.filled, "missing value")
+            self.notes.append(f"nodes: {filled} filled with {filling}")
+        if self._zeros:
+            self.notes.append(f"nodes: {counted(self._zeros, 'missing value')} encoded as zeros")
+        if self.empty:
+            left = counted(len(self.empty), "column has", "columns have")
+            shown = listed([repr(name) for name in self.empty])
+            self.notes.append(f"nodes: {left} no values: {shown}: left out")
+
+
+class ApplyColumns(_Columns):
+    """Reads the columns of a table as a preparation says.
+
+    Args:
+        duck: the session.
+        table: the table.
+        preparation: what the columns become.
+        session: how the names of its tables and files in the session begin.
+    """
+
+    def __init__(
+        self, duck: Duck, table: NodeTable, preparation: Preparation, session: str = "node_"
+    ) -> None:
+        columns = preparation.columns
+        table = NodeTable(duck, with_formats(table.source, columns))
+        super().__init__(duck, table, session)
+        self._filling = "the training's mean" if preparation.missing == "mean" else "zero"
+        for column in columns:
+            if column.name not in self._source.columns:
+                near = suggestion(column.name, self._source.columns)
+                self._wrong(f"has no column {column.name!r}, which the model was trained on{near}")
+            elif not self._readable(column):
+                kind = self._source.columns[column.name]
+                self._wrong(f"column {column.name!r} is {kind}; in training it was {column.kind}")
+        if self.problems:
+            return
+        plain = [column for column in columns if column.kind == NUMBER]
+        numbers = self._read_numbers([column.name for column in plain])
+        self._look_at_numbers(numbers, plain)
+        others = [column for column in columns if column.kind != NUMBER]
+        self._copy([column.name for column in others])
+        for column in others:
+            self._look_at(column, self._others[column.name])
+        self.filled = sum(self.missing[one.name] for one in columns if one.kind in _FILLED)
+        if self.filled:
+            filled = counted(self.filled, "missing value")
+            self.notes.append(f"nodes: {filled} filled with {self._filling}")
+        if not self.problems:
+            self.features = ColumnFeatures(preparation, self._source, numbers, self._others)
+
+    def _readable(self, column: Column) -> bool:
+        """Returns whether the type of a column can hold what it held in training."""
+        if cells.is_text(self._source, column.name):
+            return column.kind not in (VECTOR, "time")
+        kind = cells.kind_of_type(self._source.columns[column.name])
+        if column.kind in (CATEGORY, TEXT):
+            return kind not in ("", VECTOR)
+        if column.kind in (DATE, DURATION):
+            return kind in (column.kind, TEXT)
+        return kind == column.kind
+
+    def _look_at_numbers(self, numbers: Numbers, columns: Sequence[Column]) -> None:
+        facts = numbers.facts
+        empty, far = [], []
+        for column in columns:
+            name, place = column.name, numbers.place(column.name)
+            if facts.wrong[place]:
+                self._copy([name])
+                self._refuse_cell(column, cells.number(self._source, name), "is not a number")
+            if facts.unfit[place] >= 0:
+                row = int(facts.unfit[place]) + 1
+                self._wrong(f"row {row}, column {name!r}: does not fit in a float32 feature")
+            if facts.absent[place] == facts.rows > 0:
+                empty.append(name)
+            self.missing[name] = int(facts.absent[place])
+            low, high = float(facts.low[place]), float(facts.high[place])
+            if facts.known[place] and is_far(column, low, high):
+                worst = low if column.low - low > high - column.high else high
+                far.append((column, worst))
+        self._say_empty(empty)
+        if far:
+            column, worst = far[0]
+            which = counted(len(far), "column has", "columns have")
+            shown = listed([repr(one.name) for one, _ in far])
+            self.notes.append(
+                f"nodes: {which} numbers far outside the training's range: {shown} "
+                f"({column.name!r}: {worst:g}; in training {column.low:g} to {column.high:g})"
+            )
+
+    def _refuse_cell(self, column: Column, sql: str, what: str) -> None:
+        """Refuses the first cell that SQL cannot read, and says how such cells were written."""
+        row, cell = self._others[column.name].first(f"{sql} IS NULL")
+        written = ""
+        if column.kind == NUMBER:
+            written = (
+                f"; in training numbers were written {'1,5' if column.decimal == ',' else '1.5'}"
+            )
+        elif column.kind == DATE:
+            written = f"; in training dates were written {column.date_format or '2016-03-20'}"
+        self._wrong(f"row {row}, column {column.name!r}: {short(cell)} {what}{written}")
+
+    def _say_empty(self, names: Sequence[str]) -> None:
+        if names:
+            which = counted(len(names), "column has", "columns have")
+            shown = listed([repr(name) for name in names])
+            self.notes.append(f"nodes: {which} no values and {self._filling} in every row: {shown}")
+
+    def _look_at(self, column: Column, other: NonNumericColumn) -> None:
+        """Notes what the training has not seen in a column that is not numbers."""
+        rows, missing = other.missing()
+        self.missing[column.name] = missing
+        if missing == rows > 0 and column.kind not in (DATE, DURATION):
+            self.notes.append(f"nodes: column {column.name!r} has no values: zeros in every row")
+        elif missing == rows > 0:
+            self._say_empty([column.name])
+        if column.kind == CATEGORY:
+            new = [name for name in other.categories() if name not in column.categories]
+            if new:
+                are = counted(len(new), "category is", "categories are")
+                shown = listed([short(name) for name in new], 3)
+                self.notes.append(
+                    f"nodes: {are} new to the model and encoded as zeros: {shown} in "
+                    f"{column.name!r}"
+                )
+        elif column.kind == VECTOR:
+            name = quoted(column.name)
+            low, high = self._duck.row(
+                f"SELECT min(len({name})), max(len({name})) FROM {other.table}"
+            )
+            if high is not None and not low == high == len(column.features):
+                self._wrong(
+                    f"column {column.name!r} has vectors of {low} to {high} numbers; in training "
+                    f"they had {len(column.features)}"
+                )
+        elif column.kind in (DATE, DURATION):
+            sql = other.expression(column.kind)
+            low, high, read = self._duck.row(
+                f"SELECT min({sql}), max({sql}), count({sql}) FROM {other.table}"
+            )
+            unit = YEAR if column.kind == DATE else DAY
+            if read + missing < rows:
+                self._refuse_cell(column, sql, f"is no {column.kind}")
+            elif read and is_far(
+                column, *((float(one) - column.origin) / unit for one in (low, high))
+            ):
+                self.notes.append(
+                    f"nodes: column {column.name!r} has {column.kind}s far outside the "
+                    "training's range"
+                )

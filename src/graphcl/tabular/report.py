@@ -1,0 +1,196 @@
+"""What is said of tables: all problems in one message, and a report on what was found."""
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, NamedTuple
+
+from graphcl.errors import GraphError, TableError, counted
+from graphcl.tabular.preparation import Column, Preparation
+
+MANY_ISOLATED = 0.1  # a larger share of nodes without an edge is a warning
+
+UNKNOWN_ADVICE = (
+    "add the missing rows to the node table, or pass --unknown-edges add, which makes nodes of "
+    "them, or --unknown-edges drop, which leaves such edges out"
+)
+
+
+class Problem(NamedTuple):
+    """Something that is wrong with a table.
+
+    Attributes:
+        message: what and where, and what to do.
+        fix: words of a command line that settle it; empty where only the user can.
+    """
+
+    message: str
+    fix: tuple[str, ...] = ()
+
+
+def refuse(problems: Sequence[Problem]) -> None:
+    """Raises one error for all problems, if there are any."""
+    if problems:
+        fix = together([problem.fix for problem in problems])
+        raise TableError([problem.message for problem in problems], fix)
+
+
+def together(fixes: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Returns the words that settle all problems, each option once.
+
+    A problem without a remedy leaves nothing to paste.
+    """
+    if not all(fixes):
+        return ()
+    pairs: list[tuple[str, ...]] = []
+    for word in (word for fix in fixes for word in fix):
+        if word.startswith("--"):
+            pairs.append((word,))
+        else:
+            pairs[-1] = (*pairs[-1], word)
+    return tuple(word for pair in dict.fromkeys(pairs) for word in pair)
+
+
+def collect(problems: list[Problem], check: Callable[..., object], *given: Any) -> None:
+    """Makes a check whose failure does not keep others from being made."""
+    try:
+        check(*given)
+    except GraphError as error:
+        problems.append(Problem(str(error)))
+
+
+def short(text: str) -> str:
+    """Returns a cell as a message shows it."""
+    return repr(text if len(text) <= 40 else text[:39] + "…")
+
+
+def shell(name: str) -> str:
+    """Returns a column's name as one types it."""
+    return name if name.isidentifier() else shlex.quote(" ".join(name.split()))
+
+
+@dataclass
+class EdgeCounts:
+    """Counts of what was found in the list of edges.
+
+    Attributes:
+        rows: rows of the list.
+        self_loops: rows that join a node to itself; they are left out.
+        repeated: rows that repeat an earlier one in the same direction; they are merged.
+        both_directions: edges that are listed in both directions; each is one edge.
+        edges: undirected edges that remain.
+        dangling: rows that name a node that is not in the node table.
+        symmetric: whether every edge is listed in both directions, with equal weights if any.
+    """
+
+    rows: int = 0
+    self_loops: int = 0
+    repeated: int = 0
+    both_directions: int = 0
+    edges: int = 0
+    dangling: int = 0
+    symmetric: bool = False
+
+
+class ColumnOutcome(NamedTuple):
+    """What became of a column of the node table.
+
+    Attributes:
+        column: its name.
+        became: in a few words.
+        features: number of features.
+        missing: number of missing values.
+    """
+
+    column: str
+    became: str
+    features: int = 0
+    missing: int = 0
+
+
+@dataclass
+class TableReport:
+    """What was found in the tables; `notes` are the lines that are shown to the user.
+
+    `first` are the lines that are shown before all others: warnings, and what was guessed of ids
+    and ends. `fates` say what became of each column of the node table, in the table's order.
+
+    Of a typed graph, `types` has a report on each type's table, `relations` what became of further
+    columns of the lists of edges, and `notes` are about relations and the whole graph.
+    """
+
+    first: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    columns: dict[str, str] = field(default_factory=dict)
+    counts: EdgeCounts = field(default_factory=EdgeCounts)
+    added_nodes: int = 0
+    isolated_nodes: int = 0
+    filled_values: int = 0
+    column_features: list[str] = field(default_factory=list)
+    structural_features: list[str] = field(default_factory=list)
+    class_names: tuple[str, ...] = ()
+    fates: list[ColumnOutcome] = field(default_factory=list)
+    preparation: Preparation | None = None
+    types: dict[str, "TableReport"] = field(default_factory=dict)
+    relations: dict[str, list[ColumnOutcome]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the report as JSON has it; the preparation is kept elsewhere."""
+        if self.types:
+            lists = {
+                name: [one._asdict() for one in fates] for name, fates in self.relations.items()
+            }
+            types = {name: report.to_json() for name, report in self.types.items()}
+            return {"first": self.first, "notes": self.notes, "types": types, "relations": lists}
+        kept = {one.name: getattr(self, one.name) for one in fields(self)}
+        kept |= {"counts": asdict(self.counts), "fates": [fate._asdict() for fate in self.fates]}
+        for name in ("preparation", "types", "relations"):
+            del kept[name]
+        return kept
+
+
+def outcomes(
+    names: Iterable[str],
+    columns: Iterable[Column],
+    missing: Mapping[str, int],
+    roles: Mapping[str, str],
+) -> list[ColumnOutcome]:
+    """Returns what became of the columns of a table, in its order.
+
+    Args:
+        names: all columns.
+        columns: those that became features.
+        missing: number of missing values, by column.
+        roles: what others are.
+    """
+    became = {column.name: column for column in columns}
+    found = []
+    for name in names:
+        if name in became:
+            column = became[name]
+            about = (column.describe(), len(column.features), missing.get(name, 0))
+            found.append(ColumnOutcome(name, *about))
+        else:
+            found.append(ColumnOutcome(name, roles.get(name, "left out")))
+    return found
+
+
+def listed(names: Sequence[Any], most: int = 8) -> str:
+    """Returns the first of some names, with a mark if there are more."""
+    return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
+
+
+def say_isolated(report: TableReport, kind: str, count: int, total: int) -> None:
+    """Adds to a report how many nodes have no edge, as a warning and first if they are many.
+
+    `kind` is their type; empty in a plain graph.
+    """
+    if count > MANY_ISOLATED * total:
+        of = f" of {kind}" if kind else ""
+        said = (
+            f"{count:,} of {counted(total, 'node')}{of} {'has' if count == 1 else 'have'} no edge"
+        )
+        report.first.insert(0, f"warning: {said}")
+    elif count:
+        head = f"nodes {kind}:" if kind else "nodes:"
+        report.notes.append(f"{head} {counted(count, 'node has', 'nodes have')} no edge")
