@@ -17,12 +17,17 @@ from graphcl.graphs import interchange, validation
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import EDGE, NODE, Key, Relation
 from graphcl.graphs.typed_validation import checked_relation, node_fields
-from graphcl.graphs.validation import BoolArray, FloatArray, IntArray, NoArray
+from graphcl.graphs.validation import IntArray, NoArray
 from graphcl.store import reader as store
 from graphcl.store import writer as store_writer
 
 _OF_EDGES = ("indptr", "indices", "edge_weight", "self_loops_removed")
 _OF_GRAPH = ("name", "store")
+
+
+def _of(owner: str, name: str, doc: str) -> Any:
+    """Returns a property that is that of the only type, or of the only relation."""
+    return property(lambda self: getattr(getattr(self, owner), name), doc=doc)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -470,65 +475,19 @@ class Graph(NoArray):
             raise GraphError(f"{self.name}: has not one relation: name one ({named})")
         return next(iter(self.relations.values()))
 
-    @property
-    def indptr(self) -> IntArray:
-        """CSR row pointers, ``[num_nodes + 1]``, of the only relation."""
-        return self.only_relation.indptr
-
-    @property
-    def indices(self) -> IntArray:
-        """CSR column indices of the only relation, sorted in each row."""
-        return self.only_relation.indices
-
-    @property
-    def edge_weight(self) -> FloatArray | None:
-        """Weights of the entries of `indices`; None if edges are unweighted."""
-        return self.only_relation.edge_weight
-
-    @property
-    def x(self) -> Any:
-        """Features of the only type, ``[num_nodes, num_features]``."""
-        return self.only_type.x
-
-    @property
-    def y(self) -> IntArray | None:
-        """Labels of the only type."""
-        return self.only_type.y
-
-    @property
-    def train_mask(self) -> BoolArray | None:
-        """The nodes of the only type that the probe learns from."""
-        return self.only_type.train_mask
-
-    @property
-    def val_mask(self) -> BoolArray | None:
-        """Those on which the probe's regularisation strength is chosen."""
-        return self.only_type.val_mask
-
-    @property
-    def test_mask(self) -> BoolArray | None:
-        """Those that are scored."""
-        return self.only_type.test_mask
-
-    @property
-    def splits(self) -> BoolArray | None:
-        """All splits of the only type, if there are several."""
-        return self.only_type.splits
-
-    @property
-    def node_ids(self) -> Any:
-        """The caller's ids of the nodes of the only type; None if they are their numbers."""
-        return self.only_type.node_ids
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the classes of the only type, by number."""
-        return self.only_type.class_names
-
-    @property
-    def preparation(self) -> Any:
-        """What turned the columns of a table into `x`, or None."""
-        return self.only_type.preparation
+    # Of the plain case; `Nodes` and `Relation` say what they are.
+    x = _of("only_type", "x", "Features, ``[num_nodes, num_features]``.")
+    y = _of("only_type", "y", "Labels, or None.")
+    train_mask = _of("only_type", "train_mask", "The nodes that the probe learns from.")
+    val_mask = _of("only_type", "val_mask", "The nodes that choose the probe's strength.")
+    test_mask = _of("only_type", "test_mask", "The nodes that are scored.")
+    splits = _of("only_type", "splits", "All splits, if there are several.")
+    node_ids = _of("only_type", "node_ids", "The caller's ids; None: they are the rows.")
+    class_names = _of("only_type", "class_names", "Names of the classes, by number.")
+    preparation = _of("only_type", "preparation", "What made `x` of a table's columns.")
+    indptr = _of("only_relation", "indptr", "CSR row pointers, ``[num_nodes + 1]``.")
+    indices = _of("only_relation", "indices", "CSR indices, each undirected edge twice.")
+    edge_weight = _of("only_relation", "edge_weight", "A weight per entry, or None.")
 
     @property
     def num_features(self) -> int:
