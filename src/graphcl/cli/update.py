@@ -4,11 +4,11 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.graphs import load_run_graph
+from graphcl.cli._shared.graphs import load_run_any
 from graphcl.cli._shared.options import DeviceOption, JsonOption, RunGraphOption, print_result
 from graphcl.cli._shared.tables import takes_tables
 from graphcl.devices import resolve_device
@@ -30,21 +30,25 @@ def update(
         int | None, typer.Argument(help="With --rollback: the version. (default: the one before)")
     ] = None,
     nodes: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            help="A table of new nodes, and of known ones whose features change.",
+            help="A table of new nodes, and of known ones whose features change; TYPE=TABLE.",
             rich_help_panel=_CHANGES,
         ),
     ] = None,
     edges: Annotated[
-        str | None, typer.Option(help="A list of new edges.", rich_help_panel=_CHANGES)
+        list[str] | None,
+        typer.Option(help="A list of new edges; RELATION=LIST.", rich_help_panel=_CHANGES),
     ] = None,
     remove_nodes: Annotated[
-        str | None,
-        typer.Option(help="A table with the ids of nodes to remove.", rich_help_panel=_CHANGES),
+        list[str] | None,
+        typer.Option(
+            help="A table with the ids of nodes to remove; TYPE=TABLE.", rich_help_panel=_CHANGES
+        ),
     ] = None,
     remove_edges: Annotated[
-        str | None, typer.Option(help="A list of edges to remove.", rich_help_panel=_CHANGES)
+        list[str] | None,
+        typer.Option(help="A list of edges to remove; RELATION=LIST.", rich_help_panel=_CHANGES),
     ] = None,
     retrain: Annotated[
         bool,
@@ -83,9 +87,13 @@ def update(
     changed: rows of embeddings and features, and all edges if one changed; other files are shared.
     One process at a time updates a run; a second one is refused.
 
+    Of a graph with types, tables are named by type or relation, and all nodes are embedded again.
+
     Examples:
 
         graphcl update runs/mine --nodes new_nodes.csv --edges new_edges.csv
+
+        graphcl update runs/shop --nodes product=new.csv --edges buys=sales.csv
 
         graphcl update runs/mine --remove-nodes gone.csv --remove-edges cut.csv
 
@@ -118,18 +126,19 @@ def update(
     require(changes, "update", "tables", "given: --nodes, --edges, …, or --retrain", None)
 
     def before(base: Path) -> Graph:
-        loaded = load_run_graph(base, graph, again=("update", str(root)))
+        loaded = load_run_any(base, graph, again=("update", str(root)))
         if not isinstance(loaded, Graph):
             raise RunError(f"{root}: has {len(loaded.graphs)} graphs; an update is of one")
         return loaded
 
+    named = bool(runs.read_schema(run_versions.current_run(root)))
     done = update_run(
         root,
         before,
-        replace(tables, nodes=nodes),
-        edges=edges,
-        remove_nodes=remove_nodes,
-        remove_edges=remove_edges,
+        replace(tables, nodes=_tables("--nodes", nodes, named)),
+        edges=_tables("--edges", edges, named),
+        remove_nodes=_tables("--remove-nodes", remove_nodes, named),
+        remove_edges=_tables("--remove-edges", remove_edges, named),
         retrain=retrain,
         epochs=epochs,
         keep=keep,
@@ -138,3 +147,16 @@ def update(
         on_note=partial(print, file=sys.stderr),
     )
     print_result({"run": str(root), **done.to_json()}, "\n".join(done.lines), as_json=as_json)
+
+
+def _tables(option: str, given: list[str] | None, named: bool) -> Any:
+    """Returns the table of an option, or several by type or relation."""
+    if not given:
+        return None
+    if named and "=" in given[0]:
+        pairs = [one.partition("=")[::2] for one in given]
+        twice = len({name for name, _ in pairs}) < len(pairs) or not all(map(all, pairs))
+        require(not twice, "update", option, "NAME=TABLE, each name once", " ".join(given))
+        return dict(pairs)
+    require(len(given) == 1, "update", option, "given once", " ".join(given))
+    return given[0]

@@ -98,7 +98,7 @@ def load_tables(edges: Any, options: TableOptions) -> tuple[Any, TableReport]:
     """
     with open_tables(edges, options) as tables:
         if options.is_typed:
-            return _typed_graph(tables, options), tables.report
+            return typed_graph(tables, options), tables.report
         nodes, arrays = tables.plain, InMemory()
         width = _width(nodes)
         fill_structure(tables, arrays)
@@ -131,7 +131,8 @@ def _fields(nodes: NumberedNodes, further: int = 0) -> dict[str, Any]:
     return fields | {"class_names": report.class_names, "preparation": report.preparation}
 
 
-def _typed_graph(tables: Tables, options: TableOptions) -> Graph:
+def typed_graph(tables: Tables, options: TableOptions) -> Graph:
+    """Returns the graph of tables with types, in memory."""
     fields = {kind: {"num_nodes": n.num_nodes, **_fields(n)} for kind, n in tables.nodes.items()}
     relations: dict[Key, dict[str, Any]] = {}
     for table in tables.lists:
@@ -557,7 +558,7 @@ def open_prepared(path: Path) -> Graph:
         key: replace(one, preparation=read_preparation(path / f"relation-{number}"))
         for number, (key, one) in enumerate(graph.relations.items())
     }
-    return Graph(nodes, relations, graph.name)
+    return replace(graph, nodes=nodes, relations=relations)
 
 
 def _whole(path: Path) -> Graph:

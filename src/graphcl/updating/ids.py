@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from graphcl.errors import GraphError, counted, suggestion
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.nodes import Nodes
 from graphcl.store.columns import Names
 
 Array = npt.NDArray[Any]
@@ -14,9 +15,12 @@ IntArray = npt.NDArray[np.int64]
 
 
 class NodeIds:
-    """Finds nodes of a graph by their ids; numbers are compared as numbers, else as texts."""
+    """Finds nodes of a graph, or of a type, by their ids.
 
-    def __init__(self, graph: Graph) -> None:
+    Numbers are compared as numbers, else as texts.
+    """
+
+    def __init__(self, graph: Graph | Nodes) -> None:
         self._graph = graph
         ids = graph.node_ids
         self._ids: Any = ids

@@ -10,7 +10,7 @@ Until then the old version is in use, whatever happens.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,19 +23,29 @@ import torch
 
 from graphcl.devices import resolve_device
 from graphcl.errors import ParameterError, RunError, counted, require
+from graphcl.estimator import GraphCL
 from graphcl.estimator.alignment import align
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import embed_fitted
 from graphcl.estimator.retraining import retrain as train_on
+from graphcl.estimator.typed import as_typed
 from graphcl.evaluation.drift import measure_drift
 from graphcl.graphs.collection import as_graph, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions
+from graphcl.runs.typed import (
+    read_edge_preparations,
+    read_preparations,
+    type_folder,
+    write_types,
+)
+from graphcl.tabular.build import open_prepared
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import read_preparation
 from graphcl.updating.embedding import Old, reached_rows, write_changed, write_rows
 from graphcl.updating.matching import Grown, grow
+from graphcl.updating.typed import grow_typed
 from graphcl.updating.writing import (
     update_lines,
     write_drift,
@@ -101,7 +111,9 @@ def update(
     Args:
         run: the run.
         nodes: a table of new nodes, and of known ones whose features are replaced, in any form that
-            `read_tables` takes. Of known nodes, columns that the table lacks keep their values.
+            `read_tables` takes. Of known nodes, columns that the table lacks keep their values. Of
+            a graph with types, a dictionary of tables by type, which have all columns; likewise
+            `remove_nodes`, and `edges` and `remove_edges` by relation. All nodes are embedded then.
         edges: a list of new edges; of one that is there, the weight is replaced.
         remove_nodes: a table with a column of ids, or a list of ids.
         remove_edges: a list of edges to remove, before new ones are added.
@@ -125,10 +137,10 @@ def update(
     def before(base: Path) -> Graph:
         own = versions.own_graph(base)
         if graph is not None:
-            return as_graph(graph)
+            return as_typed(graph) or as_graph(graph)
         if own is None:
             raise RunError(f"{run}: does not hold its graph; pass graph=, as it was before")
-        return Graph.open(own)
+        return open_prepared(own) if runs.read_schema(base) else Graph.open(own)
 
     return update_run(
         Path(run),
@@ -179,9 +191,17 @@ def update_run(
     runs.read_config(run)
     with versions.changing(run):
         base = versions.current_run(run)
-        if runs.read_schema(base):
-            raise RunError(f"{run}: a run of a typed graph, which cannot be updated; train again")
         graph = before(base)
+        if runs.read_schema(base):
+            if retrain:
+                raise ParameterError("update: --retrain is of plain graphs; train again")
+            given_tables = {
+                "nodes": tables.nodes,
+                "edges": edges,
+                "remove_nodes": remove_nodes,
+                "remove_edges": remove_edges,
+            }
+            return _update_typed(run, base, graph, tables, given_tables, keep, device, on_note)
         old = _Old.read(base, graph)
         clock("reading the run")
         grown = grow(
@@ -230,6 +250,83 @@ def update_run(
         path = versions.current_run(run)
     lines = update_lines(run, about, drift, path if found is not None else None, removed)
     return Update(number, path, about, found, tuple(removed), tuple(lines))
+
+
+def _update_typed(
+    run: Path,
+    base: Path,
+    graph: Graph,
+    tables: TableOptions,
+    given: dict[str, Any],
+    keep: int,
+    device: torch.device,
+    on_note: Callable[[str], None],
+) -> Update:
+    """Makes a version of a run of a graph with types: the graph is embedded whole."""
+    clock, config = _Clock(), runs.read_config(base)
+    _refuse_other_version(base, graph)
+    if config.origin.fingerprint and fingerprint((graph,)) != config.origin.fingerprint:
+        raise RunError(f"{base}: this is not the graph that it was trained on")
+    kinds: Any = {"nodes": graph.nodes, "remove_nodes": graph.nodes}
+    changes = {
+        name: _by_name(name, one, kinds.get(name, graph.relations)) for name, one in given.items()
+    }
+    options = delta_options(base, config, replace(tables, nodes=None))
+    options = replace(
+        options,
+        preparations=read_preparations(base),
+        edge_preparations=read_edge_preparations(base),
+    )
+    grown = grow_typed(graph, options, **changes)
+    for line in grown.notes:
+        on_note(line)
+    clock("changing the graph")
+    fitted, new = Fitted.read(base), grown.graph
+    model = GraphCL.load(base, device=str(device))
+    with versions.new_version(run) as (number, folder):
+        z: Any = model.transform(new)
+        clock("embedding")
+        new.save(folder / versions.GRAPH)
+        write_model(folder, base, config, fitted, retrained=False)
+        write_types(folder, new, z)
+        clock("writing")
+        shown = new.labelled_type or max(new.nodes, key=lambda name: new.nodes[name].num_nodes)
+        where, drift = type_folder(base, shown), None
+        if runs.has_embeddings(where):
+            old, every = runs.read_embeddings(where), np.arange(len(z[shown]))
+            drift = measure_drift(old, z[shown], grown.kept[shown], every)
+        clock("measuring drift")
+        about: dict[str, Any] = {
+            "version": number,
+            "run": run.absolute().name,
+            "from": int(base.name) if base != run else 0,
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            "nodes": new.num_nodes,
+            "edges": new.num_edges,
+            "embedded": new.num_nodes,
+            "changes": grown.counts,
+            "types": {name: one.num_nodes for name, one in new.nodes.items()},
+            "seconds": clock.seconds,
+        }
+        found = write_drift(folder, new.nodes[shown], drift, about)
+        write_result(folder, base, fitted, new, retrained=False)
+        versions.write_about(folder, about)
+    removed = versions.keep_newest(run, keep)
+    path = versions.current_run(run)
+    lines = update_lines(run, about, drift, path if found is not None else None, removed)
+    return Update(number, path, about, found, tuple(removed), tuple(lines))
+
+
+def _by_name(what: str, given: Any, known: Any) -> dict[str, Any]:
+    """Returns tables by type or relation; one without a name is that of the only one."""
+    if given is None or isinstance(given, Mapping):
+        return dict(given or {})
+    if len(known) != 1:
+        named = ", ".join(one if isinstance(one, str) else one[1] for one in known)
+        option = what.replace("_", "-")
+        raise ParameterError(f"update: --{option}: of which of {named}? Write NAME=TABLE")
+    only = next(iter(known))
+    return {only if isinstance(only, str) else only[1]: given}
 
 
 class _Clock:

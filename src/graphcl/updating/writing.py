@@ -14,6 +14,7 @@ from graphcl.evaluation.drift import Drift
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.nodes import Nodes
 from graphcl.reporting.drift import drift_page
 from graphcl.runs import files as runs
 from graphcl.runs import versions
@@ -28,7 +29,7 @@ from graphcl.updating.matching import Grown
 DRIFT, PAGE = "drift.json", "drift.html"
 UNSCORED = "the graph has changed since the training: graphcl evaluate scores it"
 _MODEL = (runs.MODEL, runs.SCALING, runs.METRICS, runs.ALIGNMENT)
-_SHARED = (runs.CHOICE, FILE, ARRAYS)
+_SHARED = (runs.CHOICE, runs.SCHEMA, FILE, ARRAYS)
 
 IntArray = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]
@@ -116,7 +117,7 @@ def write_model(
 
 
 def write_drift(
-    folder: Path, graph: Graph, drift: Drift | None, about: dict[str, Any]
+    folder: Path, graph: Graph | Nodes, drift: Drift | None, about: dict[str, Any]
 ) -> dict[str, Any] | None:
     """Writes the drift as JSON and as a page; returns it as JSON has it."""
     if drift is None:
@@ -149,7 +150,7 @@ def write_result(
     result["graph"] = {key: value for key, value in facts.items() if value != {}}
     if "probe" in result:
         result |= {"probe": None, "probe_skipped": UNSCORED}
-    if graph.class_names:
+    if graph.is_plain and graph.class_names:
         result["class_names"] = list(graph.class_names)
     if retrained:
         last, health = fitted.history[-1], fitted.health

@@ -1,0 +1,182 @@
+"""Updates of graphs with types, against the same tables read whole."""
+
+import json
+
+import numpy as np
+import pandas
+import pytest
+
+from graphcl import GraphCL, read_tables, rollback, update
+from graphcl.cli.main import run
+from graphcl.errors import GraphCLError
+from graphcl.runs import files as runs
+from graphcl.runs.typed import type_folder
+from graphcl.runs.versions import current_run
+
+
+def tables(seed=0):
+    random = np.random.default_rng(seed)
+    people = pandas.DataFrame(
+        {
+            "id": [f"c{n}" for n in range(40)],
+            "age": random.integers(18, 80, 40),
+            "town": random.choice(["Bern", "Genf", "Chur"], 40),
+        }
+    )
+    goods = pandas.DataFrame(
+        {
+            "id": np.arange(25),
+            "price": np.round(random.random(25) * 90, 2),
+            "kind": random.choice(["book", "toy"], 25),
+        }
+    )
+    buys = pandas.DataFrame(
+        {
+            "customer": random.choice(people["id"], 120),
+            "product": random.choice(goods["id"], 120),
+            "stars": random.integers(1, 6, 120),
+        }
+    ).drop_duplicates(["customer", "product"])
+    return people, goods, buys
+
+
+OPTIONS = {"label": ("product=kind",)}
+
+
+def graph_of(people, goods, buys, **more):
+    return read_tables(
+        {"customer:buys:product": buys}, {"customer": people, "product": goods}, **OPTIONS, **more
+    )
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A run of all tables but for their last rows."""
+    people, goods, buys = tables()
+    early = buys[buys["customer"].isin(people["id"][:35]) & buys["product"].isin(goods["id"][:22])]
+    early = early[:-4]
+    graph = graph_of(people[:35], goods[:22], early)
+    model = GraphCL(dim=24, epochs=2, device="cpu").fit(graph)
+    model.save(tmp_path / "run", graph=graph)
+    return tmp_path / "run", graph, (people, goods, buys, early)
+
+
+def as_trained(graph, whole):
+    """The features of all tables, prepared by the statistics of the first."""
+    people, goods, buys = whole
+    preparations = {name: one.preparation for name, one in graph.nodes.items()}
+    edges = {":".join(key): one.preparation for key, one in graph.relations.items()}
+    return graph_of(people, goods, buys, preparations=preparations, edge_preparations=edges)
+
+
+def test_new_rows_give_the_graph_of_all_tables(trained):
+    path, graph, (people, goods, buys, early) = trained
+    later = buys.drop(early.index)
+    done = update(
+        path,
+        graph=graph,
+        nodes={"customer": people[35:], "product": goods[22:]},
+        edges={"buys": later},
+        device="cpu",
+    )
+    assert done.about["changes"] == {
+        "new_nodes": 8,
+        "removed_nodes": 0,
+        "changed_nodes": 0,
+        "edges_before": graph.num_edges,
+        "edges_after": len(buys),
+    }
+    model = GraphCL.load(path, device="cpu")
+    expected = model.transform(as_trained(graph, (people, goods, buys)))
+    for name, rows in expected.items():
+        found = runs.read_embeddings(type_folder(current_run(path), name))
+        np.testing.assert_allclose(found, rows, atol=1e-6)
+    # The next update needs no graph: the version has its own.
+    again = update(path, remove_nodes={"customer": ["c3"]}, device="cpu")
+    assert again.about["types"] == {"customer": 39, "product": 25}
+    assert rollback(path) == 1
+
+
+def test_changed_nodes_and_removed_edges(trained):
+    path, graph, (people, goods, _, early) = trained
+    dearer = goods[:22].assign(price=goods["price"][:22] + np.r_[5.0, np.zeros(21)])
+    gone = early[:3][["customer", "product"]]
+    done = update(
+        path, graph=graph, nodes={"product": dearer}, remove_edges={"buys": gone}, device="cpu"
+    )
+    assert done.about["changes"]["changed_nodes"] == 22
+    assert done.about["edges"] == graph.num_edges - 3
+    model = GraphCL.load(path, device="cpu")
+    whole = as_trained(graph, (people[:35], dearer, early[3:]))
+    for name, rows in model.transform(whole).items():
+        found = runs.read_embeddings(type_folder(current_run(path), name))
+        np.testing.assert_allclose(found, rows, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"nodes": pandas.DataFrame({"id": ["c99"]})}, "of which of customer, product"),
+        ({"nodes": {"shop": pandas.DataFrame({"id": [1]})}}, "no type 'shop'"),
+        (
+            {
+                "edges": {
+                    "buys": pandas.DataFrame(
+                        {"customer": ["c99", "c1", "c2"], "product": [1, 2, 3], "stars": [2, 2, 4]}
+                    )
+                }
+            },
+            "1 id is not in the graph, first 'c99'",
+        ),
+        ({"remove_nodes": {"product": [77]}}, "1 id is not in the graph, first '77'"),
+        (
+            {"remove_edges": {"buys": pandas.DataFrame({"customer": ["c1"], "product": [21]})}},
+            "not there",
+        ),
+        ({"retrain": True}, "--retrain is of plain graphs"),
+    ],
+)
+def test_what_does_not_fit_changes_nothing(trained, change, message):
+    path, graph, (*_, early) = trained
+    both = early["customer"].eq("c1") & early["product"].eq(21)
+    assert not both.any()
+    with pytest.raises(GraphCLError, match=message):
+        update(path, graph=graph, **change, device="cpu")
+    assert current_run(path) == path
+
+
+def test_the_command_line(trained, monkeypatch, capsys):
+    path, _, (people, goods, buys, early) = trained
+    monkeypatch.chdir(path.parent)
+    people[:35].to_csv("people.csv", index=False)
+    goods[:22].to_csv("goods.csv", index=False)
+    early.to_csv("buys.csv", index=False)
+    lists = ["--nodes", "customer=people.csv", "--nodes", "product=goods.csv"]
+    lists += ["--edges", "customer:buys:product=buys.csv", "--label", "product=kind"]
+    quick = ["--set", "epochs=1", "--set", "dim=16", "--device", "cpu"]
+    assert run(["train", *lists, "--out", "shop", *quick]) == 0
+    people[35:].to_csv("more.csv", index=False)
+    later = buys.drop(early.index)
+    later[later["product"] < 22].to_csv("later.csv", index=False)
+    capsys.readouterr()
+    assert (
+        run(
+            [
+                "update",
+                "shop",
+                "--nodes",
+                "customer=more.csv",
+                "--edges",
+                "buys=later.csv",
+                "--json",
+            ]
+        )
+        == 0
+    )
+    about = json.loads(capsys.readouterr().out)
+    assert about["changes"]["new_nodes"] == 5
+    assert run(["evaluate", "shop", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["nodes"] is not None
+    assert run(["neighbors", "shop", "c38", "--type", "customer", "--json"]) == 0
+    assert run(["update", "shop", "--nodes", "more.csv"]) == 2
+    assert run(["update", "shop", "--rollback"]) == 0
