@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli._shared.graphs import load_graph
+from graphcl.cli._shared.graphs import FLATTENED, load_any
 from graphcl.cli._shared.interrupts import continues
 from graphcl.cli._shared.options import DeviceOption, JsonOption, print_result
 from graphcl.cli._shared.progress import run_progress
@@ -129,7 +129,9 @@ def _the_graph(graph: Graph) -> Graph:
 
 
 def _one_graph(name: str) -> Graph:
-    graph = load_graph(name)
+    graph = load_any(name)
     if not isinstance(graph, Graph):
         raise DatasetError(f"compare: takes single graphs; {name} has {len(graph.graphs)}")
+    if not graph.is_plain:
+        print(f"{name}: every system but graphcl {FLATTENED}", file=sys.stderr)
     return graph

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.answers import RunArgument, TypeOption, is_labelled, nodes_folder
+from graphcl.cli._shared.answers import (
+    RunArgument,
+    TypeOption,
+    is_labelled,
+    nodes_folder,
+    type_of_folder,
+)
 from graphcl.cli._shared.graphs import load_run_any, note, run_graph
 from graphcl.cli._shared.kept import keep_embeddings
 from graphcl.cli._shared.launch import ProcessesOption, launch
@@ -39,7 +45,6 @@ from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph
 from graphcl.research.trials import find_system, repeat_method, summarise
 from graphcl.runs import files as runs
-from graphcl.runs.typed import type_folder
 from graphcl.tabular.options import TableOptions
 
 
@@ -80,16 +85,17 @@ def evaluate(
     """
     require(repeats >= 1, "evaluate", "--runs", "at least 1", repeats)
     folder = nodes_folder(run, node_type, is_labelled)
-    if folder != run:
-        again = repeats > 1 or bool(settings) or seed is not None or processes > 1
-        require(not again, "evaluate", "--runs, --set, --seed", "left out for a typed graph", "")
     launch(processes)
     kept = load_run_any(run, graph, tables, again=("evaluate", str(run)))
+    loaded: Labelled = kept
     if isinstance(kept, Graph) and not kept.is_plain:
-        names = [name for name in kept.nodes if type_folder(run, name) == folder]
-        loaded: Labelled = kept.nodes[names[0]]
-    else:
-        loaded = kept
+        if runs.read_config(run, baselines=True).method:
+            loaded = kept = kept.flatten()
+        else:  # labels of the type that is meant, alone
+            kind = type_of_folder(run, folder) or next(iter(kept.nodes))
+            loaded = kept.nodes[kind]
+            others = {name: replace(one, y=None) for name, one in kept.nodes.items()}
+            kept = replace(kept, nodes=others | {kind: loaded})
     where = local_device(resolve_device(device))
     changed = parse_settings(settings)
     report: dict[str, Any] = {"run": str(run), "runs": repeats}

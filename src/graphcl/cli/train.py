@@ -13,6 +13,7 @@ import torch
 import typer
 
 from graphcl.cli._shared.graphs import (
+    FLATTENED,
     graph_fingerprint,
     graph_name,
     load_any,
@@ -208,8 +209,9 @@ def train(
     else:
         loaded, origin = _load(graph, tables, inductive=inductive, whole=given is None)
     if values is None and not isinstance(loaded, PartedData):
-        if not loaded.is_plain:
-            raise DatasetError(f"--method {method}: trains on plain graphs; {graph} is typed")
+        if isinstance(loaded, Graph) and not loaded.is_plain:
+            print(f"{method}: {FLATTENED}", file=sys.stderr)
+            loaded = loaded.flatten()
         train_baseline(
             method,
             loaded,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.graphs import load_graph
+from graphcl.cli._shared.graphs import FLATTENED, graph_name, load_any
 from graphcl.cli._shared.interrupts import continues
 from graphcl.cli._shared.options import (
     DeviceOption,
@@ -23,6 +23,7 @@ from graphcl.devices import resolve_device
 from graphcl.errors import RunError
 from graphcl.estimator.choice import BUDGET, Choice
 from graphcl.evaluation.multilabel import STEPS
+from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe, recipe_for
 from graphcl.research import rows
 from graphcl.research.choosing import NAME, trial_text, tune_unlabelled
@@ -37,8 +38,8 @@ TRIALS_WITH_LABELS = 50
 @takes_tables
 def tune(
     graph: Annotated[
-        str, typer.Argument(help="A dataset (cora, …), a store, an .npz or a list of edges.")
-    ],
+        str | None, typer.Argument(help="A dataset (cora, …), a store, an .npz or a list of edges.")
+    ] = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     trials: Annotated[
         int | None,
@@ -89,7 +90,8 @@ def tune(
 
         graphcl train cora --recipe tuning/cora/recipe.toml
     """
-    loaded = load_graph(graph, tables)
+    loaded = load_any(graph, tables)
+    graph = graph_name(graph, tables, "tune")
     changed = parse_settings(settings)
     chosen = recipe or recipe_for(graph.lower())
     where = resolve_device(device)
@@ -98,7 +100,12 @@ def tune(
         raise RunError(f"{folder}: is a file; --out must name a folder")
     base = load_recipe(chosen).with_texts(**changed)
     found = len(rows.read(folder / TRIALS))
-    if loaded.y is None or unsupervised:
+    typed = loaded if isinstance(loaded, Graph) and not loaded.is_plain else None
+    labelled = bool(typed.labelled_type) if typed is not None else loaded.y is not None
+    if unsupervised or not labelled:
+        if typed is not None:
+            print(f"the search without labels {FLATTENED}", file=sys.stderr)
+            loaded = typed.flatten()
         print(f"{loaded!r}; {NAME}; {found} of {trials or BUDGET} trials found", file=sys.stderr)
         with continues("tune", "trials", folder / TRIALS):
             choice, picked = tune_unlabelled(

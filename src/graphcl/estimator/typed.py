@@ -1,6 +1,7 @@
 """The estimator on typed graphs: what `GraphCL.fit` and `transform` do with them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from graphcl.embedding import embed_typed
 from graphcl.encoders import LayeredEncoder, stated_layers
 from graphcl.errors import GraphError, ParameterError, TrainingError
 from graphcl.estimator.calibration import drawn_nodes
+from graphcl.estimator.choice import AUTO, Choice, choose_recipe
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.fitting import Task
 from graphcl.estimator.inference import chosen_nodes
@@ -63,8 +65,13 @@ def typed_task(
         ParameterError: the recipe asks for what typed graphs cannot have.
         TrainingError: it would not fit into memory.
     """
+    choice: Choice | None = None
+    if model.recipe == AUTO:  # the search knows one relation
+        flat = graph.flatten()
+        choice, chosen = choose_recipe(model, parts.recipe, flat, checkpoints, resume=resume)
+        parts = replace(parts, recipe=chosen)
     recipe, seed = parts.recipe, int(model.seed)
-    check_typed(model, parts, graph.name, graph.num_edges)
+    check_typed(parts, graph.name, graph.num_edges)
     prepared = prepare(graph, recipe.feature_scaling)
     trained = {**recipe.identity(), "seed": seed, "graph": fingerprint((graph,))}
     saved = checkpoints.latest(trained) if checkpoints and resume else None
@@ -73,6 +80,7 @@ def typed_task(
     mode = _mode(begun or recipe.mode, prepared.graph, encoder, device, model.ignore_memory)
     mode = _agreed(mode._replace(reason="as begun") if saved else mode)
     fitted = Fitted.begun(parts, encoder.to(device), seed, mode, prepared.schema, prepared.scaling)
+    fitted.choice = choice
     source = _source(recipe, mode, prepared, device)
 
     def sample() -> dict[str, Tensor]:
@@ -134,7 +142,7 @@ def encoder_of(parts: Parts, schema: Schema, *, seed: int) -> LayeredEncoder:
     return encoder
 
 
-def check_typed(model: Any, parts: Parts, name: str, num_edges: int) -> None:
+def check_typed(parts: Parts, name: str, num_edges: int) -> None:
     """Refuses what cannot be trained on the typed graph of this name.
 
     Raises:
@@ -142,8 +150,6 @@ def check_typed(model: Any, parts: Parts, name: str, num_edges: int) -> None:
         GraphError: the graph has no edges.
     """
     recipe = parts.recipe
-    if model.recipe == "auto":
-        raise ParameterError("recipe auto: chooses on plain graphs; give another for a typed one")
     if recipe.encoder != ENCODER and parts.own_encoder is None:
         raise ParameterError(
             f"encoder: a typed graph is encoded by {ENCODER!r}, once per relation; "

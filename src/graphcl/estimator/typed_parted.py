@@ -45,7 +45,7 @@ def typed_task(model: GraphCL, parts: Parts, data: PartedData) -> Task:
     """
     share, seed = current_share(), int(model.seed)
     part, recipe = open_own_typed_part(data.path, share), parts.recipe
-    check_typed(model, parts, part.parts.name, part.parts.num_edges)
+    check_typed(parts, part.parts.name, part.parts.num_edges)
     trained = {**recipe.identity(), "seed": seed, "graph": part.parts.build}
     wire, outline = Wire(share, data.patience), _outline(part.parts)
     prepared = prepare_part(part, recipe.feature_scaling, share, wire)

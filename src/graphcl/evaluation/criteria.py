@@ -24,8 +24,7 @@ from graphcl.evaluation.probe import (
 )
 from graphcl.evaluation.splits import LABEL_AUC, ROC_AUC, mean_auc, metric_of
 from graphcl.evaluation.unsupervised import sampled_rows
-from graphcl.graphs.collection import GraphCollection
-from graphcl.graphs.graph import Graph
+from graphcl.graphs.collection import Labelled
 
 Array = npt.NDArray[Any]
 SPLITS = 3
@@ -34,7 +33,7 @@ SAMPLE = 10_000  # at most so many nodes are clustered
 LEAST_FRACTION = 0.02  # of nodes outside the largest cluster; with fewer, there is one cluster
 
 
-def nodes_to_choose_by(graph: Graph | GraphCollection) -> tuple[Array, Array, Array]:
+def nodes_to_choose_by(graph: Labelled) -> tuple[Array, Array, Array]:
     """Returns train and validation nodes, their labels, and which of them are train nodes.
 
     Raises:

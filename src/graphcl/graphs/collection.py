@@ -140,6 +140,22 @@ def _labels(graph: Graph) -> str:
     return "one class per node" if graph.y.ndim == 1 else f"{graph.y.shape[1]} labels per node"
 
 
+def labelled_nodes(data: Graph | GraphCollection) -> Labelled:
+    """Returns what a score looks at: the nodes with labels; of several graphs, all of them.
+
+    Raises:
+        GraphError: several types have labels, or none of several has.
+    """
+    if isinstance(data, GraphCollection):
+        return data
+    if len(data.nodes) == 1:
+        return data.only_type
+    if not data.labelled_type:
+        named = ", ".join(data.nodes)
+        raise GraphError(f"{data.name}: needs labels of one type of nodes ({named})")
+    return data.nodes[data.labelled_type]
+
+
 def as_graphs(graph: Any) -> Graph | GraphCollection:
     """Returns one graph as a `Graph`, and a list as a collection of training graphs."""
     if isinstance(graph, GraphCollection):

@@ -84,6 +84,7 @@ def flatten(graph: Graph) -> Graph:
     return Graph.from_edge_index(
         np.concatenate(edges, axis=1) if edges else np.zeros((2, 0), np.int64),
         x.toarray() if dense else x,
+        node_ids=_flat_ids(graph),
         name=f"{graph.name} (flattened)",
         **_flat_labels(graph, starts),
     )
@@ -93,6 +94,17 @@ def offsets(graph: Graph) -> dict[str, int]:
     """Returns the number of each type's first node where all types stand one after the other."""
     sizes = [nodes.num_nodes for nodes in graph.nodes.values()]
     return dict(zip(graph.nodes, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+
+
+def _flat_ids(graph: Graph) -> list[str]:
+    """Returns ids that say of which type a node is: ``author/7``."""
+    return [
+        f"{name}/{one}"
+        for name, nodes in graph.nodes.items()
+        for one in (
+            range(nodes.num_nodes) if nodes.node_ids is None else nodes.node_ids[:].tolist()
+        )
+    ]
 
 
 def _flat_labels(graph: Graph, starts: Mapping[str, int]) -> dict[str, Any]:

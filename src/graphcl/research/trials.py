@@ -16,7 +16,9 @@ from graphcl.errors import ParameterError, TrainingError, suggestion
 from graphcl.evaluation import linear_probe, score_predictions
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.evaluation.splits import over_splits
-from graphcl.graphs.collection import GraphCollection, Labelled
+from graphcl.graphs.collection import Labelled, labelled_nodes
+from graphcl.graphs.conversion import offsets
+from graphcl.graphs.graph import Graph
 from graphcl.research.rows import Json, Row, mean_and_deviation, number, text
 from graphcl.research.runner import Scoring
 from graphcl.research.systems import SYSTEMS
@@ -106,7 +108,8 @@ def train_method(
 
     Args:
         name: one of `SYSTEMS`.
-        data: a graph, or a collection; a supervised system needs labels.
+        data: a graph, or a collection; a supervised system needs labels. A system that knows one
+            relation gets a graph with types flattened; what it gives is of the nodes with labels.
         dataset: the dataset whose settings (for GraphCL: recipe) to use; empty for the defaults.
         seed: decides everything random.
         device: where to train.
@@ -115,6 +118,12 @@ def train_method(
     """
     system = find_system(name)
     method = system.method(dataset, **(settings or {}))
+    rows = slice(None)
+    if isinstance(data, Graph) and not (data.is_plain or system.typed):
+        judged = labelled_nodes(data)
+        start = offsets(data)[judged.name]
+        rows = slice(start, start + judged.num_nodes)
+        data = replace(data.flatten(), name=data.name)
     reset_peak_memory(device)
     began = time.perf_counter()
     embeddings = predictions = failed = None
@@ -136,8 +145,8 @@ def train_method(
         runs_identical=system.deterministic or None,
         failed=failed,
         peak_memory_bytes=peak_memory_bytes(device),
-        embeddings=embeddings,
-        predictions=predictions,
+        embeddings=None if embeddings is None else embeddings[rows],
+        predictions=None if predictions is None else predictions[rows],
         **costs,
     )
 
@@ -174,21 +183,15 @@ def scoring_of(
     """
     if trial.failed is not None:
         return Scoring((row,))
-    if data.y is not None and data.y.ndim == 2:
-        scored = score_method(trial, data, probe_steps=probe_steps, device=device)
+    judged = labelled_nodes(data)
+    if judged.y is not None and judged.y.ndim == 2:
+        scored = score_method(trial, judged, probe_steps=probe_steps, device=device)
         return Scoring((row | {**scored.scores},))
-    return Scoring((row,), partial(_scores, trial, labels_only(data)))
+    return Scoring((row,), partial(_scores, trial, judged))
 
 
 def _scores(trial: Trial, data: Labelled) -> list[Row]:
     return [{**score_method(trial, data, device="cpu").scores}]
-
-
-def labels_only(data: Data) -> Labelled:
-    """Returns the graph without edges and features, which the probe does not need."""
-    if isinstance(data, GraphCollection):
-        return data
-    return data.only_type
 
 
 def settings_hash(settings: Mapping[str, Json]) -> str:

@@ -7,7 +7,7 @@ the labels of training and validation nodes and drops the rest of `y`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from graphcl.evaluation.criteria import (
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.evaluation.splits import METRICS, metric_of
 from graphcl.files.atomic import write_whole
-from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.collection import GraphCollection, labelled_nodes
 from graphcl.graphs.damage import missing_features, missing_links
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe
@@ -64,6 +64,7 @@ class ValidationScore:
     """
 
     data: Data
+    node_type: str  # of a graph with types: that of the nodes
     nodes: Array
     y: Array
     train: Array
@@ -78,12 +79,14 @@ class ValidationScore:
     @classmethod
     def of(cls, data: Data, *, device: torch.device | str, steps: int = STEPS) -> "ValidationScore":
         """Takes the labels of training and validation nodes out of the data."""
-        nodes, y, train = nodes_to_choose_by(data)
-        return cls(unlabelled(data), nodes, y, train, device, steps)
+        judged = labelled_nodes(data)
+        nodes, y, train = nodes_to_choose_by(judged)
+        return cls(unlabelled(data), judged.name, nodes, y, train, device, steps)
 
     def __call__(self, embed: Embed) -> float:
         """Returns the score as a fraction."""
-        z = embed(self.data)
+        z: Any = embed(self.data)
+        z = z[self.node_type] if isinstance(z, dict) else z
         z = (np.concatenate(z) if isinstance(z, list) else z)[self.nodes]
         return validation_score(z, self.y, self.train, steps=self.steps, device=self.device)
 
@@ -133,7 +136,8 @@ def unlabelled(data: Data) -> Any:
             tuple(map(unlabelled, part)) for part in (data.train, data.val, data.test)
         )
         return GraphCollection(train, val, test, name=data.name, note=data.note)
-    return data.replace(y=None)
+    nodes = {name: replace(one, y=None) for name, one in data.nodes.items()}
+    return replace(data, nodes=nodes)
 
 
 Objective = ValidationScore | ClusterStability

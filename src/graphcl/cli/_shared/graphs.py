@@ -50,6 +50,12 @@ def load_graph(name: str, tables: TableOptions | None = None) -> AnyGraph:
     return _plain(load_any(name, tables), name)
 
 
+FLATTENED = (
+    "knows one relation: the graph is flattened, without types, directions, weights and features "
+    "of edges"
+)
+
+
 def _plain(graph: AnyGraph, name: str) -> AnyGraph:
     if isinstance(graph, Graph) and not graph.is_plain:
         raise DatasetError(f"{name}: is a typed graph; this command takes plain graphs")
@@ -130,8 +136,14 @@ def load_run_graph(
     *,
     again: tuple[str, ...],
 ) -> AnyGraph:
-    """Returns the plain graph that a run was trained on, as `load_run_any` does."""
-    return _plain(load_run_any(run, given, tables, again=again), str(run))
+    """Returns the plain graph that a run was trained on, as `load_run_any` does.
+
+    Of another system's run, that is a graph with types flattened.
+    """
+    loaded = load_run_any(run, given, tables, again=again)
+    if isinstance(loaded, Graph) and runs.read_config(run, baselines=True).method:
+        return loaded.flatten()
+    return _plain(loaded, str(run))
 
 
 def load_run_any(

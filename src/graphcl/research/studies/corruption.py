@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.evaluation.probe import node_split, transfer_probe
-from graphcl.graphs.collection import GraphCollection, disjoint_union
+from graphcl.graphs.collection import GraphCollection, disjoint_union, labelled_nodes
 from graphcl.graphs.damage import missing_features, missing_links, spurious_links
 from graphcl.graphs.graph import Graph
 from graphcl.research.plots import plot_lines, title_of
@@ -32,7 +32,6 @@ from graphcl.research.studies.study import (
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.graphcl import settings_of
 from graphcl.research.systems.system import Supervised, is_unsupervised
-from graphcl.research.trials import labels_only
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 RIVALS = ("graphcl", "raw", "dgi", "gcn")
@@ -96,7 +95,7 @@ def _job(plan: Plan, dataset: str, method: str, seed: int) -> Job:
         rows = system.embed(collection, seed=seed, device=plan.device)
         z, *others = np.split(rows, len(known))
         tested = [h[test] for h in others]
-        yield Scoring(known, partial(_transfer_rows, z, labels_only(graph), tested))
+        yield Scoring(known, partial(_transfer_rows, z, labelled_nodes(graph), tested))
 
     return Job(f"corruption, {method} on {dataset}", about, run)
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from graphcl.estimator import GraphCL
+from graphcl.graphs.collection import labelled_nodes
 from graphcl.recipes import Recipe, load_recipe, recipe_for
 from graphcl.recipes.recipe import recipe_keys
 from graphcl.research.systems.system import Data, Method, OnEpoch, Rows, System, silent
@@ -32,6 +33,8 @@ class Trainer:
         model.fit(data, on_epoch=lambda metrics: on_epoch(metrics.epoch, self.recipe.epochs))
         z: Any = model.transform(data)
         self.costs |= {"loss": model.history_[-1].loss, "train_seconds": model.seconds_}
+        if isinstance(z, dict):  # of a graph with types, that of the nodes with labels
+            return z[labelled_nodes(data).name]  # type: ignore[no-any-return]
         return np.concatenate(z) if isinstance(z, list) else z
 
 
@@ -52,4 +55,4 @@ def settings_of(method: Method) -> dict[str, Any]:
     return asdict(method.recipe) if isinstance(method, Trainer) else dict(vars(method))
 
 
-SYSTEM = _Recipes("graphcl", "GraphCL", Trainer, weighted=True)
+SYSTEM = _Recipes("graphcl", "GraphCL", Trainer, weighted=True, typed=True)

@@ -67,6 +67,7 @@ class System:
         paper: the paper it is from.
         deterministic: whether every seed gives the same result, so that one run is enough.
         weighted: whether it uses edge weights.
+        typed: whether it knows several types and relations; others get the graph flattened.
     """
 
     name: str
@@ -76,6 +77,7 @@ class System:
     paper: str = ""
     deterministic: bool = False
     weighted: bool = False
+    typed: bool = False
 
     def method(self, dataset: str, **changed: Any) -> Method:
         """Returns the system with its settings for `dataset`, updated with `changed`.
