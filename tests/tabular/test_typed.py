@@ -118,6 +118,13 @@ def test_a_directed_graph_is_one_type_and_one_relation():
     assert edges_by_id(graph, "to") == [(1, 2), (2, 1), (3, 2)]
 
 
+def test_edges_that_alone_would_name_the_nodes_and_cannot_be_read():
+    assert "absent.csv: no such file" in str(refused("absent.csv", directed=True))
+    write("one.csv", "source\n1\n")
+    assert "an edge needs two ends" in str(refused("one.csv", directed=True))
+    assert "no column 'kind'" in str(refused("writes.csv", relation="kind"))
+
+
 def test_ids_that_two_types_share_need_a_name_or_a_word():
     write("shops.csv", "id,size\n1,5\n2,6\n3,7\n")
     write("goods.csv", "id,price\n1,2\n2,3\n3,4\n")

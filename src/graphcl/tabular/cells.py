@@ -8,7 +8,7 @@ Texts write numbers and dates in several ways: ``1.169,00`` or ``1,169.00``, ``2
 one way alone. It is kept in the preparation, so tables that a model reads later are read alike.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from graphcl.tabular.duck import Duck, literal, quoted
@@ -145,25 +145,12 @@ class Written:
     """How the values of columns are written, as far as it is not the plain way.
 
     Attributes:
-        decimals: the decimal mark, by column.
-        dates: the format of dates, by column.
-        problems: columns that can be read in two ways, or not as the option says.
-        columns: the names of these columns.
+        forms: the decimal mark or the format of dates, by column.
+        problems: columns that can be read in two ways, or not as the option says, by name.
     """
 
-    decimals: dict[str, str] = field(default_factory=dict)
-    dates: dict[str, str] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    columns: set[str] = field(default_factory=set)
-
-    def refuse(self, name: str, message: str, *fix: str) -> None:
-        """Adds a problem with a column."""
-        self.columns.add(name)
-        self.problems.append(Problem(message, fix))
-
-    def __bool__(self) -> bool:
-        """Whether anything differs from the plain way."""
-        return bool(self.decimals or self.dates)
+    forms: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, Problem] = field(default_factory=dict)
 
 
 def with_formats(source: Source, columns: Iterable[Column]) -> Source:
@@ -186,31 +173,26 @@ def find_decimals(
         said: the mark that the caller gives, or None.
         strict: refuse a guess.
     """
-    found = Written()
-    marks = (said,) if said else MARKS
-    tests = {mark: marked(mark) for mark in marks}
-    for name, there, counts in _counts(duck, source, names, tests):
-        fitting = [mark for mark in marks if there and counts[mark] == there]
-        if not fitting and said and not source.decimals:
-            _refuse_other_mark(duck, source, name, said, found)
-        elif len(fitting) > 1:
-            cell = _first(duck, source, name, f"contains({quoted(name)}::VARCHAR, ',')")[1]
-            found.refuse(
-                name,
-                f"{source.name}: column {name!r}: {short(cell)} has a comma before three "
-                "digits, as all its values: a decimal comma, or thousands? Say it: --decimal , "
-                "or --decimal .",
-            )
-        elif fitting and strict and not said:
-            found.refuse(
-                name,
-                f"{source.name}: column {name!r} holds numbers with the decimal mark "
-                f"{fitting[0]!r}: read them with --decimal {fitting[0]}",
-                "--decimal",
-                fitting[0],
-            )
-        elif fitting:
-            found.decimals[name] = fitting[0]
+    tests = {mark: marked(mark) for mark in ((said,) if said else MARKS)}
+
+    def doubt(name: str, fitting: Sequence[str]) -> Problem:
+        start = f"{source.name}: column {name!r}"
+        if len(fitting) == 1:
+            read = f"read them with --decimal {fitting[0]}"
+            holds = f"holds numbers with the decimal mark {fitting[0]!r}: {read}"
+            return Problem(f"{start} {holds}", ("--decimal", fitting[0]))
+        cell = _first(duck, source, name, f"contains({quoted(name)}::VARCHAR, ',')")[1]
+        return Problem(
+            f"{start}: {short(cell)} has a comma before three digits, as all its values: a decimal "
+            "comma, or thousands? Say it: --decimal , or --decimal ."
+        )
+
+    found = _find(duck, source, names, tests, doubt, strict=strict and not said)
+    if said and not source.decimals:
+        for name in names:
+            problem = None if name in found.forms else _other_mark(duck, source, name, said)
+            if problem is not None:
+                found.problems[name] = problem
     return found
 
 
@@ -218,29 +200,42 @@ def find_dates(
     duck: Duck, source: Source, names: Sequence[str], said: str | None, *, strict: bool
 ) -> Written:
     """Finds the formats of columns of texts that may be dates; arguments as `find_decimals`."""
-    found = Written()
     formats = (said,) if said else DATES
     tests = {one: f"{moment('{0}', one)} IS NOT NULL" for one in formats}
-    for name, there, counts in _counts(duck, source, names, tests):
-        fitting = [one for one in formats if there and counts[one] == there]
+
+    def doubt(name: str, fitting: Sequence[str]) -> Problem:
+        start = f"{source.name}: column {name!r}"
         options = " or ".join(f"--date-format {one}" for one in fitting)
-        if len(fitting) > 1:
-            cell = _first(duck, source, name, "true")[1]
-            found.refuse(
-                name,
-                f"{source.name}: column {name!r}: is {short(cell)} day and month, or month and "
-                f"day? All its values can be read both ways; say it: {options}",
-            )
-        elif fitting and strict and not said:
-            found.refuse(
-                name,
-                f"{source.name}: column {name!r} holds dates: read them with {options}, or "
-                f"leave the column out with --ignore {shell(name)}",
-                "--date-format",
-                fitting[0],
-            )
+        if len(fitting) == 1:
+            leave = f"leave the column out with --ignore {shell(name)}"
+            read = f"read them with {options}, or {leave}"
+            return Problem(f"{start} holds dates: {read}", ("--date-format", fitting[0]))
+        cell = _first(duck, source, name, "true")[1]
+        return Problem(
+            f"{start}: is {short(cell)} day and month, or month and day? All its values can be "
+            f"read both ways; say it: {options}"
+        )
+
+    return _find(duck, source, names, tests, doubt, strict=strict and not said)
+
+
+def _find(
+    duck: Duck,
+    source: Source,
+    names: Sequence[str],
+    tests: Mapping[str, str],
+    doubt: Callable[[str, Sequence[str]], Problem],
+    *,
+    strict: bool,
+) -> Written:
+    """Finds the columns all of whose values pass one test; several, or `strict`, are a problem."""
+    found = Written()
+    for name, there, counts in _counts(duck, source, names, tests):
+        fitting = [form for form in tests if there and counts[form] == there]
+        if len(fitting) > 1 or (fitting and strict):
+            found.problems[name] = doubt(name, fitting)
         elif fitting:
-            found.dates[name] = fitting[0]
+            found.forms[name] = fitting[0]
     return found
 
 
@@ -296,26 +291,24 @@ def _first(duck: Duck, source: Source, name: str, condition: str) -> tuple[int, 
     return (int(found[0][0]), str(found[0][1])) if found else (1, "")
 
 
-def _refuse_other_mark(duck: Duck, source: Source, name: str, said: str, found: Written) -> None:
-    """Refuses a column of plain numbers that are not written as the option says."""
+def _other_mark(duck: Duck, source: Source, name: str, said: str) -> Problem | None:
+    """Returns the problem with a column of plain numbers that are not written as is said."""
     cell = f"trim({quoted(name)})"
-    plain = f"TRY_CAST({cell} AS DOUBLE)"
+    number = f"TRY_CAST({cell} AS DOUBLE)"
     fits = marked(said).replace("{0}", cell)
-    other = f"{plain} IS NULL AND NOT {absent(source, name)}"
+    other = f"{number} IS NULL AND NOT {absent(source, name)}"
     mixed, wrong = duck.row(
         f"SELECT count(*) FILTER ({other}), count(*) FILTER ({other} AND NOT {fits}) "
         f"FROM {source.relation}"
     )
     if wrong:
-        return  # no numbers at all: text, a category, a date
-    row, value = _first(duck, source, name, f"NOT {fits} AND isfinite({plain})")
-    if value:
-        how = "correct it" if mixed else "leave --decimal out if columns differ"
-        found.refuse(
-            name,
-            f"{source.name}: row {row}, column {name!r}: {short(value)} is not a number with "
-            f"the decimal mark {literal(said)}; {how}, or "
-            f"leave the column out with --ignore {shell(name)}",
-            "--ignore",
-            name,
-        )
+        return None  # no numbers at all: text, a category, a date
+    row, value = _first(duck, source, name, f"NOT {fits} AND isfinite({number})")
+    if not value:
+        return None
+    how = "correct it" if mixed else "leave --decimal out if columns differ"
+    return Problem(
+        f"{source.name}: row {row}, column {name!r}: {short(value)} is not a number with the "
+        f"decimal mark {literal(said)}; {how}, or leave the column out with --ignore {shell(name)}",
+        ("--ignore", name),
+    )

@@ -63,6 +63,7 @@ class Duck:
                 "python_enable_replacements": "false",
             },
         )
+        self._branches: list[Duck] = []
         # On a terminal, DuckDB's progress bar would draw over ours.
         self._connection.execute("SET enable_progress_bar = false")
 
@@ -75,13 +76,15 @@ class Duck:
         branch._connection.execute("SET enable_progress_bar = false")
         branch.run(f"CREATE SCHEMA {schema}")
         branch.run(f"SET schema = '{schema}'")
+        self._branches.append(branch)
         return branch
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._connection.close()
+        for one in (*self._branches, self):  # one that is open would keep the database
+            one._connection.close()
         self._folder.cleanup()
 
     def run(self, sql: str, *, where: str = "tables") -> None:

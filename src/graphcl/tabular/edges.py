@@ -78,6 +78,7 @@ class EdgeList:
         weight: the column of weights, or None.
         rows: how many it has.
         dangling: in a plain graph, rows that name a node that is not in the node table.
+        types: the nodes of each type, once `find_relations` has been called.
         relations: those in the list; one, or one for each value of the column `options.relation`.
         problems: what is wrong.
         notes: what is said of the list.
@@ -172,7 +173,9 @@ class EdgeList:
 
     @cached_property
     def kinds(self) -> tuple[str, str]:
-        """The types of the ids of both ends."""
+        """The types of the ids of both ends; without rows their columns may have no type."""
+        if not self.rows:
+            return "BIGINT", "BIGINT"
         return self.ids[0].kind(self.duck), self.ids[1].kind(self.duck)
 
     @property
@@ -383,16 +386,20 @@ class EdgeList:
             )
         )
 
-    def count_unknown(self, found: FoundRelation) -> tuple[int, str]:
-        """Returns how many edges of a relation name unknown nodes, and says so."""
+    @staticmethod
+    def _names_unknown(found: FoundRelation) -> str:
+        """Returns an SQL condition on edges: they are of a relation and name unknown nodes."""
         unknown = [
             f"{end}::VARCHAR IN (SELECT id FROM unknown WHERE relation = {found.number} AND "
             f"place = {place})"
             for place, end in enumerate(ENDS)
         ]
-        self._names_unknown = f"({found.where}) AND ({' OR '.join(unknown)})"
+        return f"({found.where}) AND ({' OR '.join(unknown)})"
+
+    def count_unknown(self, found: FoundRelation) -> tuple[int, str]:
+        """Returns how many edges of a relation name unknown nodes, and says so."""
         edges, nodes = self.duck.row(
-            f"SELECT (SELECT count(*) FROM edges WHERE {self._names_unknown}), "
+            f"SELECT (SELECT count(*) FROM edges WHERE {self._names_unknown(found)}), "
             f"(SELECT count(DISTINCT id) FROM unknown WHERE relation = {found.number})"
         )
         said = counted(edges, "edge names", "edges name")
@@ -406,7 +413,7 @@ class EdgeList:
             return
         self.duck.run(
             f"CREATE TABLE edges_kept AS SELECT * FROM edges WHERE NOT coalesce("
-            f"{self._names_unknown}, false) ORDER BY rowid"
+            f"{self._names_unknown(found)}, false) ORDER BY rowid"
         )
         self.duck.run("DROP TABLE edges")
         self.duck.run("ALTER TABLE edges_kept RENAME TO edges")

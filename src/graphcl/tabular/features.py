@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 
 from graphcl.errors import GraphError
 from graphcl.tabular.cells import NO_VALUE, is_text, plain
@@ -495,10 +496,11 @@ def _sort_rows(indptr: Places, indices: Any, data: Any) -> None:
         last = int(np.searchsorted(indptr, indptr[first] + _SORTED, side="right")) - 1
         last = min(max(last, first + 1), rows)
         part = slice(int(indptr[first]), int(indptr[last]))
-        owners = np.repeat(np.arange(last - first), np.diff(indptr[first : last + 1]))
-        columns = np.asarray(indices[part])
-        keys = owners * (1 << 32) + columns
-        if (np.diff(keys) < 0).any():
-            order = np.argsort(keys, kind="stable")
-            indices[part], data[part] = columns[order], np.asarray(data[part])[order]
+        pointers = indptr[first : last + 1] - part.start
+        block = scipy.sparse.csr_array(
+            (np.array(data[part]), np.array(indices[part]), pointers),
+            shape=(last - first, np.iinfo(np.int32).max),
+        )
+        block.sort_indices()
+        indices[part], data[part] = block.indices, block.data
         first = last

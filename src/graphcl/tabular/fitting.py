@@ -8,6 +8,7 @@ is said: unknown categories, empty columns, numbers far outside its range.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -162,17 +163,13 @@ class FitColumns(_Columns):
         """Returns what columns become, and notes what is wrong with others."""
         texts = [name for name in names if cells.is_written(self._source, name)]
         if self._options.decimal:
-            self._write(self._find(find_decimals, [name for name in texts if name not in given]))
+            self._find(find_decimals, [name for name in texts if name not in given])
         plain = [name for name in names if name not in given and self._may_be_number(name)]
         self._numbers = self._read_numbers(plain, self._training)
         if not self._options.decimal and self._source.untyped:
             # Few columns are not plain numbers, and only they are looked at.
             wrong = self._numbers.facts.wrong
-            written = self._find(
-                find_decimals, [one for one in plain if wrong[self._numbers.place(one)]]
-            )
-            self._write(written)
-            if written:
+            if self._find(find_decimals, [one for one in plain if wrong[self._numbers.place(one)]]):
                 self._numbers = self._read_numbers(plain, self._training)
         columns, typos = self._look_at_numbers(plain)
         whole = [name for name in columns if name in texts and not self._source.decimals.get(name)]
@@ -183,7 +180,7 @@ class FitColumns(_Columns):
             )
         settled = {*columns, *self._void, *self._refused, *typos}
         dated = [one for one in texts if one not in settled and given.get(one, DATE) == DATE]
-        self._write(self._find(find_dates, dated))
+        self._find(find_dates, dated)
         names = [name for name in names if name not in self._refused]
         settled = {*columns, *self._void} - given.keys()
         split, flag = self._options.split, ""
@@ -239,29 +236,28 @@ class FitColumns(_Columns):
             )
         return columns, typos
 
-    def _find(self, find: Callable[..., Written], names: Sequence[str]) -> Written:
-        """Finds how columns are written; one that is a problem is looked at no more."""
-        if not names:
-            return Written()
-        options = self._options
-        said = options.decimal if find is find_decimals else options.date_format
-        found = find(self._duck, self._source, names, said, strict=options.strict)
-        self.problems += found.problems
-        self._refused |= found.columns
-        return found
+    def _find(self, find: Callable[..., Written], names: Sequence[str]) -> bool:
+        """Finds how columns are written, reads them so from now on, and says it.
 
-    def _write(self, found: Written) -> None:
-        """Reads columns as they are written from now on, and says so."""
-        for name, form in (*found.decimals.items(), *found.dates.items()):
-            what = "numbers with the decimal mark" if name in found.decimals else "dates written"
+        A column that is a problem is looked at no more. Returns whether any is written in another
+        than the plain way.
+        """
+        if not names:
+            return False
+        options, dates = self._options, find is find_dates
+        said = options.date_format if dates else options.decimal
+        found = find(self._duck, self._source, names, said, strict=options.strict)
+        self.problems += found.problems.values()
+        self._refused |= found.problems.keys()
+        for name, form in found.forms.items():
+            what = "dates written" if dates else "numbers with the decimal mark"
             self.notes.append(f"{self._source.name}: column {name!r}: {what} {form!r}")
-        if found:
-            self._source = replace(
-                self._source,
-                decimals={**self._source.decimals, **found.decimals},
-                dates={**self._source.dates, **found.dates},
-            )
+        if found.forms:
+            kind = "dates" if dates else "decimals"
+            changed: dict[str, Any] = {kind: {**getattr(self._source, kind), **found.forms}}
+            self._source = replace(self._source, **changed)
             self._table = NodeTable(self._duck, self._source)
+        return bool(found.forms)
 
     def _decide(self, name: str, kind: str) -> Column | None:
         """Returns what a column that is not numbers becomes, or notes the problem with it."""

@@ -153,7 +153,7 @@ class Preparation:
         columns: the columns that become features, in the features' order.
         missing: ``zero`` or ``mean``: what fills a hole.
         sparse: whether the features are kept sparse.
-        arrays: of columns of text, by name; see `graphcl.tabular.texts`.
+        arrays: of columns of text, by name; see `graphcl.tabular.kinds`.
         tags: what becomes of a long table; None if there was none.
         vectors: what becomes of a file of vectors; None if there was none.
     """

@@ -1,7 +1,7 @@
 """A few rows of a node table, prepared in milliseconds as the training prepared its table.
 
 Rows come as plain values, from JSON or Arrow: a number, a text, a truth value, a list of numbers,
-or None where a value is missing. Nothing is decided by them (`graphcl.tabular.prepared` does the
+or None where a value is missing. Nothing is decided by them (`graphcl.tabular.fitting` does the
 same for whole tables). Dates, times and durations are read by DuckDB, as in tables.
 """
 

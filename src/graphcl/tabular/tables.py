@@ -110,18 +110,13 @@ class Tables:
         options, opened = self._options, dict[str, tuple[Duck, Source]]()
         for number, (text, table) in enumerate(lists.items()):
             branch = self._duck.branch(f"edges_{number}")
-            try:
-                opened[text] = (
-                    branch,
-                    open_source(
-                        branch, table, role="edges", header=options.header, names=options.names
-                    ),
+            # A failure is said with all else that is wrong, unless it decides whose an option is.
+            at_once = any(getattr(options, name) for name in OF_BOTH)
+            with self._collecting(f"edges {short_name(text)}", self._wrong, at_once=at_once):
+                source = open_source(
+                    branch, table, role="edges", header=options.header, names=options.names
                 )
-            except GraphError as error:
-                # Said with all else that is wrong, unless it decides whose an option is.
-                if not self._typed or any(getattr(options, name) for name in OF_BOTH):
-                    raise
-                self._wrong.append(Problem(f"edges {short_name(text)}: {error}"))
+                opened[text] = (branch, source)
         first = next((source for _, source in opened.values()), None)
         self._sources = {
             kind: NodeSource(self._duck.branch(f"nodes_{number}"), table, options, first)
@@ -142,23 +137,28 @@ class Tables:
         short = [short_name(text) for text in lists]
         for text, (branch, source) in opened.items():
             own = of_relation(options, short_name(text), short)
-            try:
+            with self._collecting(f"edges {short_name(text)}", self._wrong):
                 self.lists.append(EdgeList(branch, text, lists[text], source, own, given))
-            except GraphError as error:
-                if not self._typed:
-                    raise
-                self._wrong.append(Problem(f"edges {short_name(text)}: {error}"))
+
+    @contextmanager
+    def _collecting(
+        self, where: str, wrong: list[Problem], *, at_once: bool = False
+    ) -> Iterator[None]:
+        """Keeps what is wrong with a table of a typed graph, to be said with all else."""
+        try:
+            yield
+        except GraphError as error:
+            if at_once or not self._typed:
+                raise
+            wrong.append(Problem(f"{where}: {error}"))
 
     def _each_list(self, work: Callable[[EdgeList], object]) -> None:
         """Does something with each list of edges; of a typed graph, one that fails is left out."""
-        for one in list(self.lists):
-            try:
+        lists, self.lists = self.lists, []
+        for one in lists:
+            with self._collecting(f"edges {one.name}", self._wrong):
                 work(one)
-            except GraphError as error:
-                if not self._typed:
-                    raise
-                self._wrong.append(Problem(f"edges {one.name}: {error}"))
-                self.lists.remove(one)
+                self.lists.append(one)
 
     def _say_lists(self) -> None:
         """Reports on the list of a plain graph; those of others are reported with relations."""
@@ -200,23 +200,19 @@ class Tables:
             report = TableReport() if self._typed else self.report
             held = ids.get(kind)
             identity = ("", "") if held is None else (held.column, held.how)
-            try:
+            if opened.source is None and not self.lists:
+                self._refuse()  # the edges alone would name the nodes, and cannot be read
+            with self._collecting(kind, wrong):
                 nodes = NumberedNodes(opened, self._divided[kind], identity, report)
                 nodes.number(self._ends() if opened.source is None else ())
                 if self._typed:
                     nodes.complete()
-            except GraphError as error:
-                if not self._typed:
-                    raise
-                wrong.append(Problem(f"{kind}: {error}"))
-                continue
-            self.nodes[kind] = nodes
-            if self._typed:
-                self.report.types[kind] = report
-                wrong += [
-                    Problem(f"{kind}: {one.message}", of_type(kind, one.fix))
-                    for one in nodes.problems
-                ]
+                    self.report.types[kind] = report
+                    wrong += [
+                        Problem(f"{kind}: {one.message}", of_type(kind, one.fix))
+                        for one in nodes.problems
+                    ]
+                self.nodes[kind] = nodes
         self._wrong = [*wrong, *self._wrong]
         if len(self.nodes) < len(self._sources):
             self._refuse()  # without the ids of all types nothing can be said of edges
