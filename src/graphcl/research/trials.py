@@ -228,8 +228,9 @@ def repeat_method(
             rows.append(rows[0] | {"seed": seed})
         else:
             trained = train_method(name, data, dataset, seed=seed, device=device, settings=settings)
+            judged = labelled_nodes(data)
             trial = score_method(
-                trained, data, probe_steps=probe_steps, device=device, on_probe_step=on_probe_step
+                trained, judged, probe_steps=probe_steps, device=device, on_probe_step=on_probe_step
             )
             rows.append(trial.to_json())
         if verbose:

@@ -47,6 +47,8 @@ def embed_types(
     if node_type is not None:
         type_folder(run, node_type)  # or there is no such type
     names = run_types(run)
+    if node_type is None and len(names) == 1:
+        node_type = names[0]
     example = f"name one of {', '.join(names)}: --type {names[0]}"
     for option, given in (("--rows", rows), ("--id", ids), ("--new", new), ("--to", to)):
         if given and node_type is None:
