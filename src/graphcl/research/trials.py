@@ -20,8 +20,7 @@ from graphcl.evaluation.multilabel import STEPS
 from graphcl.evaluation.splits import over_splits
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
-from graphcl.research.rows import Json, Row, mean_and_deviation, number, text
-from graphcl.research.runner import Scoring
+from graphcl.research.rows import Json, Row, Scoring, mean_and_deviation, number, text
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.graphcl import settings_of
 from graphcl.research.systems.system import (
