@@ -23,7 +23,7 @@ from graphcl.cli._shared.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
 from graphcl.recipes import Recipe, load_recipe
-from graphcl.research.runner import scoring_pool
+from graphcl.research.rows import scoring_pool
 from graphcl.research.trials import Trial, score_method, summarise, train_method
 
 FIRST = ("graph", "recipe_hash", "seed")

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks import rows
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
-from graphcl.research.runner import scoring_pool
+from graphcl.research.rows import scoring_pool
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.trials import Trial, score_method, train_method
 

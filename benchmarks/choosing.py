@@ -66,10 +66,9 @@ from graphcl.evaluation.unsupervised import alignment, effective_rank, uniformit
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import load_recipe
-from graphcl.research import rows, runner
+from graphcl.research import rows
 from graphcl.research.evidence import VERSIONS, Evidence, measure
-from graphcl.research.rows import Row
-from graphcl.research.runner import Job, Progress, Scoring
+from graphcl.research.rows import Job, Progress, Row, Scoring
 from graphcl.research.tuning import ClusterStability
 
 POSITIONS = 32
@@ -162,7 +161,7 @@ def train_all(options: argparse.Namespace) -> None:
         for name in options.graphs or list(files)
         for trial in options.trials
     ]
-    runner.execute(
+    rows.execute(
         jobs, options.out, columns=COLUMNS, device=device, budget=options.budget, on_progress=show
     )
 

@@ -27,7 +27,7 @@ from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.research import comparison, rows
 from graphcl.research.comparison import compare, read_systems, summarise_rows
-from graphcl.research.runner import Progress
+from graphcl.research.rows import Progress
 
 SYSTEMS = (
     "raw",

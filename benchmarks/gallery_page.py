@@ -13,7 +13,7 @@ from statistics import fmean, median
 from benchmarks import time_to_quality
 from benchmarks.criteria import family
 from graphcl.files.atomic import write_whole
-from graphcl.research import comparison, plots
+from graphcl.research import comparison, output
 from graphcl.research.comparison import POINT, RAW, Summary, summarise_rows
 from graphcl.research.output import markdown_table
 from graphcl.research.rows import Row, number, text
@@ -86,14 +86,14 @@ def write_page(found: Sequence[Row], docs: Path, timed: Sequence[Row] = ()) -> N
     """Writes gallery.md and its pictures; `timed` are rows of `benchmarks.time_to_quality`."""
     (docs / "images").mkdir(parents=True, exist_ok=True)
     summary = compared(found)
-    plots.save(comparison.draw(summary), docs / "images/gallery.png")
+    output.save(comparison.draw(summary), docs / "images/gallery.png")
     parts = [HEAD, overall_table(found), "", *(f"{note}\n" for note in partial(found))]
     parts += [f"{note}\n" for note in (honestly(found),) if note]
     parts.append(comparison.markdown(summary, picture="images/gallery.png"))
     if any(row["system"] in ABLATIONS for row in found):
         parts += [ablations(found), left_out(found)]
     if timed:
-        plots.save(time_to_quality.draw(timed), docs / "images/time_to_quality.png")
+        output.save(time_to_quality.draw(timed), docs / "images/time_to_quality.png")
         parts.append(time_to_quality.section(timed))
     write_whole(docs / "gallery.md", "\n".join(parts))
 

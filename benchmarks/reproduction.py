@@ -21,7 +21,7 @@ from benchmarks.findings import FINDINGS
 from graphcl.datasets import CATALOGUE
 from graphcl.files.atomic import write_whole
 from graphcl.recipes import load_recipe, recipe_names
-from graphcl.research import plots, reproduce, table2
+from graphcl.research import output, reproduce, table2
 from graphcl.research import rows as result_rows
 from graphcl.research.output import markdown_table
 from graphcl.research.rows import Row
@@ -280,11 +280,11 @@ def draw() -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
     cells = assemble(score_rows(), datasets=list(CATALOGUE), absent=["reddit"])
     if _any(cells):
-        plots.save(table2.draw(cells), IMAGES / "table2.png")
+        output.save(table2.draw(cells), IMAGES / "table2.png")
     for study in STUDIES.values():
         scored = [row for row in study_rows(study) if "failed" not in row]
         if scored:
-            plots.save(study.draw(scored), IMAGES / f"{study.name}.png")
+            output.save(study.draw(scored), IMAGES / f"{study.name}.png")
 
 
 def note_statistics() -> None:

@@ -23,7 +23,7 @@ from benchmarks import rows
 from graphcl.cli._shared.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
-from graphcl.research.runner import scoring_pool
+from graphcl.research.rows import scoring_pool
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.graphcl import settings_of
 from graphcl.research.trials import Trial, score_method, train_method

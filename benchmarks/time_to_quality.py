@@ -22,7 +22,7 @@ from typing import Any
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.graphs.graph import Graph
-from graphcl.research import plots, rows
+from graphcl.research import output, rows
 from graphcl.research.comparison import compare, read_systems
 from graphcl.research.output import markdown_table
 from graphcl.research.rows import Row, number, text
@@ -140,18 +140,18 @@ def draw(found: Sequence[Row]) -> Any:
     graphs = list(dict.fromkeys(graph for _, graph in panels))
     panels = [(kind, graph) for kind in kinds for graph in graphs]
     wide, high = 3.3 * len(graphs), 0.4 + 3.1 * len(kinds)
-    figure, axes = plots.new_figure(wide, high, len(panels), len(kinds))
+    figure, axes = output.new_figure(wide, high, len(panels), len(kinds))
     for axis, (kind, graph) in zip(axes, panels, strict=True):
         for place, method in enumerate(LENGTHS):
             mine = points.get((kind, graph, method))
             if mine:
                 x, y = zip(*mine, strict=True)
-                style = {"color": plots.COLOURS[place], "marker": plots.MARKERS[place]}
+                style = {"color": output.COLOURS[place], "marker": output.MARKERS[place]}
                 shown = [100 * one for one in y]
                 axis.plot(x, shown, label=TITLES[method], markersize=4, **style)
         axis.set(xscale="log", xlabel="seconds of training", title=f"{graph}, {kind}")
         axis.xaxis.set_minor_formatter("")  # labels between powers of ten would overlap
-        plots.finish(axis)
+        output.finish(axis)
     for axis in axes[:: len(graphs)]:
         axis.set_ylabel("score, %")
     pairs = [pair for axis in axes for pair in zip(*axis.get_legend_handles_labels(), strict=True)]

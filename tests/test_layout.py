@@ -49,7 +49,6 @@ ELSEWHERE = {
     "kernels/parallel.py": "kernels/test_features.py",
     "kernels/triangles.py": "graphs/test_structural.py",
     "research/output.py": "research/studies/test_studies.py",
-    "research/plots.py": "research/studies/test_studies.py",
     "reporting/markup.py": "reporting/test_sections.py",
     "runs/embeddings.py": "cli/test_embed.py",
     "estimator/fitting.py": "estimator/test_model.py",

@@ -1,5 +1,6 @@
 import csv
 import io
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from graphcl.errors import GraphCLError
 from graphcl.research import comparison, rows
 from graphcl.research.comparison import compare, embedding_methods, read_systems, summarise_rows
+from graphcl.research.output import csv_text
 from tests.conftest import random_graph
 
 CPU = torch.device("cpu")
@@ -204,7 +206,7 @@ def test_latex_escapes_names(summary):
 
 
 def test_csv_is_unrounded(summary):
-    lines = list(csv.DictReader(io.StringIO(comparison.csv(summary))))
+    lines = list(csv.DictReader(io.StringIO(csv_text([asdict(cell) for cell in summary.cells]))))
     assert len(lines) == 9
     (one,) = (line for line in lines if (line["graph"], line["system"]) == ("b", "ours"))
     assert (float(one["mean"]), one["std"]) == (0.48, "")

@@ -19,7 +19,7 @@ from graphcl.devices import resolve_device
 from graphcl.errors import DatasetError, require
 from graphcl.graphs.graph import Graph
 from graphcl.research import comparison
-from graphcl.research.output import Artefacts
+from graphcl.research.output import Artefacts, csv_text
 from graphcl.runs.comparison import compare_runs, is_run
 from graphcl.store.reader import is_store
 
@@ -83,14 +83,15 @@ def compare(
         )
     summary = comparison.summarise_rows(rows, [system.name for system in systems])
     scored = any(cell.mean is not None for cell in summary.cells)
+    cells = [asdict(cell) for cell in summary.cells]
     files = artefacts.write(
         markdown=comparison.markdown(summary, picture=f"{artefacts.name}.png" if scored else ""),
-        csv=comparison.csv(summary),
+        csv=csv_text(cells),
         latex=comparison.latex(summary),
         draw=(lambda: comparison.draw(summary)) if scored else None,
     )
     report = {
-        "cells": [asdict(cell) for cell in summary.cells],
+        "cells": cells,
         "overall": [asdict(one) for one in summary.overall],
         "common": list(summary.common),
         "files": files,

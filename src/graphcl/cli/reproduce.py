@@ -21,8 +21,7 @@ from graphcl.research import reproduce as tables
 from graphcl.research import rows as result_rows
 from graphcl.research import table2
 from graphcl.research.output import Artefacts, csv_text
-from graphcl.research.rows import Row
-from graphcl.research.runner import execute
+from graphcl.research.rows import Row, execute
 from graphcl.research.studies import STUDIES
 from graphcl.research.studies.corruption import RIVALS
 from graphcl.research.studies.study import Plan, Study, study_markdown, study_terminal
@@ -162,13 +161,13 @@ def _table_2(given: _Given) -> tuple[dict[str, object], str]:
                 on_progress=show,
             )
     measured = any(cell.mean is not None for cell in cells)
+    listed = [cell.as_row() for cell in cells]
     files = artefacts.write(
         markdown=table2.markdown(cells),
-        csv=table2.csv(cells),
+        csv=csv_text(listed),
         draw=(lambda: table2.draw(cells)) if measured else None,
     )
     text = table2.terminal(cells, width=given.width)
-    listed = [cell.as_row() for cell in cells]
     return {"cells": listed, "absent": absent, "files": files}, f"{text}\n{_files(files)}"
 
 

@@ -19,17 +19,28 @@ import torch
 from graphcl.errors import GraphError, ParameterError, counted
 from graphcl.evaluation.splits import METRICS, compare_probe
 from graphcl.graphs.graph import Graph
-from graphcl.research import runner
 from graphcl.research.output import (
-    csv_text,
+    COLOURS,
+    MARKERS,
+    finish,
     latex_table,
     latex_text,
     markdown_table,
+    new_figure,
     terminal_table,
 )
-from graphcl.research.plots import COLOURS, MARKERS, finish, new_figure
-from graphcl.research.rows import Row, latest, mean_and_deviation, number, text
-from graphcl.research.runner import Job, Progress, Scoring, key_of
+from graphcl.research.rows import (
+    Job,
+    Progress,
+    Row,
+    Scoring,
+    execute,
+    key_of,
+    latest,
+    mean_and_deviation,
+    number,
+    text,
+)
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.system import is_unsupervised
 from graphcl.research.trials import find_system, train_method
@@ -141,7 +152,7 @@ def compare(
         for system in systems
         if place == 0 or not system.deterministic
     ]
-    return runner.execute(
+    return execute(
         jobs, path, columns=COLUMNS, device=device, budget=budget, on_progress=on_progress
     )
 
@@ -315,11 +326,6 @@ def latex(summary: Summary) -> str:
     """Returns a `tabular` in the style of the package booktabs."""
     columns, lines = _lines(summary, bold=r"\textbf{{{}}}", escape=latex_text)
     return latex_table(columns, lines, rule_after=len(summary.graphs))
-
-
-def csv(summary: Summary) -> str:
-    """Returns a line per graph and system with all numbers, unrounded."""
-    return csv_text([asdict(cell) for cell in summary.cells])
 
 
 def footnotes(summary: Summary) -> list[str]:

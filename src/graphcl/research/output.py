@@ -1,4 +1,7 @@
-"""Tables as text, for files and for a terminal, and the files that a table or a study writes."""
+"""How results are shown: tables as text, pictures, and the files of a table or a study.
+
+Pictures have colours that colour-blind readers can tell apart.
+"""
 
 import csv
 import io
@@ -7,9 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from graphcl.datasets import CATALOGUE
 from graphcl.errors import MissingExtraError
-from graphcl.files.atomic import write_whole
-from graphcl.research import plots
+from graphcl.files.atomic import whole_file, write_whole
+from graphcl.research.rows import Row, number, text
+
+# Paul Tol's bright scheme; markers differ too, so that colour is never the only difference.
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#66ccee", "#ccbb44", "#bbbbbb")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 @dataclass(frozen=True)
@@ -43,20 +53,20 @@ class Artefacts:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         written = {}
-        for kind, ending, text in (
+        for kind, ending, content in (
             ("markdown", "md", markdown),
             ("csv", "csv", csv),
             ("latex", "tex", latex),
         ):
-            if text is None:
+            if content is None:
                 continue
             path = self.folder / f"{self.name}.{ending}"
-            write_whole(path, text)
+            write_whole(path, content)
             written[kind] = str(path)
         if draw is not None:
             path = self.folder / f"{self.name}.png"
             try:
-                plots.save(draw(), path)
+                save(draw(), path)
                 written["plot"] = str(path)
             except MissingExtraError as error:
                 written["plot"] = f"not drawn: {error}"
@@ -117,11 +127,122 @@ def terminal_table(
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < 2 else "right")
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place < 2 else "right")
     for line in lines:
         table.add_row(*(str(value) for value in line))
     console = Console(width=width or 160, file=io.StringIO())
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def new_figure(
+    width: float, height: float, panels: int = 1, lines: int = 1
+) -> tuple[Any, list[Any]]:
+    """Returns a figure and its panels, line by line, without pyplot's window and global state.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("a plot", "plot") from error
+    figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(lines, panels // lines, squeeze=False).flat
+    return figure, list(axes)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Writes a PNG atomically."""
+    with whole_file(path) as staging:
+        figure.savefig(staging, dpi=110, format="png", metadata={"Software": None})
+
+
+def plot_lines(
+    lines: Sequence[Row],
+    *,
+    x: str,
+    by: str,
+    xlabel: str,
+    ylabel: str,
+    log: bool = False,
+    titles: dict[str, str] | None = None,
+    panel: str | None = None,
+) -> Any:
+    """Draws the lines of `averages`: means over `x` with a band of one deviation.
+
+    Each value of the column `by` gets a line, and each value of `panel`, if given, a panel. The
+    legend names the values of `by` as in `titles`; `log` makes the x axis logarithmic.
+    """
+    panels = list(dict.fromkeys(text(line, panel) for line in lines)) if panel else [None]
+    figure, axes = new_figure(4.6 * len(panels) + 0.6, 3.8, len(panels))
+    kinds = list(dict.fromkeys(text(line, by) for line in lines))
+    for axis, one in zip(axes, panels, strict=True):
+        for index, kind in enumerate(kinds):
+            found = [
+                line
+                for line in lines
+                if line[by] == kind
+                and line["mean"] is not None
+                and (panel is None or line[panel] == one)
+            ]
+            style = {"color": COLOURS[index % 7], "marker": MARKERS[index % 7]}
+            places = [line[x] for line in found]
+            mean = np.array([line["mean"] for line in found])
+            std = np.array([line["std"] or 0.0 for line in found])
+            axis.plot(places, mean, label=(titles or {}).get(kind, kind), markersize=5, **style)
+            axis.fill_between(places, mean - std, mean + std, color=style["color"], alpha=0.15)
+        axis.set(xlabel=xlabel, ylabel=ylabel, xscale="log" if log else "linear")
+        if one is not None:
+            axis.set_title(one)
+        finish(axis)
+    axes[0].legend(frameon=False, fontsize=9)
+    return figure
+
+
+def plot_grid(lines: Sequence[Row], *, x: str, y: str, by: str, xlabel: str, ylabel: str) -> Any:
+    """Draws a heat map per value of `by`, with the mean written in every cell."""
+    kinds = list(dict.fromkeys(text(line, by) for line in lines))
+    figure, axes = new_figure(5.2 * len(kinds) + 0.4, 4.6, len(kinds))
+    for axis, kind in zip(axes, kinds, strict=True):
+        found = [line for line in lines if line[by] == kind]
+        columns, rows = (sorted({number(line, name) for line in found}) for name in (x, y))
+        grid = np.full((len(rows), len(columns)), np.nan)
+        for line in found:
+            if line["mean"] is not None:
+                place = rows.index(number(line, y)), columns.index(number(line, x))
+                grid[place] = line["mean"]
+        image = axis.imshow(grid, origin="lower", aspect="auto", cmap="cividis")
+        # Dark cells have low values: their text is white.
+        middle = np.nanmean([np.nanmin(grid), np.nanmax(grid)]) if found else 0.0
+        for (row, column), value in np.ndenumerate(grid):
+            shown, colour = (
+                ("–", "black")
+                if np.isnan(value)
+                else (
+                    f"{value:.1f}" if value > 1 else f"{value:.3f}",
+                    "white" if value < middle else "black",
+                )
+            )
+            axis.text(column, row, shown, ha="center", va="center", color=colour, fontsize=7)
+        axis.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
+        axis.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
+        axis.set(xlabel=xlabel, ylabel=ylabel, title=title_of(kind))
+        figure.colorbar(image, ax=axis)
+    return figure
+
+
+def title_of(dataset: str) -> str:
+    """Returns a dataset's title, or the name itself if there is no such dataset."""
+    return CATALOGUE[dataset].title if dataset in CATALOGUE else dataset
+
+
+def finish(axis: Any) -> None:
+    """Applies the common style to a panel."""
+    axis.grid(alpha=0.25)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)

@@ -12,8 +12,7 @@ from graphcl.errors import DatasetError, ParameterError, suggestion
 from graphcl.evaluation.multilabel import STEPS
 from graphcl.graphs.collection import GraphCollection
 from graphcl.research.output import csv_text, markdown_table, terminal_table
-from graphcl.research.rows import Json, Row
-from graphcl.research.runner import Job, Progress, Scoring, execute
+from graphcl.research.rows import Job, Json, Progress, Row, Scoring, execute
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.graphcl import settings_of
 from graphcl.research.systems.system import Data

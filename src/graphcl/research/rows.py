@@ -1,21 +1,34 @@
-"""Rows of results: files with one JSON object per line.
+"""Rows of results: files with one JSON object per line, and the jobs that fill them.
 
 A finished row is on the disk before the next run starts. If a process is killed while it writes, it
 leaves an incomplete last line. `read` skips it, and `append` starts the next row on a new line.
+
+A job trains once, in this process, and yields one or more scorings. Worker processes compute the
+scores while the next job trains, because a probe takes longer than a training on a GPU. Runs that
+the file has already are skipped.
 """
 
 import json
+import math
+import multiprocessing
 import os
 import platform
+import signal
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import ParamSpec, TypeAlias, TypeVar
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from graphcl.devices import device_name
-from graphcl.errors import RunError
+from graphcl.errors import GraphCLError, RunError
 from graphcl.version import versions
 
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
@@ -109,3 +122,246 @@ def provenance(device: torch.device) -> Row:
         "machine": platform.machine(),
         "versions": versions(),
     }
+
+
+Key = tuple[object, ...]
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Rows without their scores, and the function that computes the scores.
+
+    Attributes:
+        rows: the columns known so far; each row is one that the job lists in `about`.
+        score: returns the other columns of each row, in any process; None if there are none.
+    """
+
+    rows: tuple[Row, ...]
+    score: Callable[[], Sequence[Row]] | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training and what is measured on it.
+
+    Attributes:
+        label: its name in progress reports.
+        about: for each row that it yields, the columns that identify the row.
+        run: trains and yields the rows; after an error, the rows not yet yielded have failed.
+    """
+
+    label: str
+    about: tuple[Row, ...]
+    run: Callable[[], Iterable[Scoring]]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of `execute`.
+
+    Attributes:
+        done: jobs finished by this call.
+        total: jobs that this call has to run.
+        label: the last job.
+        elapsed: seconds since the start.
+        remaining: estimated seconds until the end.
+        failed: rows that failed.
+    """
+
+    done: int
+    total: int
+    label: str
+    elapsed: float
+    remaining: float
+    failed: int
+
+
+def key_of(row: Row, columns: Sequence[str]) -> Key:
+    """Returns a row's values of `columns`, which identify it."""
+    return tuple(row.get(column) for column in columns)
+
+
+def execute(
+    jobs: Sequence[Job],
+    path: Path,
+    *,
+    columns: Sequence[str],
+    device: torch.device,
+    workers: int = 1,
+    budget: float = math.inf,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> list[Row]:
+    """Runs the jobs whose rows are not in `path` yet and returns the rows of all jobs.
+
+    Rows are appended as they finish. After an interrupt, a later call continues where this one
+    stopped. A run that fails leaves a row with the reason under ``failed``; a later call runs it
+    again.
+
+    Args:
+        jobs: all jobs, including finished ones.
+        path: the file of rows.
+        columns: the columns that identify a row.
+        device: where the jobs train; it is noted in the rows.
+        workers: processes that score; 1 scores in this process.
+        budget: no job starts after this many seconds; a later call runs the rest.
+        on_progress: called after each job.
+    """
+    found = {key_of(row, columns): row for row in read(path) if "failed" not in row}
+    open_jobs = [job for job in jobs if any(key_of(one, columns) not in found for one in job.about)]
+    session = _Session(path, columns, provenance(device), found)
+    clock = _Clock(open_jobs)
+    try:
+        with scoring_pool(workers) as pool:
+            for job in open_jobs:
+                if clock.elapsed > budget:
+                    break
+                session.start(job, pool)
+                session.collect(at_most=2 * workers)  # bounds the embeddings held in memory
+                on_progress(clock.tick(job, session.failed))
+            session.collect(at_most=0)
+    except KeyboardInterrupt:
+        session.collect_finished()
+        raise
+    wanted = [key_of(one, columns) for job in jobs for one in job.about]
+    return [session.found[key] for key in wanted if key in session.found]
+
+
+class _Session:
+    """The rows of one call of `execute`: being scored, found, and failed."""
+
+    def __init__(
+        self, path: Path, columns: Sequence[str], provenance: Row, found: dict[Key, Row]
+    ) -> None:
+        self._path, self._columns, self._provenance = path, columns, provenance
+        self._pending: deque[tuple[tuple[Row, ...], Future[Sequence[Row]]]] = deque()
+        self.found, self.failed = found, 0
+
+    def start(self, job: Job, pool: Executor) -> None:
+        """Runs a job's training and submits its scorings to the pool."""
+        missing = {key_of(one, self._columns): one for one in job.about}
+        try:
+            for scoring in job.run():
+                for row in scoring.rows:
+                    del missing[key_of(row, self._columns)]  # KeyError: the job did not list it
+                if scoring.score is None:
+                    self._keep(scoring.rows)
+                else:
+                    self._pending.append((scoring.rows, pool.submit(scoring.score)))
+        except Exception as error:
+            why = reason(error)
+        else:
+            why = "the run ended without this row"
+        self._keep([one | {"failed": why} for one in missing.values()])
+
+    def collect(self, *, at_most: int) -> None:
+        """Keeps finished rows and waits until at most `at_most` scorings are pending."""
+        while self._pending and (len(self._pending) > at_most or self._pending[0][1].done()):
+            known, future = self._pending[0]
+            try:
+                self._keep(_joined(known, future.result()))
+            except Exception as error:
+                self._keep([row | {"failed": reason(error)} for row in known])
+            self._pending.popleft()
+
+    def collect_finished(self) -> None:
+        """Keeps the rows whose scoring has ended, without waiting for the others."""
+        for known, future in self._pending:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._keep(_joined(known, future.result()))
+        self._pending.clear()
+
+    def _keep(self, new: Iterable[Row]) -> None:
+        for one in new:
+            row = one | self._provenance
+            key = key_of(row, self._columns)
+            if "failed" not in self.found.get(key, {"failed": ""}):
+                continue  # finished before: the job ran again for its other rows
+            self.failed += "failed" in row
+            # In this order: after an interrupt between the two, the row is not appended twice.
+            self.found[key] = row
+            append(self._path, row)
+
+
+def _joined(known: Sequence[Row], scores: Sequence[Row]) -> list[Row]:
+    return [row | score for row, score in zip(known, scores, strict=True)]
+
+
+class _Clock:
+    """Estimates the remaining time: a job takes as long as earlier jobs with its label took.
+
+    A label without a finished job counts with the average of all finished jobs.
+    """
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._left = Counter(job.label for job in jobs)
+        self._total, self._done = len(jobs), 0
+        self._began = self._last = time.perf_counter()
+        self._seconds: dict[str, list[float]] = {}
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds from the start to the end of the last job."""
+        return self._last - self._began
+
+    def tick(self, job: Job, failed: int) -> Progress:
+        """Counts a job that has just ended."""
+        now = time.perf_counter()
+        self._seconds.setdefault(job.label, []).append(now - self._last)
+        self._last, self._done = now, self._done + 1
+        self._left[job.label] -= 1
+        elapsed = now - self._began
+        typical = elapsed / self._done
+        remaining = 0.0
+        for label, count in self._left.items():
+            durations = self._seconds.get(label)
+            remaining += count * (sum(durations) / len(durations) if durations else typical)
+        return Progress(self._done, self._total, job.label, elapsed, remaining, failed)
+
+
+def reason(error: Exception) -> str:
+    """Returns an error as one line, with its type unless it is one of GraphCL's own errors."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, GraphCLError) else f"{type(error).__name__}: {text}"
+
+
+class _InProcess(Executor):
+    """Runs each submitted call immediately, in this process."""
+
+    def submit(
+        self,
+        function: Callable[_Arguments, _Result],
+        /,
+        *args: _Arguments.args,
+        **keywords: _Arguments.kwargs,
+    ) -> Future[_Result]:
+        done: Future[_Result] = Future()
+        try:
+            with threadpool_limits(1):  # a probe is too small to gain from threads
+                done.set_result(function(*args, **keywords))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+@contextmanager
+def scoring_pool(workers: int) -> Iterator[Executor]:
+    """Yields the executor that scores: this process, or several worker processes."""
+    if workers == 1:
+        yield _InProcess()
+        return
+    # Spawned, not forked: a forked child cannot use CUDA.
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, spawn, initializer=_initialise_worker)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _initialise_worker() -> None:
+    """Limits a worker to one thread and leaves Ctrl-C to the parent process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    threadpool_limits(1)

@@ -25,8 +25,14 @@ import numpy as np
 from graphcl.datasets import CATALOGUE
 from graphcl.errors import RunError, counted
 from graphcl.recipes import load_recipe, recipe_names
-from graphcl.research.output import csv_text, markdown_table, terminal_table
-from graphcl.research.plots import COLOURS, MARKERS, finish, new_figure
+from graphcl.research.output import (
+    COLOURS,
+    MARKERS,
+    finish,
+    markdown_table,
+    new_figure,
+    terminal_table,
+)
 from graphcl.research.rows import Json, Row, mean_and_deviation, number, text
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.graphcl import settings_of
@@ -434,11 +440,6 @@ def judged(cell: Cell) -> str:
 def signed(value: float, places: int) -> str:
     """Returns a number with its sign; the minus is the typographic one."""
     return f"{value:+.{places}f}".replace("-", "−")
-
-
-def csv(cells: Sequence[Cell]) -> str:
-    """Returns one line per cell with all its numbers, unrounded."""
-    return csv_text([cell.as_row() for cell in cells])
 
 
 def terminal(cells: Sequence[Cell], *, width: int | None = None) -> str:

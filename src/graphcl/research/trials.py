@@ -19,8 +19,7 @@ from graphcl.evaluation.splits import over_splits
 from graphcl.graphs.collection import Labelled, labelled_nodes
 from graphcl.graphs.conversion import offsets
 from graphcl.graphs.graph import Graph
-from graphcl.research.rows import Json, Row, mean_and_deviation, number, text
-from graphcl.research.runner import Scoring
+from graphcl.research.rows import Json, Row, Scoring, mean_and_deviation, number, text
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.graphcl import settings_of
 from graphcl.research.systems.system import (

@@ -1,7 +1,7 @@
 import sys
 
 from graphcl.cli._shared.progress import probe_progress, run_progress
-from graphcl.research.runner import Progress
+from graphcl.research.rows import Progress
 
 RUNS = [
     Progress(1, 4, "cora 0", 2.0, 6.0, 0),

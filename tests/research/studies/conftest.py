@@ -2,7 +2,7 @@
 
 import torch
 
-from graphcl.research.runner import execute
+from graphcl.research.rows import execute
 from graphcl.research.studies import STUDIES
 from graphcl.research.studies.study import Plan
 

@@ -4,7 +4,7 @@ import torch
 
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.damage import missing_links
-from graphcl.research.runner import execute
+from graphcl.research.rows import execute
 from graphcl.research.studies import STUDIES, corruption
 from graphcl.research.studies.corruption import with_versions
 from graphcl.research.studies.study import Plan

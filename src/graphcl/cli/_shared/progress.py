@@ -17,7 +17,7 @@ from graphcl.tabular.options import counted
 from graphcl.training.progress import LINE_EVERY_SECONDS, duration
 
 if TYPE_CHECKING:
-    from graphcl.research.runner import Progress as RunProgress
+    from graphcl.research.rows import Progress as RunProgress
 
 ProbeStepsOption = Annotated[
     int,
@@ -45,7 +45,7 @@ def count_progress(label: str, unit: str) -> Iterator[Callable[[int, int], None]
 
 @contextmanager
 def run_progress(label: str) -> "Iterator[Callable[[RunProgress], None]]":
-    """Yields an `on_progress` callback for `graphcl.research.runner.execute`."""
+    """Yields an `on_progress` callback for `graphcl.research.rows.execute`."""
     if not sys.stderr.isatty():
         yield _RunLines(label)
         return

@@ -22,9 +22,8 @@ from graphcl.estimator import GraphCL
 from graphcl.estimator.parts import Parts
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe
-from graphcl.research.plots import COLOURS, MARKERS, finish, new_figure
-from graphcl.research.rows import Row, number, text
-from graphcl.research.runner import Job, Scoring
+from graphcl.research.output import COLOURS, MARKERS, finish, new_figure
+from graphcl.research.rows import Job, Row, Scoring, number, text
 from graphcl.research.studies.study import Plan, Study, averages, run_identity
 from graphcl.training import train
 

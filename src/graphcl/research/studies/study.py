@@ -14,11 +14,9 @@ from graphcl.errors import GraphError, counted
 from graphcl.estimator import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe, recipe_for
-from graphcl.research.output import markdown_table, terminal_table
-from graphcl.research.plots import plot_lines, title_of
+from graphcl.research.output import markdown_table, plot_lines, terminal_table, title_of
 from graphcl.research.reproduce import applicable, cached_dataset
-from graphcl.research.rows import Json, Row, mean_and_deviation, number, text
-from graphcl.research.runner import Job, Scoring
+from graphcl.research.rows import Job, Json, Row, Scoring, mean_and_deviation, number, text
 from graphcl.research.systems.system import Data
 from graphcl.research.table2 import scale, score_key
 from graphcl.research.trials import Trial, scoring_of, settings_hash

@@ -17,9 +17,8 @@ from graphcl.estimator import GraphCL
 from graphcl.estimator.parts import Parts
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.recipes import Recipe
-from graphcl.research.plots import COLOURS, MARKERS, finish, new_figure, plot_grid, title_of
-from graphcl.research.rows import Row, number, numbers, text
-from graphcl.research.runner import Job, Scoring
+from graphcl.research.output import COLOURS, MARKERS, finish, new_figure, plot_grid, title_of
+from graphcl.research.rows import Job, Row, Scoring, number, numbers, text
 from graphcl.research.studies.study import (
     Plan,
     Study,

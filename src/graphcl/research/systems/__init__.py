@@ -5,7 +5,6 @@
 
 from graphcl.research.systems import (
     dgi,
-    fastgcn,
     gaan,
     graphcl,
     graphmae,
@@ -32,7 +31,7 @@ SYSTEMS: dict[str, System] = {
         graphmae.SYSTEM,
         dgi.INDUCTIVE,
         *graphsage.SYSTEMS,
-        fastgcn.SYSTEM,
+        supervised.FASTGCN,
         gaan.SYSTEM,
     )
 }
