@@ -142,8 +142,8 @@ def embed(
     require(several <= 1, "embed", "--rows, --id and --new", "one of them", rows)
     if graph is None and not tables.given() and (run / runs.CONFIG).exists():
         graph = trained_parts(run)
-    if graph is not None and is_any_parts(Path(graph)):
-        require(several == 0, "embed", "--rows, --id and --new", "left out for parts", rows or ids)
+    # Some nodes, or new ones, are those of the graph that was divided: it is read whole.
+    if graph is not None and is_any_parts(Path(graph)) and not several:
         require(not to, "embed", "--to", "left out for parts", to)
         require(not tables.given(), "embed", "GRAPH", "tables if table options are given", graph)
         require(device in ("auto", "cpu"), "embed", "--device", "cpu for a store in parts", device)

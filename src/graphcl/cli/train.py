@@ -188,14 +188,17 @@ def train(
         check_baseline(method, graph, settings=changed, ours=ours)
     _check_auto(recipe, budget, processes)
     patience = parse_timeout(timeout)
-    data = parts_to_train(
-        graph,
-        tables,
-        cache=cache,
-        topology=topology,
-        timeout=patience,
-        refused=refused_options(method=method, recipe=recipe, device=device),
-    )
+    # Other systems train in one process, on the graph that was divided.
+    data = None
+    if method == "graphcl":
+        data = parts_to_train(
+            graph,
+            tables,
+            cache=cache,
+            topology=topology,
+            timeout=patience,
+            refused=refused_options(recipe=recipe, device=device),
+        )
     launch(processes)
     # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
     chosen = recipe or recipe_for(graph.lower())

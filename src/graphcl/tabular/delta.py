@@ -17,6 +17,7 @@ from graphcl.tabular import columns as table_columns
 from graphcl.tabular.build import fill_structure
 from graphcl.tabular.columns import IdColumn
 from graphcl.tabular.duck import Duck, quoted
+from graphcl.tabular.edges import find_ends
 from graphcl.tabular.features import InMemory
 from graphcl.tabular.nodes import NodeSource, NoRowsError, NumberedNodes
 from graphcl.tabular.options import TableOptions
@@ -191,6 +192,30 @@ class _Columns:
         self.options = replace(self.options, preparation=reduced)
         if not reduced.features:
             self.options = replace(self.options, features="structural", preparation=None)
+
+
+def as_they_are(
+    given: Any, options: TableOptions, width: int, *, used: Sequence[str] = (), edges: bool = False
+) -> Preparation:
+    """Returns what takes the columns of a table as features, in order: those of no preparation.
+
+    Args:
+        given: a table of nodes, or a list of edges.
+        options: how it is read.
+        width: the features that the graph has.
+        used: columns that are no features, where the table has them.
+        edges: whether it is a list of edges.
+    """
+    role = "edges" if edges else "nodes"
+    with Duck() as duck:
+        source = open_source(duck, given, role=role, header=options.header, names=options.names)
+    taken = {*_found(source, used)}
+    if edges:
+        taken |= {*find_ends(source, options, ())[1]}
+    else:
+        taken.add(table_columns.identity(source, options.id_column)[0])
+    names = [name for name in source.columns if name not in taken]
+    return _as_they_are(source, names, width)
 
 
 def _as_they_are(source: Source, names: Sequence[str], width: int) -> Preparation:

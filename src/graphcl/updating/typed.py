@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError
+from graphcl.errors import GraphError, counted
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.rebuilding import TypedDelta, rebuild
 from graphcl.graphs.relation import Key, Relation
 from graphcl.store.reader import MASKS
 from graphcl.tabular.build import typed_graph
-from graphcl.tabular.delta import read_ids
+from graphcl.tabular.delta import as_they_are, read_ids
 from graphcl.tabular.options import TableOptions, by_name
 from graphcl.tabular.tables import open_tables
 from graphcl.updating.ids import NodeIds
@@ -140,12 +140,29 @@ def _read(
             "source": np.array([], np.str_),
             "target": np.array([], np.str_),
         }
+    exact = []  # types that were not read from tables: nothing says what fills a hole
+    for name in nodes:
+        own = graph.nodes[name]
+        if name not in known and own.x is not None:
+            used = [*_columns(of_nodes["label"], name), *_columns(of_nodes["split"], name)]
+            column = columns.get(name, columns.get(""))
+            alone = replace(options, id_column=column)
+            known[name] = as_they_are(tables[name], alone, own.num_features, used=used)
+            exact.append(name)
+    of_edges = dict(options.edge_preparations or {})
+    for text, table in lists.items():
+        own_edges = {":".join(key): one for key, one in graph.relations.items()}.get(text)
+        if own_edges is not None and own_edges.num_edge_features and text not in of_edges:
+            width, weight = own_edges.num_edge_features, options.weight
+            used = [weight] if isinstance(weight, str) else []
+            of_edges[text] = as_they_are(table, options, width, used=used, edges=True)
     read = replace(
         options,
         nodes=tables,
         edges=lists,
         unknown_edges="add",
         preparations=known,
+        edge_preparations=of_edges,
         directed=False,
         **of_nodes,
     )
@@ -155,9 +172,19 @@ def _read(
         stated = {
             name: one.num_nodes - one.report.added_nodes for name, one in opened.nodes.items()
         }
+        for name in exact:
+            if count := opened.nodes[name].report.filled_values:
+                missing = counted(count, "value is", "values are")
+                raise GraphError(f"nodes {name}: {missing} missing; every feature needs one")
     usual = ("that only edges name", "no edge", ":nothing:", "edges nothing")
     said = [*report.first, *report.notes]
     return found, stated, [line for line in said if not any(one in line for one in usual)]
+
+
+def _columns(given: Any, name: str) -> list[str]:
+    """Returns the columns that an option names for a type, or for all."""
+    found = [] if not given else [value for kind, value in given.items() if kind in ("", name)]
+    return [one for value in found for one in ([value] if isinstance(value, str) else value)]
 
 
 def _matched(
@@ -241,8 +268,9 @@ def _dropped(
     found: dict[Key, IntArray] = {}
     for name, table in tables.items():
         own = graph.relation(name)
-        plain = replace(options, weight=None, edge_preparations=None)
-        delta = _read(graph, plain, {}, {name: table})[0]
+        bare_graph = replace(graph, relations={own.key: replace(own, edge_features=None)})
+        plain = replace(options, weight=None, edge_preparations={})
+        delta = _read(bare_graph, plain, {}, {name: table})[0]
         listed = delta.relations[own.key]
         rows = {}
         for end in {own.source, own.target}:

@@ -107,10 +107,9 @@ def parts_to_train(
     return PartedData(Path(graph), size, topology, patience)
 
 
-def refused_options(*, method: str, recipe: str | None, device: str) -> dict[str, tuple[bool, Any]]:
+def refused_options(*, recipe: str | None, device: str) -> dict[str, tuple[bool, Any]]:
     """Returns the options that do not go with parts: whether each is given, and its value."""
     return {
-        "--method": (method != "graphcl", method),
         "--recipe": (recipe == AUTO, recipe),
         "--device": (device not in ("auto", "cpu"), device),
     }
