@@ -269,7 +269,8 @@ def trained_types(kind: str, *, store: bool = False, **settings: object) -> np.n
         if store:
             data.save(Path(folder) / "store")
             data = graphcl.Graph.open(Path(folder) / "store")
-        return np.concatenate(list(model.fit_transform(data).values()))
+        z = model.fit_transform(data)
+        return np.concatenate(list(z.values())) if isinstance(z, dict) else z
 
 
 def typed_cases() -> Iterator[Case]:
@@ -304,7 +305,7 @@ def typed_cases() -> Iterator[Case]:
     yield "two parts, typed", lambda: in_parts(typed("typed edge features"), 2)
 
 
-def in_parts(data: graphcl.Graph | graphcl.Graph, parts: int) -> np.ndarray:
+def in_parts(data: graphcl.Graph, parts: int) -> np.ndarray:
     """Returns the weights that a training over parts leaves in its run."""
     with tempfile.TemporaryDirectory() as folder:
         data.save(Path(folder) / "store")

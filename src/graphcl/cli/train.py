@@ -214,7 +214,7 @@ def train(
     if values is None and not isinstance(loaded, PartedData):
         if isinstance(loaded, Graph) and not loaded.is_plain:
             print(f"{method}: {FLATTENED}", file=sys.stderr)
-            loaded = loaded.flatten()
+            loaded = replace(loaded.flatten(), name=loaded.name)
         train_baseline(
             method,
             loaded,
