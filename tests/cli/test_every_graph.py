@@ -136,6 +136,12 @@ def out_of(capsys):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Labels are waited for on a slow machine too."""
+    monkeypatch.setattr("graphcl.serving.run.PATIENCE", 60.0)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_takes_every_graph(place, command, capsys, tmp_path):
     kind, where, name, graph = place

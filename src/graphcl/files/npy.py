@@ -85,8 +85,10 @@ def map_npy(
     with path.open("rb") as file:
         try:
             shape, fortran, dtype = read_header(file)
-        except Exception:  # a damaged header can raise any exception
-            raise error(f"{path}: damaged, not an .npy file") from None
+        except Exception as problem:  # a damaged header can raise any exception
+            usual = isinstance(problem, ValueError | EOFError | SyntaxError | TypeError)
+            why = "" if usual else f" ({type(problem).__name__}: {problem})"
+            raise error(f"{path}: damaged, not an .npy file{why}") from None
         offset, identity = file.tell(), file_identity(file)
     if dtype.hasobject or (fortran and not fortran_too) or min(shape, default=0) < 0:
         raise error(f"{path}: damaged, holds {dtype} {str(shape)[:60]}; expected rows of numbers")

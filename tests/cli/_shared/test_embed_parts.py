@@ -83,7 +83,7 @@ def test_answers_from_shards_are_those_of_the_run():
         (["embed", "plainrun", "parts", "--out", "x"], "parts: is a typed graph in parts; the"),
         (["embed", "run", "plainparts", "--out", "x"], "plainparts: is a plain graph in parts;"),
         (["embed", "run", "parts", "--type", "x", "--out", "x"], "no type 'x'"),
-        (["embed", "run", "parts", "--rows", "0:2", "--out", "x"], "left out for parts"),
+        (["embed", "run", "parts", "--rows", "0:2", "--out", "x.npy"], "of which type?"),
         (["neighbors", "run", "0", "--type", "author", "--embeddings", "shards.parquet/type-1"],
          "shards.parquet/type-1: has embeddings of 'paper', not of 'author'"),
         (["neighbors", "plainrun", "0", "--embeddings", "shards.parquet"],
