@@ -179,8 +179,6 @@ def test_exceptions_and_contrast_are_checked_against_the_graph(capsys):
 def test_what_typed_graphs_cannot_have_is_refused():
     with pytest.raises(ParameterError, match="a typed graph is encoded by 'residual'"):
         GraphCL("cora", **FAST).fit(library())
-    with pytest.raises(ParameterError, match="recipe auto: chooses on plain graphs"):
-        GraphCL("auto", **FAST).fit(library())
     with pytest.raises(ParameterError, match="inductive: a typed graph is trained with all"):
         GraphCL(inductive=True, **FAST).fit(library())
     with pytest.raises(GraphError, match="no relation has edges"):
@@ -257,8 +255,12 @@ def test_a_model_is_saved_with_the_embeddings_of_all_types(tmp_path):
     assert read_nodes(type_folder(tmp_path / "run", "paper")).ids[3] == "p3"
     again = GraphCL.load(tmp_path / "run", device="cpu").transform(graph, node_type="paper")
     np.testing.assert_array_equal(again, model.transform(graph, node_type="paper"))
-    with pytest.raises(GraphError, match="a typed one, which this does not take"):
-        model.embed_new(np.zeros((1, 6)), [[0]], graph=graph)
+
+
+def test_a_recipe_is_chosen_on_the_flattened_graph():
+    model = GraphCL("auto", budget=2, dim=16, epochs=1, device="cpu").fit(library())
+    assert [one.failed for one in model.choice_.trials] == [""]  # of 64 nodes there are too few
+    assert set(model.transform(library())) == {"author", "paper", "topic"}
 
 
 class TwoMeans(LayeredEncoder):

@@ -89,7 +89,6 @@ def test_two_processes_write_two_shards_with_ids(made, here):
     ("options", "message"),
     [
         ([], "in-2: has 2 parts, one for each process; got 1 process: pass --processes 2"),
-        (["--rows", "0:3"], "--rows, --id and --new must be left out for parts"),
         (["--device", "cuda"], "--device must be cpu for a store in parts"),
         (["--label", "y"], "GRAPH must be tables if table options are given"),
     ],

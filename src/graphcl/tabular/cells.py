@@ -178,9 +178,11 @@ def find_decimals(
     def doubt(name: str, fitting: Sequence[str]) -> Problem:
         start = f"{source.name}: column {name!r}"
         if len(fitting) == 1:
-            read = f"read them with --decimal {fitting[0]}"
-            holds = f"holds numbers with the decimal mark {fitting[0]!r}: {read}"
-            return Problem(f"{start} {holds}", ("--decimal", fitting[0]))
+            return Problem(
+                f"{start} holds numbers with the decimal mark {fitting[0]!r}: read them with "
+                f"--decimal {fitting[0]}",
+                ("--decimal", fitting[0]),
+            )
         cell = _first(duck, source, name, f"contains({quoted(name)}::VARCHAR, ',')")[1]
         return Problem(
             f"{start}: {short(cell)} has a comma before three digits, as all its values: a decimal "
@@ -207,9 +209,11 @@ def find_dates(
         start = f"{source.name}: column {name!r}"
         options = " or ".join(f"--date-format {one}" for one in fitting)
         if len(fitting) == 1:
-            leave = f"leave the column out with --ignore {shell(name)}"
-            read = f"read them with {options}, or {leave}"
-            return Problem(f"{start} holds dates: {read}", ("--date-format", fitting[0]))
+            return Problem(
+                f"{start} holds dates: read them with {options}, or leave the column out with "
+                f"--ignore {shell(name)}",
+                ("--date-format", fitting[0]),
+            )
         cell = _first(duck, source, name, "true")[1]
         return Problem(
             f"{start}: is {short(cell)} day and month, or month and day? All its values can be "

@@ -322,8 +322,11 @@ class FitColumns(_Columns):
     def _note_empty(self, name: str) -> None:
         self._void.add(name)
         if self._options.strict:
-            out = f"leave the column out with --ignore {shell(name)}"
-            self._wrong(f"column {name!r} has no values; {out}", "--ignore", name)
+            self._wrong(
+                f"column {name!r} has no values; leave the column out with --ignore {shell(name)}",
+                "--ignore",
+                name,
+            )
         else:
             self.empty.append(name)
 
