@@ -10,6 +10,7 @@ from graphcl import GraphCL, read_tables, rollback, update
 from graphcl.cli.main import run
 from graphcl.errors import GraphCLError
 from graphcl.runs import files as runs
+from graphcl.runs.nodes import read_nodes
 from graphcl.runs.typed import type_folder
 from graphcl.runs.versions import current_run
 
@@ -111,6 +112,30 @@ def test_changed_nodes_and_removed_edges(trained):
     for name, rows in model.transform(whole).items():
         found = runs.read_embeddings(type_folder(current_run(path), name))
         np.testing.assert_allclose(found, rows, atol=1e-6)
+
+
+def test_new_nodes_need_no_label_and_known_ones_keep_theirs(trained):
+    path, graph, (_, goods, _, _) = trained
+    table = pandas.concat([goods[:1], goods[22:]])[["id", "price"]]
+    update(path, graph=graph, nodes={"product": table}, device="cpu")
+    kept = read_nodes(type_folder(current_run(path), "product"))
+    assert kept.y[:22].tolist() == graph.nodes["product"].y.tolist()
+    assert kept.y[22:].tolist() == [-1, -1, -1]
+
+
+def test_ids_stay_with_their_nodes(trained):
+    """Products are numbered 0, 1, …, as rows are: after a change they are not the rows any more."""
+    path, graph, _ = trained
+    table = pandas.DataFrame({"id": [200, 31], "price": [3.0, 4.0]})
+    gone = {"product": [3], "customer": ["c0"]}
+    update(path, graph=graph, nodes={"product": table}, remove_nodes=gone, device="cpu")
+    kept = read_nodes(type_folder(current_run(path), "product")).ids
+    assert kept.tolist() == [*(number for number in range(22) if number != 3), 200, 31]
+    people = read_nodes(type_folder(current_run(path), "customer")).ids
+    assert people.tolist() == [f"c{number}" for number in range(1, 35)]
+    update(path, remove_nodes={"product": [200]}, device="cpu")
+    kept = read_nodes(type_folder(current_run(path), "product")).ids
+    assert kept.tolist() == [*(number for number in range(22) if number != 3), 31]
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,12 @@ def _nodes(
     other: Mapping[str, Any]
     nothing: dict[str, Any] = {}
     rows, other = changed or (np.zeros(0, np.int64), nothing)
-    for name in ("x", "y", *MASKS, "node_ids"):
+    ids = _ids(own, stays, new.get("node_ids"), count)
+    found |= {} if ids is None else {"node_ids": ids}
+    for name in ("x", "y", *MASKS):
         values: Any = getattr(own, name)
         if values is None:
             continue
-        values = values[:] if name == "node_ids" else values
         if name in other and len(rows):
             values = _replaced(values, rows, other[name])
         kept = values[np.flatnonzero(stays)]
@@ -93,12 +94,33 @@ def _nodes(
             found[name] = kept
         elif name in new:
             found[name] = _stacked(kept, new[name])
-        elif name in ("x", "node_ids"):
+        elif name == "x":
             raise GraphError(f"type {own.name!r}: new nodes lack {name}")
         else:
             empty = -1 if name == "y" else False
             found[name] = np.concatenate([kept, np.full((count, *kept.shape[1:]), empty)])
     return found
+
+
+def _ids(own: Nodes, stays: Any, new: Any, count: int) -> Any:
+    """Returns the ids after the change; None if they are the rows. Nodes that stay keep theirs.
+
+    Numbers and texts together are texts.
+    """
+    old: Any = np.arange(own.num_nodes) if own.node_ids is None else np.asarray(own.node_ids[:])
+    more = np.arange(own.num_nodes, own.num_nodes + count) if new is None else np.asarray(new)
+    if new is None and count and own.node_ids is not None:
+        raise GraphError(f"type {own.name!r}: new nodes lack ids")
+    kept = old[np.flatnonzero(stays)]
+    if not count:
+        ids = kept
+    elif old.dtype.kind in "iu" and more.dtype.kind in "iu":
+        ids = np.concatenate([kept, more])
+    else:
+        ids = np.empty(len(kept) + count, object)
+        ids[:] = [str(one) for one in [*kept.tolist(), *more.tolist()]]
+    plain = own.node_ids is None and ids.dtype.kind in "iu"
+    return None if plain and np.array_equal(ids, np.arange(len(ids))) else ids
 
 
 def _replaced(values: Any, rows: IntArray, given: Any) -> Any:
@@ -114,12 +136,7 @@ def _replaced(values: Any, rows: IntArray, given: Any) -> Any:
 def _stacked(first: Any, second: Any) -> Any:
     if scipy.sparse.issparse(first):
         return scipy.sparse.vstack([first, scipy.sparse.csr_array(second)], format="csr")
-    first = np.asarray(first)
-    if first.dtype.kind in "OU":
-        joined = np.empty(len(first) + len(second), object)
-        joined[: len(first)], joined[len(first) :] = first, list(second)
-        return joined
-    return np.concatenate([first, np.asarray(second)])
+    return np.concatenate([np.asarray(first), np.asarray(second)])
 
 
 def _edges(

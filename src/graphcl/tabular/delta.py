@@ -194,6 +194,15 @@ class _Columns:
             self.options = replace(self.options, features="structural", preparation=None)
 
 
+def present(given: Any, options: TableOptions, names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the columns that a table of nodes has of some that the training had."""
+    with Duck() as duck:
+        return _found(
+            open_source(duck, given, role="nodes", header=options.header, names=options.names),
+            names,
+        )
+
+
 def as_they_are(
     given: Any, options: TableOptions, width: int, *, used: Sequence[str] = (), edges: bool = False
 ) -> Preparation:

@@ -19,7 +19,7 @@ from graphcl.graphs.rebuilding import TypedDelta, rebuild
 from graphcl.graphs.relation import Key, Relation
 from graphcl.store.reader import MASKS
 from graphcl.tabular.build import typed_graph
-from graphcl.tabular.delta import as_they_are, read_ids
+from graphcl.tabular.delta import as_they_are, present, read_ids
 from graphcl.tabular.options import TableOptions, by_name
 from graphcl.tabular.tables import open_tables
 from graphcl.updating.ids import NodeIds
@@ -132,7 +132,13 @@ def _read(
     of_nodes: dict[str, Any] = {}  # labels and splits of types that have a table here
     for option, none in (("label", ()), ("split", None)):
         asked = by_name(option, getattr(options, option), graph.nodes)
-        kept = {kind: value for kind, value in asked if (kind or graph.labelled_type) in nodes}
+        kept: dict[str, Any] = {}
+        for kind, value in asked:
+            own_type = kind or graph.labelled_type
+            names = [value] if isinstance(value, str) else list(value)
+            there = present(tables[own_type], options, names) if own_type in nodes else ()
+            if there:  # without the column, new nodes have no label and others keep theirs
+                kept[own_type] = value
         of_nodes[option] = kept or none
     if not lists:  # tables of nodes alone: a graph has relations, so one without edges
         first = next(iter(tables))
@@ -217,8 +223,7 @@ def _matched(
     if len(fresh):
         new[own.name] = {"num_nodes": len(fresh)}
         new[own.name] |= {name: values[fresh] for name, values in fields.items()}
-        if own.node_ids is not None:
-            new[own.name]["node_ids"] = np.asarray(listed)[fresh].tolist()
+        new[own.name]["node_ids"] = ids.alike(np.asarray(listed))[fresh]
         rows[fresh] = own.num_nodes + np.arange(len(fresh))
     if len(again):
         there = {name: values[again] for name, values in fields.items()}
