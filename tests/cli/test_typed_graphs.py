@@ -349,3 +349,24 @@ def test_the_command_that_a_message_offers_settles_it(tables, capsys):
     offered = line.partition("try: graphcl ")[2].split()
     assert run(offered) == 0
     assert "user likes user: 2 edges" in capsys.readouterr().out
+
+
+def test_one_type_and_one_list_are_called_what_they_are_called(tables, capsys):
+    """Edges in both directions make it a plain graph; its nodes are authors all the same."""
+    rng = np.random.default_rng(0)
+    ids = [next(iter(row.values())) for row in rows_of("authors.csv")]
+    pairs = [(ids[a], ids[b]) for a, b in rng.integers(0, len(ids), (60, 2)) if a != b]
+    lines = [f"{a},{b}\n{b},{a}\n" for a, b in pairs]
+    Path("knows.csv").write_text("a,b\n" + "".join(lines))
+    lists = ["--nodes", "author=authors.csv", "--edges", "knows=knows.csv"]
+    assert run(["train", *lists, *QUICK, "--out", "one"]) == 0
+    assert not Path("one/schema.json").exists()
+    assert run(["neighbors", "one", ids[3], "--type", "author"]) == 0
+    assert run(["embed", "one", "--type", "author", "--out", "z.npy"]) == 0
+    Path("more.csv").write_text(f"a,b\n{ids[0]},{ids[5]}\n")
+    assert run(["update", "one", "--edges", "knows=more.csv"]) == 0
+    assert run(["neighbors", "one", ids[3], "--type", "author"]) == 0
+    capsys.readouterr()
+    assert "has no types; got 'paper'" in fails(
+        capsys, "embed", "one", "--type", "paper", "--out", "x.npy"
+    )

@@ -38,7 +38,7 @@ from graphcl.partitioned.shards import (
 )
 from graphcl.runs import files as runs
 from graphcl.runs.embeddings import check_embeddings_file, write_embeddings
-from graphcl.runs.typed import run_types
+from graphcl.runs.typed import run_types, type_folder
 from graphcl.runs.versions import current_run
 from graphcl.serving.asking import JSON, Bounds, read_asked
 from graphcl.tabular.options import TableOptions, counted
@@ -179,7 +179,8 @@ def embed(
             as_json=as_json,
         )
         return
-    require(node_type is None, "embed", "--type", "left out for a plain graph", node_type)
+    if node_type is not None:
+        type_folder(run, node_type)  # it is what the tables call the nodes, or refused
     launch(processes)
     where = local_device(resolve_device(device))
     fitted = Fitted.read(run)

@@ -16,6 +16,7 @@ from graphcl.errors import RunError, require
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions as run_versions
+from graphcl.runs.typed import plain_names
 from graphcl.tabular.options import TableOptions
 from graphcl.updating.run import KEEP, update_run
 from graphcl.updating.using import rollback
@@ -131,14 +132,15 @@ def update(
             raise RunError(f"{root}: has {len(loaded.graphs)} graphs; an update is of one")
         return loaded
 
-    named = bool(runs.read_schema(run_versions.current_run(root)))
+    base = run_versions.current_run(root)
+    of_nodes, of_edges = (None, None) if runs.read_schema(base) else plain_names(base)
     done = update_run(
         root,
         before,
-        replace(tables, nodes=_tables("--nodes", nodes, named)),
-        edges=_tables("--edges", edges, named),
-        remove_nodes=_tables("--remove-nodes", remove_nodes, named),
-        remove_edges=_tables("--remove-edges", remove_edges, named),
+        replace(tables, nodes=_tables("--nodes", nodes, of_nodes)),
+        edges=_tables("--edges", edges, of_edges),
+        remove_nodes=_tables("--remove-nodes", remove_nodes, of_nodes),
+        remove_edges=_tables("--remove-edges", remove_edges, of_edges),
         retrain=retrain,
         epochs=epochs,
         keep=keep,
@@ -149,14 +151,17 @@ def update(
     print_result({"run": str(root), **done.to_json()}, "\n".join(done.lines), as_json=as_json)
 
 
-def _tables(option: str, given: list[str] | None, named: bool) -> Any:
-    """Returns the table of an option, or several by type or relation."""
+def _tables(option: str, given: list[str] | None, plain: str | None) -> Any:
+    """Returns the table of an option, or several by type or relation.
+
+    Of a plain graph, `plain` is what its tables call the nodes or the edges.
+    """
     if not given:
         return None
-    if named and "=" in given[0]:
+    if plain is None and "=" in given[0]:
         pairs = [one.partition("=")[::2] for one in given]
         twice = len({name for name, _ in pairs}) < len(pairs) or not all(map(all, pairs))
         require(not twice, "update", option, "NAME=TABLE, each name once", " ".join(given))
         return dict(pairs)
     require(len(given) == 1, "update", option, "given once", " ".join(given))
-    return given[0]
+    return given[0] if plain is None else given[0].removeprefix(f"{plain}=")

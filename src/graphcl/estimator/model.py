@@ -336,7 +336,9 @@ class GraphCL(Growing):
             raise GraphError(
                 f"{given.name}: is a typed graph; the model was trained on a plain one"
             )
-        if node_type is not None:
+        if node_type is not None and not (
+            isinstance(given, Graph) and node_type == given.only_type.name
+        ):
             raise GraphError(f"transform: a plain graph has no types; got node_type={node_type!r}")
         if isinstance(given, GraphCollection):
             if nodes is not None:

@@ -6,6 +6,7 @@ holds the preparation of a list of edges whose columns became edge features. `sc
 types and relations in order. Imports no torch.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,6 +41,20 @@ def run_types(run: Path) -> list[str]:
     return [one["name"] for one in listed]
 
 
+def plain_names(run: Path) -> tuple[str, str]:
+    """Returns what the tables of a plain graph call its nodes and its edges, or usual names."""
+    try:
+        given = json.loads(runs.read_config(run, baselines=True).origin.tables or "{}")
+    except ValueError:
+        given = {}
+    found = []
+    for option, usual in (("nodes", "node"), ("edges", "edge")):
+        tables = given.get(option) if isinstance(given, dict) else None
+        only = next(iter(tables)) if isinstance(tables, dict) and len(tables) == 1 else usual
+        found.append(only.split(":")[1] if only.count(":") == 2 else only)
+    return found[0], found[1]
+
+
 def type_folder(run: Path, name: str) -> Path:
     """Returns the folder of a type in a run.
 
@@ -47,6 +62,8 @@ def type_folder(run: Path, name: str) -> Path:
         RunError: there is no such type; the message lists those that are there.
     """
     names = run_types(run)
+    if not names and name == plain_names(run)[0]:
+        return run
     if not names:
         raise RunError(f"{run}: was trained on a plain graph, which has no types; got {name!r}")
     if name not in names:
