@@ -8,6 +8,7 @@ from torch_geometric.transforms import ToUndirected
 
 from graphcl.errors import GraphError
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.rebuilding import TypedDelta, rebuild
 
 WRITES = ("author", "writes", "paper")
 
@@ -127,3 +128,17 @@ def test_flattened_types_have_columns_of_their_own():
     assert np.array_equal(graph.x.toarray(), expected)
     assert graph.edge_index().T.tolist() == [[0, 4], [1, 4], [4, 0], [4, 1]]
     assert graph.y.tolist() == [-1, -1, 0, 1, -1, -1]
+
+
+@pytest.mark.parametrize("kind", ["float16", "int8"])
+def test_stores_of_few_bytes_are_flattened_and_grow(tmp_path, kind):
+    x = np.random.default_rng(0).normal(size=(6, 3))
+    graph = Graph.from_edges({"author": x, "paper": x + 1}, {WRITES: [[0, 1, 5], [2, 2, 4]]})
+    graph.save(tmp_path / "store", features=kind)
+    small = Graph.open(tmp_path / "store", verify=True)
+    flat, expected = small.flatten(), graph.flatten()
+    np.testing.assert_allclose(flat.x, expected.x, atol=0.03)
+    assert flat.node_ids[6] == "paper/0"
+    new = {"num_nodes": 1, "x": np.zeros((1, 3), np.float32)}
+    grown = rebuild(small, TypedDelta(nodes={"author": new}))
+    np.testing.assert_allclose(grown.nodes["author"].x[:6], x, atol=0.03)

@@ -70,7 +70,8 @@ def flatten(graph: Graph) -> Graph:
     for name, nodes in graph.nodes.items():
         x = scipy.sparse.csr_array((nodes.num_nodes, total), dtype=np.float32)
         if nodes.x is not None:
-            coo = scipy.sparse.coo_array(nodes.x)
+            sparse = scipy.sparse.issparse(nodes.x)
+            coo = scipy.sparse.coo_array(nodes.x if sparse else np.asarray(nodes.x, np.float32))
             rows, own = coo.coords
             x = scipy.sparse.csr_array((coo.data, (rows, own + columns)), shape=x.shape)
         columns += widths[name]
@@ -79,7 +80,9 @@ def flatten(graph: Graph) -> Graph:
         relation.edge_index() + np.array([[starts[relation.source]], [starts[relation.target]]])
         for relation in graph.relations.values()
     ]
-    dense = all(isinstance(nodes.x, np.ndarray) for nodes in graph.nodes.values())
+    dense = not any(
+        nodes.x is None or scipy.sparse.issparse(nodes.x) for nodes in graph.nodes.values()
+    )
     x = scipy.sparse.vstack(blocks, format="csr")
     return Graph.from_edge_index(
         np.concatenate(edges, axis=1) if edges else np.zeros((2, 0), np.int64),
