@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcl.errors import GraphError
-from graphcl.estimator import GraphCL
+from graphcl.estimator import GraphCL, live
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.store.columns import Names
@@ -311,3 +311,39 @@ def test_new_nodes_of_graphs_with_types_say_what_is_missing():
         model.embed_new(np.zeros(5), [], graph=graph, node_type="paper")
     with pytest.raises(GraphError, match="does not join author"):
         model.embed_new(np.zeros(3), ["cites/p3"], graph=graph, node_type="author")
+
+
+def test_ids_with_a_slash_are_ids_where_one_relation_is_meant():
+    ids = ["a/1", "writes/2", "c"]
+    nodes = {"author": {"x": np.eye(3), "node_ids": ids}, "paper": {"x": np.ones((4, 2))}}
+    edges = {("author", "writes", "paper"): [[0, 1, 2, 0], [0, 1, 2, 3]]}
+    graph = Graph.from_edges(nodes, edges)
+    model = GraphCL(dim=8, epochs=1, device="cpu").fit(graph)
+    live = model.live(graph, node_type="paper")
+    x = np.ones(2)
+    assert np.array_equal(live.embed_new(x, ["a/1"]), live.embed_new(x, ["writes/a/1"]))
+    with pytest.raises(GraphError, match="no node has the id '2'"):  # the relation comes first
+        live.embed_new(x, ["writes/2"])
+    assert live.embed_new(x, ["writes/writes/2"]).shape == (8,)
+
+
+def test_what_is_near_a_new_node_is_all_that_is_looked_at(monkeypatch):
+    """In a graph of many parts, a new node of a type without features sees its own part alone."""
+    number = 3000
+    own, edge = np.arange(number), ("person", "buys", "good")
+    graph = Graph.from_edges(
+        {"person": {"x": (own % 9)[:, None] + 1.0}, "good": {"num_nodes": number}},
+        {edge: np.stack([own, own])},
+    )
+    model = GraphCL(dim=8, epochs=1, device="cpu").fit(graph)
+    seen, whole = [], live.embed_typed
+    monkeypatch.setattr(
+        live, "embed_typed", lambda *a, **k: seen.append(a[1].num_nodes) or whole(*a, **k)
+    )
+    found = model.embed_new(np.ones(1), ["7", "8"], graph=graph, node_type="person")
+    assert seen[0] < 10
+    ends = np.concatenate([np.stack([own, own]), [[number, number], [7, 8]]], axis=1)
+    x = np.concatenate([graph.nodes["person"].x, np.ones((1, 1))])
+    grown = Graph.from_edges({"person": {"x": x}, "good": {"num_nodes": number}}, {edge: ends})
+    expected = model.transform(grown, node_type="person")[-1]
+    np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -7,8 +7,8 @@ from torch_geometric.data import HeteroData
 from torch_geometric.transforms import ToUndirected
 
 from graphcl.errors import GraphError
+from graphcl.graphs.changing import Delta, NodeDelta, change_graph
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.rebuilding import TypedDelta, rebuild
 
 WRITES = ("author", "writes", "paper")
 
@@ -139,6 +139,6 @@ def test_stores_of_few_bytes_are_flattened_and_grow(tmp_path, kind):
     flat, expected = small.flatten(), graph.flatten()
     np.testing.assert_allclose(flat.x, expected.x, atol=0.03)
     assert flat.node_ids[6] == "paper/0"
-    new = {"num_nodes": 1, "x": np.zeros((1, 3), np.float32)}
-    grown = rebuild(small, TypedDelta(nodes={"author": new}))
+    new = NodeDelta(1, np.zeros((1, 3), np.float32))
+    grown = change_graph(small, Delta({"author": new})).graph
     np.testing.assert_allclose(grown.nodes["author"].x[:6], x, atol=0.03)

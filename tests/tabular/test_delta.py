@@ -1,13 +1,33 @@
 """Tables of what changes: read by the training's preparation, ids as they are written."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow
 import pytest
 
 from graphcl.errors import GraphError
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import EDGE, NODE
+from graphcl.tabular import delta
 from graphcl.tabular.build import read_tables
-from graphcl.tabular.delta import read_ids, read_new, read_pairs
+from graphcl.tabular.delta import NewEdges, NewNodes, read_ids
 from graphcl.tabular.options import TableOptions
+
+
+def small(width):
+    return Graph.from_edge_index([[0], [1]], np.zeros((2, width)))
+
+
+def read_new(edges, options, *, width):
+    """What tables say of a plain graph of so many features: its nodes, its edges, and the notes."""
+    nodes = {} if options.nodes is None else {NODE: options.nodes}
+    lists = {} if edges is None else {EDGE: edges}
+    options = replace(options, nodes=None)
+    found = delta.read_new(small(width), options, nodes=nodes, edges=lists)
+    nothing = NewEdges(np.zeros((0, 2), np.int64), "")
+    own = found.nodes.get(NODE, NewNodes(np.zeros(0)))
+    return own, found.edges.get(EDGE, nothing), found.notes
 
 
 def table(path, *lines):
@@ -34,28 +54,29 @@ def test_nodes_and_edges(prepared, tmp_path):
     nodes = table(tmp_path / "n.csv", "id,city,age,joined", "q,y,25,2020-01-03", "b,new,,")
     edges = table(tmp_path / "e.csv", "source,target", "q,b", "b,q", "q,c", "q,q")
     width = len(prepared.features)
-    found = read_new(edges, TableOptions(nodes=nodes, preparation=prepared), width=width)
+    options = TableOptions(nodes=nodes, preparation=prepared)
+    found, listed, notes = read_new(edges, options, width=width)
     assert found.ids.tolist() == ["q", "b", "c"]
     assert found.rows == 2
-    assert found.pairs.tolist() == [[0, 1], [0, 2]]
+    assert listed.pairs.tolist() == [[0, 1], [0, 2]]
     assert found.features.tolist() == list(range(width))
     place = {name: k for k, name in enumerate(prepared.features)}
     assert found.x[:, place["age"]].tolist() == [25, 30]  # the training's mean fills the hole
     assert found.x[:, place["city=y"]].tolist() == [1, 0]
     assert found.x[1, [place[f"city={one}"] for one in "xyz"]].tolist() == [0, 0, 0]
-    assert not any("added" in note for note in found.notes)
-    assert any("self-loop" in note for note in found.notes)
+    assert not any("added" in note for note in notes)
+    assert any("self-loop" in note for note in notes)
 
 
 def test_columns_that_are_absent(prepared, tmp_path):
     nodes = table(tmp_path / "n.csv", "id,city,other", "q,y,1")
     width = len(prepared.features)
-    found = read_new(None, TableOptions(nodes=nodes, preparation=prepared), width=width)
+    found, _, _ = read_new(None, TableOptions(nodes=nodes, preparation=prepared), width=width)
     assert found.absent == ("age", "joined")
     assert [prepared.features[k] for k in found.features] == ["city=x", "city=y", "city=z"]
     assert found.x.tolist() == [[0, 1, 0]]
     only = table(tmp_path / "o.csv", "id,other", "q,1")
-    found = read_new(None, TableOptions(nodes=only, preparation=prepared), width=width)
+    found, _, _ = read_new(None, TableOptions(nodes=only, preparation=prepared), width=width)
     assert found.x is None
     assert found.absent == ("age", "city", "joined")
     assert found.ids.tolist() == ["q"]
@@ -63,24 +84,26 @@ def test_columns_that_are_absent(prepared, tmp_path):
 
 def test_edges_alone(tmp_path):
     edges = table(tmp_path / "e.csv", "source,target,w", "1,2,3.5", "2,1,3.5", "2,5,1")
-    found = read_new(edges, TableOptions(weight="w"), width=3)
+    weighted = Graph.from_edge_index([[0], [1]], np.zeros((2, 3)), edge_weight=[1.0])
+    both = delta.read_new(weighted, TableOptions(weight="w"), nodes={}, edges={EDGE: edges})
+    found, listed = both.nodes[NODE], both.edges[EDGE]
     assert found.rows == 0
     assert found.x is None
-    assert found.ids[found.pairs].tolist() == [[1, 2], [2, 5]]
-    assert found.weight.tolist() == [7.0, 1.0]
-    nothing = read_new(None, TableOptions(), width=3)
-    assert (len(nothing.ids), len(nothing.pairs)) == (0, 0)
+    assert found.ids[listed.pairs].tolist() == [[1, 2], [2, 5]]
+    assert listed.weight.tolist() == [7.0, 1.0]
+    nothing = delta.read_new(weighted, TableOptions(), nodes={}, edges={})
+    assert (nothing.nodes, nothing.edges) == ({}, {})
 
 
 def test_labels_and_split_are_read_where_they_are(prepared, tmp_path):
     nodes = table(tmp_path / "n.csv", "id,age,kind,part", "q,1,u,test", "r,2,,train")
     options = TableOptions(nodes=nodes, preparation=prepared, label=("Kind",), split="part")
-    found = read_new(None, options, width=len(prepared.features))
+    found, _, _ = read_new(None, options, width=len(prepared.features))
     assert found.class_names == ("u",)
     assert found.y.tolist() == [0, -1]
     assert found.masks["train_mask"].tolist() == [False, True]
     plain = table(tmp_path / "p.csv", "id,age", "q,1")
-    found = read_new(
+    found, _, _ = read_new(
         None,
         TableOptions(nodes=plain, preparation=prepared, label=("kind",), split="part"),
         width=len(prepared.features),
@@ -96,10 +119,10 @@ def test_tags_that_are_not_given_are_absent(tmp_path):
     prepared = read_tables(edges, nodes, tags=tags).preparation
     new = table(tmp_path / "n.csv", "id,age", "q,9")
     options = TableOptions(nodes=new, preparation=prepared)
-    found = read_new(None, options, width=3)
+    found, _, _ = read_new(None, options, width=3)
     assert (found.absent, found.features.tolist()) == (("--tags",), [0])
     more = table(tmp_path / "t.csv", "id,tag", "q,blue", "q,new")
-    found = read_new(None, TableOptions(nodes=new, tags=more, preparation=prepared), width=3)
+    found, _, _ = read_new(None, TableOptions(nodes=new, tags=more, preparation=prepared), width=3)
     full = found.x.toarray() if hasattr(found.x, "toarray") else found.x
     assert full.tolist() == [[9, *(1 if one == "tag=blue" else 0 for one in prepared.features[1:])]]
     with pytest.raises(GraphError, match="--tags needs --nodes"):
@@ -135,8 +158,8 @@ def test_ids_from_python():
 
 def test_pairs_to_remove(tmp_path):
     cut = table(tmp_path / "cut.csv", "from,to,weight", "a,b,1", "b,a,1", "c,a,2")
-    found = read_pairs(cut, TableOptions(weight="weight"))
-    ids, pairs = found.ids, found.pairs
+    found = delta.read_pairs(small(1), TableOptions(weight="weight"), {EDGE: cut})
+    ids, pairs = found.nodes[NODE].ids, found.edges[EDGE].pairs
     assert {frozenset(one) for one in np.asarray(ids)[pairs].tolist()} == {
         frozenset("ab"),
         frozenset("ac"),

@@ -1,5 +1,7 @@
 """Tables that name nodes by id, against graphs that are read whole from tables."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow
 import pytest
@@ -11,7 +13,11 @@ from graphcl.graphs.structural import structural_features
 from graphcl.store.columns import Names
 from graphcl.tabular.build import read_tables
 from graphcl.tabular.options import TableOptions
-from graphcl.updating.matching import grow
+from graphcl.updating import matching
+
+
+def grow(graph, options, **tables):
+    return matching.grow(graph, replace(options, nodes=None), nodes=options.nodes, **tables)
 
 
 def nodes_of(ids, **more):
@@ -81,9 +87,9 @@ def test_everything_at_once(old):
         "edges_before": 4,
         "edges_after": 4,
     }
-    assert grown.changed.kept.tolist() == [0, 1, 2, 4]
-    assert grown.changed.moved.tolist() == [2, 4, 5]
-    assert grown.changed.rewired.tolist() == [0, 1, 2, 3, 4, 5]
+    assert grown.changed.kept["node"].tolist() == [0, 1, 2, 4]
+    assert grown.changed.moved["node"].tolist() == [2, 4, 5]
+    assert grown.changed.rewired["node"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_columns_that_are_absent_keep_their_values(old):
@@ -92,7 +98,7 @@ def test_columns_that_are_absent_keep_their_values(old):
     labelled = pyarrow.table({"id": ["b"], "kind": ["x"]})
     grown = grow(old, options(old, nodes=labelled))
     assert grown.changed.graph.y.tolist() == [0, 0, 0, 1, 0]
-    assert not len(grown.changed.moved)
+    assert not len(grown.changed.moved["node"])
     with pytest.raises(GraphError, match=r"has no column 'f0'.* but 'q' is new"):
         grow(old, options(old, nodes=pyarrow.table({"id": ["q"], "f1": [99.0]})))
 
@@ -125,7 +131,7 @@ def test_known_edges_change_nothing_and_weights_are_replaced():
     with pytest.raises(GraphError, match="edges have no weights"):
         grow(plain, TableOptions(weight="weight"), edges=edges)
     again = grow(plain, TableOptions(), edges=edges_of([(1, 0)]))
-    assert not len(again.changed.rewired)
+    assert not len(again.changed.rewired["node"])
 
 
 @pytest.mark.parametrize(
@@ -173,7 +179,7 @@ def test_features_from_edges_are_computed_again():
     )
     graph = grown.changed.graph
     assert np.array_equal(graph.x, structural_features(graph.indptr, graph.indices))
-    assert set(np.flatnonzero((graph.x != old.x[:5]).any(1))) <= set(grown.changed.moved)
+    assert set(np.flatnonzero((graph.x != old.x[:5]).any(1))) <= set(grown.changed.moved["node"])
     new = pyarrow.table({"id": ["g"]})
     joined = edges_of([("g", "a")])
     graph = grow(old, TableOptions(features="structural", nodes=new), edges=joined).changed.graph

@@ -105,7 +105,7 @@ def test_changed_nodes_and_removed_edges(trained):
     done = update(
         path, graph=graph, nodes={"product": dearer}, remove_edges={"buys": gone}, device="cpu"
     )
-    assert done.about["changes"]["changed_nodes"] == 22
+    assert done.about["changes"]["changed_nodes"] == 1
     assert done.about["edges"] == graph.num_edges - 3
     model = GraphCL.load(path, device="cpu")
     whole = as_trained(graph, (people[:35], dearer, early[3:]))
@@ -156,7 +156,7 @@ def test_ids_stay_with_their_nodes(trained):
         ({"remove_nodes": {"product": [77]}}, "1 id is not in the graph, first '77'"),
         (
             {"remove_edges": {"buys": pandas.DataFrame({"customer": ["c1"], "product": [21]})}},
-            "not there",
+            "remove_edges buys: 1 edge is not in the graph, first 'c1' – '21'",
         ),
         ({"retrain": True}, "--retrain is of plain graphs"),
     ],
@@ -205,3 +205,78 @@ def test_the_command_line(trained, monkeypatch, capsys):
     assert run(["neighbors", "shop", "c38", "--type", "customer", "--json"]) == 0
     assert run(["update", "shop", "--nodes", "more.csv"]) == 2
     assert run(["update", "shop", "--rollback"]) == 0
+
+
+def test_updates_after_updates_give_the_graph_of_all_tables(trained):
+    """How columns became features is known in every version, not in the training alone."""
+    path, graph, (people, goods, buys, early) = trained
+    later = buys.drop(early.index)
+    update(path, graph=graph, nodes={"customer": people[35:38]}, device="cpu")
+    update(path, nodes={"customer": people[38:], "product": goods[22:24]}, device="cpu")
+    update(path, nodes={"product": goods[24:]}, edges={"buys": later}, device="cpu")
+    expected = GraphCL.load(path, device="cpu").transform(as_trained(graph, (people, goods, buys)))
+    for name, rows in expected.items():
+        found = runs.read_embeddings(type_folder(current_run(path), name))
+        np.testing.assert_allclose(found, rows, atol=1e-6)
+
+
+def test_columns_that_are_absent_keep_their_values(trained):
+    path, graph, (_, goods, _, _) = trained
+    cheaper = pandas.DataFrame({"id": [3], "price": [goods["price"][3] / 2]})
+    done = update(path, graph=graph, nodes={"product": cheaper}, device="cpu")
+    assert done.about["changes"]["changed_nodes"] == 1
+    people = pandas.DataFrame({"id": ["c4"], "town": ["Chur"]})
+    update(path, nodes={"customer": people}, device="cpu")
+    with pytest.raises(GraphCLError, match=r"no column 'age'.*'c99' is new"):
+        update(path, nodes={"customer": people.assign(id="c99")}, device="cpu")
+
+
+def test_rows_that_nothing_reaches_keep_their_bits(tmp_path):
+    """Two halves without an edge between them: a change in one leaves the other as it is."""
+    ids = np.arange(60)
+    people = pandas.DataFrame({"id": ids, "age": ids % 7 + 1.0})
+    goods = pandas.DataFrame({"id": ids})  # without features: they are those of their buyers
+    buys = pandas.DataFrame({"who": ids, "what": ids // 2 * 2 + (ids % 2)})
+    tables = {"nodes": {"person": people, "good": goods}}
+    graph = read_tables({"person:buys:good": buys}, **tables)
+    model = GraphCL(dim=16, epochs=1, device="cpu").fit(graph)
+    model.save(tmp_path / "run", graph=graph)
+    before = {
+        name: np.array(runs.read_embeddings(type_folder(tmp_path / "run", name)))
+        for name in graph.nodes
+    }
+    older = pandas.DataFrame({"id": [5], "age": [40.0]})
+    done = update(tmp_path / "run", graph=graph, nodes={"person": older}, device="cpu")
+    assert done.about["embedded"] == 2  # the person, and the good whose features are hers
+    for name, rows in before.items():
+        found = runs.read_embeddings(type_folder(done.path, name))
+        assert np.flatnonzero((found != rows).any(axis=1)).tolist() == [5]
+
+
+@pytest.mark.parametrize("features", [True, False])
+def test_options_of_other_tables_are_no_obstacle(tmp_path, features, monkeypatch, capsys):
+    people, goods, buys = tables()
+    monkeypatch.chdir(tmp_path)
+    people.assign(note="x").to_csv("people.csv", index=False)
+    goods.assign(seen="2024-01-02").to_csv("goods.csv", index=False)
+    buys.to_csv("buys.csv", index=False)
+    likes = pandas.DataFrame({"a": people["id"][:20], "b": people["id"][20:].to_numpy()})
+    likes.assign(often=2.5).to_csv("likes.csv", index=False)
+    lists = ["--nodes", "customer=people.csv", "--nodes", "product=goods.csv"]
+    lists += ["--edges", "customer:buys:product=buys.csv"]
+    lists += ["--edges", "customer:likes:customer=likes.csv"]
+    lists += ["--label", "kind", "--one-hot", "town", "--weight", "likes=often", "--ignore", "note"]
+    lists += ["--date", "seen"] if features else ["--ignore", "seen"]
+    quick = ["--set", "epochs=1", "--set", "dim=16", "--device", "cpu", "--quiet"]
+    assert run(["train", *lists, "--out", "shop", *quick]) == 0
+    pandas.DataFrame({"a": ["c0"], "b": ["c1"], "often": [1.0]}).to_csv("more.csv", index=False)
+    pandas.DataFrame({"a": ["c1"], "b": ["c0"]}).to_csv("cut.csv", index=False)
+    new = pandas.DataFrame({"id": ["c40"], "age": [33], "town": ["Bern"]})
+    new.to_csv("new.csv", index=False)
+    capsys.readouterr()
+    assert run(["update", "shop", "--nodes", "customer=new.csv"]) == 0
+    assert run(["update", "shop", "--edges", "likes=more.csv"]) == 0
+    # It is a directed relation: nobody likes back.
+    assert run(["update", "shop", "--remove-edges", "likes=cut.csv"]) == 2
+    assert "1 edge is not in the graph, first 'c1' – 'c0'" in capsys.readouterr().err
+    assert run(["update", "shop", "--remove-edges", "likes=more.csv"]) == 0

@@ -88,7 +88,7 @@ def update(
     changed: rows of embeddings and features, and all edges if one changed; other files are shared.
     One process at a time updates a run; a second one is refused.
 
-    Of a graph with types, tables are named by type or relation, and all nodes are embedded again.
+    Of a graph with types, tables are named by type or relation.
 
     Examples:
 

@@ -20,10 +20,12 @@ from graphcl.encoders import Layer, LayeredEncoder
 from graphcl.errors import GraphError, suggestion
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
+from graphcl.graphs.changing import Delta, EdgeDelta, NodeDelta, change_graph
+from graphcl.graphs.filling import filling_depth
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.growing import GrownPart, grown_graph, grown_part, new_nodes
+from graphcl.graphs.neighbourhood import Surroundings
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.rebuilding import TypedDelta, rebuild
 from graphcl.graphs.relation import Key
 from graphcl.graphs.scaling import ColumnScaling
 from graphcl.graphs.tensors import stored_features
@@ -51,9 +53,7 @@ class Live:
     text is first asked for), how features are scaled, the weights. It can be used by several
     threads. A later `fit` of the model does not change it.
 
-    Of a graph with types, the new nodes are of one type, and the grown graph is built for each
-    call: features of other nodes may be the means of what their neighbours have. So it takes as
-    long as embedding the surroundings in a graph that was just read.
+    Of a graph with types, the new nodes are of one type.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Live:
                 named = ", ".join(graph.nodes)
                 raise GraphError(f"{graph.name}: of which type are new nodes? One of {named}")
             self.nodes = graph.type(node_type or next(iter(graph.nodes)))
+            self._around = Surroundings(graph)
             return
         self.nodes = graph.only_type
         if node_type not in (None, self.nodes.name):
@@ -117,18 +118,20 @@ class Live:
         """Returns the other ends of a new node's edges, by relation and whether it is the target.
 
         Args:
-            texts: ``RELATION/ID``; or an id alone, if the type is in one relation. ``<RELATION/ID``
-                is an edge towards the new node, of a directed relation within its type.
+            texts: ``RELATION/ID``; or an id alone, if the type is in one relation, which may have a
+                slash in it. ``<RELATION/ID`` is an edge towards the new node, of a directed
+                relation within its type.
 
         Raises:
             GraphError: there is no such relation, or it is not clear which is meant.
         """
         own = {key: one for key, one in self.graph.relations.items() if self.nodes.name in key[::2]}
+        known = {text for key in self.graph.relations for text in (key[1], ":".join(key))}
         found: dict[tuple[Key, bool], list[Any]] = {}
         for text in texts:
             said, slash, name = str(text).partition("/")
             towards, relation = said.startswith("<"), said.removeprefix("<")
-            if not slash:
+            if not slash or (len(own) == 1 and relation not in known):
                 if len(own) != 1:
                     named = ", ".join(f"{key[1]}/{text}" for key in own) or "none"
                     raise GraphError(f"embed_new: by which relation is {text!r} linked? {named}")
@@ -146,46 +149,53 @@ class Live:
         return found
 
     def _embed_typed(self, features: Any, neighbours: list[Any], weights: list[Any] | None) -> Rows:
-        """Returns the embeddings of new nodes of a type in the grown graph, which is built."""
+        """Returns the embeddings of new nodes of a type, in the grown part of the graph."""
         own, count = self.nodes, len(features)
-        new: dict[str, Any] = {"num_nodes": count}
         width = own.num_features
         if features.ndim != 2 or features.shape[1] != width:
             raise GraphError(f"embed_new: features must be [n, {width}]; got {features.shape}")
-        if own.x is not None:
-            new["x"] = features
-        if own.node_ids is not None:
-            new["node_ids"] = [f"new node {place}" for place in range(count)]
-        ends: dict[Key, list[tuple[int, int]]] = {}
-        given: dict[Key, list[float]] = {}
+        near: dict[str, list[int]] = {own.name: []}
+        ends: dict[Key, dict[tuple[int, int, bool], float]] = {}
         for place, texts in enumerate(neighbours):
             of = [1.0] * len(texts) if weights is None else list(weights[place])
             if len(of) != len(texts):
                 raise GraphError("embed_new: weights must be as many as neighbours, of each node")
             for text, weight in zip(texts, of, strict=True):
                 ((key, towards), names) = next(iter(self.neighbours_of([text]).items()))
-                row = int(self.rows_of(np.array(names, object), key[0] if towards else key[2])[0])
-                pair = (row, own.num_nodes + place) if towards else (own.num_nodes + place, row)
-                ends.setdefault(key, []).append(pair)
-                given.setdefault(key, []).append(weight)
-        edges = {}
-        for key, pairs in ends.items():
-            edges[key] = {"edge_index": np.array(pairs, np.int64).T}
-            if self.graph.relations[key].edge_weight is not None:
-                edges[key]["edge_weight"] = np.array(given[key], np.float32)
-            elif weights is not None:
-                raise GraphError(f"embed_new: edges of {key[1]} have no weights; leave them out")
-        grown = rebuild(self.graph, TypedDelta(nodes={own.name: new}, edges=edges))
+                other = key[0] if towards else key[2]
+                row = int(self.rows_of(np.array(names, object), other)[0])
+                near.setdefault(other, []).append(row)
+                listed, edge = ends.setdefault(key, {}), (place, row, towards)
+                listed[edge] = listed.get(edge, 0) + weight
         schema, scaling = self._fitted.schema, self._fitted.typed_scaling
-        assert schema is not None
         encoder = self._fitted.encoder.to(self._device)
+        assert schema is not None
         assert isinstance(encoder, LayeredEncoder)
+        hops = len(encoder.levels()) - 1 + filling_depth(schema)
+        wanted = {name: np.unique(rows).astype(np.int64) for name, rows in near.items()}
+        if not len(wanted[own.name]):  # one of the type has to be there, for new ones to join
+            wanted[own.name] = np.zeros(1, np.int64)
+        part, rows = self._around.within(wanted, hops)
+        first = part.nodes[own.name].num_nodes
+        edges = {}
+        for key, listed in ends.items():
+            pairs = np.empty((len(listed), 2), np.int64)
+            for at, (place, row, towards) in enumerate(listed):
+                there = int(np.searchsorted(rows[key[0] if towards else key[2]], row))
+                pairs[at] = (there, first + place) if towards else (first + place, there)
+            weighted = self.graph.relations[key].edge_weight is not None
+            if weights is not None and not weighted:
+                raise GraphError(f"embed_new: edges of {key[1]} have no weights; leave them out")
+            given = np.array([*listed.values()], np.float32) if weighted else None
+            edges[key] = EdgeDelta(pairs, given)
+        new = NodeDelta(count, None if own.x is None else features)
+        grown = change_graph(part, Delta({own.name: new}, edges)).graph
         z = embed_typed(
             encoder,
             prepare_like(grown, schema, scaling),
             device=self._device,
             scaling=scaling,
-            nodes={own.name: np.arange(own.num_nodes, own.num_nodes + count)},
+            nodes={own.name: np.arange(first, first + count)},
         )
         return self._aligned(z[own.name])
 

@@ -1,14 +1,12 @@
 """A graph and what changes in it: new nodes and edges, removed ones, other features.
 
-Nodes that stay keep their order, and new ones come after them. So sums over neighbours keep their
-order too, and the embedding of a node whose surroundings did not change keeps its bits.
-
-Nothing here sorts the graph: entries are found by binary search in their rows, and indices are
-copied once. Of 20 million entries that takes a tenth of a second. Features that are mapped from a
+`change_graph` merges new entries into the CSR arrays of each relation that changes, in one pass
+over them; for ten million entries that takes a tenth of a second. Features that are mapped from a
 file are not copied: see `graphcl.files.patched`.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +16,9 @@ import scipy.sparse
 from graphcl.errors import GraphError, counted
 from graphcl.files.patched import overlay
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.neighbourhood import entries_of
+from graphcl.graphs.nodes import Nodes
+from graphcl.graphs.relation import Key, Relation
 from graphcl.store.columns import ScaledFeatures
 from graphcl.store.writer import row_levels
 
@@ -28,32 +29,48 @@ _NO_PAIRS = np.zeros((0, 2), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
-class Delta:
-    """What changes in a graph of N nodes. New nodes have the numbers N, N + 1, ….
+class NodeDelta:
+    """What changes in a type of N nodes. New ones have the numbers N, N + 1, ….
 
     Attributes:
-        x: features of the new nodes, ``[n, P]`` float32, dense or CSR; None if there are none.
+        new: how many are new.
+        x: their features, ``[new, P]`` float32, dense or CSR; None if the type has none.
         changed: nodes that get other features, each once.
         changed_x: these features, ``[len(changed), P]``.
         removed: nodes to remove, each once.
-        added: edges ``[m, 2]``, each once, in any direction. One that is there stays, with the
-            weight that is given here.
-        weight: float32, of `added`; None if edges have no weights.
-        dropped: edges to remove ``[k, 2]``. They are removed before others are added.
     """
 
+    new: int = 0
     x: Any = None
     changed: IntArray = field(default_factory=_NONE.copy)
     changed_x: Any = None
     removed: IntArray = field(default_factory=_NONE.copy)
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeDelta:
+    """What changes in a relation.
+
+    Attributes:
+        added: edges ``[m, 2]``, source and target. One that is there stays, with the weight that is
+            given here; where edges have features, it is an edge more.
+        weight: float32, of `added`; None if edges have no weights.
+        features: float32 ``[m, features]`` of `added`; None if edges have none.
+        dropped: edges to remove ``[k, 2]``. They are removed before others are added.
+    """
+
     added: IntArray = field(default_factory=_NO_PAIRS.copy)
     weight: FloatArray | None = None
+    features: FloatArray | None = None
     dropped: IntArray = field(default_factory=_NO_PAIRS.copy)
 
-    @property
-    def num_new(self) -> int:
-        """Number of new nodes."""
-        return 0 if self.x is None else int(self.x.shape[0])
+
+@dataclass(frozen=True, eq=False)
+class Delta:
+    """What changes in a graph, by type and by relation."""
+
+    nodes: Mapping[str, NodeDelta] = field(default_factory=dict)
+    edges: Mapping[Key, EdgeDelta] = field(default_factory=dict)
 
 
 class Changed(NamedTuple):
@@ -61,160 +78,237 @@ class Changed(NamedTuple):
 
     Attributes:
         graph: the new graph.
-        kept: the old rows that stay, ascending; they are the first rows of the new graph.
-        moved: rows of the new graph that are new or have other features.
-        rewired: rows of the new graph that are new or have other edges.
+        kept: by type, the old rows that stay, ascending; they are the first rows of the new graph.
+        moved: by type, rows of the new graph that are new or have other features.
+        rewired: by type, rows of the new graph that are new or have other edges.
     """
 
     graph: Graph
-    kept: IntArray
-    moved: IntArray
-    rewired: IntArray
+    kept: dict[str, IntArray]
+    moved: dict[str, IntArray]
+    rewired: dict[str, IntArray]
 
 
 def change_graph(graph: Graph, delta: Delta) -> Changed:
     """Returns the graph that a change makes of `graph`, in memory.
 
+    Nodes that stay keep their order, and new ones come after them.
+
     Raises:
-        GraphError: the change does not fit the graph: no node would be left, an edge to remove is
-            not there, or one to add has a removed end.
+        GraphError: the change does not fit the graph: no node of a type would be left, an edge to
+            remove is not there, or one to add has a removed end.
     """
     graph.check()
-    size, new = graph.num_nodes, delta.num_new
-    stays = np.ones(size, bool)
-    stays[delta.removed] = False
-    kept = np.flatnonzero(stays)
-    if len(kept) + new == 0:
-        raise GraphError(f"{graph.name}: every node would be removed; a graph has at least one")
-    number = np.full(size + new, -1, np.int64)
-    number[kept] = np.arange(len(kept))
-    number[size:] = len(kept) + np.arange(new)
-    if (number[delta.added] < 0).any():
-        raise GraphError(f"{graph.name}: an edge is added to a node that is removed")
-    edges = _Edges(graph, delta)
-    indptr, indices, weight = edges.merged(stays, number, renumbered=len(kept) < size)
-    touched = np.unique(number[edges.touched])
-    fresh = np.arange(len(kept), len(kept) + new)
-    x, moved = _features(graph.x, delta, kept)
-    changed = Graph.from_csr(
-        indptr=indptr, indices=indices, x=x, edge_weight=weight, name=graph.name
-    )
-    return Changed(
-        changed,
-        kept,
-        np.union1d(number[moved], fresh),
-        np.union1d(touched[touched >= 0], fresh),
-    )
+    kept, moved = dict[str, IntArray](), dict[str, IntArray]()
+    nodes, numbers = dict[str, Nodes](), dict[str, IntArray]()
+    touched: dict[str, list[IntArray]] = {}
+    for name, own in graph.nodes.items():
+        one, size = delta.nodes.get(name, NodeDelta()), own.num_nodes
+        stays = np.ones(size, bool)
+        stays[one.removed] = False
+        kept[name] = np.flatnonzero(stays)
+        first = len(kept[name])
+        if first + one.new == 0:
+            of_type = "" if len(graph.nodes) == 1 else f"of type {name!r} "
+            raise GraphError(
+                f"{graph.name}: every node {of_type}would be removed; a graph has at least one"
+            )
+        number = numbers[name] = np.full(size + one.new, -1, np.int64)
+        number[kept[name]] = np.arange(first)
+        number[size:] = first + np.arange(one.new)
+        x, others = own.x, _NONE
+        if x is not None:
+            if one.new and one.x is None:
+                raise GraphError(f"{graph.name}: new nodes of type {name!r} lack features")
+            x, others = _features(x, one, kept[name])
+        fresh = number[size:]
+        moved[name], touched[name] = np.union1d(number[others], fresh), [fresh]
+        nodes[name] = Nodes(name, first + one.new, x, preparation=own.preparation)
+    relations = {}
+    for key, relation in graph.relations.items():
+        edges = _Edges(relation, delta.edges.get(key, EdgeDelta()), numbers, graph.name)
+        relations[key] = edges.merged()
+        for end, rows in edges.touched:
+            touched[end].append(numbers[end][rows])
+    rewired = {name: np.unique(np.concatenate(rows)) for name, rows in touched.items()}
+    rewired = {name: rows[rows >= 0] for name, rows in rewired.items()}
+    return Changed(Graph(nodes, relations, graph.name), kept, moved, rewired)
 
 
-def affected_rows(changed: Changed, hops: int) -> list[IntArray]:
-    r"""Returns for each layer the rows whose result can differ from the old one, ascending.
+def affected_rows(changed: Changed, hops: int) -> list[dict[str, IntArray]]:
+    r"""Returns for each layer the rows by type whose result can differ from the old one, ascending.
 
     Layer l of a node differs if its own row of layer l − 1 does, or a neighbour's, or its edges:
     :math:`C_l = C_{l-1} \cup N(C_{l-1}) \cup R`. :math:`C_0` are the nodes with other features and
     R those with other edges. No other row is affected.
 
     Args:
-        changed: the graph after its change.
+        changed: the graph after its change; `moved` also has rows whose features are made of those
+            of others.
         hops: L, the number of layers.
     """
     graph = changed.graph
-    reached = np.zeros(graph.num_nodes, bool)
-    reached[changed.moved] = True
+    reached = {name: np.zeros(one.num_nodes, bool) for name, one in graph.nodes.items()}
     frontier, levels = changed.moved, []
-    indptr, indices = np.asarray(graph.indptr), np.asarray(graph.indices)
+    for name, rows in frontier.items():
+        reached[name][rows] = True
     for _ in range(hops):
-        around = np.zeros_like(reached)
-        around[indices[_entries(indptr, frontier)]] = True
-        around[changed.rewired] = True
-        frontier = np.flatnonzero(around & ~reached)
-        reached[frontier] = True
-        levels.append(np.flatnonzero(reached))
+        around = {name: np.zeros_like(mask) for name, mask in reached.items()}
+        for relation in graph.relations.values():
+            indptr, indices = np.asarray(relation.indptr), np.asarray(relation.indices)
+            around[relation.source][indices[entries_of(indptr, frontier[relation.target])]] = True
+            if not relation.undirected and len(frontier[relation.source]):
+                sent = np.zeros(len(reached[relation.source]), bool)
+                sent[frontier[relation.source]] = True
+                around[relation.target][relation.targets()[sent[indices]]] = True
+        for name, rows in changed.rewired.items():
+            around[name][rows] = True
+        frontier = {name: np.flatnonzero(around[name] & ~mask) for name, mask in reached.items()}
+        for name, rows in frontier.items():
+            reached[name][rows] = True
+        levels.append({name: np.flatnonzero(mask) for name, mask in reached.items()})
     return levels
 
 
 class _Edges:
-    """The entries of a graph that a change adds and removes.
+    """The entries of a relation that a change adds and removes.
+
+    Args:
+        relation: as it was.
+        delta: what changes in it, in the numbers of `NodeDelta`.
+        numbers: by type, the new number of each node, −1 if it is removed.
+        named: the graph's name.
 
     Attributes:
-        touched: nodes whose row changes, in the numbers of `Delta`, perhaps several times.
+        touched: the types of both ends, each with nodes whose edges change, in the numbers of
+            `NodeDelta` and perhaps several times.
     """
 
-    def __init__(self, graph: Graph, delta: Delta) -> None:
-        self._graph = graph
-        self._indptr, self._indices = np.asarray(graph.indptr), np.asarray(graph.indices)
-        self._gone = _NONE  # places of entries that are removed, ascending
-        self.touched: IntArray = _NONE
-        self._weight = graph.edge_weight
-        self._drop_pairs(delta.dropped)
-        self._drop_nodes(delta.removed)
-        self._add(delta)
-
-    def _drop_pairs(self, pairs: IntArray) -> None:
-        rows, columns = _both(pairs)
-        places, there = self._find(rows, columns)
-        if not there.all():
-            row = int(np.argmin(there))
-            raise GraphError(f"no edge joins {rows[row]} and {columns[row]}")
-        self._gone = np.unique(places)
-        self.touched = np.concatenate([self.touched, rows])
-
-    def _drop_nodes(self, nodes: IntArray) -> None:
-        entries = _entries(self._indptr, nodes)
-        around = self._indices[entries].astype(np.int64)
-        own = np.repeat(nodes, self._indptr[nodes + 1] - self._indptr[nodes])
-        self._gone = np.unique(np.concatenate([self._gone, entries, self._find(around, own)[0]]))
-        self.touched = np.concatenate([self.touched, around])
-
-    def _add(self, delta: Delta) -> None:
-        rows, columns = _both(delta.added)
-        weight = None if delta.weight is None else np.concatenate([delta.weight, delta.weight])
-        places, there = self._find(rows, columns)
-        old = places[there]
-        changes = np.isin(old, self._gone)  # removed and added again
+    def __init__(
+        self, relation: Relation, delta: EdgeDelta, numbers: Mapping[str, IntArray], named: str
+    ) -> None:
+        self._relation = relation
+        self._columns_of, self._rows_of = numbers[relation.source], numbers[relation.target]
+        self._indptr, self._indices = np.asarray(relation.indptr), np.asarray(relation.indices)
+        self._weight = relation.edge_weight
+        pairs, weight, features = np.asarray(delta.added), delta.weight, delta.features
+        if relation.source == relation.target:  # a mean has the node itself in it: no loops
+            apart = pairs[:, 0] != pairs[:, 1]
+            pairs = pairs[apart]
+            weight = None if weight is None else weight[apart]
+            features = None if features is None else features[apart]
+        (rows, columns), weight, features = self._entries(pairs, weight, features)
+        if (self._rows_of[rows] < 0).any() or (self._columns_of[columns] < 0).any():
+            raise GraphError(f"{named}: an edge is added to a node that is removed")
+        self._check_values(named, delta)
+        gone = self._dropped(delta.dropped)
+        first, last = self.find(rows, columns)
+        # Where edges have features, two may have the same ends.
+        again = (first < last) & (relation.edge_features is None)
+        old = first[again]
+        changes = np.isin(old, gone)  # removed and added again
         if weight is not None and self._weight is not None:
-            changes |= self._weight[old] != weight[there]
+            changes |= self._weight[old] != weight[again]
             if changes.any():
                 self._weight = np.array(self._weight)
-                self._weight[old] = weight[there]
-        self._gone = np.setdiff1d(self._gone, old, assume_unique=False)
-        self.touched = np.concatenate([self.touched, rows[there][changes], rows[~there]])
-        order = np.lexsort((columns[~there], rows[~there]))
-        self._rows, self._columns = rows[~there][order], columns[~there][order]
-        self._places = places[~there][order]
-        self._new_weight = None if weight is None else weight[~there][order]
+                self._weight[old] = weight[again]
+        self._gone = np.setdiff1d(gone, old)
+        order = np.lexsort((columns[~again], rows[~again]))
+        self._rows, self._columns = rows[~again][order], columns[~again][order]
+        self._places = last[~again][order]
+        self._new = {
+            name: None if one is None else one[~again][order]
+            for name, one in (("edge_weight", weight), ("edge_features", features))
+        }
+        left = self._rows_at(self._gone), self._indices[self._gone].astype(np.int64)
+        ends = zip(left, (rows, columns), strict=True)
+        both = [np.concatenate([of, new[again][changes], new[~again]]) for of, new in ends]
+        self.touched = list(zip((relation.target, relation.source), both, strict=True))
 
-    def _find(self, rows: IntArray, columns: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-        """Returns the place of each entry, or that where it would be, and whether it is there."""
-        size, end = self._graph.num_nodes, len(self._indices)
+    def _check_values(self, named: str, delta: EdgeDelta) -> None:
+        """Refuses edges with other values than the relation's have."""
+        where = f"{named}: relation {':'.join(self._relation.key)}"
+        given = {"edge_weight": delta.weight, "edge_features": delta.features}
+        for name, values in given.items():
+            has = getattr(self._relation, name) is not None
+            if len(delta.added) and has and values is None:
+                raise GraphError(f"{where}: its edges have {name}; give them for new ones, too")
+            if values is not None and not has:
+                raise GraphError(f"{where}: its edges have no {name}; leave them out")
+
+    def _entries(self, pairs: IntArray, *values: Any) -> tuple[Any, ...]:
+        """Returns rows and columns of the entries of edges, then their values.
+
+        An undirected edge has two entries.
+        """
+        sources, targets = np.asarray(pairs, np.int64).reshape(-1, 2).T
+        if not self._relation.undirected:
+            return (targets, sources), *values
+        rows, columns = np.concatenate([targets, sources]), np.concatenate([sources, targets])
+        twice = [None if one is None else np.concatenate([one, one]) for one in values]
+        return (rows, columns), *twice
+
+    def _dropped(self, pairs: IntArray) -> IntArray:
+        """Returns the places of entries that are removed, with an edge or with a node."""
+        ((rows, columns),) = self._entries(pairs)
+        first, last = self.find(rows, columns)
+        if (first == last).any():
+            row = int(np.argmax(first == last))
+            raise GraphError(f"no edge joins {columns[row]} and {rows[row]}")
+        parts = [_ranges(first, last)]
+        old = self._rows_of[: len(self._indptr) - 1]
+        parts.append(entries_of(self._indptr, np.flatnonzero(old < 0)))
+        if (self._columns_of < 0).any():
+            parts.append(np.flatnonzero((self._columns_of < 0)[self._indices]))
+        return np.unique(np.concatenate(parts))
+
+    def _rows_at(self, places: IntArray) -> IntArray:
+        found: IntArray = np.searchsorted(self._indptr, places, side="right") - 1
+        return found
+
+    def find(self, rows: IntArray, columns: IntArray) -> tuple[IntArray, IntArray]:
+        """Returns the places of entries, from and to; where one is not, it would be at both."""
+        size, end = len(self._indptr) - 1, len(self._indices)
         old = rows < size
         known = np.where(old, rows, 0)
-        low = np.where(old, self._indptr[known], end)
-        stop = high = np.where(old, self._indptr[known + 1], end)
-        while (open_ := low < high).any():  # a binary search in every row at once
-            middle = (low + high) // 2
-            before = open_ & (self._indices[np.minimum(middle, max(end - 1, 0))] < columns)
-            low = np.where(before, middle + 1, low)
-            high = np.where(open_ & ~before, middle, high)
-        there = low < stop
-        there[there] = self._indices[low[there]] == columns[there]
-        return low, there
+        start = np.where(old, self._indptr[known], end)
+        stop = np.where(old, self._indptr[known + 1], end)
 
-    def merged(
-        self, stays: npt.NDArray[np.bool_], number: IntArray, *, renumbered: bool
-    ) -> tuple[IntArray, Any, FloatArray | None]:
-        """Returns the CSR arrays of the new graph: pointers, indices and weights."""
-        gone, size = self._gone, len(stays)
+        def bisected(low: IntArray, before: Callable[[Any, Any], Any]) -> IntArray:
+            high = stop
+            while (open_ := low < high).any():  # a binary search in every row at once
+                middle = (low + high) // 2
+                value = self._indices[np.minimum(middle, max(end - 1, 0))]
+                less = open_ & before(value, columns)
+                low = np.where(less, middle + 1, low)
+                high = np.where(open_ & ~less, middle, high)
+            return low
+
+        if not end:
+            return start, start
+        first = bisected(start, np.less)
+        if self._relation.edge_features is not None:
+            return first, bisected(first, np.less_equal)
+        there = first < stop
+        there[there] = self._indices[first[there]] == columns[there]
+        return first, first + there
+
+    def merged(self) -> Relation:
+        """Returns the relation after the change."""
+        relation, gone = self._relation, self._gone
+        rows, columns, size = self._rows_of, self._columns_of, len(self._indptr) - 1
+        new_ends = len(rows) > size or (columns < 0).any() or (rows < 0).any()
+        same = not len(gone) and not len(self._places) and self._weight is relation.edge_weight
+        if same and not new_ends:
+            return relation
         into = self._places - np.searchsorted(gone, self._places) + np.arange(len(self._places))
-        degree = np.zeros(len(number), np.int64)
+        degree = np.zeros(len(rows), np.int64)
         degree[:size] = np.diff(self._indptr)
-        of_gone = np.searchsorted(self._indptr, gone, side="right") - 1
-        degree -= np.bincount(of_gone, minlength=len(number))
-        degree += np.bincount(self._rows, minlength=len(number))
-        there = np.concatenate([stays, np.ones(len(number) - size, bool)])
-        indptr = np.concatenate([[0], degree[there].cumsum()])
+        degree -= np.bincount(self._rows_at(gone), minlength=len(rows))
+        degree += np.bincount(self._rows, minlength=len(rows))
+        indptr = np.concatenate([[0], degree[rows >= 0].cumsum()])
         total = len(self._indices) - len(gone) + len(into)
-        wide = self._indices.dtype.itemsize > 4 or len(number) >= 1 << 31
+        wide = self._indices.dtype.itemsize > 4 or len(columns) >= 1 << 31
         kind: Any = np.int64 if wide else np.int32
         # Up to the first entry that is removed or added, all stay where they are.
         first = int(min(min(part, default=total) for part in (gone[:1], into[:1])))
@@ -222,54 +316,62 @@ class _Edges:
         own[into - first] = False
 
         def joined(old: Any, new: Any, kind: Any) -> Any:
-            out = np.empty(total, kind)
+            out = np.empty((total, *old.shape[1:]), kind)
             out[:first] = old[:first]
-            rest = np.delete(old[first:], gone - first) if len(gone) else old[first:]
-            out[first:][own] = rest
+            out[first:][own] = np.delete(old[first:], gone - first, 0) if len(gone) else old[first:]
             out[into] = new
             return out
 
         indices = joined(self._indices, self._columns, kind)
-        if renumbered:
-            indices = number[indices].astype(kind)
-        weight = None
-        if self._weight is not None or self._new_weight is not None:
-            old_weight = self._weight
-            if old_weight is None:
-                old_weight = np.ones(len(self._indices), np.float32)
-            new_weight: Any = 1 if self._new_weight is None else self._new_weight
-            weight = joined(old_weight, new_weight, np.float32)
-        return indptr, indices, weight
+        if (columns < 0).any():
+            indices = columns[indices].astype(kind)
+        values = {"edge_weight": self._weight, "edge_features": relation.edge_features}
+        fields = {
+            name: joined(old, self._new[name], np.float32)
+            for name, old in values.items()
+            if old is not None
+        }
+        found = replace(relation, indptr=indptr, indices=indices, edge_ids=None, **fields)
+        if relation.edge_ids is None:
+            return found
+        return replace(found, edge_ids=_edge_ids(found))
 
 
-def _both(pairs: IntArray) -> tuple[IntArray, IntArray]:
-    """Returns both directions of edges."""
-    rows = np.concatenate([pairs[:, 0], pairs[:, 1]])
-    return rows, np.concatenate([pairs[:, 1], pairs[:, 0]])
+def _edge_ids(relation: Relation) -> IntArray:
+    """Numbers the edges of an undirected relation, where several may have the same ends.
+
+    The first entry from u to v and the first from v to u are one edge, and so are the second ones.
+    """
+    ends = relation.edge_index()
+    starts = np.ones(ends.shape[1], bool)
+    starts[1:] = (ends[:, 1:] != ends[:, :-1]).any(axis=0)
+    places = np.arange(len(starts))
+    nth = places - np.maximum.accumulate(np.where(starts, places, 0))
+    order = np.lexsort((nth, *np.sort(ends, axis=0)))
+    ids = np.empty(len(order), np.int64)
+    ids[order] = places // 2
+    return ids
 
 
-def _entries(indptr: IntArray, nodes: IntArray) -> IntArray:
-    """Returns the places of all entries of the nodes' rows."""
-    starts = indptr[nodes]
-    counts = indptr[nodes + 1] - starts
-    found: IntArray = np.repeat(starts - (counts.cumsum() - counts), counts)
-    found += np.arange(len(found))
-    return found
+def _ranges(first: IntArray, last: IntArray) -> IntArray:
+    """Returns all numbers of some ranges."""
+    counts = last - first
+    return np.repeat(first - (counts.cumsum() - counts), counts) + np.arange(counts.sum())
 
 
-def _features(x: Any, delta: Delta, kept: IntArray) -> tuple[Any, IntArray]:
+def _features(x: Any, delta: NodeDelta, kept: IntArray) -> tuple[Any, IntArray]:
     """Returns the features of the new graph, and the old rows whose features differ.
 
     A row that is given again as it was has not changed.
     """
     changed, given = delta.changed, delta.changed_x
-    if not len(changed) and not delta.num_new and len(kept) == x.shape[0]:
+    if not len(changed) and not delta.new and len(kept) == x.shape[0]:
         return x, changed
     if scipy.sparse.issparse(x):
         parts = [x] + [scipy.sparse.csr_array(one) for one in (delta.x, given) if one is not None]
         table = scipy.sparse.csr_array(scipy.sparse.vstack(parts, format="csr"))
         table.sum_duplicates()
-        size, new = x.shape[0], delta.num_new
+        size, new = x.shape[0], delta.new
         source = np.arange(size)
         source[changed] = size + new + np.arange(len(changed))
         rows = np.concatenate([source[kept], size + np.arange(new)])
@@ -282,12 +384,12 @@ def _features(x: Any, delta: Delta, kept: IntArray) -> tuple[Any, IntArray]:
         if len(changed):
             parts.append(_dense(given).astype(x.dtype))
             differs = (np.asarray(x[changed]) != parts[-1]).any(axis=1)
-        if delta.num_new:
+        if delta.new:
             parts.append(_dense(delta.x).astype(x.dtype))
     values = np.concatenate(parts)
     if x.dtype == np.float16 and not np.isfinite(values).all():
         raise GraphError("a new feature does not fit in float16, which the graph's store has")
-    return _with_rows(x, kept, changed, delta.num_new, values), changed[differs]
+    return _with_rows(x, kept, changed, delta.new, values), changed[differs]
 
 
 def _with_rows(table: Any, kept: IntArray, changed: IntArray, new: int, values: Any) -> Any:
@@ -298,7 +400,7 @@ def _with_rows(table: Any, kept: IntArray, changed: IntArray, new: int, values: 
     return overlay(table, rows, values)
 
 
-def _scaled(x: ScaledFeatures, delta: Delta, kept: IntArray) -> tuple[ScaledFeatures, IntArray]:
+def _scaled(x: ScaledFeatures, delta: NodeDelta, kept: IntArray) -> tuple[ScaledFeatures, IntArray]:
     """The same of features in eight bits: new rows get the levels of the old columns."""
     changed, given = (
         delta.changed,
@@ -310,8 +412,8 @@ def _scaled(x: ScaledFeatures, delta: Delta, kept: IntArray) -> tuple[ScaledFeat
     number = len(changed)
     differs = (np.asarray(x.values[changed]) != levels[:number]).any(axis=1)
     differs |= old[changed] != scales[:number]
-    values = _with_rows(x.values, kept, changed, delta.num_new, levels)
-    scale = _with_rows(old, kept, changed, delta.num_new, scales)
+    values = _with_rows(x.values, kept, changed, delta.new, levels)
+    scale = _with_rows(old, kept, changed, delta.new, scales)
     return ScaledFeatures(values, x.scale, scale if (scale > 1).any() else None), changed[differs]
 
 
@@ -327,22 +429,23 @@ def _differs(first: Any, second: Any) -> npt.NDArray[np.bool_]:
     return found
 
 
-def check_pairs(graph: Graph, pairs: IntArray, names: Any, table: str) -> None:
-    """Refuses edges to remove that the graph does not have.
+def check_pairs(relation: Relation, pairs: IntArray, names: Any, table: str) -> None:
+    """Refuses edges to remove that a relation does not have.
 
     Args:
-        graph: the graph.
-        pairs: rows ``[k, 2]``.
-        names: returns the id of a row.
+        relation: of the graph.
+        pairs: rows of sources and targets, ``[k, 2]``.
+        names: returns the ids of the rows of a pair.
         table: what the message calls the list of edges.
 
     Raises:
         GraphError: some are not there; the message names the first.
     """
-    edges = _Edges(graph, Delta())
-    there = edges._find(pairs[:, 0], pairs[:, 1])[1]
-    if not there.all():
-        missing = int((~there).sum())
-        first, second = (names(int(row)) for row in pairs[int(np.argmin(there))])
-        are = counted(missing, "edge is", "edges are")
-        raise GraphError(f"{table}: {are} not in the graph, first {first!r} – {second!r}")
+    sizes = {relation.target: len(relation.indptr) - 1}
+    sizes.setdefault(relation.source, 1 + int(pairs[:, 0].max(initial=-1)))
+    numbers = {name: np.arange(size) for name, size in sizes.items()}
+    first, last = _Edges(relation, EdgeDelta(), numbers, "").find(pairs[:, 1], pairs[:, 0])
+    if (first == last).any():
+        missing = counted(int((first == last).sum()), "edge is", "edges are")
+        source, target = names(pairs[int(np.argmax(first == last))])
+        raise GraphError(f"{table}: {missing} not in the graph, first {source!r} – {target!r}")

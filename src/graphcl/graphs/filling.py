@@ -89,6 +89,15 @@ def filling_order(plan: Schema) -> Iterator[tuple[str, str, list[Direction]]]:
         missing = [name for name in missing if name not in known]
 
 
+def filling_depth(schema: Schema) -> int:
+    """Returns how many hops the features of a node look at that were not given."""
+    depth = {one.name: 0 for one in schema.types}
+    for name, how, channels in filling_order(schema):
+        near = [depth[channel.sender] for channel in channels]
+        depth[name] = 1 + max(near) if how == "neighbours" else 2
+    return max(depth.values())
+
+
 def describe_filling(schema: Schema) -> str:
     """Returns a line that says which types got features and how; empty if all had some."""
     said = {"neighbours": "the means of their neighbours' features", "structure": "their structure"}

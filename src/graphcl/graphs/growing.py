@@ -16,6 +16,7 @@ import scipy.sparse
 from graphcl.errors import GraphError
 from graphcl.graphs import validation
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.neighbourhood import entries_of
 from graphcl.store.columns import ScaledFeatures
 
 IntArray = npt.NDArray[np.int64]
@@ -170,7 +171,7 @@ def grown_part(graph: Graph, new: NewNodes, hops: int) -> GrownPart:
     entries, columns = inner, inner
     for _ in range(hops - 1):
         inner = near[-1]
-        entries = _entries(indptr, inner)
+        entries = entries_of(indptr, inner)
         columns = indices[entries].astype(np.int64)
         near.append(np.unique(np.concatenate([inner, columns])))
     reached = near[-1]
@@ -224,15 +225,6 @@ def grown_graph(graph: Graph, new: NewNodes) -> Graph:
         weight = np.concatenate([of_old, of_new, of_new])
     x = _joined(graph.x, np.arange(graph.num_nodes), new.x)
     return Graph.from_edge_index(edges, x, edge_weight=weight, name=graph.name)
-
-
-def _entries(indptr: IntArray, nodes: IntArray) -> IntArray:
-    """Returns the places of all entries of the nodes' rows."""
-    starts = indptr[nodes]
-    counts = indptr[nodes + 1] - starts
-    found: IntArray = np.repeat(starts - (counts.cumsum() - counts), counts)
-    found += np.arange(len(found))
-    return found
 
 
 def _joined(x: Any, rows: IntArray, new: Any) -> Any:

@@ -102,7 +102,7 @@ def load_tables(edges: Any, options: TableOptions) -> tuple[Any, TableReport]:
         nodes, arrays = tables.plain, InMemory()
         width = _width(nodes)
         fill_structure(tables, arrays)
-        fields = _fields(nodes, width - nodes.num_features)
+        fields = node_fields(nodes, width - nodes.num_features)
         _add_structural(nodes, arrays.arrays, fields["x"])
         fields |= arrays.arrays | {"self_loops_removed": tables.report.counts.self_loops}
         return Graph.from_csr(name=tables.name, **fields), tables.report
@@ -121,7 +121,7 @@ def check_tables(edges: str, options: TableOptions) -> tuple[dict[str, int], Tab
         return counts | {"features": width, "classes": tables.plain.num_classes}, tables.report
 
 
-def _fields(nodes: NumberedNodes, further: int = 0) -> dict[str, Any]:
+def node_fields(nodes: NumberedNodes, further: int = 0) -> dict[str, Any]:
     """Returns what a graph has of its nodes, with room for further features."""
     fields: dict[str, Any] = {"y": nodes.labels(), **nodes.masks()}
     if nodes.num_features + further:
@@ -133,7 +133,9 @@ def _fields(nodes: NumberedNodes, further: int = 0) -> dict[str, Any]:
 
 def typed_graph(tables: Tables, options: TableOptions) -> Graph:
     """Returns the graph of tables with types, in memory."""
-    fields = {kind: {"num_nodes": n.num_nodes, **_fields(n)} for kind, n in tables.nodes.items()}
+    fields = {
+        kind: {"num_nodes": n.num_nodes, **node_fields(n)} for kind, n in tables.nodes.items()
+    }
     relations: dict[Key, dict[str, Any]] = {}
     for table in tables.lists:
         for one in table.relations:

@@ -4,6 +4,7 @@ Where the layers below the last are needed on many nodes around the change, they
 of them, once, and kept in the version as tables of their own. Later updates go on from these.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from graphcl.embedding import embed_typed
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import RunError
 from graphcl.estimator.changed import embed_layer, hidden_widths, join_layers
@@ -20,8 +22,11 @@ from graphcl.estimator.inference import embed_fitted
 from graphcl.files import patched
 from graphcl.graphs.changing import Changed, affected_rows
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.neighbourhood import entries_of
+from graphcl.graphs.typed_tensors import prepare_like
 from graphcl.runs import files as runs
 from graphcl.runs import versions
+from graphcl.runs.typed import run_types, type_folder
 
 MOST = 0.75  # of the nodes; where more are affected, all are embedded, which is faster
 AROUND = 0.25  # of the nodes; where layers below are needed on more, they are kept
@@ -29,6 +34,7 @@ _BLOCK = 1 << 16  # rows that are copied at a time
 
 IntArray = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]
+Levels = dict[str, IntArray]  # rows by type
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,18 +44,18 @@ class Old:
     Attributes:
         base: the folder of the version.
         fitted: its model.
-        z: its embeddings; None if it keeps none.
-        nodes: how many nodes its graph has.
+        z: its embeddings by type; None if it keeps none.
+        graph: its graph.
     """
 
     base: Path
     fitted: Fitted
-    z: Any
-    nodes: int
+    z: dict[str, Any] | None
+    graph: Graph
 
     def hidden(self) -> list[Any] | None:
         """Returns the layers below the last that the version keeps; None if it keeps none."""
-        widths = hidden_widths(self.fitted)
+        widths = hidden_widths(self.fitted) if self.graph.is_plain else None
         if not widths or not patched.has_table(self.base, _name(1)):
             return None
         found = []
@@ -58,7 +64,7 @@ class Old:
                 table = patched.map_table(self.base, _name(number), RunError)
             except FileNotFoundError:
                 return None
-            if table.shape != (self.nodes, width) or table.dtype != np.float32:
+            if table.shape != (self.graph.num_nodes, width) or table.dtype != np.float32:
                 return None
             found.append(table)
         return found
@@ -68,43 +74,118 @@ def _name(number: int) -> str:
     return f"hidden-{number}"
 
 
-def reached_rows(old: Old, changed: Changed) -> list[IntArray]:
-    """Returns for each layer the rows that a change reaches; all, if that is not known."""
+def reached_rows(old: Old, changed: Changed) -> list[Levels]:
+    """Returns for each layer the rows by type that a change reaches; all, if that is not known."""
     encoder = old.fitted.encoder
+    layers = len(encoder.levels()) if isinstance(encoder, LayeredEncoder) else 1
     if old.z is None or not isinstance(encoder, LayeredEncoder):
-        layers = len(encoder.statement()) if isinstance(encoder, LayeredEncoder) else 1
-        return [np.arange(changed.graph.num_nodes)] * layers
-    return affected_rows(changed, len(encoder.statement()))
+        return [every_row(changed.graph)] * layers
+    return affected_rows(changed._replace(moved=_moved(old, changed)), layers)
+
+
+def every_row(graph: Graph) -> Levels:
+    """Returns all rows by type."""
+    return {name: np.arange(one.num_nodes) for name, one in graph.nodes.items()}
+
+
+def _moved(old: Old, changed: Changed) -> Levels:
+    """Returns the rows whose features differ, also those that are made of neighbours' features."""
+    schema, scaling = old.fitted.schema, old.fitted.typed_scaling
+    moved = dict(changed.moved)
+    filled = [one.name for one in schema.types if one.filled != "given"] if schema else []
+    if not filled or schema is None:
+        return moved
+    before, after = (prepare_like(one, schema, scaling) for one in (old.graph, changed.graph))
+    for name in filled:
+        if name in moved:
+            kept, new = changed.kept[name], after.nodes[name].num_nodes
+            first: Any = before.nodes[name].x
+            second: Any = after.nodes[name].x
+            away: Any = first[kept] != second[: len(kept)]
+            differs = np.flatnonzero(np.asarray(away.sum(axis=1)).reshape(-1))
+            moved[name] = np.union1d(differs, np.arange(len(kept), new))
+    return moved
 
 
 def write_changed(
     folder: Path,
     old: Old,
     changed: Changed,
-    levels: list[IntArray],
+    levels: list[Levels],
     *,
     device: torch.device,
     scratch: Path,
-) -> tuple[Any, IntArray]:
+) -> tuple[dict[str, Any], Levels]:
     """Embeds the rows that a change reaches, and writes all embeddings into a new version.
 
     Returns:
-        The embeddings of all nodes, and which rows of them were computed.
+        The embeddings of all nodes by type, and which rows of them were computed.
     """
     graph, rows = changed.graph, levels[-1]
-    if len(rows) > MOST * graph.num_nodes:
-        rows = np.arange(graph.num_nodes)
-    nodes = None if len(rows) == graph.num_nodes else rows
+    if sum(map(len, rows.values())) > MOST * graph.num_nodes:
+        rows = every_row(graph)
     options: dict[str, Any] = {"device": device, "scratch": scratch}
-    below = _below(folder, old, changed, levels, nodes, options)
-    if not len(rows):
-        fresh = np.zeros((0, old.z.shape[1]), np.float32)
-    elif below is None:
-        fresh = embed_fitted(old.fitted, graph, nodes, **options)
+    if graph.is_plain:
+        (name,) = rows
+        below = _below(folder, old, changed, [one[name] for one in levels], rows[name], options)
+        fresh = {name: _plain_rows(old, graph, below, rows[name], options)}
     else:
-        last = embed_layer(old.fitted, graph, len(below), below[-1], nodes, **options)
-        fresh = join_layers(old.fitted, graph, below, last, nodes, device=device)
-    return write_rows(folder, _EMBEDDINGS, old.z, changed.kept, rows, fresh), rows
+        fresh = embed_types(old.fitted, graph, rows, device=device)
+    return write_tables(folder, old, changed, rows, fresh), rows
+
+
+def _plain_rows(
+    old: Old, graph: Graph, below: list[Any] | None, rows: IntArray, options: dict[str, Any]
+) -> Rows:
+    """Returns the embeddings of rows of a plain graph, from kept layers or none."""
+    nodes = None if len(rows) == graph.num_nodes else rows
+    if not len(rows):
+        assert old.z is not None
+        return np.zeros((0, next(iter(old.z.values())).shape[1]), np.float32)
+    if below is None:
+        return embed_fitted(old.fitted, graph, nodes, **options)
+    last = embed_layer(old.fitted, graph, len(below), below[-1], nodes, **options)
+    return join_layers(old.fitted, graph, below, last, nodes, device=options["device"])
+
+
+def embed_types(
+    fitted: Fitted, graph: Graph, rows: Levels, *, device: torch.device
+) -> dict[str, Rows]:
+    """Returns the embeddings of rows of a graph with types."""
+    schema, scaling, encoder = fitted.schema, fitted.typed_scaling, fitted.encoder.to(device)
+    assert schema is not None
+    assert isinstance(encoder, LayeredEncoder)
+    some = {name: one for name, one in rows.items() if len(one)}
+    found = {name: np.zeros((0, encoder.width), np.float32) for name in rows}
+    if some:
+        prepared = prepare_like(graph, schema, scaling)
+        z = embed_typed(encoder, prepared, device=device, scaling=scaling, nodes=some)
+        found |= {name: _aligned(fitted, one) for name, one in z.items()}
+    return found
+
+
+def _aligned(fitted: Fitted, z: Rows) -> Rows:
+    return z if fitted.alignment is None else fitted.alignment.apply(z)
+
+
+def write_tables(
+    folder: Path, old: Old, changed: Changed, rows: Levels, fresh: Mapping[str, Rows]
+) -> dict[str, Any]:
+    """Writes the embeddings of all types: old rows that stay, and those that were computed."""
+    found = {}
+    for name, some in fresh.items():
+        before = None if old.z is None else old.z[name]
+        own = own_folder(folder, old.base, name)
+        found[name] = write_rows(own, _EMBEDDINGS, before, changed.kept[name], rows[name], some)
+    return found
+
+
+def own_folder(folder: Path, base: Path, name: str) -> Path:
+    """Returns where a new version keeps what is of a type: as the version `base` does."""
+    within = type_folder(base, name) if run_types(base) else base
+    own = folder / within.relative_to(base)
+    own.mkdir(parents=True, exist_ok=True)
+    return own
 
 
 _EMBEDDINGS = Path(runs.EMBEDDINGS).stem
@@ -115,11 +196,13 @@ def _below(
     old: Old,
     changed: Changed,
     levels: list[IntArray],
-    nodes: IntArray | None,
+    rows: IntArray,
     options: dict[str, Any],
 ) -> list[Any] | None:
     """Returns the layers below the last on all nodes, and writes them; None if few are needed."""
     graph, widths = changed.graph, hidden_widths(old.fitted)
+    nodes = None if len(rows) == graph.num_nodes else rows
+    (of_type,) = changed.kept.values()
     if not widths or old.z is None:
         return None
     kept, below = old.hidden(), list[Any]()
@@ -140,7 +223,7 @@ def _below(
         fresh = np.zeros((0, widths[number]), np.float32)
         if len(rows):
             fresh = embed_layer(old.fitted, graph, number, under, some, **options)
-        below.append(write_rows(folder, _name(number + 1), table, changed.kept, rows, fresh))
+        below.append(write_rows(folder, _name(number + 1), table, of_type, rows, fresh))
     return below
 
 
@@ -148,14 +231,12 @@ def _many(graph: Graph, nodes: IntArray | None) -> bool:
     """Returns whether the nodes and those around them are a large part of the graph."""
     if nodes is None:
         return True
-    indptr, indices = np.asarray(graph.indptr), np.asarray(graph.indices)
+    indices = np.asarray(graph.indices)
     reached = np.zeros(graph.num_nodes, bool)
     reached[nodes] = True
     for start in range(0, len(nodes), _BLOCK):
         some = nodes[start : start + _BLOCK]
-        counts = indptr[some + 1] - indptr[some]
-        places = np.repeat(indptr[some] - (counts.cumsum() - counts), counts)
-        reached[indices[places + np.arange(len(places))]] = True
+        reached[indices[entries_of(graph.indptr, some)]] = True
     return int(reached.sum()) > AROUND * graph.num_nodes
 
 

@@ -1,20 +1,30 @@
 """From tables that name nodes by id to the grown graph, with its ids, labels and split."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, counted
-from graphcl.graphs.changing import Changed, Delta, change_graph, check_pairs
+from graphcl.errors import GraphError, ParameterError, counted
+from graphcl.graphs.changing import (
+    Changed,
+    Delta,
+    EdgeDelta,
+    NodeDelta,
+    change_graph,
+    check_pairs,
+)
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.nodes import Nodes
+from graphcl.graphs.relation import Key
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.graphs.validation import is_labelled
 from graphcl.store.reader import MASKS
-from graphcl.tabular.delta import NewTables, read_ids, read_new, read_pairs
-from graphcl.tabular.options import TableOptions
+from graphcl.tabular.delta import NewEdges, NewNodes, of_type, read_ids, read_new, read_pairs
+from graphcl.tabular.options import TableOptions, short_name
 from graphcl.updating.ids import NodeIds
 
 Array = npt.NDArray[Any]
@@ -26,7 +36,7 @@ class Grown:
     """A graph that has changed, and how.
 
     Attributes:
-        changed: the new graph, with ids, labels and split, and the rows that differ.
+        changed: the new graph, with ids, labels and splits, and the rows that differ.
         counts: how many nodes and edges are new, removed, changed.
         notes: lines for the user about the tables.
     """
@@ -36,153 +46,261 @@ class Grown:
     notes: list[str]
 
 
+class _Growing:
+    """What tables say of the nodes of one type, beside those that the graph has.
+
+    Attributes:
+        own: the nodes of the graph.
+        new: what tables say; its ids are written as the graph's.
+        ids: finds nodes by their ids.
+        rows: the row of each id of `new`: in the graph, or after its own if it is new; −1 if it is
+            nowhere.
+        fresh: which rows of the node table are new nodes.
+        gone: rows to remove.
+    """
+
+    def __init__(self, own: Nodes, new: NewNodes) -> None:
+        self.own, self.new, self.ids = own, new, NodeIds(own)
+        new.ids = self.ids.alike(new.ids)
+        self.rows = self.ids.find(new.ids)
+        self.gone = np.zeros(0, np.int64)
+        self.fresh = self.rows[: new.rows] < 0
+        self.rows[: new.rows][self.fresh] = own.num_nodes + np.arange(self.count)
+
+    @property
+    def count(self) -> int:
+        """How many nodes are new."""
+        return int(self.fresh.sum())
+
+    @property
+    def stated(self) -> IntArray:
+        """The rows of the nodes that have a row in the node table."""
+        return self.rows[: self.new.rows]
+
+    def refuse(self) -> None:
+        """Refuses what cannot be meant: nodes that go and come, new nodes without a column."""
+        new, both = self.new, np.isin(self.rows, self.gone)
+        if both.any():
+            which = f"{str(new.ids[both][0])!r}"
+            what = "nodes" if int(np.argmax(both)) < new.rows else "edges"
+            raise GraphError(f"update: {which} is to be removed, and is named in the new {what}")
+        if self.count and new.absent:
+            column, first = new.absent[0], str(new.ids[: new.rows][self.fresh][0])
+            lacking = f"has no column {column!r}" if column[0] != "-" else f"comes without {column}"
+            raise GraphError(
+                f"{new.table}: {lacking}, which the model was trained on; nodes that the graph has "
+                f"keep their values, but {first!r} is new"
+            )
+
+    def delta(self, computed: int) -> NodeDelta:
+        """Returns what changes; the last `computed` features come later."""
+        new = self.new
+        x: Any = None
+        known = np.sort(self.stated[~self.fresh]) if new.x is not None else self.rows[:0]
+        if self.count and self.own.x is not None:
+            x = np.zeros((self.count, 0), np.float32) if new.x is None else new.x[self.fresh]
+            if computed:
+                given, x = x, np.zeros((self.count, self.own.num_features), np.float32)
+                x[:, : given.shape[1]] = given.toarray() if scipy.sparse.issparse(given) else given
+        changed_x = self._changed() if new.x is not None else None
+        return NodeDelta(self.count, x, known, changed_x, self.gone)
+
+    def _changed(self) -> Any:
+        """Returns the features of known nodes in the order of their rows, complete."""
+        own, new = self.own, self.new
+        order = np.argsort(self.stated[~self.fresh])
+        x = new.x[np.flatnonzero(~self.fresh)[order]]
+        places = self.stated[~self.fresh][order]
+        if len(new.features) == own.num_features:
+            return x
+        kept: Any = own.x
+        if scipy.sparse.issparse(kept):
+            old = scipy.sparse.lil_array(kept[places])
+            old[:, new.features] = x
+            return scipy.sparse.csr_array(old)
+        old = np.array(kept[places], dtype=np.float32)
+        old[:, new.features] = x.toarray() if scipy.sparse.issparse(x) else x
+        return old
+
+    def nodes(self, changed: Nodes, kept: IntArray) -> Nodes:
+        """Returns the nodes after the change, with their ids, labels and split."""
+        fields = _labels(self, kept) | _masks(self, kept)
+        fields["node_ids"] = self.ids.grown(kept, self.new.ids[: self.new.rows][self.fresh])
+        fields.setdefault("class_names", self.own.class_names)
+        return replace(changed, **fields)
+
+
 def grow(
     graph: Graph,
     options: TableOptions,
     *,
+    nodes: Any = None,
     edges: Any = None,
     remove_nodes: Any = None,
     remove_edges: Any = None,
 ) -> Grown:
     """Returns the graph with what tables add to it, change in it and remove from it.
 
+    Tables are given by type or relation; of the only one, they need no name.
+
     Args:
         graph: the old graph.
-        options: how the tables are read; `nodes` is the table of new and changed nodes.
-        edges: a list of new edges, or None.
-        remove_nodes: a list of nodes to remove, or None.
-        remove_edges: a list of edges to remove, or None.
+        options: how the tables are read, with the preparations of the training.
+        nodes: tables of new and changed nodes.
+        edges: lists of new edges.
+        remove_nodes: lists of nodes to remove.
+        remove_edges: lists of edges to remove.
 
     Raises:
         GraphError: a table is wrong, or does not fit the graph.
     """
-    if graph.splits is not None:
-        graph = graph.split(0)
-    structural = _structural(graph, options)
-    width = graph.num_features - (len(FEATURE_NAMES) if structural else 0)
-    if edges is not None and graph.edge_weight is not None and options.weight is None:
-        raise GraphError("update: the graph's edges have weights; name their column: --weight")
-    if options.weight is not None and graph.edge_weight is None:
-        raise GraphError("update: the graph's edges have no weights; leave --weight out")
-    tables = read_new(edges, options, width=width)
-    ids = NodeIds(graph)
-    tables.ids = ids.alike(tables.ids)
-    rows = ids.find(tables.ids)
-    if options.unknown_edges == "drop":
-        rows = _without_unknown(tables, rows)
-    gone = np.zeros(0, np.int64)
-    if remove_nodes is not None:
-        listed, said = read_ids(remove_nodes, options)
-        gone = ids.require(listed, _named(remove_nodes, "remove_nodes"))
-        tables.notes += said
-    dropped = np.zeros((0, 2), np.int64)
-    if remove_edges is not None:
-        table = _named(remove_edges, "remove_edges")
-        cut = read_pairs(remove_edges, options)
-        dropped = ids.require(cut.ids, table)[cut.pairs].reshape(-1, 2)
-        tables.notes += cut.notes
-        check_pairs(graph, dropped, ids.name, table)
-    _refuse(ids, tables, rows, gone, edges)
-    new = rows[: tables.rows] < 0
-    notes = tables.notes + ids.notes(tables.ids[: tables.rows][new])
-    size = graph.num_nodes
-    rows[: tables.rows][new] = size + np.arange(int(new.sum()))
-    delta = Delta(
-        x=_features(graph, tables, new, structural=structural) if new.any() else None,
-        changed=np.sort(rows[: tables.rows][~new]) if tables.x is not None else rows[:0],
-        changed_x=_changed(graph, tables, rows, new) if tables.x is not None else None,
-        removed=gone,
-        added=rows[tables.pairs].reshape(-1, 2),
-        weight=tables.weight,
-        dropped=dropped,
-    )
-    changed = change_graph(graph, delta)
-    if structural:
-        changed = _with_structural(graph, changed)
-    fields = _labels(graph, tables, rows, changed.kept) | _masks(graph, tables, rows, changed.kept)
-    fields["node_ids"] = ids.grown(changed.kept, tables.ids[: tables.rows][new])
-    grown = changed.graph.replace(
-        **fields,
-        preparation=graph.preparation,
-        self_loops_removed=graph.self_loops_removed,
-    )
-    before, after = graph.num_edges, grown.num_edges
-    counts = {
-        "new_nodes": int(new.sum()),
-        "removed_nodes": len(gone),
-        "changed_nodes": int((changed.moved < len(changed.kept)).sum()),
-        "edges_before": before,
-        "edges_after": after,
+    if any(one.splits is not None for one in graph.nodes.values()):
+        graph = replace(graph, nodes={name: one.split(0) for name, one in graph.nodes.items()})
+    lists, cut = _by_key(graph, "edges", edges), _by_key(graph, "remove-edges", remove_edges)
+    tables = _by_type(graph, "nodes", nodes)
+    computed = len(FEATURE_NAMES) if graph.is_plain and _structural(graph, options) else 0
+    if graph.is_plain:
+        weighted = graph.edge_weight is not None
+        if lists and weighted and options.weight is None:
+            raise GraphError("update: the graph's edges have weights; name their column: --weight")
+        if options.weight is not None and not weighted:
+            raise GraphError("update: the graph's edges have no weights; leave --weight out")
+    new = read_new(graph, options, nodes=tables, edges=lists, computed=computed)
+    empty = np.zeros(0, np.int64)
+    growing = {
+        name: _Growing(one, new.nodes.get(name, NewNodes(empty)))
+        for name, one in graph.nodes.items()
     }
-    return Grown(changed._replace(graph=grown), counts, notes)
+    for name, table in _by_type(graph, "remove-nodes", remove_nodes).items():
+        own = growing[name]
+        listed, said = read_ids(table, of_type(graph, options, name, None))
+        called = "remove_nodes" if graph.is_plain else f"remove_nodes {name}"
+        own.gone = np.unique(own.ids.require(listed, _named(table, called)))
+        new.notes += said
+    added = {}
+    for key, listed_edges in new.edges.items():
+        added[key] = _added(growing, key, listed_edges, options, new.notes)
+    for key, pairs in _dropped(graph, options, growing, cut, new.notes).items():
+        added[key] = replace(added.get(key, EdgeDelta()), dropped=pairs)
+    for one in growing.values():
+        one.refuse()
+        new.notes += one.ids.notes(one.new.ids[: one.new.rows][one.fresh])
+    delta = Delta({name: one.delta(computed) for name, one in growing.items()}, added)
+    changed = change_graph(graph, delta)
+    if computed:
+        changed = _with_structural(graph, changed)
+    grown = replace(
+        changed.graph,
+        nodes={
+            name: growing[name].nodes(one, changed.kept[name])
+            for name, one in changed.graph.nodes.items()
+        },
+    )
+    counts = {
+        "new_nodes": sum(one.count for one in growing.values()),
+        "removed_nodes": sum(len(one.gone) for one in growing.values()),
+        "changed_nodes": sum(
+            int((rows < len(changed.kept[name])).sum()) for name, rows in changed.moved.items()
+        ),
+        "edges_before": graph.num_edges,
+        "edges_after": grown.num_edges,
+    }
+    return Grown(changed._replace(graph=grown), counts, new.notes)
+
+
+def _by_type(graph: Graph, option: str, given: Any) -> dict[str, Any]:
+    named = _by_name(option, given, list(graph.nodes))
+    return {graph.type(name).name: table for name, table in named.items()}
+
+
+def _by_key(graph: Graph, option: str, given: Any) -> dict[Key, Any]:
+    named = _by_name(option, given, [key[1] for key in graph.relations])
+    return {graph.relation(name).key: table for name, table in named.items()}
+
+
+def _by_name(option: str, given: Any, known: list[str]) -> dict[str, Any]:
+    """Returns tables by type or relation; one without a name is that of the only one.
+
+    Of a graph with one type, a dictionary with another key than that is a table by columns.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        named = {key if isinstance(key, str) else ":".join(key): one for key, one in given.items()}
+        if len(known) != 1 or {short_name(key) for key in named} == set(known):
+            return named
+    if len(known) != 1:
+        which = ", ".join(known)
+        raise ParameterError(f"update: --{option}: of which of {which}? Write NAME=TABLE")
+    return {known[0]: given}
 
 
 def _named(given: Any, name: str) -> str:
     return given if isinstance(given, str) else name
 
 
-def _without_unknown(tables: NewTables, rows: IntArray) -> IntArray:
-    """Leaves out edges that name a node that is nowhere; returns the rows of the other nodes."""
-    lost = rows < 0
-    lost[: tables.rows] = False  # new nodes
-    if not lost.any():
-        return rows
-    kept = ~lost[tables.pairs].any(axis=1)
-    named = counted(int((~kept).sum()), "edge names", "edges name")
-    nodes = counted(int(lost.sum()), "unknown node")
-    tables.notes.append(f"edges: {named} {nodes}: left out")
-    tables.pairs = (np.cumsum(~lost) - 1)[tables.pairs[kept]]
-    tables.weight = None if tables.weight is None else tables.weight[kept]
-    tables.ids = tables.ids[~lost]
-    return rows[~lost]
+def _added(
+    growing: Mapping[str, _Growing],
+    key: Key,
+    listed: NewEdges,
+    options: TableOptions,
+    notes: list[str],
+) -> EdgeDelta:
+    """Returns the new edges of a relation, in rows of the grown graph.
+
+    Raises:
+        GraphError: an end is nowhere, and such edges are not to be left out.
+    """
+    source, target = growing[key[0]], growing[key[2]]
+    pairs = np.stack([source.rows[listed.pairs[:, 0]], target.rows[listed.pairs[:, 1]]], axis=1)
+    stays = (pairs >= 0).all(axis=1)
+    if not stays.all():
+        lost = {
+            end.own.name: np.unique(places[rows < 0])
+            for end, places, rows in zip((source, target), listed.pairs.T, pairs.T, strict=True)
+        }
+        if source is target:
+            lost = {source.own.name: np.unique(listed.pairs[pairs < 0])}
+        if options.unknown_edges != "drop":
+            end = next(end for end in (source, target) if len(lost[end.own.name]))
+            of = "" if len(growing) == 1 else f": nodes of type {end.own.name}"
+            end.ids.refuse_unknown(end.new.ids[lost[end.own.name]], f"{listed.table}{of}")
+        named = counted(int((~stays).sum()), "edge names", "edges name")
+        unknown = counted(sum(map(len, lost.values())), "unknown node")
+        notes.append(f"edges: {named} {unknown}: left out")
+    weight, features = (
+        None if one is None else one[stays] for one in (listed.weight, listed.features)
+    )
+    return EdgeDelta(pairs[stays], weight, features)
 
 
-def _refuse(ids: NodeIds, tables: NewTables, rows: IntArray, gone: IntArray, edges: Any) -> None:
-    """Refuses what cannot be meant: edges to unknown nodes, new nodes without a column."""
-    unknown = rows[tables.rows :] < 0
-    if unknown.any():
-        ids.refuse_unknown(tables.ids[tables.rows :][unknown], _named(edges, "edges"))
-    both = np.isin(rows, gone) & (rows >= 0)
-    if both.any():
-        which = f"{str(tables.ids[both][0])!r}"
-        what = "nodes" if int(np.argmax(both)) < tables.rows else "edges"
-        raise GraphError(f"update: {which} is to be removed, and is named in the new {what}")
-    new = rows[: tables.rows] < 0
-    if new.any() and tables.absent:
-        column, first = tables.absent[0], str(tables.ids[: tables.rows][new][0])
-        lacking = f"has no column {column!r}" if column[0] != "-" else f"comes without {column}"
-        raise GraphError(
-            f"{tables.table}: {lacking}, which the model was trained on; nodes that the graph has "
-            f"keep their values, but {first!r} is new"
-        )
+def _dropped(
+    graph: Graph,
+    options: TableOptions,
+    growing: Mapping[str, _Growing],
+    tables: Mapping[Key, Any],
+    notes: list[str],
+) -> dict[Key, IntArray]:
+    """Returns the ends of edges to remove, by relation."""
+    found: dict[Key, IntArray] = {}
+    for key, given in tables.items():
+        called = "remove_edges" if graph.is_plain else f"remove_edges {key[1]}"
+        table = _named(given, called)
+        cut = read_pairs(graph, options, {key: given}, role="remove_edges")
+        ends = [growing[end].ids for end in key[::2]]
+        pairs = cut.edges[key].pairs
+        rows = [
+            own.require(cut.nodes[end].ids, table)[places]
+            for own, end, places in zip(ends, key[::2], pairs.T, strict=True)
+        ]
+        found[key] = np.stack(rows, axis=1)
+        notes += cut.notes
 
+        def names(pair: Any, ends: Any = ends) -> list[str]:
+            return [own.name(int(row)) for own, row in zip(ends, pair, strict=True)]
 
-def _features(graph: Graph, tables: NewTables, new: Array, *, structural: bool) -> Any:
-    """Returns the features of new nodes; structural ones are computed later."""
-    number, width = int(new.sum()), graph.num_features
-    x: Any = np.zeros((number, 0), np.float32) if tables.x is None else tables.x[new]
-    if structural:
-        wide = np.zeros((number, width), np.float32)
-        wide[:, : x.shape[1]] = x.toarray() if scipy.sparse.issparse(x) else x
-        return wide
-    return x
-
-
-def _changed(graph: Graph, tables: NewTables, rows: IntArray, new: Array) -> Any:
-    """Returns the features of known nodes in the order of their rows, complete."""
-    order = np.argsort(rows[: tables.rows][~new])
-    x = tables.x[np.flatnonzero(~new)[order]]
-    places = rows[: tables.rows][~new][order]
-    if len(tables.features) == graph.num_features:
-        return x
-    if scipy.sparse.issparse(graph.x):
-        old = scipy.sparse.lil_array(graph.x[places])
-        old[:, tables.features] = x
-        return scipy.sparse.csr_array(old)
-    kept = graph.x[places]
-    old = np.array(kept, dtype=np.float32)
-    old[:, tables.features] = x.toarray() if scipy.sparse.issparse(x) else x
-    return old
+        check_pairs(graph.relations[key], found[key], names, table)
+    return found
 
 
 def _structural(graph: Graph, options: TableOptions) -> bool:
@@ -206,24 +324,25 @@ def _with_structural(graph: Graph, changed: Changed) -> Changed:
     found = structural_features(changed.graph.indptr, changed.graph.indices)
     x = np.array(changed.graph.x)
     x[:, last] = found
-    kept = len(changed.kept)
-    differs = (found[:kept] != np.asarray(graph.x)[changed.kept, last]).any(axis=1)
-    moved = np.union1d(changed.moved, np.flatnonzero(differs))
-    return changed._replace(graph=changed.graph.replace(x=x), moved=moved)
+    (name,), (kept,) = changed.kept, changed.kept.values()
+    differs = (found[: len(kept)] != np.asarray(graph.x)[kept, last]).any(axis=1)
+    moved = np.union1d(changed.moved[name], np.flatnonzero(differs))
+    return changed._replace(graph=changed.graph.replace(x=x), moved={name: moved})
 
 
-def _labels(graph: Graph, tables: NewTables, rows: IntArray, kept: IntArray) -> dict[str, Any]:
-    """Returns the labels of the grown graph; new classes come after the known ones.
+def _labels(growing: _Growing, kept: IntArray) -> dict[str, Any]:
+    """Returns the labels after the change; new classes come after the known ones.
 
     Raises:
         GraphError: the table's labels are of another kind than the graph's.
     """
-    names, given = list(graph.class_names), tables.y
-    total = graph.num_nodes + int((rows[: tables.rows] >= graph.num_nodes).sum())
-    places = np.concatenate([kept, np.arange(graph.num_nodes, total)])
-    if graph.y is None and given is None:
+    own, tables = growing.own, growing.new
+    names, given = list(own.class_names), tables.y
+    total = own.num_nodes + growing.count
+    places = np.concatenate([kept, np.arange(own.num_nodes, total)])
+    if own.y is None and given is None:
         return {}
-    old = graph.y
+    old = own.y
     if old is not None and given is not None and old.ndim != given.ndim:
         raise GraphError(f"{tables.table}: its labels are of another kind than the graph's")
     single = (given if old is None else old).ndim == 1  # type: ignore[union-attr]
@@ -252,7 +371,7 @@ def _labels(graph: Graph, tables: NewTables, rows: IntArray, kept: IntArray) -> 
     else:
         width = max(one.shape[1] for one in (old, given) if one is not None)
         y = np.full((total, width), -1, np.int64)
-    for some, one in ((slice(graph.num_nodes), old), (rows[: tables.rows], given)):
+    for some, one in ((slice(own.num_nodes), old), (growing.stated, given)):
         if one is not None:
             y[some] = one if single else _widened(one, np.arange(one.shape[1]), width)
     return {"y": y[places], "class_names": tuple(names)}
@@ -266,20 +385,19 @@ def _widened(y: IntArray, columns: IntArray, width: int) -> IntArray:
     return wide
 
 
-def _masks(graph: Graph, tables: NewTables, rows: IntArray, kept: IntArray) -> dict[str, Any]:
-    """Returns the split of the grown graph; new nodes without one are in no part of it."""
-    new = int((rows[: tables.rows] >= graph.num_nodes).sum())
-    total = graph.num_nodes + new
-    places = np.concatenate([kept, np.arange(graph.num_nodes, total)])
+def _masks(growing: _Growing, kept: IntArray) -> dict[str, Any]:
+    """Returns the split after the change; new nodes without one are in no part of it."""
+    own, total = growing.own, growing.own.num_nodes + growing.count
+    places = np.concatenate([kept, np.arange(own.num_nodes, total)])
     found = {}
     for name in MASKS:
-        old, given = getattr(graph, name), tables.masks.get(name)
+        old, given = getattr(own, name), growing.new.masks.get(name)
         if old is None and given is None:
             continue
         mask = np.zeros(total, bool)
         if old is not None:
             mask[: len(old)] = old
         if given is not None:
-            mask[rows[: tables.rows]] = given
+            mask[growing.stated] = given
         found[name] = mask[places]
     return found

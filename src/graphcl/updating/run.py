@@ -1,6 +1,6 @@
 """An update of a run, from tables that say what changed to a new version that commands use.
 
-1. *Grow*: the graph of the current version and the tables make the new graph.
+1. *Grow*: the graph of the current version and the tables make the new graph, of any kind.
 2. *Embed*: nodes whose L-hop surroundings changed are embedded; the rows of all others are copied.
    Or the model is trained on (`retrain`), embeds all nodes, and its space is turned to the old one.
 3. *Measure*: how far embeddings moved, for the drift page.
@@ -23,7 +23,6 @@ import torch
 
 from graphcl.devices import resolve_device
 from graphcl.errors import ParameterError, RunError, counted, require
-from graphcl.estimator import GraphCL
 from graphcl.estimator.alignment import align
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import embed_fitted
@@ -37,15 +36,21 @@ from graphcl.runs import versions
 from graphcl.runs.typed import (
     read_edge_preparations,
     read_preparations,
+    run_types,
     type_folder,
-    write_types,
 )
 from graphcl.tabular.build import open_prepared
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import read_preparation
-from graphcl.updating.embedding import Old, reached_rows, write_changed, write_rows
+from graphcl.updating.embedding import (
+    Levels,
+    Old,
+    every_row,
+    reached_rows,
+    write_changed,
+    write_tables,
+)
 from graphcl.updating.matching import Grown, grow
-from graphcl.updating.typed import grow_typed
 from graphcl.updating.writing import (
     update_lines,
     write_drift,
@@ -56,7 +61,6 @@ from graphcl.updating.writing import (
 
 KEEP = 10  # versions beside the training
 
-IntArray = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]
 
 
@@ -112,8 +116,8 @@ def update(
         run: the run.
         nodes: a table of new nodes, and of known ones whose features are replaced, in any form that
             `read_tables` takes. Of known nodes, columns that the table lacks keep their values. Of
-            a graph with types, a dictionary of tables by type, which have all columns; likewise
-            `remove_nodes`, and `edges` and `remove_edges` by relation. All nodes are embedded then.
+            a graph with types, a dictionary of tables by type; likewise `remove_nodes`, and `edges`
+            and `remove_edges` by relation.
         edges: a list of new edges; of one that is there, the weight is replaced.
         remove_nodes: a table with a column of ids, or a list of ids.
         remove_edges: a list of edges to remove, before new ones are added.
@@ -192,21 +196,15 @@ def update_run(
     with versions.changing(run):
         base = versions.current_run(run)
         graph = before(base)
-        if runs.read_schema(base):
-            if retrain:
-                raise ParameterError("update: --retrain is of plain graphs; train again")
-            given_tables = {
-                "nodes": tables.nodes,
-                "edges": edges,
-                "remove_nodes": remove_nodes,
-                "remove_edges": remove_edges,
-            }
-            return _update_typed(run, base, graph, tables, given_tables, keep, device, on_note)
-        old = _Old.read(base, graph)
+        config, old = _read_old(base, graph)
+        typed = old.fitted.schema is not None
+        if typed and retrain:
+            raise ParameterError("update: --retrain is of plain graphs; train again")
         clock("reading the run")
         grown = grow(
             graph,
-            delta_options(base, old.config, tables),
+            delta_options(base, config, replace(tables, nodes=None)),
+            nodes=tables.nodes,
             edges=edges,
             remove_nodes=remove_nodes,
             remove_edges=remove_edges,
@@ -215,118 +213,63 @@ def update_run(
             on_note(line)
         new = grown.changed.graph
         clock("changing the graph")
-        fitted, levels = old.fitted, reached_rows(old.rows, grown.changed)
+        fitted, levels = old.fitted, reached_rows(old, grown.changed)
         affected = levels[-1]
         with versions.new_version(run) as (number, folder), ThreadPoolExecutor(1) as pool:
             # Files of the graph go to the disk while embeddings are computed.
-            written = pool.submit(write_graph, folder, grown, versions.own_graph(base))
-            z: Any
+            written = pool.submit(write_graph, folder, grown, base)
             if retrain:
                 fitted = train_on(fitted, new, epochs=epochs, device=device, verbose=verbose)
                 clock("training on")
-                fresh = embed_fitted(fitted, new, device=device, verbose=verbose)
+                rows = every_row(new)
+                fresh = {
+                    new.only_type.name: embed_fitted(fitted, new, device=device, verbose=verbose)
+                }
                 _align(fitted, fresh, old, grown, affected, on_note)
-                rows = np.arange(new.num_nodes)
-                z = write_rows(folder, "embeddings", None, grown.changed.kept, rows, fresh)
+                unlike = replace(old, z=None)
+                z = write_tables(folder, unlike, grown.changed, rows, fresh)
             else:
-                scratch = run.absolute()
-                z, rows = write_changed(
-                    folder, old.rows, grown.changed, levels, device=device, scratch=scratch
-                )
+                where: Any = {"device": device, "scratch": run.absolute()}
+                z, rows = write_changed(folder, old, grown.changed, levels, **where)
             clock("embedding")
+            shown = new.labelled_type or max(new.nodes, key=lambda name: new.nodes[name].num_nodes)
             drift = None
             if old.z is not None:
-                drift = measure_drift(old.z, z, grown.changed.kept, rows if retrain else affected)
+                moved = rows if retrain else affected
+                kept = grown.changed.kept[shown]
+                drift = measure_drift(old.z[shown], z[shown], kept, moved[shown])
             clock("measuring drift")
             written.result()
-            write_model(folder, base, old.config, fitted, retrained=retrain)
+            write_model(folder, base, config, fitted, retrained=retrain)
             clock("writing")
-            about = _about(run, base, number, grown, rows, fitted, old, retrain=retrain)
+            about: dict[str, Any] = {
+                "version": number,
+                "run": run.absolute().name,
+                "from": int(base.name) if base != run else 0,
+                "made": datetime.now(UTC).isoformat(timespec="seconds"),
+                "nodes": new.num_nodes,
+                "edges": new.num_edges,
+                "embedded": sum(map(len, rows.values())),
+                "changes": grown.counts,
+            }
+            if typed:
+                about["types"] = {name: one.num_nodes for name, one in new.nodes.items()}
+            if retrain:
+                more = fitted.history[len(old.fitted.history) :]
+                aligned = fitted.alignment is not None
+                about["retrained"] = {
+                    "epochs": len(more),
+                    "loss": more[-1].loss,
+                    "aligned": aligned,
+                }
             about["seconds"] = clock.seconds
-            found = write_drift(folder, new, drift, about)
+            found = write_drift(folder, new.nodes[shown], drift, about)
             write_result(folder, base, fitted, new, retrained=retrain)
             versions.write_about(folder, about)
         removed = versions.keep_newest(run, keep)
         path = versions.current_run(run)
     lines = update_lines(run, about, drift, path if found is not None else None, removed)
     return Update(number, path, about, found, tuple(removed), tuple(lines))
-
-
-def _update_typed(
-    run: Path,
-    base: Path,
-    graph: Graph,
-    tables: TableOptions,
-    given: dict[str, Any],
-    keep: int,
-    device: torch.device,
-    on_note: Callable[[str], None],
-) -> Update:
-    """Makes a version of a run of a graph with types: the graph is embedded whole."""
-    clock, config = _Clock(), runs.read_config(base)
-    _refuse_other_version(base, graph)
-    if config.origin.fingerprint and fingerprint((graph,)) != config.origin.fingerprint:
-        raise RunError(f"{base}: this is not the graph that it was trained on")
-    kinds: Any = {"nodes": graph.nodes, "remove_nodes": graph.nodes}
-    changes = {
-        name: _by_name(name, one, kinds.get(name, graph.relations)) for name, one in given.items()
-    }
-    options = delta_options(base, config, replace(tables, nodes=None))
-    options = replace(
-        options,
-        preparations=read_preparations(base),
-        edge_preparations=read_edge_preparations(base),
-    )
-    grown = grow_typed(graph, options, **changes)
-    for line in grown.notes:
-        on_note(line)
-    clock("changing the graph")
-    fitted, new = Fitted.read(base), grown.graph
-    model = GraphCL.load(base, device=str(device))
-    with versions.new_version(run) as (number, folder):
-        z: Any = model.transform(new)
-        clock("embedding")
-        new.save(folder / versions.GRAPH)
-        write_model(folder, base, config, fitted, retrained=False)
-        write_types(folder, new, z)
-        clock("writing")
-        shown = new.labelled_type or max(new.nodes, key=lambda name: new.nodes[name].num_nodes)
-        where, drift = type_folder(base, shown), None
-        if runs.has_embeddings(where):
-            old, every = runs.read_embeddings(where), np.arange(len(z[shown]))
-            drift = measure_drift(old, z[shown], grown.kept[shown], every)
-        clock("measuring drift")
-        about: dict[str, Any] = {
-            "version": number,
-            "run": run.absolute().name,
-            "from": int(base.name) if base != run else 0,
-            "made": datetime.now(UTC).isoformat(timespec="seconds"),
-            "nodes": new.num_nodes,
-            "edges": new.num_edges,
-            "embedded": new.num_nodes,
-            "changes": grown.counts,
-            "types": {name: one.num_nodes for name, one in new.nodes.items()},
-            "seconds": clock.seconds,
-        }
-        found = write_drift(folder, new.nodes[shown], drift, about)
-        write_result(folder, base, fitted, new, retrained=False)
-        versions.write_about(folder, about)
-    removed = versions.keep_newest(run, keep)
-    path = versions.current_run(run)
-    lines = update_lines(run, about, drift, path if found is not None else None, removed)
-    return Update(number, path, about, found, tuple(removed), tuple(lines))
-
-
-def _by_name(what: str, given: Any, known: Any) -> dict[str, Any]:
-    """Returns tables by type or relation; one without a name is that of the only one."""
-    if given is None or isinstance(given, Mapping):
-        return dict(given or {})
-    if len(known) != 1:
-        named = ", ".join(one if isinstance(one, str) else one[1] for one in known)
-        option = what.replace("_", "-")
-        raise ParameterError(f"update: --{option}: of which of {named}? Write NAME=TABLE")
-    only = next(iter(known))
-    return {only if isinstance(only, str) else only[1]: given}
 
 
 class _Clock:
@@ -341,40 +284,27 @@ class _Clock:
         self.seconds[step], self._began = round(now - self._began, 3), now
 
 
-@dataclass(frozen=True, eq=False)
-class _Old:
-    """The version that an update begins with.
+def _read_old(base: Path, graph: Graph) -> tuple[runs.RunConfig, Old]:
+    """Reads the version that an update begins with.
 
-    Attributes:
-        config: what its `config.toml` says.
-        rows: its model and its embeddings.
+    Raises:
+        RunError: the graph is another than its own.
     """
-
-    config: runs.RunConfig
-    rows: Old
-
-    @property
-    def fitted(self) -> Fitted:
-        """Its model."""
-        return self.rows.fitted
-
-    @property
-    def z(self) -> Any:
-        """Its embeddings; None if it keeps none."""
-        return self.rows.z
-
-    @classmethod
-    def read(cls, base: Path, graph: Graph) -> "_Old":
-        """Reads a version; refuses another graph than its own."""
-        config = runs.read_config(base)
-        _refuse_other_version(base, graph)
-        expected = config.origin.fingerprint
-        if expected and fingerprint((graph,)) != expected:
-            raise RunError(f"{base}: this is not the graph that it was trained on")
-        z = runs.read_embeddings(base) if runs.has_embeddings(base) else None
-        if z is not None and len(z) != graph.num_nodes:
-            raise RunError(f"{base}: {len(z)} embeddings for a graph of {graph.num_nodes} nodes")
-        return cls(config, Old(base, Fitted.read(base), z, graph.num_nodes))
+    config = runs.read_config(base)
+    _refuse_other_version(base, graph)
+    expected = config.origin.fingerprint
+    if expected and fingerprint((graph,)) != expected:
+        raise RunError(f"{base}: this is not the graph that it was trained on")
+    typed = bool(run_types(base))
+    folders = {name: type_folder(base, name) if typed else base for name in graph.nodes}
+    if not all(map(runs.has_embeddings, folders.values())):
+        return config, Old(base, Fitted.read(base), None, graph)
+    z = {name: runs.read_embeddings(folder) for name, folder in folders.items()}
+    for name, own in graph.nodes.items():
+        count = len(z[name])
+        if count != own.num_nodes:
+            raise RunError(f"{base}: {count} embeddings for a graph of {own.num_nodes} nodes")
+    return config, Old(base, Fitted.read(base), z, graph)
 
 
 def _refuse_other_version(base: Path, graph: Graph) -> None:
@@ -405,13 +335,12 @@ def delta_options(base: Path, config: runs.RunConfig, given: TableOptions) -> Ta
     Raises:
         RunError: what the run keeps of them is damaged.
     """
-    prepared = read_preparation(base)
+    of_types: dict[str, Any] = {"preparation": read_preparation(base)}
+    if run_types(base):
+        of_types["preparations"] = read_preparations(base)
+        of_types["edge_preparations"] = read_edge_preparations(base)
     try:
-        trained = (
-            TableOptions.from_record(config.origin.tables, prepared)
-            if config.origin.tables
-            else TableOptions(preparation=prepared)
-        )
+        trained = TableOptions.from_record(config.origin.tables or "{}", **of_types)
     except ValueError:
         raise RunError(f"{base / runs.CONFIG}: [run] tables is damaged") from None
     merged = given.after(trained)
@@ -425,60 +354,34 @@ def delta_options(base: Path, config: runs.RunConfig, given: TableOptions) -> Ta
 
 def _align(
     fitted: Fitted,
-    z: Rows,
-    old: _Old,
+    z: Mapping[str, Rows],
+    old: Old,
     grown: Grown,
-    affected: IntArray,
+    affected: Levels,
     on_note: Callable[[str], None],
 ) -> None:
     """Turns embeddings of a model that was trained on to the old space, and the model with them.
 
     The nodes that decide the turn are those with unchanged surroundings; if they are fewer than
-    there are dimensions, all that stayed.
+    there are dimensions, all that stayed. One turn serves all types: they share a space.
     """
     kept = grown.changed.kept
-    if old.z is None or not len(kept):
+    if old.z is None or not any(map(len, kept.values())):
         on_note("update: there are no old embeddings to align to")
         return
-    same = np.setdiff1d(np.arange(len(kept)), affected, assume_unique=True)
-    if len(same) < z.shape[1]:
+    same = {
+        name: np.setdiff1d(np.arange(len(rows)), affected[name], assume_unique=True)
+        for name, rows in kept.items()
+    }
+    count = sum(map(len, same.values()))
+    if count < next(iter(z.values())).shape[1]:
         on_note(
-            f"update: {counted(len(same), 'node has', 'nodes have')} unchanged surroundings; the "
+            f"update: {counted(count, 'node has', 'nodes have')} unchanged surroundings; the "
             "new space is aligned on all nodes that stayed"
         )
-        same = np.arange(len(kept))
-    fitted.alignment = align(z[same], old.z[kept[same]])
-    fitted.alignment.apply(z)
-
-
-def _about(
-    run: Path,
-    base: Path,
-    number: int,
-    grown: Grown,
-    rows: IntArray,
-    fitted: Fitted,
-    old: _Old,
-    *,
-    retrain: bool,
-) -> dict[str, Any]:
-    graph = grown.changed.graph
-    before = int(base.name) if base != run else 0
-    about: dict[str, Any] = {
-        "version": number,
-        "run": run.absolute().name,
-        "from": before,
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "nodes": graph.num_nodes,
-        "edges": graph.num_edges,
-        "embedded": len(rows),
-        "changes": grown.counts,
-    }
-    if retrain:
-        more = fitted.history[len(old.fitted.history) :]
-        about["retrained"] = {
-            "epochs": len(more),
-            "loss": more[-1].loss,
-            "aligned": fitted.alignment is not None,
-        }
-    return about
+        same = {name: np.arange(len(rows)) for name, rows in kept.items()}
+    new = np.concatenate([z[name][rows] for name, rows in same.items()])
+    before = np.concatenate([old.z[name][kept[name][rows]] for name, rows in same.items()])
+    fitted.alignment = align(new, before)
+    for rows_of_type in z.values():
+        fitted.alignment.apply(rows_of_type)

@@ -20,10 +20,12 @@ from graphcl.runs import files as runs
 from graphcl.runs import versions
 from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import GraphFacts, read_result
+from graphcl.runs.typed import RELATIONS
 from graphcl.store.columns import ScaledFeatures
 from graphcl.store.reader import MASKS, read_store_header
 from graphcl.store.writer import StoreWriter, write_features, write_names
 from graphcl.tabular.preparation import ARRAYS, FILE
+from graphcl.updating.embedding import own_folder
 from graphcl.updating.matching import Grown
 
 DRIFT, PAGE = "drift.json", "drift.html"
@@ -35,13 +37,26 @@ IntArray = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]
 
 
-def write_graph(folder: Path, grown: Grown, before: Path | None) -> None:
-    """Writes the graph of a version as a store, and what the version keeps of its nodes."""
+def write_graph(folder: Path, grown: Grown, base: Path) -> None:
+    """Writes the graph of a version as a store, and what the version keeps of its nodes.
+
+    How tables became features is shared with the version `base`, which it was made from.
+    """
     graph = grown.changed.graph
-    _write_store(folder / versions.GRAPH, grown, before)
-    nodes = describe_nodes(graph, own_ids=False)
-    names = graph.node_ids
-    write_nodes(folder, nodes if names is None else replace(nodes, ids=names))
+    if graph.is_plain:
+        _write_store(folder / versions.GRAPH, grown, versions.own_graph(base))
+    else:
+        graph.save(folder / versions.GRAPH)
+    for name, own in graph.nodes.items():
+        where = own_folder(folder, base, name)
+        nodes = describe_nodes(graph, None if graph.is_plain else name, own_ids=False)
+        write_nodes(where, nodes if own.node_ids is None else replace(nodes, ids=own.node_ids))
+        if where != folder:
+            versions.share_files(base / where.relative_to(folder), where, (FILE, ARRAYS))
+    for there in sorted((base / RELATIONS).glob("*")):
+        here = folder / RELATIONS / there.name
+        here.mkdir(parents=True)
+        versions.share_files(there, here, (FILE, ARRAYS))
 
 
 def _write_store(path: Path, grown: Grown, before: Path | None) -> None:
@@ -51,14 +66,15 @@ def _write_store(path: Path, grown: Grown, before: Path | None) -> None:
     features that are mapped from any store, rows that changed are written, if they are few.
     """
     changed = grown.changed
+    (moved,), (rewired,) = changed.moved.values(), changed.rewired.values()
     graph, same = changed.graph, set[str]()
     counts = grown.counts
     stored = None if before is None else read_store_header(before).arrays
     if stored and not counts["new_nodes"] and not counts["removed_nodes"]:
         same = {"node_ids", "node_id_offsets"}
-        if not len(changed.moved):
+        if not len(moved):
             same |= {"x", "x_scale", "x_row_scale", "x_indptr", "x_indices", "x_data"}
-        if not len(changed.rewired):
+        if not len(rewired):
             same |= {"indptr", "indices", "edge_weight"}
         same &= stored.keys()
     with StoreWriter(path, name=graph.name) as store:
