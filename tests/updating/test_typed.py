@@ -220,6 +220,20 @@ def test_updates_after_updates_give_the_graph_of_all_tables(trained):
         np.testing.assert_allclose(found, rows, atol=1e-6)
 
 
+def test_what_goes_may_not_come(trained):
+    path, graph, (*_, buys, early) = trained
+    later = buys.drop(early.index)
+    later = later[
+        later["customer"].isin(early["customer"]) & later["product"].isin(early["product"])
+    ]
+    gone = next(one for one in early["customer"] if one not in set(later["customer"]))
+    lists = {"edges": {"buys": later}, "graph": graph, "device": "cpu"}
+    with pytest.raises(GraphCLError, match="is to be removed, and is named in the new edges"):
+        update(path, remove_nodes={"customer": [later["customer"].iloc[0]]}, **lists)
+    done = update(path, remove_nodes={"customer": [gone]}, **lists)
+    assert done.about["changes"]["removed_nodes"] == 1
+
+
 def test_columns_that_are_absent_keep_their_values(trained):
     path, graph, (_, goods, _, _) = trained
     cheaper = pandas.DataFrame({"id": [3], "price": [goods["price"][3] / 2]})

@@ -56,6 +56,7 @@ class _Growing:
         rows: the row of each id of `new`: in the graph, or after its own if it is new; −1 if it is
             nowhere.
         fresh: which rows of the node table are new nodes.
+        named: which ids of `new` are in the node table, or are ends of new edges.
         gone: rows to remove.
     """
 
@@ -64,6 +65,7 @@ class _Growing:
         new.ids = self.ids.alike(new.ids)
         self.rows = self.ids.find(new.ids)
         self.gone = np.zeros(0, np.int64)
+        self.named = np.arange(len(new.ids)) < new.rows
         self.fresh = self.rows[: new.rows] < 0
         self.rows[: new.rows][self.fresh] = own.num_nodes + np.arange(self.count)
 
@@ -79,7 +81,7 @@ class _Growing:
 
     def refuse(self) -> None:
         """Refuses what cannot be meant: nodes that go and come, new nodes without a column."""
-        new, both = self.new, np.isin(self.rows, self.gone)
+        new, both = self.new, np.isin(self.rows, self.gone) & self.named
         if both.any():
             which = f"{str(new.ids[both][0])!r}"
             what = "nodes" if int(np.argmax(both)) < new.rows else "edges"
@@ -252,6 +254,7 @@ def _added(
         GraphError: an end is nowhere, and such edges are not to be left out.
     """
     source, target = growing[key[0]], growing[key[2]]
+    source.named[listed.pairs[:, 0]] = target.named[listed.pairs[:, 1]] = True
     pairs = np.stack([source.rows[listed.pairs[:, 0]], target.rows[listed.pairs[:, 1]]], axis=1)
     stays = (pairs >= 0).all(axis=1)
     if not stays.all():
