@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from graphcl.errors import RunError
 from graphcl.store.columns import Names
-from graphcl.store.ids import rows_of
+from graphcl.store.ids import Ids, rows_of
 
 
 @pytest.mark.parametrize("count", [1, 5])
@@ -28,3 +30,33 @@ def test_names_are_found_in_their_bytes_or_block_by_block(monkeypatch, asked):
         assert rows_of([*texts], names, "x", RunError).tolist() == list(map(texts.index, texts))
     with pytest.raises(RunError, match="no node has the id 'Zoe'; did you mean 'Zo'"):
         rows_of(["Zoe"] * asked, names, "x", RunError)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), kept=st.booleans())
+def test_every_kind_of_ids_against_a_dictionary(data, kept):
+    """Numbers, texts and names, found one by one or in bulk: the first node with the text."""
+    number = st.integers(-3, 12)
+    text = st.one_of(
+        number.map(str), st.sampled_from(["007", "1.0", "a", "", "Zoë", "-0", "9" * 30])
+    )
+    kind = data.draw(st.sampled_from(["numbers", "unsigned", "texts", "names", "rows"]))
+    listed = data.draw(st.lists(number if kind in ("numbers", "unsigned") else text, max_size=9))
+    if kind == "unsigned":
+        listed = [abs(one) for one in listed] + [2**64 - 1]
+    ids = {
+        "numbers": lambda: np.array(listed, np.int64),
+        "unsigned": lambda: np.array(listed, np.uint64),
+        "texts": lambda: np.array(listed, object),
+        "names": lambda: Names.of(listed),
+        "rows": lambda: len(listed),
+    }[kind]()
+    listed = list(range(len(listed))) if kind == "rows" else listed
+    wanted = data.draw(st.lists(st.one_of(number, text, st.just(2**64 - 1)), max_size=12))
+    first = {}
+    for row, one in enumerate(listed):
+        first.setdefault(str(one), row)
+    finder = Ids(ids, kept=kept)
+    assert finder.find(wanted).tolist() == [first.get(str(one), -1) for one in wanted]
+    whole = np.array([one for one in wanted if isinstance(one, int) and one < 99], np.int64)
+    assert finder.find(whole).tolist() == [first.get(str(one), -1) for one in whole.tolist()]

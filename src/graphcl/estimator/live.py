@@ -17,7 +17,7 @@ from torch import Tensor
 
 from graphcl.embedding import embed_graph, embed_typed
 from graphcl.encoders import Layer, LayeredEncoder
-from graphcl.errors import GraphError, suggestion
+from graphcl.errors import GraphError
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
 from graphcl.graphs.changing import Delta, EdgeDelta, NodeDelta, change_graph
@@ -25,7 +25,6 @@ from graphcl.graphs.filling import filling_depth
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.growing import GrownPart, grown_graph, grown_part, new_nodes
 from graphcl.graphs.neighbourhood import Surroundings
-from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import Key
 from graphcl.graphs.scaling import ColumnScaling
 from graphcl.graphs.tensors import stored_features
@@ -34,12 +33,11 @@ from graphcl.kernels.buffers import borrow
 from graphcl.kernels.columns import ColumnTransform
 from graphcl.kernels.features import UNIT
 from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoods
+from graphcl.store.ids import Ids
 
 Rows = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 MOST_ROWS = 4096  # of a layer; with more, several cores are faster
-_IDS = 1 << 16  # that are hashed at a time
-_COMPARED = 1 << 12  # ids that one which is not known is compared with
 
 
 class NoSuchNodeError(GraphError):
@@ -60,7 +58,7 @@ class Live:
         self, fitted: Fitted, graph: Graph, device: torch.device, node_type: str | None = None
     ) -> None:
         graph.check()
-        self._ids: dict[str, _Ids] = {}
+        self._ids: dict[str, Ids] = {}
         self.graph, self._fitted, self._device = graph, fitted, device
         if fitted.schema is not None:
             fitted.schema.check(graph)
@@ -108,11 +106,12 @@ class Live:
         if given.dtype.kind == "f":
             raise GraphError(f"embed_new: nodes must be whole numbers or ids; got {given[0]}")
         own = self.graph.nodes[node_type or self.nodes.name]
-        ids = self._ids.get(own.name)
-        if ids is None:
-            typed = self._fitted.schema is not None
-            ids = self._ids[own.name] = _Ids(own, own.name if typed else self.graph.name)
-        return np.array([ids.row(str(name)) for name in given.tolist()], dtype=np.int64)
+        if own.name not in self._ids:
+            listed: Any = own.num_nodes if own.node_ids is None else own.node_ids
+            self._ids[own.name] = Ids(listed, kept=True)
+        typed = self._fitted.schema is not None
+        owner = own.name if typed else self.graph.name
+        return self._ids[own.name].rows(given.tolist(), owner, NoSuchNodeError)
 
     def neighbours_of(self, texts: Sequence[Any]) -> dict[tuple[Key, bool], list[Any]]:
         """Returns the other ends of a new node's edges, by relation and whether it is the target.
@@ -340,47 +339,3 @@ def _product(rows: Tensor, weight: Tensor) -> Tensor:
     padded = rows.new_zeros(len(rows) + -len(rows) % UNIT, rows.shape[1])
     padded[: len(rows)] = rows
     return padded @ weight
-
-
-class _Ids:
-    """Finds nodes by their ids: the hashes of all ids in order, and the row of each."""
-
-    def __init__(self, nodes: Nodes, owner: str) -> None:
-        graph = self._graph = nodes
-        self._owner = owner
-        self._plain = graph.node_ids is None
-        if self._plain:
-            return
-        hashes = np.empty(graph.num_nodes, np.int64)
-        for start in range(0, graph.num_nodes, _IDS):
-            some = self._texts(start, start + _IDS)
-            hashes[start : start + len(some)] = [hash(name) for name in some]
-        self._order = np.argsort(hashes, kind="stable")
-        self._hashes = hashes[self._order]
-
-    def _texts(self, start: int, stop: int) -> list[str]:
-        ids: Any = self._graph.node_ids
-        return [str(name) for name in ids[start : min(stop, self._graph.num_nodes)].tolist()]
-
-    def row(self, name: str) -> int:
-        """Returns the first row with an id.
-
-        Raises:
-            GraphError: there is none.
-        """
-        graph = self._graph
-        if self._plain:
-            number = int(name) if name.isascii() and name.isdecimal() and len(name) < 19 else -1
-            if 0 <= number < graph.num_nodes and str(number) == name:
-                return number
-        else:
-            code = hash(name)
-            for place in range(int(np.searchsorted(self._hashes, code)), graph.num_nodes):
-                if self._hashes[place] != code:
-                    break
-                row = int(self._order[place])
-                if self._texts(row, row + 1) == [name]:
-                    return row
-        known = [] if self._plain else self._texts(0, _COMPARED)
-        near = suggestion(name, known)
-        raise NoSuchNodeError(f"{self._owner}: no node has the id {name!r}{near}")

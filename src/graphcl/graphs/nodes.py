@@ -94,7 +94,7 @@ class Nodes:
         Raises:
             GraphError: no node has the id.
         """
-        own = np.arange(self.num_nodes) if self.node_ids is None else self.node_ids
+        own: Any = self.num_nodes if self.node_ids is None else self.node_ids
         return rows_of(ids, own, self.name, GraphError)
 
     @property

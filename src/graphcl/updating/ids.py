@@ -6,62 +6,33 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError, counted, suggestion
-from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.store.columns import Names
+from graphcl.store.ids import Ids, whole_number
 
 Array = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
 
 
 class NodeIds:
-    """Finds nodes of a graph, or of a type, by their ids.
+    """The ids of a type, as tables that change it name them."""
 
-    Numbers are compared as numbers, else as texts.
-    """
-
-    def __init__(self, graph: Graph | Nodes) -> None:
-        self._graph = graph
-        ids = graph.node_ids
-        self._ids: Any = ids
-        self._numbers = ids is None or (isinstance(ids, np.ndarray) and ids.dtype.kind in "iu")
-        self._order: IntArray | None = None
-        if self._numbers and ids is not None:
-            self._order = np.argsort(np.asarray(ids), kind="stable")
-        self._places: dict[str, int] | None = None
+    def __init__(self, nodes: Nodes) -> None:
+        self._size, self._ids = nodes.num_nodes, nodes.node_ids
+        self._known = Ids(nodes.num_nodes if nodes.node_ids is None else nodes.node_ids)
 
     def alike(self, given: Array) -> Array:
         """Returns ids as numbers if the graph's are numbers and all of these are, as texts."""
-        if not self._numbers or given.dtype.kind in "iu":
+        if not self._known.numbers or given.dtype.kind in "iu":
             return given
-        texts = [str(one) for one in given.tolist()]
-        plain = (one.removeprefix("-") for one in texts)
-        if not all(one.isascii() and one.isdecimal() and len(one) < 19 for one in plain):
+        numbers = [whole_number(str(one)) for one in given.tolist()]
+        if any(one is None or abs(one) >= 1 << 62 for one in numbers):
             return given
-        numbers = [int(one) for one in texts]
-        return np.array(numbers, np.int64) if [str(one) for one in numbers] == texts else given
+        return np.array(numbers, np.int64)
 
     def find(self, wanted: Array) -> IntArray:
         """Returns the row of each id, −1 where no node has it."""
-        if not len(wanted):
-            return np.zeros(0, np.int64)
-        size = self._graph.num_nodes
-        if self._numbers and wanted.dtype.kind in "iu":
-            if self._order is None:
-                known = (wanted >= 0) & (wanted < size)
-                return np.where(known, wanted, -1).astype(np.int64)
-            listed = np.asarray(self._ids)[self._order]
-            place = np.searchsorted(listed, wanted).clip(max=size - 1)
-            return np.where(listed[place] == wanted, self._order[place], -1).astype(np.int64)
-        if isinstance(self._ids, Names):
-            return _find_names(self._ids, [str(name) for name in wanted.tolist()])
-        if self._places is None:
-            ids = range(size) if self._ids is None else self._ids.tolist()
-            self._places = {}
-            for row, name in enumerate(ids):
-                self._places.setdefault(str(name), row)
-        places = self._places
-        return np.array([places.get(str(name), -1) for name in wanted.tolist()], np.int64)
+        return self._known.find(wanted)
 
     def require(self, wanted: Array, table: str) -> IntArray:
         """Returns the rows of ids.
@@ -77,15 +48,14 @@ class NodeIds:
 
     def refuse_unknown(self, unknown: Array, table: str) -> None:
         """Raises an error that names the first of some ids which no node has."""
-        first, size = str(unknown[0]), self._graph.num_nodes
-        some = range(min(size, 1000)) if self._ids is None else self._ids[:1000].tolist()
+        first = str(unknown[0])
         ids = counted(len(unknown), "id is", "ids are")
-        near = suggestion(first, [str(one) for one in some])
+        near = suggestion(first, self._known.texts(0, 1000))
         raise GraphError(f"{table}: {ids} not in the graph, first {first!r}{near}")
 
     def notes(self, new: Array) -> list[str]:
         """Returns what to say of new ids that look like a number which a node has: 1.0 and 007."""
-        if not self._numbers or new.dtype.kind in "iu":
+        if not self._known.numbers or new.dtype.kind in "iu":
             return []
         texts = [str(one) for one in new.tolist()]
         meant = {text: number for text in texts if (number := _number(text)) is not None}
@@ -102,15 +72,15 @@ class NodeIds:
 
     def name(self, row: int) -> str:
         """Returns the id of a row."""
-        return str(row if self._ids is None else self._ids[row])
+        return self._known.texts(row, row + 1)[0]
 
     def grown(self, kept: IntArray, new: Array) -> Any:
         """Returns the ids of the nodes that stay and of the new ones, None if they are row numbers.
 
         Numbers and texts together are texts.
         """
-        size = self._graph.num_nodes
-        if self._numbers and new.dtype.kind in "iu":
+        size = self._size
+        if self._known.numbers and new.dtype.kind in "iu":
             old = np.arange(size) if self._ids is None else np.asarray(self._ids)
             ids = np.concatenate([old[kept], new.astype(old.dtype, copy=False)])
             plain = self._ids is None and np.array_equal(ids, np.arange(len(ids)))
@@ -119,26 +89,8 @@ class NodeIds:
             return self._ids
         if isinstance(self._ids, Names):
             return _joined_names(self._ids, kept, new)
-        listed = range(size) if self._ids is None else self._ids.tolist()
-        texts = [str(one) for one in listed]
+        texts = self._known.texts(0, size)
         return Names.of([*(texts[row] for row in kept.tolist()), *map(str, new.tolist())])
-
-
-def _find_names(names: Names, wanted: list[str]) -> IntArray:
-    """Returns the row of each text, −1 where no node has it; no name is decoded."""
-    import pyarrow
-    import pyarrow.compute
-
-    buffers = [None, *(pyarrow.py_buffer(np.asarray(one)) for one in (names.offsets, names.text))]
-    listed = pyarrow.Array.from_buffers(pyarrow.large_string(), len(names), buffers)
-    once = list(dict.fromkeys(wanted))
-    which = pyarrow.compute.index_in(listed, pyarrow.array(once, pyarrow.large_string()))
-    place = which.fill_null(-1).to_numpy(zero_copy_only=False)
-    there = np.flatnonzero(place >= 0)[::-1]  # of equal names, the first counts
-    rows = np.full(len(once), -1, np.int64)
-    rows[place[there]] = there
-    number = dict(zip(once, rows.tolist(), strict=True))
-    return np.array([number[name] for name in wanted], np.int64)
 
 
 def _joined_names(names: Names, kept: IntArray, new: Array) -> Names:
