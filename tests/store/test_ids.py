@@ -37,9 +37,8 @@ def test_names_are_found_in_their_bytes_or_block_by_block(monkeypatch, asked):
 def test_every_kind_of_ids_against_a_dictionary(data, kept):
     """Numbers, texts and names, found one by one or in bulk: the first node with the text."""
     number = st.integers(-3, 12)
-    text = st.one_of(
-        number.map(str), st.sampled_from(["007", "1.0", "a", "", "Zoë", "-0", "9" * 30])
-    )
+    odd = ["007", "1.0", "a", "", "Zoë", "-0", "9" * 30]
+    text = st.one_of(number.map(str), st.sampled_from(odd))
     kind = data.draw(st.sampled_from(["numbers", "unsigned", "texts", "names", "rows"]))
     listed = data.draw(st.lists(number if kind in ("numbers", "unsigned") else text, max_size=9))
     if kind == "unsigned":
@@ -59,4 +58,6 @@ def test_every_kind_of_ids_against_a_dictionary(data, kept):
     finder = Ids(ids, kept=kept)
     assert finder.find(wanted).tolist() == [first.get(str(one), -1) for one in wanted]
     whole = np.array([one for one in wanted if isinstance(one, int) and one < 99], np.int64)
+    large = np.array([2**64 - 1, 2**64 - 2, 3], np.uint64)
+    assert finder.find(large).tolist() == [first.get(str(one), -1) for one in large.tolist()]
     assert finder.find(whole).tolist() == [first.get(str(one), -1) for one in whole.tolist()]
