@@ -39,6 +39,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from graphcl.training.parted import PartedGraph
 
 from benchmarks.parts import COMMUNITIES, FEATURES, _anonymous
 from benchmarks.rows import append, provenance
@@ -52,7 +53,6 @@ from graphcl.recipes import load_recipe
 from graphcl.store.parts import is_parts, join_parts, open_part, read_parts
 from graphcl.tabular.build import partition_store
 from graphcl.training.loop import TrainingState, train
-from graphcl.training.parted import PartedGraph
 
 WARM = 5  # steps that the rate leaves out
 CPU = torch.device("cpu")

@@ -56,19 +56,13 @@ ELSEWHERE = {
     "store/typed_parts.py": "graphs/test_typed_partition.py",
     "partitioned/around.py": "estimator/test_parted.py",
     "partitioned/rows.py": "estimator/test_parted.py",
+    "topology.py": "test_sampling.py",
     "partitioned/topology.py": "estimator/test_parted.py",
     "partitioned/wire.py": "estimator/test_parted.py",
-    "partitioned/typed_topology.py": "estimator/test_typed_parted.py",
-    "training/typed_parted.py": "estimator/test_typed_parted.py",
-    "training/parted.py": "estimator/test_parted.py",
     "graphs/typed_validation.py": "graphs/test_relation.py",
     "graphs/reverses.py": "graphs/test_conversion.py",
     "graphs/nodes.py": "graphs/test_graph.py",
     "recipes/exceptions.py": "estimator/test_typed.py",
-    "kernels/slots.py": "test_typed_sampling.py",
-    "typed_drawing.py": "test_typed_sampling.py",
-    "training/typed_levels.py": "test_typed_sampling.py",
-    "training/typed_sampled.py": "test_typed_sampling.py",
     "tabular/nodes.py": "tabular/test_tables.py",
     "tabular/report.py": "tabular/test_kinds.py",
     "updating/writing.py": "updating/test_run.py",
@@ -79,6 +73,7 @@ ELSEWHERE = {
 
 # Test files that are not about one module, and what they are about.
 SEVERAL = {
+    "estimator/test_typed_parted.py": "graphs with types in parts; `estimator/parted`",
     "test_docs.py": "the pages of docs/",
     "test_contributing.py": "CONTRIBUTING.md",
     "test_readme.py": "the README",

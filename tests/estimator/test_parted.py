@@ -13,13 +13,15 @@ from graphcl.estimator import GraphCL, calibration
 from graphcl.estimator import parted as fitting
 from graphcl.estimator.parted import PartedData, fit_parts
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.schema import EDGES
 from graphcl.partitioned import boundary, topology
+from graphcl.partitioned.features import PreparedPart
 from graphcl.partitioned.rows import READERS, FeatureRows
 from graphcl.partitioned.wire import Wire
 from graphcl.recipes import load_recipe
 from graphcl.store.parts import join_parts, open_part
 from graphcl.tabular.build import partition_store
-from graphcl.training import parted
+from graphcl.training import sampled
 from graphcl.training.part_checkpoints import PartCheckpoints
 from tests.conftest import random_graph
 from tests.groups import in_processes, same_figures
@@ -124,7 +126,7 @@ def trained(folder, case):
 
 
 def process(share, folder):
-    parted.WINDOW = 2  # an epoch has three steps
+    sampled.WINDOW = 2  # an epoch has three steps
     rank, world = share.rank, share.world
     if world == 3:
         boundary.PEER_BYTES = 300  # rows travel in several rounds
@@ -238,14 +240,16 @@ def test_maps_that_leave_no_room_for_the_training_are_not_read_ahead(tmp_path, m
     """The kernel would read megabytes around each row, and drop rows that are still needed."""
     random_graph(num_nodes=NODES).save(tmp_path / "store")
     partition_store(tmp_path / "store", out=tmp_path / "parts", parts=1, order="as-is")
-    part = open_part(tmp_path / "parts", 0)
+    prepared = PreparedPart.plain(boundary.open_any_part(tmp_path / "parts", 0), "none")
+    part = prepared.nodes["node"]
     mapped = part.fields["x"], part.fields["indices"]
     size = sum(one.nbytes for one in mapped)
     for free, expected in ((1.5 * size, 2), (2.5 * size, 0)):
         advised = []
         monkeypatch.setattr(topology, "free_memory_bytes", lambda free=free: int(free))
         monkeypatch.setattr(topology, "advise_random_reads", lambda *a, to=advised: to.extend(a))
-        found = topology.Topology(part, Wire(ALONE), replace=True)
+        given = {"fan_outs": {EDGES: 3}, "replace": True}
+        found = topology.PartsTopology(prepared, Wire(ALONE), **given)
         assert len(advised) == expected
         assert found.from_disk == bool(expected)
 

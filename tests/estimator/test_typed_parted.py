@@ -14,7 +14,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed_partition import join_typed_parts
 from graphcl.recipes import load_recipe
 from graphcl.tabular.build import partition_store
-from graphcl.training import parted
+from graphcl.training import sampled
 from graphcl.training.part_checkpoints import PartCheckpoints
 from tests.graphs.test_typed_partition import WRITES, typed_graph
 from tests.groups import in_processes, same_figures
@@ -71,7 +71,7 @@ def trained(folder, case):
 
 
 def process(share, folder):
-    parted.WINDOW = 2  # an epoch has more steps
+    sampled.WINDOW = 2  # an epoch has more steps
     for case in CASES:
         np.savez(folder / f"{case}-{share.rank}.npz", **trained(folder, case))
     said = {}

@@ -36,8 +36,8 @@ from graphcl.recipes.exceptions import parse_exceptions
 from graphcl.training import Checkpoints
 from graphcl.training.checkpoints import Saved
 from graphcl.training.full_graph import FullGraph
-from graphcl.training.modes import CPU_NODES, USABLE, Mode
-from graphcl.training.typed_sampled import TypedSampledGraph, fan_outs_of
+from graphcl.training.modes import CPU_NODES, SAMPLED_BATCH_NODES, USABLE, Mode
+from graphcl.training.sampled import SampledGraph, fan_outs_of
 from graphcl.views import Drop
 
 ENCODER = "residual"  # the paper's encoder that a typed one extends
@@ -183,19 +183,21 @@ def typed_perturbation(parts: Parts, graph: Graph) -> Any:
 
 def _source(
     recipe: Recipe, mode: Mode, prepared: Prepared, device: torch.device
-) -> FullGraph | TypedSampledGraph:
+) -> FullGraph | SampledGraph:
     graph = prepared.graph
     if mode.name == "full":
         x, relations = typed_tensors(graph, device=device, scaling=prepared.scaling)
         return FullGraph(x, relations, recipe.batch_nodes, recipe.contrast)
     own = own_fan_outs(recipe, graph)
-    return TypedSampledGraph.of(
+    sizes = {name: one.num_nodes for name, one in graph.nodes.items()}
+    return SampledGraph.of_types(
         prepared,
         device=device,
-        batch_nodes=recipe.batch_nodes,
-        fan_outs=fan_outs_of(graph, prepared.schema, recipe.fan_out, own),
-        layers=recipe.layers,
+        fan_outs=fan_outs_of(prepared.schema, sizes, recipe.fan_out, own),
         replace=recipe.sample_with_replacement,
+        precision=recipe.precision,
+        batch_nodes=recipe.batch_nodes or SAMPLED_BATCH_NODES,
+        layers=recipe.layers,
         contrast=recipe.contrast,
     )
 
