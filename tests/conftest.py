@@ -50,7 +50,6 @@ LONG = (
     "test_serve.py",
     "test_parts_on_hosts.py",
     "test_parted.py",
-    "test_typed_parted.py",
     "test_parts_training.py",
     "test_store.py",
 )

@@ -73,7 +73,6 @@ ELSEWHERE = {
 
 # Test files that are not about one module, and what they are about.
 SEVERAL = {
-    "estimator/test_typed_parted.py": "graphs with types in parts; `estimator/parted`",
     "test_docs.py": "the pages of docs/",
     "test_contributing.py": "CONTRIBUTING.md",
     "test_readme.py": "the README",

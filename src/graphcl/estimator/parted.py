@@ -1,12 +1,12 @@
 """Training on a graph in parts: as `GraphCL.fit`, in as many processes as there are parts."""
 
 import copy
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from graphcl.estimator.fitting import Task, fit
 from graphcl.estimator.health import rank_of_features
 from graphcl.estimator.model import GraphCL
 from graphcl.estimator.parts import Parts
-from graphcl.estimator.typed import check_typed, encoder_of, own_fan_outs, typed_perturbation
+from graphcl.estimator.typed import check_typed, encoder_of
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE, Relation
@@ -47,7 +47,6 @@ from graphcl.training.modes import (
     sampled_bytes,
     sampled_dtype,
 )
-from graphcl.training.sampled import fan_outs_of
 
 CPU = torch.device("cpu")
 MODE = Mode("sampled", "a graph in parts")
@@ -147,15 +146,17 @@ def _task(model: GraphCL, parts: Parts, data: PartedData) -> Task:
     prepared, drawn = topology.prepared, parts.perturbation
     asked = "asked for" if topology.asks else "mapped"
     mode = MODE._replace(reason=f"{MODE.reason}; edges of other parts are {asked}")
+    about: Any = {}
     if data.typed:
         encoder: nn.Module = encoder_of(parts, prepared.schema, seed=seed)
         fitted = Fitted.begun(parts, encoder, seed, mode, prepared.schema, prepared.scaling)
-        drawn = typed_perturbation(parts, _outline(part.parts))
+        drawn = parts.perturbation_of(_outline(part.parts))
     else:
         count = part.parts.num_features
         encoder = parts.new_encoder(count, seed=seed)
         scaling = prepared.scaling_of(NODE)
         fitted = Fitted(parts, encoder, count, seed, [], scaling, mode=mode)
+        about["rank_of_features"] = partial(rank_of_features, part_graph(part.nodes[NODE]), scaling)
     encoder.to(device)
     return Task(
         fitted,
@@ -165,11 +166,7 @@ def _task(model: GraphCL, parts: Parts, data: PartedData) -> Task:
         drawn,
         said=fitted.describe(),
         measured=replace(source, replays=False),
-        rank_of_features=lambda: (
-            math.inf
-            if data.typed
-            else rank_of_features(part_graph(part.nodes[NODE]), fitted.scaling)
-        ),
+        **about,
     )
 
 
@@ -203,9 +200,7 @@ def parted_source(
     prepared = prepare_part(part, recipe.feature_scaling, share, wire)
     fan_outs = {EDGES: recipe.fan_out}
     if data.typed:
-        sizes = {name: one.num_nodes for name, one in part.parts.types.items()}
-        different = own_fan_outs(recipe, _outline(part.parts))
-        fan_outs = fan_outs_of(prepared.schema, sizes, recipe.fan_out, different)
+        fan_outs = parts.fan_outs(prepared.schema, _outline(part.parts))
     topology = PartsTopology(
         prepared,
         wire,
