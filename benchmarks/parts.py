@@ -116,7 +116,8 @@ def main() -> None:
             options = ["--processes", str(given.parts), "--out", str(shards)]
             found = measure([*embed, str(parts), *options])
             found.pop("said")
-            rows = sum(len(outside(open_part(parts, part))) for part in range(given.parts))
+            each = [open_part(parts, part) for part in range(given.parts)]
+            rows = sum(len(outside(one, [one.fields["indices"]])) for one in each)
             found |= {"boundary_rows": rows, "largest_value": float(np.abs(whole).max())}
             found["difference"] = difference(parts, whole, shards)
             row("embed, in parts", order=order, parts=given.parts, processes=given.parts, **found)

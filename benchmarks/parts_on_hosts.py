@@ -36,10 +36,13 @@ from benchmarks.parts import DIM, measure
 from benchmarks.rows import append, provenance, read
 from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.distributed import ALONE, group
+from graphcl.encoders import LayeredEncoder
 from graphcl.estimator import GraphCL
 from graphcl.estimator.fitted import Fitted
+from graphcl.graphs.relation import EDGE, NODE
 from graphcl.partitioned import boundary, inference
 from graphcl.partitioned.boundary import open_own_part, outside
+from graphcl.partitioned.features import PreparedPart
 from graphcl.store.parts import Part, open_part, read_parts
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
@@ -70,7 +73,8 @@ def divide(folder: Path, parts: int, order: str) -> tuple[Path, dict[str, Any]]:
         options = ["--parts", str(parts), "--order", order, "--out", str(path)]
         found = measure(["partition", str(folder / "store"), *options])
         seconds, peak = found["seconds"], found["peak_bytes"]
-    each = [len(outside(open_part(path, number))) for number in range(parts)]
+    opened = [open_part(path, number) for number in range(parts)]
+    each = [len(outside(one, [one.fields["indices"]])) for one in opened]
     about = {"order": order, "parts": parts, "cut_share": read_parts(path).cut_share}
     about |= {"boundary_rows": sum(each), "most_boundary_rows": max(each)}
     about |= {"partition_seconds": seconds, "partition_peak_bytes": peak}
@@ -138,13 +142,15 @@ def worker(run: Path, path: Path, out: Path) -> None:
     boundary.exchange = timed
     with group(CPU) as share:
         part = open_own_part(path, share)
-        inference.embed_part(fitted.encoder, _tiny(part), share=ALONE)  # compiles what it needs
+        encoder = fitted.encoder
+        assert isinstance(encoder, LayeredEncoder)
+        prepared = PreparedPart.plain(part, fitted.scaling)
+        inference.embed_part(encoder, _tiny(prepared), share=ALONE)  # compiles what it needs
         if share.world > 1:
             torch.distributed.barrier()
         spent |= {"exchange_seconds": 0.0, "payload_bytes": 0, "exchanges": 0}
         began, cpu = time.perf_counter(), time.process_time()
-        options: dict[str, Any] = {"share": share, "feature_scaling": fitted.scaling}
-        inference.embed_part(fitted.encoder, part, **options)
+        inference.embed_part(encoder, prepared, share=share)
         own = time.perf_counter() - began
         spent["cpu_seconds"] = time.process_time() - cpu
         if share.world > 1:
@@ -170,12 +176,16 @@ def host_table(rows: list[dict[str, Any]]) -> list[str]:
     return [f"{head}| with mapped files | time |", "|---|---|---|---|---|---|---|---|---|", *lines]
 
 
-def _tiny(part: Part) -> Part:
+def _tiny(prepared: PreparedPart) -> PreparedPart:
     """Returns a part of three nodes with the types of another."""
-    fields = dict(part.fields, indptr=np.array([0, 1, 2, 2]), x=np.array(part.fields["x"][:3]))
-    fields["indices"] = np.array([1, 0], part.fields["indices"].dtype)
+    part = prepared.nodes[NODE]
+    edges = {"indptr": np.array([0, 1, 2, 2])}
+    edges["indices"] = np.array([1, 0], part.fields["indices"].dtype)
+    fields = {**part.fields, **edges, "x": np.array(part.fields["x"][:3])}
     parts = replace(part.parts, starts=np.array([0, 3]), digests=part.parts.digests[:1])
-    return Part(parts, 0, slice(0, 3), fields)
+    own = {NODE: Part(parts, 0, slice(0, 3), fields)}
+    whole = replace(prepared.part, number=0, nodes=own, edges={(EDGE, False): edges})
+    return replace(prepared, part=whole, nodes=own)
 
 
 def main() -> None:

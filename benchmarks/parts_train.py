@@ -47,12 +47,12 @@ from graphcl.distributed import current_share
 from graphcl.estimator.parted import PartedData, parted_source
 from graphcl.estimator.parts import Parts
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import NODE
 from graphcl.partitioned.boundary import open_own_part
 from graphcl.recipes import load_recipe
 from graphcl.store.parts import is_parts, join_parts, open_part, read_parts
 from graphcl.tabular.build import partition_store
 from graphcl.training.loop import TrainingState, train
-from graphcl.training.parted import PartedGraph
 
 WARM = 5  # steps that the rate leaves out
 CPU = torch.device("cpu")
@@ -126,7 +126,7 @@ def worker(given: argparse.Namespace) -> None:
         part = open_own_part(given.worker, current_share())
         patience = timedelta(seconds=given.timeout)
         data = PartedData(given.worker, given.cache, given.topology, patience)
-        source, _ = parted_source(parts, data, part, ignore_memory=True)
+        source = parted_source(parts, data, part, ignore_memory=True)
         num_features = part.parts.num_features
         about = {"rank": current_share().rank, "asked": source.topology.asks}
     filled = [] if given.whole else _filling(source)
@@ -143,8 +143,9 @@ def worker(given: argparse.Namespace) -> None:
             on_step=meter,
         )
     if not given.whole:
-        counts, made = source.rows.counts, source.steps.done
-        about |= {"sent_bytes": source.wire.sent / made, "rows_needed": counts.needed / made}
+        topology, made = source.topology, len(meter.times)
+        counts = topology.rows[NODE].counts
+        about |= {"sent_bytes": topology.wire.sent / made, "rows_needed": counts.needed / made}
         about |= {"cache_hits": counts.kept / counts.needed if counts.needed else None}
         about["fill_bytes"] = sum(filled) / made
     given.row.write_text(json.dumps(about | meter.figures()))
@@ -153,17 +154,18 @@ def worker(given: argparse.Namespace) -> None:
         dist.destroy_process_group()
 
 
-def _filling(source: PartedGraph) -> list[int]:
+def _filling(source: Any) -> list[int]:
     """Returns a list that will hold the bytes that are sent while the cache is filled."""
     found: list[int] = []
-    plain = source.rows.keep
+    rows, wire = source.topology.rows[NODE], source.topology.wire
+    plain = rows.keep
 
     def keep(nodes: Any) -> None:
-        before = source.wire.sent
+        before = wire.sent
         plain(nodes)
-        found.append(source.wire.sent - before)
+        found.append(wire.sent - before)
 
-    source.rows.keep = keep  # type: ignore[method-assign]
+    rows.keep = keep
     return found
 
 

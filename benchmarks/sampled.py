@@ -31,6 +31,7 @@ from graphcl.embedding import embed_graph
 from graphcl.encoders import build_encoder
 from graphcl.graphs.collection import training_subgraph
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import NODE
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import NTXent, nt_xent
 from graphcl.sampling import sample_tree, tree_views
@@ -65,8 +66,9 @@ def seconds(work: Callable[[], Any], *, device: torch.device = CPU, repeats: int
 def step_products(batch: SampledBatch, dim: int) -> Callable[[], None]:
     """Returns only the matrix products of a step: forward, backward, both views, the loss."""
     view = batch.trees[0]
-    inputs = torch.cat(view.inputs)
-    hidden, sizes = inputs.new_empty, [len(level) for level in view.inputs]
+    levels = [level[NODE] for level in view.inputs]
+    inputs = torch.cat(levels)
+    hidden, sizes = inputs.new_empty, [len(level) for level in levels]
     weight, upper = hidden(inputs.shape[1], dim).normal_(), hidden(2 * dim, dim).normal_()
     gradient = hidden(len(inputs), dim).normal_()
     heights = [sum(sizes[:count]) for count in range(len(sizes) - 1, 0, -1)]
@@ -120,13 +122,13 @@ def cpu_rows(*, large: bool) -> list[dict[str, Any]]:
     nodes = torch.arange(batch_nodes)
     encoder = residual(602, dim, CPU)
     adam = torch.optim.Adam(encoder.parameters(), lr=1e-3, fused=True)
-    batch = source.batch(nodes, PERTURBATION, seed=0)
-    csr = (source.indptr, source.indices)
+    batch = source.batch({NODE: nodes}, PERTURBATION, seed=0)
     drops = {"perturbation": PERTURBATION, "own": True, "seed": 0}
-    tree = sample_tree(*csr, nodes, seed=0)
+    draw = partial(sample_tree, source.topology, {NODE: nodes}, layers=source.layers, seed=0)
+    tree, x = draw(), source.topology.x
     parts = {
-        "sampling": seconds(lambda: sample_tree(*csr, nodes, seed=0)),
-        "gathering": seconds(lambda: tree_views(source.x, tree, **drops)),
+        "sampling": seconds(draw),
+        "gathering": seconds(lambda: tree_views(x, tree, **drops)),
         "encoder, loss and update": seconds(partial(one_step, encoder, adam, batch)),
         "matrix products alone": seconds(step_products(batch, dim)),
     }
@@ -253,9 +255,9 @@ def gpu_rows(*, large: bool) -> list[dict[str, Any]]:  # noqa: ARG001
     epochs = [after - before for before, after in itertools.pairwise(marks)]
     peak = torch.cuda.max_memory_allocated()
     nodes = torch.arange(batch_nodes, device=device)
-    csr = (source.indptr, source.indices)
-    tree = sample_tree(*csr, nodes, seed=0)
-    batch = source.batch(nodes, PERTURBATION, seed=0)
+    draw = partial(sample_tree, source.topology, {NODE: nodes}, layers=source.layers, seed=0)
+    tree, x = draw(), source.topology.x
+    batch = source.batch({NODE: nodes}, PERTURBATION, seed=0)
     drops = {"perturbation": PERTURBATION, "own": True, "seed": 0}
     h = [one.detach().requires_grad_() for one in batch.encode(encoder, batch.trees)]
     adam = torch.optim.Adam(encoder.parameters(), lr=1e-3, fused=True)
@@ -263,8 +265,8 @@ def gpu_rows(*, large: bool) -> list[dict[str, Any]]:  # noqa: ARG001
     loss = timed(lambda: torch.autograd.grad(nt_xent(*h, TEMPERATURE), h))
     steps = source.steps_per_epoch
     parts = {
-        "sampling": timed(lambda: sample_tree(*csr, nodes, seed=0)) * steps,
-        "gathering": timed(lambda: tree_views(source.x, tree, **drops)) * steps,
+        "sampling": timed(draw) * steps,
+        "gathering": timed(lambda: tree_views(x, tree, **drops)) * steps,
         "encoder and update": (timed(partial(one_step, encoder, adam, batch)) - loss) * steps,
         "loss": loss * steps,
     }

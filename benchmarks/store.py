@@ -173,7 +173,7 @@ def train_steps(path: Path, _: int) -> dict[str, Any]:
         device=CPU,
         feature_scaling="row",
         batch_nodes=BATCH_NODES,
-        fan_outs=(10,) * LAYERS,
+        layers=LAYERS,
         own_features=False,
     )
     losses: list[float] = []

@@ -20,7 +20,11 @@ from hypothesis import HealthCheck, settings
 from graphcl.estimator import GraphCL
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import NODE
+from graphcl.graphs.schema import EDGES
+from graphcl.kernels.neighbours import EdgeWeights
 from graphcl.recipes import Recipe, load_recipe
+from graphcl.topology import LocalTopology, SampledDirection
 
 ROOM = 600 * 2**20
 FUZZ = settings(
@@ -46,7 +50,6 @@ LONG = (
     "test_serve.py",
     "test_parts_on_hosts.py",
     "test_parted.py",
-    "test_typed_parted.py",
     "test_parts_training.py",
     "test_store.py",
 )
@@ -181,6 +184,13 @@ def model(saved_model, tmp_path):
     for file in saved_model.iterdir():
         (tmp_path / "model" / file.name).write_bytes(file.read_bytes())
     return tmp_path / "model"
+
+
+def plain_topology(graph, fan_out, *, replace=True, x=None, weights=None):
+    """A plain graph in memory, ready to be sampled."""
+    csr = torch.tensor(graph.indptr), torch.tensor(graph.indices)
+    edges = SampledDirection(EDGES, *csr, fan_out, replace, weights=weights or EdgeWeights())
+    return LocalTopology({NODE: torch.tensor(graph.x) if x is None else x}, {NODE: [edges]})
 
 
 def dense_adjacency(graph: Graph) -> np.ndarray:

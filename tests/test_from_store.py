@@ -32,21 +32,28 @@ def in_memory(graph):
 @pytest.mark.parametrize("own", [False, True])
 def test_batches_are_those_of_the_graph_in_memory(tmp_path, features, scaling, own):
     graph = stored(tmp_path, features)
-    options = {"device": CPU, "feature_scaling": scaling, "fan_outs": (4, 3), "own_features": own}
+    options = {
+        "device": CPU,
+        "feature_scaling": scaling,
+        "fan_out": 4,
+        "layers": 2,
+        "own_features": own,
+    }
     ours = SampledGraph.of(graph, **options)
     theirs = SampledGraph.of(in_memory(graph), **options)
-    assert isinstance(ours.x, StoredFeatures)
+    assert isinstance(ours.topology.x["node"], StoredFeatures)
     kind = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
-    assert ours.x.values.dtype == kind[features]  # nothing was converted ahead
-    nodes = torch.tensor([3, 40, 3, 59])
+    assert ours.topology.x["node"].values.dtype == kind[features]  # nothing was converted ahead
+    nodes = {"node": torch.tensor([3, 40, 3, 59])}
     one, other = (source.batch(nodes, PERTURBATION, seed=7).trees for source in (ours, theirs))
     for view, expected in zip(one, other, strict=True):
-        for part, wanted in zip(view.inputs, expected.inputs, strict=True):
+        for one_level, other_level in zip(view.inputs, expected.inputs, strict=True):
+            part, wanted = one_level["node"], other_level["node"]
             torch.testing.assert_close(part, wanted, rtol=1e-5, atol=1e-6)
             if features != "int8":  # its columns are scaled after the sum
                 assert torch.equal(part, wanted)
-        for part, wanted in zip(view.child_weights, expected.child_weights, strict=True):
-            assert torch.equal(part, wanted)
+        for part, wanted in zip(view.shares, expected.shares, strict=True):
+            assert torch.equal(part["node"][0].children, wanted["node"][0].children)
 
 
 @pytest.mark.parametrize("mode", ["full", "sampled"])

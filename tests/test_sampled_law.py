@@ -15,14 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphcl import sampling
-from graphcl.encoders import Layer, build_encoder, stated_layers
+from graphcl.distributed import Share
+from graphcl.encoders import Layer, build_encoder
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels import gather_mean as kernel
 from graphcl.kernels.counter import edge_draws, feature_draws, kept, stream_key, threshold
 from graphcl.sampling import encode_tree, sample_tree, tree_views
 from graphcl.views import drop
-from tests.conftest import FUZZ
+from tests.conftest import FUZZ, plain_topology
+from tests.test_sampling import Stated
 
 CPU = torch.device("cpu")
 SHAPES = {
@@ -52,7 +54,6 @@ class Small:
         x = np.random.default_rng(0).normal(size=(nodes, width)).astype(np.float32) + 1
         self.graph = Graph.from_edge_index(edges, x)
         self.x, self.adjacency = graph_tensors(self.graph, device=CPU)
-        self.csr = torch.tensor(self.graph.indptr), torch.tensor(self.graph.indices)
         self.numbers = torch.full((nodes, nodes), -1)
         self.numbers[tuple(self.graph.edge_index())] = self.adjacency.edge_ids
         self.edges = self.adjacency.num_edges
@@ -73,7 +74,8 @@ class Small:
         """Returns the trees of one node at many places of a batch, with all neighbours."""
         widest = int(np.diff(self.graph.indptr).max())
         nodes = torch.full((count,), node)
-        return sample_tree(*self.csr, nodes, fan_outs=(widest,) * layers, replace=False, seed=0)
+        topology = plain_topology(self.graph, widest, replace=False)
+        return sample_tree(topology, {"node": nodes}, layers=layers, seed=0)
 
     def encoder(self, name, layers):
         generator = torch.Generator().manual_seed(1)
@@ -134,8 +136,10 @@ def test_each_pattern_gives_what_the_whole_graph_gives(monkeypatch, shape, width
         whole = torch.stack([small.whole(encoder, pattern) for pattern in range(small.patterns)])
         for node in range(len(small.x)):
             tree = small.tree(node, small.patterns, layers)
-            views = tree_views(small.x, tree, drop(0.5, 0.5), own=name == "residual", seed=0)
-            first, second = (encode_tree(view, stated_layers(encoder)) for view in views)
+            views = tree_views(
+                {"node": small.x}, tree, drop(0.5, 0.5), own=name == "residual", seed=0
+            )
+            first, second = (encode_tree(view, encoder)[0] for view in views)
             torch.testing.assert_close(first, whole[:, node], rtol=0, atol=1e-6)
             torch.testing.assert_close(second, whole[:, node].flip(0), rtol=0, atol=1e-6)
 
@@ -150,10 +154,12 @@ def test_the_real_draws_are_patterns_of_the_whole_graph(shape, width, name, laye
         whole = torch.stack([small.whole(encoder, pattern) for pattern in range(small.patterns)])
         for node in range(len(small.x)):
             tree = small.tree(node, count, layers)
-            views = tree_views(small.x, tree, drop(0.25, 0.5), own=name == "residual", seed=node)
+            views = tree_views(
+                {"node": small.x}, tree, drop(0.25, 0.5), own=name == "residual", seed=node
+            )
             for number, view in enumerate(views):
                 patterns = small.drawn(torch.arange(count), number, 0.25, node)
-                found = encode_tree(view, stated_layers(encoder))
+                (found,) = encode_tree(view, encoder)
                 torch.testing.assert_close(found, whole[patterns, node], rtol=0, atol=1e-6)
 
 
@@ -170,12 +176,12 @@ def test_the_real_draws_are_independent_at_the_stated_rates(shape, width, view):
 
 def test_two_nodes_and_an_edge_have_the_whole_graphs_two_embeddings():
     """Â²X: the edge is there in both layers or in none."""
-    indptr, indices = torch.tensor([0, 1, 2]), torch.tensor([1, 0])
     count, eye = 20_000, torch.eye(2)
+    pair = plain_topology(Graph.from_edge_index([[0], [1]], eye.numpy()), 1, replace=False)
     nodes = torch.zeros(count, dtype=torch.int64)
-    tree = sample_tree(indptr, indices, nodes, fan_outs=(1, 1), replace=False, seed=0)
-    for view in tree_views(eye, tree, drop(0.5, 0.0), own=False, seed=0):
-        h = encode_tree(view, [Layer(eye), Layer(eye, activation=None)])
+    tree = sample_tree(pair, {"node": nodes}, layers=2, seed=0)
+    for view in tree_views(pair.x, tree, drop(0.5, 0.0), own=False, seed=0):
+        (h,) = encode_tree(view, Stated(Layer(eye), Layer(eye, activation=None)))
         values, counts = h.unique(dim=0, return_counts=True)
         assert values.tolist() == [[0.5, 0.5], [1, 0]]
         assert (counts / count - 0.5).abs().max() < 5 * 0.5 / count**0.5
@@ -187,73 +193,76 @@ def trees(draw):
     pairs = list(itertools.combinations(range(nodes), 2))
     edges = draw(st.lists(st.sampled_from(pairs), min_size=1, unique=True))
     graph = Graph.from_edge_index(np.array(edges).T, np.ones((nodes, 3), np.float32))
-    fan_outs = draw(st.lists(st.integers(1, 4), min_size=2, max_size=3))
-    csr = torch.tensor(graph.indptr), torch.tensor(graph.indices)
+    fan_out, layers = draw(st.integers(1, 4)), draw(st.integers(2, 3))
+    topology = plain_topology(graph, fan_out, replace=draw(st.booleans()))
     seeds = torch.tensor(draw(st.permutations(range(nodes))))
-    options = {"replace": draw(st.booleans()), "seed": draw(st.integers(0, 2**40))}
-    return sample_tree(*csr, seeds, fan_outs=fan_outs, first=draw(st.integers(0, 999)), **options)
+    before = draw(st.integers(0, 999))  # places that are another process's
+    batch = {"node": torch.cat([torch.zeros(before, dtype=torch.int64), seeds])}
+    own = slice(before, before + nodes)
+    seed = draw(st.integers(0, 2**40))
+    return sample_tree(topology, batch, layers=layers, seed=seed, own=own)
 
 
 @FUZZ
 @given(trees(), st.integers(0, 2**40))
 def test_an_edge_and_a_node_are_perturbed_once_in_a_tree(tree, seed):
     of_edges, of_nodes = {}, {}
-    num_seeds, real = len(tree.levels[0]), sampling.gather_mean
+    real = sampling.gather_mean
 
-    def watched(x, parents, children, weight, *, draws, out, edges, held):
-        found = torch.empty(len(children), dtype=torch.int64)
-        real(x, parents, children, weight, draws=draws, out=out, edges=found, held=held)
+    def watched(x, family, *, draws, out, column, own, edges):
+        found = torch.empty(len(family.children), dtype=torch.int64)
+        real(x, family, draws=draws, out=out, column=column, own=own, edges=found)
         if edges is not None:
             edges.copy_(found)
-        remember(parents, children, found, out)
-
-    def remember(parents, children, found, out):
-        fan_out, per_seed = len(children) // len(parents), len(parents) // num_seeds
-        for row, u in enumerate(parents.tolist()):
-            mine = row // per_seed
+        for row, u in enumerate(family.parents.tolist()):
+            mine = int(family.places[row])
             mask = tuple((out[:, row, 3:] != 0).flatten().tolist())
             assert of_nodes.setdefault((mine, u), mask) == mask
-            for slot in range(row * fan_out, (row + 1) * fan_out):
-                v, bits = int(children[slot]), int(found[slot])
+            for slot in range(row * family.fan_out, (row + 1) * family.fan_out):
+                v, bits = int(family.children[slot]), int(found[slot])
                 assert of_edges.setdefault((mine, min(u, v), max(u, v)), bits) == bits
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sampling, "gather_mean", watched)
-        views = tree_views(torch.ones(9, 3), tree, drop(0.5, 0.5), own=True, seed=seed)
+        views = tree_views({"node": torch.ones(9, 3)}, tree, drop(0.5, 0.5), own=True, seed=seed)
     different = len(set(of_edges.values()))
     assert different >= len(of_edges) - 1  # other edges and other seed nodes: other draws
     for number, view in enumerate(views):  # the upper levels have the same edges
-        for level, shares in enumerate(view.child_weights):
-            per_seed = len(shares) // num_seeds
-            children = tree.levels[level + 1].view(len(shares), -1)
-            weight = tree.weights[level].view(len(shares), -1)
-            for row, u in enumerate(tree.levels[level].tolist()):
+        for level, shares in zip(tree, view.shares, strict=False):
+            table, (share,) = level["node"], shares["node"]
+            children = table.children[0].nodes.view(len(table.nodes), -1)
+            weight = table.children[0].weight.view(len(table.nodes), -1)
+            for row, u in enumerate(table.nodes.tolist()):
                 for slot, v in enumerate(children[row].tolist()):
-                    drawn = of_edges[row // per_seed, min(u, v), max(u, v)]
+                    drawn = of_edges[int(table.places[row]), min(u, v), max(u, v)]
                     there = bool(weight[row, slot]) and bool(
                         kept(torch.tensor(drawn), number, threshold(0.5))
                     )
-                    assert bool(shares[row, 0, slot]) == there
+                    assert bool(share.children[row, 0, slot]) == there
 
 
 @pytest.mark.parametrize("parts", [2, 3, 7])
 def test_shares_of_a_batch_have_the_views_of_the_batch(graph, parts):
-    csr, x = (torch.tensor(graph.indptr), torch.tensor(graph.indices)), torch.tensor(graph.x)
-    nodes = torch.arange(20)
+    topology, batch = plain_topology(graph, 3), {"node": torch.arange(20)}
 
-    def encoded(nodes, first):
-        tree = sample_tree(*csr, nodes, fan_outs=(3, 2), seed=4, first=first)
-        views = tree_views(x, tree, drop(0.3, 0.3), own=True, seed=5)
+    def encoded(own):
+        tree = sample_tree(topology, batch, layers=2, seed=4, own=own)
+        views = tree_views(topology.x, tree, drop(0.3, 0.3), own=True, seed=5)
+        count = own.stop - own.start
         return [
-            level.reshape(len(nodes), -1)
+            level.reshape(count, -1)
             for view in views
-            for level in (*view.inputs, *view.self_weights, *view.child_weights)
+            for level in (
+                *(one["node"] for one in view.inputs),
+                *(
+                    part
+                    for one in view.shares
+                    for part in (one["node"][0].own, one["node"][0].children)
+                ),
+            )
         ]
 
-    whole = encoded(nodes, 0)
-    shares, first = [], 0
-    for part in nodes.tensor_split(parts):
-        shares.append(encoded(part, first))
-        first += len(part)
+    whole = encoded(slice(0, 20))
+    shares = [encoded(Share(rank, parts).rows(20)) for rank in range(parts)]
     for together, pieces in zip(whole, zip(*shares, strict=True), strict=True):
         assert torch.equal(torch.cat(pieces), together)

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from graphcl.embedding import embed, embed_graph
-from graphcl.encoders import Layer, LayeredEncoder, glorot, stated_layers
+from graphcl.encoders import Layer, LayeredEncoder, glorot
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.sampling import encode_tree, sample_tree, tree_views
 from graphcl.views import drop
-from tests.conftest import dense_adjacency, random_graph
+from tests.conftest import dense_adjacency, plain_topology, random_graph
 
 CPU = torch.device("cpu")
 
@@ -74,11 +74,10 @@ def test_on_a_tree_of_all_neighbours_it_is_the_whole_graph(norm):
     graph = random_graph(num_nodes=25)
     encoder = Everything(graph.num_features, norm=norm).eval()
     widest = int(np.diff(graph.indptr).max())
-    csr = torch.tensor(graph.indptr), torch.tensor(graph.indices)
-    nodes = torch.arange(25)
-    tree = sample_tree(*csr, nodes, fan_outs=(widest,) * 3, replace=False, seed=0)
-    view, _ = tree_views(torch.tensor(graph.x), tree, drop(0.0, 0.0), own=False, seed=0)
-    found = encode_tree(view, stated_layers(encoder))
+    topology = plain_topology(graph, widest, replace=False)
+    tree = sample_tree(topology, {"node": torch.arange(25)}, layers=3, seed=0)
+    view, _ = tree_views(topology.x, tree, drop(0.0, 0.0), own=False, seed=0)
+    (found,) = encode_tree(view, encoder)
     expected = encoder(*graph_tensors(graph, device=CPU))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     parameters = list(encoder.parameters())
@@ -92,10 +91,10 @@ def test_a_sampled_batch_is_normalised_as_one():
     """While training, batch statistics are over the rows of all levels."""
     graph = random_graph()
     encoder = Everything(graph.num_features, norm=nn.BatchNorm1d).train()
-    csr = torch.tensor(graph.indptr), torch.tensor(graph.indices)
-    tree = sample_tree(*csr, torch.arange(20), fan_outs=(3, 3, 3), seed=0)
-    view, _ = tree_views(torch.tensor(graph.x), tree, drop(0.1, 0.1), own=False, seed=0)
-    encode_tree(view, stated_layers(encoder))
+    topology = plain_topology(graph, 3)
+    tree = sample_tree(topology, {"node": torch.arange(20)}, layers=3, seed=0)
+    view, _ = tree_views(topology.x, tree, drop(0.1, 0.1), own=False, seed=0)
+    encode_tree(view, encoder)
     assert encoder.norm.num_batches_tracked == 1  # once, not once a level
     assert not torch.equal(encoder.norm.running_mean, torch.zeros(5))
 

@@ -1,4 +1,4 @@
-"""Two and three processes, each with one part, train the weights of one process on the whole."""
+"""Processes with a part each, of graphs of any kind, train the weights of one on the whole."""
 
 import json
 import shutil
@@ -8,20 +8,24 @@ import pytest
 import scipy.sparse
 
 from graphcl.distributed import ALONE, current_share
-from graphcl.errors import ParameterError, StoreError
+from graphcl.errors import GraphError, ParameterError, StoreError
 from graphcl.estimator import GraphCL, calibration
 from graphcl.estimator import parted as fitting
 from graphcl.estimator.parted import PartedData, fit_parts
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.schema import EDGES
+from graphcl.graphs.typed_partition import join_typed_parts
 from graphcl.partitioned import boundary, topology
+from graphcl.partitioned.features import PreparedPart
 from graphcl.partitioned.rows import READERS, FeatureRows
 from graphcl.partitioned.wire import Wire
 from graphcl.recipes import load_recipe
 from graphcl.store.parts import join_parts, open_part
 from graphcl.tabular.build import partition_store
-from graphcl.training import parted
+from graphcl.training import sampled
 from graphcl.training.part_checkpoints import PartCheckpoints
 from tests.conftest import random_graph
+from tests.graphs.test_typed_partition import WRITES, typed_graph
 from tests.groups import in_processes, same_figures
 from tests.kernels.test_adjacency_rows import with_weights
 
@@ -69,7 +73,22 @@ def unscaled():
     return random_graph(1, num_nodes=NODES)
 
 
+def library(topics=4):
+    """Weights, vectors, sparse features, a type without features."""
+    return typed_graph(1, authors=40, papers=60, topics=topics, edges=150)
+
+
+def simple():
+    """Edges without weights and vectors can be mapped; a type that some parts lack."""
+    graph = library(topics=2)
+    edges = {key: one.edge_index() for key, one in graph.relations.items()}
+    nodes = {"author": graph.nodes["author"].x, "paper": graph.nodes["paper"].x, "topic": 2}
+    return Graph.from_edges(nodes, edges, name="simple")
+
+
 WITHOUT = {"sample_with_replacement": False}
+TYPED = DEFAULT | {"dim": 12, "fan_out": 6}
+BARE = {"side_by_side": False, "own_features": 0.0, "normalisation": "none", **TYPED}
 # graph, features of the store, order, recipe, how processes reach other parts
 CASES = {
     "default": (dense_graph, "float32", "neighbours", DEFAULT, {}),
@@ -86,9 +105,24 @@ CASES = {
     "residual": (unscaled, "float16", "hash", PLAIN | {"encoder": "residual", "layers": 3}, {}),
     "cut": (dense_graph, "float32", "hash", DEFAULT | {"steps": 4}, {"cache_bytes": 1 << 20}),
     "lonely": (lonely_graph, "float32", "as-is", PLAIN, {"topology": "asked"}),
+    "typed": (library, "", "hash", TYPED, {}),
+    "typed, all": (library, "", "neighbours", BARE | {"contrast": "all", "layers": 3, "fan_out": 4},
+                   {"cache_bytes": 1 << 20}),
+    "typed, mapped": (simple, "", "hash", TYPED | {"contrast": "paper,author"},
+                      {"cache_bytes": 2000}),
+    "typed, asked": (simple, "", "as-is", BARE | {"feature_scaling": "row", "contrast": "all"},
+                     {"topology": "asked"}),
+    "typed, cut": (library, "", "hash", BARE | {"steps": 7}, {"cache_bytes": 1 << 20}),
+    "typed, without": (library, "", "hash", BARE | WITHOUT, {}),
 }  # fmt: skip
+TYPES = [case for case in CASES if case.startswith("typed")]
 RANGES = "ranges"  # embeddings are calibrated on some nodes alone
 MODELS = {**CASES, RANGES: CASES["default"], "ranges, weighted": CASES["weighted"]}
+
+
+def cases(world):
+    """Three processes train all; two the plain ones alone, which takes less time."""
+    return [case for case in MODELS if world == 3 or case not in TYPES]
 
 
 def model_of(settings):
@@ -99,7 +133,7 @@ def figures(model):
     """All that a training leaves, by name."""
     found = {f"w/{name}": one.numpy() for name, one in model.encoder_.state_dict().items()}
     found["losses"] = np.array([one.loss for one in model.history_])
-    if not isinstance(model.scaling_, str):
+    if not isinstance(model.scaling_, str) and hasattr(model.scaling_, "tensors"):
         found |= {f"s/{name}": one.numpy() for name, one in model.scaling_.tensors().items()}
     return found
 
@@ -120,15 +154,16 @@ def trained(folder, case):
         data = PartedData(folder / f"default-{share.world}", **reach)
     model = fit_parts(model_of(settings), data)
     last = model.history_[-1]
-    return figures(model) | {"sent": last.sent_bytes, "hits": last.cache_hits or 0.0}
+    about = {"sent": last.sent_bytes, "hits": last.cache_hits or 0.0}
+    return figures(model) | about | {"asked": "asked" in model.mode_.reason}
 
 
 def process(share, folder):
-    parted.WINDOW = 2  # an epoch has three steps
+    sampled.WINDOW = 2  # an epoch has three steps
     rank, world = share.rank, share.world
     if world == 3:
         boundary.PEER_BYTES = 300  # rows travel in several rounds
-    for case in MODELS:
+    for case in cases(world):
         if case == RANGES:
             small_ranges(setattr)
         np.savez(folder / f"{case}-{world}-{rank}.npz", **trained(folder, case))
@@ -136,6 +171,7 @@ def process(share, folder):
     for name, data in {
         "torn": PartedData(folder / f"torn-{world}"),
         "few": PartedData(folder / f"default-{5 - world}"),
+        "torn, typed": PartedData(folder / "torn-typed"),
     }.items():
         with pytest.raises(StoreError) as error:
             fit_parts(model_of(PLAIN), data)
@@ -143,37 +179,47 @@ def process(share, folder):
     (folder / f"said-{world}-{rank}").write_text(json.dumps(said))
 
 
+def tear(file):
+    file.write_bytes(file.read_bytes()[:-8])
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parts")
     for case, (make, features, order, _, _) in CASES.items():
-        make().save(folder / case, features=features)
+        make().save(folder / case, **({"features": features} if features else {}))
         for world in (1, *WORLDS):
             partition_store(folder / case, out=folder / f"{case}-{world}", parts=world, order=order)
     for world in WORLDS:
         torn = folder / f"torn-{world}"
         shutil.copytree(folder / f"default-{world}", torn)
-        file = torn / f"part-0000{world - 1}/indices.npy"
-        file.write_bytes(file.read_bytes()[:-8])
+        tear(torn / f"part-0000{world - 1}/indices.npy")
+    shutil.copytree(folder / "typed-3", folder / "torn-typed")
+    tear(folder / "torn-typed/part-00002/relation-2/indices.npy")
     for world in WORLDS:
         in_processes(world, process, folder)
     return folder
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("case", MODELS)
+def whole_of(folder, case, world):
+    """The graph in the numbering of the parts."""
+    _, features, order, _, _ = MODELS[case]
+    base = "default" if case == RANGES else case.removeprefix("ranges, ")
+    if case in TYPES:
+        return join_typed_parts(folder / f"{base}-{world}")
+    joined = folder / f"joined-{base}-{world}"
+    if not joined.exists():
+        Graph.from_csr(**join_parts(folder / f"{base}-{world}")).save(joined, features=features)
+    return Graph.open(folder / base if order == "as-is" else joined)
+
+
+@pytest.mark.parametrize(
+    ("case", "world"), [(case, world) for world in WORLDS for case in cases(world)]
+)
 def test_weights_are_those_of_one_process_on_the_whole_graph(folder, case, world, monkeypatch):
     if case.startswith(RANGES):
         small_ranges(monkeypatch.setattr)
-    _, _, order, settings, _ = MODELS[case]
-    base = "default" if case == RANGES else case.removeprefix("ranges, ")
-    joined = folder / f"joined-{base}-{world}"
-    if not joined.exists():
-        Graph.from_csr(**join_parts(folder / f"{base}-{world}")).save(
-            joined, features=MODELS[case][1]
-        )
-    whole = Graph.open(folder / base if order == "as-is" else joined)
-    expected = figures(model_of(settings).fit(whole))
+    expected = figures(model_of(MODELS[case][3]).fit(whole_of(folder, case, world)))
     assert np.abs(np.diff(expected["losses"])).max() > 1e-3  # it learns something
     for rank in range(world):
         found = np.load(folder / f"{case}-{world}-{rank}.npz")
@@ -182,10 +228,17 @@ def test_weights_are_those_of_one_process_on_the_whole_graph(folder, case, world
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_cache_saves_bytes_and_says_its_hits(folder, world):
-    found = {case: np.load(folder / f"{case}-{world}-0.npz") for case in CASES}
+    names = [case for case in cases(world) if case in CASES]
+    found = {case: np.load(folder / f"{case}-{world}-0.npz") for case in names}
     assert found["default"]["hits"] == found["asked"]["hits"] == 0
     assert 0 < found["small cache"]["hits"] < found["as-is"]["hits"]
     assert found["asked"]["sent"] > 0
+    if world == 3:
+        asked = {case for case in TYPES if found[case]["asked"]}
+        assert asked == set(TYPES) - {"typed, mapped"}  # others have weights, or are asked for
+        hits, sent = ({case: float(found[case][key]) for case in TYPES} for key in ("hits", "sent"))
+        assert hits["typed"] == 0 < hits["typed, mapped"] < hits["typed, all"]
+        assert 0 < sent["typed, mapped"] < sent["typed, asked"]
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -195,41 +248,54 @@ def test_a_part_that_is_torn_and_a_wrong_number_of_parts_end_every_process(folde
     found = json.loads(said.pop())
     assert f"part-0000{world - 1}/indices.npy" in found["torn"]
     assert f"pass --processes {5 - world}" in found["few"]
+    typed = "part-00002/relation-2/indices.npy" if world == 3 else "pass --processes 3"
+    assert typed in found["torn, typed"]
+
+
+PYG = {"encoder": "gcn", "normalisation": "none", "side_by_side": False, "own_features": 0.0}
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
+    ("case", "settings", "error", "named"),
     [
-        ({"mode": "full"}, "mode must be auto or sampled over parts"),
-        ({"inductive": True}, "inductive must be false over parts"),
-        ({"encoder": "gcn", "normalisation": "none", "side_by_side": False, "own_features": 0.0},
-         "encoder and perturbation"),
+        ("default", {"mode": "full"}, ParameterError, "mode must be auto or sampled over parts"),
+        ("typed", {"mode": "full"}, ParameterError, "mode must be auto or sampled over parts"),
+        ("default", {"inductive": True}, ParameterError, "inductive must be false over parts"),
+        ("default", PYG, ParameterError, "encoder and perturbation"),
+        ("typed", {"encoder": "mean"}, ParameterError, "a typed graph is encoded by 'residual'"),
+        ("typed", {"contrast": "papers"}, ParameterError, "contrast: must be .* got 'papers'"),
+        ("typed", {"exceptions": "reads.fan_out=2"}, GraphError, "no relation 'reads'"),
     ],
-)  # fmt: skip
-def test_what_parts_do_not_allow_is_named(folder, settings, named):
+)
+def test_what_parts_do_not_allow_is_named(folder, case, settings, error, named):
     model = GraphCL(load_recipe("default").with_values(**DEFAULT | settings), device="cpu")
-    with pytest.raises(ParameterError, match=named):
-        fit_parts(model, PartedData(folder / "default-1"))
+    with pytest.raises(error, match=named):
+        fit_parts(model, PartedData(folder / f"{case}-1"))
     with pytest.raises(ParameterError, match="--topology must be one of auto, asked"):
         PartedData(folder / "default-1", topology="guessed")
 
 
-def test_one_process_with_one_part_trains_the_same(folder):
-    expected = figures(model_of(DEFAULT).fit(Graph.from_csr(**join_parts(folder / "default-1"))))
+def test_a_graph_without_edges_is_refused(tmp_path):
+    none = {WRITES: np.zeros((2, 0), int)}
+    Graph.from_edges({"author": np.eye(3), "paper": np.eye(2)}, none).save(tmp_path / "none")
+    partition_store(tmp_path / "none", out=tmp_path / "parts", parts=1, order="hash")
+    with pytest.raises(GraphError, match="no relation has edges"):
+        fit_parts(model_of(DEFAULT), PartedData(tmp_path / "parts"))
+
+
+@pytest.mark.parametrize("case", ["default", "typed"])
+def test_one_process_with_one_part_trains_the_same_and_goes_on_if_stopped(folder, tmp_path, case):
     assert current_share() == ALONE
-    found = figures(fit_parts(model_of(DEFAULT), PartedData(folder / "default-1")))
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
-
-
-def test_a_training_that_was_stopped_goes_on(folder, tmp_path):
-    data = PartedData(folder / "default-1")
-    expected = figures(fit_parts(model_of(DEFAULT), data))
+    settings, data = CASES[case][3], PartedData(folder / f"{case}-1")
+    whole = figures(model_of(settings).fit(whole_of(folder, case, 1)))
+    expected = figures(fit_parts(model_of(settings), data))
+    for name, value in whole.items():
+        np.testing.assert_allclose(expected[name], value, rtol=1e-3, atol=2e-5, err_msg=name)
     asked = iter([False, False, True])
     stopped = PartCheckpoints(tmp_path, stop=lambda: next(asked))
     with pytest.raises(Exception, match="epoch 1, step 3"):
-        fit_parts(model_of(DEFAULT), data, checkpoints=stopped)
-    again = fit_parts(model_of(DEFAULT), data, checkpoints=PartCheckpoints(tmp_path), resume=True)
+        fit_parts(model_of(settings), data, checkpoints=stopped)
+    again = fit_parts(model_of(settings), data, checkpoints=PartCheckpoints(tmp_path), resume=True)
     for name, value in figures(again).items():
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
@@ -238,14 +304,16 @@ def test_maps_that_leave_no_room_for_the_training_are_not_read_ahead(tmp_path, m
     """The kernel would read megabytes around each row, and drop rows that are still needed."""
     random_graph(num_nodes=NODES).save(tmp_path / "store")
     partition_store(tmp_path / "store", out=tmp_path / "parts", parts=1, order="as-is")
-    part = open_part(tmp_path / "parts", 0)
+    prepared = PreparedPart.plain(boundary.open_any_part(tmp_path / "parts", 0), "none")
+    part = prepared.nodes["node"]
     mapped = part.fields["x"], part.fields["indices"]
     size = sum(one.nbytes for one in mapped)
     for free, expected in ((1.5 * size, 2), (2.5 * size, 0)):
         advised = []
         monkeypatch.setattr(topology, "free_memory_bytes", lambda free=free: int(free))
         monkeypatch.setattr(topology, "advise_random_reads", lambda *a, to=advised: to.extend(a))
-        found = topology.Topology(part, Wire(ALONE), replace=True)
+        given = {"fan_outs": {EDGES: 3}, "replace": True}
+        found = topology.PartsTopology(prepared, Wire(ALONE), **given)
         assert len(advised) == expected
         assert found.from_disk == bool(expected)
 

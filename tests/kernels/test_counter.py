@@ -6,6 +6,7 @@ import scipy.stats
 import torch
 
 from graphcl.kernels.counter import (
+    Draws,
     draw,
     draw_long,
     draw_long_word,
@@ -116,4 +117,9 @@ def test_both_words_of_a_number_count():
 def test_an_edge_has_one_draw_in_both_directions():
     one, other = torch.tensor([3, BEYOND, 5]), torch.tensor([BEYOND, 4, 2**31])
     places = torch.tensor([0, 7, 2**20])
-    assert torch.equal(edge_draws(places, one, other, EDGES), edge_draws(places, other, one, EDGES))
+    for orders in ((0, 0), (1, 2)):  # undirected; along the edge, and against it
+        there, back = (Draws(0, 0, EDGES, EDGES, order=order) for order in orders)
+        found = edge_draws(places, *there.ends(one, other), EDGES)
+        assert torch.equal(found, edge_draws(places, *back.ends(other, one), EDGES))
+    reverse = edge_draws(places, *there.ends(other, one), EDGES)
+    assert not (found == reverse).any()  # two directed edges

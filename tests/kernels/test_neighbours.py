@@ -8,15 +8,15 @@ import torch
 from graphcl.graphs.graph import Graph
 from graphcl.kernels.counter import stream_key
 from graphcl.kernels.neighbours import (
+    DAMAGED,
     EdgeWeights,
-    draw_entries,
-    sample_by_weight,
-    sample_by_weight_reference,
-    sample_neighbours,
-    sample_neighbours_reference,
+    draw_neighbours,
+    draw_neighbours_reference,
+    sample_levels,
     thresholds,
 )
 from graphcl.sampling import sample_tree
+from tests.conftest import plain_topology
 
 CPU = torch.device("cpu")
 
@@ -31,26 +31,36 @@ def star(leaves, *, others=3):
     return Graph.from_edge_index(edges, np.zeros((leaves + 1 + others, 1)))
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("replace", [True, False])
 @pytest.mark.parametrize("fan_out", [1, 3, 10, 40])
-def test_fused_is_the_reference(graph, fan_out, replace):
-    nodes = torch.randint(graph.num_nodes, (500,), generator=torch.Generator().manual_seed(0))
+def test_fused_is_the_reference(graph, fan_out, replace, weighted):
+    random = torch.Generator().manual_seed(0)
+    nodes = torch.randint(graph.num_nodes, (500,), generator=random)
     options = {"fan_out": fan_out, "replace": replace, "key": stream_key(1, "x")}
-    ours = sample_neighbours(*csr(graph), nodes, **options)
-    assert torch.equal(ours, sample_neighbours_reference(*csr(graph), nodes, **options))
+    if weighted:
+        options["limits"] = thresholds(graph.indptr, symmetric_weights(graph)) if replace else None
+    ours = draw_neighbours(*csr(graph), nodes, **options)
+    for part, expected in zip(
+        ours, draw_neighbours_reference(*csr(graph), nodes, **options), strict=True
+    ):
+        assert torch.equal(part, expected)
     matrix = np.zeros((graph.num_nodes, graph.num_nodes), dtype=bool)
     matrix[tuple(graph.edge_index())] = True
     parents = nodes.repeat_interleave(fan_out)
-    assert (matrix[parents, ours] | (parents == ours).numpy()).all()
+    assert (matrix[parents, ours.nodes] | (parents == ours.nodes).numpy()).all()
+    filled = ours.entries >= 0
+    assert torch.equal(ours.nodes[filled], csr(graph)[1][ours.entries[filled]])
+    assert torch.equal(ours.degree, torch.tensor(np.diff(graph.indptr))[nodes])
+    assert bool((~filled).any()) == (not replace and fan_out > 1)
 
 
 @pytest.mark.parametrize("replace", [True, False])
 def test_uniform_over_neighbours(replace):
     leaves, rounds = 23, 20_000
     nodes = torch.zeros(rounds, dtype=torch.int64)
-    found = sample_neighbours(
-        *csr(star(leaves)), nodes, fan_out=5, replace=replace, key=stream_key(7, "x")
-    )
+    options = {"fan_out": 5, "replace": replace, "key": stream_key(7, "x")}
+    found = draw_neighbours(*csr(star(leaves)), nodes, **options).nodes
     counts = np.bincount(found, minlength=leaves + 1)[1:]
     assert counts.sum() == rounds * 5
     # Without replacement the counts vary less than a multinomial's: the test is then stricter
@@ -65,24 +75,27 @@ def test_uniform_over_neighbours(replace):
 @pytest.mark.parametrize("leaves", [2, 5, 6, 30])
 def test_without_replacement_nothing_comes_twice(leaves):
     nodes = torch.zeros(300, dtype=torch.int64)
-    found = sample_neighbours(
-        *csr(star(leaves)), nodes, fan_out=5, replace=False, key=stream_key(0, "x")
-    ).view(-1, 5)
+    options = {"fan_out": 5, "replace": False, "key": stream_key(0, "x")}
+    found = draw_neighbours(*csr(star(leaves)), nodes, **options).nodes.view(-1, 5)
     for row in found.tolist():
         drawn = [node for node in row if node != 0]  # 0 itself fills empty slots
         assert len(drawn) == len(set(drawn)) == min(leaves, 5)
 
 
+@pytest.mark.parametrize("draw", [draw_neighbours, draw_neighbours_reference])
 @pytest.mark.parametrize("replace", [True, False])
-def test_isolated_nodes_fall_back_to_themselves(replace):
+def test_isolated_nodes_fall_back_to_themselves_or_to_0(draw, replace):
     graph = star(4)
     nodes = torch.tensor([5, 6, 0, 7])
     options = {"fan_out": 3, "replace": replace, "key": stream_key(0, "x")}
-    found = sample_neighbours(*csr(graph), nodes, **options).view(-1, 3)
-    for row in (0, 1, 3):
-        assert found[row].tolist() == [int(nodes[row])] * 3
+    limits = thresholds(graph.indptr, np.ones(8, np.float32)) if replace else None
+    for within, weighted in ((True, None), (False, None), (True, limits)):
+        found = draw(*csr(graph), nodes, **options, within=within, limits=weighted)
+        for row in (0, 1, 3):
+            assert found.nodes.view(-1, 3)[row].tolist() == [int(nodes[row]) * within] * 3
+            assert found.entries.view(-1, 3)[row].tolist() == [-1] * 3
     empty = torch.zeros(6, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
-    alone = sample_neighbours_reference(*empty, torch.arange(5), **options)
+    alone = draw(*empty, torch.arange(5), **options).nodes
     assert alone.tolist() == torch.arange(5).repeat_interleave(3).tolist()
 
 
@@ -94,24 +107,14 @@ def symmetric_weights(graph, seed=0):
 
 
 def test_equal_weights_draw_what_no_weights_draw(graph):
-    key = stream_key(3, "x")
     nodes = torch.arange(graph.num_nodes).repeat(50)
-    plain = sample_neighbours(*csr(graph), nodes, fan_out=4, replace=True, key=key)
+    options = {"fan_out": 4, "key": stream_key(3, "x")}
+    plain = draw_neighbours(*csr(graph), nodes, **options).nodes
     for weight in (1.0, 0.3):
         limits = thresholds(graph.indptr, np.full(len(graph.indices), weight, np.float32))
-        drawn = sample_by_weight(*csr(graph), limits, nodes, fan_out=4, key=key)
+        drawn = draw_neighbours(*csr(graph), nodes, limits=limits, **options).nodes
         differing = int((drawn != plain).sum())
         assert differing == 0 if weight == 1 else differing < 3  # 0.3 · 7 is not exact
-
-
-def test_kernel_and_reference_agree(graph):
-    limits = thresholds(graph.indptr, symmetric_weights(graph))
-    nodes = torch.arange(graph.num_nodes).repeat(20)
-    both = [
-        function(*csr(graph), limits, nodes, fan_out=5, key=stream_key(1, "x"))
-        for function in (sample_by_weight, sample_by_weight_reference)
-    ]
-    assert torch.equal(*both)
 
 
 def test_neighbours_come_in_proportion_to_their_weights(graph):
@@ -120,22 +123,12 @@ def test_neighbours_come_in_proportion_to_their_weights(graph):
     node = int(np.argmax(np.diff(graph.indptr)))
     row = slice(graph.indptr[node], graph.indptr[node + 1])
     draws = 40_000
-    drawn = sample_by_weight(
-        *csr(graph), limits, torch.full((draws,), node), fan_out=1, key=stream_key(0, "x")
-    )
+    drawn = draw_neighbours(
+        *csr(graph), torch.full((draws,), node), fan_out=1, key=stream_key(0, "x"), limits=limits
+    ).nodes
     shares = np.bincount(drawn, minlength=graph.num_nodes)[graph.indices[row]] / draws
     expected = weight[row] / weight[row].sum()
     assert np.abs(shares - expected).max() < 5 * np.sqrt(0.25 / draws)
-
-
-def test_a_node_without_neighbours_is_its_own():
-    indptr, indices = torch.tensor([0, 0, 1, 2]), torch.tensor([2, 1])
-    limits = thresholds(indptr.numpy(), np.ones(2, np.float32))
-    for function in (sample_by_weight, sample_by_weight_reference):
-        drawn = function(
-            indptr, indices, limits, torch.tensor([0, 1]), fan_out=3, key=stream_key(0, "x")
-        )
-        assert drawn.tolist() == [0, 0, 0, 2, 2, 2]
 
 
 def exact_means(graph, weight, x):
@@ -153,10 +146,11 @@ def exact_means(graph, weight, x):
 
 
 def tree_means(tree, x, count):
-    parents, children = tree.levels
-    weight = tree.weights[0].double().numpy().reshape(len(parents), -1)
-    around = x[children.numpy()].reshape(len(parents), -1, x.shape[1])
-    sums = x[parents.numpy()] + (weight[:, :, None] * around).sum(1)
+    (table,) = tree[0].values()
+    (children,) = table.children
+    weight = children.weight.double().numpy().reshape(len(table.nodes), -1)
+    around = x[children.nodes.numpy()].reshape(len(table.nodes), -1, x.shape[1])
+    sums = x[table.nodes.numpy()] + (weight[:, :, None] * around).sum(1)
     means = sums / (1 + weight.sum(1))[:, None]
     return means.reshape(count, -1, x.shape[1]).mean(0)
 
@@ -166,63 +160,59 @@ def test_the_sampled_mean_is_the_weighted_mean_in_expectation(graph, replace):
     weight = symmetric_weights(graph)
     x = graph.x.astype(np.float64)
     count, fan_out = 3000, (3 if replace else 40)  # without replacement: all neighbours
-    tree = sample_tree(
-        *csr(graph),
-        torch.arange(graph.num_nodes).repeat(count),
-        fan_outs=(fan_out,),
-        replace=replace,
-        edge_weights=EdgeWeights.of(graph.indptr, weight, replace=replace, device=CPU),
-        seed=0,
-    )
+    weights = EdgeWeights.of(graph.indptr, weight, replace=replace, device=CPU)
+    given = plain_topology(graph, fan_out, replace=replace, weights=weights)
+    nodes = torch.arange(graph.num_nodes).repeat(count)
+    tree = sample_tree(given, {"node": nodes}, layers=1, seed=0)
     error = np.abs(tree_means(tree, x, count) - exact_means(graph, weight, x)).max()
     assert error < (0.15 if replace else 1e-5)
 
 
 def test_without_replacement_weights_of_one_change_nothing(graph):
-    ones = EdgeWeights.of(
-        graph.indptr, np.ones(len(graph.indices), np.float32), replace=False, device=CPU
+    ones = np.ones(len(graph.indices), np.float32)
+    weights = EdgeWeights.of(graph.indptr, ones, replace=False, device=CPU)
+    seeds = {"node": torch.arange(graph.num_nodes)}
+    plain, weighted = (
+        sample_tree(plain_topology(graph, 3, replace=False, weights=one), seeds, layers=2, seed=4)
+        for one in (None, weights)
     )
-    nodes = torch.arange(graph.num_nodes)
-    trees = [
-        sample_tree(
-            *csr(graph), nodes, fan_outs=(3, 2), replace=False, edge_weights=weights, seed=4
-        )
-        for weights in (None, ones)
-    ]
-    for plain, weighted in zip(trees[0].levels, trees[1].levels, strict=True):
-        assert torch.equal(plain, weighted)
-    for plain, weighted in zip(trees[0].weights, trees[1].weights, strict=True):
-        assert torch.equal(plain, weighted)
+    for level, other in zip(plain, weighted, strict=True):
+        (one,), (two,) = level["node"].children, other["node"].children
+        assert torch.equal(one.nodes, two.nodes)
+        assert torch.equal(one.weight, two.weight)
 
 
 @pytest.mark.parametrize("replace", [True, False])
 @pytest.mark.parametrize("weighted", [True, False])
-def test_entries_are_those_of_the_whole_level(graph, replace, weighted):
-    """Some rows of a level, in any order, draw what they draw among all of it."""
+def test_some_rows_draw_what_they_draw_in_the_whole_level(graph, replace, weighted):
+    """In any order, and with the pointers of a range of nodes alone."""
     indptr, indices = csr(graph)
     random = torch.Generator().manual_seed(0)
     nodes = torch.randint(graph.num_nodes, (300,), generator=random)
-    key, fan_out, limits = stream_key(5, "x"), 4, None
-    options = {"fan_out": fan_out, "key": key}
+    options = {"fan_out": 4, "key": stream_key(5, "x"), "replace": replace}
     if weighted and replace:
         weight = torch.rand(len(indices), generator=random) + 0.1
-        limits = thresholds(graph.indptr, weight.numpy())
-        whole = sample_by_weight(indptr, indices, limits, nodes, **options)
-    else:
-        whole = sample_neighbours(indptr, indices, nodes, replace=replace, **options)
+        options["limits"] = thresholds(graph.indptr, weight.numpy())
+    whole = draw_neighbours(indptr, indices, nodes, **options)
     some = torch.randperm(300, generator=random)[:70]
-    drawn = draw_entries(
-        indptr, len(indices), nodes[some], some, replace=replace, limits=limits, **options
-    )
-    parents = nodes[some].repeat_interleave(fan_out)
-    found = torch.where(drawn < 0, parents, indices[drawn.clamp(min=0)])
-    assert torch.equal(found.view(-1, fan_out), whole.view(-1, fan_out)[some])
-    assert bool((drawn < 0).any()) != replace  # nodes with fewer than four neighbours
+    found = draw_neighbours(indptr, indices, nodes[some], some, **options)
+    assert torch.equal(found.nodes.view(-1, 4), whole.nodes.view(-1, 4)[some])
+    assert bool((found.entries < 0).any()) != replace  # nodes with fewer than four neighbours
+    later = some[nodes[some] >= 20]
+    rest = draw_neighbours(indptr[20:], indices, nodes[later], later, first=20, **options)
+    assert torch.equal(rest.nodes.view(-1, 4), whole.nodes.view(-1, 4)[later])
 
 
 def test_damaged_pointers_are_marked_and_not_followed():
     indptr = torch.tensor([0, 3, 2, 900, 2**60, -4])
-    rows = torch.arange(5)
-    drawn = draw_entries(indptr, 10, rows, rows, fan_out=2, replace=True, key=(1, 2))
-    assert (drawn.view(-1, 2)[1:] == -2).all()
-    assert ((drawn[:2] >= 0) & (drawn[:2] < 3)).all()
+    found = draw_neighbours(indptr, torch.arange(10), torch.arange(5), fan_out=2, key=(1, 2))
+    entries = found.entries.view(-1, 2)
+    assert (entries[1:] == DAMAGED).all()
+    assert ((entries[0] >= 0) & (entries[0] < 3)).all()
+
+
+def test_levels_are_drawn_hop_by_hop(graph):
+    levels = sample_levels(*csr(graph), torch.arange(5), fan_outs=(4, 2), seed=3)
+    assert [len(level) for level in levels] == [5, 20, 40]
+    key = stream_key(3, "neighbours", 1)
+    assert torch.equal(levels[2], draw_neighbours(*csr(graph), levels[1], fan_out=2, key=key).nodes)

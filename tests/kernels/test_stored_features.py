@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from graphcl.kernels import stored_features
-from graphcl.kernels.gather_mean import Draws, gather_mean
+from graphcl.kernels.gather_mean import Draws, Family, gather_mean
 from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoods
 from tests.conftest import dense_adjacency, random_graph
 
@@ -55,8 +55,9 @@ def test_gather_mean_reads_any_type(kind, divided):
     weight = torch.rand(17 * 5, generator=random)
     draws = Draws(0.3, 0.4, (1, 2), (3, 4))
     ours, expected = torch.empty(2, 17, 42), torch.empty(2, 17, 42)
-    gather_mean(x, parents, children, weight, draws=draws, out=ours)
-    gather_mean(plain(x), parents, children, weight, draws=draws, out=expected)
+    family = Family(parents, children, weight, torch.arange(17))
+    gather_mean(x, family, draws=draws, out=ours, own=21)
+    gather_mean(plain(x), family, draws=draws, out=expected, own=21)
     torch.testing.assert_close(ours, expected, rtol=2e-5, atol=1e-5)
 
 

@@ -28,12 +28,12 @@ def test_the_boundary_is_where_edges_lead(folder, monkeypatch, entries):
         part = open_part(folder, number)
         own = range(part.nodes.start, part.nodes.stop)
         expected = {int(node) for node in part.fields["indices"]} - set(own)
-        assert outside(part).tolist() == sorted(expected)
+        assert outside(part, [part.fields["indices"]]).tolist() == sorted(expected)
 
 
 def test_rows_of_a_table_are_own_nodes_and_then_the_boundary(folder):
     part = open_part(folder, 1)
-    nodes = outside(part)
+    nodes = outside(part, [part.fields["indices"]])
     own = part.nodes.stop - part.nodes.start
     one = Boundary(Share(1, 3), part.nodes.start, own, nodes, (), torch.empty(0), ())
     row = {node: place for place, node in enumerate([*range(60)[part.nodes], *nodes.tolist()])}

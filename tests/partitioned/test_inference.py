@@ -13,6 +13,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import fit_scaling
 from graphcl.partitioned import boundary, inference
 from graphcl.partitioned.boundary import open_own_part
+from graphcl.partitioned.features import PreparedPart
 from graphcl.partitioned.inference import embed_part
 from graphcl.store.parts import join_parts, read_parts
 from graphcl.tabular.build import partition_store
@@ -70,9 +71,10 @@ def embedded(folder, case, share, scratch=None):
     _, _, scaling, _, encoder, settings = CASES[case]
     part = open_own_part(folder / f"{case}-{share.world}", share)
     scaling = fit_scaling(scaling, [Graph.open(folder / case)])
-    options = {"share": share, "feature_scaling": scaling, "scratch": scratch}
+    options = {"share": share, "scratch": scratch}
     options["slab_bytes"] = 3000 if share.rank == 0 else 1500  # some columns at a time
-    return embed_part(encoder_of(encoder, settings), part, **options)
+    prepared = PreparedPart.plain(part, scaling)
+    return embed_part(encoder_of(encoder, settings), prepared, **options)["node"]
 
 
 def process(share, folder):

@@ -19,7 +19,7 @@ PERTURBATION = Drop(0.1, 0.3)
 
 
 def source_of(graph, **options):
-    options = {"device": CPU, "batch_nodes": 16, "fan_outs": (3, 3)} | options
+    options = {"device": CPU, "batch_nodes": 16, "fan_out": 3, "layers": 2} | options
     if options.pop("inductive", False):
         graph = training_subgraph(graph)
     return SampledGraph.of(graph, **options)
@@ -55,12 +55,12 @@ def test_an_epoch_visits_every_node_once(graph):
     batches = list(source.epoch(0, 0, perturbation=PERTURBATION))
     assert len(batches) == source.steps_per_epoch == 4
     assert [batch.num_nodes for batch in batches] == [15] * 4
-    seen = torch.cat([batch.nodes for batch in batches]).tolist()
+    seen = torch.cat([batch.nodes["node"] for batch in batches]).tolist()
     assert sorted(seen) == list(range(graph.num_nodes))
     assert (
         seen
         != torch.cat(
-            [batch.nodes for batch in source.epoch(1, 0, perturbation=PERTURBATION)]
+            [batch.nodes["node"] for batch in source.epoch(1, 0, perturbation=PERTURBATION)]
         ).tolist()
     )
 
@@ -84,7 +84,8 @@ def test_the_loop_is_the_papers_steps(graph):
     source, losses = source_of(graph), []
     order = torch.randperm(graph.num_nodes, generator=generator(0, "batches", 0))
     for step, nodes in enumerate(order.tensor_split(4)):  # step 1
-        batch = source.batch(nodes, PERTURBATION, seed=derive(0, "sampled", 0, step))  # step 2
+        seed = derive(0, "sampled", 0, step)
+        batch = source.batch({"node": nodes}, PERTURBATION, seed=seed)  # step 2
         loss = nt_xent(*batch.encode(encoder, batch.trees), 0.5)  # step 3
         adam.zero_grad()
         loss.backward()  # step 4
@@ -110,7 +111,7 @@ def test_any_number_of_threads_gives_the_same_bits(monkeypatch):
             numba.set_num_threads(threads)
             batches = source_of(random_graph()).epoch(0, 5, perturbation=PERTURBATION)
             trees = [view for batch in batches for view in batch.trees]
-            found.append([level.double() for view in trees for level in view.inputs])
+            found.append([level["node"].double() for view in trees for level in view.inputs])
     finally:
         numba.set_num_threads(before)
     assert len(found[0]) == len(found[1]) > 5
@@ -159,8 +160,9 @@ def test_a_graph_without_a_training_mask(graph):
 
 def test_the_graphs_memory_is_shared_and_stays(graph):
     source = source_of(graph)
-    assert source.x.data_ptr() == graph.x.ctypes.data
-    assert source.indices.data_ptr() == graph.indices.ctypes.data
+    (edges,) = source.topology.into["node"]
+    assert source.topology.x["node"].data_ptr() == graph.x.ctypes.data
+    assert edges.indices.data_ptr() == graph.indices.ctypes.data
     before = graph.x.copy(), graph.indices.copy()
     trained(graph)
     np.testing.assert_array_equal(before[0], graph.x)
@@ -180,6 +182,8 @@ def test_one_ahead_keeps_order_and_passes_errors_on():
 def test_bad_arguments(graph):
     with pytest.raises(ParameterError, match="batch_nodes must be at least 1; got 0"):
         source_of(graph, batch_nodes=0)
+    with pytest.raises(ParameterError, match="fan_out must be at least 1; got 0"):
+        source_of(graph, fan_out=0)
     with pytest.raises(ParameterError, match="'sampled' draws views by 'drop' alone; got func"):
         trained(graph, perturbation=lambda x, adjacency, _: (x, adjacency))
 

@@ -40,7 +40,6 @@ from graphcl.cli._shared.train_parts import (
     introduce,
     parse_timeout,
     parts_to_train,
-    refused_options,
 )
 from graphcl.devices import device_name, resolve_device
 from graphcl.distributed import first_process, local_device
@@ -197,7 +196,7 @@ def train(
             cache=cache,
             topology=topology,
             timeout=patience,
-            refused=refused_options(recipe=recipe, device=device),
+            recipe=recipe,
         )
     launch(processes)
     # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
@@ -208,7 +207,6 @@ def train(
     loaded: AnyGraph | PartedData
     if data is not None:
         loaded, origin, patience = data, _parts_origin(graph, data), data.patience
-        device = "cpu"
     else:
         loaded, origin = _load(graph, tables, inductive=inductive, whole=given is None)
     if values is None and not isinstance(loaded, PartedData):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphcl.distributed import current_share
-from graphcl.embedding import embed, embed_graph
+from graphcl.embedding import embed, embed_graph, embed_typed
 from graphcl.encoders import LayeredEncoder
 from graphcl.estimator.parts import Parts
 from graphcl.graphs.collection import training_subgraph
@@ -17,6 +17,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE
 from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.tensors import graph_tensors
+from graphcl.graphs.typed_tensors import Prepared
 from graphcl.seeding import derive
 
 WHOLE = 50_000  # nodes of a graph that is embedded at once
@@ -59,6 +60,17 @@ def sample_graphs(
         if sum(map(len, found)) >= ENOUGH:
             break
     return {NODE: torch.cat(found)}
+
+
+def sample_types(
+    encoder: LayeredEncoder, prepared: Prepared, *, device: torch.device, seed: int
+) -> Sample:
+    """Returns embeddings of some nodes of each type."""
+    sizes = {name: one.num_nodes for name, one in prepared.graph.nodes.items()}
+    nodes: Mapping[str, Any] = drawn_nodes(sizes, seed)
+    options: Any = {"device": device, "scaling": prepared.scaling}
+    z = embed_typed(encoder, prepared.graph, nodes=nodes, **options)
+    return {name: torch.from_numpy(rows) for name, rows in z.items()}
 
 
 def _some_rows(

@@ -14,7 +14,7 @@ import torch
 from graphcl.devices import resolve_device
 from graphcl.encoders import EncoderFactory
 from graphcl.errors import GraphError, require
-from graphcl.estimator.calibration import sample_graphs
+from graphcl.estimator.calibration import sample_graphs, sample_types
 from graphcl.estimator.choice import AUTO, BUDGET, Choice, choose_recipe
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.fitting import Task, fit
@@ -23,10 +23,11 @@ from graphcl.estimator.health import Health, rank_of_features
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
 from graphcl.estimator.parts import Parts
 from graphcl.estimator.transformer import as_table
-from graphcl.estimator.typed import as_typed, embed_typed_fitted, typed_task
+from graphcl.estimator.typed import as_typed, check_typed, embed_typed_fitted, encoder_of
 from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import Scaling
+from graphcl.graphs.typed_tensors import prepare
 from graphcl.losses import Loss
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.recipes.recipe import recipe_keys
@@ -241,11 +242,8 @@ class GraphCL(Growing):
                 callback(metrics.epoch, metrics, self)
                 self._require_fitted("fit").encoder.train()  # to embed, it was set to inference
 
-        options: Any = {"device": device, "checkpoints": checkpoints, "resume": resume}
-        task, saved = (
-            typed_task(self, parts, given, **options)
-            if isinstance(given, Graph) and not given.is_plain
-            else self._task(parts, given, **options)
+        task, saved = self._task(
+            parts, given, device=device, checkpoints=checkpoints, resume=resume
         )
         fit(self, task, saved=saved, checkpoints=checkpoints, on_epoch=after_epoch)
         return self
@@ -259,35 +257,49 @@ class GraphCL(Growing):
         checkpoints: Checkpoints | None,
         resume: bool,
     ) -> tuple[Task, Saved | None]:
-        """Returns what is trained on plain graphs, and the checkpoint to go on from."""
+        """Returns what is trained on graphs of any kind, and the checkpoint to go on from."""
         graphs = given.train if isinstance(given, GraphCollection) else (given,)
         choice: Choice | None = None
-        if self.recipe == AUTO:
-            choice, chosen = choose_recipe(self, parts.recipe, given, checkpoints, resume=resume)
+        if self.recipe == AUTO:  # the search knows one relation
+            flat = given.flatten() if isinstance(given, Graph) else given
+            choice, chosen = choose_recipe(self, parts.recipe, flat, checkpoints, resume=resume)
             parts = replace(parts, recipe=chosen)
-        seed = int(self.seed)
-        trained = {**parts.recipe.identity(), "seed": seed, "graph": fingerprint(graphs)}
+        seed, recipe = int(self.seed), parts.recipe
+        trained = {**recipe.identity(), "seed": seed, "graph": fingerprint(graphs)}
         saved = checkpoints.latest(trained) if checkpoints and resume else None
         modes = saved.about["trained"]["modes"] if saved else ()
-        scaling = parts.fit_scaling(graphs)
-        source, decided = parts.batches(
-            graphs, device=device, scaling=scaling, modes=modes, ignore_memory=self.ignore_memory
-        )
-        mode = decided[0]._replace(reason="as begun") if saved else decided[0]
-        encoder = parts.new_encoder(given.num_features, seed=seed).to(device)
-        fitted = Fitted(parts, encoder, given.num_features, seed, [], scaling, mode=mode)
+        about: Any = {}
+        shared: Any = {"device": device, "modes": modes, "ignore_memory": self.ignore_memory}
+        if isinstance(given, Graph) and not given.is_plain:
+            check_typed(parts, given.name, given.num_edges)
+            prepared = prepare(given, recipe.feature_scaling)
+            stated = encoder_of(parts, prepared.schema, seed=seed)
+            source, decided = parts.batches([prepared], scaling="none", **shared)
+            encoder: torch.nn.Module = stated.to(device)
+            fitted = Fitted.begun(
+                parts, encoder, seed, decided[0], prepared.schema, prepared.scaling
+            )
+            sample = partial(sample_types, stated, prepared, device=device, seed=seed)
+        else:
+            scaling = parts.fit_scaling(graphs)
+            source, decided = parts.batches(graphs, scaling=scaling, **shared)
+            encoder = parts.new_encoder(given.num_features, seed=seed).to(device)
+            fitted = Fitted(parts, encoder, given.num_features, seed, [], scaling, mode=decided[0])
+            options: Any = {"device": device, "scaling": scaling, "seed": seed}
+            sample = partial(sample_graphs, parts, encoder, graphs, **options)
+            about["rank_of_features"] = partial(rank_of_features, graphs[0], scaling)
+        if saved:
+            fitted.mode = decided[0]._replace(reason="as begun")
         fitted.choice = choice
         task = Task(
             fitted,
             source,
             trained,
-            partial(
-                sample_graphs, parts, encoder, graphs, device=device, scaling=scaling, seed=seed
-            ),
-            parts.perturbation,
+            sample,
+            parts.perturbation_of(graphs[0]),
             said=fitted.describe(),
             modes=[mode.name for mode in decided],
-            rank_of_features=partial(rank_of_features, graphs[0], scaling),
+            **about,
         )
         return task, saved
 

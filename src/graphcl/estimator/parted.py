@@ -1,9 +1,10 @@
 """Training on a graph in parts: as `GraphCL.fit`, in as many processes as there are parts."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +12,41 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphcl.devices import available_memory_bytes
+from graphcl.devices import available_memory_bytes, resolve_device
 from graphcl.distributed import Share, apart, beside, current_share, gather_tables, max_over
 from graphcl.embedding import embed_graph
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import ParameterError, TrainingError, require
-from graphcl.estimator.calibration import NODES, WHOLE, drawn_ranges
+from graphcl.estimator.calibration import NODES, WHOLE, drawn_nodes, drawn_ranges
 from graphcl.estimator.choice import AUTO
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.fitting import Task, fit
 from graphcl.estimator.health import rank_of_features
 from graphcl.estimator.model import GraphCL
 from graphcl.estimator.parts import Parts
-from graphcl.graphs.relation import NODE
-from graphcl.graphs.scaling import ColumnScaling, Scaling
+from graphcl.estimator.typed import check_typed, encoder_of
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.nodes import Nodes
+from graphcl.graphs.relation import NODE, Relation
+from graphcl.graphs.schema import EDGES
 from graphcl.partitioned.around import neighbourhood_in_parts
-from graphcl.partitioned.boundary import open_own_part
+from graphcl.partitioned.boundary import open_own_part, read_any_parts
+from graphcl.partitioned.features import prepare_part
 from graphcl.partitioned.inference import embed_part
-from graphcl.partitioned.rows import FeatureRows, fit_parts_scaling, part_graph
-from graphcl.partitioned.topology import TOPOLOGIES, Topology
+from graphcl.partitioned.rows import part_graph
+from graphcl.partitioned.topology import TOPOLOGIES, PartsTopology
 from graphcl.partitioned.wire import Wire
 from graphcl.recipes.recipe import recipe_keys
 from graphcl.store import parts as store
-from graphcl.store.typed_parts import TypedParts, is_typed_parts, read_typed_parts
-from graphcl.training import Checkpoints, EpochMetrics
-from graphcl.training.modes import SAMPLED_BATCH_NODES, Footprint, Mode, sampled_bytes
-from graphcl.training.parted import PartedGraph
+from graphcl.store.typed_parts import TypedPart, TypedParts, is_typed_parts
+from graphcl.training import Checkpoints, EpochMetrics, SampledGraph
+from graphcl.training.modes import (
+    SAMPLED_BATCH_NODES,
+    Footprint,
+    Mode,
+    sampled_bytes,
+    sampled_dtype,
+)
 
 CPU = torch.device("cpu")
 MODE = Mode("sampled", "a graph in parts")
@@ -66,7 +76,7 @@ class PartedData:
     @cached_property
     def parts(self) -> store.Parts | TypedParts:
         """What `parts.json` or `typed-parts.json` says."""
-        return read_typed_parts(self.path) if self.typed else store.read_parts(self.path)
+        return read_any_parts(self.path)
 
     @property
     def typed(self) -> bool:
@@ -119,74 +129,103 @@ def fit_parts(
         StoreError: a part is missing, damaged or of another build.
     """
     begun = parts_of(model, checkpoints if resume else None)
-    make = _task
-    if data.typed:
-        from graphcl.estimator.typed_parted import typed_task  # a second more, for types alone
-
-        make = typed_task
-    task = make(model, begun, data)
+    task = _task(model, begun, data)
     saved = checkpoints.latest(task.trained) if checkpoints and resume else None
     fit(model, task, saved=saved, checkpoints=checkpoints, on_epoch=on_epoch)
     return model
 
 
-def mapped_or_asked(topology: Any) -> Mode:
-    """Returns how parts are trained, and how their edges are reached."""
-    asked = "asked for" if topology.asks else "mapped"
-    return MODE._replace(reason=f"{MODE.reason}; edges of other parts are {asked}")
-
-
 def _task(model: GraphCL, parts: Parts, data: PartedData) -> Task:
-    """Returns what is trained on a plain graph in parts."""
-    share, seed = current_share(), int(model.seed)
-    part = open_own_part(data.path, share)
-    num_features = part.parts.num_features
-    trained = {**parts.recipe.identity(), "seed": seed, "graph": part.parts.build}
-    source, scaling = parted_source(parts, data, part, ignore_memory=model.ignore_memory)
-    encoder = parts.new_encoder(num_features, seed=seed)
-    mode = mapped_or_asked(source.topology)
+    """Returns what is trained on a graph in parts."""
+    share, seed, device = current_share(), int(model.seed), resolve_device(model.device)
+    part, recipe = open_own_part(data.path, share), parts.recipe
+    trained = {**recipe.identity(), "seed": seed, "graph": part.parts.build}
+    source = parted_source(parts, data, part, device=device, ignore_memory=model.ignore_memory)
+    topology = source.topology
+    assert isinstance(topology, PartsTopology)
+    prepared, drawn = topology.prepared, parts.perturbation
+    asked = "asked for" if topology.asks else "mapped"
+    mode = MODE._replace(reason=f"{MODE.reason}; edges of other parts are {asked}")
+    about: Any = {}
+    if data.typed:
+        encoder: nn.Module = encoder_of(parts, prepared.schema, seed=seed)
+        fitted = Fitted.begun(parts, encoder, seed, mode, prepared.schema, prepared.scaling)
+        drawn = parts.perturbation_of(_outline(part.parts))
+    else:
+        count = part.parts.num_features
+        encoder = parts.new_encoder(count, seed=seed)
+        scaling = prepared.scaling_of(NODE)
+        fitted = Fitted(parts, encoder, count, seed, [], scaling, mode=mode)
+        about["rank_of_features"] = partial(rank_of_features, part_graph(part.nodes[NODE]), scaling)
+    encoder.to(device)
     return Task(
-        Fitted(parts, encoder, num_features, seed, [], scaling, mode=mode),
+        fitted,
         source,
         trained,
-        lambda: {NODE: _sample(encoder, source, scaling, share, seed)},
-        parts.perturbation,
-        said=[scaling.describe()] if isinstance(scaling, ColumnScaling) else [],
+        lambda: _sample(encoder, topology, share, seed),
+        drawn,
+        said=fitted.describe(),
         measured=replace(source, replays=False),
-        rank_of_features=lambda: rank_of_features(part_graph(part), scaling),
+        **about,
     )
 
 
 def parted_source(
-    parts: Parts, data: PartedData, part: store.Part, *, ignore_memory: bool = False
-) -> tuple[PartedGraph, Scaling]:
-    """Returns the batches of a graph in parts, and how features are scaled.
+    parts: Parts,
+    data: PartedData,
+    part: TypedPart,
+    *,
+    device: torch.device = CPU,
+    ignore_memory: bool = False,
+) -> SampledGraph:
+    """Returns the batches of a graph in parts.
 
     All processes of the group call it together, each with its own `part`.
 
     Raises:
+        ParameterError: the recipe asks for what cannot be trained on graphs with types.
         TrainingError: they would not fit in memory, and `ignore_memory` is false.
     """
     recipe, share = parts.recipe, current_share()
-    footprint = parts.footprint(part.parts.num_features)
     batch_nodes = recipe.batch_nodes or SAMPLED_BATCH_NODES
-    if not ignore_memory:
-        _check_memory(footprint, data, part.parts, batch_nodes, recipe.fan_out, share)
-    scaling = fit_parts_scaling(recipe.feature_scaling, part, share)
+    layers, own = recipe.layers, True
+    if data.typed:
+        check_typed(parts, part.parts.name, part.parts.num_edges)
+    else:
+        footprint = parts.footprint(part.parts.num_features)
+        layers, own = len(footprint.widths), footprint.own
+        if not ignore_memory:
+            _check_memory(footprint, data, part.parts, batch_nodes, recipe.fan_out, share)
     wire = Wire(share, data.patience)
-    replaced = recipe.sample_with_replacement
-    topology = Topology(part, wire, replace=replaced, topology=data.topology)
-    reading: dict[str, Any] = {"cache_bytes": data.cache_bytes, "from_disk": topology.from_disk}
-    source = PartedGraph(
-        topology,
-        FeatureRows(part, wire, scaling, **reading),
+    prepared = prepare_part(part, recipe.feature_scaling, share, wire)
+    fan_outs = {EDGES: recipe.fan_out}
+    if data.typed:
+        fan_outs = parts.fan_outs(prepared.schema, _outline(part.parts))
+    topology = PartsTopology(
+        prepared,
         wire,
-        batch_nodes=batch_nodes,
-        fan_outs=(recipe.fan_out,) * len(footprint.widths),
-        replace=replaced,
-        own_features=footprint.own,
+        fan_outs=fan_outs,
+        replace=recipe.sample_with_replacement,
+        topology=data.topology,
+        cache_bytes=data.cache_bytes,
     )
-    return source, scaling
+    return SampledGraph(
+        topology,
+        batch_nodes,
+        layers,
+        own,
+        recipe.contrast if data.typed else "each",
+        device,
+        sampled_dtype(device, recipe.precision),
+    )
+
+
+def _outline(parts: TypedParts) -> Graph:
+    """Returns types and relations without nodes' data and edges, to look names up in."""
+    nodes = {name: Nodes(name, one.num_nodes) for name, one in parts.types.items()}
+    none = np.zeros(0, np.int64)
+    relations = {key: Relation(*key, none, none) for key in parts.relations}
+    return Graph(nodes, relations, parts.name)
 
 
 def parts_of(model: GraphCL, begun: Checkpoints | None) -> Parts:
@@ -212,7 +251,7 @@ def parts_of(model: GraphCL, begun: Checkpoints | None) -> Parts:
 def _check_memory(
     footprint: Footprint,
     data: PartedData,
-    parts: store.Parts,
+    parts: TypedParts,
     batch_nodes: int,
     fan_out: int,
     share: Share,
@@ -236,29 +275,39 @@ def _check_memory(
 
 @torch.no_grad()
 def _sample(
-    encoder: nn.Module, source: PartedGraph, scaling: Scaling, share: Share, seed: int
-) -> Tensor:
-    """Returns embeddings of some nodes, as `sample_graphs` does."""
+    encoder: nn.Module, topology: PartsTopology, share: Share, seed: int
+) -> dict[str, Tensor]:
+    """Returns embeddings of some nodes by type: those that would be taken of the whole graph."""
     assert isinstance(encoder, LayeredEncoder)
-    topology = source.topology
-    if source.num_nodes <= WHOLE:
-        own = embed_part(encoder, topology.part, share=share, feature_scaling=scaling)
-        return joined_rows(torch.from_numpy(np.array(own)), share)
-    starts = drawn_ranges(source.num_nodes, seed)
+    encoder = copy.deepcopy(encoder).to(CPU)
+    prepared, sizes = topology.prepared, topology.sizes
+    if list(sizes) == [NODE] and sizes[NODE] > WHOLE:
+        return {NODE: _ranges(encoder, topology, share, seed)}
+    z, found = embed_part(encoder, prepared, share=share), {}
+    every = {name: np.arange(size) for name, size in sizes.items()}
+    for name, nodes in (every if list(sizes) == [NODE] else drawn_nodes(sizes, seed)).items():
+        own = prepared.nodes[name].nodes
+        mine = nodes[(nodes >= own.start) & (nodes < own.stop)] - own.start
+        found[name] = _joined_rows(torch.from_numpy(z[name][mine]), share)
+    return found
+
+
+def _ranges(encoder: LayeredEncoder, topology: PartsTopology, share: Share, seed: int) -> Tensor:
+    """Returns embeddings of drawn ranges of nodes of a large plain graph."""
+    starts = drawn_ranges(topology.sizes[NODE], seed)
     mine, found = starts[share.rows(len(starts))], [torch.empty(0, encoder.width)]
     for place in range(-(-len(starts) // share.world)):  # all processes look as often
         some = [np.arange(start, start + NODES) for start in mine[place : place + 1]]
         nodes = np.concatenate([np.empty(0, np.int64), *some])
-        hops = len(encoder.statement())
-        graph, rows = neighbourhood_in_parts(topology, source.rows, nodes, hops)
+        graph, rows = neighbourhood_in_parts(topology, nodes, len(encoder.levels()))
         if len(nodes):
             with apart():
                 z = embed_graph(encoder, graph, device=CPU, nodes=rows)
             found.append(torch.from_numpy(z))
-    return joined_rows(torch.cat(found), share)
+    return _joined_rows(torch.cat(found), share)
 
 
-def joined_rows(rows: Tensor, share: Share) -> Tensor:
+def _joined_rows(rows: Tensor, share: Share) -> Tensor:
     """Returns the rows of all processes, which may differ in number, in the order of ranks."""
     counts = gather_tables(torch.tensor([len(rows)]), share)[:, 0].tolist()
     padded = rows.new_zeros(max(counts), rows.shape[1])

@@ -17,10 +17,12 @@ from graphcl.errors import require
 from graphcl.graphs.collection import training_subgraph
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import ColumnScaling, Scaling, fit_scaling
-from graphcl.graphs.schema import Schema
+from graphcl.graphs.schema import Direction, Schema
 from graphcl.graphs.tensors import graph_tensors
+from graphcl.graphs.typed_tensors import Prepared, typed_tensors
 from graphcl.losses import Loss
 from graphcl.recipes import Recipe
+from graphcl.recipes.exceptions import parse_exceptions
 from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS, Registry, answerable
 from graphcl.seeding import generator
 from graphcl.settings import BEYOND
@@ -34,6 +36,7 @@ from graphcl.training.modes import (
     check_memory,
     choose_mode,
 )
+from graphcl.training.sampled import fan_outs_of
 from graphcl.views import Drop, Perturbation
 
 OneGraph = FullGraph | DividedGraph | SampledGraph
@@ -107,10 +110,26 @@ class Parts:
         values = {"temperature": self.recipe.temperature, "precision": self.recipe.precision}
         return _ready(LOSSES, self.recipe.loss, self.own_loss, **values)  # type: ignore[no-any-return]
 
-    def footprint(self, num_features: int) -> Footprint:
+    def perturbation_of(self, graph: Graph) -> Perturbation:
+        """Returns it with the recipe's exceptions, whose relations and types the graph has."""
+        if graph.is_plain or self.own_perturbation is not None:
+            return self.perturbation
+        recipe, different = self.recipe, parse_exceptions(self.recipe.exceptions)
+        relations = {graph.relation(name).key: v for name, v in different["edge_drop"].items()}
+        types = {graph.type(name).name: v for name, v in different["feature_drop"].items()}
+        return Drop(recipe.edge_drop, recipe.feature_drop, relations, types)
+
+    def fan_outs(self, schema: Schema, graph: Graph) -> dict[Direction, int]:
+        """Returns the children that a node has in each direction; see `fan_outs_of`."""
+        named = parse_exceptions(self.recipe.exceptions)["fan_out"]
+        own = {graph.relation(name).key: count for name, count in named.items()}
+        sizes = {name: one.num_nodes for name, one in graph.nodes.items()}
+        return fan_outs_of(schema, sizes, self.recipe.fan_out, own)
+
+    def footprint(self, inputs: int | Schema) -> Footprint:
         """Returns what the encoder asks of a training, without memory for its weights."""
         return Footprint.of(
-            self.weightless_encoder(num_features),
+            self.weightless_encoder(inputs),
             self.recipe.encoder,
             dim=self.recipe.dim,
             layers=self.recipe.layers,
@@ -135,7 +154,7 @@ class Parts:
 
     def source(
         self,
-        graph: Graph,
+        given: Graph | Prepared,
         *,
         device: torch.device,
         scaling: Scaling | None = None,
@@ -147,21 +166,27 @@ class Parts:
         In a group of processes each gets its part of a whole graph, if the parts of the training
         allow that and there are enough nodes; else each gets all of it.
 
-        `mode` is ``full`` or ``sampled`` where that is decided already; else the recipe decides.
-        `scaling` is of `fit_scaling`; None fits it to this graph alone.
+        Args:
+            given: a plain graph; or one with types, whose features are prepared.
+            device: where to train.
+            scaling: of a plain graph, from `fit_scaling`; None fits it to this graph alone.
+            mode: ``full`` or ``sampled`` where that is decided already; else the recipe decides.
+            ignore_memory: start even where the estimate says that memory will not suffice.
 
         Raises:
             TrainingError: they would not fit in memory, and `ignore_memory` is false.
         """
-        recipe = self.recipe
-        if scaling is None:
-            scaling = self.fit_scaling([graph])
-        if recipe.inductive:
-            graph = training_subgraph(graph)
-        footprint = self.footprint(graph.num_features)
-        share = current_share()
-        divides = 1 < share.world <= graph.num_nodes and can_divide(
-            self.weightless_encoder(graph.num_features), self.perturbation
+        recipe, share = self.recipe, current_share()
+        graph = given.graph if isinstance(given, Prepared) else given
+        inputs = given.schema if isinstance(given, Prepared) else given.num_features
+        if not isinstance(given, Prepared):
+            scaling = self.fit_scaling([graph]) if scaling is None else scaling
+            graph = training_subgraph(graph) if recipe.inductive else graph
+        footprint = self.footprint(inputs)
+        divides = (
+            isinstance(given, Graph)
+            and 1 < share.world <= graph.num_nodes
+            and can_divide(self.weightless_encoder(inputs), self.perturbation)
         )
         processes = Processes(share.world if divides else 1, beside(device))
         chosen = choose_mode(
@@ -180,6 +205,21 @@ class Parts:
                 device=device,
                 processes=processes,
             )
+        sampling: Any = {
+            "device": device,
+            "replace": recipe.sample_with_replacement,
+            "precision": recipe.precision,
+            "batch_nodes": batch_nodes,
+            "layers": len(footprint.widths),
+            "own_features": footprint.own,
+        }
+        if isinstance(given, Prepared):
+            if chosen.name == "full":
+                tables = typed_tensors(graph, device=device, scaling=given.scaling)
+                return FullGraph(*tables, recipe.batch_nodes, recipe.contrast), chosen
+            sampling |= {"fan_outs": self.fan_outs(given.schema, graph)}
+            return SampledGraph.of_types(given, **sampling, contrast=recipe.contrast), chosen
+        assert scaling is not None
         if chosen.name == "full" and divides:
             divided = DividedGraph.of(
                 graph,
@@ -192,21 +232,12 @@ class Parts:
         if chosen.name == "full":
             tensors = graph_tensors(graph, device=device, feature_scaling=scaling)
             return FullGraph(*tensors, recipe.batch_nodes), chosen
-        sampled = SampledGraph.of(
-            graph,
-            device=device,
-            feature_scaling=scaling,
-            batch_nodes=batch_nodes,
-            fan_outs=(recipe.fan_out,) * len(footprint.widths),
-            replace=recipe.sample_with_replacement,
-            own_features=footprint.own,
-            precision=recipe.precision,
-        )
-        return sampled, chosen
+        sampling |= {"feature_scaling": scaling, "fan_out": recipe.fan_out}
+        return SampledGraph.of(graph, **sampling), chosen
 
     def batches(
         self,
-        graphs: Sequence[Graph],
+        graphs: Sequence[Graph | Prepared],
         *,
         device: torch.device,
         scaling: Scaling | None = None,
@@ -219,7 +250,7 @@ class Parts:
         recipe decides, and of several processes the first, whose memory the others may not have.
         """
         if scaling is None:
-            scaling = self.fit_scaling(graphs)
+            scaling = self.fit_scaling([one for one in graphs if isinstance(one, Graph)])
         shared: Any = {"device": device, "scaling": scaling, "ignore_memory": ignore_memory}
         built = [
             self.source(graph, mode=mode, **shared)

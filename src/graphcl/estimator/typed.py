@@ -1,44 +1,23 @@
 """The estimator on typed graphs: what `GraphCL.fit` and `transform` do with them."""
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from graphcl.devices import available_memory_bytes, resolve_device
-from graphcl.distributed import current_share, from_rank
+from graphcl.devices import resolve_device
 from graphcl.embedding import embed_typed
 from graphcl.encoders import LayeredEncoder, stated_layers
-from graphcl.errors import GraphError, ParameterError, TrainingError
-from graphcl.estimator.calibration import drawn_nodes
-from graphcl.estimator.choice import AUTO, Choice, choose_recipe
+from graphcl.errors import GraphError, ParameterError
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.fitting import Task
 from graphcl.estimator.inference import chosen_nodes
 from graphcl.estimator.parts import Parts
 from graphcl.estimator.transformer import as_table
-from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.relation import Key
 from graphcl.graphs.schema import Schema
 from graphcl.graphs.typed_tensors import (
-    Prepared,
-    prepare,
     prepare_like,
-    typed_tensors,
 )
-from graphcl.recipes import Recipe
-from graphcl.recipes.exceptions import parse_exceptions
-from graphcl.training import Checkpoints
-from graphcl.training.checkpoints import Saved
-from graphcl.training.full_graph import FullGraph
-from graphcl.training.modes import CPU_NODES, USABLE, Mode
-from graphcl.training.typed_sampled import TypedSampledGraph, fan_outs_of
-from graphcl.views import Drop
 
 ENCODER = "residual"  # the paper's encoder that a typed one extends
 
@@ -48,50 +27,6 @@ def as_typed(graph: Any) -> Graph | None:
     if hasattr(graph, "node_types") and hasattr(graph, "edge_types"):
         graph = Graph.from_pyg(graph)
     return graph if isinstance(graph, Graph) and not graph.is_plain else None
-
-
-def typed_task(
-    model: Any,
-    parts: Parts,
-    graph: Graph,
-    *,
-    device: torch.device,
-    checkpoints: Checkpoints | None,
-    resume: bool,
-) -> tuple[Task, Saved | None]:
-    """Returns what is trained on a typed graph, and the checkpoint to go on from.
-
-    Raises:
-        ParameterError: the recipe asks for what typed graphs cannot have.
-        TrainingError: it would not fit into memory.
-    """
-    choice: Choice | None = None
-    if model.recipe == AUTO:  # the search knows one relation
-        flat = graph.flatten()
-        choice, chosen = choose_recipe(model, parts.recipe, flat, checkpoints, resume=resume)
-        parts = replace(parts, recipe=chosen)
-    recipe, seed = parts.recipe, int(model.seed)
-    check_typed(parts, graph.name, graph.num_edges)
-    prepared = prepare(graph, recipe.feature_scaling)
-    trained = {**recipe.identity(), "seed": seed, "graph": fingerprint((graph,))}
-    saved = checkpoints.latest(trained) if checkpoints and resume else None
-    encoder = encoder_of(parts, prepared.schema, seed=seed)
-    begun = saved.about["trained"]["modes"][0] if saved else ""
-    mode = _mode(begun or recipe.mode, prepared.graph, encoder, device, model.ignore_memory)
-    mode = _agreed(mode._replace(reason="as begun") if saved else mode)
-    fitted = Fitted.begun(parts, encoder.to(device), seed, mode, prepared.schema, prepared.scaling)
-    fitted.choice = choice
-    source = _source(recipe, mode, prepared, device)
-
-    def sample() -> dict[str, Tensor]:
-        sizes = {name: one.num_nodes for name, one in prepared.graph.nodes.items()}
-        nodes: Mapping[str, Any] = drawn_nodes(sizes, seed)
-        options: Any = {"device": device, "scaling": prepared.scaling}
-        z = embed_typed(encoder, prepared.graph, nodes=nodes, **options)
-        return {name: torch.from_numpy(rows) for name, rows in z.items()}
-
-    drawn = typed_perturbation(parts, prepared.graph)
-    return Task(fitted, source, trained, sample, drawn, said=fitted.describe()), saved
 
 
 def embed_typed_fitted(
@@ -161,75 +96,3 @@ def check_typed(parts: Parts, name: str, num_edges: int) -> None:
         raise ParameterError(f"perturbation: typed graphs know 'drop'; got {recipe.perturbation!r}")
     if not num_edges:
         raise GraphError(f"{name}: no relation has edges")
-
-
-def _agreed(mode: Mode) -> Mode:
-    """Returns the mode of the first of several processes, whose memory the others may not have."""
-    name = from_rank(mode.name.encode(), current_share()).decode()
-    if name == mode.name:
-        return mode
-    return Mode("full" if name == "full" else "sampled", "as the first process decided")
-
-
-def typed_perturbation(parts: Parts, graph: Graph) -> Any:
-    """Returns what views are drawn from; relations and types are looked up in the graph."""
-    if parts.own_perturbation is not None:
-        return parts.own_perturbation
-    recipe, different = parts.recipe, parse_exceptions(parts.recipe.exceptions)
-    relations = {graph.relation(name).key: v for name, v in different["edge_drop"].items()}
-    types = {graph.type(name).name: v for name, v in different["feature_drop"].items()}
-    return Drop(recipe.edge_drop, recipe.feature_drop, relations, types)
-
-
-def _source(
-    recipe: Recipe, mode: Mode, prepared: Prepared, device: torch.device
-) -> FullGraph | TypedSampledGraph:
-    graph = prepared.graph
-    if mode.name == "full":
-        x, relations = typed_tensors(graph, device=device, scaling=prepared.scaling)
-        return FullGraph(x, relations, recipe.batch_nodes, recipe.contrast)
-    own = own_fan_outs(recipe, graph)
-    return TypedSampledGraph.of(
-        prepared,
-        device=device,
-        batch_nodes=recipe.batch_nodes,
-        fan_outs=fan_outs_of(graph, prepared.schema, recipe.fan_out, own),
-        layers=recipe.layers,
-        replace=recipe.sample_with_replacement,
-        contrast=recipe.contrast,
-    )
-
-
-def own_fan_outs(recipe: Recipe, graph: Graph) -> dict[Key, int]:
-    """Returns the fan-outs that the recipe gives to some relations."""
-    named = parse_exceptions(recipe.exceptions)["fan_out"]
-    return {graph.relation(name).key: count for name, count in named.items()}
-
-
-def _mode(
-    mode: str, graph: Graph, encoder: LayeredEncoder, device: torch.device, ignore_memory: bool
-) -> Mode:
-    """Returns how the graph is trained, and why."""
-    stored = sum(
-        3 * one.x.nnz if hasattr(one.x, "nnz") else one.x.size
-        for one in graph.nodes.values()
-        if one.x is not None
-    )
-    widths = [next(iter(level.values())).outputs for level in encoder.levels()]
-    rows = 2 * graph.num_nodes * (3 * sum(widths) + 3 * widths[0] + 4 * widths[-1])
-    entries = sum(len(one.indices) for one in graph.relations.values())
-    weights = sum(one.numel() for one in encoder.parameters())
-    needed = 4 * (3 * stored + rows + 4 * weights) + 60 * entries
-    available = available_memory_bytes(device)
-    figures = f"about {needed / 1e9:.1f} GB of the {available / 1e9:.1f} GB that are free"
-    if mode == "sampled":
-        return Mode("sampled", "as asked")
-    if mode == "full":
-        if needed > available and not ignore_memory:
-            raise TrainingError(f"mode full needs {figures}; set mode=sampled, or a smaller dim")
-        return Mode("full", "as asked")
-    if needed > USABLE * available:
-        return Mode("sampled", f"the whole graph would take {figures}")
-    if device.type == "cpu" and graph.num_nodes > CPU_NODES:
-        return Mode("sampled", f"{graph.num_nodes:,} nodes are many for a CPU to encode per step")
-    return Mode("full", f"the whole graph takes {figures}")

@@ -35,26 +35,33 @@ _STRIDE, _FIRST, _SECOND = np.uint32(STRIDE), np.uint32(FIRST), np.uint32(SECOND
 
 
 class Draws(NamedTuple):
-    """What decides a level's perturbation: two probabilities and two streams.
+    """What decides a level's perturbation along one direction: two probabilities and two streams.
 
-    A seed node's tree is perturbed as one graph: its draws belong to the undirected edge or to the
-    node, wherever in the tree these occur. Different seed nodes have different draws.
+    A seed node's tree is perturbed as one graph: its draws belong to the edge, by its two ends, or
+    to the node, wherever in the tree these occur. Different seed nodes have different draws.
 
     Attributes:
         edge_drop: probability that an edge is absent.
         feature_drop: probability that a feature of a node is zero.
         edges: the stream of the edges.
         features: the stream of the features.
-        first: the place in the batch of the level's first seed node.
-        per_seed: how many parents of the level belong to one seed node.
+        within: whether parents and children are of one type, and a parent is in its own mean.
+        order: which end of an edge counts first: 0, of an undirected edge, the smaller number;
+            1 the child, 2 the parent. So an edge has one draw in both directions.
     """
 
     edge_drop: float
     feature_drop: float
     edges: Key
     features: Key
-    first: int = 0
-    per_seed: int = 1
+    within: bool = True
+    order: int = 0
+
+    def ends(self, parents: "Tensor", children: "Tensor") -> "tuple[Tensor, Tensor]":
+        """Returns the two ends of edges, in the order in which their draws count them."""
+        if self.order == 0:
+            return parents.minimum(children), parents.maximum(children)
+        return (children, parents) if self.order == 1 else (parents, children)
 
 
 def stream_key(seed: int, *path: str | int) -> Key:
@@ -103,16 +110,15 @@ def nested(number: "Tensor", key: Keys) -> "tuple[Tensor, Tensor]":
 
 
 def edge_draws(places: "Tensor", one: "Tensor", other: "Tensor", key: Key) -> "Tensor":
-    """Returns the draws of edges in the trees of seed nodes; the same in both directions.
+    """Returns the draws of edges in the trees of seed nodes.
 
     Args:
         places: the place in the batch of each edge's seed node.
-        one: one end of each edge.
+        one: the end that counts first; see `Draws.ends`.
         other: the other end.
         key: the stream of the edges.
     """
-    lower = nested(one.minimum(other), nested(places, key))
-    return draw_long(one.maximum(other), lower)
+    return draw_long(other, nested(one, nested(places, key)))
 
 
 def feature_draws(places: "Tensor", nodes: "Tensor", width: int, key: Key) -> "Tensor":

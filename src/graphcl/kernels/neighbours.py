@@ -3,19 +3,20 @@ r"""Neighbours drawn at random, the same number for every node.
 With replacement, each slot of a node of degree :math:`d` holds its neighbour number
 :math:`\lfloor r d / 2^{32} \rfloor` for a 32-bit draw :math:`r`. Without replacement, the slots
 hold every neighbour once if :math:`d \le f`, and otherwise a uniform set of :math:`f` neighbours,
-drawn by Floyd's method. An empty slot holds the node itself.
+drawn by Floyd's method.
 
-`EdgeWeights` draws in proportion to the weights of the edges, with replacement. Entry e of a row
-has the threshold :math:`\lceil 2^{32} (w_1 + \dots + w_e) / \sum w \rceil`. A 32-bit draw r selects
-the first entry whose threshold is above r. Thresholds are integers, so CPU and GPU agree, and equal
-weights give the draws of `sample_neighbours`.
+With weights and replacement, neighbours are drawn in proportion to the weights of the edges. Entry
+e of a row has the threshold :math:`\lceil 2^{32} (w_1 + \dots + w_e) / \sum w \rceil`. A 32-bit
+draw r selects the first entry whose threshold is above r. Thresholds are integers, so CPU and GPU
+agree, and equal weights give the draws of an unweighted graph.
 
-The draw of a slot is a function of its position, so the result does not depend on the device or the
-number of threads.
+The draw of a slot is a function of the rank that its node has among all nodes that are drawn for,
+so the result does not depend on the device, the number of threads, or on who draws.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -23,50 +24,117 @@ from torch import Tensor
 
 from graphcl.kernels.adjacency import self_weights
 from graphcl.kernels.buffers import borrow
-from graphcl.kernels.counter import Key, draw, draw_word, positions
+from graphcl.kernels.counter import Key, draw, draw_word, positions, stream_key
 from graphcl.kernels.parallel import parallel, prange
 
+_NONE = np.empty(0, dtype=np.int64)
+DAMAGED = -2
 
-def sample_neighbours(
-    indptr: Tensor, indices: Tensor, nodes: Tensor, *, fan_out: int, replace: bool, key: Key
-) -> Tensor:
-    """Returns `fan_out` neighbours of each of `nodes`, ``[len(nodes) · fan_out]``.
+
+class Neighbours(NamedTuple):
+    """Neighbours that were drawn for n nodes.
+
+    Attributes:
+        nodes: their numbers, ``[n · fan_out]`` int64, those of a node side by side. An empty slot
+            holds the node itself, or 0 between two types.
+        entries: the numbers of their CSR entries, likewise: −1 in an empty slot, `DAMAGED` in the
+            slots of a row whose pointers lead out of the entries.
+        degree: of each of the n nodes, ``[n]`` int64.
+    """
+
+    nodes: Tensor
+    entries: Tensor
+    degree: Tensor
+
+
+def draw_neighbours(
+    indptr: Tensor,
+    indices: Tensor,
+    nodes: Tensor,
+    ranks: Tensor | None = None,
+    *,
+    fan_out: int,
+    key: Key,
+    replace: bool = True,
+    limits: Tensor | None = None,
+    first: int = 0,
+    within: bool = True,
+) -> Neighbours:
+    """Draws `fan_out` neighbours of each of `nodes`.
+
+    Nothing outside the arrays is read, whatever the pointers are.
 
     Args:
-        indptr: CSR row pointers, int64, on the same device as the other tensors.
+        indptr: CSR row pointers, int64, of all nodes or of a range of them.
         indices: CSR column indices, int64; on a CPU also int32.
-        nodes: node numbers, which may repeat.
+        nodes: node numbers, ``[n]``, which may repeat.
+        ranks: decide the draws of each of them, ``[n]``; None: 0 … n − 1.
         fan_out: slots per node.
-        replace: whether a neighbour can be drawn twice.
         key: the stream of draws.
+        replace: whether a neighbour can be drawn twice.
+        limits: from `thresholds`, to draw by weight, with replacement.
+        first: the node of the first row.
+        within: whether neighbours are of the type of `nodes`.
     """
+    ranks = positions(len(nodes), nodes.device) if ranks is None else ranks
     if nodes.device.type != "cpu":
-        return sample_neighbours_reference(
-            indptr, indices, nodes, fan_out=fan_out, replace=replace, key=key
-        )
-    children = torch.empty(len(nodes) * fan_out, dtype=torch.int64)
-    arrays = (indptr.numpy(), indices.numpy(), nodes.numpy())
-    _sample(*arrays, fan_out, replace, *map(np.uint32, key), children.numpy())
-    return children
+        return draw_neighbours_reference(
+            indptr, indices, nodes, ranks, fan_out=fan_out, key=key, replace=replace,
+            limits=limits, first=first, within=within,
+        )  # fmt: skip
+    drawn, entries = torch.empty(2, len(nodes) * fan_out, dtype=torch.int64)
+    by_weight = _NONE if limits is None else limits.numpy()
+    arrays = (one.numpy() for one in (indptr, indices, nodes, ranks))
+    words = map(np.uint32, key)
+    _draw(
+        *arrays, by_weight, first, within, fan_out, replace, *words, drawn.numpy(), entries.numpy()
+    )
+    return Neighbours(drawn, entries, indptr[nodes - first + 1] - indptr[nodes - first])
 
 
-def sample_neighbours_reference(
-    indptr: Tensor, indices: Tensor, nodes: Tensor, *, fan_out: int, replace: bool, key: Key
-) -> Tensor:
-    """`sample_neighbours` in plain tensor operations, on any device."""
-    start = indptr[nodes][:, None]
-    degree = indptr[nodes + 1][:, None] - start
-    draws = draw(positions(len(nodes) * fan_out, nodes.device), key).view(-1, fan_out)
-    if replace:
-        offsets = (draws * degree) >> 32
-        filled = (degree > 0).expand(-1, fan_out)
+def draw_neighbours_reference(
+    indptr: Tensor,
+    indices: Tensor,
+    nodes: Tensor,
+    ranks: Tensor | None = None,
+    *,
+    fan_out: int,
+    key: Key,
+    replace: bool = True,
+    limits: Tensor | None = None,
+    first: int = 0,
+    within: bool = True,
+) -> Neighbours:
+    """`draw_neighbours` in plain tensor operations, on any device, for pointers that are whole."""
+    ranks = positions(len(nodes), nodes.device) if ranks is None else ranks
+    start = indptr[nodes - first][:, None]
+    degree = indptr[nodes - first + 1][:, None] - start
+    slots = torch.arange(fan_out, device=nodes.device)
+    draws = draw(ranks[:, None] * fan_out + slots, key)
+    filled = (degree > 0).expand_as(draws) if replace else slots < degree
+    if not replace:
+        places = start + _floyd(draws, degree)
+    elif limits is None:
+        places = start + ((draws * degree) >> 32)
     else:
-        offsets = _floyd(draws, degree)
-        filled = torch.arange(fan_out, device=nodes.device) < degree
+        places = _bisected(limits, draws, start.expand_as(draws), degree)
+    entries = torch.where(filled, places, -1)
+    itself = nodes[:, None] if within else torch.zeros_like(nodes)[:, None]
     # An empty slot reads entry 0 of the graph, if there is one, and discards it.
-    place = torch.where(filled, start + offsets, 0)
-    found = indices[place] if len(indices) else torch.zeros_like(place)
-    return torch.where(filled, found, nodes[:, None]).view(-1)
+    found = indices[entries.clamp(min=0)].long() if len(indices) else torch.zeros_like(entries)
+    drawn = torch.where(filled, found, itself)
+    return Neighbours(drawn.view(-1), entries.view(-1), degree[:, 0])
+
+
+def sample_levels(
+    indptr: Tensor, indices: Tensor, nodes: Tensor, *, fan_outs: Sequence[int], seed: int
+) -> list[Tensor]:
+    """Returns `nodes`, drawn neighbours of them, neighbours of these, and so on."""
+    levels = [nodes]
+    for hop, fan_out in enumerate(fan_outs):
+        key = stream_key(seed, "neighbours", hop)
+        levels.append(draw_neighbours(indptr, indices, levels[-1], fan_out=fan_out, key=key).nodes)
+    return levels
 
 
 def _floyd(draws: Tensor, degree: Tensor) -> Tensor:
@@ -82,84 +150,34 @@ def _floyd(draws: Tensor, degree: Tensor) -> Tensor:
     return offsets
 
 
+def _bisected(limits: Tensor, draws: Tensor, start: Tensor, degree: Tensor) -> Tensor:
+    """Returns the first entry of each row whose threshold is above the draw."""
+    low, high = start, start + degree
+    longest = int(degree.max()) if len(degree) else 0
+    for _ in range(longest.bit_length()):
+        middle = (low + high) // 2
+        above = limits[middle.clamp(max=max(len(limits) - 1, 0))] > draws
+        open_ = low < high
+        high = torch.where(open_ & above, middle, high)
+        low = torch.where(open_ & ~above, middle + 1, low)
+    return low
+
+
 @parallel
-def _sample(  # type: ignore[no-untyped-def]
-    indptr, indices, nodes, fan_out, replace, word_0, word_1, children
-):
+def _draw(  # type: ignore[no-untyped-def]
+    indptr, indices, nodes, ranks, limits, first, within, fan_out, replace, word_0, word_1,
+    drawn, entries,
+):  # fmt: skip
     for row in prange(nodes.shape[0]):
         node = nodes[row]
-        start = indptr[node]
-        degree = indptr[node + 1] - start
-        slots = children[row * fan_out : (row + 1) * fan_out]
-        first = row * fan_out
-        for slot in range(fan_out):
-            word = np.int64(draw_word(np.uint32(first + slot), word_0, word_1))
-            if degree == 0 or (not replace and slot >= degree):
-                slots[slot] = node
-            elif replace:
-                slots[slot] = indices[start + ((word * degree) >> 32)]
-            elif degree <= fan_out:
-                slots[slot] = indices[start + slot]
-            else:
-                last = degree - fan_out + slot
-                chosen = indices[start + ((word * (last + 1)) >> 32)]
-                for before in range(slot):
-                    if slots[before] == chosen:
-                        chosen = indices[start + last]
-                        break
-                slots[slot] = chosen
-
-
-def draw_entries(
-    indptr: Tensor,
-    entries: int,
-    rows: Tensor,
-    places: Tensor,
-    *,
-    fan_out: int,
-    replace: bool,
-    key: Key,
-    limits: Tensor | None = None,
-) -> Tensor:
-    """Returns which entries of a CSR `sample_neighbours` draws, for nodes from all over a level.
-
-    On a CPU. Nothing outside `indptr` and `limits` is read, whatever the pointers are.
-
-    Args:
-        indptr: CSR row pointers of all nodes, or of some.
-        entries: how many entries there are.
-        rows: rows of `indptr`, ``[n]``, which may repeat.
-        places: the place of each of them in its level, ``[n]``: draws depend on it.
-        fan_out: slots per row.
-        replace: whether an entry can be drawn twice.
-        key: the stream of draws.
-        limits: from `thresholds`, to draw by weight, with replacement.
-
-    Returns:
-        Numbers of entries, ``[n · fan_out]``: −1 in an empty slot, −2 in the slots of a row whose
-        pointers are damaged.
-    """
-    drawn = torch.empty(len(rows) * fan_out, dtype=torch.int64)
-    by_weight = np.empty(0, dtype=np.int64) if limits is None else limits.numpy()
-    arrays = (indptr.numpy(), rows.numpy(), places.numpy(), by_weight)
-    _draw_entries(*arrays, entries, fan_out, replace, *map(np.uint32, key), drawn.numpy())
-    return drawn
-
-
-@parallel
-def _draw_entries(  # type: ignore[no-untyped-def]
-    indptr, rows, places, limits, entries, fan_out, replace, word_0, word_1, drawn
-):
-    for row in prange(rows.shape[0]):
-        start, stop = indptr[rows[row]], indptr[rows[row] + 1]
+        start, stop = indptr[node - first], indptr[node - first + 1]
         degree = stop - start
-        damaged = start < 0 or degree < 0 or stop > entries
-        first = places[row] * fan_out
-        slots = drawn[row * fan_out : (row + 1) * fan_out]
+        damaged = start < 0 or degree < 0 or stop > indices.shape[0]
+        slots = entries[row * fan_out : (row + 1) * fan_out]
         for slot in range(fan_out):
-            word = np.int64(draw_word(np.uint32(first + slot), word_0, word_1))
+            word = np.int64(draw_word(np.uint32(ranks[row] * fan_out + slot), word_0, word_1))
             if damaged:
-                slots[slot] = -2
+                slots[slot] = DAMAGED
             elif degree == 0 or (not replace and slot >= degree):
                 slots[slot] = -1
             elif replace and limits.shape[0] > 0:
@@ -183,11 +201,13 @@ def _draw_entries(  # type: ignore[no-untyped-def]
                         chosen = start + last
                         break
                 slots[slot] = chosen
+            itself = node if within else 0
+            drawn[row * fan_out + slot] = indices[slots[slot]] if slots[slot] >= 0 else itself
 
 
 @dataclass(frozen=True)
 class EdgeWeights:
-    """A graph's edge weights, prepared for sampling.
+    """A relation's edge weights, prepared for sampling.
 
     With replacement, neighbours are drawn in proportion to their weights and count equally. Without
     replacement, they are drawn uniformly and count by their relative weights.
@@ -195,43 +215,19 @@ class EdgeWeights:
     Attributes:
         limits: with replacement, the module's thresholds, ``[entries]``; else None.
         relative: without, the ratio of each weight to the mean weight of its row; else None.
-        entries: without, the numbers 0 … entries − 1; else None.
     """
 
     limits: Tensor | None = None
     relative: Tensor | None = None
-    entries: Tensor | None = None
 
     @classmethod
     def of(cls, indptr: Any, weight: Any, *, replace: bool, device: torch.device) -> Self:
-        """Prepares the weights of a graph's CSR entries."""
+        """Prepares the weights of CSR entries."""
         if replace:
             return cls(limits=thresholds(indptr, weight).to(device))
         pointers, weights = borrow(indptr), borrow(weight)
         means = torch.repeat_interleave(self_weights(pointers, weights), pointers.diff())
-        entries = torch.arange(len(weights), device=device)
-        return cls(relative=(weights / means).to(device), entries=entries)
-
-    def sample(
-        self, indptr: Tensor, indices: Tensor, nodes: Tensor, *, fan_out: int, key: Key
-    ) -> tuple[Tensor, Tensor | None]:
-        """Returns `fan_out` neighbours of each of `nodes`, and the weight of each; None means 1."""
-        if self.limits is not None:
-            drawn = sample_by_weight(indptr, indices, self.limits, nodes, fan_out=fan_out, key=key)
-            return drawn, None
-        assert self.entries is not None
-        assert self.relative is not None
-        # Entry numbers are drawn in place of neighbours: they lead to the neighbour and its weight.
-        places = sample_neighbours(
-            indptr, self.entries, nodes, fan_out=fan_out, replace=False, key=key
-        )
-        parents = nodes.repeat_interleave(fan_out)
-        degree = (indptr[nodes + 1] - indptr[nodes])[:, None]
-        filled = (torch.arange(fan_out, device=nodes.device) < degree).view(-1)
-        if not len(self.entries):
-            return parents, None
-        places = torch.where(filled, places, 0)
-        return torch.where(filled, indices[places], parents), self.relative[places]
+        return cls(relative=(weights / means).to(device))
 
 
 def thresholds(indptr: Any, weight: Any) -> Tensor:
@@ -239,38 +235,6 @@ def thresholds(indptr: Any, weight: Any) -> Tensor:
     limits = np.empty(len(weight), dtype=np.int64)
     _thresholds(np.asarray(indptr), np.asarray(weight), limits)
     return torch.from_numpy(limits)
-
-
-def sample_by_weight(
-    indptr: Tensor, indices: Tensor, limits: Tensor, nodes: Tensor, *, fan_out: int, key: Key
-) -> Tensor:
-    """`sample_neighbours` by weight, with replacement; `limits` are from `thresholds`."""
-    if nodes.device.type != "cpu":
-        return sample_by_weight_reference(indptr, indices, limits, nodes, fan_out=fan_out, key=key)
-    children = torch.empty(len(nodes) * fan_out, dtype=torch.int64)
-    arrays = (indptr.numpy(), indices.numpy(), limits.numpy(), nodes.numpy())
-    _sample_by_weight(*arrays, fan_out, *map(np.uint32, key), children.numpy())
-    return children
-
-
-def sample_by_weight_reference(
-    indptr: Tensor, indices: Tensor, limits: Tensor, nodes: Tensor, *, fan_out: int, key: Key
-) -> Tensor:
-    """`sample_by_weight` in plain tensor operations, on any device: a bisection in every slot."""
-    draws = draw(positions(len(nodes) * fan_out, nodes.device), key).view(-1, fan_out)
-    start = indptr[nodes][:, None].expand(-1, fan_out)
-    stop = indptr[nodes + 1][:, None].expand(-1, fan_out)
-    low, high = start, stop
-    longest = int(indptr.diff().max()) if len(indptr) > 1 else 0
-    for _ in range(longest.bit_length()):
-        middle = (low + high) // 2
-        above = limits[middle.clamp(max=max(len(limits) - 1, 0))] > draws
-        open_ = low < high
-        high = torch.where(open_ & above, middle, high)
-        low = torch.where(open_ & ~above, middle + 1, low)
-    filled = stop > start
-    found = indices[torch.where(filled, low, 0)] if len(indices) else low
-    return torch.where(filled, found, nodes[:, None]).view(-1)
 
 
 @parallel
@@ -286,25 +250,3 @@ def _thresholds(indptr, weight, limits):  # type: ignore[no-untyped-def]
             limits[entry] = np.int64(np.ceil(before * 4294967296.0 / total))
         if stop > start:  # exactly 2^32, whatever the rounding: every draw finds an entry
             limits[stop - 1] = 4294967296
-
-
-@parallel
-def _sample_by_weight(  # type: ignore[no-untyped-def]
-    indptr, indices, limits, nodes, fan_out, word_0, word_1, children
-):
-    for row in prange(nodes.shape[0]):
-        node = nodes[row]
-        start, stop = indptr[node], indptr[node + 1]
-        for slot in range(row * fan_out, (row + 1) * fan_out):
-            if start == stop:
-                children[slot] = node
-                continue
-            word = np.int64(draw_word(np.uint32(slot), word_0, word_1))
-            low, high = start, stop - 1
-            while low < high:
-                middle = (low + high) // 2
-                if limits[middle] > word:
-                    high = middle
-                else:
-                    low = middle + 1
-            children[slot] = indices[low]

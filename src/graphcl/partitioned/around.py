@@ -4,14 +4,15 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.graphs.graph import Graph
-from graphcl.partitioned.rows import FeatureRows
-from graphcl.partitioned.topology import Topology
+from graphcl.graphs.relation import NODE
+from graphcl.graphs.schema import EDGES
+from graphcl.partitioned.topology import PartsTopology
 
 IntArray = npt.NDArray[np.int64]
 
 
 def neighbourhood_in_parts(
-    topology: Topology, rows: FeatureRows, nodes: IntArray, hops: int
+    topology: PartsTopology, nodes: IntArray, hops: int
 ) -> tuple[Graph, IntArray]:
     """Returns the nodes within some hops of `nodes` as a graph, and the rows of `nodes` in it.
 
@@ -19,8 +20,7 @@ def neighbourhood_in_parts(
     scaled as in training. All processes call it together, each for nodes of any parts or none.
 
     Args:
-        topology: the edges.
-        rows: the features.
+        topology: of a plain graph.
         nodes: ascending.
         hops: at least 1.
     """
@@ -29,7 +29,7 @@ def neighbourhood_in_parts(
     lists: list[IntArray] = []
     weights = []
     for _ in range(hops):
-        lengths, found, weight = topology.rows(frontier)
+        lengths, found, weight = topology.neighbours(EDGES, frontier)
         inner.append(frontier)
         ends = np.cumsum(lengths)[:-1]
         lists += np.split(found, ends) if len(frontier) else []
@@ -47,8 +47,8 @@ def neighbourhood_in_parts(
     graph = Graph.from_csr(
         indptr=np.concatenate([[0], counts.cumsum()]),
         indices=np.searchsorted(reached, around).astype(np.int64),
-        x=rows.fetch(reached).rows(slice(None)).numpy(),
+        x=topology.rows[NODE].fetch(reached).rows(slice(None)).numpy(),
         edge_weight=None if weighted is None else np.concatenate(weighted),
-        name=topology.parts.name,
+        name=topology.prepared.part.parts.name,
     )
     return graph, np.searchsorted(reached, nodes)

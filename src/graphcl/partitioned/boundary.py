@@ -6,10 +6,10 @@ Each row of the boundary is asked for once, of the part that has it. Processes t
 which rows they need; `fill` then sends rows and nothing else.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,16 @@ from torch import Tensor
 
 from graphcl.distributed import Share, from_rank, max_over
 from graphcl.errors import StoreError
+from graphcl.graphs.relation import EDGE, NODE
 from graphcl.store.parts import Part, Parts, open_part, read_parts
-from graphcl.store.typed_parts import TypedPart, TypedParts, open_typed_part, read_typed_parts
+from graphcl.store.typed_parts import (
+    PartsRelation,
+    TypedPart,
+    TypedParts,
+    is_typed_parts,
+    open_typed_part,
+    read_typed_parts,
+)
 
 ENTRIES = 1 << 21  # looked at at a time
 ROUND_BYTES = 1 << 24  # sent by a process at a time
@@ -28,7 +36,6 @@ ROUND_BYTES = 1 << 24  # sent by a process at a time
 # carries in one direction at a time, and 8 MB take up to 1.8 times as long.
 PEER_BYTES = 1 << 20
 IntArray = npt.NDArray[Any]
-AnyPart = TypeVar("AnyPart", Part, TypedPart)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +61,10 @@ class Boundary:
     sent: tuple[int, ...]
 
     @classmethod
-    def of(cls, part: Part, share: Share, edges: Sequence[IntArray] | None = None) -> Self:
+    def of(cls, part: Part, share: Share, edges: Sequence[IntArray]) -> Self:
         """Finds the boundary, and asks the other processes for it; all must call this.
 
-        `edges` are the nodes that edges lead to, if not those of the part: of a typed graph, a
+        `part` has the nodes of a type, and `edges` are the nodes of the type that edges lead to: a
         type has a boundary along each direction of a relation in which it sends.
         """
         nodes = outside(part, edges)
@@ -107,14 +114,10 @@ class Boundary:
                 table[start + begin : start + begin + len(rows)] = rows
 
 
-def outside(part: Part, edges: Sequence[IntArray] | None = None) -> IntArray:
-    """Returns the nodes of other parts that the edges of `part`, or some `edges`, lead to.
-
-    They ascend.
-    """
+def outside(part: Part, edges: Sequence[IntArray]) -> IntArray:
+    """Returns the nodes of other parts that some edges lead to, ascending."""
     own, found, held = part.nodes, [np.empty(0, dtype=np.int64)], 0
-    arrays = [part.fields["indices"]] if edges is None else edges
-    places = [(array, start) for array in arrays for start in range(0, len(array), ENTRIES)]
+    places = [(array, start) for array in edges for start in range(0, len(array), ENTRIES)]
     for array, start in places:
         block = np.asarray(array[start : start + ENTRIES], dtype=np.int64)
         others = _distinct(block[(block < own.start) | (block >= own.stop)])
@@ -137,30 +140,51 @@ def _distinct(nodes: IntArray) -> IntArray:
     return nodes[new]
 
 
-def open_own_part(path: Path, share: Share) -> Part:
+def read_any_parts(path: Path) -> Parts | TypedParts:
+    """Reads what a folder of parts says, of a plain graph or of a typed one, and no part.
+
+    Raises:
+        StoreError: the folder has none, or it is damaged.
+    """
+    return read_typed_parts(path) if is_typed_parts(path) else read_parts(path)
+
+
+def open_any_part(path: Path, number: int) -> TypedPart:
+    """Maps one part of any graph; of a plain graph, as one type and one undirected relation.
+
+    Raises:
+        StoreError: the part is missing, damaged or of another build.
+    """
+    if is_typed_parts(path):
+        return open_typed_part(path, number)
+    part = open_part(path, number)
+    parts, fields = part.parts, part.fields
+    numbers = (parts.num_edges, parts.cut_edges, fields["self_loops_removed"])
+    relation = PartsRelation(EDGE, True, "edge_weight" in fields, 0, *numbers)
+    named = (parts.path, parts.name, parts.build, parts.order)
+    about = TypedParts(*named, {NODE: parts}, frozenset([NODE]), {EDGE: relation}, {}, parts.source)
+    names = ("indptr", "indices", "edge_weight")
+    edges = {(EDGE, False): {name: fields[name] for name in names if name in fields}}
+    return TypedPart(about, number, {NODE: part}, edges)
+
+
+def open_own_part(path: Path, share: Share) -> TypedPart:
     """Opens and checks the part of this process; all processes of the group call it together.
 
     Raises:
         StoreError: in every process, if a part of any process is missing, damaged or of another
             build than that of the first process, or there are more or fewer processes than parts.
     """
-    return _opened(path, share, read_parts, open_part)
-
-
-def open_own_typed_part(path: Path, share: Share) -> TypedPart:
-    """Does as `open_own_part` for a typed graph."""
-    return _opened(path, share, read_typed_parts, open_typed_part)
-
-
-def _opened(
-    path: Path,
-    share: Share,
-    read: Callable[[Path], Parts | TypedParts],
-    opens: Callable[[Path, int], AnyPart],
-) -> AnyPart:
     problem, part = "", None
     try:
-        part = _own_part(path, share, read, opens)
+        count = len(read_any_parts(path))
+        if count != share.world:
+            raise StoreError(
+                f"{path}: has {count} parts, one for each process; got {share.world} "
+                f"process{'' if share.world == 1 else 'es'}: pass --processes {count}"
+            )
+        part = open_any_part(path, share.rank)
+        (part if is_typed_parts(path) else part.nodes[NODE]).check()
     except (StoreError, OSError) as error:
         problem = str(error)
     build = from_rank((part.parts.build if part else "").encode(), share).decode()
@@ -168,23 +192,6 @@ def _opened(
         problem = f"{path}: process {share.rank} has the build {part.parts.build}, not {build}"
     agree(problem, share)
     assert part is not None
-    return part
-
-
-def _own_part(
-    path: Path,
-    share: Share,
-    read: Callable[[Path], Parts | TypedParts],
-    opens: Callable[[Path, int], AnyPart],
-) -> AnyPart:
-    count = len(read(path))
-    if count != share.world:
-        raise StoreError(
-            f"{path}: has {count} parts, one for each process; got {share.world} "
-            f"process{'' if share.world == 1 else 'es'}: pass --processes {count}"
-        )
-    part = opens(path, share.rank)
-    part.check()
     return part
 
 

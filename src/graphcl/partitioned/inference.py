@@ -27,12 +27,11 @@ import torch
 from torch import Tensor
 
 from graphcl.distributed import Share, max_over
-from graphcl.encoders import LayeredEncoder, stated_layers
+from graphcl.encoders import LayeredEncoder
 from graphcl.files.npy import scratch_array
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.relation import NODE
 from graphcl.graphs.scaling import Scaling
-from graphcl.graphs.schema import EDGES, Direction
+from graphcl.graphs.schema import Direction
 from graphcl.graphs.tensors import feature_tensor, stored_features
 from graphcl.graphs.typed_tensors import TypedScaling, edge_vectors
 from graphcl.kernels.adjacency import Adjacency, Pattern, self_weights
@@ -50,7 +49,7 @@ from graphcl.layerwise import (
     layer_by_layer,
 )
 from graphcl.partitioned.boundary import ENTRIES, Boundary
-from graphcl.partitioned.typed_features import PreparedPart
+from graphcl.partitioned.features import PreparedPart
 from graphcl.store.parts import Part
 from graphcl.store.typed_parts import Edges
 
@@ -58,17 +57,23 @@ SLAB_BYTES = 1 << 28  # of the columns that are in memory, with scratch files
 CPU = torch.device("cpu")
 
 
-def table_bytes(encoder: torch.nn.Module, part: Part) -> int:
+def table_bytes(encoder: LayeredEncoder, prepared: PreparedPart) -> int:
     """Returns the most memory that `embed_part` takes beside the part.
 
     The boundary is not known before the edges are read; it has at most one node per entry.
     """
-    layers = stated_layers(encoder, "embed_part")
-    assert isinstance(encoder, LayeredEncoder)
-    entries, own = len(part.fields["indices"]), part.nodes.stop - part.nodes.start
-    rows = min(own + entries, part.parts.num_nodes)
-    widths = sorted([part.parts.num_features, *(layer.outputs for layer in layers)])[-2:]
-    return int(4 * (rows * sum(widths) + own * encoder.width + entries))
+    first, *_ = levels = encoder.levels()
+    edges = {one: prepared.edges(one) for one in directions_of(encoder)}
+    lengths = {one: len(held["indices"]) for one, held in edges.items() if held is not None}
+    total = 4 * sum(lengths.values())
+    for name, part in prepared.nodes.items():
+        own = part.nodes.stop - part.nodes.start
+        sent = sum(count for one, count in lengths.items() if one.sender == name)
+        rows = min(own + sent, part.parts.num_nodes)
+        inputs = part.parts.num_features if encoder.input_map(name) is None else first[name].outputs
+        widths = sorted([inputs, *(level[name].outputs for level in levels)])[-2:]
+        total += 4 * (rows * sum(widths) + own * encoder.width)
+    return int(total)
 
 
 class _OfPart(Topology):
@@ -129,56 +134,25 @@ class _OfPart(Topology):
 
 @torch.no_grad()
 def embed_part(
-    encoder: torch.nn.Module,
-    part: Part,
+    encoder: LayeredEncoder,
+    prepared: PreparedPart,
     *,
     share: Share,
-    feature_scaling: Scaling = "none",
     scratch: Path | None = None,
     slab_bytes: int = SLAB_BYTES,
     on_rows: OnRows = lambda *_: None,
-) -> npt.NDArray[np.float32]:
-    """Returns the exact embeddings of a part's nodes, ``[nodes of the part, dim]``.
+) -> dict[str, npt.NDArray[np.float32]]:
+    """Returns the exact embeddings of a part's nodes, ``[nodes of the part, width]`` for each type.
 
     All processes of the group call it together, each with the part of its rank, on CPUs.
 
     Args:
         encoder: an encoder that states its layers; the same in all processes.
-        part: this process's part, from `open_own_part`, which checks it.
+        prepared: this process's part, from `open_own_part`, which checks it.
         share: this process's place in the group, as large as there are parts.
-        feature_scaling: as in training.
         scratch: a folder for temporary files, in all processes or in none; None keeps tables in
             memory.
         slab_bytes: with `scratch`, about how much of a table may be in memory, at least one column.
-        on_rows: called after each block with the number of rows done and the total of all layers.
-    """
-    encoder.eval()
-    boundary = Boundary.of(part, share)
-    found = layer_by_layer(
-        encoder,
-        {NODE: part_features(part, feature_scaling)},
-        {EDGES: _edges(part, boundary, scratch)},
-        topology=_OfPart({NODE: boundary}, scratch, slab_bytes),
-        block_rows=BLOCK_ROWS,
-        on_rows=on_rows,
-    )
-    return found[NODE].numpy()
-
-
-@torch.no_grad()
-def embed_typed_part(
-    encoder: LayeredEncoder,
-    prepared: PreparedPart,
-    *,
-    share: Share,
-    on_rows: OnRows = lambda *_: None,
-) -> dict[str, npt.NDArray[np.float32]]:
-    """Returns the exact embeddings of a part's nodes, ``[nodes of the part, width]`` for each type.
-
-    Args:
-        encoder: the same in all processes.
-        prepared: this process's part.
-        share: this process's place in the group, as large as there are parts.
         on_rows: called after each block with the number of rows done and the total of all layers.
     """
     encoder.eval()
@@ -190,34 +164,51 @@ def embed_typed_part(
         )
         for name, part in prepared.nodes.items()
     }
-    incoming = {}
-    for one, held in edges.items():
-        senders = torch.from_numpy(boundaries[one.sender].local(held["indices"]))
-        incoming[one] = Incoming.of(local_relation(held, one, prepared.scaling, senders))
-    x = {
-        name: part_features(part, prepared.scaling_of(name))
-        for name, part in prepared.nodes.items()
-    }
-    topology = _OfPart(boundaries, None, SLAB_BYTES)
     found = layer_by_layer(
-        encoder, x, incoming, topology=topology, block_rows=BLOCK_ROWS, on_rows=on_rows
+        encoder,
+        {
+            name: part_features(part, prepared.scaling_of(name))
+            for name, part in prepared.nodes.items()
+        },
+        {
+            one: _incoming(one, held, boundaries[one.sender], prepared.scaling, scratch)
+            for one, held in edges.items()
+        },
+        topology=_OfPart(boundaries, scratch, slab_bytes),
+        block_rows=BLOCK_ROWS,
+        on_rows=on_rows,
     )
     return {name: table.numpy() for name, table in found.items()}
 
 
-def _edges(part: Part, boundary: Boundary, scratch: Path | None) -> Incoming:
-    """Returns the edges of a part's nodes, in the numbering of its tables."""
-    indices = part.fields["indices"]
+def _incoming(
+    direction: Direction,
+    edges: Edges,
+    boundary: Boundary,
+    scaling: TypedScaling,
+    scratch: Path | None,
+) -> Incoming:
+    """Returns a part's edges of one direction, in the numbering of its tables."""
+    given, within = edges["indices"], direction.sender == direction.receiver
     kind = np.int32 if boundary.rows < 1 << 31 else np.int64
-    local = scratch_array((len(indices),), kind, scratch)
-    for start in range(0, len(indices), ENTRIES):
+    local = scratch_array((len(given),), kind, scratch)
+    for start in range(0, len(given), ENTRIES):
         block = slice(start, start + ENTRIES)
-        local[block] = boundary.local(np.asarray(indices[block]))
-    indptr, weight, own = borrow(part.fields["indptr"]), part.fields.get("edge_weight"), None
-    weight = None if weight is None or bool((weight == 1).all()) else borrow(weight)
-    if weight is not None:
+        local[block] = boundary.local(np.asarray(given[block]))
+    indptr, senders = borrow(edges["indptr"]), torch.from_numpy(local)
+    given_weight, own, mean = edges.get("edge_weight"), None, None
+    equal = given_weight is None or bool((given_weight == 1).all())
+    weight = None if equal else borrow(given_weight)
+    if weight is not None and within:
         own = self_weights(indptr, weight)
-    return Incoming(indptr, torch.from_numpy(local), weight, own)
+    vectors = edge_vectors(
+        edges.get("edge_features"), direction.relation, device=CPU, scaling=scaling
+    )
+    if vectors is not None:
+        pattern = Pattern(indptr, senders.long(), boundary.rows, within, own is not None)
+        counted = torch.ones(len(given)) if weight is None else weight
+        mean = Adjacency(pattern, counted, None, own, vectors).edge_mean
+    return Incoming(indptr, senders, weight, own, within, mean)
 
 
 def part_features(part: Part, feature_scaling: Scaling) -> StoredFeatures | SparseFeatures | Tensor:
@@ -227,36 +218,3 @@ def part_features(part: Part, feature_scaling: Scaling) -> StoredFeatures | Spar
     if hasattr(fields["x"], "indptr"):
         return feature_tensor(own, device=CPU, feature_scaling=feature_scaling)
     return stored_features(own, feature_scaling=feature_scaling)
-
-
-def local_relation(
-    edges: Edges,
-    channel: Direction,
-    scaling: TypedScaling,
-    senders: Tensor,
-    *,
-    counted: bool = True,
-) -> Adjacency:
-    """Returns one direction of a relation, of a part's nodes, for a mean or to be sampled.
-
-    The result is its own reverse, as of an undirected relation.
-
-    Args:
-        edges: of the part, in this direction.
-        channel: which one.
-        scaling: of the vectors of edges.
-        senders: where the sender of each entry is in a table, or its number.
-        counted: whether means are taken of it; draws need no weights where edges have none.
-    """
-    indptr = borrow(edges["indptr"])
-    within, own = channel.sender == channel.receiver, None
-    weight = torch.ones(len(senders)) if counted else torch.ones(1).expand(len(senders))
-    if "edge_weight" in edges:
-        weight = borrow(edges["edge_weight"])
-        own = self_weights(indptr, weight) if within else None
-    vectors = edge_vectors(
-        edges.get("edge_features"), channel.relation, device=CPU, scaling=scaling
-    )
-    rows = int(senders.max()) + 1 if len(senders) else 0
-    pattern = Pattern(indptr, senders, rows, within, own is not None)
-    return Adjacency(pattern, weight, borrow(edges["edge_ids"]), own, vectors)

@@ -15,19 +15,20 @@ import torch
 from torch import Tensor
 
 from graphcl.distributed import Share, any_of
+from graphcl.errors import StoreError
 from graphcl.graphs.column_facts import Rows
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import Scaling, scale_columns
 from graphcl.graphs.tensors import feature_tensor, stored_features
 from graphcl.kernels.features import SparseFeatures
 from graphcl.kernels.stored_features import StoredFeatures
-from graphcl.partitioned.topology import require_own
 from graphcl.partitioned.wire import Wire
 from graphcl.store.parts import Part
 
 ROUND_BYTES = 1 << 24  # of rows that a process asks for at a time when it fills its cache
 READERS = 8  # threads that wait for a disk at the same time
 SLOT_BYTES = 16  # beside a row that is kept: its number, and where it is
+HELD = 1 << 22  # numbers of rows that are counted at a time
 CPU = torch.device("cpu")
 IntArray = npt.NDArray[np.int64]
 
@@ -46,6 +47,17 @@ def part_graph(part: Part) -> Graph:
     """Returns features and structure of a part; its edges lead out of it, so it is no graph."""
     fields = part.fields
     return Graph.from_csr(fields["indptr"], fields["indices"], fields["x"], name=fields["name"])
+
+
+def require_own(part: Part, nodes: Tensor) -> None:
+    """Refuses to answer for nodes that a part does not have.
+
+    Raises:
+        StoreError: another process has asked for some; its parts are not these.
+    """
+    start, stop = part.nodes.start, part.nodes.stop
+    if len(nodes) and not start <= int(nodes.min()) <= int(nodes.max()) < stop:
+        raise StoreError(f"part {part.number}: is asked for nodes that it lacks")
 
 
 @dataclass
@@ -210,3 +222,36 @@ def _dense(table: SparseFeatures, rows: Tensor) -> Tensor:
     dense = torch.zeros(len(rows), table.shape[1])
     dense[at, table.indices[entries]] = table.values[entries]
     return dense
+
+
+class Needed:
+    """Counts which rows of other parts steps need; `own` are the numbers of the own rows."""
+
+    def __init__(self, own: slice) -> None:
+        self._own = own
+        self._known, self._times = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._held: list[IntArray] = []
+
+    def add(self, distinct: IntArray) -> None:
+        """Counts what a step needs."""
+        self._held.append(distinct[(distinct < self._own.start) | (distinct >= self._own.stop)])
+        if sum(map(len, self._held)) > HELD:
+            self._count()
+
+    def most(self, capacity: int) -> IntArray:
+        """Returns what is needed most often, at least twice, ascending, at most `capacity`."""
+        self._count()
+        often = self._times >= 2  # a row that is needed once is fetched once, kept or not
+        known, times = self._known[often], self._times[often]
+        if len(known) > capacity:
+            most = np.argsort(-times, kind="stable")[:capacity]
+            known = np.sort(known[most])
+        return known
+
+    def _count(self) -> None:
+        more = np.concatenate([np.empty(0, np.int64), *self._held])
+        new, counts = np.unique(more, return_counts=True)
+        every, where = np.unique(np.concatenate([self._known, new]), return_inverse=True)
+        sums = np.concatenate([self._times, counts])
+        total = np.bincount(where, weights=sums, minlength=len(every))
+        self._known, self._times, self._held = every, total.astype(np.int64), []

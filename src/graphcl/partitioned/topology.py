@@ -1,243 +1,325 @@
-"""The edges of a graph in parts, and the neighbours that are drawn from them.
+"""The neighbours and features of a graph in parts, as sampled batches ask for them.
 
-A process has the edges of its own part. Those of the other parts are mapped where their folders can
-be read, and asked for where they cannot: the owner then draws the neighbours, and sends these
-alone. A draw depends on the key and on the place of the parent in the level of the whole batch, so
-it does not matter who makes it. The neighbours of a weighted graph are always drawn by the owner,
-which has prepared its weights.
+A process has the edges of its own part, in both directions of every relation. Those of the other
+parts are mapped where their folders can be read, and asked for where they cannot: the owner then
+draws the children, and sends these alone. A draw depends on the key and on the rank of the parent
+in its level of the whole batch, so it does not matter who makes it. Along relations with weights or
+vectors the owner of a node always draws: it has prepared them.
+
+The batches of a training are those of one process on the whole graph in the same numbering: the
+same seed nodes in every step, the same children, the same views. Only the order of the rows of a
+batch differs, and with it the order of sums: each process takes the seed nodes of its own part, as
+far as shares stay equal, because their neighbours are often in the part as well.
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple, Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from graphcl.distributed import Share, current_share, sum_over
 from graphcl.errors import StoreError
 from graphcl.files.npy import advise_random_reads
-from graphcl.kernels.adjacency import self_weights
+from graphcl.graphs.schema import Direction
+from graphcl.graphs.typed_tensors import edge_vectors
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.counter import Key
-from graphcl.kernels.neighbours import draw_entries, thresholds
+from graphcl.kernels.distinct import number_distinct
+from graphcl.kernels.neighbours import EdgeWeights
+from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.memory import free_memory_bytes
+from graphcl.partitioned.boundary import open_any_part
+from graphcl.partitioned.features import PreparedPart
+from graphcl.partitioned.rows import FeatureRows, Needed, require_own
 from graphcl.partitioned.wire import Wire
-from graphcl.store.parts import Part, Parts, open_part
+from graphcl.store.typed_parts import TypedPart
+from graphcl.topology import Children, Drawn, Level, SampledDirection, Seeds, Traffic, Tree
 
 TOPOLOGIES = ("auto", "asked")
+CPU = torch.device("cpu")
 IntArray = npt.NDArray[np.int64]
 
 
-class Drawn(NamedTuple):
-    """Neighbours that were drawn for some nodes.
-
-    Attributes:
-        children: their numbers, ``[n · fan_out]`` int64, those of a node side by side.
-        degree: of each node, ``[n]`` int64.
-        relative: of a weighted graph without replacement, the weight of each child relative to the
-            mean of its parent's edges; else None.
-    """
-
-    children: Tensor
-    degree: Tensor
-    relative: Tensor | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class _Edges:
-    """The edges of one part: its first node, its arrays, and its weights prepared for drawing."""
-
-    name: str
-    first: int
-    num_nodes: int
-    indptr: Tensor
-    indices: Tensor
-    limits: Tensor | None = None
-    relative: Tensor | None = None
-
-    @classmethod
-    def of(cls, part: Part, *, replace: bool) -> Self:
-        fields, limits, relative = part.fields, None, None
-        weight = fields.get("edge_weight")
-        if weight is not None and replace:
-            limits = thresholds(fields["indptr"], weight)
-        elif weight is not None:
-            pointers, weights = borrow(fields["indptr"]), borrow(weight)
-            means = torch.repeat_interleave(self_weights(pointers, weights), pointers.diff())
-            relative = weights / means
-        arrays = borrow(fields["indptr"]), borrow(fields["indices"])
-        name = str(part.parts.folder(part.number))
-        return cls(name, part.nodes.start, part.parts.num_nodes, *arrays, limits, relative)
-
-    def draw(self, nodes: Tensor, places: Tensor, fan_out: int, replace: bool, key: Key) -> Drawn:
-        """Draws for nodes of this part.
-
-        Raises:
-            StoreError: the part is damaged; it may have been written to since it was checked.
-        """
-        rows = nodes - self.first
-        drawn = draw_entries(
-            self.indptr,
-            len(self.indices),
-            rows,
-            places,
-            fan_out=fan_out,
-            replace=replace,
-            key=key,
-            limits=self.limits,
-        )
-        empty = drawn < 0
-        at = drawn.clamp(min=0)
-        parents = nodes.repeat_interleave(fan_out)
-        found = self.indices[at].long() if len(self.indices) else parents
-        children = torch.where(empty, parents, found)
-        fits = not len(drawn) or int(drawn.min()) >= -1
-        if not fits or (
-            len(found) and not 0 <= int(children.min()) <= int(children.max()) < self.num_nodes
-        ):
-            raise StoreError(f"{self.name}: its edges are damaged")
-        degree = self.indptr[rows + 1] - self.indptr[rows]
-        if self.relative is None or not len(self.relative):
-            return Drawn(children, degree)
-        return Drawn(children, degree, self.relative[at])
-
-
-class Topology:
+class PartsTopology:
     """The edges of all parts, as far as this process reaches them, and a wire to the others.
 
     All processes of the group make one together.
 
     Args:
-        part: this process's own part, checked.
+        prepared: this process's own part, checked.
         wire: to the others.
-        replace: whether neighbours are drawn with replacement.
+        fan_outs: children per node in each direction in which a type receives.
+        replace: whether a neighbour can be drawn twice.
         topology: ``asked`` maps no part but the own one.
+        cache_bytes: memory for rows of other parts between steps; the types share it by the size of
+            their tables.
 
     Attributes:
-        part: the own part.
-        parts: what is known of all.
-        mapped: how many parts are mapped, the own one included.
-        asks: whether any process has to ask for neighbours.
+        prepared: the own part.
+        into: for each type, the directions in which it receives, with the edges of the own part.
+        rows: the features of each type.
+        wire: to the others.
+        asks: whether any process has to ask for children.
         from_disk: whether memory may not hold what is mapped, so that rows are read from the disk.
+        remembers: whether any process can keep rows between steps.
     """
 
-    def __init__(self, part: Part, wire: Wire, *, replace: bool, topology: str = "auto") -> None:
-        self.parts: Parts = part.parts
-        self._own, self._wire, self._replace = part.number, wire, replace
-        self._edges = {part.number: _Edges.of(part, replace=replace)}
-        self._weighted = "edge_weight" in part.fields
-        self.part = part
-        mapped = [part.fields["x"], part.fields["indices"]]
-        for number in range(len(self.parts)):
-            if topology == "asked" or self._weighted or number == part.number:
-                continue
-            try:
-                other = open_part(self.parts.path, number)
-            except StoreError:
-                continue  # not here, or not that of this build: its owner has it
-            self._edges[number] = _Edges.of(other, replace=replace)
-            mapped.append(other.fields["indices"])
-        arrays = [one for one in mapped if isinstance(one, np.memmap)]
+    device = CPU
+
+    def __init__(
+        self,
+        prepared: PreparedPart,
+        wire: Wire,
+        *,
+        fan_outs: Mapping[Direction, int],
+        replace: bool,
+        topology: str = "auto",
+        cache_bytes: int = 0,
+    ) -> None:
+        self.prepared, self.wire = prepared, wire
+        self._types, self._own = prepared.part.parts.types, prepared.part.number
+        self._fan_outs, self._replace, self._steps = fan_outs, replace, 0
+        self._parts: dict[Direction, dict[int, SampledDirection]] = {one: {} for one in fan_outs}
+        self._mapped = [part.fields["x"] for part in prepared.nodes.values()]
+        self._map(prepared.part, fan_outs)
+        for number in range(len(prepared.part.parts)) if topology == "auto" else ():
+            if number != self._own:
+                self._map_other(number)
+        self.into: dict[str, list[SampledDirection]] = {}
+        for direction, known in self._parts.items():
+            self.into.setdefault(direction.receiver, []).append(known[self._own])
+        arrays = [one for one in self._mapped if isinstance(one, np.memmap)]
         # The training will take memory, too: what is free now is not for maps alone.
         self.from_disk = sum(one.nbytes for one in arrays) > free_memory_bytes() // 2
         if self.from_disk:
             advise_random_reads(*arrays)
-        self.mapped = len(self._edges)
-        self.asks = bool(wire.most(int(self.mapped < len(self.parts))))
+        every = len(prepared.part.parts)
+        self._asks = {
+            one: bool(wire.most(int(len(self._parts[one]) < every))) for one in self._parts
+        }
+        self.asks = any(self._asks.values())
+        tables = {
+            name: one.parts.num_nodes * one.parts.num_features
+            for name, one in prepared.nodes.items()
+        }
+        self.rows = {
+            name: FeatureRows(
+                one,
+                wire,
+                prepared.scaling_of(name),
+                cache_bytes=cache_bytes * tables[name] // max(1, sum(tables.values())),
+                from_disk=self.from_disk,
+            )
+            for name, one in prepared.nodes.items()
+        }
+        self.remembers = bool(wire.most(sum(one.capacity for one in self.rows.values())))
 
-    def draw(self, nodes: Tensor, places: Tensor, *, fan_out: int, key: Key) -> Drawn:
-        """Draws `fan_out` neighbours of each node, as `sample_neighbours` does on the whole graph.
+    def _map(self, part: TypedPart, directions: Iterable[Direction]) -> None:
+        """Makes the edges of a part ready to be sampled."""
+        for direction in directions:
+            edges = part.edges[direction.relation, direction.backwards]
+            weights = EdgeWeights()
+            if "edge_weight" in edges:
+                arrays = edges["indptr"], edges["edge_weight"]
+                weights = EdgeWeights.of(*arrays, replace=self._replace, device=CPU)
+            vectors = edges.get("edge_features")
+            scaling = self.prepared.scaling
+            self._mapped.append(edges["indices"])
+            self._parts[direction][part.number] = SampledDirection(
+                direction,
+                borrow(edges["indptr"]),
+                borrow(edges["indices"]),
+                self._fan_outs[direction],
+                self._replace,
+                part.parts.relations[direction.relation].undirected,
+                weights,
+                edge_vectors(vectors, direction.relation, device=CPU, scaling=scaling),
+                first=int(part.nodes[direction.receiver].nodes.start),
+            )
 
-        All processes call it together where one has to ask.
+    def _map_other(self, number: int) -> None:
+        """Maps the edges of another part, if it can be read; else its owner is asked."""
+        own = self.prepared.part.parts
+        simple = [
+            one
+            for one in self._fan_outs
+            if not own.relations[one.relation].weighted
+            and not own.relations[one.relation].num_edge_features
+        ]
+        try:
+            other = open_any_part(own.path, number) if simple else None
+        except StoreError:
+            return  # not here, or damaged: its owner has it
+        if other is not None and other.parts.build == own.build:
+            self._map(other, simple)
 
-        Args:
-            nodes: any nodes, ``[n]`` int64, which may repeat.
-            places: the place of each of them in its level of the whole batch, ``[n]`` int64.
-            fan_out: how many.
-            key: the stream of draws of that level.
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of nodes of each type, of all parts."""
+        return {name: one.num_nodes for name, one in self._types.items()}
+
+    def own_places(self, seeds: Seeds, share: Share) -> Tensor:
+        """Returns the places of seed nodes of the own part first, as far as shares stay equal."""
+        owners = [self._types[name].owner(nodes.numpy()) for name, nodes in seeds.items()]
+        by_owner = torch.from_numpy(np.argsort(np.concatenate(owners), kind="stable"))
+        return by_owner[share.rows(len(by_owner))]
+
+    def draw(self, edges: SampledDirection, nodes: Tensor, ranks: Tensor, key: Key) -> Drawn:
+        """Draws children of nodes of any part; all processes call it together where one asks.
+
+        Raises:
+            StoreError: a part is damaged; it may have been written to since it was checked.
         """
-        owners = torch.from_numpy(self.parts.owner(nodes.numpy()))
-        children = torch.empty(len(nodes) * fan_out, dtype=torch.int64)
-        degree = torch.empty(len(nodes), dtype=torch.int64)
-        weighted = self._weighted and not self._replace
-        relative = torch.ones(len(children)) if weighted else None
-
-        def put(which: Tensor, found: Drawn) -> None:
-            children.view(-1, fan_out)[which] = found.children.view(-1, fan_out)
-            degree[which] = found.degree
-            if relative is not None and found.relative is not None:
-                relative.view(-1, fan_out)[which] = found.relative.view(-1, fan_out)
-
-        for number, edges in self._edges.items():
+        direction, count, fan_out = edges.direction, len(nodes), edges.fan_out
+        receivers, known = self._types[direction.receiver], self._parts[direction]
+        owners = torch.from_numpy(receivers.owner(nodes.numpy()))
+        tables = [torch.empty(count, fan_out + 1, dtype=torch.int64), *_floats(edges, count)]
+        for number, one in known.items():
             which = (owners == number).nonzero()[:, 0]
             if len(which):
-                put(which, edges.draw(nodes[which], places[which], fan_out, self._replace, key))
-        if self.asks:
-            far = torch.tensor([n not in self._edges for n in range(len(self.parts))])
+                found = one.draw(nodes[which], ranks[which], key)
+                _put(tables, which, _packed(one, found))
+        if self._asks[direction]:
+            far = torch.tensor([number not in known for number in range(len(receivers))])
             which = far[owners].nonzero()[:, 0]
             which = which[torch.argsort(owners[which], stable=True)]
-            counts = torch.bincount(owners[which], minlength=len(self.parts)).tolist()
-            wanted = torch.stack([nodes[which], places[which]], dim=1)
-            answer = self._answer(fan_out, key)
-            put(which, _unpacked(self._wire.ask(wanted, counts, answer), weighted))
-        return Drawn(children, degree, relative)
+            counts = torch.bincount(owners[which], minlength=len(receivers)).tolist()
+            wanted = torch.stack([nodes[which], ranks[which]], dim=1)
+            _put(tables, which, self.wire.ask(wanted, counts, self._answer(edges, key)))
+        drawn = _unpacked(edges, tables)
+        limit = self._types[direction.sender].num_nodes
+        ends = drawn.children.aminmax() if len(drawn.children) else (torch.tensor(0),) * 2
+        if not 0 <= int(ends[0]) <= int(ends[1]) < limit:
+            raise StoreError(f"relation {':'.join(direction.relation)}: its edges are damaged")
+        return drawn
 
-    def _answer(self, fan_out: int, key: Key):  # type: ignore[no-untyped-def]
-        own = self._edges[self._own]
-        weighted = self._weighted and not self._replace
-        kind = torch.int32 if self.parts.num_nodes < 1 << 31 else torch.int64
+    def _answer(self, edges: SampledDirection, key: Key) -> Callable[[Tensor], tuple[Tensor, ...]]:
+        part = self.prepared.nodes[edges.direction.receiver]
+        entries = 2 * self.prepared.part.parts.relations[edges.direction.relation].num_edges
+        most = max(self._types[edges.direction.sender].num_nodes, entries)
+        kind = torch.int32 if most < 1 << 31 else torch.int64
 
         def answer(asked: Tensor) -> tuple[Tensor, ...]:
-            nodes, places = asked[:, 0].contiguous(), asked[:, 1].contiguous()
-            require_own(self.part, nodes)
-            found = own.draw(nodes, places, fan_out, self._replace, key)
-            children = found.children.view(-1, fan_out)
-            table = torch.cat([children, found.degree[:, None]], dim=1).to(kind)
-            if not weighted:
-                return (table,)
-            ones = torch.ones(children.shape)
-            relative = ones if found.relative is None else found.relative.view(-1, fan_out)
-            return table, relative.contiguous()
+            nodes, ranks = asked[:, 0].contiguous(), asked[:, 1].contiguous()
+            require_own(part, nodes)
+            table, *floats = _packed(edges, edges.draw(nodes, ranks, key))
+            return table.to(kind), *floats
 
         return answer
 
-    def rows(self, nodes: IntArray) -> tuple[IntArray, IntArray, npt.NDArray[np.float32] | None]:
+    def features(self, tree: Tree) -> dict[str, StoredFeatures]:
+        """Fetches the features of a tree's nodes, each row once; all processes call it together."""
+        self._steps += 1
+        found = {}
+        for name, rows in self.rows.items():
+            pieces = _nodes(tree, name)
+            distinct, at = number_distinct(np.concatenate([_NONE, *pieces]))
+            places = iter(torch.split(torch.from_numpy(at), list(map(len, pieces))))
+            if name in tree[0]:
+                tree[0][name].rows = next(places)
+            for above, below in zip(tree, [*tree[1:], {}], strict=True):
+                some = []
+                for one in _children(above, name):
+                    one.rows = next(places)
+                    some.append(one.rows)
+                if name in below:
+                    below[name].rows = torch.cat(some)
+            found[name] = rows.fetch(distinct)
+        return found
+
+    def expect(self, trees: Iterable[Tree]) -> None:
+        """Fills the caches with the rows of other parts that coming steps need most."""
+        needed = {name: Needed(part.nodes) for name, part in self.prepared.nodes.items()}
+        for tree in trees:
+            for name, one in needed.items():
+                one.add(number_distinct(np.concatenate([_NONE, *_nodes(tree, name)]))[0])
+        for name, rows in self.rows.items():
+            rows.keep(needed[name].most(rows.capacity))
+
+    def traffic(self) -> Traffic:
+        """Returns what all processes sent since the last call; all call it together."""
+        counts = [one.counts for one in self.rows.values()]
+        sums = [self.wire.sent, sum(one.needed for one in counts), sum(one.kept for one in counts)]
+        sent, needed, kept = sum_over(torch.tensor(sums), current_share()).tolist()
+        each = sent / max(1, self._steps)
+        self.wire.sent = self._steps = 0
+        for one in counts:
+            one.needed = one.kept = 0
+        return Traffic(each, kept / needed if needed else None)
+
+    def neighbours(
+        self, direction: Direction, nodes: IntArray
+    ) -> tuple[IntArray, IntArray, npt.NDArray[np.float32] | None]:
         """Returns all neighbours of some nodes: how many each has, who they are, their weights.
 
         All processes call it together, and the owner of a node answers. `nodes` must be ascending.
         """
-        fields, first = self.part.fields, self.part.nodes.start
+        part = self.prepared.nodes[direction.receiver]
+        edges: Any = self.prepared.edges(direction)
 
         def answer(asked: Tensor) -> tuple[Tensor, ...]:
-            require_own(self.part, asked)
-            starts = fields["indptr"][asked.numpy() - first]
-            lengths = fields["indptr"][asked.numpy() - first + 1] - starts
+            require_own(part, asked)
+            starts = edges["indptr"][asked.numpy() - part.nodes.start]
+            lengths = edges["indptr"][asked.numpy() - part.nodes.start + 1] - starts
             places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
             places += np.arange(len(places))
-            tables = [lengths, np.asarray(fields["indices"][places], np.int64)]
-            if self._weighted:
-                tables.append(np.asarray(fields["edge_weight"][places]))
+            tables = [lengths, np.asarray(edges["indices"][places], np.int64)]
+            if "edge_weight" in edges:
+                tables.append(np.asarray(edges["edge_weight"][places]))
             return tuple(torch.from_numpy(np.ascontiguousarray(table)) for table in tables)
 
-        counts = np.diff(np.searchsorted(nodes, self.parts.starts)).tolist()
+        counts = np.diff(np.searchsorted(nodes, part.parts.starts)).tolist()
         wanted = torch.from_numpy(np.ascontiguousarray(nodes))
-        lengths, found, *weights = self._wire.ask_lists(wanted, counts, answer)
+        lengths, found, *weights = self.wire.ask_lists(wanted, counts, answer)
         return lengths.numpy(), found.numpy(), weights[0].numpy() if weights else None
 
 
-def require_own(part: Part, nodes: Tensor) -> None:
-    """Refuses to answer for nodes that a part does not have.
-
-    Raises:
-        StoreError: another process has asked for some; its parts are not these.
-    """
-    start, stop = part.nodes.start, part.nodes.stop
-    if len(nodes) and not start <= int(nodes.min()) <= int(nodes.max()) < stop:
-        raise StoreError(f"part {part.number}: is asked for nodes that it lacks")
+_NONE = np.empty(0, np.int64)
 
 
-def _unpacked(tables: tuple[Tensor, ...], weighted: bool) -> Drawn:
-    table = tables[0].long()
-    relative = tables[1].reshape(-1) if weighted else None
-    return Drawn(table[:, :-1].reshape(-1), table[:, -1].contiguous(), relative)
+def _children(level: Level, sender: str) -> list[Children]:
+    """Returns the children of a level that are of a type, as the level below holds them."""
+    every = (one for table in level.values() for one in table.children)
+    return [one for one in every if one.edges.direction.sender == sender]
+
+
+def _nodes(tree: Tree, name: str) -> list[IntArray]:
+    """Returns the nodes of a type in a tree: the seed nodes, and children level by level."""
+    found = [tree[0][name].nodes] if name in tree[0] else []
+    found += [one.nodes for level in tree for one in _children(level, name)]
+    return [one.numpy() for one in found]
+
+
+def _floats(edges: SampledDirection, count: int) -> list[Tensor]:
+    """Returns empty tables for what travels beside children: relative weights, and vectors."""
+    widths = [edges.fan_out] if edges.weights.relative is not None else []
+    widths += [edges.fan_out * edges.width] if edges.vectors is not None else []
+    return [torch.empty(count, width) for width in widths]
+
+
+def _packed(edges: SampledDirection, drawn: Drawn) -> list[Tensor]:
+    """Returns tables with a row for each parent: children and degree, and what is beside them."""
+    count, fan_out = len(drawn.degree), edges.fan_out
+    tables = [torch.cat([drawn.children.view(count, fan_out), drawn.degree[:, None]], dim=1)]
+    if drawn.relative is not None:
+        tables.append(drawn.relative.view(count, fan_out))
+    if drawn.vectors is not None:
+        tables.append(drawn.vectors.reshape(count, fan_out * edges.width))
+    return tables
+
+
+def _put(tables: Iterable[Tensor], which: Tensor, rows: Iterable[Tensor]) -> None:
+    for table, found in zip(tables, rows, strict=True):
+        if len(which):
+            table[which] = found.to(table.dtype)
+
+
+def _unpacked(edges: SampledDirection, tables: list[Tensor]) -> Drawn:
+    """Undoes `_packed`."""
+    table, *floats = tables
+    relative = floats[0].reshape(-1) if edges.weights.relative is not None else None
+    vectors = None if edges.vectors is None else floats[-1].reshape(-1, edges.width)
+    return Drawn(table[:, :-1].reshape(-1), table[:, -1].contiguous(), relative, vectors)

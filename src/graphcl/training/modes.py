@@ -43,9 +43,9 @@ class Footprint:
         parameters = sum(one.numel() for one in encoder.parameters())
         if not isinstance(encoder, LayeredEncoder):
             return cls(name, (dim,) * layers, parameters, sampled=False)
-        stated = encoder.statement()
-        widths = tuple(layer.outputs for layer in stated)
-        own = stated[0].own is not None
+        levels = encoder.levels()
+        widths = tuple(max(layer.outputs for layer in level.values()) for level in levels)
+        own = any(layer.own is not None for layer in levels[0].values())
         return cls(name, widths, parameters, sampled=sampled, own=own)
 
     @property
@@ -133,7 +133,8 @@ def check_memory(
         table = table_bytes(
             graph, feature_scaling=feature_scaling, precision=precision, device=device
         )
-        step = sampled_bytes(graph.num_features, footprint, fan_out, batch_nodes=batch_nodes)
+        widest = max(one.num_features for one in graph.nodes.values())
+        step = sampled_bytes(widest, footprint, fan_out, batch_nodes=batch_nodes)
         return footprint.training_bytes + table + step
 
     if needed(batch_nodes) <= available:
@@ -149,7 +150,7 @@ def check_memory(
         advice = f"set {sampled}, or a smaller dim"
     elif needed(smaller) <= available:
         advice = f"batch_nodes={smaller} would fit; a smaller dim or fan_out helps, too"
-    elif scipy.sparse.issparse(graph.x):
+    elif _any_sparse(graph):
         advice = "sparse features are made dense here; reduce their number first"
     elif device.type == "cuda":
         advice = "device=cpu reads features from the disk"
@@ -169,12 +170,21 @@ def table_bytes(
 ) -> int:
     """Estimates what sampled training holds of a graph beyond the graph itself."""
     order = 8 * graph.num_nodes
+    values = sum(one.num_nodes * one.num_features for one in graph.nodes.values())
     if device.type == "cuda":
         each = sampled_dtype(device, precision).itemsize
-        return each * graph.num_nodes * graph.num_features + 8 * len(graph.indices) + 2 * order
-    if scipy.sparse.issparse(graph.x) or (graph.store is None and feature_scaling != "none"):
-        return 4 * graph.num_nodes * graph.num_features + order
+        return each * values + 8 * _entries(graph) + 2 * order
+    if _any_sparse(graph) or (graph.store is None and feature_scaling != "none"):
+        return 4 * values + order
     return order + 4 * graph.num_nodes
+
+
+def _any_sparse(graph: Graph) -> bool:
+    return any(scipy.sparse.issparse(one.x) for one in graph.nodes.values())
+
+
+def _entries(graph: Graph) -> int:
+    return sum(len(one.indices) for one in graph.relations.values())
 
 
 def sampled_bytes(
@@ -198,11 +208,12 @@ def full_graph_bytes(graph: Graph, footprint: Footprint, processes: int = 1) -> 
 
     If the graph is divided among `processes`, it is what each of them holds.
     """
-    stored: int = graph.x.nnz * 3 if hasattr(graph.x, "nnz") else graph.x.size
+    tables = [one.x for one in graph.nodes.values() if one.x is not None]
+    stored: int = sum(x.nnz * 3 if hasattr(x, "nnz") else x.size for x in tables)
     features = 5 * stored  # the table, both copies, both perturbed
     # Three tables a layer: the product, its activation, a gradient. Four more for the loss.
     activations = 2 * graph.num_nodes * (3 * sum(footprint.widths) + 4 * footprint.widths[-1])
-    entries = 12 * len(graph.indices)
+    entries = 12 * _entries(graph)
     divided = 4 * (features + activations) + 8 * entries
     held = 0
     if processes > 1:
@@ -211,5 +222,5 @@ def full_graph_bytes(graph: Graph, footprint: Footprint, processes: int = 1) -> 
         rows = 2 * graph.num_nodes
         others = 2 * rows * footprint.widths[-1] // processes
         slab = min(rows * max(footprint.widths), max(SLAB_ELEMENTS, rows * LEAST_WIDTH))
-        held = 4 * (others + len(graph.indices) + 2 * slab)
+        held = 4 * (others + _entries(graph) + 2 * slab)
     return -(-divided // processes) + held + footprint.training_bytes

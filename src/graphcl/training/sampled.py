@@ -1,10 +1,11 @@
-"""Batches from one graph that is too large to encode whole: sampled L-hop subgraphs."""
+"""Batches from a graph that is too large to encode whole: sampled L-hop subgraphs."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import scipy.sparse
@@ -12,22 +13,30 @@ import torch
 from torch import Tensor, nn
 
 from graphcl.distributed import ALONE, Share
-from graphcl.encoders import stated_layers
+from graphcl.encoders import LayeredEncoder, stated_layers
 from graphcl.errors import ParameterError, require
 from graphcl.files.npy import advise_random_reads
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import NODE, Key
 from graphcl.graphs.scaling import Scaling
+from graphcl.graphs.schema import EDGES, Direction, Schema
 from graphcl.graphs.tensors import feature_tensor, stored_features
+from graphcl.graphs.typed_tensors import Prepared, typed_tensors
 from graphcl.kernels.buffers import borrow, retry_smaller
 from graphcl.kernels.neighbours import EdgeWeights
 from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.memory import free_memory_bytes
-from graphcl.sampling import FAN_OUTS, TreeView, encode_tree, sample_tree, tree_views
-from graphcl.seeding import derive, generator
+from graphcl.sampling import FAN_OUT, HOPS, TreeView, encode_tree, sample_tree, tree_to, tree_views
+from graphcl.seeding import derive
+from graphcl.topology import LocalTopology, SampledDirection, Seeds, Topology, Tree
+from graphcl.training.batches import batches_in, contrasted_types, node_batches
+from graphcl.training.loop import EpochMetrics, PartedMetrics
 from graphcl.training.modes import sampled_dtype
 from graphcl.views import Drop, Perturbation
 
+WINDOW = 256  # steps whose trees are drawn before they are needed, at most
 T = TypeVar("T")
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -35,17 +44,17 @@ class SampledBatch:
     """A minibatch whose subgraphs were sampled, and perturbed twice, while the last one trained.
 
     Attributes:
-        nodes: the M seed nodes, over all processes.
+        nodes: the M seed nodes by type, over all processes.
         trees: the two views of the sampled subgraphs of this process's share of them.
     """
 
-    nodes: Tensor
+    nodes: Seeds
     trees: tuple[TreeView, TreeView]
 
     @property
     def num_nodes(self) -> int:
         """M, the size of the minibatch over all processes."""
-        return len(self.nodes)
+        return sum(map(len, self.nodes.values()))
 
     def views(
         self,
@@ -56,41 +65,46 @@ class SampledBatch:
 
     def encode(self, encoder: nn.Module, views: tuple[TreeView, TreeView]) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of this process's seed nodes in view 1 and in view 2."""
-        layers = stated_layers(encoder, "mode 'sampled'")
-        return encode_tree(views[0], layers), encode_tree(views[1], layers)
+        stated_layers(encoder, "mode 'sampled'")
+        assert isinstance(encoder, LayeredEncoder)
+        found = [encode_tree(view, encoder) for view in views]
+        h_1, h_2 = (one[0] if len(one) == 1 else torch.cat(one) for one in found)
+        return h_1, h_2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SampledGraph:
-    """Each step sees `batch_nodes` nodes and a sampled tree of `fan_outs` around each of them.
+    """Each step sees `batch_nodes` nodes and a sampled tree around each of them.
 
-    An epoch visits every node once, in a random order. Each seed node's subgraph is sampled once a
-    step and perturbed twice, as in the paper. On a CPU the next batch is prepared in a thread,
-    which the GIL does not hold up; on a GPU everything happens there. The draws depend on seed,
+    An epoch visits every contrasted node once, in a random order. Each seed node's subgraph is
+    sampled once a step and perturbed twice, as in the paper. The next batch is prepared in a
+    thread, which the GIL does not hold up; a graph on a GPU needs none. The draws depend on seed,
     epoch, step and place in the batch alone, so the number of threads changes nothing. In a group
     of processes each samples and encodes its share of the seed nodes; their number changes nothing.
 
+    A graph in parts can keep rows of other parts between steps. The trees of the coming steps are
+    then drawn before they are needed, without features, to say which rows it needs most often.
+
     Args:
-        x: dense features, on the device that trains; float32, or on a GPU bfloat16: then the
-            encoder's products are bfloat16 too, and a feature row is half the traffic. Those of
-            a store stay on disk: rows are gathered out of the map in the type they have there.
-        indptr: CSR row pointers, int64, on the same device.
-        indices: CSR column indices, int64; on a CPU int32 too.
+        topology: the graph.
         batch_nodes: M, the nodes per step.
-        fan_outs: neighbours per hop, one number per layer of the encoder.
-        replace: sample with replacement.
+        layers: L, the hops.
         own_features: whether the first layer of the encoder keeps the node itself.
-        edge_weights: of a weighted graph, for this way of sampling.
+        contrast: ``each``, ``all``, or names of types, separated by commas.
+        device: where views are drawn and encoded.
+        dtype: of the features on a GPU; with bfloat16 the encoder's products are bfloat16 too, and
+            a feature row is half the traffic.
+        replays: draw the trees of coming steps ahead, if the topology can keep rows.
     """
 
-    x: Tensor | StoredFeatures
-    indptr: Tensor
-    indices: Tensor
+    topology: Topology
     batch_nodes: int = 512
-    fan_outs: tuple[int, ...] = FAN_OUTS
-    replace: bool = True
+    layers: int = HOPS
     own_features: bool = True
-    edge_weights: EdgeWeights | None = None
+    contrast: str = "each"
+    device: torch.device = CPU
+    dtype: torch.dtype = torch.float32
+    replays: bool = True
 
     @classmethod
     def of(
@@ -99,47 +113,81 @@ class SampledGraph:
         *,
         device: torch.device,
         feature_scaling: Scaling = "none",
-        batch_nodes: int = 512,
-        fan_outs: Sequence[int] = FAN_OUTS,
+        fan_out: int = FAN_OUT,
         replace: bool = True,
-        own_features: bool = True,
         precision: str = "auto",
+        **options: Any,
     ) -> Self:
-        """Builds a source from a graph; on a CPU it shares the graph's memory, or its store.
+        """Builds a source from a plain graph; on a CPU it shares the graph's memory, or its store.
 
         Sparse features are made dense. On a GPU they are bfloat16, or float32 if `precision` is
         ``float32`` or ``tf32``. For `feature_scaling` see `feature_tensor`.
         """
+        require(fan_out >= 1, "SampledGraph", "fan_out", "at least 1", fan_out)
         graph.check()
         mapped = [array for array in (graph.x, graph.indices) if isinstance(array, np.memmap)]
         if device.type == "cpu" and sum(array.nbytes for array in mapped) > free_memory_bytes():
             advise_random_reads(*mapped)
-        return cls(
-            _dense_features(graph, device, feature_scaling, precision),
+        weights = EdgeWeights()
+        if graph.edge_weight is not None:
+            weights = EdgeWeights.of(
+                graph.indptr, graph.edge_weight, replace=replace, device=device
+            )
+        edges = SampledDirection(
+            EDGES,
             borrow(graph.indptr).to(device),
             borrow(graph.indices).to(device),
-            batch_nodes=batch_nodes,
-            fan_outs=tuple(fan_outs),
-            replace=replace,
-            own_features=own_features,
-            edge_weights=None
-            if graph.edge_weight is None
-            else EdgeWeights.of(graph.indptr, graph.edge_weight, replace=replace, device=device),
+            fan_out,
+            replace,
+            weights=weights,
         )
+        dtype = sampled_dtype(device, precision)
+        x = {NODE: _dense_features(graph, device, feature_scaling, dtype)}
+        topology = LocalTopology(x, {NODE: [edges]}, device)
+        return cls(topology, device=device, dtype=dtype, **options)
+
+    @classmethod
+    def of_types(
+        cls,
+        prepared: Prepared,
+        *,
+        device: torch.device,
+        fan_outs: Mapping[Direction, int],
+        replace: bool = True,
+        precision: str = "auto",
+        **options: Any,
+    ) -> Self:
+        """Builds a source from a graph of any types; sparse features are made dense."""
+        dtype = sampled_dtype(device, precision)
+        tables, relations = typed_tensors(prepared.graph, device=device, scaling=prepared.scaling)
+        x = {
+            name: (one if isinstance(one, Tensor) else one.to_dense()).to(dtype)
+            for name, one in tables.items()
+        }
+        into: dict[str, list[SampledDirection]] = {}
+        for direction, fan_out in fan_outs.items():
+            relation = prepared.graph.relations[direction.relation]
+            edges = relations[direction.relation].toward(direction.backwards)
+            weights = EdgeWeights()
+            if relation.edge_weight is not None:
+                arrays = edges.indptr.cpu().numpy(), edges.weight.cpu().numpy()
+                weights = EdgeWeights.of(*arrays, replace=replace, device=device)
+            one = SampledDirection(
+                direction, edges.indptr, edges.indices, fan_out, replace, relation.undirected,
+                weights, edges.features, edges.entries,
+            )  # fmt: skip
+            into.setdefault(direction.receiver, []).append(one)
+        return cls(LocalTopology(x, into, device), device=device, dtype=dtype, **options)
 
     def __post_init__(self) -> None:
         count = self.batch_nodes
         require(count >= 1, "SampledGraph", "batch_nodes", "at least 1", count)
-
-    @property
-    def num_nodes(self) -> int:
-        """Number of nodes that are trained on."""
-        return len(self.indptr) - 1
+        contrasted_types(self.contrast, list(self.topology.sizes))
 
     @property
     def steps_per_epoch(self) -> int:
         """Number of batches in an epoch."""
-        return -(-self.num_nodes // self.batch_nodes)
+        return batches_in(self.topology.sizes, self.contrast, self.batch_nodes)
 
     @property
     def constant(self) -> bool:
@@ -160,75 +208,96 @@ class SampledGraph:
         Raises:
             ParameterError: the perturbation is not the paper's, which alone is drawn on trees.
         """
-        drop = require_drop(perturbation, Drop)
-        device = self.indptr.device
-        works = [
-            partial(self.batch, nodes.to(device), drop, seed=one, share=share)
-            for nodes, one in epoch_batches(self.num_nodes, self.steps_per_epoch, number, seed)
+        if not isinstance(perturbation, Drop):
+            name = type(perturbation).__name__
+            raise ParameterError(f"mode 'sampled' draws views by 'drop' alone; got {name}")
+        batches = node_batches(self.topology.sizes, self.contrast, self.batch_nodes, number, seed)
+        steps = [
+            (nodes, derive(seed, "sampled", number, step)) for step, nodes in enumerate(batches)
         ][first:]
-        # A GPU works through its queue while the host fills it: it needs no thread.
-        on_gpu = self.indptr.is_cuda
+        make = partial(self.batch, perturbation=perturbation, share=share)
+        works = [
+            partial(make, nodes, seed=one, ahead=() if at % WINDOW else steps[at : at + WINDOW])
+            for at, (nodes, one) in enumerate(steps)
+        ]
+        # A GPU works through its queue while the host fills it: a graph there needs no thread.
+        on_gpu = self.topology.device.type == "cuda"
         yield from map(retry_smaller, works) if on_gpu else one_ahead(works)
 
     def batch(
-        self, nodes: Tensor, perturbation: Drop, *, seed: int, share: Share = ALONE
+        self,
+        nodes: Seeds,
+        perturbation: Drop,
+        *,
+        seed: int,
+        share: Share = ALONE,
+        ahead: Iterable[tuple[Seeds, int]] = (),
     ) -> SampledBatch:
-        """Samples the subgraphs of a share of `nodes` and perturbs them twice."""
-        own = share.rows(len(nodes))
-        tree = sample_tree(
-            self.indptr,
-            self.indices,
-            nodes[own],
-            fan_outs=self.fan_outs,
-            replace=self.replace,
-            edge_weights=self.edge_weights,
-            seed=derive(seed, "tree"),
-            first=own.start,
-        )
-        views = tree_views(
-            self.x,
-            tree,
-            perturbation,
-            own=self.own_features,
-            seed=derive(seed, "views"),
-        )
+        """Samples the subgraphs of a share of `nodes` and perturbs them twice.
+
+        `ahead` are the nodes and seeds of coming steps, this one included.
+        """
+        if ahead and self.replays and self.topology.remembers:
+            self.topology.expect(self._tree(some, one, share) for some, one in ahead)
+        tree = self._tree(nodes, seed, share)
+        x = self.topology.features(tree)
+        on_gpu = self.device.type == "cuda"
+        with torch.cuda.device(self.device) if on_gpu else nullcontext():  # also in a thread
+            if on_gpu:
+                tree = tree_to(tree, self.device)
+                x = {name: self._on_device(table) for name, table in x.items()}
+            views = tree_views(
+                x, tree, perturbation, own=self.own_features, seed=derive(seed, "views")
+            )
         return SampledBatch(nodes, views)
+
+    def _tree(self, nodes: Seeds, seed: int, share: Share) -> Tree:
+        here = {name: some.to(self.topology.device) for name, some in nodes.items()}
+        own = self.topology.own_places(nodes, share)
+        seed = derive(seed, "tree")
+        return sample_tree(self.topology, here, layers=self.layers, seed=seed, own=own)
+
+    def _on_device(self, table: Tensor | StoredFeatures) -> Tensor:
+        return table if isinstance(table, Tensor) else table.to_dense(self.device, self.dtype)
+
+    def measured(self, metrics: EpochMetrics) -> EpochMetrics:
+        """Returns an epoch's metrics, with what processes sent each other if they did."""
+        traffic = self.topology.traffic()
+        return metrics if traffic is None else PartedMetrics(**vars(metrics), **traffic._asdict())
+
+
+def fan_outs_of(
+    schema: Schema,
+    sizes: Mapping[str, int],
+    fan_out: int,
+    own: Mapping[Key, int] | None = None,
+) -> dict[Direction, int]:
+    """Returns the children that a node has in each direction in which its type receives.
+
+    `fan_out` is what a node has in all directions together. They share it in proportion to their
+    mean degrees, each of which counts as at most `fan_out`; each direction has at least one. `own`
+    says other numbers for some relations.
+    """
+    entries = {one.key: one.num_edges * (1 + one.undirected) for one in schema.relations}
+    found: dict[Direction, int] = {}
+    for name, size in sizes.items():
+        directions = [one for one in schema.into(name) if entries.get(one.relation)]
+        degrees = [min(fan_out, entries[one.relation] / size) for one in directions]
+        for direction, degree in zip(directions, degrees, strict=True):
+            share = round(fan_out * degree / sum(degrees))
+            found[direction] = (own or {}).get(direction.relation, max(1, share))
+    return found
 
 
 def _dense_features(
-    graph: Graph, device: torch.device, feature_scaling: Scaling, precision: str
+    graph: Graph, device: torch.device, feature_scaling: Scaling, dtype: torch.dtype
 ) -> Tensor | StoredFeatures:
-    on_gpu, dtype = device.type == "cuda", sampled_dtype(device, precision)
     narrow = getattr(graph.x, "dtype", None) != np.float32
     if not scipy.sparse.issparse(graph.x) and (graph.store is not None or narrow):
         stored = stored_features(graph, feature_scaling=feature_scaling)
-        return stored.to_dense(device, dtype) if on_gpu else stored
+        return stored.to_dense(device, dtype) if device.type == "cuda" else stored
     x = feature_tensor(graph, device=device, feature_scaling=feature_scaling)
     return (x if isinstance(x, Tensor) else x.to_dense()).to(dtype)
-
-
-def require_drop(perturbation: object, kind: type[T]) -> T:
-    """Returns the perturbation, if it is of the kind that can be drawn on trees.
-
-    Raises:
-        ParameterError: it is not the paper's.
-    """
-    if not isinstance(perturbation, kind):
-        name = type(perturbation).__name__
-        raise ParameterError(f"mode 'sampled' draws views by 'drop' alone; got {name}")
-    return perturbation
-
-
-def epoch_batches(num_nodes: int, steps: int, number: int, seed: int) -> list[tuple[Tensor, int]]:
-    """Returns the nodes of each batch of an epoch, in a random order, and the seed of its draws."""
-    order = torch.randperm(num_nodes, generator=generator(seed, "batches", number))
-    # Equal sizes: a last batch of few nodes would have few negatives.
-    return with_seeds(order.tensor_split(steps), number, seed)
-
-
-def with_seeds(batches: Iterable[T], number: int, seed: int) -> list[tuple[T, int]]:
-    """Returns the batches of an epoch, each with the seed of its draws."""
-    return [(one, derive(seed, "sampled", number, step)) for step, one in enumerate(batches)]
 
 
 def one_ahead(works: Sequence[Callable[[], T]]) -> Iterator[T]:

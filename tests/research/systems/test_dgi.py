@@ -12,6 +12,7 @@ from graphcl.evaluation import linear_probe
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
+from graphcl.kernels.neighbours import sample_levels
 from graphcl.research.systems import SYSTEMS, dgi
 from graphcl.research.systems.dgi import (
     DGI,
@@ -22,7 +23,6 @@ from graphcl.research.systems.dgi import (
     shuffled,
 )
 from graphcl.research.systems.layers import Convolutions, Symmetric, dense_csr
-from graphcl.sampling import sample_tree
 from graphcl.seeding import generator
 from tests.conftest import dense_adjacency
 from tests.research.systems.communities import (
@@ -118,8 +118,8 @@ def test_patches_agree_with_the_graph_where_sampling_has_no_choice():
     encoder = SampledEncoder(6, 8, 3, fresh())
     x, indptr, indices = dense_csr(graph, CPU, "none")
     nodes = torch.arange(20)
-    tree = sample_tree(indptr, indices, nodes, fan_outs=(1, 1, 1), seed=0)
-    on_patches = encoder.on_patches(x, [level.view(20, -1) for level in tree.levels])
+    levels = sample_levels(indptr, indices, nodes, fan_outs=(1, 1, 1), seed=0)
+    on_patches = encoder.on_patches(x, [level.view(20, -1) for level in levels])
     torch.testing.assert_close(on_patches, encoder.on_graph(x, indptr, indices))
 
 

@@ -11,11 +11,15 @@ from graphcl.cli._shared.options import print_result
 from graphcl.cli._shared.parts import any_parts, is_any_parts
 from graphcl.devices import available_memory_bytes
 from graphcl.distributed import Share, any_of, beside, group
+from graphcl.encoders import LayeredEncoder
 from graphcl.errors import DatasetError, GraphError, RunError, require
 from graphcl.estimator.fitted import Fitted
-from graphcl.partitioned.boundary import open_own_part, open_own_typed_part
+from graphcl.graphs.relation import NODE
+from graphcl.partitioned.boundary import open_own_part
+from graphcl.partitioned.features import PreparedPart, prepare_part_like
 from graphcl.partitioned.inference import embed_part, table_bytes
 from graphcl.partitioned.shards import suffix_of, whole_shards, write_shard, write_typed_shards
+from graphcl.partitioned.wire import Wire
 from graphcl.runs import files as runs
 from graphcl.runs.embeddings import write_embeddings
 from graphcl.runs.typed import run_types, type_folder
@@ -66,8 +70,7 @@ def embed_parts(run: Path, graph: Path, out: Path, *, node_type: str | None, as_
     """Embeds a store in parts; each process opens its part and writes its shards."""
     model, suffix = runs.weights_digest(run), suffix_of(out)
     with group(CPU) as share, whole_shards(out, share) as folder:
-        work = _typed if is_typed_parts(graph) else _plain
-        about = work(run, graph, folder, share, node_type, suffix, model)
+        about = _embed(run, graph, folder, share, node_type, suffix, model)
     if share.first:
         shards = counted(about["shards"], "shard")
         text = f"{out}: {counted(about['nodes'], 'embedding')} in {shards}"
@@ -77,40 +80,7 @@ def embed_parts(run: Path, graph: Path, out: Path, *, node_type: str | None, as_
         print_result({"out": str(out), "graph": str(graph), **about}, text, as_json=as_json)
 
 
-def _plain(
-    run: Path,
-    graph: Path,
-    folder: Path,
-    share: Share,
-    node_type: str | None,  # noqa: ARG001 (a plain graph has none)
-    suffix: str,
-    model: str,
-) -> dict[str, Any]:
-    fitted, part = Fitted.read(run), open_own_part(graph, share)
-    parts, wanted = part.parts, fitted.num_features
-    if parts.num_features != wanted:
-        found = f"has {parts.num_features} features"
-        raise GraphError(f"{graph}: {found}; the model was trained on {wanted}")
-    free = available_memory_bytes(CPU) // beside(CPU)
-    # All have to do alike: with files, columns of the tables travel one after the other.
-    large = any_of(table_bytes(fitted.encoder, part) > free // 2, share)
-    z = embed_part(
-        fitted.encoder,
-        part,
-        share=share,
-        feature_scaling=fitted.scaling,
-        scratch=folder if large else None,
-        slab_bytes=free // 4,
-        on_rows=RowProgress() if share.first else lambda *_: None,
-    )
-    if fitted.alignment is not None:
-        z = fitted.alignment.apply(z)
-    write_shard(folder, suffix, parts, share, z.shape[1], _writer(part, z), model=model)
-    about = {"nodes": parts.num_nodes, "dim": z.shape[1], "shards": len(parts)}
-    return about | {"build": parts.build}
-
-
-def _typed(
+def _embed(
     run: Path,
     graph: Path,
     folder: Path,
@@ -119,31 +89,40 @@ def _typed(
     suffix: str,
     model: str,
 ) -> dict[str, Any]:
-    from graphcl.encoders import LayeredEncoder
-    from graphcl.estimator.fitted import Fitted
-    from graphcl.partitioned.inference import embed_typed_part
-    from graphcl.partitioned.typed_features import prepare_part_like
-    from graphcl.partitioned.wire import Wire
-
-    fitted, part = Fitted.read(run), open_own_typed_part(graph, share)
-    parts = part.parts
-    assert fitted.schema is not None
-    prepared = prepare_part_like(part, fitted.schema, fitted.typed_scaling, Wire(share))
-    assert isinstance(fitted.encoder, LayeredEncoder)
-    progress = RowProgress() if share.first else lambda *_: None
-    z = embed_typed_part(fitted.encoder, prepared, share=share, on_rows=progress)
-    dim = fitted.encoder.width
-    about: dict[str, Any] = {"dim": dim, "shards": len(parts), "build": parts.build}
+    fitted, part = Fitted.read(run), open_own_part(graph, share)
+    parts, encoder, plain = part.parts, fitted.encoder, fitted.schema is None
+    assert isinstance(encoder, LayeredEncoder)
+    if plain and parts.num_features != fitted.num_features:
+        found = f"has {parts.num_features} features"
+        raise GraphError(f"{graph}: {found}; the model was trained on {fitted.num_features}")
+    prepared = PreparedPart.plain(part, fitted.scaling)
+    if fitted.schema is not None:
+        prepared = prepare_part_like(part, fitted.schema, fitted.typed_scaling, Wire(share))
+    free = available_memory_bytes(CPU) // beside(CPU)
+    # All have to do alike: with files, columns of the tables travel one after the other.
+    large = any_of(table_bytes(encoder, prepared) > free // 2, share)
+    z = embed_part(
+        encoder,
+        prepared,
+        share=share,
+        scratch=folder if large else None,
+        slab_bytes=free // 4,
+        on_rows=RowProgress() if share.first else lambda *_: None,
+    )
+    if fitted.alignment is not None:
+        z = {name: fitted.alignment.apply(rows) for name, rows in z.items()}
+    about: dict[str, Any] = {"dim": encoder.width, "shards": len(parts), "build": parts.build}
     writes = {name: _writer(part.nodes[name], rows) for name, rows in z.items()}
-    if node_type is not None:
-        if node_type not in parts.types:
-            raise GraphError(f"{graph}: has no nodes of the type {node_type!r}")
-        own = parts.types[node_type]
-        write_shard(folder, suffix, own, share, dim, writes[node_type], model=model)
-        return about | {"type": node_type, "nodes": own.num_nodes}
-    write_typed_shards(folder, suffix, parts, share, dim, writes, model=model)
-    types = {name: one.num_nodes for name, one in parts.types.items()}
-    return about | {"nodes": parts.num_nodes, "types": types}
+    if node_type is None and not plain:
+        write_typed_shards(folder, suffix, parts, share, encoder.width, writes, model=model)
+        types = {name: one.num_nodes for name, one in parts.types.items()}
+        return about | {"nodes": parts.num_nodes, "types": types}
+    only = NODE if node_type is None else node_type
+    if only not in parts.types:
+        raise GraphError(f"{graph}: has no nodes of the type {node_type!r}")
+    own = parts.types[only]
+    write_shard(folder, suffix, own, share, encoder.width, writes[only], model=model)
+    return about | ({} if plain else {"type": node_type}) | {"nodes": own.num_nodes}
 
 
 def _writer(part: Part, z: Any) -> Callable[[Path], None]:

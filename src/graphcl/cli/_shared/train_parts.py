@@ -3,7 +3,7 @@
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -75,7 +75,7 @@ def parts_to_train(
     cache: str,
     topology: str,
     timeout: timedelta | None,
-    refused: dict[str, tuple[bool, Any]],
+    recipe: str | None,
 ) -> PartedData | None:
     """Returns the graph in parts that a training is of; None if `graph` is something else.
 
@@ -87,7 +87,7 @@ def parts_to_train(
         cache: of ``--cache``.
         topology: of ``--topology``.
         timeout: of ``--timeout``.
-        refused: options that do not go with parts: whether each is given, and its value.
+        recipe: of ``--recipe``; one that is searched for does not go with parts.
 
     Raises:
         ParameterError: what is given does not go together.
@@ -101,18 +101,9 @@ def parts_to_train(
         require(known, "train", "--topology", "left out unless GRAPH is in parts", topology)
         return None
     require(not tables.given(), "train", "GRAPH", "tables if table options are given", graph)
-    for option, (given, value) in refused.items():
-        require(not given, "train", option, "left out for a store in parts", value)
+    require(recipe != AUTO, "train", "--recipe", "left out for a store in parts", recipe)
     patience = timedelta(seconds=PATIENCE) if timeout is None else timeout
     return PartedData(Path(graph), size, topology, patience)
-
-
-def refused_options(*, recipe: str | None, device: str) -> dict[str, tuple[bool, Any]]:
-    """Returns the options that do not go with parts: whether each is given, and its value."""
-    return {
-        "--recipe": (recipe == AUTO, recipe),
-        "--device": (device not in ("auto", "cpu"), device),
-    }
 
 
 def introduce(data: PartedData) -> str:

@@ -22,6 +22,7 @@ from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency, csr_matmul, mean_pool
 from graphcl.kernels.features import Features, linear
+from graphcl.kernels.neighbours import sample_levels
 from graphcl.research.systems.layers import (
     Convolutions,
     Symmetric,
@@ -48,7 +49,6 @@ from graphcl.research.systems.training import (
     require_finite,
     train_epochs,
 )
-from graphcl.sampling import sample_tree
 from graphcl.seeding import derive, generator
 
 
@@ -337,8 +337,8 @@ class DgiInductive(Checked):
             parts = batches(len(x), self.batch_nodes, seed=seed, epoch=epoch, device=device)
             for step, nodes in enumerate(parts):
                 step_seed = derive(seed, "step", epoch, step)
-                tree = sample_tree(indptr, indices, nodes, fan_outs=fan_outs, seed=step_seed)
-                levels = [level.view(len(nodes), -1) for level in tree.levels]
+                drawn = sample_levels(indptr, indices, nodes, fan_outs=fan_outs, seed=step_seed)
+                levels = [level.view(len(nodes), -1) for level in drawn]
                 corrupted = encoder.on_patches(x, shuffled(levels, draws))
                 yield loss_of(encoder.on_patches(x, levels), corrupted)
 

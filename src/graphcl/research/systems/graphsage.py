@@ -29,7 +29,7 @@ from torch.nn.functional import normalize, relu, softplus
 from graphcl.encoders import glorot
 from graphcl.errors import require
 from graphcl.kernels.counter import WORD, draw, positions, stream_key
-from graphcl.kernels.neighbours import sample_neighbours
+from graphcl.kernels.neighbours import draw_neighbours, sample_levels
 from graphcl.research.systems.layers import dense_csr
 from graphcl.research.systems.system import (
     Data,
@@ -42,7 +42,6 @@ from graphcl.research.systems.system import (
     whole_graph,
 )
 from graphcl.research.systems.training import Checked, batches, train_epochs
-from graphcl.sampling import sample_tree
 from graphcl.seeding import derive, generator
 
 AGGREGATORS = ("gcn", "mean", "lstm", "pool")
@@ -232,9 +231,9 @@ class GraphSage(Checked):
     ) -> Tensor:
         """Returns embeddings of `nodes` from freshly sampled trees."""
         fan_outs = (self.samples_2, self.samples_1)  # from the node outwards
-        tree = sample_tree(indptr, indices, nodes, fan_outs=fan_outs, seed=seed)
+        levels = sample_levels(indptr, indices, nodes, fan_outs=fan_outs, seed=seed)
         # A layer joins each level with the one below it, so one level fewer is left after it.
-        rows = [x[level] for level in tree.levels]
+        rows = [x[level] for level in levels]
         for number, layer in enumerate(layers):
             pairs = pairwise(relu(row) for row in rows) if number else pairwise(rows)
             rows = [layer(own, around.view(len(own), -1, own.shape[1])) for own, around in pairs]
@@ -251,10 +250,8 @@ class GraphSage(Checked):
             parts = []
             for block, nodes in enumerate(torch.split(positions(len(h), h.device), _BLOCK)):
                 key = stream_key(seed, "embed", number, block)
-                around = sample_neighbours(
-                    indptr, indices, nodes, fan_out=fan_out, replace=True, key=key
-                )
-                parts.append(layer(h[nodes], h[around].view(len(nodes), fan_out, -1)))
+                around = draw_neighbours(indptr, indices, nodes, fan_out=fan_out, key=key)
+                parts.append(layer(h[nodes], h[around.nodes].view(len(nodes), fan_out, -1)))
             h = torch.cat(parts)
         return normalize(h).cpu().numpy()
 
@@ -272,7 +269,7 @@ def co_occurring(
     found = at = nodes
     for step in range(length - 1):
         key = stream_key(seed, "walk", step)
-        at = sample_neighbours(indptr, indices, at, fan_out=1, replace=True, key=key)
+        at = draw_neighbours(indptr, indices, at, fan_out=1, key=key).nodes
         found = torch.where(place == step, at, found)
     return found
 

@@ -14,12 +14,12 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed_partition import join_typed_parts
 from graphcl.graphs.typed_tensors import prepare, prepare_like
 from graphcl.partitioned import boundary, inference
-from graphcl.partitioned.boundary import open_own_typed_part
+from graphcl.partitioned.boundary import open_own_part
 from graphcl.partitioned.embeddings import open_shards, shard_types, type_shards
-from graphcl.partitioned.inference import embed_typed_part
+from graphcl.partitioned.features import prepare_part, prepare_part_like
+from graphcl.partitioned.inference import embed_part
 from graphcl.partitioned.nodes import read_type_nodes
 from graphcl.partitioned.shards import whole_shards, write_typed_shards
-from graphcl.partitioned.typed_features import prepare_part, prepare_part_like
 from graphcl.partitioned.wire import Wire
 from graphcl.recipes import load_recipe
 from graphcl.runs.embeddings import write_embeddings
@@ -76,13 +76,13 @@ def recipe_of(case):
 
 
 def embedded(folder, case, share):
-    part = open_own_typed_part(folder / f"{case}-{share.world}", share)
+    part = open_own_part(folder / f"{case}-{share.world}", share)
     recipe, wire = recipe_of(case), Wire(share)
     prepared = prepare_part(part, recipe.feature_scaling, share, wire)
     encoder = Parts(recipe).new_encoder(prepared.schema, seed=3)
-    z = embed_typed_part(encoder, prepared, share=share)
+    z = embed_part(encoder, prepared, share=share)
     again = prepare_part_like(part, prepared.schema, prepared.scaling, wire)
-    for name, rows in embed_typed_part(encoder, again, share=share).items():
+    for name, rows in embed_part(encoder, again, share=share).items():
         assert np.array_equal(rows, z[name])
     return prepared, z
 
@@ -100,7 +100,7 @@ def process(share, folder):
             with whole_shards(folder / f"{case}{suffix}", share) as staging:
                 write_typed_shards(staging, suffix, parts, share, 12, writes)
     try:
-        open_own_typed_part(folder / "torn", share)
+        open_own_part(folder / "torn", share)
     except StoreError as error:
         (folder / f"said-{share.rank}").write_text(str(error))
 
@@ -187,7 +187,7 @@ def test_one_process_prepares_and_embeds_the_same(folder, case):
 
 
 def test_a_part_of_other_types_is_refused_and_one_that_lacks_some_is_embedded(folder):
-    part = open_own_typed_part(folder / "lonely-1", ALONE)
+    part = open_own_part(folder / "lonely-1", ALONE)
     whole, _ = whole_of(folder, "auto", 1)
     with pytest.raises(GraphError, match="knows no type 'alone'"):
         prepare_part_like(part, whole.schema, whole.scaling, Wire(ALONE))
@@ -199,9 +199,9 @@ def test_a_part_of_other_types_is_refused_and_one_that_lacks_some_is_embedded(fo
     encoder = Parts(recipe_of("auto")).new_encoder(whole.schema, seed=3)
     like = prepare_like(few, whole.schema, whole.scaling)
     expected = embed_typed(encoder, like, device=CPU, scaling=whole.scaling)
-    part = open_own_typed_part(folder / "few-1", ALONE)
+    part = open_own_part(folder / "few-1", ALONE)
     prepared = prepare_part_like(part, whole.schema, whole.scaling, Wire(ALONE))
-    found = embed_typed_part(encoder, prepared, share=ALONE)
+    found = embed_part(encoder, prepared, share=ALONE)
     for name, rows in expected.items():
         np.testing.assert_allclose(found[name], rows, rtol=1e-5, atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""The features of a typed graph in parts: how they are scaled, and those of types without any.
+"""The features of a graph in parts: how they are scaled, and those of types without any.
 
 It is what `graphcl.graphs.typed_tensors.prepare` and `graphcl.graphs.filling` do with a whole
 graph. The rows of neighbours that a mean needs are fetched in blocks; they may be in any part.
@@ -6,7 +6,7 @@ graph. The rows of neighbours that a mean needs are fetched in blocks; they may 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
@@ -16,7 +16,7 @@ from torch import Tensor
 from graphcl.distributed import Share
 from graphcl.graphs.column_facts import Rows
 from graphcl.graphs.filling import filling_order
-from graphcl.graphs.relation import Key
+from graphcl.graphs.relation import NODE, Key
 from graphcl.graphs.scaling import Scaling, scale_columns
 from graphcl.graphs.schema import Direction, RelationSchema, Schema, TypeSchema
 from graphcl.graphs.typed_tensors import TypedScaling
@@ -31,7 +31,7 @@ from graphcl.store.typed_parts import Edges, TypedPart, TypedParts
 
 @dataclass(frozen=True, eq=False)
 class PreparedPart:
-    """A part of a typed graph whose types all have features.
+    """A part of a graph whose types all have features.
 
     Attributes:
         part: as it is on disk.
@@ -45,6 +45,11 @@ class PreparedPart:
     nodes: Mapping[str, Part]
     schema: Schema
     scaling: TypedScaling
+
+    @classmethod
+    def plain(cls, part: TypedPart, scaling: Scaling) -> Self:
+        """Prepares a part of a plain graph, whose features are scaled as in a training."""
+        return cls(part, part.nodes, schema_of(part.parts), TypedScaling({NODE: scaling}))
 
     def scaling_of(self, name: str) -> Scaling:
         """Returns how the features of a type are scaled."""
