@@ -6,7 +6,7 @@ import numpy as np
 import pandas
 import pytest
 
-from graphcl import GraphCL, read_tables, rollback, update
+from graphcl import Graph, GraphCL, read_tables, rollback, update
 from graphcl.cli.main import run
 from graphcl.errors import GraphCLError
 from graphcl.runs import files as runs
@@ -158,7 +158,6 @@ def test_ids_stay_with_their_nodes(trained):
             {"remove_edges": {"buys": pandas.DataFrame({"customer": ["c1"], "product": [21]})}},
             "remove_edges buys: 1 edge is not in the graph, first 'c1' – '21'",
         ),
-        ({"retrain": True}, "--retrain is of plain graphs"),
     ],
 )
 def test_what_does_not_fit_changes_nothing(trained, change, message):
@@ -218,6 +217,29 @@ def test_updates_after_updates_give_the_graph_of_all_tables(trained):
     for name, rows in expected.items():
         found = runs.read_embeddings(type_folder(current_run(path), name))
         np.testing.assert_allclose(found, rows, atol=1e-6)
+
+
+def test_more_training_keeps_the_space(trained):
+    path, graph, (people, goods, buys, early) = trained
+    before = {name: np.array(runs.read_embeddings(type_folder(path, name))) for name in graph.nodes}
+    new = {"customer": people[35:], "product": goods[22:]}
+    lists = {"nodes": new, "edges": {"buys": buys.drop(early.index)}}
+    done = update(path, graph=graph, **lists, retrain=True, epochs=3, device="cpu")
+    assert done.about["retrained"]["aligned"]
+    assert done.about["embedded"] == 65
+    model = GraphCL.load(path, device="cpu")
+    whole = model.transform(as_trained(graph, (people, goods, buys)))
+    apart, turned = 0.0, 0.0
+    for name, rows in whole.items():
+        found = np.array(runs.read_embeddings(type_folder(current_run(path), name)))
+        np.testing.assert_allclose(found, rows, atol=1e-5)
+        kept = before[name].shape[0]
+        apart += float(((found[:kept] - before[name]) ** 2).sum())
+        turned += float(((found[:kept][::-1] - before[name]) ** 2).sum())
+    assert 0 < apart < 0.5 * turned  # closer to their own old places than to those of others
+    again = update(path, remove_nodes={"customer": ["c3"]}, device="cpu")
+    z = GraphCL.load(path, device="cpu").live(Graph.open(again.path / "graph"), node_type="product")
+    assert z.embed_new(np.zeros(graph.nodes["product"].num_features), []).shape == (24,)
 
 
 def test_what_goes_may_not_come(trained):

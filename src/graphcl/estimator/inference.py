@@ -1,5 +1,6 @@
 """Embeds a graph with what a training left; knows nothing of scikit-learn, which takes a second."""
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -9,20 +10,22 @@ import numpy.typing as npt
 import torch
 
 from graphcl.distributed import apart
-from graphcl.embedding import embed, embed_graph
+from graphcl.embedding import embed, embed_graph, embed_typed
 from graphcl.encoders import LayeredEncoder
-from graphcl.errors import GraphError, suggestion
+from graphcl.errors import GraphError
 from graphcl.estimator.fitted import Fitted, say_clipped
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.scaling import ColumnScaling
 from graphcl.graphs.tensors import graph_tensors
+from graphcl.graphs.typed_tensors import prepare_like
+from graphcl.store.ids import rows_of
 from graphcl.training.progress import RowProgress
 
 LAYERWISE_NODES = 50_000  # above, inference on a GPU goes layer by layer in blocks of rows
-FEW = 16  # ids that are looked up one by one
 
-Chosen = slice | npt.NDArray[np.int64] | None
+IntArray = npt.NDArray[np.int64]
+Chosen = slice | IntArray | None
 Rows = npt.NDArray[np.float32]
 
 
@@ -75,6 +78,38 @@ def embed_fitted(
     return aligned(z if nodes is None else z[nodes])
 
 
+def embed_types(
+    fitted: Fitted,
+    graph: Graph,
+    nodes: Mapping[str, IntArray | None] | None = None,
+    *,
+    device: torch.device,
+) -> dict[str, Rows]:
+    """Returns embeddings of a graph with types, for each type that is wanted.
+
+    Args:
+        fitted: what the training left.
+        graph: types and relations among those of the training.
+        nodes: rows by type, or None for all of a type; None means all types.
+        device: where to compute.
+
+    Raises:
+        GraphError: the model was trained on other types and relations.
+    """
+    schema, scaling, encoder = fitted.schema, fitted.typed_scaling, fitted.encoder.to(device)
+    assert schema is not None
+    assert isinstance(encoder, LayeredEncoder)
+    prepared = prepare_like(graph, schema, scaling)
+    wanted = dict.fromkeys(graph.nodes) if nodes is None else nodes
+    found = {name: np.zeros((0, encoder.width), np.float32) for name in wanted}
+    some = {name: rows for name, rows in wanted.items() if rows is None or len(rows)}
+    if some:
+        found |= embed_typed(encoder, prepared, device=device, scaling=scaling, nodes=some)
+    if fitted.alignment is not None:
+        found = {name: fitted.alignment.apply(rows) for name, rows in found.items()}
+    return found
+
+
 def chosen_nodes(graph: Graph | Nodes, nodes: Any) -> Chosen:
     """Returns which nodes are meant: a range as it is, or row numbers.
 
@@ -97,27 +132,5 @@ def chosen_nodes(graph: Graph | Nodes, nodes: Any) -> Chosen:
         if len(wrong):
             raise GraphError(f"transform: node {wrong[0]} of a graph of {graph.num_nodes} nodes")
         return given.astype(np.int64)
-    texts = [str(name) for name in given.tolist()]
-    ids = np.arange(graph.num_nodes) if graph.node_ids is None else graph.node_ids[:]
-    if len(texts) <= FEW and ids.dtype.kind in "iuU":
-        found = [_row(ids, name) for name in texts]
-        if min(found) >= 0:
-            return np.array(found, dtype=np.int64)
-    place: dict[str, int] = {}
-    for row, name in enumerate(ids.tolist()):
-        place.setdefault(str(name), row)
-    for name in texts:
-        if name not in place:
-            raise GraphError(f"{graph.name}: no node has the id {name!r}{suggestion(name, place)}")
-    return np.array([place[name] for name in texts], dtype=np.int64)
-
-
-def _row(ids: npt.NDArray[Any], name: str) -> int:
-    """Returns the first row with an id, or −1."""
-    wanted: Any = name
-    if ids.dtype.kind != "U":
-        if not name.removeprefix("-").isdecimal() or str(int(name)) != name:
-            return -1
-        wanted = int(name)
-    found = np.flatnonzero(ids == wanted)
-    return int(found[0]) if len(found) else -1
+    own: Any = graph.num_nodes if graph.node_ids is None else graph.node_ids
+    return rows_of(given.tolist(), own, graph.name, GraphError)

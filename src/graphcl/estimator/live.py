@@ -15,11 +15,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from graphcl.embedding import embed_graph, embed_typed
+from graphcl.embedding import embed_graph
 from graphcl.encoders import Layer, LayeredEncoder
 from graphcl.errors import GraphError
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.inference import chosen_nodes, embed_fitted
+from graphcl.estimator.inference import chosen_nodes, embed_fitted, embed_types
 from graphcl.graphs.changing import Delta, EdgeDelta, NodeDelta, change_graph
 from graphcl.graphs.filling import filling_depth
 from graphcl.graphs.graph import Graph
@@ -28,7 +28,6 @@ from graphcl.graphs.neighbourhood import Surroundings
 from graphcl.graphs.relation import Key
 from graphcl.graphs.scaling import ColumnScaling
 from graphcl.graphs.tensors import stored_features
-from graphcl.graphs.typed_tensors import prepare_like
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.columns import ColumnTransform
 from graphcl.kernels.features import UNIT
@@ -166,8 +165,7 @@ class Live:
                 near.setdefault(other, []).append(row)
                 listed, edge = ends.setdefault(key, {}), (place, row, towards)
                 listed[edge] = listed.get(edge, 0) + weight
-        schema, scaling = self._fitted.schema, self._fitted.typed_scaling
-        encoder = self._fitted.encoder.to(self._device)
+        schema, encoder = self._fitted.schema, self._fitted.encoder
         assert schema is not None
         assert isinstance(encoder, LayeredEncoder)
         hops = len(encoder.levels()) - 1 + filling_depth(schema)
@@ -189,14 +187,8 @@ class Live:
             edges[key] = EdgeDelta(pairs, given)
         new = NodeDelta(count, None if own.x is None else features)
         grown = change_graph(part, Delta({own.name: new}, edges)).graph
-        z = embed_typed(
-            encoder,
-            prepare_like(grown, schema, scaling),
-            device=self._device,
-            scaling=scaling,
-            nodes={own.name: np.arange(first, first + count)},
-        )
-        return self._aligned(z[own.name])
+        new_rows = {own.name: np.arange(first, first + count)}
+        return embed_types(self._fitted, grown, new_rows, device=self._device)[own.name]
 
     def embed_new(
         self, features: Any, neighbours: Any, *, edges: Any = None, weights: Any = None

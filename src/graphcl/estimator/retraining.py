@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 
+from graphcl.encoders import LayeredEncoder
 from graphcl.errors import require
-from graphcl.estimator.calibration import calibrate, sample_graphs
+from graphcl.estimator.calibration import calibrate, sample_graphs, sample_types
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.health import check_health, rank_of_features
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.typed_tensors import Prepared, prepare_like
 from graphcl.seeding import derive
 from graphcl.training import EpochMetrics, train
 from graphcl.training.loop import total_steps
@@ -49,8 +51,12 @@ def retrain(
     """
     parts, scaling, history = fitted.parts, fitted.scaling, list(fitted.history)
     require(epochs is None or epochs >= 1, "retrain", "epochs", "at least 1", epochs)
+    given: Graph | Prepared = graph
+    if fitted.schema is not None:
+        like = prepare_like(graph, fitted.schema, fitted.typed_scaling)
+        given = Prepared(like, fitted.schema, fitted.typed_scaling)
     options: Any = {"device": device, "scaling": scaling, "ignore_memory": ignore_memory}
-    source, modes = parts.batches([graph], **options)
+    source, modes = parts.batches([given], **options)
     recipe, each = parts.recipe, source.steps_per_epoch
     count = epochs or max(1, -(-total_steps(recipe.epochs, recipe.steps, each) // each) // SHARE)
     encoder = copy.deepcopy(fitted.encoder).to(device)
@@ -69,7 +75,7 @@ def retrain(
         train(
             encoder,
             source,
-            perturbation=parts.perturbation,
+            perturbation=parts.perturbation_of(graph),
             loss=parts.loss,
             epochs=count,
             learning_rate=recipe.learning_rate,
@@ -78,12 +84,16 @@ def retrain(
             on_step=show.step,
             on_epoch=record,
         )
-    where: Any = {"device": device, "scaling": scaling, "seed": fitted.seed}
-    calibrate(encoder, partial(sample_graphs, parts, encoder, [graph], **where))
-    expected = partial(rank_of_features, graph, scaling)
-    health = check_health(
-        parts, encoder, source, history, seed=fitted.seed, rank_of_features=expected
-    )
+    where: Any = {"device": device, "seed": fitted.seed}
+    expected: Any = {}
+    if isinstance(given, Prepared):
+        assert isinstance(encoder, LayeredEncoder)
+        sample: Any = partial(sample_types, encoder, given, **where)
+    else:
+        sample = partial(sample_graphs, parts, encoder, [graph], scaling=scaling, **where)
+        expected["rank_of_features"] = partial(rank_of_features, graph, scaling)
+    calibrate(encoder, sample)
+    health = check_health(parts, encoder, source, history, seed=fitted.seed, **expected)
     return replace(
         fitted,
         encoder=encoder,

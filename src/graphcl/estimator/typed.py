@@ -6,18 +6,14 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.devices import resolve_device
-from graphcl.embedding import embed_typed
 from graphcl.encoders import LayeredEncoder, stated_layers
 from graphcl.errors import GraphError, ParameterError
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.inference import chosen_nodes
+from graphcl.estimator.inference import chosen_nodes, embed_types
 from graphcl.estimator.parts import Parts
 from graphcl.estimator.transformer import as_table
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.schema import Schema
-from graphcl.graphs.typed_tensors import (
-    prepare_like,
-)
 
 ENCODER = "residual"  # the paper's encoder that a typed one extends
 
@@ -37,13 +33,8 @@ def embed_typed_fitted(
     Raises:
         GraphError: the model was trained on other types and relations.
     """
-    schema, scaling = fitted.schema, fitted.typed_scaling
-    assert schema is not None
     if nodes is not None and node_type is None:
         raise GraphError(f"{graph.name}: of which type are these nodes? Give node_type")
-    device = resolve_device(model.device)
-    encoder = fitted.encoder.to(device)
-    assert isinstance(encoder, LayeredEncoder)
     chosen: Any = None
     wanted: dict[str, npt.NDArray[np.int64] | None] = dict.fromkeys(graph.nodes)
     if node_type is not None:
@@ -53,8 +44,7 @@ def embed_typed_fitted(
         if isinstance(chosen, slice):
             numbers = np.arange(graph.nodes[node_type].num_nodes)[chosen]
         wanted = {node_type: numbers}
-    prepared = prepare_like(graph, schema, scaling)
-    z = embed_typed(encoder, prepared, device=device, scaling=scaling, nodes=wanted)
+    z = embed_types(fitted, graph, wanted, device=resolve_device(model.device))
     tables = {name: as_table(model, rows, graph.nodes[name], chosen) for name, rows in z.items()}
     return tables if node_type is None else tables[node_type]
 

@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from graphcl.embedding import embed_typed
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import RunError
 from graphcl.estimator.changed import embed_layer, hidden_widths, join_layers
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.inference import embed_fitted
+from graphcl.estimator.inference import embed_fitted, embed_types
 from graphcl.files import patched
 from graphcl.graphs.changing import Changed, affected_rows
 from graphcl.graphs.graph import Graph
@@ -130,7 +129,7 @@ def write_changed(
         below = _below(folder, old, changed, [one[name] for one in levels], rows[name], options)
         fresh = {name: _plain_rows(old, graph, below, rows[name], options)}
     else:
-        fresh = embed_types(old.fitted, graph, rows, device=device)
+        fresh = embed_types(old.fitted, graph, dict(rows), device=device)
     return write_tables(folder, old, changed, rows, fresh), rows
 
 
@@ -146,26 +145,6 @@ def _plain_rows(
         return embed_fitted(old.fitted, graph, nodes, **options)
     last = embed_layer(old.fitted, graph, len(below), below[-1], nodes, **options)
     return join_layers(old.fitted, graph, below, last, nodes, device=options["device"])
-
-
-def embed_types(
-    fitted: Fitted, graph: Graph, rows: Levels, *, device: torch.device
-) -> dict[str, Rows]:
-    """Returns the embeddings of rows of a graph with types."""
-    schema, scaling, encoder = fitted.schema, fitted.typed_scaling, fitted.encoder.to(device)
-    assert schema is not None
-    assert isinstance(encoder, LayeredEncoder)
-    some = {name: one for name, one in rows.items() if len(one)}
-    found = {name: np.zeros((0, encoder.width), np.float32) for name in rows}
-    if some:
-        prepared = prepare_like(graph, schema, scaling)
-        z = embed_typed(encoder, prepared, device=device, scaling=scaling, nodes=some)
-        found |= {name: _aligned(fitted, one) for name, one in z.items()}
-    return found
-
-
-def _aligned(fitted: Fitted, z: Rows) -> Rows:
-    return z if fitted.alignment is None else fitted.alignment.apply(z)
 
 
 def write_tables(

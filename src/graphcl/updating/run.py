@@ -25,7 +25,7 @@ from graphcl.devices import resolve_device
 from graphcl.errors import ParameterError, RunError, counted, require
 from graphcl.estimator.alignment import align
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.inference import embed_fitted
+from graphcl.estimator.inference import embed_fitted, embed_types
 from graphcl.estimator.retraining import retrain as train_on
 from graphcl.estimator.typed import as_typed
 from graphcl.evaluation.drift import measure_drift
@@ -198,8 +198,6 @@ def update_run(
         graph = before(base)
         config, old = _read_old(base, graph)
         typed = old.fitted.schema is not None
-        if typed and retrain:
-            raise ParameterError("update: --retrain is of plain graphs; train again")
         clock("reading the run")
         grown = grow(
             graph,
@@ -222,14 +220,17 @@ def update_run(
                 fitted = train_on(fitted, new, epochs=epochs, device=device, verbose=verbose)
                 clock("training on")
                 rows = every_row(new)
-                fresh = {
-                    new.only_type.name: embed_fitted(fitted, new, device=device, verbose=verbose)
-                }
+                where: Any = {"device": device}
+                if typed:
+                    fresh = embed_types(fitted, new, **where)
+                else:
+                    z_new = embed_fitted(fitted, new, **where, verbose=verbose)
+                    fresh = {new.only_type.name: z_new}
                 _align(fitted, fresh, old, grown, affected, on_note)
                 unlike = replace(old, z=None)
                 z = write_tables(folder, unlike, grown.changed, rows, fresh)
             else:
-                where: Any = {"device": device, "scratch": run.absolute()}
+                where = {"device": device, "scratch": run.absolute()}
                 z, rows = write_changed(folder, old, grown.changed, levels, **where)
             clock("embedding")
             shown = new.labelled_type or max(new.nodes, key=lambda name: new.nodes[name].num_nodes)
