@@ -2,7 +2,7 @@
 
 usage: python -m benchmarks.parts [--nodes 1000000] [--edges 10000000] [--out ROWS.jsonl]
 
-The graph is generated: 100 communities, 64 features. `graphcl partition` divides it in each order,
+The graph is generated: 100 communities, 64 features. `graphcl build` divides it in each order,
 and `graphcl embed` embeds it, whole in one process and in parts in one process each. Weights are
 those of an encoder after one epoch on a small graph; what they are does not change the work. Memory
 is the peak of anonymous memory of the largest process, which leaves out mapped files, not
@@ -27,7 +27,8 @@ from benchmarks.rows import append, provenance
 from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.estimator import GraphCL
 from graphcl.partitioned.boundary import outside
-from graphcl.store.parts import ORDERS, open_part, read_parts
+from graphcl.store.header import ORDERS, read_store
+from graphcl.store.reader import open_part
 
 FEATURES, COMMUNITIES, DIM = 64, 100, 128
 
@@ -74,8 +75,8 @@ def _read(path: str) -> str:
 def difference(folder: Path, whole: Any, shards: Path) -> float:
     """Returns the largest difference between shards and the embeddings of the whole graph."""
     worst = 0.0
-    for number in range(len(read_parts(folder))):
-        part, z = open_part(folder, number), np.load(shards / f"part-{number:05d}.npy")
+    for number in range(len(read_store(folder))):
+        part, z = open_part(folder, number).plain, np.load(shards / f"part-{number:05d}.npy")
         rows = part.fields.get("node_ids", np.arange(part.nodes.start, part.nodes.stop))
         worst = max(worst, float(np.abs(z - whole[np.asarray(rows)]).max()))
     return worst
@@ -110,13 +111,13 @@ def main() -> None:
         for order in ORDERS:
             parts, shards = folder / order, folder / f"z-{order}"
             options = ["--parts", str(given.parts), "--order", order, "--out", str(parts)]
-            found = measure(["partition", str(folder / "store"), *options])
+            found = measure(["build", str(folder / "store"), *options])
             said = found.pop("said")
             row("partition", order=order, parts=given.parts, cut_share=said["cut_share"], **found)
             options = ["--processes", str(given.parts), "--out", str(shards)]
             found = measure([*embed, str(parts), *options])
             found.pop("said")
-            each = [open_part(parts, part) for part in range(given.parts)]
+            each = [open_part(parts, part).plain for part in range(given.parts)]
             rows = sum(len(outside(one, [one.fields["indices"]])) for one in each)
             found |= {"boundary_rows": rows, "largest_value": float(np.abs(whole).max())}
             found["difference"] = difference(parts, whole, shards)

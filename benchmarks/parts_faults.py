@@ -40,8 +40,8 @@ from benchmarks.hosts import PORT, run_hosts
 from benchmarks.namespaces import SUBNET, why_not
 from benchmarks.parts_on_hosts import CPU, ONE_THREAD, summary
 from benchmarks.rows import append, provenance, read
-from graphcl.store.parts import part_name
-from graphcl.tabular.build import partition_store
+from graphcl.store.header import part_name
+from graphcl.tabular.build import build_store
 
 RESULTS = Path(__file__).parent / "results/parts_faults.jsonl"
 PARTS, LIMIT = 4, 1800
@@ -63,14 +63,14 @@ class Training:
         if not (self.folder / "parts").exists():
             store.build(self.folder / "store", self.nodes)
             options: dict[str, Any] = {"out": self.folder / "parts", "parts": PARTS}
-            partition_store(self.folder / "store", order="neighbours", **options)
+            build_store(self.folder / "store", order="neighbours", **options)
         (self.folder / "disk").mkdir(exist_ok=True)
         for rank in range(PARTS):
             disk = self.folder / f"disk-{rank}/parts"
             if not disk.exists():
                 own = part_name(rank)
                 shutil.copytree(self.folder / f"parts/{own}", disk / own)
-                shutil.copy(self.folder / "parts/parts.json", disk)
+                shutil.copy(self.folder / "parts/store.json", disk)
 
     def clear(self) -> None:
         """Removes what trainings have left."""

@@ -5,7 +5,7 @@ usage: python -m benchmarks.parts_on_hosts [--nodes 1000000] [--parts 4] [--orde
            [--folder DIR] --out ROWS.jsonl
 
 The graph is the ring of `benchmarks.store`, written in bounded memory: ten edges per node, 64
-features in float32. `graphcl partition` divides it, and `graphcl embed RUN PARTS` runs as one
+features in float32. `graphcl build` divides it, and `graphcl embed RUN PARTS` runs as one
 process on each host of `benchmarks.hosts`, with one thread. `--memory third` limits a host to a
 third of the store's size. A row has what the wires of all hosts carried, and the peak of memory of
 each host, with mapped files and without. Weights are those of one epoch on a small graph.
@@ -43,7 +43,8 @@ from graphcl.graphs.relation import EDGE, NODE
 from graphcl.partitioned import boundary, inference
 from graphcl.partitioned.boundary import open_own_part, outside
 from graphcl.partitioned.features import PreparedPart
-from graphcl.store.parts import Part, open_part, read_parts
+from graphcl.store.header import read_store
+from graphcl.store.reader import PartNodes, open_part
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 CPU = torch.device("cpu")
@@ -71,11 +72,11 @@ def divide(folder: Path, parts: int, order: str) -> tuple[Path, dict[str, Any]]:
     seconds = peak = None
     if not path.exists():
         options = ["--parts", str(parts), "--order", order, "--out", str(path)]
-        found = measure(["partition", str(folder / "store"), *options])
+        found = measure(["build", str(folder / "store"), *options])
         seconds, peak = found["seconds"], found["peak_bytes"]
-    opened = [open_part(path, number) for number in range(parts)]
+    opened = [open_part(path, number).plain for number in range(parts)]
     each = [len(outside(one, [one.fields["indices"]])) for one in opened]
-    about = {"order": order, "parts": parts, "cut_share": read_parts(path).cut_share}
+    about = {"order": order, "parts": parts, "cut_share": read_store(path).cut_share}
     about |= {"boundary_rows": sum(each), "most_boundary_rows": max(each)}
     about |= {"partition_seconds": seconds, "partition_peak_bytes": peak}
     kept.write_text(json.dumps(about))
@@ -183,7 +184,7 @@ def _tiny(prepared: PreparedPart) -> PreparedPart:
     edges["indices"] = np.array([1, 0], part.fields["indices"].dtype)
     fields = {**part.fields, **edges, "x": np.array(part.fields["x"][:3])}
     parts = replace(part.parts, starts=np.array([0, 3]), digests=part.parts.digests[:1])
-    own = {NODE: Part(parts, 0, slice(0, 3), fields)}
+    own = {NODE: PartNodes(parts, 0, slice(0, 3), fields)}
     whole = replace(prepared.part, number=0, nodes=own, edges={(EDGE, False): edges})
     return replace(prepared, part=whole, nodes=own)
 

@@ -50,8 +50,8 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE
 from graphcl.partitioned.boundary import open_own_part
 from graphcl.recipes import load_recipe
-from graphcl.store.parts import is_parts, join_parts, open_part, read_parts
-from graphcl.tabular.build import partition_store
+from graphcl.store.header import is_parts, read_store
+from graphcl.tabular.build import build_store
 from graphcl.training.loop import TrainingState, train
 
 WARM = 5  # steps that the rate leaves out
@@ -106,7 +106,7 @@ def opened(path: Path) -> Graph:
     """Opens a store, or a store in one part, as `graphcl train` does."""
     if not is_parts(path):
         return Graph.open(path)
-    return Graph.from_csr(**open_part(path, 0).fields, store=path / "part-00000")
+    return Graph.open(path)
 
 
 def worker(given: argparse.Namespace) -> None:
@@ -123,7 +123,7 @@ def worker(given: argparse.Namespace) -> None:
     else:
         if int(os.environ["WORLD_SIZE"]) > 1:
             dist.init_process_group("gloo", timeout=timedelta(seconds=given.timeout))
-        part = open_own_part(given.worker, current_share())
+        part = open_own_part(given.worker, current_share()).plain
         patience = timedelta(seconds=given.timeout)
         data = PartedData(given.worker, given.cache, given.topology, patience)
         source = parted_source(parts, data, part, ignore_memory=True)
@@ -227,16 +227,16 @@ def main() -> None:
         folder = Path(name)
         graph = synthetic_graph(given.nodes, given.edges, FEATURES, COMMUNITIES)
         graph.save(folder / "store")
-        partition_store(folder / "store", out=folder / "one", parts=1, order="as-is")
+        build_store(folder / "store", out=folder / "one", parts=1, order="as-is")
         for _ in range(given.again):  # in turns: a machine is not always the same
             for case, path in {"one store": "store", "one part": "one"}.items():
                 (found,) = launched(folder / path, [*shared, "--whole"], 1, folder)
                 row(case, processes=1, **{k: v for k, v in found.items() if k != "losses"})
         for order in given.orders:
             parts, joined = folder / order, folder / f"joined-{order}"
-            partition_store(folder / "store", out=parts, parts=given.parts, order=order)
-            cut = read_parts(parts).cut_share
-            Graph.from_csr(**join_parts(parts)).save(joined)
+            build_store(folder / "store", out=parts, parts=given.parts, order=order)
+            cut = read_store(parts).cut_share
+            Graph.open(parts, restored=False).save(joined)
             (whole,) = launched(joined, [*shared, "--whole"], 1, folder)
             for topology in given.topologies:
                 for cache in given.caches:

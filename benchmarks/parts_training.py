@@ -35,7 +35,6 @@ from benchmarks.parts_on_hosts import CPU, ONE_THREAD, divide, forget, prepare, 
 from benchmarks.parts_train import launched
 from benchmarks.rows import append, provenance, read
 from graphcl.graphs.graph import Graph
-from graphcl.store.parts import join_parts
 
 RESULTS = Path(__file__).parent / "results/parts_training.jsonl"
 LIMIT = 3600  # seconds of one training
@@ -46,7 +45,7 @@ def alone(folder: Path, path: Path, options: list[str]) -> dict[str, Any]:
     kept = folder / f"alone-{path.name}-{'-'.join(options).replace('--', '')}.json"
     if not kept.exists():
         joined = folder / f"joined-{path.name}"
-        Graph.from_csr(**join_parts(path)).save(joined)
+        Graph.open(path, restored=False).save(joined)
         (found,) = launched(joined, [*options, "--whole"], 1, folder)
         shutil.rmtree(joined)
         kept.write_text(json.dumps(found))

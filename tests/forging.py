@@ -5,10 +5,13 @@ this process may take no more than 600 MB beyond what it has (`bounded`), and no
 asks for may be run (`nothing_runs`); both fixtures are in conftest.py.
 """
 
+import hashlib
 import io
+import json
 import os
 import struct
 import zipfile
+from pathlib import Path
 
 import numpy as np
 
@@ -49,3 +52,20 @@ def zipped(path, *, kind=zipfile.ZIP_STORED, **members):
     with zipfile.ZipFile(path, "w", kind) as archive:
         for name, data in members.items():
             archive.writestr(f"{name}.npy", data)
+
+
+def stored(store, name, part=0, folder="*"):
+    """Returns the file of an array of a store that has one array of this name in a part."""
+    (file,) = Path(store, f"part-{part:05d}").glob(f"{folder}/{name}.npy")
+    return file
+
+
+def rewrite(store, change, file="store.json"):
+    """Changes the JSON of a store; the checksum of a part's is made right again."""
+    values = json.loads(Path(store, file).read_text())
+    change(values)
+    Path(store, file).write_text(json.dumps(values))
+    if file != "store.json":
+        digest = hashlib.sha256(Path(store, file).read_bytes()).hexdigest()
+        part = int(Path(file).parent.name.rpartition("-")[2])
+        rewrite(store, lambda header: header["parts"].__setitem__(part, digest))

@@ -5,7 +5,7 @@ import pytest
 
 import graphcl
 from graphcl.errors import DatasetError
-from graphcl.tabular.build import partition_store
+from graphcl.tabular.build import build_store
 from tests.conftest import random_graph
 
 
@@ -45,7 +45,7 @@ def test_what_is_no_graph_is_refused(tmp_path):
     with pytest.raises(DatasetError, match=r"unknown dataset 'coar'.*did you mean 'cora'"):
         graphcl.open_graph("coar")
     random_graph().save(tmp_path / "store")
-    partition_store(tmp_path / "store", out=tmp_path / "parts", parts=2, order="hash")
+    build_store(tmp_path / "store", out=tmp_path / "parts", parts=2, order="hash")
     whole, again = random_graph(), graphcl.open_graph(tmp_path / "parts")
     assert np.array_equal(whole.x, again.x)
     assert np.array_equal(whole.indices, again.indices)

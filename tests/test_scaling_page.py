@@ -18,7 +18,7 @@ import pytest
 from graphcl.cli import main
 from graphcl.estimator import GraphCL
 from graphcl.partitioned.embeddings import open_shards
-from graphcl.tabular.build import partition_store
+from graphcl.tabular.build import build_store
 from tests.cli.conftest import arrays_of
 from tests.conftest import random_graph
 from tests.test_docs import blocks
@@ -72,7 +72,7 @@ def made(tmp_path_factory):
     graph = random_graph()
     np.savez(folder / "mine.npz", **arrays_of(graph))
     graph.save(folder / "store")
-    partition_store(folder / "store", out=folder / "parts", parts=2, order="neighbours")
+    build_store(folder / "store", out=folder / "parts", parts=2, order="neighbours")
     GraphCL("default", epochs=1, dim=8, device="cpu").fit(graph).save(folder / "runs/cora")
     bin_folder = folder / "bin"
     bin_folder.mkdir()

@@ -11,7 +11,7 @@ import pytest
 
 from graphcl.cli.main import run
 from graphcl.graphs.graph import Graph
-from graphcl.store.parts import join_parts, read_parts
+from graphcl.store.header import read_store
 from tests.test_docs import blocks
 
 PAGE = Path(__file__).parents[1] / "docs/spark.md"
@@ -21,7 +21,7 @@ def built(*options):
     """Builds parts of the folders in `tables`, and returns them as one graph."""
     tables = ["--edges", "tables/edges", "--nodes", "tables/nodes", "--out", "parts"]
     assert run(["build", *tables, "--order", "hash", *options]) == 0
-    return Graph.from_csr(**join_parts(Path("parts")))
+    return Graph.open(Path("parts"), restored=False)
 
 
 def pairs(graph):
@@ -79,7 +79,7 @@ def test_folders_in_the_layout_of_spark_become_parts(tmp_path, monkeypatch, caps
     write_as_spark(Path("tables/nodes"), nodes, 5)
     graph = built("--label", "topic", "--parts", "3", "--json")
     assert json.loads(capsys.readouterr().out)["nodes"] == 300
-    assert len(read_parts(Path("parts"))) == 3
+    assert len(read_store(Path("parts"))) == 3
     assert sorted(graph.node_ids) == sorted(ids)
     assert pairs(graph) == {frozenset(pair) for pair in zip(source, target, strict=True)}
     rows = [ids.index(name) for name in graph.node_ids]

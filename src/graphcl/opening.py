@@ -12,12 +12,8 @@ from graphcl.files.npy import refuse_gzipped
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.interchange import read_arrays
-from graphcl.graphs.typed_store import is_typed_store
-from graphcl.store.parts import is_parts, read_parts, whole_fields
-from graphcl.store.reader import is_store
-from graphcl.store.typed_parts import is_typed_parts
-from graphcl.tabular.build import open_prepared, read_tables, require_room
-from graphcl.tabular.preparation import read_preparation
+from graphcl.store.header import is_store, read_store
+from graphcl.tabular.build import open_prepared, read_tables
 from graphcl.tabular.sources import EDGE_FILES, looks_like_tables
 
 AnyGraph = Graph | GraphCollection
@@ -49,13 +45,9 @@ def open_graph(path: str | Path, *, on_note: Callable[[str], None] = _warn) -> A
     if name.lower() in {*CATALOGUE, *gallery}:
         return load_dataset(name)
     if is_store(path):
-        graph = Graph.open(path).replace(preparation=read_preparation(path))
-        graph.check()
-        return graph
+        return open_prepared(path)
     if is_typed_file(path):
-        return open_prepared(path) if path.is_dir() else Graph.from_npz(path)
-    if is_parts(path):
-        return _whole(path)
+        return Graph.from_npz(path)
     if path.suffix == ".npz":
         # A gallery's own files may hold arrays of any name; elsewhere one may be a misspelling.
         # It is said, not refused.
@@ -78,20 +70,10 @@ def open_graph(path: str | Path, *, on_note: Callable[[str], None] = _warn) -> A
     )
 
 
-def _whole(path: Path) -> Graph:
-    """Returns the graph that a store in parts was made of; one part is mapped."""
-    require_room(path)
-    parts = read_parts(path)
-    fields, _ = whole_fields(parts)
-    graph = Graph.from_csr(**fields, store=parts.folder(0) if len(parts) == 1 else None)
-    graph.check()
-    return graph.replace(preparation=read_preparation(path))
-
-
 def is_typed_file(path: Path) -> bool:
     """Returns whether a path is an `.npz` with types of nodes or of edges, or a typed store."""
-    if is_typed_store(path) or is_typed_parts(path):
-        return True
+    if is_store(path):
+        return not read_store(path).is_plain
     if path.suffix != ".npz" or not path.is_file():
         return False
     try:

@@ -50,6 +50,7 @@ from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import GraphFacts, Scores, TrainingResult, read_training_result
 from graphcl.runs.typed import write_parted_types, write_types
 from graphcl.runs.unfinished import CHOOSING, partial_folder, unfinished_run
+from graphcl.store.header import nodes_name
 from graphcl.tabular.preparation import Preparation, read_preparation, write_preparation
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Pace, StoppedError
@@ -180,7 +181,8 @@ def train_run(
 def _preparation(graph: Data) -> Preparation | None:
     """Returns what turned the columns of one table of nodes into features."""
     if isinstance(graph, PartedData):
-        return read_preparation(graph.path)  # of a typed one, types have their own
+        # Of a typed one, types have their own.
+        return None if graph.typed else read_preparation(graph.path / nodes_name(0))
     return graph.preparation if isinstance(graph, Graph) and graph.is_plain else None
 
 

@@ -14,8 +14,8 @@ from graphcl.errors import GraphError, RunError
 from graphcl.estimator import GraphCL
 from graphcl.partitioned.nodes import read_parts_nodes
 from graphcl.runs.files import weights_digest
-from graphcl.store.parts import read_parts
-from graphcl.tabular.build import partition_store
+from graphcl.store.header import read_store
+from graphcl.tabular.build import build_store
 from tests.cli.conftest import fails
 from tests.conftest import random_graph
 from tests.partitioned.test_embeddings import make_shards
@@ -32,13 +32,13 @@ def made(tmp_path_factory):
     graph = graph.replace(y=y, node_ids=NAMES, train_mask=None, val_mask=None, test_mask=None)
     graph.save(folder / "store")
     GraphCL("default", epochs=2, dim=8, device="cpu").fit(graph).save(folder / "run", graph=graph)
-    partition_store(folder / "store", out=folder / "parts", parts=3, order="hash")
-    parts, ids = read_parts(folder / "parts"), list(read_parts_nodes(folder / "parts").node_ids)
+    build_store(folder / "store", out=folder / "parts", parts=3, order="hash")
+    parts, ids = read_store(folder / "parts"), list(read_parts_nodes(folder / "parts").node_ids)
     z = np.load(folder / "run/embeddings.npy")[[NAMES.tolist().index(name) for name in ids]]
     about = {"build": parts.build, "model": weights_digest(folder / "run")}
     names = np.array(ids, dtype=object)
     for suffix in (".npy", ".parquet"):
-        make_shards(folder / f"z{suffix}", z, parts.starts, suffix, names, **about)
+        make_shards(folder / f"z{suffix}", z, parts.types["node"].starts, suffix, names, **about)
     return folder
 
 
@@ -139,13 +139,13 @@ def test_cluster_and_links(here, capsys):
     [
         (["--embeddings", "none"], "none: no such folder of embeddings"),
         (["--embeddings", "z.npy"], ".npy shards have no ids; pass --graph PARTS"),
-        (["--embeddings", "z.npy", "--graph", "store"], "--graph must be the store in parts"),
+        (["--embeddings", "z.npy", "--graph", "store"], "store has the build"),
         (["--embeddings", "z.npy", "--graph", "other"], "other has the build"),
         (["--embeddings", "z.npy", "--graph", "parts", "--label", "y"], "not tables"),
     ],
 )
 def test_what_does_not_fit_is_one_line(here, capsys, arguments, message):
-    partition_store(Path("store"), out=Path("other"), parts=2, order="hash")
+    build_store(Path("store"), out=Path("other"), parts=2, order="hash")
     for command in (["neighbors", "run", "person 3"], ["predict", "run"], ["cluster", "run"]):
         assert message in fails(capsys, *command, *arguments)
 

@@ -309,7 +309,7 @@ def in_parts(data: graphcl.Graph, parts: int) -> np.ndarray:
     """Returns the weights that a training over parts leaves in its run."""
     with tempfile.TemporaryDirectory() as folder:
         data.save(Path(folder) / "store")
-        divide = ["partition", str(Path(folder) / "store"), "--parts", str(parts)]
+        divide = ["build", str(Path(folder) / "store"), "--parts", str(parts)]
         _command([*divide, "--out", str(Path(folder) / "parts"), "--quiet"])
         out, short = Path(folder) / "run", {**SHORT, "batch_nodes": 64, "fan_out": 6}
         changed = [word for key, value in short.items() for word in ("--set", f"{key}={value}")]

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.parts_faults import PARTS, PATIENCE, RESULTS, Training, table
 from benchmarks.rows import read
-from graphcl.store.parts import open_part
+from graphcl.store.reader import open_part
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,7 +41,7 @@ def test_each_host_has_a_disk_with_its_own_part_alone(tmp_path):
     training.prepare()
     for rank in range(PARTS):
         disk = tmp_path / f"disk-{rank}/parts"
-        assert sorted(path.name for path in disk.iterdir()) == [f"part-0000{rank}", "parts.json"]
+        assert sorted(path.name for path in disk.iterdir()) == [f"part-0000{rank}", "store.json"]
         open_part(disk, rank).check()
         (tmp_path / f"disk-{rank}/run.partial").mkdir()
     training.clear()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks import parts_train
 from benchmarks.rows import read
-from graphcl.tabular.build import partition_store
+from graphcl.tabular.build import build_store
 from tests.conftest import random_graph
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def test_the_page_has_the_numbers_of_the_rows():
 
 def test_a_process_of_one_part_and_one_of_a_store_measure_the_same_losses(tmp_path, monkeypatch):
     random_graph(num_nodes=90).save(tmp_path / "store")
-    partition_store(tmp_path / "store", out=tmp_path / "one", parts=1, order="as-is")
+    build_store(tmp_path / "store", out=tmp_path / "one", parts=1, order="as-is")
     monkeypatch.setenv("WORLD_SIZE", "1")
     losses = {}
     for name, more in {"store": ["--whole"], "one": []}.items():

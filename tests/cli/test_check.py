@@ -38,7 +38,7 @@ def test_the_commands_take_a_store(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     for wrong in ("5", "9:5", "0:61", "-1:5", "a:b"):
         assert run(["embed", "run", "store", "--rows", wrong, "--out", "x.npy"]) == 2
-    changed = np.load("store/x.npy", mmap_mode="r+")
+    changed = np.load("store/part-00000/nodes-0/x.npy", mmap_mode="r+")
     changed[3, 3] += 1
     changed.flush()
     assert run(["check", "store"]) == 2

@@ -83,7 +83,7 @@ def place(request, tmp_path_factory):
         elif where == "store":
             name = "whole"
         else:
-            assert run(["partition", "whole", "--out", "parts", "--parts", "2"]) == 0
+            assert run(["build", "whole", "--out", "parts", "--parts", "2"]) == 0
             name, processes = "parts", ["--processes", "2"]
         device = [] if processes else ["--device", "cpu"]
         assert train([name, "--out", "run", *QUICK, *device, *processes]) == 0

@@ -14,20 +14,19 @@ from graphcl.estimator import parted as fitting
 from graphcl.estimator.parted import PartedData, fit_parts
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.schema import EDGES
-from graphcl.graphs.typed_partition import join_typed_parts
 from graphcl.partitioned import boundary, topology
 from graphcl.partitioned.features import PreparedPart
 from graphcl.partitioned.rows import READERS, FeatureRows
 from graphcl.partitioned.wire import Wire
 from graphcl.recipes import load_recipe
-from graphcl.store.parts import join_parts, open_part
-from graphcl.tabular.build import partition_store
+from graphcl.store.reader import open_part
+from graphcl.tabular.build import build_store
 from graphcl.training import sampled
 from graphcl.training.part_checkpoints import PartCheckpoints
 from tests.conftest import random_graph
-from tests.graphs.test_typed_partition import WRITES, typed_graph
 from tests.groups import in_processes, same_figures
 from tests.kernels.test_adjacency_rows import with_weights
+from tests.store.test_partition import WRITES, typed_graph
 
 WORLDS = (2, 3)
 NODES = 90
@@ -189,11 +188,11 @@ def folder(tmp_path_factory):
     for case, (make, features, order, _, _) in CASES.items():
         make().save(folder / case, **({"features": features} if features else {}))
         for world in (1, *WORLDS):
-            partition_store(folder / case, out=folder / f"{case}-{world}", parts=world, order=order)
+            build_store(folder / case, out=folder / f"{case}-{world}", parts=world, order=order)
     for world in WORLDS:
         torn = folder / f"torn-{world}"
         shutil.copytree(folder / f"default-{world}", torn)
-        tear(torn / f"part-0000{world - 1}/indices.npy")
+        tear(torn / f"part-0000{world - 1}/relation-0/indices.npy")
     shutil.copytree(folder / "typed-3", folder / "torn-typed")
     tear(folder / "torn-typed/part-00002/relation-2/indices.npy")
     for world in WORLDS:
@@ -206,10 +205,10 @@ def whole_of(folder, case, world):
     _, features, order, _, _ = MODELS[case]
     base = "default" if case == RANGES else case.removeprefix("ranges, ")
     if case in TYPES:
-        return join_typed_parts(folder / f"{base}-{world}")
+        return Graph.open(folder / f"{base}-{world}", restored=False)
     joined = folder / f"joined-{base}-{world}"
     if not joined.exists():
-        Graph.from_csr(**join_parts(folder / f"{base}-{world}")).save(joined, features=features)
+        Graph.open(folder / f"{base}-{world}", restored=False).save(joined, features=features)
     return Graph.open(folder / base if order == "as-is" else joined)
 
 
@@ -246,7 +245,7 @@ def test_a_part_that_is_torn_and_a_wrong_number_of_parts_end_every_process(folde
     said = {(folder / f"said-{world}-{rank}").read_text() for rank in range(world)}
     assert len(said) == 1
     found = json.loads(said.pop())
-    assert f"part-0000{world - 1}/indices.npy" in found["torn"]
+    assert f"part-0000{world - 1}/relation-0/indices.npy" in found["torn"]
     assert f"pass --processes {5 - world}" in found["few"]
     typed = "part-00002/relation-2/indices.npy" if world == 3 else "pass --processes 3"
     assert typed in found["torn, typed"]
@@ -278,7 +277,7 @@ def test_what_parts_do_not_allow_is_named(folder, case, settings, error, named):
 def test_a_graph_without_edges_is_refused(tmp_path):
     none = {WRITES: np.zeros((2, 0), int)}
     Graph.from_edges({"author": np.eye(3), "paper": np.eye(2)}, none).save(tmp_path / "none")
-    partition_store(tmp_path / "none", out=tmp_path / "parts", parts=1, order="hash")
+    build_store(tmp_path / "none", out=tmp_path / "parts", parts=1, order="hash")
     with pytest.raises(GraphError, match="no relation has edges"):
         fit_parts(model_of(DEFAULT), PartedData(tmp_path / "parts"))
 
@@ -303,7 +302,7 @@ def test_one_process_with_one_part_trains_the_same_and_goes_on_if_stopped(folder
 def test_maps_that_leave_no_room_for_the_training_are_not_read_ahead(tmp_path, monkeypatch):
     """The kernel would read megabytes around each row, and drop rows that are still needed."""
     random_graph(num_nodes=NODES).save(tmp_path / "store")
-    partition_store(tmp_path / "store", out=tmp_path / "parts", parts=1, order="as-is")
+    build_store(tmp_path / "store", out=tmp_path / "parts", parts=1, order="as-is")
     prepared = PreparedPart.plain(boundary.open_any_part(tmp_path / "parts", 0), "none")
     part = prepared.nodes["node"]
     mapped = part.fields["x"], part.fields["indices"]
@@ -320,8 +319,8 @@ def test_maps_that_leave_no_room_for_the_training_are_not_read_ahead(tmp_path, m
 
 def test_rows_that_several_threads_read_are_the_same(tmp_path):
     random_graph(num_nodes=NODES).save(tmp_path / "store")
-    partition_store(tmp_path / "store", out=tmp_path / "parts", parts=1, order="as-is")
-    part = open_part(tmp_path / "parts", 0)
+    build_store(tmp_path / "store", out=tmp_path / "parts", parts=1, order="as-is")
+    part = open_part(tmp_path / "parts", 0).plain
     draw = np.random.default_rng(0)
     for scaling in ("none", "row"):
         one, several = (FeatureRows(part, Wire(ALONE), scaling, from_disk=x) for x in (False, True))

@@ -22,7 +22,7 @@ from graphcl.errors import GraphError, ParameterError
 from graphcl.estimator import GraphCL, NotFittedError
 from graphcl.graphs.graph import Graph
 from tests.conftest import random_collection, random_graph
-from tests.graphs.test_typed_partition import typed_graph
+from tests.store.test_partition import typed_graph
 
 # check_estimator hands out tables. OnTables makes a graph of one, a chain of its rows, so that
 # nearly all of scikit-learn's checks can be put to GraphCL. What cannot hold, and why:

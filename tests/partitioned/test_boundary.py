@@ -9,15 +9,15 @@ from graphcl.errors import StoreError
 from graphcl.files.npy import scratch_array
 from graphcl.partitioned import boundary
 from graphcl.partitioned.boundary import Boundary, agree, open_own_part, outside
-from graphcl.store.parts import open_part
-from graphcl.tabular.build import partition_store
+from graphcl.store.reader import open_part
+from graphcl.tabular.build import build_store
 from tests.conftest import random_graph
 
 
 @pytest.fixture
 def folder(tmp_path):
     random_graph().save(tmp_path / "store")
-    partition_store(tmp_path / "store", out=tmp_path / "parts", parts=3, order="hash")
+    build_store(tmp_path / "store", out=tmp_path / "parts", parts=3, order="hash")
     return tmp_path / "parts"
 
 
@@ -25,14 +25,14 @@ def folder(tmp_path):
 def test_the_boundary_is_where_edges_lead(folder, monkeypatch, entries):
     monkeypatch.setattr(boundary, "ENTRIES", entries)
     for number in range(3):
-        part = open_part(folder, number)
+        part = open_part(folder, number).plain
         own = range(part.nodes.start, part.nodes.stop)
         expected = {int(node) for node in part.fields["indices"]} - set(own)
         assert outside(part, [part.fields["indices"]]).tolist() == sorted(expected)
 
 
 def test_rows_of_a_table_are_own_nodes_and_then_the_boundary(folder):
-    part = open_part(folder, 1)
+    part = open_part(folder, 1).plain
     nodes = outside(part, [part.fields["indices"]])
     own = part.nodes.stop - part.nodes.start
     one = Boundary(Share(1, 3), part.nodes.start, own, nodes, (), torch.empty(0), ())
@@ -45,7 +45,7 @@ def test_rows_of_a_table_are_own_nodes_and_then_the_boundary(folder):
 def test_there_is_a_process_for_each_part(folder):
     with pytest.raises(StoreError, match="has 3 parts, one for each process; got 1 process: pass"):
         open_own_part(folder, ALONE)
-    with pytest.raises(StoreError, match="no such store in parts"):
+    with pytest.raises(StoreError, match="no such store"):
         open_own_part(folder / "none", ALONE)
     agree("", ALONE)
     with pytest.raises(StoreError, match=r"^torn$"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from graphcl.errors import RunError
 from graphcl.partitioned import embeddings
-from graphcl.partitioned.embeddings import ends_digest, is_shards, join_names, open_shards
+from graphcl.partitioned.embeddings import ends_digest, is_shards, open_shards
 from graphcl.runs import embeddings as writing
 from graphcl.store.columns import Names
 from tests.conftest import FUZZ
@@ -85,7 +85,7 @@ def test_ids_are_in_parquet_alone(tmp_path, folder):
 
 def test_joined_names():
     several = [Names.of(["a", ""]), Names.of([]), Names.of(["Zoë", "b"])]
-    assert list(join_names(several)) == ["a", "", "Zoë", "b"]
+    assert list(Names.joined(several)) == ["a", "", "Zoë", "b"]
 
 
 def change(folder, what):

@@ -11,23 +11,22 @@ from graphcl.embedding import embed_typed
 from graphcl.errors import GraphError, RunError, StoreError
 from graphcl.estimator.parts import Parts
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.typed_partition import join_typed_parts
 from graphcl.graphs.typed_tensors import prepare, prepare_like
 from graphcl.partitioned import boundary, inference
 from graphcl.partitioned.boundary import open_own_part
 from graphcl.partitioned.embeddings import open_shards, shard_types, type_shards
 from graphcl.partitioned.features import prepare_part, prepare_part_like
 from graphcl.partitioned.inference import embed_part
-from graphcl.partitioned.nodes import read_type_nodes
+from graphcl.partitioned.nodes import read_parts_nodes
 from graphcl.partitioned.shards import whole_shards, write_typed_shards
 from graphcl.partitioned.wire import Wire
 from graphcl.recipes import load_recipe
 from graphcl.runs.embeddings import write_embeddings
 from graphcl.runs.nodes import describe_nodes
 from graphcl.store import ordering
-from graphcl.tabular.build import partition_store
-from tests.graphs.test_typed_partition import CITES, WRITES, typed_graph
+from graphcl.tabular.build import build_store
 from tests.groups import in_processes
+from tests.store.test_partition import CITES, WRITES, typed_graph
 
 WORLD = 3
 CPU = torch.device("cpu")
@@ -111,8 +110,8 @@ def folder(tmp_path_factory):
     for case, (make, order, _) in CASES.items():
         make().save(folder / case)
         for world in (1, WORLD):
-            partition_store(folder / case, out=folder / f"{case}-{world}", parts=world, order=order)
-    partition_store(folder / "auto", out=folder / "torn", parts=WORLD, order="hash")
+            build_store(folder / case, out=folder / f"{case}-{world}", parts=world, order=order)
+    build_store(folder / "auto", out=folder / "torn", parts=WORLD, order="hash")
     (folder / "torn/part-00002/relation-0/indices.npy").unlink()
     in_processes(WORLD, process, folder)
     return folder
@@ -126,7 +125,7 @@ def shard_writer(part, rows):
 
 
 def whole_of(folder, case, world):
-    graph, recipe = join_typed_parts(folder / f"{case}-{world}"), recipe_of(case)
+    graph, recipe = Graph.open(folder / f"{case}-{world}", restored=False), recipe_of(case)
     prepared = prepare(graph, recipe.feature_scaling)
     encoder = Parts(recipe).new_encoder(prepared.schema, seed=3)
     z = embed_typed(encoder, prepared.graph, device=CPU, scaling=prepared.scaling)
@@ -147,7 +146,7 @@ def test_shards_are_the_embeddings_of_the_whole_graph(folder, case):
             assert np.array_equal(table[:], found)
             ids = table.node_ids()
             if suffix == ".parquet":
-                known = read_type_nodes(folder / f"{case}-{WORLD}", name)
+                known = read_parts_nodes(folder / f"{case}-{WORLD}", name)
                 numbers = np.arange(len(rows))
                 expected_ids = numbers if known.node_ids is None else known.node_ids
                 assert list(map(str, ids)) == list(map(str, expected_ids))
@@ -155,14 +154,14 @@ def test_shards_are_the_embeddings_of_the_whole_graph(folder, case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_nodes_of_a_type_have_the_degrees_of_all_relations(folder, case):
-    graph = join_typed_parts(folder / f"{case}-{WORLD}")
+    graph = Graph.open(folder / f"{case}-{WORLD}", restored=False)
     for name in graph.nodes:
-        found = read_type_nodes(folder / f"{case}-{WORLD}", name)
+        found = read_parts_nodes(folder / f"{case}-{WORLD}", name)
         expected = describe_nodes(graph, name)
         assert np.array_equal(found.degree, expected.degree)
         assert (found.y is None) == (expected.y is None)
     with pytest.raises(RunError, match="has no type 'x'"):
-        read_type_nodes(folder / f"{case}-{WORLD}", "x")
+        read_parts_nodes(folder / f"{case}-{WORLD}", "x")
 
 
 def test_shards_of_several_types_are_named(folder):
@@ -195,7 +194,7 @@ def test_a_part_of_other_types_is_refused_and_one_that_lacks_some_is_embedded(fo
     nodes = {name: graph.nodes[name] for name in ("author", "paper")}
     few = Graph(nodes, {WRITES: graph.relations[WRITES]})
     few.save(folder / "few")
-    partition_store(folder / "few", out=folder / "few-1", parts=1, order="as-is")
+    build_store(folder / "few", out=folder / "few-1", parts=1, order="as-is")
     encoder = Parts(recipe_of("auto")).new_encoder(whole.schema, seed=3)
     like = prepare_like(few, whole.schema, whole.scaling)
     expected = embed_typed(encoder, like, device=CPU, scaling=whole.scaling)

@@ -15,8 +15,8 @@ from graphcl.partitioned import boundary, inference
 from graphcl.partitioned.boundary import open_own_part
 from graphcl.partitioned.features import PreparedPart
 from graphcl.partitioned.inference import embed_part
-from graphcl.store.parts import join_parts, read_parts
-from graphcl.tabular.build import partition_store
+from graphcl.store.header import read_store
+from graphcl.tabular.build import build_store
 from tests.conftest import random_graph
 from tests.groups import in_processes
 from tests.kernels.test_adjacency_rows import with_weights
@@ -69,7 +69,7 @@ def encoder_of(name, settings):
 
 def embedded(folder, case, share, scratch=None):
     _, _, scaling, _, encoder, settings = CASES[case]
-    part = open_own_part(folder / f"{case}-{share.world}", share)
+    part = open_own_part(folder / f"{case}-{share.world}", share).plain
     scaling = fit_scaling(scaling, [Graph.open(folder / case)])
     options = {"share": share, "scratch": scratch}
     options["slab_bytes"] = 3000 if share.rank == 0 else 1500  # some columns at a time
@@ -96,11 +96,11 @@ def folder(tmp_path_factory):
     for case, (make, features, _, order, _, _) in CASES.items():
         make().save(folder / case, features=features)
         for world in (1, *WORLDS):
-            partition_store(folder / case, out=folder / f"{case}-{world}", parts=world, order=order)
+            build_store(folder / case, out=folder / f"{case}-{world}", parts=world, order=order)
     for world in WORLDS:
         torn = folder / f"torn-{world}"
-        partition_store(folder / "mean", out=torn, parts=world, order="hash")
-        (torn / f"part-0000{world - 1}/x.npy").unlink()
+        build_store(folder / "mean", out=torn, parts=world, order="hash")
+        (torn / f"part-0000{world - 1}/nodes-0/x.npy").unlink()
     for world in WORLDS:
         in_processes(world, process, folder)
     return folder
@@ -111,7 +111,7 @@ def folder(tmp_path_factory):
 def test_shards_are_the_embeddings_of_the_whole_graph(folder, case, world):
     """Equal to the order of sums in float32."""
     _, _, scaling, _, encoder, settings = CASES[case]
-    whole = Graph.from_csr(**join_parts(folder / f"{case}-{world}"))
+    whole = Graph.open(folder / f"{case}-{world}", restored=False)
     scaling = fit_scaling(scaling, [Graph.open(folder / case)])
     cpu = torch.device("cpu")
     expected = embed_graph(
@@ -121,7 +121,7 @@ def test_shards_are_the_embeddings_of_the_whole_graph(folder, case, world):
         found = embedded(folder, case, ALONE, folder if case in IN_FILES else None)
     else:
         shards = [np.load(folder / f"{case}-{world}-{rank}.npy") for rank in range(world)]
-        sizes = np.diff(read_parts(folder / f"{case}-{world}").starts)
+        sizes = np.diff(read_store(folder / f"{case}-{world}").types["node"].starts)
         assert [len(shard) for shard in shards] == sizes.tolist()
         found = np.concatenate(shards)
     assert np.abs(expected).max() > 0.1
@@ -132,4 +132,4 @@ def test_shards_are_the_embeddings_of_the_whole_graph(folder, case, world):
 def test_a_torn_part_ends_every_process_with_its_name(folder, world):
     said = {(folder / f"said-{world}-{rank}").read_text() for rank in range(world)}
     assert len(said) == 1
-    assert f"part-0000{world - 1}/x.npy: cannot be read" in said.pop()
+    assert f"part-0000{world - 1}/nodes-0/x.npy: cannot be read" in said.pop()

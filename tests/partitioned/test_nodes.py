@@ -7,8 +7,8 @@ from graphcl.errors import RunError, StoreError
 from graphcl.graphs.graph import Graph
 from graphcl.partitioned.embeddings import open_shards
 from graphcl.partitioned.nodes import check_same_build, read_parts_nodes
-from graphcl.store.parts import join_parts, read_parts
-from graphcl.tabular.build import partition_store
+from graphcl.store.header import read_store
+from graphcl.tabular.build import build_store
 from tests.conftest import random_graph
 from tests.partitioned.test_embeddings import make_shards
 
@@ -20,10 +20,10 @@ def test_they_are_those_of_the_whole_graph(tmp_path, text):
         names = np.array([f"n {row} é" for row in range(60)])
         graph = graph.replace(node_ids=names)
     graph.save(tmp_path / "store")
-    partition_store(tmp_path / "store", out=tmp_path / "parts", parts=3, order="hash")
+    build_store(tmp_path / "store", out=tmp_path / "parts", parts=3, order="hash")
     nodes, whole = (
         read_parts_nodes(tmp_path / "parts"),
-        Graph.from_csr(**join_parts(tmp_path / "parts")),
+        Graph.open(tmp_path / "parts", restored=False),
     )
     assert nodes.num_nodes == 60
     assert list(nodes.node_ids) == list(whole.node_ids)
@@ -35,12 +35,12 @@ def test_they_are_those_of_the_whole_graph(tmp_path, text):
 
 def test_a_bare_graph_and_one_that_is_not_there(tmp_path):
     Graph.from_edge_index([[0, 1], [1, 2]], np.eye(4)).save(tmp_path / "store")
-    partition_store(tmp_path / "store", out=tmp_path / "parts", parts=2, order="as-is")
+    build_store(tmp_path / "store", out=tmp_path / "parts", parts=2, order="as-is")
     nodes = read_parts_nodes(tmp_path / "parts")
     assert (nodes.node_ids, nodes.y, nodes.split) == (None, None, None)
     assert nodes.degree.tolist() == [1, 2, 1, 0]
-    with pytest.raises(StoreError, match="no such store in parts"):
+    with pytest.raises(StoreError, match="no such store"):
         read_parts_nodes(tmp_path / "none")
     shards = open_shards(make_shards(tmp_path / "z", np.eye(4, dtype=np.float32), [0, 4], ".npy"))
     with pytest.raises(RunError, match=r"embeddings of the build bbb.*; .*parts has the build"):
-        check_same_build(shards, read_parts(tmp_path / "parts"))
+        check_same_build(shards, read_store(tmp_path / "parts").types["node"])

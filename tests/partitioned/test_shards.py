@@ -12,16 +12,17 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+from graphcl.cli._shared.embed_parts import embed_parts
 from graphcl.cli.main import run
 from graphcl.distributed import ALONE
-from graphcl.errors import RunError, StoreError
+from graphcl.errors import GraphError, RunError, StoreError
 from graphcl.estimator import GraphCL
 from graphcl.partitioned.embeddings import ends_digest, open_shards
 from graphcl.partitioned.nodes import read_parts_nodes
 from graphcl.partitioned.shards import check_shards_folder, suffix_of, whole_shards, write_shard
 from graphcl.runs.files import weights_digest
-from graphcl.store.parts import read_parts
-from graphcl.tabular.build import partition_store
+from graphcl.store.header import read_store
+from graphcl.tabular.build import build_store
 from tests.conftest import random_graph
 
 
@@ -33,7 +34,7 @@ def made(tmp_path_factory):
     graph.save(folder / "store")
     GraphCL("default", epochs=2, dim=8, device="cpu").fit(graph).save(folder / "run")
     for parts in (1, 2):
-        partition_store(folder / "store", out=folder / f"in-{parts}", parts=parts, order="hash")
+        build_store(folder / "store", out=folder / f"in-{parts}", parts=parts, order="hash")
     assert (
         run(["embed", str(folder / "run"), str(folder / "store"), "--out", f"{folder}/z.npy"]) == 0
     )
@@ -47,12 +48,11 @@ def here(tmp_path, monkeypatch):
 
 
 def test_one_process_embeds_one_part(made, here, capsys):
-    arguments = ["embed", f"{made}/run", f"{made}/in-1", "--out", "shards"]
-    assert run([*arguments, "--json"]) == 0
+    embed_parts(made / "run", made / "in-1", Path("shards"), node_type=None, as_json=True)
     about = json.loads(capsys.readouterr().out)
-    parts = read_parts(made / "in-1")
+    parts = read_store(made / "in-1")
     assert (about["nodes"], about["shards"], about["build"]) == (80, 1, parts.build)
-    ids = np.load(made / "in-1/part-00000/rows.npy")
+    ids = np.load(made / "in-1/part-00000/nodes-0/rows.npy")
     shard, z = np.load("shards/part-00000.npy"), np.load(made / "z.npy")
     np.testing.assert_allclose(shard, z[ids], rtol=1e-4, atol=1e-5)
     said = json.loads(Path("shards/shards.json").read_text())
@@ -62,9 +62,9 @@ def test_one_process_embeds_one_part(made, here, capsys):
     assert one["ends"] == ends_digest(Path("shards/part-00000.npy"))
     assert (said["build"], said["dim"]) == (parts.build, z.shape[1])
     assert said["model"] == weights_digest(made / "run")
+    arguments = ["embed", f"{made}/run", f"{made}/in-2", "--out", "shards"]
     assert run(arguments) == 2
     assert "already holds a folder of embeddings" in capsys.readouterr().err
-    assert run([*arguments, "--overwrite"]) == 0
     assert [path.name for path in here.iterdir()] == ["shards"]
 
 
@@ -99,14 +99,15 @@ def test_bad_input_is_one_line_and_nothing_is_left(made, here, capsys, options, 
     assert list(here.iterdir()) == []
 
 
-def test_other_features_and_torn_parts_are_refused(made, here, capsys):
+def test_other_features_and_torn_parts_are_refused(made, here):
     random_graph(num_features=5).save("narrow")
-    partition_store(Path("narrow"), out=Path("parts"), parts=1, order="as-is")
-    assert run(["embed", f"{made}/run", "parts", "--out", "shards"]) == 2
-    assert "parts: has 5 features; the model was trained on 12" in capsys.readouterr().err
+    build_store(Path("narrow"), out=Path("parts"), parts=1, order="as-is")
+    given = made / "run", Path("parts"), Path("shards")
+    with pytest.raises(GraphError, match="parts: has 5 features; the model was trained on 12"):
+        embed_parts(*given, node_type=None, as_json=False)
     shutil.rmtree("parts/part-00000")
-    assert run(["embed", f"{made}/run", "parts", "--out", "shards"]) == 2
-    assert "part 0 of 1 is missing" in capsys.readouterr().err
+    with pytest.raises(StoreError, match="part 0 of 1 is missing"):
+        embed_parts(*given, node_type=None, as_json=False)
     assert not Path("shards").exists()
 
 
@@ -116,7 +117,7 @@ def test_a_shard_that_cannot_be_written_leaves_nothing(made, here):
 
     def attempt():
         with whole_shards(Path("shards"), ALONE) as folder:
-            write_shard(folder, ".npy", read_parts(made / "in-1"), ALONE, 8, full)
+            write_shard(folder, ".npy", read_store(made / "in-1").types["node"], ALONE, 8, full)
 
     with pytest.raises(StoreError, match=r"part 0: its shard cannot be written \(No space"):
         attempt()

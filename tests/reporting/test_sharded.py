@@ -16,8 +16,8 @@ from graphcl.reporting import sharded as module
 from graphcl.reporting.contents import adjacency, gather
 from graphcl.reporting.sharded import Sharded
 from graphcl.runs.files import weights_digest
-from graphcl.store.parts import join_parts, read_parts
-from graphcl.tabular.build import partition_store
+from graphcl.store.header import read_store
+from graphcl.tabular.build import build_store
 from tests.cli.conftest import fails
 from tests.conftest import random_graph
 from tests.partitioned.test_embeddings import make_shards
@@ -29,11 +29,11 @@ def made(tmp_path_factory):
     graph = random_graph(num_nodes=90)
     graph.save(folder / "store")
     GraphCL("default", epochs=2, dim=8, device="cpu").fit(graph).save(folder / "run", graph=graph)
-    partition_store(folder / "store", out=folder / "parts", parts=3, order="hash")
-    parts, ids = read_parts(folder / "parts"), read_parts_nodes(folder / "parts").node_ids
+    build_store(folder / "store", out=folder / "parts", parts=3, order="hash")
+    parts, ids = read_store(folder / "parts"), read_parts_nodes(folder / "parts").node_ids
     about = {"build": parts.build, "model": weights_digest(folder / "run")}
     z = np.load(folder / "run/embeddings.npy")[ids]
-    make_shards(folder / "z.npy", z, parts.starts, ".npy", ids, **about)
+    make_shards(folder / "z.npy", z, parts.types["node"].starts, ".npy", ids, **about)
     return folder
 
 
@@ -46,7 +46,7 @@ def here(made, tmp_path, monkeypatch):
 
 def test_edges_and_scores_are_those_of_the_whole_graph(here):
     sharded = Sharded(Path("run"), Path("z.npy"), "parts", seed=0)
-    whole = Graph.from_csr(**join_parts(Path("parts")))
+    whole = Graph.open(Path("parts"), restored=False)
     rows = np.array([2, 3, 10, 11, 40, 41, 42, 88])
     expected = adjacency(whole)[rows][:, rows]
     assert (sharded.among(rows) != expected).nnz == 0

@@ -96,7 +96,7 @@ def test_too_few_nodes_and_damaged_stores_are_refused(graph, tmp_path):
     with pytest.raises(GraphError, match="has 3 nodes; choosing without labels needs 20"):
         Evidence.of(graph.from_edge_index([[0], [1]], np.eye(3)), seed=0)
     graph.save(tmp_path / "store")
-    indices = np.load(tmp_path / "store/indices.npy", mmap_mode="r+")
+    indices = np.load(tmp_path / "store/part-00000/relation-0/indices.npy", mmap_mode="r+")
     indices[0] = 10**9
     indices.flush()
     with pytest.raises(StoreError, match="indices holds 1000000000"):

@@ -144,7 +144,7 @@ def test_stability_is_that_of_two_versions_of_the_graph(graph):
 
 def test_a_damaged_store_is_refused_before_it_is_read(graph, tmp_path):
     graph.save(tmp_path / "store")
-    indices = np.load(tmp_path / "store/indices.npy", mmap_mode="r+")
+    indices = np.load(tmp_path / "store/part-00000/relation-0/indices.npy", mmap_mode="r+")
     indices[0] = 10**9
     indices.flush()
     with pytest.raises(StoreError, match="indices holds 1000000000"):

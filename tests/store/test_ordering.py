@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from graphcl import Graph
 from graphcl.store import ordering
-from graphcl.store.ordering import SLACK, order_nodes, row_blocks
-from graphcl.store.parts import ORDERS
+from graphcl.store.header import ORDERS
+from graphcl.store.ordering import SLACK, order_types, row_blocks
 from tests.conftest import FUZZ, random_graph
 
 
@@ -16,7 +16,7 @@ from tests.conftest import FUZZ, random_graph
 @given(st.integers(1, 9), st.integers(9, 60), st.sampled_from(ORDERS), st.integers(0, 3))
 def test_every_node_has_one_number_and_no_part_is_empty(tmp_path, parts, nodes, order, seed):
     graph = random_graph(seed, num_nodes=nodes)
-    found = order_nodes(vars(graph.only_relation), parts, order, tmp_path)
+    (found,) = order_types([nodes], lambda: vars(graph.only_relation), parts, order, tmp_path)
     numbers = found.of_rows(slice(0, nodes))
     assert sorted(numbers.tolist()) == list(range(nodes))
     sizes = np.diff(found.starts)
@@ -41,9 +41,8 @@ def test_neighbours_come_together(tmp_path):
     graph = Graph.from_edge_index(edges[:, : size * rings - rings], np.ones((size * rings, 1)))
     cut = {}
     for order in ORDERS:
-        found = order_nodes(
-            {"indptr": graph.indptr, "indices": graph.indices}, rings, order, tmp_path
-        )
+        edges = vars(graph.only_relation)
+        (found,) = order_types([graph.num_nodes], lambda edges=edges: edges, rings, order, tmp_path)
         owners = found.owners(found.of_rows(slice(0, graph.num_nodes)))
         first, second = graph.edge_index()
         cut[order] = (owners[first] != owners[second]).mean()

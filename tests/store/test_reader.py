@@ -1,6 +1,5 @@
 """Stores are mapped; damaged and forged ones are refused."""
 
-import json
 import os
 
 import numpy as np
@@ -11,25 +10,36 @@ from graphcl import Graph
 from graphcl.errors import StoreError
 from graphcl.store import reader
 from tests.conftest import random_graph
-from tests.forging import described, npy, refused
+from tests.forging import described, npy, refused, rewrite, stored
 
 pytestmark = pytest.mark.usefixtures("nothing_runs")
 
 
-def changed(**changes):
-    """Changes `store.json`; a dotted key reaches into the arrays."""
+PART = "part-00000/part.json"
 
-    def change(store):
-        header = json.loads((store / "store.json").read_text())
+
+def counted(*starts):
+    """Changes the ranges of the nodes in `store.json`."""
+    return lambda store: rewrite(store, lambda values: values["types"][0].update(starts=starts))
+
+
+def changed(within="nodes-0", **changes):
+    """Changes what `part.json` says of arrays: ``x__dtype``."""
+
+    def change(values):
         for key, value in changes.items():
             array, _, field = key.partition("__")
-            if field:
-                header["arrays"].setdefault(array, {})[field] = value
-            else:
-                header[key] = value
-        (store / "store.json").write_text(json.dumps(header))
+            values["arrays"][within].setdefault(array, {})[field] = value
 
-    return change
+    return lambda store: rewrite(store, change, PART)
+
+
+def header(**changes):
+    return lambda store: rewrite(store, lambda values: values.update(changes))
+
+
+def without_arrays(store):
+    rewrite(store, lambda values: values.update(arrays=None), PART)
 
 
 def text(content):
@@ -40,23 +50,24 @@ def filled(name, place, value):
     """Writes a wrong number into an array; its header and size stay as they were."""
 
     def change(store):
-        np.load(store / f"{name}.npy", mmap_mode="r+")[place] = value
+        np.load(stored(store, name), mmap_mode="r+")[place] = value
 
     return change
 
 
 def replaced(name, content):
-    return lambda store: (store / f"{name}.npy").write_bytes(content)
+    return lambda store: (store / f"part-00000/nodes-0/{name}.npy").write_bytes(content)
 
 
 def cut(store):
-    file = store / "x.npy"
+    file = stored(store, "x")
     file.write_bytes(file.read_bytes()[:-40])
 
 
 def piped(store):
-    (store / "x.npy").unlink()
-    os.mkfifo(store / "x.npy")
+    file = stored(store, "x")
+    file.unlink()
+    os.mkfifo(file)
 
 
 def endless(store):
@@ -69,12 +80,12 @@ def unknown_array(store):
 
 
 def fortran(store):
-    x = np.load(store / "x.npy")
+    x = np.load(stored(store, "x"))
     replaced("x", npy(header=described("<f4", x.shape, order=True), data=x.tobytes()))(store)
 
 
 def eight_bits(store):
-    x = np.load(store / "x.npy")
+    x = np.load(stored(store, "x"))
     changed(x__dtype="int8")(store)
     replaced("x", npy(x.astype(np.int8)))(store)
 
@@ -91,24 +102,24 @@ def row_scaled(store):
 STORES = {
     "not JSON": (text("{"), "not JSON"),
     "no object": (text("[1]"), "does not describe a store"),
-    "long": (text(" " * 2**21), "at most 1048576 are read"),
+    "long": (text(" " * 2**25), "at most 16777216 are read"),
     "deep": (text("[" * 100_000), "not JSON"),
     "many digits": (text('{"graphcl_store": ' + "9" * 10_000 + "}"), "not JSON"),
     "not text": (lambda store: (store / "store.json").write_bytes(b"\xff\xfe"), "not text"),
-    "another format": (changed(graphcl_store=99), "store format 99"),
-    "no arrays": (changed(arrays=None), "lacks name or arrays"),
-    "absurd count": (changed(num_nodes=2**60), "num_nodes must be a count"),
-    "negative count": (changed(num_nodes=-5), "num_nodes must be a count; got -5"),
-    "a fraction": (changed(num_nodes=60.0), "num_nodes must be a count; got 60.0"),
-    "zero nodes": (changed(num_nodes=0), "at least one node"),
-    "other count": (changed(num_nodes=61), "does not fit 61 nodes"),
+    "another format": (header(graphcl_store=99), "store format 99"),
+    "no arrays": (without_arrays, "must list the arrays of nodes-0, relation-0"),
+    "absurd count": (counted(0, 2**60), "a start of type 0 must be a count"),
+    "negative count": (counted(0, -5), "a start of type 0 must be a count; got -5"),
+    "a fraction": (counted(0, 60.0), "must be a count; got 60.0"),
+    "zero nodes": (counted(0, 0), "at least one node"),
+    "other count": (counted(0, 61), "does not fit 61 nodes"),
     "path as a name": (unknown_array, "unknown array"),
     "negative shape": (changed(x__shape=[-60, 12]), "x's shape must be a count; got -60"),
     "shape against header": (changed(x__shape=[60, 13]), "holds float32 (60, 12)"),
     "unknown dtype": (changed(x__dtype="object"), "x lacks a known dtype"),
-    "dtype against header": (changed(x__dtype="float16"), "store.json says float16"),
+    "dtype against header": (changed(x__dtype="float16"), "part.json says float16"),
     "cut": (cut, "its header needs"),
-    "no such file": (lambda store: (store / "indices.npy").unlink(), "cannot be read"),
+    "no such file": (lambda store: stored(store, "indices").unlink(), "cannot be read"),
     "a pipe": (piped, "not a regular file"),
     "endless": (endless, "a graph file must be an .npz, a store or"),
     "object array": (replaced("x", npy(header=described("|O", (60, 12)))), "holds object (60, 12)"),
@@ -173,6 +184,72 @@ def test_what_is_opened_is_mapped_and_read_only(graph, tmp_path):
     assert again.indices.dtype == np.int32
 
 
+WRITES, KNOWS = ("author", "writes", "paper"), ("author", "knows", "author")
+
+
+def library():
+    random = np.random.default_rng(0)
+    return Graph.from_edges(
+        {
+            "author": {"x": random.normal(size=(5, 2)), "node_ids": list("äbcde")},
+            "paper": {
+                "x": scipy.sparse.csr_array(np.eye(4)),
+                "y": [0, 1, -1, 1],
+                "train_mask": [0, 1],
+                "val_mask": [3],
+                "test_mask": [2],
+                "class_names": ["no", "yes"],
+            },
+            "topic": 3,
+        },
+        {
+            WRITES: {"edge_index": [[0, 1, 4], [3, 3, 0]], "edge_features": random.normal(size=3)},
+            KNOWS: {"edge_index": [[0, 1], [1, 2]], "undirected": True, "edge_weight": [1.0, 2.0]},
+            ("paper", "on", "topic"): np.zeros((2, 0), int),
+        },
+        name="library",
+    )
+
+
+def test_types_and_relations_there_and_back(tmp_path):
+    before = library()
+    before.save(tmp_path / "store")
+    after = Graph.open(tmp_path / "store", verify=True)
+    assert repr(after) == repr(before)
+    for name, one in before.nodes.items():
+        other = after.nodes[name]
+        for field in ("y", "train_mask", "val_mask", "test_mask", "node_ids"):
+            assert np.array_equal(getattr(one, field), getattr(other, field)), field
+        assert one.class_names == other.class_names
+        assert (one.x is None) == (other.x is None)
+    assert np.array_equal(before.nodes["author"].x, after.nodes["author"].x)
+    assert isinstance(after.nodes["author"].x, np.memmap)
+    assert (before.nodes["paper"].x != after.nodes["paper"].x).nnz == 0
+    for key, one in before.relations.items():
+        other = after.relations[key]
+        assert (one.undirected, one.key) == (other.undirected, other.key)
+        for field in ("indptr", "indices", "edge_weight", "edge_features", "edge_ids"):
+            assert np.array_equal(getattr(one, field), getattr(other, field)), field
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "said"),
+    [
+        ("relation-0/indices", np.array([0, 1, 9]), "indices holds 9; expected 0 to 4"),
+        ("relation-0/indices", np.array([0, -1, 1]), "indices holds -1"),
+        ("relation-0/indptr", np.array([0, 1, 0, 1, 3]), "indptr decreases at row 1"),
+        ("relation-0/indptr", np.array([0, 3]), "part.json says"),
+        ("relation-0/edge_features", np.zeros((2, 1), np.float32), "part.json says"),
+        ("relation-1/edge_ids", np.array([0, 0, 1, 2]), "edge_ids holds 2; expected 0 to 1"),
+    ],
+)
+def test_damaged_relations_are_refused_when_they_are_opened(tmp_path, name, array, said):
+    library().save(tmp_path)
+    np.save(tmp_path / "part-00000" / f"{name}.npy", array)
+    with pytest.raises(StoreError, match=said):
+        Graph.open(tmp_path)
+
+
 def test_a_store_without_edges(tmp_path):
     graph = Graph.from_edge_index([[], []], np.eye(4))
     graph.save(tmp_path / "g")
@@ -182,7 +259,7 @@ def test_a_store_without_edges(tmp_path):
 
 def test_a_flipped_bit_is_found_by_verify(graph, tmp_path):
     graph.save(tmp_path / "g")
-    file = tmp_path / "g" / "x.npy"
+    file = stored(tmp_path / "g", "x")
     data = bytearray(file.read_bytes())
     data[-7] ^= 1
     file.write_bytes(data)

@@ -1,13 +1,12 @@
 """What is written can be opened again; nothing is half-written or overwritten."""
 
-import json
-
 import numpy as np
 import pytest
 
 from graphcl import Graph
 from graphcl.errors import GraphError, InvalidInputError, StoreError
-from graphcl.store.writer import StoreWriter
+from graphcl.store.header import read_store
+from graphcl.store.writer import StoreWriter, write_edges, write_nodes
 from tests.conftest import random_graph
 
 FIELDS = ("indptr", "indices", "y", "train_mask", "val_mask", "test_mask")
@@ -50,39 +49,61 @@ def test_nothing_is_overwritten_unasked(graph, tmp_path):
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years"
 
 
-def fill(path, **given):
+def fill(path, features, **given):
     with StoreWriter(path) as store:
+        (nodes,) = store.add_type("node", [0, 1])
+        nodes.write("x", features)
+        (edges,) = store.add_relation(("node", "edge", "node"), undirected=True)
         for name, values in given.items():
-            store.write(name, values)
+            edges.write(name, values)
 
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path):
     with pytest.raises(InvalidInputError, match="name must be one of"):
-        fill(tmp_path / "g", indptr=np.array([0, 0]), thesis=np.zeros(3))
+        fill(tmp_path / "g", X, indptr=np.array([0, 0]), thesis=np.zeros(3))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_writer_fills_maps_and_cuts_them(graph, tmp_path):
     with StoreWriter(tmp_path / "g", name="streamed") as store:
-        store.array("indptr", graph.indptr.shape, np.int64)[:] = graph.indptr
-        room = store.array("indices", (10 * len(graph.indices),), np.int32)
+        (edges,) = store.add_relation(("node", "edge", "node"), undirected=True)
+        edges.array("indptr", graph.indptr.shape, np.int64)[:] = graph.indptr
+        room = edges.array("indices", (10 * len(graph.indices),), np.int32)
         room[: len(graph.indices)] = graph.indices
-        store.shorten("indices", len(graph.indices))
-        store.array("x", graph.x.shape, np.float16)[:] = graph.x
-        store.write("edge_weight", np.ones(len(graph.indices), dtype=np.float32))
-    header = json.loads((tmp_path / "g" / "store.json").read_text())
-    assert header["num_features"] == 12
-    assert np.load(tmp_path / "g" / "indices.npy").tolist() == graph.indices.tolist()
-    assert np.load(tmp_path / "g" / "edge_weight.npy").shape == graph.indices.shape
+        edges.shorten("indices", len(graph.indices))
+        edges.write("edge_weight", np.ones(len(graph.indices), dtype=np.float32))
+        (nodes,) = store.add_type("node", [0, graph.num_nodes])
+        nodes.array("x", graph.x.shape, np.float16)[:] = graph.x
+    header = read_store(tmp_path / "g")
+    assert (header.name, header.is_plain, header.num_features) == ("streamed", True, 12)
+    assert (header.num_edges, len(header)) == (graph.num_edges, 1)
+    again = Graph.open(tmp_path / "g", verify=True)
+    assert again.indices.tolist() == graph.indices.tolist()
+    assert again.edge_weight.shape == graph.indices.shape
+
+
+X = np.ones((1, 1), dtype=np.float32)
 
 
 def test_a_writer_refuses_what_would_not_open(tmp_path):
-    x = np.ones((1, 1), dtype=np.float32)
     indices = np.zeros(1, dtype=np.int32)
     with pytest.raises(StoreError, match="indptr goes from 0 to 9"):
-        fill(tmp_path / "g", indptr=np.array([0, 9]), indices=indices, x=x)
+        fill(tmp_path / "g", X, indptr=np.array([0, 9]), indices=indices)
     with pytest.raises(StoreError, match="nothing was written for 'indptr'"):
-        fill(tmp_path / "g")
+        fill(tmp_path / "g", X)
     with pytest.raises(InvalidInputError, match="x must be float32 or float16 or int8; got"):
-        fill(tmp_path / "g", x=np.ones((1, 1)))
+        fill(tmp_path / "g", np.ones((1, 1)))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relation_can_be_taken_back(graph, tmp_path):
+    graph.save(tmp_path / "one")
+    with StoreWriter(tmp_path / "two", name="random") as store:
+        (nodes,) = store.add_type("node", [0, graph.num_nodes])
+        write_nodes(nodes, vars(graph.only_type))
+        for key in (("node", "edge", "node"), ("node", "gone", "node")):
+            (edges,) = store.add_relation(key, undirected=True)
+            write_edges(edges, vars(graph.only_relation), narrow=True)
+        store.drop_relation(key)
+    builds = [read_store(tmp_path / one).build for one in ("one", "two")]
+    assert builds[0] == builds[1]  # equal ids mean equal stores

@@ -12,7 +12,7 @@ from graphcl.sampling import DRAWS
 from graphcl.training import Checkpoints
 from graphcl.training.checkpoints import StoppedError, _digest, parse_state, read_state
 from tests.conftest import random_collection, random_graph
-from tests.graphs.test_typed_partition import typed_graph
+from tests.store.test_partition import typed_graph
 
 
 def model_of(recipe, **changes):

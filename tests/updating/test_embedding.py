@@ -13,6 +13,8 @@ from graphcl.updating import embedding
 from tests.conftest import random_graph
 from tests.updating.test_run import ENCODERS, assert_exact, features, pairs, saved
 
+NODES = "graph/part-00000/nodes-0"
+
 
 @pytest.fixture
 def large(monkeypatch):
@@ -43,23 +45,26 @@ def test_a_version_holds_what_changed(tmp_path, large, kind):
     assert sorted(file.name for file in first.glob("embeddings*")) == [
         *("embeddings.base.npy", "embeddings.patch.npy", "embeddings.rows.npy"),
     ]
-    assert (first / "graph/x.base.npy").samefile(tmp_path / "store/x.npy")
+    assert (first / f"{NODES}/x.base.npy").samefile(tmp_path / "store/part-00000/nodes-0/x.npy")
     assert (first / "embeddings.base.npy").samefile(tmp_path / "run/embeddings.npy")
     Graph.open(first / "graph", verify=True)
     assert_exact(tmp_path / "run")
     second = graphcl.update(tmp_path / "run", nodes=features([7, 401], 6, seed=1)).path
-    assert (second / "graph/x.base.npy").samefile(tmp_path / "store/x.npy")
-    assert (second / "graph/indptr.npy").stat().st_nlink == 1
+    assert (second / f"{NODES}/x.base.npy").samefile(tmp_path / "store/part-00000/nodes-0/x.npy")
+    assert (second / "graph/part-00000/relation-0/indptr.npy").stat().st_nlink == 1
     Graph.open(second / "graph", verify=True)
     assert_exact(tmp_path / "run")
     # A change of edges alone shares the features as they are.
     third = graphcl.update(tmp_path / "run", edges=pairs([(0, 100)])).path
-    assert (third / "graph/x.rows.npy").samefile(second / "graph/x.rows.npy")
+    assert (third / f"{NODES}/x.rows.npy").samefile(second / f"{NODES}/x.rows.npy")
     Graph.open(third / "graph", verify=True)
     assert_exact(tmp_path / "run")
     # A patch that was altered is found.
-    (third / "graph/x.patch.npy").unlink()
-    np.save(third / "graph/x.patch.npy", np.load(second / "graph/x.patch.npy") * 2)
+    (third / f"{NODES}/x.patch.npy").unlink()
+    np.save(
+        third / f"{NODES}/x.patch.npy",
+        np.load(second / f"{NODES}/x.patch.npy") * 2,
+    )
     with pytest.raises(graphcl.errors.StoreError, match=r"x\.patch\.npy: altered or damaged"):
         Graph.open(third / "graph", verify=True)
     # The way back, and removed nodes, whose rows move.

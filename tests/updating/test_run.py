@@ -141,10 +141,10 @@ def test_files_that_did_not_change_are_shared(place):
     third = graphcl.update("run", nodes=pyarrow.table({"id": ["n3"], "age": [55]})).path
     model = [one / "model.safetensors" for one in (place / "run", first, second, third)]
     assert len({file.stat().st_ino for file in model}) == 1
-    tables = [one / "graph/x.npy" for one in (first, second, third)]
+    tables = [one / "graph/part-00000/nodes-0/x.npy" for one in (first, second, third)]
     assert tables[0].samefile(tables[1])
     assert not tables[1].samefile(tables[2])
-    links = [one / "graph/indices.npy" for one in (first, second, third)]
+    links = [one / "graph/part-00000/relation-0/indices.npy" for one in (first, second, third)]
     assert not links[0].samefile(links[1])
     assert links[1].samefile(links[2])
     for one in (first, second, third):

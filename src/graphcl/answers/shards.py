@@ -15,11 +15,10 @@ from graphcl.partitioned.embeddings import (
     shard_types,
     type_shards,
 )
-from graphcl.partitioned.nodes import check_same_build, read_parts_nodes, read_type_nodes
+from graphcl.partitioned.nodes import check_same_build, read_parts_nodes
 from graphcl.runs.files import weights_digest
 from graphcl.runs.nodes import RunNodes
-from graphcl.store.parts import is_parts
-from graphcl.store.typed_parts import is_typed_parts
+from graphcl.store.header import is_store, read_store
 
 
 def shards_of_run(
@@ -56,9 +55,9 @@ def shards_of_run(
             )
         return shards, RunNodes(ids, np.zeros(len(shards), np.int32))
     path = Path(str(graph))
-    known = is_parts(path) if node_type is None else is_typed_parts(path)
+    known = is_store(path) and read_store(path).is_plain == (node_type is None)
     require(known, owner, "--graph", "the store in parts that was embedded", str(graph))
-    nodes = read_parts_nodes(path) if node_type is None else read_type_nodes(path, node_type)
+    nodes = read_parts_nodes(path, node_type)
     check_same_build(shards, nodes.parts)
     several = nodes.y is not None and nodes.y.ndim == 2
     return shards, RunNodes(

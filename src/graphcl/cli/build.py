@@ -1,4 +1,4 @@
-"""`graphcl build`: from tables to a store."""
+"""`graphcl build`: from tables, or any other graph, to a store, whole or in parts."""
 
 import sys
 import time
@@ -8,23 +8,34 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.options import JsonOption, figures, print_result
-from graphcl.cli._shared.parts import OrderOption, check_order, print_parts
+from graphcl.cli._shared.graphs import graph_name, load_any, names_tables
+from graphcl.cli._shared.options import JsonOption, print_result
+from graphcl.cli._shared.parts import describe, store_figures
 from graphcl.cli._shared.tables import (
     parse_tables,
     plain_edges,
     print_notes,
     takes_tables,
 )
-from graphcl.errors import require
+from graphcl.errors import StoreError, require
 from graphcl.graphs.graph import Graph
-from graphcl.store.parts import ORDERS
-from graphcl.tabular.build import build_parts, build_store
+from graphcl.store.header import ORDERS, is_store, read_store
+from graphcl.tabular.build import build_store
 from graphcl.tabular.options import TableOptions
 
 
 @takes_tables
 def build(
+    out: Annotated[Path, typer.Option(help="The store to write, a folder.")],
+    tables: TableOptions,
+    graph: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="GRAPH",
+            help="A list of edges, an .npz, a dataset, or a store to divide into parts; not needed "
+            "with --edges.",
+        ),
+    ] = None,
     edges: Annotated[
         list[str],
         typer.Option(
@@ -33,22 +44,37 @@ def build(
             ".gml, a SciPy .npz, FILE:TABLE of a DuckDB or SQLite file, or an SQL query. Of a "
             "typed graph, NAME=FILE for each relation; repeatable.",
         ),
-    ],
-    out: Annotated[Path, typer.Option(help="The store to write, a folder.")],
-    tables: TableOptions,
+    ] = [],  # noqa: B006 (typer copies it)
     overwrite: Annotated[bool, typer.Option(help="Replace an existing store.")] = False,
     parts: Annotated[
-        int | None, typer.Option(min=1, help="Write a store in this many parts; see partition.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Divide the store into this many parts, for processes or machines that hold one "
+            "each.",
+        ),
     ] = None,
-    order: OrderOption = "neighbours",
+    order: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(ORDERS),
+            help="How nodes are divided: neighbours together, spread by a hash, or in ranges as "
+            "they are.",
+        ),
+    ] = ORDERS[0],
     as_json: JsonOption = False,
 ) -> None:
-    """Turn tables into a store: a graph on disk that every command takes.
+    """Turn tables or any graph into a store: a graph on disk that every command takes.
 
     Ids are integers or text and are kept as they are. Columns of numbers become features. A column
     of text is a category if it has few values. Edges are undirected: repeated rows are merged,
     self-loops are removed, and both are counted. Memory use is bounded; larger tables are processed
     in temporary files.
+
+    A part has a range of the nodes of each type, their features, labels, masks and ids, and the
+    edges that they receive. The order neighbours keeps most edges within a part, and parts differ
+    in size by a few per cent; hash spreads nodes evenly; as-is keeps the numbers of the nodes.
+    Otherwise nodes are numbered anew, and nodes without ids get their old numbers as ids.
 
     Examples:
 
@@ -60,14 +86,17 @@ def build(
 
         graphcl build --edges edges/ --nodes nodes/ --parts 4 --out parts
 
+        graphcl build STORE --parts 16 --order hash --out parts --json
+
         graphcl build --nodes author=a.csv --nodes paper=p.csv --edges writes=w.csv --out store
     """
     one = plain_edges(edges)
-    if one is None:
+    if edges and one is None:
         tables = replace(tables, edges=parse_tables(edges, "edges"))
-    check_order("build", order)
-    given = parts is not None or order == ORDERS[0]
-    require(given, "build", "--order", "given with --parts", order)
+    require(not (graph and one), "build", "GRAPH", "left out if --edges gives the edges", graph)
+    require(order in ORDERS, "build", "--order", f"one of {', '.join(ORDERS)}", order)
+    divided = parts is not None or order == ORDERS[0]
+    require(divided, "build", "--order", "given with --parts", order)
     began, said = time.perf_counter(), list[str]()
 
     def show(step: str) -> None:
@@ -77,22 +106,27 @@ def build(
             said.append(step)
         print(f"{at}{step}", file=sys.stderr, flush=True)
 
-    if parts is not None:
-        report = build_parts(
-            one, tables, out=out, parts=parts, order=order, overwrite=overwrite, on_step=show
-        )
-        print_notes(report, but=said)
-        about: dict[str, Any] = {"found": report.to_json()}
-        print_parts(out, time.perf_counter() - began, about, as_json=as_json)
-        return
-    report = build_store(one, tables, out=out, overwrite=overwrite, on_step=show)
+    name, options = one or graph_name(graph, tables, "build"), None
+    source: Any = one or graph
+    if one or names_tables(name, tables):
+        options = tables
+    elif is_store(Path(name)) and not tables.given():
+        require(parts is not None, "build", "--parts", f"given to divide the store {name}", parts)
+    else:
+        source = load_any(name, tables)
+        if not isinstance(source, Graph):
+            raise StoreError(f"{name}: has several graphs; a store holds one")
+    report = build_store(
+        source,
+        options,
+        out=out,
+        parts=parts or 1,
+        order=order,
+        overwrite=overwrite,
+        on_step=show,
+    )
     print_notes(report, but=said)
-    if tables.is_typed:
-        typed = Graph.open(out)
-        counts = {"nodes": typed.num_nodes, "edges": typed.num_edges}
-        about = {"store": str(out), **counts, "seconds": time.perf_counter() - began}
-        print_result(about | {"found": report.to_json()}, f"{out}: {typed!r}", as_json=as_json)
-        return
-    graph = Graph.open(out)
-    about = {"store": str(out), **figures(graph), "seconds": time.perf_counter() - began}
-    print_result(about | {"found": report.to_json()}, f"{out}: {graph!r}", as_json=as_json)
+    found = {} if options is None else {"found": report.to_json()}
+    store = read_store(out)
+    about = store_figures(store) | {"seconds": time.perf_counter() - began} | found
+    print_result(about, f"{out}: {describe(store)}", as_json=as_json)

@@ -7,21 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.graphs import graph_name, load_any, load_graph, names_tables, read_typed
+from graphcl.cli._shared.graphs import graph_name, load_any, names_tables
 from graphcl.cli._shared.options import JsonOption, print_result
-from graphcl.cli._shared.parts import any_parts, is_any_parts, parts_figures
-from graphcl.cli._shared.parts import describe as describe_parts
+from graphcl.cli._shared.parts import describe, store_figures
 from graphcl.cli._shared.tables import print_notes, takes_tables
 from graphcl.errors import StoreError
 from graphcl.graphs.filling import describe_filling, fill_features
 from graphcl.graphs.graph import Graph
-from graphcl.opening import AnyGraph, is_typed_file
+from graphcl.opening import AnyGraph
 from graphcl.runs.files import CONFIG
-from graphcl.store.parts import MANIFEST, part_name, verify_part
-from graphcl.store.reader import PART, is_store, verify_store
-from graphcl.store.typed_parts import MANIFEST as TYPED_MANIFEST
-from graphcl.store.typed_parts import is_typed_parts, verify_typed_part
-from graphcl.tabular.build import check_tables
+from graphcl.store.header import HEADER, is_store, part_name, read_store
+from graphcl.store.reader import verify_store
+from graphcl.tabular.build import check_tables, load_tables
 from graphcl.tabular.options import TableOptions, counted
 
 
@@ -62,103 +59,69 @@ def check(
         graphcl check --nodes author=authors.csv --nodes paper=papers.csv --edges writes=writes.csv
     """
     name = graph_name(graph, tables, "check")
-    in_parts = is_any_parts(Path(name))
-    if tables.is_typed or (is_typed_file(Path(name)) and not in_parts):
-        _check_typed(graph, name, tables, as_json=as_json)
-        return
-    graph = name
-    on_disk = is_store(Path(graph)) or in_parts
-    if names_tables(graph, tables) and not on_disk:
-        counts, report = check_tables(graph, tables)
+    path = Path(name)
+    if names_tables(name, tables) and not is_store(path):
+        if tables.is_typed:
+            found, report = load_tables(graph, tables)
+            print_notes(report)
+            _describe(name, found, as_json=as_json, found=report.to_json())
+            return
+        counts, report = check_tables(name, tables)
         print_notes(report)
         words = {name: name.removesuffix("es" if name == "classes" else "s") for name in counts}
         shown = ", ".join(
             counted(count, words[name], name) for name, count in counts.items() if count
         )
-        about = {"graph": graph, **counts, "found": report.to_json()}
-        print_result(about, f"{graph}: {shown}", as_json=as_json)
+        about = {"graph": name, **counts, "found": report.to_json()}
+        print_result(about, f"{name}: {shown}", as_json=as_json)
         return
     if tables.given():
         option = "--" + next(iter(tables.given())).replace("_", "-")
-        raise StoreError(f"{option} applies only to tables; {graph!r} is not a table")
-    if in_parts:
-        _check_parts(Path(graph), as_json=as_json)
-    elif (Path(graph) / part_name(0)).is_dir():
-        where = Path(graph) / part_name(0)
-        lost = MANIFEST if (where / PART).is_file() else TYPED_MANIFEST
-        raise StoreError(f"{Path(graph) / lost}: missing; the folder has parts, which it lists")
-    elif (Path(graph) / CONFIG).is_file():
+        raise StoreError(f"{option} applies only to tables; {name!r} is not a table")
+    if is_store(path):
+        _check_store(path, as_json=as_json)
+    elif (path / part_name(0)).is_dir():
+        raise StoreError(f"{path / HEADER}: missing; the folder has parts, which it lists")
+    elif (path / CONFIG).is_file():
         raise StoreError(
-            f"{graph}: is a run, not a store; what is in it: graphcl report {shlex.quote(graph)}"
+            f"{name}: is a run, not a store; what is in it: graphcl report {shlex.quote(name)}"
         )
-    elif Path(graph).is_dir():
-        _check_store(Path(graph), as_json=as_json)
+    elif path.is_dir():
+        read_store(path)  # says what is missing
     else:  # an .npz or a dataset, which has no checksums
-        read = load_graph(graph)
-        about = {"graph": graph, "nodes": read.num_nodes, "edges": read.num_edges}
-        print_result(about | {"features": read.num_features}, f"{read!r}", as_json=as_json)
+        _describe(name, load_any(name), as_json=as_json)
 
 
-def _check_parts(path: Path, *, as_json: bool) -> None:
-    parts, sizes = any_parts(path), []
-    verify: Any = verify_typed_part if is_typed_parts(path) else verify_part
-    parts.source.verify(path)
-    for number in range(len(parts)):
-        arrays: dict[str, int] = {}
-        verify(path, number, on_array=arrays.__setitem__)
-        sizes.append(sum(arrays.values()))
-        print(f"part {number}: {sizes[-1]:,} bytes, unchanged", file=sys.stderr, flush=True)
-    text = f"{path}: {describe_parts(parts)}; unchanged, {sum(sizes):,} bytes"
-    print_result({**parts_figures(parts), "bytes": sizes}, text, as_json=as_json)
-
-
-def _check_typed(graph: str | None, name: str, tables: TableOptions, *, as_json: bool) -> None:
-    typed: AnyGraph
-    found = {}
-    if tables.is_typed:
-        typed, report = read_typed(graph, tables)
-        print_notes(report)
-        found = report.to_json()
-    else:
-        typed = load_any(name, tables)
-    assert isinstance(typed, Graph)
-    filled = describe_filling(fill_features(typed)[1])
-    if filled:
-        print(filled, file=sys.stderr)
-    about = {"graph": name, "nodes": typed.num_nodes, "edges": typed.num_edges}
-    about |= {"types": _types(typed), "relations": _relations(typed), "found": found}
-    print_result(about, f"{name}: {typed.describe()}", as_json=as_json)
-
-
-def _types(graph: Graph) -> dict[str, dict[str, int]]:
-    return {
-        name: {
-            "nodes": one.num_nodes,
-            "features": one.num_features,
-            "classes": one.num_classes,
-        }
-        for name, one in graph.nodes.items()
-    }
-
-
-def _relations(graph: Graph) -> dict[str, dict[str, Any]]:
-    return {
-        ":".join(key): {"edges": one.num_edges, "undirected": one.undirected}
-        for key, one in graph.relations.items()
-    }
-
-
-def _check_store(store: Path, *, as_json: bool) -> None:
-    graph = Graph.open(store)
-    graph.check()
-    sizes = {}
+def _check_store(path: Path, *, as_json: bool) -> None:
+    """Compares every byte of a store."""
+    sizes = dict[str, int]()
 
     def show(name: str, size: int) -> None:
         sizes[name] = size
         print(f"{name}: {size:,} bytes, unchanged", file=sys.stderr, flush=True)
 
-    verify_store(store, on_array=show)
-    about = {"store": str(store), "nodes": graph.num_nodes, "edges": graph.num_edges}
-    about |= {"features": graph.num_features, "bytes": sizes}
-    text = f"{graph!r}: unchanged, {sum(sizes.values()):,} bytes"
-    print_result(about, text, as_json=as_json)
+    store = verify_store(path, on_array=show)
+    text = f"{path}: {describe(store)}; unchanged, {sum(sizes.values()):,} bytes"
+    print_result(store_figures(store) | {"bytes": sizes}, text, as_json=as_json)
+
+
+def _describe(name: str, graph: AnyGraph, *, as_json: bool, **more: Any) -> None:
+    """Says what a graph that is no store has, and how its missing features are filled in."""
+    about = {"graph": name, "nodes": graph.num_nodes, "edges": graph.num_edges, **more}
+    if graph.is_plain or not isinstance(graph, Graph):
+        about["features"] = graph.num_features
+        print_result(about, f"{graph!r}", as_json=as_json)
+        return
+    filled = describe_filling(fill_features(graph)[1])
+    if filled:
+        print(filled, file=sys.stderr)
+    counts = ("nodes", "features", "classes")
+    about["types"] = {
+        kind: {count: getattr(one, f"num_{count}") for count in counts}
+        for kind, one in graph.nodes.items()
+    }
+    about["relations"] = {
+        ":".join(key): {"edges": one.num_edges, "undirected": one.undirected}
+        for key, one in graph.relations.items()
+    }
+    print_result(about, f"{name}: {graph.describe()}", as_json=as_json)

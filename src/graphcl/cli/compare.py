@@ -21,7 +21,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.research import comparison
 from graphcl.research.output import Artefacts, csv_text
 from graphcl.runs.comparison import compare_runs, is_run
-from graphcl.store.reader import is_store
+from graphcl.store.header import is_store
 
 METHODS = "graphcl,raw,propagation,dgi,grace,cca-ssg"
 

@@ -33,7 +33,7 @@ from graphcl.evaluation.calibration import PredictionError
 from graphcl.files.records import read_pairs, records
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import RunNodes
-from graphcl.store.parts import is_parts
+from graphcl.store.header import is_parts
 from graphcl.tabular.options import TableOptions, counted
 
 LEARN = ("all", "train")

@@ -30,15 +30,15 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE, Relation
 from graphcl.graphs.schema import EDGES
 from graphcl.partitioned.around import neighbourhood_in_parts
-from graphcl.partitioned.boundary import open_own_part, read_any_parts
+from graphcl.partitioned.boundary import open_own_part
 from graphcl.partitioned.features import prepare_part
 from graphcl.partitioned.inference import embed_part
 from graphcl.partitioned.rows import part_graph
 from graphcl.partitioned.topology import TOPOLOGIES, PartsTopology
 from graphcl.partitioned.wire import Wire
 from graphcl.recipes.recipe import recipe_keys
-from graphcl.store import parts as store
-from graphcl.store.typed_parts import TypedPart, TypedParts, is_typed_parts
+from graphcl.store.header import Store, read_store
+from graphcl.store.reader import Part
 from graphcl.training import Checkpoints, EpochMetrics, SampledGraph
 from graphcl.training.modes import (
     SAMPLED_BATCH_NODES,
@@ -57,7 +57,7 @@ class PartedData:
     """A graph in parts, and how processes reach what is not theirs.
 
     Attributes:
-        path: the folder; every process needs its own part there, and `parts.json`.
+        path: the folder; every process needs its own part there, and `store.json`.
         cache_bytes: memory of a process for rows of other parts, between steps.
         topology: ``auto`` maps the edges of other parts where they can be read; ``asked`` asks.
         patience: how long a process waits for another; None is PyTorch's default.
@@ -74,14 +74,14 @@ class PartedData:
         require(self.topology in TOPOLOGIES, "train", "--topology", known, self.topology)
 
     @cached_property
-    def parts(self) -> store.Parts | TypedParts:
-        """What `parts.json` or `typed-parts.json` says."""
-        return read_any_parts(self.path)
+    def parts(self) -> Store:
+        """What `store.json` says."""
+        return read_store(self.path)
 
     @property
     def typed(self) -> bool:
         """Whether the graph is typed."""
-        return is_typed_parts(self.path)
+        return not self.parts.is_plain
 
     @property
     def name(self) -> str:
@@ -173,7 +173,7 @@ def _task(model: GraphCL, parts: Parts, data: PartedData) -> Task:
 def parted_source(
     parts: Parts,
     data: PartedData,
-    part: TypedPart,
+    part: Part,
     *,
     device: torch.device = CPU,
     ignore_memory: bool = False,
@@ -220,7 +220,7 @@ def parted_source(
     )
 
 
-def _outline(parts: TypedParts) -> Graph:
+def _outline(parts: Store) -> Graph:
     """Returns types and relations without nodes' data and edges, to look names up in."""
     nodes = {name: Nodes(name, one.num_nodes) for name, one in parts.types.items()}
     none = np.zeros(0, np.int64)
@@ -251,7 +251,7 @@ def parts_of(model: GraphCL, begun: Checkpoints | None) -> Parts:
 def _check_memory(
     footprint: Footprint,
     data: PartedData,
-    parts: TypedParts,
+    parts: Store,
     batch_nodes: int,
     fan_out: int,
     share: Share,

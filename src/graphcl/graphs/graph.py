@@ -18,8 +18,10 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import EDGE, NODE, Key, Relation
 from graphcl.graphs.typed_validation import checked_relation, node_fields
 from graphcl.graphs.validation import IntArray, NoArray
-from graphcl.store import reader as store
-from graphcl.store import writer as store_writer
+from graphcl.store.header import read_store
+from graphcl.store.joining import whole
+from graphcl.store.reader import check_edges, check_features, verify_store
+from graphcl.store.writer import StoreWriter, write_edges, write_nodes
 
 _OF_EDGES = ("indptr", "indices", "edge_weight", "self_loops_removed")
 _OF_GRAPH = ("name", "store")
@@ -321,27 +323,27 @@ class Graph(NoArray):
         return cls._once(*arrays_from_npz(Path(path)), name=Path(path).stem)
 
     @classmethod
-    def open(cls, path: str | Path, *, verify: bool = False) -> Self:
+    def open(cls, path: str | Path, *, verify: bool = False, restored: bool = True) -> Self:
         """Maps a store into memory. It takes milliseconds for any size, and loads nothing.
+
+        A store in several parts is loaded, and joined to the graph that was divided.
 
         Args:
             path: a folder that `save` or `graphcl build` wrote.
             verify: read the whole store and compare it with its checksums.
+            restored: of several parts, the nodes are in the order of the graph that was divided;
+                else in that of the parts, as embeddings in shards are.
 
         Raises:
             StoreError: a file is missing, or does not match the store's description.
         """
-        from graphcl.graphs.typed_store import is_typed_store, open_typed
-
-        folder = Path(path)
-        if is_typed_store(folder):
-            nodes, relations, name = open_typed(folder, verify=verify)
-            return cls(nodes, relations, name, folder)
-        if verify:
-            store.verify_store(folder)
-        graph = cls.from_csr(**store.open_store(folder), store=folder)
-        if verify:
-            graph.check()
+        header = (verify_store if verify else read_store)(Path(path))
+        types, relations = whole(header, restored=restored)
+        nodes = {name: Nodes(name, **fields) for name, fields in types.items()}
+        edges = {key: Relation(*key, **fields) for key, fields in relations.items()}
+        graph = cls(nodes, edges, header.name, header.path if len(header) == 1 else None)
+        if not graph.is_plain and len(header) == 1:  # several were checked
+            graph._scan()
         return graph
 
     def save(self, path: str | Path, *, features: str = "float32", overwrite: bool = False) -> None:
@@ -362,33 +364,38 @@ class Graph(NoArray):
                     f"{self.name}: has {nodes.num_splits} splits and a store holds one; "
                     "save graph.split(0), or another"
                 )
-        if not self.is_plain:
-            from graphcl.graphs.typed_store import save_typed
-
-            save_typed(self, Path(path), features=features, overwrite=overwrite)
-            return
-        store_writer.write_store(
-            Path(path), self._plain_fields(), features=features, overwrite=overwrite
-        )
-
-    def _plain_fields(self) -> dict[str, Any]:
-        """Returns the arrays of a plain graph by name."""
-        edges = {key: getattr(self.only_relation, key) for key in _OF_EDGES}
-        return {**vars(self.only_type), **edges, "name": self.name, "store": self.store}
+        with StoreWriter(path, name=self.name, overwrite=overwrite) as store:
+            for name, one in self.nodes.items():
+                (writer,) = store.add_type(name, [0, one.num_nodes], one.class_names)
+                write_nodes(writer, vars(one), features)
+            for key, relation in self.relations.items():
+                loops = relation.self_loops_removed
+                (writer,) = store.add_relation(
+                    key, undirected=relation.undirected, self_loops_removed=loops
+                )
+                narrow = self.is_plain and self.num_nodes < 1 << 31
+                write_edges(writer, vars(relation), narrow=narrow)
 
     def check(self) -> None:
         """Checks a store's structure once, before a compiled loop relies on it.
 
         All functions of this package that compute on a graph call it; your own compiled loops
-        should too. Graphs in memory were checked when they were built, and stores with types are
-        when they are opened.
+        should too. Graphs in memory were checked when they were built, and those that are not
+        plain are when they are opened.
 
         Raises:
             StoreError: the structure is damaged; the message says where.
         """
         if self.store is not None and self.is_plain and "_checked" not in vars(self):
-            store.check_structure(str(self.store), self._plain_fields())
+            self._scan()
             object.__setattr__(self, "_checked", True)
+
+    def _scan(self) -> None:
+        for name, one in self.nodes.items():
+            check_features(f"{self.store}: {name}", one.x)
+        for key, relation in self.relations.items():
+            where, senders = f"{self.store}: {':'.join(key)}", self.nodes[key[0]].num_nodes
+            check_edges(where, vars(relation), senders, relation.num_edges)
 
     def replace(self, **fields: Any) -> Self:
         """Returns a copy of a plain graph in which some fields differ: of nodes, edges or its own.

@@ -7,7 +7,7 @@ which rows they need; `fill` then sends rows and nothing else.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,15 +20,8 @@ from torch import Tensor
 from graphcl.distributed import Share, from_rank, max_over
 from graphcl.errors import StoreError
 from graphcl.graphs.relation import EDGE, NODE
-from graphcl.store.parts import Part, Parts, open_part, read_parts
-from graphcl.store.typed_parts import (
-    PartsRelation,
-    TypedPart,
-    TypedParts,
-    is_typed_parts,
-    open_typed_part,
-    read_typed_parts,
-)
+from graphcl.store.header import read_store
+from graphcl.store.reader import Part, PartNodes, open_part
 
 ENTRIES = 1 << 21  # looked at at a time
 ROUND_BYTES = 1 << 24  # sent by a process at a time
@@ -61,7 +54,7 @@ class Boundary:
     sent: tuple[int, ...]
 
     @classmethod
-    def of(cls, part: Part, share: Share, edges: Sequence[IntArray]) -> Self:
+    def of(cls, part: PartNodes, share: Share, edges: Sequence[IntArray]) -> Self:
         """Finds the boundary, and asks the other processes for it; all must call this.
 
         `part` has the nodes of a type, and `edges` are the nodes of the type that edges lead to: a
@@ -114,7 +107,7 @@ class Boundary:
                 table[start + begin : start + begin + len(rows)] = rows
 
 
-def outside(part: Part, edges: Sequence[IntArray]) -> IntArray:
+def outside(part: PartNodes, edges: Sequence[IntArray]) -> IntArray:
     """Returns the nodes of other parts that some edges lead to, ascending."""
     own, found, held = part.nodes, [np.empty(0, dtype=np.int64)], 0
     places = [(array, start) for array in edges for start in range(0, len(array), ENTRIES)]
@@ -140,35 +133,25 @@ def _distinct(nodes: IntArray) -> IntArray:
     return nodes[new]
 
 
-def read_any_parts(path: Path) -> Parts | TypedParts:
-    """Reads what a folder of parts says, of a plain graph or of a typed one, and no part.
-
-    Raises:
-        StoreError: the folder has none, or it is damaged.
-    """
-    return read_typed_parts(path) if is_typed_parts(path) else read_parts(path)
-
-
-def open_any_part(path: Path, number: int) -> TypedPart:
-    """Maps one part of any graph; of a plain graph, as one type and one undirected relation.
+def open_any_part(path: Path, number: int) -> Part:
+    """Maps one part; the type and the relation of a plain graph have their usual names.
 
     Raises:
         StoreError: the part is missing, damaged or of another build.
     """
-    if is_typed_parts(path):
-        return open_typed_part(path, number)
     part = open_part(path, number)
-    parts, fields = part.parts, part.fields
-    numbers = (parts.num_edges, parts.cut_edges, fields["self_loops_removed"])
-    relation = PartsRelation(EDGE, True, "edge_weight" in fields, 0, *numbers)
-    named = (parts.path, parts.name, parts.build, parts.order)
-    about = TypedParts(*named, {NODE: parts}, frozenset([NODE]), {EDGE: relation}, {}, parts.source)
-    names = ("indptr", "indices", "edge_weight")
-    edges = {(EDGE, False): {name: fields[name] for name in names if name in fields}}
-    return TypedPart(about, number, {NODE: part}, edges)
+    store = part.parts
+    if not store.is_plain:
+        return part
+    (nodes,), (held,) = part.nodes.values(), part.edges.values()
+    (relation,), names = store.relations.values(), ("indptr", "indices", "edge_weight")
+    edges = {name: held[name] for name in names if name in held}
+    relations = {EDGE: replace(relation, key=EDGE)}
+    plain = replace(store, types={NODE: nodes.parts}, relations=relations)
+    return Part(plain, number, {NODE: nodes}, {(EDGE, False): edges})
 
 
-def open_own_part(path: Path, share: Share) -> TypedPart:
+def open_own_part(path: Path, share: Share) -> Part:
     """Opens and checks the part of this process; all processes of the group call it together.
 
     Raises:
@@ -177,14 +160,14 @@ def open_own_part(path: Path, share: Share) -> TypedPart:
     """
     problem, part = "", None
     try:
-        count = len(read_any_parts(path))
+        count = len(read_store(path))
         if count != share.world:
             raise StoreError(
                 f"{path}: has {count} parts, one for each process; got {share.world} "
                 f"process{'' if share.world == 1 else 'es'}: pass --processes {count}"
             )
         part = open_any_part(path, share.rank)
-        (part if is_typed_parts(path) else part.nodes[NODE]).check()
+        part.check()
     except (StoreError, OSError) as error:
         problem = str(error)
     build = from_rank((part.parts.build if part else "").encode(), share).decode()

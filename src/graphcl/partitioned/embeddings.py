@@ -24,8 +24,7 @@ import numpy.typing as npt
 from graphcl.errors import GraphCLError, MissingExtraError, RunError
 from graphcl.files.npy import map_npy, regular_size
 from graphcl.store.columns import Names
-from graphcl.store.parts import MOST_PARTS, part_name
-from graphcl.store.reader import read_description
+from graphcl.store.header import MOST_PARTS, part_name, read_description
 
 FILE = "shards.json"
 KIND = "folder of embeddings in shards"
@@ -112,7 +111,7 @@ class ShardedEmbeddings:
         if any(ids is None for ids in found):
             return None
         if isinstance(found[0], Names):
-            return join_names([ids for ids in found if isinstance(ids, Names)])
+            return Names.joined([ids for ids in found if isinstance(ids, Names)])
         return np.concatenate([np.asarray(ids) for ids in found])
 
     def _range(self, begin: int, end: int) -> Floats:
@@ -239,15 +238,6 @@ def ends_digest(path: Path) -> str:
         file.seek(max(0, size - END_BYTES), os.SEEK_SET)
         digest.update(file.read(END_BYTES))
     return digest.hexdigest()
-
-
-def join_names(several: list[Names]) -> Names:
-    """Returns names one below the other, in memory."""
-    starts = np.cumsum([0, *(len(one.text) for one in several)])
-    pieces = zip(several, starts[:-1].tolist(), strict=True)
-    offsets = [one.offsets[:-1] + start for one, start in pieces]
-    text = np.concatenate([one.text for one in several])
-    return Names(np.concatenate([*offsets, starts[-1:]]).astype(np.int64), text)
 
 
 def _open(

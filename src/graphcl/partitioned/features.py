@@ -24,9 +24,9 @@ from graphcl.kernels.adjacency import csr_matmul
 from graphcl.kernels.buffers import borrow
 from graphcl.partitioned.rows import FeatureRows, fit_parts_scaling
 from graphcl.partitioned.wire import Wire
+from graphcl.store.header import Store
 from graphcl.store.ordering import entries_of, row_blocks
-from graphcl.store.parts import Part
-from graphcl.store.typed_parts import Edges, TypedPart, TypedParts
+from graphcl.store.reader import Edges, Part, PartNodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +41,13 @@ class PreparedPart:
             from neighbours, which stay as they are.
     """
 
-    part: TypedPart
-    nodes: Mapping[str, Part]
+    part: Part
+    nodes: Mapping[str, PartNodes]
     schema: Schema
     scaling: TypedScaling
 
     @classmethod
-    def plain(cls, part: TypedPart, scaling: Scaling) -> Self:
+    def plain(cls, part: Part, scaling: Scaling) -> Self:
         """Prepares a part of a plain graph, whose features are scaled as in a training."""
         return cls(part, part.nodes, schema_of(part.parts), TypedScaling({NODE: scaling}))
 
@@ -60,12 +60,9 @@ class PreparedPart:
         return self.part.edges.get((channel.relation, channel.backwards))
 
 
-def schema_of(parts: TypedParts) -> Schema:
+def schema_of(parts: Store) -> Schema:
     """Returns what a graph in parts is made of; a type without features has 0 of them."""
-    types = tuple(
-        TypeSchema(name, one.num_features if name in parts.featured else 0)
-        for name, one in parts.types.items()
-    )
+    types = tuple(TypeSchema(name, one.num_features) for name, one in parts.types.items())
     relations = tuple(
         RelationSchema(*one.key, one.undirected, one.num_edge_features, one.num_edges)
         for one in parts.relations.values()
@@ -73,7 +70,7 @@ def schema_of(parts: TypedParts) -> Schema:
     return Schema(types, relations)
 
 
-def prepare_part(part: TypedPart, feature_scaling: str, share: Share, wire: Wire) -> PreparedPart:
+def prepare_part(part: Part, feature_scaling: str, share: Share, wire: Wire) -> PreparedPart:
     """Decides how the features of a graph to train on are scaled, and fills in what is missing.
 
     All processes of the group call it together, each with its part.
@@ -81,7 +78,7 @@ def prepare_part(part: TypedPart, feature_scaling: str, share: Share, wire: Wire
     schema, scaling = schema_of(part.parts), {}
     edges: dict[Key, Scaling] = {}
     for name, own in part.nodes.items():  # in one order: all processes look at a type together
-        if name in part.parts.featured:
+        if own.parts.num_features:
             scaling[name] = fit_parts_scaling(feature_scaling, own, share)
     if feature_scaling == "auto":
         for key, relation in part.parts.relations.items():
@@ -93,7 +90,7 @@ def prepare_part(part: TypedPart, feature_scaling: str, share: Share, wire: Wire
 
 
 def prepare_part_like(
-    part: TypedPart, schema: Schema, scaling: TypedScaling, wire: Wire
+    part: Part, schema: Schema, scaling: TypedScaling, wire: Wire
 ) -> PreparedPart:
     """Prepares a part as the graph that was trained on.
 
@@ -172,13 +169,13 @@ class _Filling:
         return np.stack(columns or [np.ones(count)], axis=1).astype(np.float32)
 
 
-def with_features(part: Part, x: Any) -> Part:
+def with_features(part: PartNodes, x: Any) -> PartNodes:
     """Returns a part with other features."""
     parts = replace(part.parts, num_features=int(x.shape[1]))
     return replace(part, parts=parts, fields={**part.fields, "x": x})
 
 
-def _count(part: Part) -> int:
+def _count(part: PartNodes) -> int:
     return int(part.nodes.stop - part.nodes.start)
 
 

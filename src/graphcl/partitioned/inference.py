@@ -29,7 +29,6 @@ from torch import Tensor
 from graphcl.distributed import Share, max_over
 from graphcl.encoders import LayeredEncoder
 from graphcl.files.npy import scratch_array
-from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.schema import Direction
 from graphcl.graphs.tensors import feature_tensor, stored_features
@@ -50,8 +49,8 @@ from graphcl.layerwise import (
 )
 from graphcl.partitioned.boundary import ENTRIES, Boundary
 from graphcl.partitioned.features import PreparedPart
-from graphcl.store.parts import Part
-from graphcl.store.typed_parts import Edges
+from graphcl.partitioned.rows import part_graph
+from graphcl.store.reader import Edges, PartNodes
 
 SLAB_BYTES = 1 << 28  # of the columns that are in memory, with scratch files
 CPU = torch.device("cpu")
@@ -211,10 +210,11 @@ def _incoming(
     return Incoming(indptr, senders, weight, own, within, mean)
 
 
-def part_features(part: Part, feature_scaling: Scaling) -> StoredFeatures | SparseFeatures | Tensor:
+def part_features(
+    part: PartNodes, feature_scaling: Scaling
+) -> StoredFeatures | SparseFeatures | Tensor:
     """Returns the features of a part's nodes, scaled as they are read or sparse."""
-    fields = part.fields
-    own = Graph.from_csr(fields["indptr"], fields["indices"], fields["x"], name=fields["name"])
-    if hasattr(fields["x"], "indptr"):
+    own = part_graph(part)
+    if hasattr(own.x, "indptr"):
         return feature_tensor(own, device=CPU, feature_scaling=feature_scaling)
     return stored_features(own, feature_scaling=feature_scaling)

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import RunError
-from graphcl.partitioned.embeddings import ShardedEmbeddings, join_names
+from graphcl.partitioned.embeddings import ShardedEmbeddings
 from graphcl.store.columns import Names
-from graphcl.store.parts import Parts, part_of, read_parts
-from graphcl.store.reader import MASKS
-from graphcl.store.typed_parts import ends, open_typed_part, read_typed_parts
+from graphcl.store.header import StoredType, ends, read_store
+from graphcl.store.joining import stacked
+from graphcl.store.reader import MASKS, open_part
 
 Array = npt.NDArray[Any]
 
@@ -34,7 +34,7 @@ class PartsNodes:
         class_names: empty if classes have none.
     """
 
-    parts: Parts
+    parts: StoredType
     node_ids: Array | Names | None
     y: Array | None
     split: npt.NDArray[np.uint8] | None
@@ -47,61 +47,42 @@ class PartsNodes:
         return self.parts.num_nodes
 
 
-def read_parts_nodes(path: Path) -> PartsNodes:
-    """Reads the nodes of all parts.
-
-    Raises:
-        StoreError: a part is missing, damaged or of another build.
-    """
-    return _nodes_of(read_parts(path))
-
-
-def read_type_nodes(path: Path, name: str) -> PartsNodes:
-    """Reads the nodes of a type of all parts of a typed graph; a degree counts all relations.
+def read_parts_nodes(path: Path, name: str | None = None) -> PartsNodes:
+    """Reads the nodes of a type, or of the only one, of all parts; a degree counts all relations.
 
     Raises:
         RunError: there is no such type.
         StoreError: a part is missing, damaged or of another build.
     """
-    parts = read_typed_parts(path)
-    if name not in parts.types:
-        known = ", ".join(parts.types)
+    store = read_store(path)
+    if name is None:
+        (name,) = store.types
+    if name not in store.types:
+        known = ", ".join(store.types)
         raise RunError(f"{path}: has no type {name!r}; its types: {known}")
-    nodes = _nodes_of(parts.types[name])
-    for number in range(len(parts)):
-        part = open_typed_part(path, number)
+    about = store.types[name]
+    ids, y, degree = [], [], np.zeros(about.num_nodes, np.int32)
+    split, masked = np.zeros(about.num_nodes, np.uint8), False
+    for number in range(len(store)):
+        part = open_part(store, number)  # mapped, and closed after each part
+        fields, nodes = part.nodes[name].fields, part.nodes[name].nodes
         for (key, backwards), edges in part.edges.items():
             if ends(key, backwards)[0] == name:
-                nodes.degree[part.nodes[name].nodes] += np.diff(edges["indptr"]).astype(np.int32)
-    return nodes
-
-
-def _nodes_of(parts: Parts) -> PartsNodes:
-    ids, y, degree = [], [], np.empty(parts.num_nodes, np.int32)
-    split = np.zeros(parts.num_nodes, np.uint8)
-    masked, class_names = False, ()
-    for number in range(len(parts)):
-        part = part_of(parts, number)  # mapped, and closed after each part
-        fields, nodes = part.fields, part.nodes
-        degree[nodes] = np.diff(fields["indptr"])
-        for code, name in enumerate(MASKS, 1):
-            if name in fields:
-                split[nodes][np.asarray(fields[name])] = code
+                degree[nodes] += np.diff(edges["indptr"]).astype(np.int32)
+        for code, mask in enumerate(MASKS, 1):
+            if mask in fields:
+                split[nodes][np.asarray(fields[mask])] = code
                 masked = True
         if "node_ids" in fields:
             ids.append(_held(fields["node_ids"]))
         if "y" in fields:
             y.append(np.array(fields["y"]))
-        class_names = fields["class_names"]
-    named: Any = None
-    if ids:
-        texts = [one for one in ids if isinstance(one, Names)]
-        named = join_names(texts) if texts else np.concatenate(ids)
     labels = np.concatenate(y) if y else None
-    return PartsNodes(parts, named, labels, split if masked else None, degree, tuple(class_names))
+    kept = split if masked else None
+    return PartsNodes(about, stacked(ids) if ids else None, labels, kept, degree, about.class_names)
 
 
-def check_same_build(shards: ShardedEmbeddings, parts: Parts) -> None:
+def check_same_build(shards: ShardedEmbeddings, parts: StoredType) -> None:
     """Refuses shards that are not of these parts.
 
     Raises:

@@ -18,12 +18,14 @@ from graphcl.distributed import Share, any_of
 from graphcl.errors import StoreError
 from graphcl.graphs.column_facts import Rows
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.nodes import Nodes
+from graphcl.graphs.relation import NODE
 from graphcl.graphs.scaling import Scaling, scale_columns
 from graphcl.graphs.tensors import feature_tensor, stored_features
 from graphcl.kernels.features import SparseFeatures
 from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.partitioned.wire import Wire
-from graphcl.store.parts import Part
+from graphcl.store.reader import PartNodes
 
 ROUND_BYTES = 1 << 24  # of rows that a process asks for at a time when it fills its cache
 READERS = 8  # threads that wait for a disk at the same time
@@ -33,7 +35,7 @@ CPU = torch.device("cpu")
 IntArray = npt.NDArray[np.int64]
 
 
-def fit_parts_scaling(feature_scaling: str, part: Part, share: Share) -> Scaling:
+def fit_parts_scaling(feature_scaling: str, part: PartNodes, share: Share) -> Scaling:
     """Returns how features are scaled; for ``auto``, all processes look at their rows together.
 
     The statistics are those of the whole graph, to the order of sums in float64.
@@ -43,13 +45,13 @@ def fit_parts_scaling(feature_scaling: str, part: Part, share: Share) -> Scaling
     return scale_columns([Rows(part.fields["x"])], share)
 
 
-def part_graph(part: Part) -> Graph:
-    """Returns features and structure of a part; its edges lead out of it, so it is no graph."""
-    fields = part.fields
-    return Graph.from_csr(fields["indptr"], fields["indices"], fields["x"], name=fields["name"])
+def part_graph(part: PartNodes) -> Graph:
+    """Returns the nodes of a part as a graph without edges, which may lead out of it."""
+    x = part.fields["x"]
+    return Graph({NODE: Nodes(NODE, int(x.shape[0]), x)}, {}, part.fields["name"])
 
 
-def require_own(part: Part, nodes: Tensor) -> None:
+def require_own(part: PartNodes, nodes: Tensor) -> None:
     """Refuses to answer for nodes that a part does not have.
 
     Raises:
@@ -89,7 +91,7 @@ class FeatureRows:
 
     def __init__(
         self,
-        part: Part,
+        part: PartNodes,
         wire: Wire,
         scaling: Scaling,
         *,

@@ -23,9 +23,7 @@ from graphcl.errors import RunError
 from graphcl.files.atomic import check_new_folder, whole_folder
 from graphcl.partitioned.boundary import agree
 from graphcl.partitioned.embeddings import FILE, KIND, MARK, TYPED_MARK, ends_digest, type_name
-from graphcl.store.parts import Parts, part_name
-from graphcl.store.reader import FORMAT
-from graphcl.store.typed_parts import TypedParts
+from graphcl.store.header import FORMAT, Store, StoredType, part_name
 
 TABLES = (".parquet", ".csv")  # a folder whose name ends so holds such files; else .npy
 
@@ -51,7 +49,7 @@ def whole_shards(path: Path, share: Share) -> Iterator[Path]:
 def write_shard(
     folder: Path,
     suffix: str,
-    parts: Parts,
+    parts: StoredType,
     share: Share,
     dim: int,
     write: Callable[[Path], None],
@@ -97,7 +95,7 @@ def write_shard(
 def write_typed_shards(
     folder: Path,
     suffix: str,
-    parts: TypedParts,
+    parts: Store,
     share: Share,
     dim: int,
     writes: Mapping[str, Callable[[Path], None]],

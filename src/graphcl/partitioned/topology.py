@@ -35,7 +35,7 @@ from graphcl.partitioned.boundary import open_any_part
 from graphcl.partitioned.features import PreparedPart
 from graphcl.partitioned.rows import FeatureRows, Needed, require_own
 from graphcl.partitioned.wire import Wire
-from graphcl.store.typed_parts import TypedPart
+from graphcl.store.reader import Part
 from graphcl.topology import Children, Drawn, Level, SampledDirection, Seeds, Traffic, Tree
 
 TOPOLOGIES = ("auto", "asked")
@@ -117,7 +117,7 @@ class PartsTopology:
         }
         self.remembers = bool(wire.most(sum(one.capacity for one in self.rows.values())))
 
-    def _map(self, part: TypedPart, directions: Iterable[Direction]) -> None:
+    def _map(self, part: Part, directions: Iterable[Direction]) -> None:
         """Makes the edges of a part ready to be sampled."""
         for direction in directions:
             edges = part.edges[direction.relation, direction.backwards]

@@ -19,7 +19,8 @@ from graphcl.evaluation.unsupervised import sampled_rows
 from graphcl.partitioned.embeddings import ShardedEmbeddings
 from graphcl.runs.nodes import RunNodes
 from graphcl.runs.results import GraphFacts
-from graphcl.store.parts import open_part, read_parts
+from graphcl.store.header import read_store
+from graphcl.store.reader import open_part
 
 SCORED_NODES = 200_000  # labelled nodes that the probe sees at most
 ENTRIES = 1 << 21  # of edges, looked at at a time
@@ -52,7 +53,7 @@ class Sharded:
         require(given is not None, "report", "--graph", why, graph)
         self.z, self.nodes = shards_of_run(run, embeddings, given, "report")
         self._path = Path(str(given))
-        self._parts = read_parts(self._path)
+        self._parts = read_store(self._path)
         y = self.nodes.y
         labelled = np.zeros(0, np.int64) if y is None else np.flatnonzero(y >= 0)
         self.scored = labelled[sampled_rows(len(labelled), seed, SCORED_NODES)]
@@ -121,8 +122,9 @@ class Sharded:
     def _blocks(self) -> Any:
         """Yields the part, the first node, the degrees and the neighbours of nodes in a row."""
         for number in range(len(self._parts)):
-            part = open_part(self._path, number)
-            part.check()
+            whole = open_part(self._parts, number)
+            whole.check()
+            part = whole.plain
             indptr, indices = part.fields["indptr"], part.fields["indices"]
             begin, own = 0, len(indptr) - 1
             while begin < own:

@@ -3,7 +3,7 @@
 Both are used in place of an array. They stay on disk and return plain arrays when indexed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +104,15 @@ class Names:
         lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
         offsets = np.concatenate([np.zeros(1, dtype=np.int64), lengths.cumsum()])
         return cls(offsets, np.frombuffer(b"".join(encoded), dtype=np.uint8))
+
+    @classmethod
+    def joined(cls, several: Sequence["Names"]) -> "Names":
+        """Returns names one below the other, in memory."""
+        starts = np.cumsum([0, *(len(one.text) for one in several)])
+        pieces = zip(several, starts[:-1].tolist(), strict=True)
+        offsets = [one.offsets[:-1] + start for one, start in pieces]
+        text = np.concatenate([one.text for one in several])
+        return cls(np.concatenate([*offsets, starts[-1:]]).astype(np.int64), text)
 
     @property
     def shape(self) -> tuple[int]:

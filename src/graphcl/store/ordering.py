@@ -55,18 +55,6 @@ class Numbering:
         return np.searchsorted(self.starts, numbers, side="right") - 1
 
 
-def order_nodes(fields: Mapping[str, Any], parts: int, order: str, folder: Path) -> Numbering:
-    """Decides which part each node belongs to, and numbers the nodes part by part.
-
-    Args:
-        fields: the fields of a graph; its structure has been checked.
-        parts: how many, at most as many as nodes.
-        order: one of the three above.
-        folder: for temporary files without a name.
-    """
-    return order_types([len(fields["indptr"]) - 1], lambda: fields, parts, order, folder)[0]
-
-
 def order_types(
     sizes: Sequence[int],
     edges: Callable[[], Mapping[str, Any]],
@@ -74,7 +62,7 @@ def order_types(
     order: str,
     folder: Path,
 ) -> list[Numbering]:
-    """Does as `order_nodes` for nodes of several types; each type is numbered by itself.
+    """Decides which part each node belongs to, and numbers the nodes of each type part by part.
 
     Args:
         sizes: the number of nodes of each type.

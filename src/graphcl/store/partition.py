@@ -1,168 +1,208 @@
 """Divides a store into parts: orders its nodes, and writes the rows of each part.
 
 Memory does not grow with the graph, but for files that the kernel can take out of memory at any
-time: the arrays of source and parts, which are mapped, and two unnamed temporary files beside the
-parts, of 4 bytes per node each (the second of 8 from 2^31 nodes on). The source is read in blocks
-of rows, once for its edges and once for its features, and `PASSES` times more for the order
-``neighbours``. What is held beside the maps is a few blocks of `BLOCK_BYTES`, or one row if that is
-larger, and a few numbers per part.
+time: the arrays of source and parts, which are mapped, and unnamed temporary files beside the
+parts, of 8 bytes per node (12 from 2^31 nodes on), and of 8 more for the nodes that send in a
+relation while its edges are written by source. The source is read in blocks of rows, once for its
+edges and once for its features, and `PASSES` times more for the order ``neighbours``. That order
+needs the edges of several relations, or of directed ones, as those of one plain graph: in another
+temporary file, of 4 bytes for each direction of an edge, or 8 from 2^31 nodes on. What is held
+beside the maps is a few blocks of `BLOCK_BYTES`, or one row if that is larger, and a few numbers
+per part.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import StoreError, require
 from graphcl.store.columns import Names, ScaledFeatures
-from graphcl.store.moving import move_edges, move_ragged, move_rows
-from graphcl.store.ordering import Numbering, order_nodes
-from graphcl.store.parts import MANIFEST, MARK, MOST_PARTS, NOTHING, ORDERS, Source, part_name
-from graphcl.store.reader import (
-    FORMAT,
-    MASKS,
-    PART,
-    check_structure,
-    open_store,
-    read_store_header,
+from graphcl.store.header import MOST_PARTS, ORDERS, Key, Store, read_store
+from graphcl.store.moving import (
+    Array,
+    move_edges,
+    move_ragged,
+    move_reversed,
+    move_rows,
+    number_edges,
+    take_places,
 )
-from graphcl.store.writer import StoreWriter
+from graphcl.store.ordering import (
+    BLOCK_BYTES,
+    Numbering,
+    entries_of,
+    order_types,
+    row_blocks,
+    scratch,
+    slices,
+)
+from graphcl.store.reader import MASKS, Edges, open_part
+from graphcl.store.writer import ArrayWriter, StoreWriter, build_id
 
-Array = npt.NDArray[Any]
 OnStep = Callable[[str], None]
 
 
-def write_parts(
-    folder: Path,
+def divide(
+    writer: StoreWriter,
     store: Path,
     *,
     parts: int,
     order: str,
-    source: Source = NOTHING,
     on_step: OnStep = lambda _: None,
 ) -> None:
-    """Writes the parts of a store, and `parts.json` last, into a folder that the caller stages.
+    """Writes the parts of a store.
 
     Args:
-        folder: a folder without parts.
-        store: the store to divide; it is not changed.
+        writer: an open one, for as many parts; nothing was written yet.
+        store: the store to divide, which is in one part; it is not changed.
         parts: how many.
         order: ``neighbours`` brings neighbours together; ``hash`` spreads nodes evenly; ``as-is``
-            cuts the nodes into equal ranges and leaves their numbers.
-        source: what is said of the store.
+            cuts the nodes of each type into equal ranges and leaves their numbers.
         on_step: called with the name of each step before it starts.
 
     Raises:
         StoreError: the store is missing or damaged, or has fewer nodes than parts.
     """
-    header, fields = read_store_header(store), open_store(store)
-    check_division(store, header.num_nodes, parts, order)
+    header = read_store(store)
+    check_division(header, parts, order)
     on_step("checking the store")
-    check_structure(str(store), fields)
-    sums = {name: about["sha256"] for name, about in sorted(header.arrays.items())}
-    build = build_id({"parts": parts, "order": order, "name": header.name, "arrays": sums})
+    whole = open_part(header, 0)
+    whole.check()
+    writer.name, writer.order = header.name, order
+    writer.build = build_id({"parts": parts, "order": order, "source": header.build})
     on_step(f"ordering the nodes: {order}")
-    numbering = order_nodes(fields, parts, order, folder)
-    folders = [folder / part_name(number) for number in range(parts)]
-    cut = write_stores(folders, fields, numbering, build, on_step)
-    ranges = zip(folders, numbering.starts, numbering.starts[1:], strict=False)
-    listed = [
-        {"start": int(start), "stop": int(stop), "sha256": part_digest(one)}
-        for one, start, stop in ranges
-    ]
-    manifest = {
-        MARK: FORMAT,
-        "name": header.name,
-        "build": build,
-        "order": order,
-        "num_nodes": header.num_nodes,
-        "num_edges": len(fields["indices"]) // 2,
-        "num_features": header.num_features,
-        "cut_edges": cut,
-        "source": source._asdict(),
-        "parts": listed,
-    }
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, allow_nan=False) + "\n")
+    sizes = {name: one.num_nodes for name, one in header.types.items()}
+    edges = {key: whole.edges[key, False] for key in header.relations}
+    numbered = order_types(
+        list(sizes.values()),
+        lambda: flat_edges(header, edges, writer.folder),
+        parts,
+        order,
+        writer.folder,
+    )
+    numberings = dict(zip(sizes, numbered, strict=True))
+    of_nodes = {}
+    for name, one in header.types.items():
+        starts = numberings[name].starts.tolist()
+        of_nodes[name] = writer.add_type(name, starts, one.class_names)
+    for key, arrays in edges.items():
+        on_step(_step("writing the edges", key[1], header.relations))
+        _write_relation(writer, header, key, arrays, numberings)
+    for name, own in whole.nodes.items():
+        on_step(_step("writing features, labels and ids", name, header.types))
+        write_rows(of_nodes[name], own.fields, numberings[name])
+    on_step("computing checksums")
 
 
-def check_division(store: Path, num_nodes: int, parts: int, order: str) -> None:
+def check_division(store: Store, parts: int, order: str) -> None:
     """Refuses parts that a store cannot be divided into, before any work is done.
 
     Raises:
-        StoreError: there are more parts than nodes.
+        StoreError: there are more parts than nodes, or it is divided.
     """
-    most = f"in [1, {MOST_PARTS}]"
-    require(1 <= parts <= MOST_PARTS, "partition", "--parts", most, parts)
-    require(order in ORDERS, "partition", "--order", f"one of {', '.join(ORDERS)}", order)
-    if parts > num_nodes:
-        raise StoreError(f"{store}: has {num_nodes} nodes, too few for {parts} parts")
+    require(1 <= parts <= MOST_PARTS, "build", "--parts", f"in [1, {MOST_PARTS}]", parts)
+    require(order in ORDERS, "build", "--order", f"one of {', '.join(ORDERS)}", order)
+    if len(store) > 1:
+        raise StoreError(
+            f"{store.path}: is in parts already; divide the store that they were made from"
+        )
+    if parts > store.num_nodes:
+        raise StoreError(f"{store.path}: has {store.num_nodes} nodes, too few for {parts} parts")
 
 
-def write_stores(
-    folders: Sequence[Path],
-    fields: Mapping[str, Any],
-    numbering: Numbering,
-    build: str,
-    on_step: OnStep,
-) -> int:
-    """Writes the rows of a store into one folder for each part; returns how many edges are cut.
+def _step(what: str, name: str, several: Mapping[Any, Any]) -> str:
+    return f"{what} of {name}" if len(several) > 1 else what
 
-    Args:
-        folders: of the parts; they appear complete or not at all.
-        fields: of the store; its structure has been checked.
-        numbering: where each node goes.
-        build: the id of the build.
-        on_step: called with the name of each step before it starts.
+
+def flat_edges(store: Store, edges: Mapping[Key, Edges], folder: Path) -> Mapping[str, Array]:
+    """Returns `indptr` and `indices` of all relations in both directions, in unnamed files.
+
+    Nodes are numbered type after type. Edges with the same ends are there several times. A graph
+    with one type and one undirected relation has them already.
     """
-    with ExitStack() as open_parts:
-        writers = [
-            open_parts.enter_context(_part_writer(folder, number, build, numbering, fields))
-            for number, folder in enumerate(folders)
-        ]
-        on_step("writing the edges")
-        held = ("indptr", "indices", "edge_weight")
-        edges: dict[str, Array] = {name: fields[name] for name in held if name in fields}
-        kind = np.int32 if len(fields["indptr"]) <= 1 << 31 else np.int64
-        cut = move_edges(writers, edges, numbering, numbering, kind) // 2
-        on_step("writing features, labels and ids")
-        write_rows(writers, fields, numbering)
-        on_step("computing checksums")
-    return cut
+    sizes = {name: one.num_nodes for name, one in store.types.items()}
+    relations = store.relations.values()
+    if len(sizes) == 1 and len(edges) == 1 and next(iter(relations)).undirected:
+        return next(iter(edges.values()))
+    firsts = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
+    total = sum(sizes.values())
+    indptr = scratch(total + 1, np.int64, folder)
+    for one in relations:
+        arrays, (source, _, target) = edges[one.key], one.key
+        first = firsts[target] + 1
+        for rows in slices(sizes[target], BLOCK_BYTES // 8):
+            counts = np.diff(arrays["indptr"][rows.start : rows.stop + 1])
+            indptr[first + rows.start : first + rows.stop] += counts
+        for some in slices(0 if one.undirected else len(arrays["indices"]), BLOCK_BYTES // 8):
+            found, counts = np.unique(arrays["indices"][some], return_counts=True)
+            indptr[firsts[source] + 1 + found] += counts
+    np.cumsum(indptr, out=indptr)
+    free = scratch(total, np.int64, folder)
+    free[:] = indptr[:-1]
+    indices = scratch(int(indptr[-1]), np.int32 if total < 1 << 31 else np.int64, folder)
+    for one in relations:
+        arrays, (source, _, target) = edges[one.key], one.key
+        for rows in row_blocks(arrays["indptr"]):
+            local, entries = entries_of(arrays["indptr"], rows)
+            sources = firsts[source] + np.asarray(arrays["indices"][entries])
+            first = firsts[target] + rows.start
+            targets = first + np.repeat(np.arange(len(local) - 1), np.diff(local))
+            pairs = [(targets, sources)] + ([] if one.undirected else [(sources, targets)])
+            for receivers, senders in pairs:
+                order, places = take_places(free, receivers)
+                indices[places] = senders[order]
+    return {"indptr": indptr, "indices": indices}
 
 
-def part_digest(folder: Path) -> str:
-    """Returns the checksum of the file that describes a part."""
-    return hashlib.sha256((folder / PART).read_bytes()).hexdigest()
+def _write_relation(
+    writer: StoreWriter,
+    store: Store,
+    key: Key,
+    arrays: Edges,
+    numberings: Mapping[str, Numbering],
+) -> None:
+    """Writes the edges of a relation in its directions."""
+    targets, sources = numberings[key[2]], numberings[key[0]]
+    about = store.relations[key]
+    there = writer.add_relation(
+        key, undirected=about.undirected, self_loops_removed=about.self_loops_removed
+    )
+    edges = dict(arrays)
+    if about.undirected and "edge_ids" not in edges and not store.is_plain:
+        edges["edge_ids"] = scratch(len(edges["indices"]), np.int64, writer.folder)
+        number_edges(edges["indptr"], edges["indices"], edges["edge_ids"])
+    cut = move_edges(there, edges, targets, sources, edges["indices"].dtype)
+    writer.set_cut(key, cut // 2 if about.undirected else cut)
+    if about.undirected:
+        return
+    _number_entries(there)
+    names = [*edges, "edge_ids"]
+    moved = [{name: one.read(name) for name in names} for one in there]
+    move_reversed(writer.add_reverse(key), moved, targets, sources, writer.folder)
 
 
-def build_id(about: Mapping[str, Any]) -> str:
-    """Returns the id of a build from what decides it."""
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _part_writer(
-    folder: Path, number: int, build: str, numbering: Numbering, fields: Mapping[str, Any]
-) -> StoreWriter:
-    start, stop = map(int, numbering.starts[number : number + 2])
-    about = {"build": build, "part": number, "start": start, "stop": stop}
-    writer = StoreWriter(folder, name=fields["name"], part=about)
-    # Of a graph, not of a part: the first part keeps it.
-    writer.self_loops_removed = 0 if number else fields["self_loops_removed"]
-    writer.class_names = tuple(fields["class_names"])
-    return writer
+def _number_entries(writers: Sequence[ArrayWriter]) -> None:
+    """Numbers the entries of all parts, one after the other: each is an edge of its own."""
+    first = 0
+    for writer in writers:
+        (count,) = writer.shape("indices")
+        numbers = writer.array("edge_ids", (count,), np.int64)
+        for some in slices(count, BLOCK_BYTES // 8):
+            numbers[some] = np.arange(first + some.start, first + some.stop)
+        writer.release("edge_ids")
+        first += count
 
 
 def write_rows(
-    writers: Sequence[StoreWriter], fields: Mapping[str, Any], numbering: Numbering
+    writers: Sequence[ArrayWriter], fields: Mapping[str, Any], numbering: Numbering
 ) -> None:
     """Writes what belongs to nodes: features, labels, masks and ids."""
-    x, ids = fields["x"], fields.get("node_ids")
+    x: Any = fields.get("x")
+    ids = fields.get("node_ids")
     tables: dict[str, Array] = {name: fields[name] for name in ("y", *MASKS) if name in fields}
     if scipy.sparse.issparse(x):
         for writer in writers:
@@ -175,7 +215,7 @@ def write_rows(
             tables["x_row_scale"] = x.row_scale
         for writer in writers:
             writer.write("x_scale", x.scale)
-    else:
+    elif x is not None:
         tables["x"] = x
     if isinstance(ids, Names):
         text = {"node_ids": (ids.text, np.uint8)}

@@ -1,51 +1,67 @@
-"""Opens stores: a graph on disk as plain arrays, mapped into memory and never loaded.
+"""Maps the arrays of a store: they are never loaded, and checked before anything relies on them.
 
-A store is a folder of `.npy` files with a `store.json` that lists their types and shapes:
+A part has `.npy` files in a folder for each type and for each direction of a relation:
 
-    indptr, indices         CSR: each undirected edge twice, rows sorted; int64, and int32 (int64)
     x [, x_scale]           features [N, P]: float32, float16, or int8 with a float32 per column
     x_row_scale             of int8, if a row exceeds the columns' range: a power of two per row
     x_indptr, x_indices, x_data    instead of x: sparse features
     y                       labels [N] or [N, labels], int64
     train_mask, val_mask, test_mask       [N], bool
     node_ids                integers [N]; text is node_ids (UTF-8, uint8) and node_id_offsets
-    edge_weight             float32, aligned with indices
+    rows                    the number that each node had before, if the store was divided
+
+    indptr, indices         CSR by the nodes that receive, which are counted within the part; those
+                            that send have numbers of the whole graph, ascending in each row. An
+                            undirected edge is there twice.
+    edge_weight             float32, of each entry
+    edge_features           float32 [entries, features]
+    edge_ids                the number of the edge, the same in both directions
+
+Nodes without ids of a store that was divided have the numbers in `rows` as ids. So
+`graphcl.store.joining` returns exactly the graph that was divided, whatever the order.
 
 A table of which few rows changed since an earlier store may be that store's file and a patch
-(`graphcl.files.patched`); `store.json` then has checksums of the patch under ``patch``.
+(`graphcl.files.patched`); `part.json` then has checksums of the patch under ``patch``.
 
-Opening a store reads the JSON and the files' headers, which takes milliseconds for any size. It
-compares both with the files' sizes, and checks the first and last entry of `indptr`.
-`check_structure` scans everything that compiled loops rely on (a few seconds for 10^9 entries).
-`verify_store` compares the checksums. Nothing in a store is executed, and the JSON cannot name
-files.
+Opening a part reads the JSON and the files' headers, which takes milliseconds for any size. It
+compares both with the files' sizes, and checks the first and last entry of `indptr`. `Part.check`
+scans everything that compiled loops rely on (a few seconds for 10^9 entries). `verify_part`
+compares the checksums. Nothing in a store is executed, and the JSON cannot name files.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import InvalidInputError, StoreError
+from graphcl.errors import StoreError
 from graphcl.files.npy import regular_size
 from graphcl.files.patched import map_table, table_files
-from graphcl.files.text import TEXT_BYTES, read_text
 from graphcl.store.columns import Names, ScaledFeatures
+from graphcl.store.header import (
+    PART,
+    IntArray,
+    Key,
+    Store,
+    StoredType,
+    edges_name,
+    ends,
+    nodes_name,
+    read_description,
+    read_store,
+    require_count,
+)
 
-FORMAT = 1
-HEADER = "store.json"
-PART = "part.json"  # describes a part of a store that is in parts; see `graphcl.store.parts`
-DTYPES = {
-    "indptr": ("int64",),
-    "indices": ("int32", "int64"),
-    "edge_weight": ("float32",),
+MASKS = ("train_mask", "val_mask", "test_mask")
+SPARSE = ("x_indptr", "x_indices", "x_data")
+NODE_DTYPES = {
     "x": ("float32", "float16", "int8"),
     "x_scale": ("float32",),
     "x_row_scale": ("float32",),
@@ -58,142 +74,174 @@ DTYPES = {
     "test_mask": ("bool",),
     "node_ids": ("int64", "uint64", "int32", "uint8"),
     "node_id_offsets": ("int64",),
-    "rows": ("int64",),  # of a part alone: see `graphcl.store.parts`
+    "rows": ("int64",),
 }
-MASKS = ("train_mask", "val_mask", "test_mask")
+EDGE_DTYPES = {
+    "indptr": ("int64",),
+    "indices": ("int32", "int64"),
+    "edge_weight": ("float32",),
+    "edge_features": ("float32",),
+    "edge_ids": ("int64",),
+}
 CHUNK_BYTES = 1 << 26
 _PIECE_BYTES = 1 << 20  # bytes read at a time, which bounds a thread's memory
 _SCAN = 1 << 22  # entries scanned at a time: 32 MB of temporaries at most
+Array = npt.NDArray[Any]
+Edges = dict[str, Array]
+Listed = Mapping[str, Any]  # what is said of the arrays of a folder
+OnArray = Callable[[str, int], None]
 
 
-class StoreHeader(NamedTuple):
-    """The content of `store.json`; every number in it is compared with the files."""
+@dataclass(frozen=True, eq=False)
+class PartNodes:
+    """The nodes of one type in a part, mapped from disk.
 
-    name: str
-    num_nodes: int
-    num_features: int
-    self_loops_removed: int
-    arrays: dict[str, dict[str, Any]]
-    class_names: tuple[str, ...] = ()
+    Attributes:
+        parts: the type, and its ranges.
+        number: which part.
+        nodes: its range of nodes.
+        fields: what `Nodes` of them would have, and the graph's name.
+        rows: the numbers that the nodes had before they were divided; None if they stayed.
+    """
+
+    parts: StoredType
+    number: int
+    nodes: slice
+    fields: dict[str, Any]
+    rows: IntArray | None = None
 
 
-def is_store(path: Path) -> bool:
-    """Returns whether `path` is a folder that looks like a store."""
-    return (path / HEADER).is_file()
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One part of a store, mapped from disk.
+
+    Attributes:
+        parts: the store that it belongs to.
+        number: which part.
+        nodes: the part's rows of each type.
+        edges: for each relation and direction, its arrays as the module lists them.
+    """
+
+    parts: Store
+    number: int
+    nodes: Mapping[str, PartNodes]
+    edges: Mapping[tuple[Key, bool], Edges]
+
+    @property
+    def plain(self) -> PartNodes:
+        """The nodes of the only type; the edges of the only relation are among their fields."""
+        (nodes,), (edges,) = self.nodes.values(), self.edges.values()
+        return replace(nodes, fields={**nodes.fields, **edges})
+
+    def check(self) -> None:
+        """Checks what compiled loops rely on, as `Graph.check` does.
+
+        Raises:
+            StoreError: the structure is damaged; the message says where.
+        """
+        for name, own in self.nodes.items():
+            check_features(str(self.parts.nodes_folder(self.number, name)), own.fields.get("x"))
+        for (key, backwards), edges in self.edges.items():
+            where = str(self.parts.edges_folder(self.number, key, backwards))
+            senders = self.parts.types[ends(key, backwards)[1]].num_nodes
+            check_edges(where, edges, senders, self.parts.relations[key].num_edges)
 
 
-def open_store(path: Path) -> dict[str, Any]:
-    """Returns the fields of a `Graph`, mapped from a store.
+def open_part(store: Store | Path, number: int) -> Part:
+    """Maps one part; no other part needs to be there.
 
     Raises:
-        StoreError: a file is missing, or does not match `store.json`.
+        StoreError: the part is missing, damaged or of another build.
     """
-    return mapped_fields(path, read_store_header(path))
+    store = store if isinstance(store, Store) else read_store(store)
+    nodes, edges = {}, {}
+    listed = read_part(store, number)
+    for place, (name, about) in enumerate(store.types.items()):
+        own = about.nodes(number)
+        folder, count = store.nodes_folder(number, name), own.stop - own.start
+        fields = _node_fields(folder, listed[nodes_name(place)], count, about.num_features)
+        rows = fields.pop("rows", None)
+        if rows is not None:
+            fields.setdefault("node_ids", rows)  # nodes must be found by the numbers that they had
+        fields |= {"name": store.name, "class_names": about.class_names}
+        nodes[name] = PartNodes(about, number, own, fields, rows)
+    for place, (key, relation) in enumerate(store.relations.items()):
+        for backwards in relation.backwards:
+            arrays = listed[edges_name(place, backwards)]
+            edges[key, backwards] = _open_edges(store, number, key, backwards, arrays)
+    return Part(store, number, nodes, edges)
 
 
-def mapped_fields(path: Path, header: StoreHeader, *, file: str = HEADER) -> dict[str, Any]:
-    """Maps the arrays that a header lists; `file` is the header's name in messages."""
-    arrays = {name: map_array(path, name, about, file) for name, about in header.arrays.items()}
-    _check_shapes(path, header, arrays)
-    indptr, indices = arrays["indptr"], arrays["indices"]
-    if int(indptr[0]) != 0 or int(indptr[-1]) != len(indices):
-        ends = f"{int(indptr[0])} to {int(indptr[-1])}"
-        raise StoreError(f"{path}: indptr goes from {ends}; indices has {len(indices)} entries")
-    fields: dict[str, Any] = {
-        name: arrays[name]
-        for name in ("indptr", "indices", "edge_weight", "y", *MASKS)
-        if name in arrays
-    }
-    fields["x"] = _features(path, header, arrays)
-    if "node_id_offsets" in arrays:
-        fields["node_ids"] = Names(arrays["node_id_offsets"], arrays["node_ids"])
-    elif "node_ids" in arrays:
-        fields["node_ids"] = arrays["node_ids"]
-    about = {"name": header.name, "self_loops_removed": header.self_loops_removed}
-    return fields | about | {"class_names": header.class_names}
-
-
-def read_store_header(path: Path) -> StoreHeader:
-    """Reads `store.json` and checks types and ranges."""
-    return checked_header(path, read_description(path, HEADER, "store", "graphcl_store"), HEADER)
-
-
-def read_description(
-    path: Path,
-    file: str,
-    kind: str,
-    mark: str,
-    error: type[InvalidInputError] = StoreError,
-    *,
-    limit: int = TEXT_BYTES,
-) -> dict[str, Any]:
-    """Reads the JSON file that describes a `kind` of folder; its key `mark` is the format.
+def read_part(store: Store, number: int) -> dict[str, Listed]:
+    """Reads what a part says of its arrays, for each of its folders.
 
     Raises:
-        InvalidInputError: of the type `error`: there is no such folder, or it is another kind.
+        StoreError: it is missing, damaged or of another build.
     """
-    if not path.is_dir():
-        raise error(f"{path}: no such {kind}")
-    try:
-        values = json.loads(read_text(path / file, error, limit=limit))
-    except FileNotFoundError:
-        raise error(f"{path}: not a {kind} (it has no {file})") from None
-    except error:
-        raise
-    except (ValueError, RecursionError) as problem:
-        raise error(f"{path / file}: not JSON ({problem})") from None
-    if not isinstance(values, dict) or mark not in values:
-        raise error(f"{path / file}: does not describe a {kind}")
-    if values[mark] != FORMAT:
-        found = values[mark]
-        raise error(f"{path}: {kind} format {found!r}; this version reads format {FORMAT}")
-    return values
+    next(iter(store.types.values())).nodes(number)  # or there is no such part
+    folder = store.part_folder(number)
+    file = folder / PART
+    if not file.is_file():
+        raise StoreError(f"{folder}: part {number} of {len(store)} is missing (no {PART})")
+    values = read_description(folder, PART, "part", "graphcl_part")
+    if values.get("build") != store.build:
+        found = str(values.get("build"))[:40]
+        raise StoreError(
+            f"{folder}: part {number} is of another build ({found}); that of the whole is "
+            f"{store.build}"
+        )
+    if values.get("part") != number:
+        raise StoreError(f"{file}: part must be {number}; got {values.get('part')!r}")
+    if hashlib.sha256(file.read_bytes()).hexdigest() != store.digests[number]:
+        raise StoreError(f"{file}: altered or damaged (its checksum differs)")
+    expected = {nodes_name(place): NODE_DTYPES for place in range(len(store.types))}
+    for place, one in enumerate(store.relations.values()):
+        expected |= {edges_name(place, backwards): EDGE_DTYPES for backwards in one.backwards}
+    arrays = values.get("arrays")
+    if not isinstance(arrays, dict) or arrays.keys() != expected.keys():
+        raise StoreError(f"{file}: must list the arrays of {', '.join(expected)}")
+    for within, dtypes in expected.items():
+        _check_arrays(folder / within, arrays[within], dtypes)
+    return arrays
 
 
-def checked_header(path: Path, values: dict[str, Any], file: str) -> StoreHeader:
-    """Checks types and ranges of what `file` says about a folder's arrays."""
-    for key in ("num_nodes", "num_features", "self_loops_removed"):
-        require_count(path / file, key, values.get(key))
-    if not isinstance(values.get("name"), str) or not isinstance(values.get("arrays"), dict):
-        raise StoreError(f"{path / file}: lacks name or arrays")
-    least = 0 if file == PART else 1  # a part may lack nodes of a type
-    if values["num_nodes"] < least or values["num_features"] < 1:
-        raise StoreError(f"{path / file}: a graph has at least one node and one feature")
-    check_arrays(path / file, values["arrays"])
-    values["name"] = values["name"][:200]
-    names = values.get("class_names", [])
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise StoreError(f"{path / file}: class_names must be texts")
-    values["class_names"] = tuple(names)
-    return StoreHeader(*(values[field] for field in StoreHeader._fields))
-
-
-def verify_store(path: Path, on_array: Callable[[str, int], None] = lambda *_: None) -> None:
+def verify_store(path: Path, on_array: OnArray = lambda *_: None) -> Store:
     """Reads the whole store and compares every file with its checksum.
 
-    `on_array` is called after each array with its name and its size in bytes.
+    `on_array` is called after each array with its path in the store and its size in bytes.
 
     Raises:
         StoreError: a file differs from what was written.
     """
-    verify_arrays(path, read_store_header(path).arrays, on_array)
+    store = read_store(path)
+    for name, digest in store.source.beside.items():
+        if not (path / name).is_file():
+            raise StoreError(f"{path / name}: missing; features were prepared by it")
+        if file_digest(path / name) != digest:
+            raise StoreError(f"{path / name}: altered or damaged (its checksum differs)")
+    for number in range(len(store)):
+        verify_part(store, number, on_array)
+    return store
 
 
-def verify_arrays(
-    path: Path, arrays: Mapping[str, Mapping[str, Any]], on_array: Callable[[str, int], None]
-) -> None:
-    """Compares the files of a folder with the checksums that its header gives."""
-    for name, about in arrays.items():
-        size = 0
-        digests = [about["sha256"], *about.get("patch", ())]
-        for file, digest in zip(table_files(path, name), digests, strict=False):
-            try:
+def verify_part(store: Store | Path, number: int, on_array: OnArray = lambda *_: None) -> Part:
+    """Opens a part, compares every byte with its checksums, and scans its structure.
+
+    Raises:
+        StoreError: the part is missing, damaged or of another build.
+    """
+    part = open_part(store, number)
+    folder = part.parts.part_folder(number)
+    for within, listed in read_part(part.parts, number).items():
+        for name, about in listed.items():
+            size, digests = 0, [about["sha256"], *about.get("patch", ())]
+            for file, digest in zip(table_files(folder / within, name), digests, strict=False):
                 size += regular_size(file, StoreError)
-            except OSError as error:
-                raise StoreError(f"{file}: cannot be read ({error.strerror})") from None
-            if file_digest(file) != digest:
-                raise StoreError(f"{file}: altered or damaged (its checksum differs)")
-        on_array(name, size)
+                if file_digest(file) != digest:
+                    raise StoreError(f"{file}: altered or damaged (its checksum differs)")
+            on_array(f"{folder.name}/{within}/{name}", size)
+    part.check()
+    return part
 
 
 def file_digest(path: Path) -> str:
@@ -218,27 +266,39 @@ def _chunk_digest(path: Path, start: int) -> bytes:
     return digest.digest()
 
 
-def check_structure(where: str, fields: Mapping[str, Any], num_nodes: int | None = None) -> None:
+def known_digest(file: Path) -> str:
+    """Returns the checksum that a store has of one of its files; empty if it is of no store."""
+    part = file.parent.parent
+    if not (part / PART).is_file():
+        return ""
+    arrays = read_description(part, PART, "part", "graphcl_part").get("arrays", {})
+    found = arrays.get(file.parent.name, {}).get(file.name.split(".")[0], {})
+    return str(found.get("sha256", ""))
+
+
+def check_features(where: str, x: Any) -> None:
+    """Checks that sparse features are within their table, as `check_edges` does."""
+    if scipy.sparse.issparse(x):
+        _check_csr(where, "x_indptr", x.indptr, "x_indices", x.indices, x.shape[1])
+
+
+def check_edges(where: str, edges: Mapping[str, Any], senders: int, num_edges: int) -> None:
     """Checks that pointers never decrease and that indices are within the graph.
 
     Compiled loops do not check bounds: one wrong number would make them read memory outside an
     array. Each process that uses a store checks it once; a result saved on disk could be forged.
-    `num_nodes` is the number of nodes of the whole graph, if the fields are those of a part.
 
     Raises:
         StoreError: a pointer or an index is wrong; the message names the first one.
     """
-    x = fields["x"]
-    limit = x.shape[0] if num_nodes is None else num_nodes
-    check_csr(where, "indptr", fields["indptr"], "indices", fields["indices"], limit)
-    if scipy.sparse.issparse(x):
-        check_csr(where, "x_indptr", x.indptr, "x_indices", x.indices, x.shape[1])
+    _check_csr(where, "indptr", edges["indptr"], "indices", edges["indices"], senders)
+    if edges.get("edge_ids") is not None:
+        _check_range(where, "edge_ids", edges["edge_ids"], num_edges)
 
 
-def check_csr(
+def _check_csr(
     where: str, pointers: str, indptr: Any, columns: str, indices: Any, limit: int
 ) -> None:
-    """Checks one pair of pointers and columns, as `check_structure` does."""
     for start in range(0, len(indptr) - 1, _SCAN):
         part = indptr[start : start + _SCAN + 1]
         if (part[1:] < part[:-1]).any():
@@ -246,30 +306,75 @@ def check_csr(
             raise StoreError(f"{where}: {pointers} decreases at row {row}; the store is damaged")
     if int(indptr[0]) != 0 or int(indptr[-1]) != len(indices):
         raise StoreError(f"{where}: {pointers} does not end where {columns} does")
-    for start in range(0, len(indices), _SCAN):
-        part = indices[start : start + _SCAN]
+    _check_range(where, columns, indices, limit)
+
+
+def _check_range(where: str, name: str, array: Any, limit: int) -> None:
+    for start in range(0, len(array), _SCAN):
+        part = array[start : start + _SCAN]
         low, high = int(part.min()), int(part.max())
         if low < 0 or high >= limit:
             worst = low if low < 0 else high
-            raise StoreError(f"{where}: {columns} holds {worst}; expected 0 to {limit - 1}")
+            raise StoreError(f"{where}: {name} holds {worst}; expected 0 to {limit - 1}")
 
 
-def _features(path: Path, header: StoreHeader, arrays: Mapping[str, Any]) -> Any:
+def _node_fields(folder: Path, listed: Listed, nodes: int, features: int) -> dict[str, Any]:
+    """Maps the nodes of a type; a part may lack nodes of it."""
+    arrays = {name: _map_array(folder, name, one) for name, one in listed.items()}
+    _check_shapes(folder, arrays, nodes, features)
+    kept = ("y", *MASKS, "rows")
+    fields: dict[str, Any] = {name: arrays[name] for name in kept if name in arrays}
+    if features:
+        fields["x"] = _features(folder, arrays, features)
+    if "node_id_offsets" in arrays:
+        fields["node_ids"] = Names(arrays["node_id_offsets"], arrays["node_ids"])
+    elif "node_ids" in arrays:
+        fields["node_ids"] = arrays["node_ids"]
+    return fields
+
+
+def _open_edges(store: Store, number: int, key: Key, backwards: bool, listed: Listed) -> Edges:
+    """Maps the edges of one direction of a relation."""
+    folder, relation = store.edges_folder(number, key, backwards), store.relations[key]
+    receivers = store.types[ends(key, backwards)[0]].nodes(number)
+    expected = {"indptr", "indices"} | ({"edge_ids"} if relation.both else set())
+    expected |= {"edge_weight"} if relation.weighted else set()
+    expected |= {"edge_features"} if relation.num_edge_features else set()
+    if listed.keys() - {"edge_ids"} != expected - {"edge_ids"} or not expected <= listed.keys():
+        raise StoreError(f"{folder}: must have the arrays {', '.join(sorted(expected))}")
+    arrays = {name: _map_array(folder, name, one) for name, one in listed.items()}
+    entries = len(arrays["indices"])
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(arrays, (entries,))
+    shapes["indptr"] = (receivers.stop - receivers.start + 1,)
+    shapes["edge_features"] = (entries, relation.num_edge_features)
+    for name, array in arrays.items():
+        if array.shape != shapes[name]:
+            raise StoreError(f"{folder}: {name} has shape {array.shape}; expected {shapes[name]}")
+    first, last = int(arrays["indptr"][0]), int(arrays["indptr"][-1])
+    if first != 0 or last != entries:
+        raise StoreError(
+            f"{folder}: indptr goes from {first} to {last}; indices has {entries} entries"
+        )
+    if len(store) == 1 and entries != relation.num_edges * (2 if relation.undirected else 1):
+        raise StoreError(f"{folder}: has {entries} entries for {relation.num_edges} edges")
+    return arrays
+
+
+def _features(folder: Path, arrays: Mapping[str, Any], width: int) -> Any:
     if "x" not in arrays:
-        shape = (header.num_nodes, header.num_features)
-        parts = (arrays["x_data"], arrays["x_indices"], arrays["x_indptr"])
-        if int(parts[2][0]) != 0 or int(parts[2][-1]) != len(parts[1]):
-            raise StoreError(f"{path}: x_indptr does not end where x_indices does")
-        return sparse_rows(shape, parts[2], parts[1], parts[0])
+        indptr, indices, data = (arrays[name] for name in SPARSE)
+        if int(indptr[0]) != 0 or int(indptr[-1]) != len(indices):
+            raise StoreError(f"{folder}: x_indptr does not end where x_indices does")
+        return sparse_rows((len(indptr) - 1, width), indptr, indices, data)
     if arrays["x"].dtype != np.int8:
         return arrays["x"]
     scale, rows = np.asarray(arrays["x_scale"]), arrays.get("x_row_scale")
     if not np.isfinite(scale).all():
-        raise StoreError(f"{path}: x_scale holds {scale[~np.isfinite(scale)][0]}")
+        raise StoreError(f"{folder}: x_scale holds {scale[~np.isfinite(scale)][0]}")
     if rows is not None:
         wrong = ~(np.isfinite(rows) & (rows >= 1))
         if wrong.any():
-            raise StoreError(f"{path}: x_row_scale holds {rows[wrong][0]}; expected 1 or more")
+            raise StoreError(f"{folder}: x_row_scale holds {rows[wrong][0]}; expected 1 or more")
     return ScaledFeatures(arrays["x"], scale, rows)
 
 
@@ -280,25 +385,17 @@ def sparse_rows(shape: tuple[int, int], indptr: Any, indices: Any, data: Any) ->
     return csr
 
 
-def _check_shapes(path: Path, header: StoreHeader, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Refuses a store with missing arrays, or with shapes that do not fit together."""
-    sparse = [name for name in ("x_indptr", "x_indices", "x_data") if name in arrays]
-    needed = ["indptr", "indices", *(["x_indptr", "x_indices", "x_data"] if sparse else ["x"])]
+def _check_shapes(folder: Path, arrays: Mapping[str, Array], nodes: int, features: int) -> None:
+    """Refuses nodes with missing arrays, or with shapes that do not fit together."""
+    text, sparse = "node_id_offsets" in arrays, any(name in arrays for name in SPARSE)
+    needed = [*(SPARSE if sparse else ["x"])] if features else []
     if arrays.get("x") is not None and arrays["x"].dtype == np.int8:
         needed.append("x_scale")
-    if "node_id_offsets" in arrays:
-        needed.append("node_ids")
-    missing = [name for name in needed if name not in arrays]
+    missing = [name for name in (*needed, *(["node_ids"] if text else [])) if name not in arrays]
     if missing:
-        raise StoreError(f"{path}: has no array {missing[0]!r}")
-    nodes, features = header.num_nodes, header.num_features
-    entries = len(arrays["indices"]) if arrays["indices"].ndim else -1
+        raise StoreError(f"{folder}: has no array {missing[0]!r}")
     stored = len(arrays["x_indices"]) if sparse and arrays["x_indices"].ndim else -1
-    text = "node_id_offsets" in arrays
     expected: dict[str, tuple[int, ...]] = {
-        "indptr": (nodes + 1,),
-        "indices": (entries,),
-        "edge_weight": (entries,),
         "x": (nodes, features),
         "x_scale": (features,),
         "x_row_scale": (nodes,),
@@ -319,19 +416,20 @@ def _check_shapes(path: Path, header: StoreHeader, arrays: Mapping[str, npt.NDAr
             fits = array.shape == expected[name]
         if not fits:
             raise StoreError(
-                f"{path}: {name} has shape {array.shape} of {array.dtype}, which does not fit "
+                f"{folder}: {name} has shape {array.shape} of {array.dtype}, which does not fit "
                 f"{nodes} nodes and {features} features"
             )
 
 
-def check_arrays(
-    file: Path, arrays: Mapping[str, Any], dtypes: Mapping[str, tuple[str, ...]] = DTYPES
-) -> None:
-    """Checks what a file says of arrays; `dtypes` are the names and types that there may be.
+def _check_arrays(folder: Path, arrays: Any, dtypes: Mapping[str, tuple[str, ...]]) -> None:
+    """Checks what is said of arrays; `dtypes` are the names and types that there may be.
 
     Raises:
         StoreError: an array is unknown, or lacks a type, a shape or a checksum.
     """
+    file = folder.parent / PART
+    if not isinstance(arrays, dict):
+        raise StoreError(f"{file}: must list the arrays of {folder.name}")
     for name, about in arrays.items():
         if name not in dtypes:
             known = ", ".join(dtypes)
@@ -347,25 +445,19 @@ def check_arrays(
             require_count(file, f"{name}'s shape", length)
 
 
-def require_count(file: Path, what: str, value: Any) -> None:
-    """Refuses what cannot be a number of things."""
-    if type(value) is not int or not 0 <= value < 1 << 48:
-        raise StoreError(f"{file}: {what} must be a count; got {str(value)[:40]}")
-
-
-def map_array(path: Path, name: str, about: Mapping[str, Any], said: str) -> npt.NDArray[Any]:
-    """Maps one file; its header, its size and what the JSON file `said` says must agree."""
-    files = table_files(path, name)
+def _map_array(folder: Path, name: str, about: Mapping[str, Any]) -> Array:
+    """Maps one file; its header, its size and what `part.json` says must agree."""
+    files = table_files(folder, name)
     file = files[0]
     if (len(files) > 1) != bool(about.get("patch")):
         kind = "a whole table" if len(files) == 1 else "a patch"
-        raise StoreError(f"{file}: {kind}; {said} says otherwise")
+        raise StoreError(f"{file}: {kind}; {PART} says otherwise")
     try:
-        array = map_table(path, name, StoreError)
+        array = map_table(folder, name, StoreError)
     except OSError as error:
         raise StoreError(f"{file}: cannot be read ({error.strerror})") from None
     declared = np.dtype(about["dtype"]).newbyteorder("<")
     if array.dtype != declared or list(array.shape) != about["shape"]:
         found = f"{array.dtype} {array.shape}"
-        raise StoreError(f"{file}: holds {found}; {said} says {declared} {about['shape']}")
+        raise StoreError(f"{file}: holds {found}; {PART} says {declared} {about['shape']}")
     return array

@@ -1,8 +1,10 @@
 """Writes stores array by array. They may be larger than memory, and appear whole or not at all."""
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,33 +17,47 @@ from graphcl.files.atomic import check_new_folder, reserve, whole_folder
 from graphcl.files.npy import shorten_npy
 from graphcl.files.patched import base_file, table_files, write_table
 from graphcl.store.columns import LEVELS, Names
-from graphcl.store.reader import (
-    DTYPES,
+from graphcl.store.header import (
     FORMAT,
     HEADER,
-    MASKS,
+    NOTHING,
     PART,
-    checked_header,
+    Key,
+    Store,
+    StoredRelation,
+    StoredType,
+    edges_name,
+    nodes_name,
+    part_name,
+    write_header,
+)
+from graphcl.store.reader import (
+    EDGE_DTYPES,
+    MASKS,
+    NODE_DTYPES,
     file_digest,
-    is_store,
-    mapped_fields,
-    read_store_header,
+    known_digest,
+    open_part,
 )
 
 FEATURE_DTYPES = ("float32", "float16", "int8")
 _BLOCK_BYTES = 1 << 25  # bytes of float32 features that are converted at a time
+Share = Callable[[Path, Path], None]  # gives a file a second name
 
 
 class ArrayWriter:
-    """Fills a folder with arrays, which may be larger than memory.
+    """Fills a folder of a store with arrays, which may be larger than memory.
 
     Args:
-        folder: where they are written; it must be there before the first array.
+        folder: where they are written.
         dtypes: the names that an array may have, and the types of each.
+
+    Attributes:
+        num_features: number of features if they are sparse; their arrays do not contain it.
     """
 
     def __init__(self, folder: Path, dtypes: Mapping[str, tuple[str, ...]]) -> None:
-        self.folder, self._dtypes = folder, dtypes
+        self.folder, self._dtypes, self.num_features = folder, dtypes, 0
         self._shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         self._maps: dict[str, Any] = {}
         self._digests: dict[str, list[str]] = {}  # where files are another store's
@@ -85,6 +101,47 @@ class ArrayWriter:
         if mapped is not None:
             mapped.flush()
 
+    def shorten(self, name: str, length: int) -> None:
+        """Cuts an array to its first `length` rows, once its final length is known."""
+        shape, dtype = self._shapes[name]
+        require(0 <= length <= shape[0], "StoreWriter", "length", f"at most {shape[0]}", length)
+        self.release(name)
+        shorten_npy(self.folder / f"{name}.npy", length)
+        self._shapes[name] = ((length, *shape[1:]), dtype)
+
+    def read(self, name: str) -> npt.NDArray[Any]:
+        """Maps an array that has been written."""
+        self.release(name)
+        found: npt.NDArray[Any] = np.load(self.folder / f"{name}.npy", mmap_mode="r")
+        return found
+
+    def adopt(self, name: str, folder: Path, about: Mapping[str, Any], share: Share) -> None:
+        """Takes an array of another store as it is; `about` is what is said of it there."""
+        for file in table_files(folder, name):
+            share(file, self.folder / file.name)
+        self._shapes[name] = (tuple(about["shape"]), np.dtype(about["dtype"]).newbyteorder("<"))
+        self._digests[name] = [about["sha256"], *about.get("patch", ())]
+
+    def patch(self, name: str, table: Any, share: Share) -> None:
+        """Writes a table as a patch, if it is mapped from another store and few rows differ.
+
+        Args:
+            name: of the array.
+            table: as `graphcl.files.patched.overlay` returns it, or any array.
+            share: gives a file a second name.
+        """
+        self._declare(name, table.shape, table.dtype)
+        files = write_table(self.folder, name, table, share)
+        source, digest = base_file(table), ""
+        if source is not None and files[0].samefile(source):
+            digest = known_digest(source)
+        first = digest or file_digest(files[0])
+        self._digests[name] = [first, *map(file_digest, files[1:])]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape of an array; empty if there is none."""
+        return self._shapes[name][0] if name in self._shapes else ()
+
     def describe(self) -> dict[str, dict[str, Any]]:
         """Completes all arrays, and returns the type, shape and checksum of each."""
         for name in list(self._maps):
@@ -98,13 +155,15 @@ class ArrayWriter:
         return arrays
 
 
-class StoreWriter(ArrayWriter):
+class StoreWriter:
     """Fills a store. Use it as a context manager.
 
         with StoreWriter(path, name="mine") as store:
-            indptr = store.array("indptr", (num_nodes + 1,), np.int64)
+            (nodes,) = store.add_type("node", [0, num_nodes])
+            nodes.write("x", x)                 # a whole array at once
+            (edges,) = store.add_relation(("node", "edge", "node"), undirected=True)
+            indptr = edges.array("indptr", (num_nodes + 1,), np.int64)
             indptr[:] = …                       # a memory map: pages go to disk as they fill up
-            store.write("indices", indices)     # or a whole array at once
 
     `graphcl.store.reader` lists the names, types and shapes. If the block succeeds, checksums are
     computed, the store is opened as a test and flushed to disk, and the folder appears at `path` by
@@ -114,32 +173,30 @@ class StoreWriter(ArrayWriter):
     Args:
         path: the store's folder.
         name: the graph's name in messages and reports.
+        parts: how many.
         overwrite: replace an existing store. Anything else at `path` is never touched.
-        part: for a part of a store in parts, what its `part.json` says beside the arrays; None for
-            a store.
 
     Attributes:
-        self_loops_removed: number of self-loops in the input; the caller sets it.
-        num_features: number of features if they are sparse; their arrays do not contain it.
-        class_names: names of the classes; empty if they have none.
+        folder: where the store is until it is complete.
+        order: how nodes were ordered for the parts.
+        build: the id of the build; without one it follows from the checksums of all arrays.
+        source: what was divided.
+        types: what was added so far.
+        relations: likewise.
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        *,
-        name: str = "graph",
-        overwrite: bool = False,
-        part: Mapping[str, Any] | None = None,
+        self, path: str | Path, *, name: str = "graph", parts: int = 1, overwrite: bool = False
     ) -> None:
-        super().__init__(Path(path), DTYPES)  # in a hidden folder, once it is open
         self.path, self.name, self.overwrite = Path(path), name, overwrite
-        self._file, self._part = (HEADER if part is None else PART), part
-        self.self_loops_removed = self.num_features = 0
-        self.class_names: tuple[str, ...] = ()
+        self.order, self.build, self.source = "as-is", "", NOTHING
+        self._parts = parts
+        self.types: dict[str, StoredType] = {}
+        self.relations: dict[Key, StoredRelation] = {}
+        self._writers: dict[str, list[ArrayWriter]] = {}  # of each folder, one for each part
 
     def __enter__(self) -> Self:
-        check_new_folder(self.path, "store", self._file, StoreError, overwrite=self.overwrite)
+        check_new_folder(self.path, "store", HEADER, StoreError, overwrite=self.overwrite)
         self._open = ExitStack()
         self.folder = self._open.enter_context(whole_folder(self.path))
         # Runs before the folder is put in place, so that an error in it leaves no store.
@@ -149,77 +206,127 @@ class StoreWriter(ArrayWriter):
     def __exit__(self, *error: Any) -> None:
         self._open.__exit__(*error)
 
-    def adopt(self, name: str, store: Path, share: Callable[[Path, Path], None]) -> None:
-        """Takes an array of another store as it is; `share` gives its file a second name."""
-        about = read_store_header(store).arrays[name]
-        for file in table_files(store, name):
-            share(file, self.folder / file.name)
-        self._shapes[name] = (tuple(about["shape"]), np.dtype(about["dtype"]).newbyteorder("<"))
-        self._digests[name] = [about["sha256"], *about.get("patch", ())]
-
-    def patch(self, name: str, table: Any, share: Callable[[Path, Path], None]) -> None:
-        """Writes a table as a patch, if it is mapped from another store and few rows differ.
+    def add_type(
+        self, name: str, starts: Sequence[int], class_names: Sequence[str] = ()
+    ) -> list[ArrayWriter]:
+        """Adds a type of nodes, and returns what writes its arrays, for each part.
 
         Args:
-            name: of the array.
-            table: as `graphcl.files.patched.overlay` returns it, or any array.
-            share: gives a file a second name.
+            name: of the type.
+            starts: the first node of each part, and the number of nodes.
+            class_names: of its classes; empty if they have none.
         """
-        self._declare(name, table.shape, table.dtype)
-        files = write_table(self.folder, name, table, share)
-        source, digest = base_file(table), ""
-        if source is not None and files[0].samefile(source) and is_store(source.parent):
-            digest = read_store_header(source.parent).arrays.get(name, {}).get("sha256", "")
-        first = digest or file_digest(files[0])
-        self._digests[name] = [first, *map(file_digest, files[1:])]
+        ranges = np.asarray(starts, np.int64)
+        self.types[name] = StoredType(self.folder, "", name, 0, ranges, tuple(class_names))
+        return self._added(nodes_name(len(self.types) - 1), NODE_DTYPES)
 
-    def shorten(self, name: str, length: int) -> None:
-        """Cuts an array to its first `length` rows, once its final length is known."""
-        shape, dtype = self._shapes[name]
-        require(0 <= length <= shape[0], "StoreWriter", "length", f"at most {shape[0]}", length)
-        self.release(name)
-        shorten_npy(self.folder / f"{name}.npy", length)
-        self._shapes[name] = ((length, *shape[1:]), dtype)
+    def add_relation(
+        self, key: Key, *, undirected: bool, self_loops_removed: int = 0
+    ) -> list[ArrayWriter]:
+        """Adds a relation, and returns what writes its edges by target, for each part."""
+        self.relations[key] = StoredRelation(
+            key, undirected, False, False, 0, 0, self_loops_removed=self_loops_removed
+        )
+        return self._added(edges_name(len(self.relations) - 1), EDGE_DTYPES)
+
+    def add_reverse(self, key: Key) -> list[ArrayWriter]:
+        """Returns what writes the edges of the last relation by source, for each part."""
+        self.relations[key] = replace(self.relations[key], both=True)
+        return self._added(edges_name(len(self.relations) - 1, True), EDGE_DTYPES)
+
+    def drop_relation(self, key: Key) -> None:
+        """Takes the last relation back."""
+        del self.relations[key]
+        for writer in self._writers.pop(edges_name(len(self.relations))):
+            for file in writer.folder.iterdir():
+                file.unlink()
+            writer.folder.rmdir()
+
+    def set_cut(self, key: Key, cut_edges: int) -> None:
+        """Notes how many edges of a relation have their ends in two parts."""
+        self.relations[key] = replace(self.relations[key], cut_edges=cut_edges)
+
+    def beside(self, name: str) -> Path:
+        """Returns the folder of files about a type or relation that belong to no part."""
+        (self.folder / name).mkdir(exist_ok=True)
+        return self.folder / name
+
+    def _added(self, within: str, dtypes: Mapping[str, tuple[str, ...]]) -> list[ArrayWriter]:
+        folders = [self.folder / part_name(number) / within for number in range(self._parts)]
+        for folder in folders:
+            folder.mkdir(parents=True)
+        self._writers[within] = [ArrayWriter(folder, dtypes) for folder in folders]
+        return self._writers[within]
 
     def _complete(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Writes `store.json`, if the block succeeded."""
+        """Writes `part.json` and `store.json`, if the block succeeded."""
         if kind is not None:
-            self._maps.clear()
+            self._writers.clear()
             return
-        arrays = self.describe()
-        header = {
-            "graphcl_store" if self._part is None else "graphcl_part": FORMAT,
-            **(self._part or {}),
-            "name": self.name,
-            "num_nodes": self._length("indptr") - 1,
-            "num_features": self._num_features(),
-            "self_loops_removed": self.self_loops_removed,
-            "arrays": arrays,
+        parts = [
+            {within: each[number].describe() for within, each in self._writers.items()}
+            for number in range(self._parts)
+        ]
+        build = self.build or build_id({"name": self.name, "arrays": _sums(parts)})
+        digests = []
+        for number, arrays in enumerate(parts):
+            about = {"graphcl_part": FORMAT, "build": build, "part": number, "arrays": arrays}
+            text = json.dumps(about, indent=1, allow_nan=False) + "\n"
+            (self.folder / part_name(number) / PART).write_text(text)
+            digests.append(hashlib.sha256(text.encode()).hexdigest())
+        types = {
+            name: self._described(at, one) for at, (name, one) in enumerate(self.types.items())
         }
-        if self.class_names:
-            header["class_names"] = list(self.class_names)
-        (self.folder / self._file).write_text(json.dumps(header, indent=2, allow_nan=False) + "\n")
-        # A store that cannot be opened must not appear.
-        checked = checked_header(self.folder, header, self._file)
-        mapped_fields(self.folder, checked, file=self._file)
+        relations = {
+            key: self._counted(at, one) for at, (key, one) in enumerate(self.relations.items())
+        }
+        found = {
+            f"{one.parent.name}/{one.name}": file_digest(one)
+            for one in sorted(self.folder.glob("[nr]*-*/*"))
+        }
+        source = self.source._replace(beside=found)
+        store = Store(
+            self.folder, self.name, build, self.order, types, relations, tuple(digests), source
+        )
+        write_header(store, self.folder)
+        for number in range(self._parts):  # a store that cannot be opened must not appear
+            open_part(self.folder, number)
 
-    def _length(self, name: str) -> int:
-        if name not in self._shapes:
-            raise StoreError(f"{self.path}: nothing was written for {name!r}")
-        return self._shapes[name][0][0]
+    def _described(self, place: int, one: StoredType) -> StoredType:
+        first = self._writers[nodes_name(place)][0]
+        width = first.shape("x")[-1] if first.shape("x") else first.num_features
+        return replace(one, num_features=width)
 
-    def _num_features(self) -> int:
-        if "x" in self._shapes:
-            return self._shapes["x"][0][-1]
-        if "x_indptr" in self._shapes and self.num_features:
-            return self.num_features
-        raise StoreError(f"{self.path}: nothing was written for 'x'")
+    def _counted(self, place: int, one: StoredRelation) -> StoredRelation:
+        each = self._writers[edges_name(place)]
+        for name in ("indptr", "indices"):
+            if not all(writer.shape(name) for writer in each):
+                raise StoreError(f"{self.path}: nothing was written for {name!r}")
+        entries = sum(writer.shape("indices")[0] for writer in each)
+        return replace(
+            one,
+            weighted=bool(each[0].shape("edge_weight")),
+            num_edge_features=(each[0].shape("edge_features") or (0,))[-1],
+            num_edges=entries // 2 if one.undirected else entries,
+        )
 
 
-def write_store(
-    path: Path, fields: Mapping[str, Any], *, features: str = "float32", overwrite: bool = False
-) -> None:
-    """Writes the fields of a `Graph` as a store, in blocks of rows.
+def build_id(about: Mapping[str, Any]) -> str:
+    """Returns the id of a build from what decides it."""
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _sums(parts: Any) -> Any:
+    """Returns the checksums of arrays, in whatever they are listed."""
+    if isinstance(parts, dict) and "sha256" in parts:
+        return [parts["sha256"], *parts.get("patch", ())]
+    if isinstance(parts, dict):
+        return {name: _sums(one) for name, one in parts.items()}
+    return [_sums(one) for one in parts]
+
+
+def write_nodes(writer: ArrayWriter, fields: Mapping[str, Any], features: str = "float32") -> None:
+    """Writes the fields of `Nodes`, in blocks of rows.
 
     `features` is the type of dense features. ``float16`` keeps three digits in half the space.
     ``int8`` has 255 levels in a quarter, scaled to each column's largest absolute value. If there
@@ -228,23 +335,29 @@ def write_store(
     """
     if features not in FEATURE_DTYPES:
         raise ParameterError(f"Graph.save: features must be {FEATURE_DTYPES}; got {features!r}")
-    with StoreWriter(path, name=fields["name"], overwrite=overwrite) as store:
-        store.self_loops_removed = fields["self_loops_removed"]
-        store.class_names = tuple(fields.get("class_names", ()))
-        store.write("indptr", np.asarray(fields["indptr"], dtype=np.int64))
-        _write_indices(store, "indices", fields["indices"], fields["x"].shape[0])
-        write_features(store, fields["x"], features, train=fields.get("train_mask"))
-        for name in ("y", "edge_weight", *MASKS):
-            if fields.get(name) is not None:
-                store.write(name, fields[name])
-        if fields.get("node_ids") is not None:
-            write_names(store, fields["node_ids"])
+    if fields.get("x") is not None:
+        write_features(writer, fields["x"], features, train=fields.get("train_mask"))
+    for name in ("y", *MASKS):
+        if fields.get(name) is not None:
+            writer.write(name, fields[name])
+    if fields.get("node_ids") is not None:
+        write_names(writer, fields["node_ids"])
 
 
-def _write_indices(store: StoreWriter, name: str, indices: Any, limit: int) -> None:
-    """Writes indices in four bytes if they fit: sampling then reads half as much."""
-    kind = np.int32 if limit < 1 << 31 else np.int64
-    out = store.array(name, (len(indices),), kind)
+def write_edges(writer: ArrayWriter, fields: Mapping[str, Any], *, narrow: bool) -> None:
+    """Writes the fields of a `Relation`.
+
+    `narrow` writes indices in four bytes, which must fit: sampling then reads half as much.
+    """
+    writer.write("indptr", np.asarray(fields["indptr"], dtype=np.int64))
+    _write_indices(writer, "indices", fields["indices"], narrow=narrow)
+    for name in ("edge_weight", "edge_features", "edge_ids"):
+        if fields.get(name) is not None:
+            writer.write(name, fields[name])
+
+
+def _write_indices(store: ArrayWriter, name: str, indices: Any, *, narrow: bool) -> None:
+    out = store.array(name, (len(indices),), np.int32 if narrow else np.int64)
     for start in range(0, len(indices), _BLOCK_BYTES // 8):
         part = slice(start, start + _BLOCK_BYTES // 8)
         out[part] = indices[part]
@@ -252,7 +365,7 @@ def _write_indices(store: StoreWriter, name: str, indices: Any, limit: int) -> N
 
 
 def write_features(
-    store: StoreWriter, x: Any, features: str = "float32", *, train: Any = None
+    store: ArrayWriter, x: Any, features: str = "float32", *, train: Any = None
 ) -> None:
     """Writes sparse features as they are, and dense ones with the type `features`.
 
@@ -261,7 +374,7 @@ def write_features(
     if scipy.sparse.issparse(x):
         store.num_features = int(x.shape[1])
         store.write("x_indptr", np.asarray(x.indptr, dtype=np.int64))
-        _write_indices(store, "x_indices", x.indices, x.shape[1])
+        _write_indices(store, "x_indices", x.indices, narrow=x.shape[1] < 1 << 31)
         store.write("x_data", np.asarray(x.data, dtype=np.float32))
         return
     rows = max(1, _BLOCK_BYTES // (4 * x.shape[1]))
@@ -283,7 +396,7 @@ def write_features(
     store.release("x")
 
 
-def _write_levels(store: StoreWriter, x: Any, blocks: list[slice], train: Any) -> None:
+def _write_levels(store: ArrayWriter, x: Any, blocks: list[slice], train: Any) -> None:
     """Writes features as int8 with a scale per column, and per row where one exceeds them."""
     largest, of_all = np.zeros((2, x.shape[1]), dtype=np.float32)
     for block in blocks:
@@ -315,7 +428,7 @@ def row_levels(
     return np.clip(np.rint(levels), -LEVELS, LEVELS).astype(np.int8), rows
 
 
-def write_names(store: StoreWriter, names: Any) -> None:
+def write_names(store: ArrayWriter, names: Any) -> None:
     """Writes node ids: integers, or strings as UTF-8."""
     if isinstance(names, np.ndarray) and names.dtype.kind in "iu":
         kind = names.dtype if str(names.dtype) in ("int64", "uint64", "int32") else np.int64

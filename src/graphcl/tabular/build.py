@@ -4,7 +4,6 @@ What grows with the edges is sorted and joined by DuckDB, on disk if need be, an
 as it comes out. A store is what `load_tables` would read and `save` would write.
 """
 
-import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,36 +14,30 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError, StoreError, counted
-from graphcl.files.atomic import check_new_folder, whole_folder
 from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.relation import Key, Relation
+from graphcl.graphs.nodes import Nodes
+from graphcl.graphs.relation import EDGE, NODE, Key, Relation
 from graphcl.graphs.reverses import describe_reverse, find_reverse, without_reverses
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
-from graphcl.graphs.typed_partition import join_typed_parts
-from graphcl.graphs.typed_store import HEADER, Header, is_typed_store, relation_of
-from graphcl.store.parts import KIND, MANIFEST, Source, is_parts, read_parts
-from graphcl.store.reader import file_digest, is_store, read_store_header
-from graphcl.store.typed_parts import KIND as TYPED_KIND
-from graphcl.store.typed_parts import MANIFEST as TYPED_MANIFEST
-from graphcl.store.typed_parts import is_typed_parts, open_typed_part, read_typed_parts
-from graphcl.store.writer import StoreWriter, write_names
+from graphcl.store.header import Source, edges_name, nodes_name, read_store
+from graphcl.store.moving import number_edges
+from graphcl.store.reader import EDGE_DTYPES
+from graphcl.store.writer import ArrayWriter, StoreWriter, write_names
 from graphcl.tabular.edges import EdgeList, FoundRelation
 from graphcl.tabular.entries import (
     BLOCK,
-    ArrayFolder,
     SymmetricEntries,
     directed_entries,
     fill_csr,
     mapped_array,
-    number_edges,
 )
 from graphcl.tabular.features import ArraySink, InMemory
 from graphcl.tabular.nodes import NumberedNodes
 from graphcl.tabular.options import TableOptions, holds_tables
-from graphcl.tabular.preparation import ARRAYS, FILE, read_preparation, write_preparation
+from graphcl.tabular.preparation import read_preparation, write_preparation
 from graphcl.tabular.report import TableReport, say_isolated
-from graphcl.tabular.tables import Tables, open_tables, table_name
+from graphcl.tabular.tables import Tables, open_tables
 
 JOINING = 3  # times the size of its files: what a graph in parts takes while it is joined
 _FLOAT32 = np.finfo(np.float32)
@@ -160,60 +153,128 @@ def typed_graph(tables: Tables, options: TableOptions) -> Graph:
 
 
 def build_store(
-    edges: Any,
-    options: TableOptions,
+    graph: Any,
+    options: TableOptions | None = None,
     *,
     out: Path,
+    parts: int = 1,
+    order: str = "neighbours",
     overwrite: bool = False,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> TableReport:
-    """Writes a store from tables, array by array. The store appears complete or not at all.
+    """Writes a store, whole or in parts, which appears complete or not at all.
 
-    `on_step` is called with the name of each step before it starts.
+    Args:
+        graph: with `options`, tables; else a graph in memory, or the path of a store to divide,
+            which stays. `graphcl.store.partition` says how, and what memory it takes. To divide
+            tables or a graph, a whole store is built first, hidden beside the parts.
+        options: how to read the tables.
+        out: the folder.
+        parts: how many.
+        order: how nodes are divided.
+        overwrite: replace an existing store.
+        on_step: called with the name of each step before it starts.
+
+    Returns:
+        What was found in tables.
 
     Raises:
         GraphError: tables are wrong; the message lists all that is.
-        StoreError: something is at `out`.
+        StoreError: something is at `out`, or the store is missing or damaged.
     """
-    if options.is_typed:
-        return _build_typed(edges, options, out=out, overwrite=overwrite, on_step=on_step)
-    name = table_name(edges)
-    with (
-        StoreWriter(out, name=name, overwrite=overwrite) as store,
-        open_tables(edges, options, on_step=on_step) as tables,
-    ):
+    if parts == 1 and isinstance(graph, Graph):
+        graph.save(out, overwrite=overwrite)
+        return TableReport()
+    with StoreWriter(out, parts=parts, overwrite=overwrite) as store:
+        if parts == 1 and options is not None:
+            return _fill_store(store, graph, options, on_step=on_step)
+        report, hidden = TableReport(), store.folder / "whole"
+        if options is not None or isinstance(graph, Graph):
+            report = build_store(graph, options, out=hidden, on_step=on_step)
+            if (nodes := read_store(hidden).num_nodes) < parts:
+                raise StoreError(f"build: {nodes} nodes are too few for {parts} parts")
+            _divide(store, hidden, parts, order, on_step)
+            shutil.rmtree(hidden)
+        else:
+            _divide(store, Path(graph), parts, order, on_step, named=str(graph))
+        return report
+
+
+def _divide(
+    store: StoreWriter,
+    whole: Path,
+    parts: int,
+    order: str,
+    on_step: Callable[[str], None],
+    *,
+    named: str = "",
+) -> None:
+    """Writes the parts of a store, and what prepared its features.
+
+    `named` is where the store stays, if it does.
+    """
+    from graphcl.store.partition import divide  # loops, which import torch
+
+    divide(store, whole, parts=parts, order=order, on_step=on_step)
+    store.source = Source(fingerprint((Graph.open(whole),)), named)
+    for file in map(Path, read_store(whole).source.beside):
+        shutil.copyfile(whole / file, store.beside(file.parent.name) / file.name)
+
+
+def _fill_store(
+    store: StoreWriter,
+    edges: Any,
+    options: TableOptions,
+    *,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> TableReport:
+    """Fills an open store, as `build_store` does."""
+    with open_tables(edges, options, on_step=on_step) as tables:
+        store.name = tables.name
+        if options.is_typed:
+            for kind, nodes in tables.nodes.items():
+                on_step(f"writing the nodes of {kind}")
+                _write_nodes(store, kind, nodes, nodes.num_features)
+            _write_relations(store, tables, options, on_step)
+            return tables.report
         width = _width(tables.plain)
         on_step("sorting the edges")
-        fill_structure(tables, store, index=np.int32)
+        loops = tables.report.counts.self_loops
+        (writer,) = store.add_relation(EDGE, undirected=True, self_loops_removed=loops)
+        fill_structure(tables, writer, index=np.int32)
         on_step("writing features, labels and ids")
-        _write_nodes(store, tables.plain, width)
-        store.self_loops_removed = tables.report.counts.self_loops
+        _write_nodes(store, NODE, tables.plain, width, writer)
         return tables.report
 
 
-def _write_nodes(store: StoreWriter, nodes: NumberedNodes, width: int) -> None:
-    """Writes features, labels, split and ids of nodes into a store."""
+def _write_nodes(
+    store: StoreWriter,
+    kind: str,
+    nodes: NumberedNodes,
+    width: int,
+    edges: ArrayWriter | None = None,
+) -> None:
+    """Writes features, labels, split and ids of a type; structural features are of `edges`."""
+    place = len(store.types)
+    (writer,) = store.add_type(kind, [0, nodes.num_nodes], nodes.report.class_names)
     if width and nodes.stays_sparse:
-        store.num_features = width
-        nodes.fill_sparse_features(store)
-    else:
-        x = store.array("x", (nodes.num_nodes, max(1, width)), np.float32)
+        writer.num_features = width
+        nodes.fill_sparse_features(writer)
+    elif width:
+        x = writer.array("x", (nodes.num_nodes, width), np.float32)
         nodes.fill_features(x)
-        if width > nodes.num_features:
-            files = {name: store.folder / f"{name}.npy" for name in ("indptr", "indices")}
-            structure = {name: np.load(file, mmap_mode="r") for name, file in files.items()}
-            _add_structural(nodes, structure, x)
+        if edges is not None and width > nodes.num_features:
+            _add_structural(nodes, {name: edges.read(name) for name in ("indptr", "indices")}, x)
         del x
-        store.release("x")
+        writer.release("x")
     for name, values in {"y": nodes.labels(), **nodes.masks()}.items():
         if values is not None:
-            store.write(name, values)
+            writer.write(name, values)
     ids = nodes.node_ids()
     if ids is not None:
-        write_names(store, ids)
-    store.class_names = nodes.report.class_names
+        write_names(writer, ids)
     if nodes.report.preparation is not None:
-        write_preparation(store.folder, nodes.report.preparation)
+        write_preparation(store.beside(nodes_name(place)), nodes.report.preparation)
 
 
 def fill_structure(tables: Tables, into: ArraySink, *, index: Any = np.int64) -> None:
@@ -279,67 +340,37 @@ def _add_structural(nodes: NumberedNodes, structure: Any, x: Any) -> None:
 # Typed graphs
 
 
-def _build_typed(
-    edges: Any,
-    options: TableOptions,
-    *,
-    out: Path,
-    overwrite: bool,
-    on_step: Callable[[str], None],
-) -> TableReport:
-    check_new_folder(out, "store", HEADER, StoreError, overwrite=overwrite)
-    with whole_folder(out) as staging:
-        with open_tables(edges, options, on_step=on_step) as tables:
-            header = Header(tables.name)
-            for kind, nodes in tables.nodes.items():
-                on_step(f"writing the nodes of {kind}")
-                folder = header.add_type(staging, kind, nodes.num_features > 0)
-                with StoreWriter(folder, name=f"{tables.name} ({kind})") as store:
-                    store.write("indptr", np.zeros(nodes.num_nodes + 1, np.int64))
-                    store.write("indices", np.zeros(0, np.int32))
-                    _write_nodes(store, nodes, nodes.num_features)
-            said = _write_relations(staging, header, tables, options, on_step)
-            header.write(staging)
-        graph = Graph.open(staging)  # a store that cannot be opened must not appear
-        _complete_report(tables, graph, said)
-        return tables.report
-
-
 def _write_relations(
-    staging: Path,
-    header: Header,
+    store: StoreWriter,
     tables: Tables,
     options: TableOptions,
     on_step: Callable[[str], None],
-) -> list[str]:
-    """Writes all relations but those that are others read backwards; returns what to say of it."""
-    sizes = {kind: one.num_nodes for kind, one in tables.nodes.items()}
+) -> None:
+    """Writes all relations but those that are others read backwards, and reports on them."""
     kept, said = list[Relation](), list[str]()
     for table in tables.lists:
         for one in table.relations:
             on_step(f"sorting the edges of {one.name}")
-            folder = _write_relation(staging, header, table, one, options, sizes[one.types[1]])
-            written = relation_of(folder, header.relations[-1], sizes)
+            targets = tables.nodes[one.types[1]].num_nodes
+            written = _write_relation(store, table, one, options, targets)
             other, same = find_reverse(written, kept)
             if other is not None:
                 said.append(describe_reverse(written, other, same=same))
             if same:  # another one read backwards
-                header.relations.pop()
-                shutil.rmtree(folder)
-            else:
-                kept.append(written)
-    return said
+                store.drop_relation(written.key)
+                continue
+            if one.features.preparation is not None:
+                folder = store.beside(edges_name(len(kept)))
+                write_preparation(folder, one.features.preparation)
+            kept.append(written)
+    nodes = {kind: Nodes(kind, one.num_nodes) for kind, one in tables.nodes.items()}
+    _complete_report(tables, Graph(nodes, {one.key: one for one in kept}), said)
 
 
 def _write_relation(
-    staging: Path,
-    header: Header,
-    table: EdgeList,
-    one: FoundRelation,
-    options: TableOptions,
-    targets: int,
-) -> Path:
-    """Writes the edges of a relation, sorted by targets and sources; returns their folder.
+    store: StoreWriter, table: EdgeList, one: FoundRelation, options: TableOptions, targets: int
+) -> Relation:
+    """Writes the edges of a relation, sorted by targets and sources, and maps them.
 
     An edge from a node to itself is left out if both ends are of one type.
     """
@@ -356,10 +387,9 @@ def _write_relation(
         for _ in entries:
             pass
         undirected = entries.counts.symmetric
-    arrays = ["indptr", "indices"] + (["edge_weight"] if weighted else [])
-    arrays += (["edge_features"] if width else []) + (["edge_ids"] if undirected else [])
-    folder = header.add_relation(staging, (source, one.name, target), arrays, one.rows - rows)
-    into, features = ArrayFolder(folder), None
+    key, loops = (source, one.name, target), one.rows - rows
+    (into,) = store.add_relation(key, undirected=undirected, self_loops_removed=loops)
+    features = None
     if width and one.features.features is not None:
         features = mapped_array(duck.folder / "edge_features.npy", (one.rows, width), np.float32)
         one.features.features.fill(features)
@@ -373,10 +403,10 @@ def _write_relation(
         width=width,
     )
     if undirected:
-        number_edges(folder, indptr)
-    if one.features.preparation is not None:
-        write_preparation(folder, one.features.preparation)
-    return folder
+        indices = into.read("indices")
+        number_edges(indptr, indices, into.array("edge_ids", indices.shape, np.int64))
+    arrays: dict[str, Any] = {name: into.read(name) for name in EDGE_DTYPES if into.shape(name)}
+    return Relation(*key, **arrays, undirected=undirected, self_loops_removed=loops)
 
 
 def _check_weights(table: EdgeList, one: FoundRelation) -> None:
@@ -445,129 +475,30 @@ def _how(table: EdgeList, one: FoundRelation) -> str:
     return "guessed: " + "; ".join(f"{column!r}: {how}" for column, how in parts)
 
 
-# Parts
-
-
-def build_parts(
-    edges: Any,
-    options: TableOptions,
-    *,
-    out: Path,
-    parts: int,
-    order: str,
-    overwrite: bool = False,
-    on_step: Callable[[str], None] = lambda _: None,
-) -> TableReport:
-    """Writes a store in parts from tables; it appears complete or not at all.
-
-    The whole store is built first, hidden beside the parts, and removed at the end. Returns the
-    report of `build_store`.
-    """
-    _check_new_parts(out, options.is_typed, overwrite=overwrite)
-    with whole_folder(out) as folder:
-        whole = folder / "whole"
-        report = build_store(edges, options, out=whole, on_step=on_step)
-        stores = [one for one in (whole, *whole.iterdir()) if is_store(one)]
-        if (nodes := sum(read_store_header(one).num_nodes for one in stores)) < parts:
-            raise StoreError(f"build: {nodes} nodes are too few for {parts} parts")
-        divide(whole, folder, parts=parts, order=order, on_step=on_step)
-        shutil.rmtree(whole)
-        return report
-
-
-def partition_store(
-    store: Path,
-    *,
-    out: Path,
-    parts: int,
-    order: str,
-    overwrite: bool = False,
-    on_step: Callable[[str], None] = lambda _: None,
-) -> None:
-    """Divides a store into parts, which appear complete or not at all; the store stays.
-
-    `graphcl.store.partition` says how, and what memory it takes.
-
-    Raises:
-        StoreError: the store is missing or damaged, or `out` is taken.
-    """
-    _check_new_parts(out, is_typed_store(store), overwrite=overwrite)
-    if is_parts(store) or is_typed_parts(store):
-        raise StoreError(f"{store}: is in parts already; divide the store that they were made from")
-    if store.is_file():
-        edges, target = shlex.quote(str(store)), shlex.quote(str(out))
-        built = f"graphcl build --edges {edges} --nodes FILE --parts {parts} --out {target}"
-        raise StoreError(f"{store}: is no store; divide tables by: {built}")
-    with whole_folder(out) as folder:
-        how: dict[str, Any] = {"parts": parts, "order": order, "on_step": on_step}
-        divide(store, folder, named=str(store), **how)
-
-
-def _check_new_parts(out: Path, typed: bool, *, overwrite: bool) -> None:
-    kind = (TYPED_KIND, TYPED_MANIFEST) if typed else (KIND, MANIFEST)
-    check_new_folder(out, *kind, StoreError, overwrite=overwrite)
-
-
-def divide(
-    store: Path,
-    folder: Path,
-    *,
-    parts: int,
-    order: str,
-    on_step: Callable[[str], None],
-    named: str = "",
-) -> None:
-    """Writes the parts of a store, plain or typed, into an empty folder, and how it was made.
-
-    `named` is where the store stays, if it does.
-    """
-    typed = is_typed_store(store)
-    if typed:
-        from graphcl.graphs.typed_partition import write_typed_parts as write
-    else:
-        from graphcl.store.partition import write_parts as write  # loops, which import torch
-
-    beside: dict[str, str] = {}
-    # Of a typed store, types and relations have preparations of their own.
-    for own in [one.name for one in store.iterdir() if one.is_dir()] if typed else [""]:
-        preparation = read_preparation(store / own)
-        if preparation is not None:
-            (folder / own).mkdir(exist_ok=True)
-            write_preparation(folder / own, preparation)
-            files = [folder / own / name for name in (FILE, ARRAYS)]
-            found = [one for one in files if one.exists()]
-            beside |= {str(one.relative_to(folder)): file_digest(one) for one in found}
-    known = fingerprint((Graph.open(store),)) if typed or is_store(store) else ""
-    source = Source(known, named, beside)
-    write(folder, store, parts=parts, order=order, source=source, on_step=on_step)
+# Opening
 
 
 def open_prepared(path: Path) -> Graph:
-    """Maps a typed store, with what turned the columns of tables into its features.
+    """Opens a store, with what turned the columns of tables into its features.
 
-    A store in one part is a store, too; several are joined, in the order of the graph that was
-    divided.
+    Several parts are joined, in the order of the graph that was divided. The structure is scanned.
 
     Raises:
         StoreError: it is damaged, or in parts that do not fit in memory.
     """
-    graph = _whole(path) if is_typed_parts(path) else Graph.open(path)
+    require_room(path)
+    graph = Graph.open(path)
     nodes = {
-        name: replace(one, preparation=read_preparation(path / f"nodes-{number}"))
+        name: replace(one, preparation=read_preparation(path / nodes_name(number)))
         for number, (name, one) in enumerate(graph.nodes.items())
     }
     relations = {
-        key: replace(one, preparation=read_preparation(path / f"relation-{number}"))
+        key: replace(one, preparation=read_preparation(path / edges_name(number)))
         for number, (key, one) in enumerate(graph.relations.items())
     }
-    return replace(graph, nodes=nodes, relations=relations)
-
-
-def _whole(path: Path) -> Graph:
-    require_room(path)
-    for number in range(len(read_typed_parts(path))):
-        open_typed_part(path, number).check()
-    return join_typed_parts(path, restored=True)
+    found = replace(graph, nodes=nodes, relations=relations)
+    found.check()
+    return found
 
 
 def require_room(path: Path) -> None:
@@ -580,11 +511,13 @@ def require_room(path: Path) -> None:
 
     from graphcl.devices import available_memory_bytes
 
-    parts = read_typed_parts(path) if is_typed_parts(path) else read_parts(path)
+    header = read_store(path)
+    if len(header) == 1:
+        return
     size = sum(one.stat().st_size for one in path.glob("part-*/**/*.npy"))
     free = available_memory_bytes(torch.device("cpu"))
-    if len(parts) > 1 and JOINING * size > free:
-        store = parts.source.store or "STORE"
+    if JOINING * size > free:
+        store = header.source.store or "STORE"
         raise StoreError(
             f"{path}: a store in parts of {size / 1e9:,.1f} GB, which train, embed and check take; "
             f"here it must fit in memory, of which {free / 1e9:,.1f} GB are free: give the store "

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.files.atomic import reserve
-from graphcl.files.npy import shorten_npy
 from graphcl.tabular.duck import Duck
 from graphcl.tabular.features import ArraySink
 from graphcl.tabular.report import EdgeCounts
@@ -189,21 +188,6 @@ def fill_csr(
     return np.asarray(indptr)
 
 
-class ArrayFolder:
-    """Creates arrays in the files of a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """Returns a new array of zeros, for the caller to fill."""
-        return mapped_array(self._folder / f"{name}.npy", shape, dtype)
-
-    def shorten(self, name: str, length: int) -> None:
-        """Cuts an array to its first `length` entries."""
-        shorten_npy(self._folder / f"{name}.npy", length)
-
-
 def mapped_array(file: Path, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
     """Returns a new array in a file, to be filled; memory if it has no entries."""
     if 0 in shape:
@@ -212,29 +196,3 @@ def mapped_array(file: Path, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[
     mapped = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
     reserve(file)
     return mapped
-
-
-def number_edges(folder: Path, indptr: Ints) -> None:
-    """Writes the number of the edge behind each entry of a symmetric relation.
-
-    An edge is numbered at the entry whose source is larger than its target, in their order. The
-    entry in the other direction is in the row of the larger end. The edges of a row come in the
-    order of their smaller ends, which is that of the row's entries: each takes the next free place.
-    """
-    indices = np.load(folder / "indices.npy", mmap_mode="r")
-    ids = mapped_array(folder / "edge_ids.npy", indices.shape, np.int64)
-    free, edges = indptr[:-1].copy(), 0
-    for start in range(0, len(indices), BLOCK):
-        sources = np.asarray(indices[start : start + BLOCK])
-        places = np.arange(start, start + len(sources))
-        targets = np.searchsorted(indptr, places, side="right") - 1
-        first = sources > targets
-        numbers = edges + np.arange(int(first.sum()))
-        ids[places[first]] = numbers
-        larger = sources[first]
-        order = np.argsort(larger, kind="stable")
-        rows, counts = np.unique(larger, return_counts=True)
-        rank = np.arange(len(larger)) - np.repeat(np.cumsum(counts) - counts, counts)
-        ids[np.repeat(free[rows], counts) + rank] = numbers[order]
-        free[rows] += counts
-        edges += len(numbers)

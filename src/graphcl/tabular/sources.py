@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from graphcl.errors import GraphError, suggestion
 from graphcl.files.npy import refuse_gzipped
-from graphcl.store.reader import is_store
+from graphcl.store.header import is_store
 from graphcl.tabular import graph_formats
 from graphcl.tabular.duck import (
     Duck,

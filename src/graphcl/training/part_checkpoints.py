@@ -26,7 +26,7 @@ import torch
 from graphcl.distributed import Share, current_share, from_rank, max_over
 from graphcl.errors import RunError
 from graphcl.files.atomic import write_whole
-from graphcl.store.parts import part_name
+from graphcl.store.header import part_name
 from graphcl.training.checkpoints import (
     STATE,
     Checkpoints,

@@ -22,8 +22,15 @@ from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import GraphFacts, read_result
 from graphcl.runs.typed import RELATIONS
 from graphcl.store.columns import ScaledFeatures
-from graphcl.store.reader import MASKS, read_store_header
-from graphcl.store.writer import StoreWriter, write_features, write_names
+from graphcl.store.header import read_store
+from graphcl.store.reader import EDGE_DTYPES, MASKS, SPARSE, read_part
+from graphcl.store.writer import (
+    ArrayWriter,
+    StoreWriter,
+    write_edges,
+    write_features,
+    write_names,
+)
 from graphcl.tabular.preparation import ARRAYS, FILE
 from graphcl.updating.embedding import own_folder
 from graphcl.updating.matching import Grown
@@ -43,10 +50,7 @@ def write_graph(folder: Path, grown: Grown, base: Path) -> None:
     How tables became features is shared with the version `base`, which it was made from.
     """
     graph = grown.changed.graph
-    if graph.is_plain:
-        _write_store(folder / versions.GRAPH, grown, versions.own_graph(base))
-    else:
-        graph.save(folder / versions.GRAPH)
+    _write_store(folder / versions.GRAPH, grown, versions.own_graph(base))
     for name, own in graph.nodes.items():
         where = own_folder(folder, base, name)
         nodes = describe_nodes(graph, None if graph.is_plain else name, own_ids=False)
@@ -65,49 +69,59 @@ def _write_store(path: Path, grown: Grown, before: Path | None) -> None:
     Arrays that did not change share their files with the store `before`, of the last version. Of
     features that are mapped from any store, rows that changed are written, if they are few.
     """
-    changed = grown.changed
-    (moved,), (rewired,) = changed.moved.values(), changed.rewired.values()
-    graph, same = changed.graph, set[str]()
-    counts = grown.counts
-    stored = None if before is None else read_store_header(before).arrays
-    if stored and not counts["new_nodes"] and not counts["removed_nodes"]:
-        same = {"node_ids", "node_id_offsets"}
-        if not len(moved):
-            same |= {"x", "x_scale", "x_row_scale", "x_indptr", "x_indices", "x_data"}
-        if not len(rewired):
-            same |= {"indptr", "indices", "edge_weight"}
-        same &= stored.keys()
+    changed, counts, listed = grown.changed, grown.counts, dict[str, Any]()
+    graph, header = changed.graph, None if before is None else read_store(before)
+    if header is not None and not counts["new_nodes"] and not counts["removed_nodes"]:
+        listed = read_part(header, 0)
+
+    def share(writer: ArrayWriter, folder: Path | None, same: set[str]) -> None:
+        known = {} if folder is None else listed.get(folder.name, {})
+        for name in same & known.keys():
+            assert folder is not None
+            writer.adopt(name, folder, known[name], versions.share_file)
+
     with StoreWriter(path, name=graph.name) as store:
-        store.self_loops_removed, store.class_names = graph.self_loops_removed, graph.class_names
-        for name in same:
-            assert before is not None
-            store.adopt(name, before, versions.share_file)
-        if "indices" not in same:
-            store.write("indptr", np.asarray(graph.indptr, np.int64))
-            store.write("indices", np.asarray(graph.indices, _index_type(graph)))
-            if graph.edge_weight is not None:
-                store.write("edge_weight", graph.edge_weight)
-        x = graph.x
-        if same & {"x", "x_data"}:
-            store.num_features = graph.num_features
-        elif isinstance(x, ScaledFeatures):
-            store.patch("x", x.values, versions.share_file)
-            store.write("x_scale", x.scale)
-            if x.row_scale is not None:
-                store.write("x_row_scale", x.row_scale)
-        elif isinstance(x, np.ndarray):
-            store.patch("x", x, versions.share_file)
-        else:
-            write_features(store, x)
-        if "node_ids" not in same and graph.node_ids is not None:
-            write_names(store, graph.node_ids)
-        for name in ("y", *MASKS):
-            if getattr(graph, name) is not None:
-                store.write(name, getattr(graph, name))
+        for kind, one in graph.nodes.items():
+            (nodes,) = store.add_type(kind, [0, one.num_nodes], one.class_names)
+            same = {"node_ids", "node_id_offsets"}
+            if not len(changed.moved[kind]):
+                same |= {"x", "x_scale", "x_row_scale", *SPARSE}
+            known = header is not None and kind in header.types
+            share(nodes, header.nodes_folder(0, kind) if header and known else None, same)
+            _write_nodes(nodes, one)
+        for key, relation in graph.relations.items():
+            loops = relation.self_loops_removed
+            (edges,) = store.add_relation(
+                key, undirected=relation.undirected, self_loops_removed=loops
+            )
+            ends = {key[0], key[2]}
+            known = header is not None and key in header.relations
+            if known and header and not any(len(changed.rewired[end]) for end in ends):
+                share(edges, header.edges_folder(0, key), set(EDGE_DTYPES))
+            if not edges.shape("indices"):
+                narrow = graph.is_plain and graph.num_nodes < 1 << 31
+                write_edges(edges, vars(relation), narrow=narrow)
 
 
-def _index_type(graph: Graph) -> Any:
-    return np.int32 if graph.num_nodes < 1 << 31 else np.int64
+def _write_nodes(writer: ArrayWriter, nodes: Nodes) -> None:
+    """Writes what a type does not share with the last version."""
+    x = nodes.x
+    if writer.shape("x") or writer.shape("x_data"):
+        writer.num_features = nodes.num_features
+    elif isinstance(x, ScaledFeatures):
+        writer.patch("x", x.values, versions.share_file)
+        writer.write("x_scale", x.scale)
+        if x.row_scale is not None:
+            writer.write("x_row_scale", x.row_scale)
+    elif isinstance(x, np.ndarray):
+        writer.patch("x", x, versions.share_file)
+    elif x is not None:
+        write_features(writer, x)
+    if not writer.shape("node_ids") and nodes.node_ids is not None:
+        write_names(writer, nodes.node_ids)
+    for name in ("y", *MASKS):
+        if getattr(nodes, name) is not None:
+            writer.write(name, getattr(nodes, name))
 
 
 def write_model(

@@ -10,7 +10,7 @@ import pytest
 from graphcl.cli.main import run
 from graphcl.partitioned.embeddings import open_shards, type_shards
 from tests.conftest import random_graph
-from tests.graphs.test_typed_partition import typed_graph
+from tests.store.test_partition import typed_graph
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,8 @@ def folder(tmp_path_factory):
         assert run(["train", "store", *settings, "--out", "run"]) == 0
         assert run(["train", "plain", *settings, "--out", "plainrun"]) == 0
         divide = ["--parts", "1", "--order", "as-is", "--out"]
-        assert run(["partition", "store", *divide, "parts"]) == 0
-        assert run(["partition", "plain", *divide, "plainparts"]) == 0
+        assert run(["build", "store", *divide, "parts"]) == 0
+        assert run(["build", "plain", *divide, "plainparts"]) == 0
         assert run(["embed", "run", "parts", "--out", "shards.parquet"]) == 0
         assert run(["embed", "run", "--type", "paper", "--out", "whole.npy"]) == 0
     return folder

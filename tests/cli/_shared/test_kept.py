@@ -15,7 +15,7 @@ from graphcl.cli.main import run
 from graphcl.graphs.graph import Graph
 from graphcl.runs.files import read_embeddings
 from graphcl.runs.nodes import read_nodes
-from graphcl.store.parts import ORDERS
+from graphcl.store.header import ORDERS
 from graphcl.tabular import build
 from tests.cli.conftest import fails
 from tests.serving.conftest import Client
@@ -69,9 +69,9 @@ def made(tmp_path_factory):
         assert run(["build", *typed, "--out", "shop"]) == 0
         for order in ORDERS:
             divided = ["--parts", "2", "--order", order, "--out"]
-            assert run(["partition", "store", *divided, f"parts-{order}"]) == 0
+            assert run(["build", "store", *divided, f"parts-{order}"]) == 0
             train(folder, f"parts-{order}", f"run-{order}")
-        assert run(["partition", "shop", "--parts", "2", "--order", "hash", "--out", "shops"]) == 0
+        assert run(["build", "shop", "--parts", "2", "--order", "hash", "--out", "shops"]) == 0
         train(folder, "shops", "run-shop")
     return folder
 
@@ -176,7 +176,7 @@ def test_another_graph_is_refused(here, capsys):
     Path("edges.csv").write_text("source,target\nn0,n1\n")
     tables = ["--edges", "edges.csv", "--nodes", "nodes.csv", "--label", "topic"]
     assert run(["build", *tables, "--out", "other"]) == 0
-    assert run(["partition", "other", "--parts", "2", "--out", "others"]) == 0
+    assert run(["build", "other", "--parts", "2", "--out", "others"]) == 0
     capsys.readouterr()
     for other in ("other", "others"):
         said = fails(capsys, "report", "run-hash", "--graph", other)

@@ -16,12 +16,12 @@ from graphcl.cli._shared.train_parts import parse_bytes
 from graphcl.cli.main import run
 from graphcl.errors import ParameterError, RunError
 from graphcl.partitioned.embeddings import open_shards, type_shards
-from graphcl.tabular.build import partition_store
+from graphcl.tabular.build import build_store
 from graphcl.training.checkpoints import Checkpoints
 from graphcl.training.part_checkpoints import PartCheckpoints
 from tests.cli._shared.test_launch import wait_for, weights
 from tests.conftest import random_graph
-from tests.graphs.test_typed_partition import typed_graph
+from tests.store.test_partition import typed_graph
 
 SETTINGS = {"epochs": 30, "dim": 32, "steps": 0, "batch_nodes": 32, "fan_out": 3}
 CHANGES = [part for key, value in SETTINGS.items() for part in ("--set", f"{key}={value}")]
@@ -32,7 +32,7 @@ def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parts")
     random_graph(num_nodes=90).save(folder / "store")
     for parts in (1, 2):
-        partition_store(folder / "store", out=folder / f"p{parts}", parts=parts, order="as-is")
+        build_store(folder / "store", out=folder / f"p{parts}", parts=parts, order="as-is")
     (folder / "temporary").mkdir()
     return folder
 
@@ -82,7 +82,7 @@ def test_the_run_is_an_ordinary_one(whole, tmp_path, monkeypatch, capsys):
     assert run(["embed", "whole", "--out", str(tmp_path / "shards")]) == 2  # the run's own parts
     assert "p2: has 2 parts" in capsys.readouterr().err
     (folder / "p2").rename(folder / "kept")
-    partition_store(folder / "store", out=folder / "p2", parts=2, order="hash")
+    build_store(folder / "store", out=folder / "p2", parts=2, order="hash")
     assert run(["embed", "whole", "--out", str(tmp_path / "shards")]) == 2
     assert "p2 is not the graph that the run was trained on" in capsys.readouterr().err
     shutil.rmtree(folder / "p2")
@@ -113,7 +113,7 @@ def test_a_typed_graph_in_parts_is_trained_killed_and_embedded(prepared, monkeyp
     folder = prepared
     graph = typed_graph(3, authors=40, papers=60, topics=4, edges=200)
     graph.save(folder / "typed")
-    partition_store(folder / "typed", out=folder / "t2", parts=2, order="as-is")
+    build_store(folder / "typed", out=folder / "t2", parts=2, order="as-is")
     options = ("--processes", "2", "--out", "typedrun", "--checkpoint-every", "1epochs")
     process = start(folder, *options, command=("train", "t2"))
     saved = folder / "typedrun.partial"

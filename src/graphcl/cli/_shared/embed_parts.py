@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from graphcl.cli._shared.options import print_result
-from graphcl.cli._shared.parts import any_parts, is_any_parts
 from graphcl.devices import available_memory_bytes
 from graphcl.distributed import Share, any_of, beside, group
 from graphcl.encoders import LayeredEncoder
@@ -23,8 +22,8 @@ from graphcl.partitioned.wire import Wire
 from graphcl.runs import files as runs
 from graphcl.runs.embeddings import write_embeddings
 from graphcl.runs.typed import run_types, type_folder
-from graphcl.store.parts import Part
-from graphcl.store.typed_parts import is_typed_parts
+from graphcl.store.header import is_parts, read_store
+from graphcl.store.reader import PartNodes
 from graphcl.tabular.options import counted
 from graphcl.training.progress import RowProgress
 
@@ -38,12 +37,9 @@ def trained_parts(run: Path) -> str | None:
         RunError: there is one of that name, and it is of another build.
     """
     origin = runs.read_config(run, baselines=True).origin
-    if not (origin.graph and is_any_parts(Path(origin.graph))):
+    if not (origin.graph and is_parts(Path(origin.graph))):
         return None
-    parts = any_parts(Path(origin.graph))
-    if len(parts) == 1:
-        return None  # a store
-    if parts.build != origin.build:
+    if read_store(Path(origin.graph)).build != origin.build:
         raise RunError(f"{run}: {origin.graph} is not the graph that the run was trained on")
     return origin.graph
 
@@ -55,7 +51,7 @@ def check_run_of_parts(run: Path, graph: Path, node_type: str | None) -> None:
         DatasetError: one of them is typed, and the other is not.
         RunError: the run is damaged, or has no such type.
     """
-    typed, types = is_typed_parts(graph), run_types(run)
+    typed, types = not read_store(graph).is_plain, run_types(run)
     if typed != bool(types):
         kinds = ("typed", "plain") if typed else ("plain", "typed")
         raise DatasetError(
@@ -125,7 +121,7 @@ def _embed(
     return about | ({} if plain else {"type": node_type}) | {"nodes": own.num_nodes}
 
 
-def _writer(part: Part, z: Any) -> Callable[[Path], None]:
+def _writer(part: PartNodes, z: Any) -> Callable[[Path], None]:
     """Returns what writes the embeddings of a part with the ids of its nodes."""
     names = part.fields.get("node_ids")
     first = part.nodes.start if names is None else 0

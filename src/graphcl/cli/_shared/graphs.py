@@ -25,14 +25,11 @@ from graphcl.errors import (
 )
 from graphcl.graphs.collection import GraphCollection, Labelled, fingerprint
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.typed_store import is_typed_store
 from graphcl.opening import AnyGraph, open_graph
 from graphcl.runs import files as runs
 from graphcl.runs.typed import read_edge_preparations, read_preparations, run_types
 from graphcl.runs.versions import own_graph
-from graphcl.store.parts import is_parts
-from graphcl.store.reader import is_store
-from graphcl.store.typed_parts import is_typed_parts
+from graphcl.store.header import is_store
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.duck import is_query
 from graphcl.tabular.options import FILES, TableOptions
@@ -229,13 +226,7 @@ def _is_here(text: str, folder: Path) -> bool:
     try:
         if path.is_file() or (before and (folder / before).is_file()):
             return True
-        return (
-            is_store(path)
-            or is_parts(path)
-            or is_typed_store(path)
-            or is_typed_parts(path)
-            or (path.is_dir() and looks_like_tables(str(path)))
-        )
+        return is_store(path) or (path.is_dir() and looks_like_tables(str(path)))
     except OSError:  # a query may be too long for a name
         return False
 

@@ -12,8 +12,7 @@ from graphcl.cli._shared.verbosity import verbosity_options
 # `graphcl --help` lists. A test compares the summary with the first line of the function.
 COMMANDS = {
     "datasets": "List the paper's five datasets, which are present, and the gallery's graphs.",
-    "build": "Turn tables into a store: a graph on disk that every command takes.",
-    "partition": "Divide a store into parts, for processes or machines that hold one part each.",
+    "build": "Turn tables or any graph into a store: a graph on disk that every command takes.",
     "train": "Train an encoder on a graph, or another system with --method, and write a run.",
     "embed": "Embed every node of a graph with a trained model; the graph may be one it never saw.",
     "evaluate": "Score a run by the probe: logistic regression on its frozen embeddings.",

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli._shared.parts import any_parts, describe, is_any_parts
+from graphcl.cli._shared.parts import describe
 from graphcl.errors import ParameterError, require
 from graphcl.estimator.choice import AUTO
 from graphcl.estimator.parted import PartedData
 from graphcl.partitioned.topology import TOPOLOGIES
+from graphcl.store.header import is_parts
 from graphcl.tabular.options import TableOptions
 
 PANEL = "A store in parts"  # a group of options
@@ -91,11 +92,9 @@ def parts_to_train(
 
     Raises:
         ParameterError: what is given does not go together.
-        StoreError: `parts.json` is damaged.
     """
     size = parse_bytes(cache)
-    several = is_any_parts(Path(graph)) and len(any_parts(Path(graph))) > 1
-    if not several:
+    if not is_parts(Path(graph)):
         require(not size, "train", "--cache", "left out unless GRAPH is in parts", cache)
         known = topology == TOPOLOGIES[0]
         require(known, "train", "--topology", "left out unless GRAPH is in parts", topology)

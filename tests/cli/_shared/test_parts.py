@@ -1,4 +1,4 @@
-"""`graphcl partition`, `graphcl build --parts`, and `graphcl check` of parts."""
+"""`graphcl build --parts`, and `graphcl check` of parts."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,9 @@ import pytest
 
 from graphcl import Graph
 from graphcl.cli.main import run
-from graphcl.graphs.typed_partition import join_typed_parts
-from graphcl.store.parts import join_parts, read_parts
+from graphcl.graphs.collection import fingerprint
+from graphcl.opening import open_graph
+from graphcl.store.header import read_store
 from graphcl.tabular.preparation import read_preparation
 from tests.conftest import random_graph
 
@@ -21,38 +22,44 @@ def store(tmp_path, monkeypatch):
 
 
 def test_a_store_is_divided_and_checked(capsys):
-    assert run(["partition", "store", "--parts", "3", "--out", "parts", "--json"]) == 0
+    assert run(["build", "store", "--parts", "3", "--out", "parts", "--json"]) == 0
     about = json.loads(capsys.readouterr().out)
-    parts = read_parts(Path("parts"))
-    assert (about["nodes"], about["order"], about["starts"][-1]) == (60, "neighbours", 60)
+    parts = read_store(Path("parts"))
+    assert (about["nodes"], about["order"], about["types"]["node"]["starts"][-1]) == (
+        60,
+        "neighbours",
+        60,
+    )
     assert about["cut_share"] == parts.cut_edges / parts.num_edges < 0.6
     assert run(["check", "parts"]) == 0
     shown = capsys.readouterr()
     assert f"{100 * parts.cut_share:.1f} % of the edges are cut; unchanged," in shown.out
-    assert "part 2: " in shown.err
+    assert "part-00002/nodes-0/x: " in shown.err
     assert run(["check", "parts", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["bytes"]) == 3
-    Path("parts/part-00001/y.npy").write_bytes(Path("parts/part-00000/y.npy").read_bytes())
+    sizes = json.loads(capsys.readouterr().out)["bytes"]
+    assert {name.split("/")[0] for name in sizes} == {f"part-0000{part}" for part in range(3)}
+    one, other = (Path(f"parts/part-0000{part}/nodes-0/y.npy") for part in (0, 1))
+    other.write_bytes(one.read_bytes())
     assert run(["check", "parts"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("graphcl: parts/part-00001/y.npy: ")
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"graphcl: {other}: ")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["partition", "store", "--parts", "61"], "store: has 60 nodes, too few for 61 parts"),
-        (
-            ["partition", "file.csv", "--parts", "2"],
-            "file.csv: is no store; divide tables by: graphcl build",
-        ),
-        (["partition", "none", "--parts", "2"], "none: no such store"),
-        (["partition", "store", "--parts", "2", "--order", "x"], "--order must be one of"),
-        (["partition", "parts", "--parts", "2"], "parts: is in parts already"),
+        (["build", "store", "--parts", "61"], "store: has 60 nodes, too few for 61 parts"),
+        (["build", "store"], "--parts must be given to divide the store store; got None"),
+        (["build", "file.csv", "--edges", "file.csv"], "GRAPH must be left out if --edges gives"),
+        (["build", "none", "--parts", "2"], "unknown dataset 'none'"),
+        (["build", "--parts", "2"], "Missing argument 'GRAPH'"),
+        (["build", "store", "--parts", "2", "--label", "y"], "--label applies only to tables"),
+        (["build", "store", "--parts", "2", "--order", "x"], "--order must be one of"),
+        (["build", "parts", "--parts", "2"], "parts: is in parts already"),
         (["train", "parts"], "parts: has 2 parts, one for each process; got 1 process"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_left(capsys, arguments, message):
-    assert run(["partition", "store", "--parts", "2", "--out", "parts"]) == 0
+    assert run(["build", "store", "--parts", "2", "--out", "parts"]) == 0
     Path("file.csv").write_text("a,b\n")
     capsys.readouterr()
     assert run([*arguments, "--out", "new"]) == 2
@@ -72,16 +79,18 @@ def test_tables_become_parts_and_ids_stay_text(capsys):
     shown = capsys.readouterr().out
     assert "'edges': 40 nodes, " in shown
     assert " in 3 parts of " in shown
-    graph, whole = Graph.from_csr(**join_parts(Path("parts"))), Graph.open("whole")
+    graph, whole = Graph.open(Path("parts"), restored=False), Graph.open("whole")
     place = {name: number for number, name in enumerate(whole.node_ids)}
     at = [place[name] for name in graph.node_ids]
     assert sorted(at) == list(range(40))
     np.testing.assert_array_equal(graph.x, whole.x[at])
     np.testing.assert_array_equal(graph.y, whole.y[at])
     assert graph.class_names == whole.class_names == ("x", "y", "z")
-    assert read_preparation(Path("parts")).to_json() == read_preparation(Path("whole")).to_json()
+    prepared = [read_preparation(Path(one) / "nodes-0").to_json() for one in ("parts", "whole")]
+    assert prepared[0] == prepared[1]
     assert sorted(path.name for path in Path("parts").iterdir() if path.is_dir()) == [
-        f"part-0000{number}" for number in range(3)
+        "nodes-0",
+        *(f"part-0000{number}" for number in range(3)),
     ]
     assert run(["build", *tables, "--parts", "3", "--out", "parts"]) == 2
     assert run(["build", *tables, "--parts", "99", "--out", "many"]) == 2
@@ -99,13 +108,15 @@ def test_typed_tables_become_parts(capsys):
     assert run(["build", *tables, "--out", "whole"]) == 0
     assert run(["build", *tables, "--parts", "3", "--order", "hash", "--out", "parts"]) == 0
     assert " 2 types and 1 relation in 3 parts of " in capsys.readouterr().out
-    divide = ["partition", "whole", "--parts", "3", "--order", "hash", "--out", "again"]
+    divide = ["build", "whole", "--parts", "3", "--order", "hash", "--out", "again"]
     assert run([*divide, "--json"]) == 0
     about = json.loads(capsys.readouterr().out)
     assert about["types"]["author"]["starts"][-1] == 12
     assert about["relations"]["author:writes:paper"]["edges"] == about["edges"] == 20
-    graph = join_typed_parts(Path("parts"))
-    assert repr(graph) == repr(join_typed_parts(Path("again"))) == repr(Graph.open("whole"))
+    graph = Graph.open(Path("parts"), restored=False)
+    assert (
+        repr(graph) == repr(Graph.open(Path("again"), restored=False)) == repr(Graph.open("whole"))
+    )
     for place in ("nodes-0", "nodes-1"):
         prepared = [read_preparation(Path(one) / place).to_json() for one in ("parts", "whole")]
         assert prepared[0] == prepared[1]
@@ -161,3 +172,19 @@ def test_every_missing_file_is_named(capsys, tables):
     prepared.write_bytes(prepared.read_bytes() + b" ")
     assert run(["check", "parts"]) == 2
     assert f"{prepared}: altered or damaged" in capsys.readouterr().err
+
+
+def test_any_graph_becomes_a_store_whole_or_in_parts(capsys):
+    graph = random_graph()
+    np.savez("mine.npz", edge_index=graph.edge_index(), x=graph.x)
+    typed = {"node_type": np.arange(60) % 2, "edge_type": np.zeros(len(graph.indices), int)}
+    np.savez("typed.npz", edge_index=graph.edge_index(), x=graph.x, **typed)
+    for name in ("mine.npz", "typed.npz"):
+        assert run(["build", name, "--out", f"whole-{name}"]) == 0
+        assert run(["build", name, "--parts", "2", "--out", f"parts-{name}"]) == 0
+        assert " in 2 parts of " in capsys.readouterr().out
+        found = [fingerprint((open_graph(f"{how}-{name}"),)) for how in ("whole", "parts")]
+        assert found[0] == found[1]
+        assert read_store(Path(f"parts-{name}")).source == (found[0], "", {})
+    assert run(["build", "ppi", "--out", "new"]) == 2
+    assert "ppi: has several graphs; a store holds one" in capsys.readouterr().err

@@ -1,0 +1,402 @@
+"""What `store.json` says: a graph on disk, its types, its relations and its parts.
+
+    STORE/store.json                       types and relations, the parts and their ranges of nodes
+    STORE/part-00000/part.json             the arrays of the first part, with their checksums
+    STORE/part-00000/nodes-0/              the nodes of the first type: features, labels, ids
+    STORE/part-00000/relation-0/           the edges of the first relation, by target
+    STORE/part-00000/relation-0-back/      the same edges by source; see below
+    STORE/nodes-0, relation-0, …           what turned tables into the features of nodes and edges
+
+`graphcl.store.reader` lists the arrays. A store has one part or several. A part has a range of the
+nodes of each type, in the numbering of the whole graph, and the edges that these nodes receive. A
+process needs its own part and `store.json`. A part that is missing, damaged or of another build is
+refused by name. Every build has an id, which follows from the checksums of what was built: equal
+ids mean equal stores.
+
+Edges of a relation that is not undirected are there by source as well, if the store was divided:
+then both directions of an edge are with the node that receives.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.errors import InvalidInputError, StoreError, require
+from graphcl.files.text import TEXT_BYTES, read_text
+
+FORMAT = 1
+HEADER, PART = "store.json", "part.json"
+HEADER_BYTES = 1 << 24  # 4,096 parts of a hundred types
+ORDERS = ("neighbours", "hash", "as-is")
+MOST_PARTS = 4096  # so that `store.json` stays small
+Key = tuple[str, str, str]
+IntArray = npt.NDArray[np.int64]
+
+
+class Source(NamedTuple):
+    """What a store in parts was made of, and files beside the parts.
+
+    Attributes:
+        fingerprint: of the graph that was divided, by which a run knows it again.
+        store: where that graph's store was; empty if it is gone, as after ``build --parts``.
+        beside: files in the folder that belong to no part, and their checksums.
+    """
+
+    fingerprint: str = ""
+    store: str = ""
+    beside: Mapping[str, str] = {}
+
+    @classmethod
+    def read(cls, file: Path, values: Mapping[str, Any]) -> "Source":
+        """Returns what a file says of it.
+
+        Raises:
+            StoreError: it is damaged.
+        """
+        about = values.get("source")
+        found = about if isinstance(about, dict) else {}
+        beside = found.get("beside")
+        listed: dict[str, Any] = beside if isinstance(beside, dict) else {"": None}
+        texts = [found.get("fingerprint"), found.get("store"), *listed.values()]
+        known = all(re.fullmatch(r"[a-z]+-[0-9]+/[a-z]+\.[a-z]+", name) for name in listed)
+        if not known or not all(isinstance(one, str) for one in texts):
+            raise StoreError(f"{file}: lacks its source, or names files that are none of a store")
+        return cls(found["fingerprint"][:64], found["store"][:4096], listed)
+
+
+NOTHING = Source()
+
+
+@dataclass(frozen=True, eq=False)
+class StoredType:
+    """The nodes of a type, and which part has which.
+
+    Attributes:
+        path: the store.
+        build: its id.
+        name: of the type.
+        num_features: 0 if the type has none.
+        starts: int64, ``[parts + 1]``: part p has the nodes ``starts[p] … starts[p + 1] − 1``.
+        class_names: empty if classes have none.
+    """
+
+    path: Path
+    build: str
+    name: str
+    num_features: int
+    starts: IntArray
+    class_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes of all parts."""
+        return int(self.starts[-1])
+
+    def nodes(self, part: int) -> slice:
+        """Returns the range of nodes of a part."""
+        require(0 <= part < len(self), "Store", "part", f"in [0, {len(self)})", part)
+        return slice(int(self.starts[part]), int(self.starts[part + 1]))
+
+    def owner(self, nodes: Any) -> Any:
+        """Returns the part of one node, or of each node of an array: a bisection of the ranges."""
+        return np.searchsorted(self.starts, nodes, side="right") - 1
+
+
+@dataclass(frozen=True)
+class StoredRelation:
+    """What is said of a relation.
+
+    Attributes:
+        key: source type, name and target type.
+        undirected: whether both directions are one.
+        both: whether its edges are there by source, too.
+        weighted: whether edges have weights.
+        num_edge_features: the width of their vectors, or 0.
+        num_edges: how many; each undirected edge counts once.
+        cut_edges: how many have their ends in two parts.
+        self_loops_removed: number of self-loops in the input.
+    """
+
+    key: Key
+    undirected: bool
+    both: bool
+    weighted: bool
+    num_edge_features: int
+    num_edges: int
+    cut_edges: int = 0
+    self_loops_removed: int = 0
+
+    @property
+    def backwards(self) -> tuple[bool, ...]:
+        """The directions that are kept."""
+        return (False, True) if self.both else (False,)
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """A graph on disk, without its arrays.
+
+    Attributes:
+        path: the folder.
+        name: the graph's name.
+        build: the id of the build, 32 hex digits.
+        order: how nodes were ordered for the parts: one of `ORDERS`.
+        types: by their names.
+        relations: by their keys.
+        digests: the checksum of each part's `part.json`.
+        source: what was divided.
+    """
+
+    path: Path
+    name: str
+    build: str
+    order: str
+    types: Mapping[str, StoredType]
+    relations: Mapping[Key, StoredRelation]
+    digests: tuple[str, ...]
+    source: Source = NOTHING
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is the paper's graph: one type with features, one undirected relation."""
+        if len(self.types) != 1 or len(self.relations) != 1:
+            return False
+        (edges,), (nodes,) = self.relations.values(), self.types.values()
+        return edges.undirected and not edges.num_edge_features and nodes.num_features > 0
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes of all types."""
+        return sum(one.num_nodes for one in self.types.values())
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges of all relations."""
+        return sum(one.num_edges for one in self.relations.values())
+
+    @property
+    def num_features(self) -> int:
+        """Number of features of all types."""
+        return sum(one.num_features for one in self.types.values())
+
+    @property
+    def cut_edges(self) -> int:
+        """How many edges have their ends in two parts."""
+        return sum(one.cut_edges for one in self.relations.values())
+
+    @property
+    def cut_share(self) -> float:
+        """The share of edges that have their ends in two parts."""
+        return self.cut_edges / self.num_edges if self.num_edges else 0.0
+
+    @property
+    def sizes(self) -> list[int]:
+        """The nodes of each part."""
+        counts = [np.diff(one.starts) for one in self.types.values()]
+        return [int(size) for size in np.sum(counts, axis=0)]
+
+    def part_folder(self, number: int) -> Path:
+        """Returns the folder of a part."""
+        return self.path / part_name(number)
+
+    def nodes_folder(self, number: int, name: str) -> Path:
+        """Returns where a part has the nodes of a type."""
+        return self.part_folder(number) / nodes_name(list(self.types).index(name))
+
+    def edges_folder(self, number: int, key: Key, backwards: bool = False) -> Path:
+        """Returns where a part has one direction of a relation."""
+        place = list(self.relations).index(key)
+        return self.part_folder(number) / edges_name(place, backwards)
+
+
+def part_name(part: int) -> str:
+    """Returns the name of a part's folder, and of what is made of the part."""
+    return f"part-{part:05d}"
+
+
+def nodes_name(place: int) -> str:
+    """Returns the name of the folder of a type."""
+    return f"nodes-{place}"
+
+
+def edges_name(place: int, backwards: bool = False) -> str:
+    """Returns the name of the folder of one direction of a relation."""
+    return f"relation-{place}{'-back' if backwards else ''}"
+
+
+def ends(key: Key, backwards: bool) -> tuple[str, str]:
+    """Returns the types that receive and send in one direction of a relation."""
+    return (key[0], key[2]) if backwards else (key[2], key[0])
+
+
+def is_store(path: Path) -> bool:
+    """Returns whether `path` is a folder that looks like a store."""
+    return (path / HEADER).is_file()
+
+
+def is_parts(path: Path) -> bool:
+    """Returns whether `path` is a store in several parts; a damaged one is not."""
+    try:
+        return is_store(path) and len(read_store(path)) > 1
+    except StoreError:
+        return False  # who opens it says what is wrong
+
+
+def read_store(path: Path) -> Store:
+    """Reads `store.json`, and no part.
+
+    Raises:
+        StoreError: the folder has none, or it is damaged.
+    """
+    values = read_description(path, HEADER, "store", "graphcl_store", limit=HEADER_BYTES)
+    return store_of(path, values)
+
+
+def store_of(path: Path, values: Mapping[str, Any]) -> Store:
+    """Checks what `store.json` says of a folder.
+
+    Raises:
+        StoreError: it is damaged.
+    """
+    file, name, build = path / HEADER, values.get("name"), values.get("build")
+    if not isinstance(name, str) or not isinstance(build, str) or values.get("order") not in ORDERS:
+        raise StoreError(f"{file}: lacks a name, a build or a known order")
+    if not re.fullmatch(r"[0-9a-f]{32}", build):
+        raise StoreError(f"{file}: build must be 32 hex digits; got {build[:40]!r}")
+    digests = values.get("parts")
+    if not isinstance(digests, list) or not 1 <= len(digests) <= MOST_PARTS:
+        raise StoreError(f"{file}: must list 1 to {MOST_PARTS} parts")
+    if not all(isinstance(one, str) for one in digests):
+        raise StoreError(f"{file}: must have a checksum for each part")
+    types: dict[str, StoredType] = {}
+    for place, about in enumerate(_listed(file, values, "types")):
+        one = _type(path, place, about, build, len(digests))
+        types[one.name] = one
+    if not types or len(types) != len(values["types"]):
+        raise StoreError(f"{file}: must list at least one type, and each once")
+    relations: dict[Key, StoredRelation] = {}
+    for about in _listed(file, values, "relations"):
+        relation = _relation(file, about, types)
+        relations[relation.key] = relation
+    if len(relations) != len(values["relations"]):
+        raise StoreError(f"{file}: must list each relation once")
+    source = Source.read(file, values)
+    found = Store(path, name[:200], build, values["order"], types, relations, (*digests,), source)
+    if len(types) == 1 and min(found.sizes) < 1:  # of several types, a part may have none
+        raise StoreError(f"{file}: part {found.sizes.index(0)} has no nodes")
+    return found
+
+
+def write_header(store: Store, folder: Path) -> None:
+    """Writes `store.json` into a folder that may yet have another name."""
+    types = [
+        {
+            "name": one.name,
+            "num_features": one.num_features,
+            "starts": one.starts.tolist(),
+            "class_names": list(one.class_names),
+        }
+        for one in store.types.values()
+    ]
+    values = {"graphcl_store": FORMAT, "name": store.name, "build": store.build}
+    values |= {"order": store.order, "source": store.source._asdict(), "types": types}
+    values |= {"relations": [vars(one) for one in store.relations.values()]}
+    values |= {"parts": list(store.digests)}
+    (folder / HEADER).write_text(json.dumps(values, indent=1, allow_nan=False) + "\n")
+
+
+def read_description(
+    path: Path,
+    file: str,
+    kind: str,
+    mark: str,
+    error: type[InvalidInputError] = StoreError,
+    *,
+    limit: int = TEXT_BYTES,
+) -> dict[str, Any]:
+    """Reads the JSON file that describes a `kind` of folder; its key `mark` is the format.
+
+    Raises:
+        InvalidInputError: of the type `error`: there is no such folder, or it is another kind.
+    """
+    if not path.is_dir():
+        raise error(f"{path}: no such {kind}")
+    try:
+        values = json.loads(read_text(path / file, error, limit=limit))
+    except FileNotFoundError:
+        raise error(f"{path}: not a {kind} (it has no {file})") from None
+    except error:
+        raise
+    except (ValueError, RecursionError) as problem:
+        raise error(f"{path / file}: not JSON ({problem})") from None
+    if not isinstance(values, dict) or mark not in values:
+        raise error(f"{path / file}: does not describe a {kind}")
+    if values[mark] != FORMAT:
+        found = values[mark]
+        raise error(f"{path}: {kind} format {found!r}; this version reads format {FORMAT}")
+    return values
+
+
+def require_count(file: Path, what: str, value: Any) -> None:
+    """Refuses what cannot be a number of things."""
+    if type(value) is not int or not 0 <= value < 1 << 48:
+        raise StoreError(f"{file}: {what} must be a count; got {str(value)[:40]}")
+
+
+def _listed(file: Path, values: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    found = values.get(key)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise StoreError(f"{file}: must list {key}")
+    return found
+
+
+def _type(path: Path, place: int, one: Mapping[str, Any], build: str, parts: int) -> StoredType:
+    file, name, given = path / HEADER, one.get("name"), one.get("starts")
+    starts = given if isinstance(given, list) else []
+    require_count(file, f"num_features of type {place}", one.get("num_features"))
+    for start in starts:
+        require_count(file, f"a start of type {place}", start)
+    rising = all(a <= b for a, b in pairwise(starts))
+    if not isinstance(name, str) or not rising or len(starts) != parts + 1 or starts[0] != 0:
+        raise StoreError(f"{file}: type {place} lacks a name, or a range of nodes for each part")
+    if not starts[-1]:
+        raise StoreError(f"{file}: type {place} must have at least one node")
+    classes = one.get("class_names")
+    if not isinstance(classes, list) or not all(isinstance(text, str) for text in classes):
+        raise StoreError(f"{file}: class_names must be texts")
+    ranges = np.array(starts, dtype=np.int64)
+    return StoredType(path, build, name, one["num_features"], ranges, tuple(classes))
+
+
+def _relation(
+    file: Path, one: Mapping[str, Any], types: Mapping[str, StoredType]
+) -> StoredRelation:
+    key = one.get("key")
+    if not isinstance(key, list) or len(key) != 3 or not all(isinstance(end, str) for end in key):
+        raise StoreError(f"{file}: a relation lacks its key")
+    said = ":".join(key)
+    if key[0] not in types or key[2] not in types:
+        raise StoreError(f"{file}: relation {said} is between types that are not listed")
+    flags = ("undirected", "both", "weighted")
+    if any(type(one.get(flag)) is not bool for flag in flags):
+        raise StoreError(f"{file}: relation {said} lacks one of {', '.join(flags)}")
+    if one["undirected"] and (one["both"] or key[0] != key[2]):
+        raise StoreError(f"{file}: relation {said} cannot be undirected")
+    counts = ("num_edge_features", "num_edges", "cut_edges", "self_loops_removed")
+    for count in counts:
+        require_count(file, f"{count} of relation {said}", one.get(count))
+    values = (one[name] for name in (*flags, *counts))
+    return StoredRelation((key[0], key[1], key[2]), *values)

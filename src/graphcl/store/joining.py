@@ -1,0 +1,157 @@
+"""Joins the parts of a store: the whole graph, in the order that it had or that the parts have."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from graphcl.errors import StoreError
+from graphcl.store.columns import Names, ScaledFeatures
+from graphcl.store.header import IntArray, Key, Store
+from graphcl.store.reader import MASKS, Edges, Part, open_part, sparse_rows
+
+OF_ENTRIES = ("edge_weight", "edge_features", "edge_ids")
+
+
+def whole(
+    store: Store, *, restored: bool = True
+) -> tuple[dict[str, dict[str, Any]], dict[Key, dict[str, Any]]]:
+    """Returns the fields of all `Nodes`, and of all `Relation`s.
+
+    One part is mapped, and not yet checked. Several are checked, and joined in memory: for graphs
+    that fit.
+
+    Args:
+        store: its header.
+        restored: nodes are in the order of the graph that was divided; else in that of the parts.
+
+    Raises:
+        StoreError: a part is missing or damaged.
+    """
+    parts = [open_part(store, number) for number in range(len(store))]
+    for part in parts if len(parts) > 1 else []:
+        part.check()
+    rows = {name: _rows(store, parts, name) if restored else None for name in store.types}
+    types = {}
+    for name in store.types:
+        each = [part.nodes[name] for part in parts]
+        fields = each[0].fields | {"num_nodes": store.types[name].num_nodes}
+        del fields["name"]
+        if restored and fields.get("node_ids") is each[0].rows:
+            fields.pop("node_ids", None)  # it had none
+        for column in ("x", "y", *MASKS, "node_ids"):
+            if column in fields and len(parts) > 1:
+                table = stacked([one.fields[column] for one in each])
+                fields[column] = _in_order(table, rows[name])
+        types[name] = fields
+    edges = {}
+    for key, about in store.relations.items():
+        arrays = _joined_edges([part.edges[key, False] for part in parts], key, rows)
+        if about.both:
+            del arrays["edge_ids"]  # they are 0, 1, …
+        flags = ("undirected", "self_loops_removed")
+        edges[key] = arrays | {flag: getattr(about, flag) for flag in flags}
+    return types, edges
+
+
+def _rows(store: Store, parts: Sequence[Part], name: str) -> IntArray | None:
+    """Returns the number that each node of a type had; None if numbers stayed."""
+    found = [part.nodes[name].rows for part in parts]
+    if len(parts) == 1 or found[0] is None:
+        return None
+    rows = np.concatenate([np.zeros(0, np.int64) if one is None else one for one in found])
+    count = store.types[name].num_nodes
+    if len(rows) != count or not np.array_equal(np.sort(rows), np.arange(count)):
+        raise StoreError(f"{store.path}: the numbers in rows.npy are damaged")
+    return rows
+
+
+def _joined_edges(
+    each: Sequence[Edges], key: Key, rows: Mapping[str, IntArray | None]
+) -> dict[str, Any]:
+    if len(each) == 1:
+        return dict(each[0])
+    arrays = {name: np.concatenate([one[name] for one in each]) for name in each[0]}
+    arrays["indptr"] = _pointers([one["indptr"] for one in each])
+    if rows[key[0]] is None and rows[key[2]] is None:
+        return arrays
+    kind = arrays["indices"].dtype
+    moved = reordered(arrays["indptr"], arrays["indices"], rows[key[2]], rows[key[0]])
+    found = {name: arrays[name][moved.entries] for name in OF_ENTRIES if name in arrays}
+    return found | {"indptr": moved.indptr, "indices": moved.indices.astype(kind, copy=False)}
+
+
+def stacked(tables: Sequence[Any]) -> Any:
+    """Returns tables of one kind one below the other, in memory: arrays, features or names."""
+    first = tables[0]
+    if isinstance(first, Names):
+        return Names.joined(tables)
+    if isinstance(first, ScaledFeatures):
+        scales = None
+        if any(one.row_scale is not None for one in tables):
+            ones = [np.ones(len(one), np.float32) for one in tables]
+            scales = np.concatenate(
+                [
+                    one if table.row_scale is None else table.row_scale
+                    for one, table in zip(ones, tables, strict=True)
+                ]
+            )
+        return ScaledFeatures(np.concatenate([one.values for one in tables]), first.scale, scales)
+    if scipy.sparse.issparse(first):
+        pointers = _pointers([one.indptr for one in tables])
+        columns, data = (
+            np.concatenate([getattr(one, name) for one in tables]) for name in ("indices", "data")
+        )
+        return sparse_rows((len(pointers) - 1, first.shape[1]), pointers, columns, data)
+    return np.concatenate(tables)
+
+
+def _in_order(table: Any, rows: IntArray | None) -> Any:
+    """Returns a table with row u at ``rows[u]``."""
+    if rows is None:
+        return table
+    if scipy.sparse.issparse(table):
+        moved = reordered(table.indptr, table.indices, rows)
+        data = table.data[moved.entries]
+        return sparse_rows(table.shape, moved.indptr, moved.indices, data)
+    place = np.argsort(rows)
+    if isinstance(table, ScaledFeatures):
+        scales = None if table.row_scale is None else table.row_scale[place]
+        return ScaledFeatures(table.values[place], table.scale, scales)
+    return Names.of(table[place]) if isinstance(table, Names) else table[place]
+
+
+def _pointers(each: Sequence[Any]) -> IntArray:
+    lengths = np.concatenate([np.diff(one) for one in each])
+    found: IntArray = np.concatenate([[0], lengths.cumsum()])
+    return found
+
+
+class Reordered(NamedTuple):
+    """Rows in another order: their pointers and columns, and where each entry was."""
+
+    indptr: IntArray
+    indices: IntArray
+    entries: IntArray
+
+
+def reordered(
+    indptr: Any, indices: Any, rows: IntArray | None, columns: IntArray | None = None
+) -> Reordered:
+    """Returns entries with row u at ``rows[u]``, and column v called ``columns[v]``.
+
+    None leaves rows or columns as they are. Columns ascend within a row if they were renamed;
+    entries with the same column stay in their order.
+    """
+    place = np.arange(len(indptr) - 1) if rows is None else np.argsort(rows)
+    lengths = np.diff(indptr)[place]
+    pointers = np.concatenate([[0], lengths.cumsum()])
+    entries = np.repeat(np.asarray(indptr)[place] - pointers[:-1], lengths)
+    entries += np.arange(len(entries))
+    found = np.asarray(indices)[entries]
+    if columns is not None:
+        found = columns[found]
+        order = np.lexsort((found, np.repeat(np.arange(len(place)), lengths)))
+        found, entries = found[order], entries[order]
+    return Reordered(pointers, found, entries)
