@@ -139,7 +139,7 @@ def test_cluster_and_links(here, capsys):
     [
         (["--embeddings", "none"], "none: no such folder of embeddings"),
         (["--embeddings", "z.npy"], ".npy shards have no ids; pass --graph PARTS"),
-        (["--embeddings", "z.npy", "--graph", "store"], "store has the build"),
+        (["--embeddings", "z.npy", "--graph", "store"], "--graph must be the store in parts"),
         (["--embeddings", "z.npy", "--graph", "other"], "other has the build"),
         (["--embeddings", "z.npy", "--graph", "parts", "--label", "y"], "not tables"),
     ],

@@ -8,10 +8,11 @@ import pytest
 
 from graphcl.evaluation.scores import Confusion
 from graphcl.evaluation.unsupervised import Agreement, Clusters
+from graphcl.graphs.nodes import Nodes
 from graphcl.reporting.contents import Contents, MapPoints
 from graphcl.reporting.page import _neighbours, _points, morton_order, quantised
 from graphcl.runs.files import RunConfig
-from graphcl.runs.nodes import RunNodes
+from graphcl.store.reader import MASKS
 
 
 def made_up(n=300, *, labelled=True, ids=None, name="made up", seed=0, blobs=6) -> Contents:
@@ -38,6 +39,8 @@ def made_up(n=300, *, labelled=True, ids=None, name="made up", seed=0, blobs=6) 
         "split": "given",
         "nodes": [n // 10, n // 10, n // 2],
     }
+    codes = random.integers(0, 4, n)
+    split = [codes == code for code in (1, 2, 3)]
     return Contents(
         name=name,
         config=RunConfig({"encoder": "mean", "layers": 2, "dim": 512}, seed=0),
@@ -50,11 +53,13 @@ def made_up(n=300, *, labelled=True, ids=None, name="made up", seed=0, blobs=6) 
             "versions": {"graphcl": "0"},
         },
         metrics=epochs,
-        nodes=RunNodes(
-            np.arange(n) if ids is None else ids,
-            random.zipf(2.1, n).clip(max=5000),
-            y if labelled else None,
-            random.integers(0, 4, n) if labelled else None,
+        nodes=Nodes(
+            "node",
+            n,
+            y=y if labelled else None,
+            node_ids=ids,
+            degree=random.zipf(2.1, n).clip(max=5000),
+            **(dict(zip(MASKS, split, strict=True)) if labelled else {}),
         ),
         points=MapPoints(
             np.arange(n),

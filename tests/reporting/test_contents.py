@@ -16,7 +16,10 @@ def test_several_graphs_have_a_report(collection, tmp_path, recipe):
         write_nodes(made, describe_nodes(collection))
     contents = gather(tmp_path / "run", collection, method="pca")
     assert len(contents.nodes) == collection.num_nodes
-    assert np.bincount(contents.nodes.split, minlength=4).tolist() == [0, *collection.split_nodes]
+    assert np.bincount(contents.nodes.split_codes, minlength=4).tolist() == [
+        0,
+        *collection.split_nodes,
+    ]
     assert contents.agreement.nodes <= collection.num_nodes
     assert contents.alignment > 0
     assert "Split" in render(contents)

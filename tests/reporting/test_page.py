@@ -131,7 +131,8 @@ def test_what_the_script_reads_is_what_was_measured(contents):
     assert unpack(titles["Degree"]["values"]).tolist() == contents.nodes.degree[ids].tolist()
     split = unpack(titles["Split"]["values"])
     named = [["train", "validation", "test", ""][code] for code in split]
-    expected = [["", "train", "validation", "test"][code] for code in contents.nodes.split[ids]]
+    codes = contents.nodes.split_codes[ids]
+    expected = [["", "train", "validation", "test"][code] for code in codes]
     assert named == expected
     assert unpack(data["places"]).size == 600
 

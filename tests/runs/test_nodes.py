@@ -4,35 +4,42 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcl.errors import RunError
-from graphcl.runs.nodes import NODES, RunNodes, read_nodes, write_nodes
+from graphcl.graphs.nodes import Nodes
+from graphcl.runs.nodes import NODES, read_nodes, write_nodes
+from graphcl.store.reader import MASKS
 from tests.forging import Hostile, described, npy, refused, zipped
 
 AWKWARD = ["a b", "", "Zoë", "日本", "</script>", "line\nbreak", "tab\t", "🦀", "x" * 300, "0"]
 
 
+def table(ids, degree, y=None, split=None, **more):
+    masks = {} if split is None else {mask: split == code for code, mask in enumerate(MASKS, 1)}
+    return Nodes("node", len(ids), y=y, node_ids=ids, degree=degree, **masks, **more)
+
+
 def test_text_ids_labels_and_split_come_back(tmp_path):
     n = len(AWKWARD)
     y, split = np.arange(n) - 1, np.arange(n) % 4
-    write_nodes(tmp_path, RunNodes(np.array(AWKWARD), np.arange(n), y, split))
+    write_nodes(tmp_path, table(np.array(AWKWARD), np.arange(n), y, split))
     nodes = read_nodes(tmp_path)
     assert nodes.ids.tolist() == AWKWARD
     assert nodes.degree.tolist() == list(range(n))
     assert nodes.y.tolist() == y.tolist()
-    assert nodes.split.tolist() == split.tolist()
+    assert nodes.split_codes.tolist() == split.tolist()
 
 
 @pytest.mark.parametrize("ids", [np.array([7, 2**60, -1]), np.array([0.5, 1.0, 2.0])])
 def test_numbers_stay_numbers(tmp_path, ids):
-    write_nodes(tmp_path, RunNodes(ids, np.zeros(3, int)))
+    write_nodes(tmp_path, table(ids, np.zeros(3, int)))
     nodes = read_nodes(tmp_path)
     assert nodes.ids.tolist() == ids.tolist()
-    assert nodes.y is nodes.split is None
+    assert nodes.y is nodes.split_codes is None
 
 
 def test_other_ids_are_kept_as_their_text(tmp_path):
     ids = np.empty(2, dtype=object)
     ids[:] = [(0, 1), "plain"]
-    write_nodes(tmp_path, RunNodes(ids, np.zeros(2, int)))
+    write_nodes(tmp_path, table(ids, np.zeros(2, int)))
     assert read_nodes(tmp_path).ids.tolist() == ["(0, 1)", "plain"]
 
 
@@ -42,13 +49,13 @@ def test_any_text_comes_back(tmp_path_factory, names):
     folder = tmp_path_factory.mktemp("run")
     ids = np.empty(len(names), dtype=object)
     ids[:] = names
-    write_nodes(folder, RunNodes(ids, np.zeros(len(names), int)))
+    write_nodes(folder, table(ids, np.zeros(len(names), int)))
     assert read_nodes(folder).ids.tolist() == names
 
 
 def test_nothing_there_and_damage(tmp_path):
     assert read_nodes(tmp_path) is None
-    write_nodes(tmp_path, RunNodes(np.arange(50), np.arange(50)))
+    write_nodes(tmp_path, table(np.arange(50), np.arange(50)))
     whole = (tmp_path / NODES).read_bytes()
     for damaged in (whole[: len(whole) // 2], b"", b"no zip at all", whole[:100] + whole[140:]):
         (tmp_path / NODES).write_bytes(damaged)
@@ -64,17 +71,17 @@ def test_nothing_there_and_damage(tmp_path):
 
 def test_large_class_numbers_come_back(tmp_path):
     y = np.array([-1, 2**31, 2**40])
-    write_nodes(tmp_path, RunNodes(np.arange(3), np.zeros(3, int), y))
+    write_nodes(tmp_path, table(np.arange(3), np.zeros(3, int), y))
     assert read_nodes(tmp_path).y.tolist() == y.tolist()
 
 
 def test_names_of_classes_and_several_labels_come_back(tmp_path):
     labels = np.array([[1, 0], [0, 1], [-1, -1]])
-    nodes = RunNodes(np.arange(3), np.zeros(3, int), class_names=("Zoë", ""), labels=labels)
+    nodes = table(np.arange(3), np.zeros(3, int), class_names=("Zoë", ""), y=labels)
     write_nodes(tmp_path, nodes)
     again = read_nodes(tmp_path)
     assert again.class_names == ("Zoë", "")
-    assert again.labels.tolist() == labels.tolist()
+    assert again.y.tolist() == labels.tolist()
     assert [again.class_name(number) for number in (0, 1, 2)] == ["Zoë", "", "class 2"]
     np.savez(tmp_path / NODES, ids=np.arange(3), degree=np.arange(3), labels=np.ones((2, 2)))
     with pytest.raises(RunError, match="differ in length"):

@@ -61,7 +61,7 @@ def _sharded(source: Any, graph: Any, owner: str) -> Any:
     from graphcl.partitioned.nodes import PartsNodes, check_same_build
 
     if isinstance(graph, PartsNodes):
-        check_same_build(source, graph.parts)
+        check_same_build(source, graph)
     elif graph is not None:  # rows of shards are in the numbering of the parts
         raise GraphError(f"{owner}: with shards, graph must be the path of the store in parts")
     return source

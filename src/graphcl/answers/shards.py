@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from graphcl.errors import RunError, require
+from graphcl.graphs.nodes import Nodes
+from graphcl.graphs.relation import NODE
 from graphcl.partitioned.embeddings import (
     ShardedEmbeddings,
     open_shards,
@@ -17,13 +19,12 @@ from graphcl.partitioned.embeddings import (
 )
 from graphcl.partitioned.nodes import check_same_build, read_parts_nodes
 from graphcl.runs.files import weights_digest
-from graphcl.runs.nodes import RunNodes
-from graphcl.store.header import is_store, read_store
+from graphcl.store.header import is_divided, read_store
 
 
 def shards_of_run(
     run: Path, folder: Path, graph: Any, owner: str, *, node_type: str | None = None
-) -> tuple[ShardedEmbeddings, RunNodes]:
+) -> tuple[ShardedEmbeddings, Nodes]:
     """Returns embeddings that a run made of a store in parts, and what is known of their nodes.
 
     Args:
@@ -53,18 +54,12 @@ def shards_of_run(
                 f"{folder}: .npy shards have no ids; pass --graph PARTS, or embed into a folder "
                 "whose name ends in .parquet"
             )
-        return shards, RunNodes(ids, np.zeros(len(shards), np.int32))
+        return shards, Nodes(
+            node_type or NODE, len(shards), node_ids=ids, degree=np.zeros(len(shards), np.int32)
+        )
     path = Path(str(graph))
-    known = is_store(path) and read_store(path).is_plain == (node_type is None)
+    known = is_divided(path) and read_store(path).is_plain == (node_type is None)
     require(known, owner, "--graph", "the store in parts that was embedded", str(graph))
     nodes = read_parts_nodes(path, node_type)
-    check_same_build(shards, nodes.parts)
-    several = nodes.y is not None and nodes.y.ndim == 2
-    return shards, RunNodes(
-        np.arange(len(shards)) if nodes.node_ids is None else nodes.node_ids,
-        nodes.degree,
-        None if several else nodes.y,
-        nodes.split,
-        nodes.class_names,
-        nodes.y if several else None,
-    )
+    check_same_build(shards, nodes)
+    return shards, nodes

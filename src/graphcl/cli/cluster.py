@@ -21,7 +21,7 @@ from graphcl.cli._shared.answers import (
 )
 from graphcl.cli._shared.options import JsonOption, RunGraphOption
 from graphcl.cli._shared.tables import takes_tables
-from graphcl.runs.nodes import RunNodes
+from graphcl.graphs.nodes import Nodes
 from graphcl.tabular.options import TableOptions, counted
 
 KEPT = 24  # groups that are kept for the report
@@ -85,7 +85,7 @@ def cluster(
     )
 
 
-def _summary(found: Groups, nodes: RunNodes, chosen: bool) -> dict[str, Any]:
+def _summary(found: Groups, nodes: Nodes, chosen: bool) -> dict[str, Any]:
     return {
         "method": found.method,
         "groups": len(found),
@@ -106,7 +106,7 @@ def _text(found: Groups, chosen: bool) -> str:
     return f"{counted(len(found), 'group')} by {found.method}{score}{how}{left}"
 
 
-def _lines(found: Groups, nodes: RunNodes) -> list[str]:
+def _lines(found: Groups, nodes: Nodes) -> list[str]:
     lines = ["group\tnodes\tnearest its centre"]
     for number, (size, some) in enumerate(zip(found.sizes, found.typical, strict=True), 1):
         names = ", ".join(map(str, nodes.ids[some].tolist()))

@@ -40,7 +40,7 @@ from graphcl.runs.embeddings import check_embeddings_file, write_embeddings
 from graphcl.runs.typed import run_types, type_folder
 from graphcl.runs.versions import current_run
 from graphcl.serving.asking import JSON, Bounds, read_asked
-from graphcl.store.header import is_parts
+from graphcl.store.header import is_divided
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.tabular.preparation import read_preparation
 from graphcl.tabular.rows import prepare_rows
@@ -143,7 +143,7 @@ def embed(
     if graph is None and not tables.given() and (run / runs.CONFIG).exists():
         graph = trained_parts(run)
     # Some nodes, or new ones, are those of the graph that was divided: it is read whole.
-    if graph is not None and is_parts(Path(graph)) and not several:
+    if graph is not None and is_divided(Path(graph)) and not several:
         require(not to, "embed", "--to", "left out for parts", to)
         require(not tables.given(), "embed", "GRAPH", "tables if table options are given", graph)
         require(device in ("auto", "cpu"), "embed", "--device", "cpu for a store in parts", device)

@@ -26,7 +26,7 @@ from graphcl.cli._shared.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli._shared.tables import takes_tables
 from graphcl.errors import RunError, require
 from graphcl.files.records import write_records
-from graphcl.runs.nodes import RunNodes
+from graphcl.graphs.nodes import Nodes
 from graphcl.store.ids import rows_of
 from graphcl.tabular.options import TableOptions, counted
 
@@ -102,11 +102,11 @@ def neighbors(
     print_result(about, "\n".join(lines), as_json=as_json)
 
 
-def _has_all(nodes: RunNodes, wanted: list[str]) -> bool:
+def _has_all(nodes: Nodes, wanted: list[str]) -> bool:
     return set(wanted) <= set(map(str, nodes.ids.tolist()))
 
 
-def _listed(found: Neighbours, nodes: RunNodes, place: int) -> list[dict[str, Any]]:
+def _listed(found: Neighbours, nodes: Nodes, place: int) -> list[dict[str, Any]]:
     pairs = zip(found.nearest[place].tolist(), found.cosines[place].tolist(), strict=True)
     return [
         {"id": plain(nodes.ids[key]), "cosine": cosine, **_label(nodes, key)}
@@ -114,10 +114,11 @@ def _listed(found: Neighbours, nodes: RunNodes, place: int) -> list[dict[str, An
     ]
 
 
-def _label(nodes: RunNodes, row: int) -> dict[str, Any]:
-    if nodes.y is None or nodes.y[row] < 0:
+def _label(nodes: Nodes, row: int) -> dict[str, Any]:
+    y = nodes.classes
+    if y is None or y[row] < 0:
         return {}
-    number = int(nodes.y[row])
+    number = int(y[row])
     return {"label": nodes.class_name(number) if nodes.class_names else number}
 
 

@@ -31,8 +31,8 @@ from graphcl.cli._shared.tables import takes_tables
 from graphcl.errors import GraphError, RunError, require
 from graphcl.evaluation.calibration import PredictionError
 from graphcl.files.records import read_pairs, records
+from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
-from graphcl.runs.nodes import RunNodes
 from graphcl.store.header import is_parts
 from graphcl.tabular.options import TableOptions, counted
 
@@ -95,11 +95,11 @@ def predict(
     known = _known(run, nodes, labels)
     truth = known
     if learn == "train":
-        if nodes.split is None:
+        if nodes.split_codes is None:
             raise RunError(f"{run}: has no split; --learn train needs train and test nodes")
-        known = known.only(np.isin(nodes.split, (1, 2)))
+        known = known.only(np.isin(nodes.split_codes, (1, 2)))
     elif known.known.all() and not everything:
-        hint = "; --learn train hides those of test nodes" if nodes.split is not None else ""
+        hint = "; --learn train hides those of test nodes" if nodes.split_codes is not None else ""
         raise RunError(f"{run}: all {len(z):,} nodes have a label; --all predicts them too{hint}")
     found = predict_known(
         z, nodes.ids, known, nodes="all" if everything else "unlabelled", seed=seed
@@ -118,7 +118,7 @@ def predict(
     )
 
 
-def _known(run: Path, nodes: RunNodes, file: Path | None) -> KnownLabels:
+def _known(run: Path, nodes: Nodes, file: Path | None) -> KnownLabels:
     if file is not None:
         pairs = read_pairs(file, ("id", "label"), RunError)
         if not pairs:
@@ -133,7 +133,7 @@ def _known(run: Path, nodes: RunNodes, file: Path | None) -> KnownLabels:
             )
         except GraphError as error:
             raise RunError(f"{file}: {error}") from None
-    labels = nodes.y if nodes.y is not None else nodes.labels
+    labels = nodes.y
     if labels is None:
         trained = runs.read_config(run, baselines=True).origin.graph
         parted = bool(trained) and is_parts(Path(trained))

@@ -38,6 +38,7 @@ class Nodes:
             empty if they have none.
         preparation: what turned the columns of a table into `x`, or None; a run keeps it, and
             `read_tables` applies it to other tables.
+        degree: neighbours of each node, where the edges are not at hand, as in a run; else None.
     """
 
     name: str
@@ -51,9 +52,13 @@ class Nodes:
     node_ids: npt.NDArray[Any] | Names | None = None
     class_names: tuple[str, ...] = ()
     preparation: Any = None
+    degree: IntArray | None = None
 
     def __post_init__(self) -> None:
         freeze(self)
+
+    def __len__(self) -> int:
+        return self.num_nodes
 
     @property
     def num_features(self) -> int:
@@ -66,6 +71,32 @@ class Nodes:
         if self.y is None or self.y.size == 0:
             return 0
         return int(self.y.shape[1] if self.y.ndim == 2 else self.y.max() + 1)
+
+    @property
+    def ids(self) -> Any:
+        """The ids of all nodes: `node_ids`, or their rows."""
+        return np.arange(self.num_nodes) if self.node_ids is None else self.node_ids
+
+    @property
+    def classes(self) -> IntArray | None:
+        """The labels, if each node has one class; else None."""
+        return self.y if self.y is not None and self.y.ndim == 1 else None
+
+    def class_name(self, number: int) -> str:
+        """Returns the name of a class; without names, ``class 3``."""
+        known = 0 <= number < len(self.class_names)
+        return self.class_names[number] if known else f"class {number}"
+
+    @property
+    def split_codes(self) -> npt.NDArray[np.uint8] | None:
+        """For each node 0 none, 1 train, 2 validation, 3 test; None without a split."""
+        if not (self.has_split or self.split_gap):  # half a split is no reason to draw another
+            return None
+        codes = np.zeros(self.num_nodes, np.uint8)
+        for code, mask in enumerate((self.train_mask, self.val_mask, self.test_mask), 1):
+            if mask is not None:
+                codes[np.asarray(mask)] = code
+        return codes
 
     @property
     def has_split(self) -> bool:

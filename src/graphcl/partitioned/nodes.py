@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import RunError
+from graphcl.graphs.nodes import Nodes
 from graphcl.partitioned.embeddings import ShardedEmbeddings
 from graphcl.store.columns import Names
 from graphcl.store.header import StoredType, ends, read_store
@@ -22,29 +23,14 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class PartsNodes:
-    """The nodes of a graph in parts, in their order.
+class PartsNodes(Nodes):
+    """The nodes of a type of a store in parts, in the order of the parts, with degrees.
 
     Attributes:
-        parts: the graph.
-        node_ids: None where nodes have none; they are numbers then.
-        y: labels, ``[nodes]`` or ``[nodes, labels]``, or None.
-        split: per node 0 none, 1 train, 2 validation, 3 test; or None without a split.
-        degree: neighbours of each node.
-        class_names: empty if classes have none.
+        parts: which part has which.
     """
 
-    parts: StoredType
-    node_ids: Array | Names | None
-    y: Array | None
-    split: npt.NDArray[np.uint8] | None
-    degree: npt.NDArray[np.int32]
-    class_names: tuple[str, ...]
-
-    @property
-    def num_nodes(self) -> int:
-        """Number of nodes."""
-        return self.parts.num_nodes
+    parts: StoredType | None = None
 
 
 def read_parts_nodes(path: Path, name: str | None = None) -> PartsNodes:
@@ -61,34 +47,31 @@ def read_parts_nodes(path: Path, name: str | None = None) -> PartsNodes:
         known = ", ".join(store.types)
         raise RunError(f"{path}: has no type {name!r}; its types: {known}")
     about = store.types[name]
-    ids, y, degree = [], [], np.zeros(about.num_nodes, np.int32)
-    split, masked = np.zeros(about.num_nodes, np.uint8), False
+    columns: dict[str, list[Any]] = {column: [] for column in ("y", *MASKS, "node_ids")}
+    degree = np.zeros(about.num_nodes, np.int32)
     for number in range(len(store)):
         part = open_part(store, number)  # mapped, and closed after each part
-        fields, nodes = part.nodes[name].fields, part.nodes[name].nodes
+        own = part.nodes[name]
         for (key, backwards), edges in part.edges.items():
             if ends(key, backwards)[0] == name:
-                degree[nodes] += np.diff(edges["indptr"]).astype(np.int32)
-        for code, mask in enumerate(MASKS, 1):
-            if mask in fields:
-                split[nodes][np.asarray(fields[mask])] = code
-                masked = True
-        if "node_ids" in fields:
-            ids.append(_held(fields["node_ids"]))
-        if "y" in fields:
-            y.append(np.array(fields["y"]))
-    labels = np.concatenate(y) if y else None
-    kept = split if masked else None
-    return PartsNodes(about, stacked(ids) if ids else None, labels, kept, degree, about.class_names)
+                degree[own.nodes] += np.diff(edges["indptr"]).astype(np.int32)
+        for column, held in columns.items():
+            if column in own.fields:
+                held.append(_held(own.fields[column]))
+    joined = {column: stacked(held) for column, held in columns.items() if held}
+    more: dict[str, Any] = {"class_names": about.class_names, "degree": degree, "parts": about}
+    return PartsNodes(name, about.num_nodes, **joined, **more)
 
 
-def check_same_build(shards: ShardedEmbeddings, parts: StoredType) -> None:
+def check_same_build(shards: ShardedEmbeddings, nodes: PartsNodes) -> None:
     """Refuses shards that are not of these parts.
 
     Raises:
         RunError: they are of another build.
     """
-    if shards.build != parts.build or len(shards) != parts.num_nodes:
+    parts = nodes.parts
+    if parts is None or shards.build != parts.build or len(shards) != parts.num_nodes:
+        assert parts is not None
         raise RunError(
             f"{shards.path}: embeddings of the build {shards.build}; {parts.path} has the build "
             f"{parts.build}"

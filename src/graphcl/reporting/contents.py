@@ -32,15 +32,17 @@ from graphcl.evaluation.unsupervised import (
 )
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.nodes import Nodes
 from graphcl.reporting.projection import NEIGHBOURS, principal, project, usable_method
 from graphcl.reporting.sharded import Sharded
 from graphcl.runs import files as runs
 from graphcl.runs.answers import read_answers
-from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
+from graphcl.runs.nodes import describe_nodes, read_nodes
 from graphcl.runs.results import read_result
 from graphcl.runs.typed import type_folder
 from graphcl.runs.versions import current_run, run_root
 from graphcl.seeding import derive, generator
+from graphcl.store.reader import MASKS
 from graphcl.tabular.preparation import Preparation, read_preparation
 from graphcl.training.loop import BatchSource
 
@@ -80,7 +82,7 @@ class Contents:
     config: runs.RunConfig
     result: dict[str, Any]
     metrics: list[dict[str, Any]]
-    nodes: RunNodes
+    nodes: Nodes
     points: MapPoints
     clusters: Clusters
     uniformity: float | None
@@ -135,8 +137,8 @@ def gather(
         nodes = describe_nodes(graph)
     if nodes is None:
         raise RunError(f"{run}: has no node ids, and its graph cannot be read ({why})")
-    if len(nodes) != len(z) or (graph is not None and graph.num_nodes != len(z)):
-        raise RunError(f"{run}: {len(z)} embeddings, but a graph of {len(nodes)} nodes")
+    if nodes.num_nodes != len(z) or (graph is not None and graph.num_nodes != len(z)):
+        raise RunError(f"{run}: {len(z)} embeddings, but a graph of {nodes.num_nodes} nodes")
     notes = [] if graph is not None else [f"The graph could not be read again: {why}"]
     if node_type is not None:
         notes = [
@@ -153,11 +155,12 @@ def gather(
     points = _place(z, method, seed)
     if len(points.rows) < len(z):
         notes.append(f"The map shows {len(points.rows):,} of {len(z):,} nodes, drawn at random.")
-    classes = 0 if nodes.y is None else len(np.unique(nodes.y[nodes.y >= 0]))
+    y = nodes.classes
+    classes = 0 if y is None else len(np.unique(y[y >= 0]))
     _log.info("clusters and uniformity")
     edges = None if graph is None else adjacency(graph)
     near = edges if sharded is None else sharded.among(points.rows)
-    homophily = None if edges is None else _homophily(edges, nodes.y)
+    homophily = None if edges is None else _homophily(edges, nodes.classes)
     prepared = read_preparation(folder)
     return Contents(
         name=_name(run, result, node_type),
@@ -272,7 +275,7 @@ def _agreement(points: MapPoints, edges: scipy.sparse.csr_array) -> Agreement | 
         return None  # the graph has no edges
 
 
-def _confusion(z: Array, labelled: Graph, result: dict[str, Any]) -> Confusion | None:
+def _confusion(z: Array, labelled: Nodes, result: dict[str, Any]) -> Confusion | None:
     try:
         probe = result.get("probe") or {}
         strength = probe.get("strength") or linear_probe(z, labelled).strength
@@ -281,20 +284,15 @@ def _confusion(z: Array, labelled: Graph, result: dict[str, Any]) -> Confusion |
         return None  # too few labels for a probe; result.json has the reason
 
 
-def _labels_only(nodes: RunNodes, rows: Array | None = None) -> Graph | None:
-    """Returns a graph of labels and splits, without edges or features, for the probe.
-
-    It has all nodes, or some; None if nodes have no class.
-    """
-    if nodes.y is None or (rows is not None and not len(rows)):
+def _labels_only(nodes: Nodes, rows: Array | None = None) -> Nodes | None:
+    """Returns labels and splits of all nodes, or of some, for the probe; None without classes."""
+    if nodes.classes is None or (rows is not None and not len(rows)):
         return None
-    chosen = slice(None) if rows is None else rows
-    masks, y = {}, nodes.y[chosen]
-    if nodes.split is not None:
-        names = ("train_mask", "val_mask", "test_mask")
-        masks = {name: nodes.split[chosen] == code for code, name in enumerate(names, 1)}
-    empty = np.zeros((2, 0), np.int64)
-    return Graph.from_edge_index(empty, np.zeros((len(y), 1)), y, **masks)
+    if rows is None:
+        return nodes
+    held = {name: getattr(nodes, name) for name in ("y", *MASKS)}
+    some = {name: one[rows] for name, one in held.items() if one is not None}
+    return Nodes(nodes.name, len(rows), **some)
 
 
 def _fates(prepared: Preparation | None) -> tuple[tuple[str, str, int], ...]:

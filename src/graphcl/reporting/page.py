@@ -99,21 +99,23 @@ def _neighbours(contents: Contents, order: Any, k: int) -> dict[str, Any]:
 def _channels(contents: Contents, rows: Any) -> list[dict[str, Any]]:
     """Returns the properties that points can be coloured by; the first is the default."""
     nodes, found = contents.nodes, []
-    if nodes.y is not None:
-        classes = np.unique(nodes.y[nodes.y >= 0])
-        code = np.where(nodes.y >= 0, np.searchsorted(classes, nodes.y), len(classes))
+    if nodes.classes is not None:
+        y = nodes.classes
+        classes = np.unique(y[y >= 0])
+        code = np.where(y >= 0, np.searchsorted(classes, y), len(classes))
         found.append(
             _category("Label", [nodes.class_name(c) for c in classes.tolist()], code[rows])
         )
     sizes = contents.clusters.sizes
     names = [f"cluster {number}" for number in range(1, len(sizes) + 1)]
     found.append(_category("Cluster", names, contents.clusters.assigned[rows]))
-    degree = nodes.degree[rows]
+    degree = np.asarray(nodes.degree)[rows]
     low, high = int(degree.min(initial=0)) if len(degree) else 0, int(degree.max(initial=0))
     values = pack(degree.astype(np.uint16 if high < 1 << 16 else np.uint32))
     found.append({"title": "Degree", "kind": "number", "min": low, "max": high, "values": values})
-    if nodes.split is not None:
-        code = (nodes.split[rows].astype(np.int64) - 1) % 4  # 0 (no split) becomes 3, unnamed
+    split = nodes.split_codes
+    if split is not None:
+        code = (split[rows].astype(np.int64) - 1) % 4  # 0 (no split) becomes 3, unnamed
         found.append(_category("Split", list(SPLITS[1:]), code))
     return found
 

@@ -41,7 +41,7 @@ def tiles(contents: Contents) -> str:
     """Returns the key figures at the top of the page."""
     result, graph = contents.result, contents.result.get("graph", {})
     probe = result.get("probe") or {}
-    shown: list[tuple[str, str]] = [("nodes", f"{len(contents.nodes):,}")]
+    shown: list[tuple[str, str]] = [("nodes", f"{contents.nodes.num_nodes:,}")]
     shown += [(key, f"{graph[key]:,}") for key in ("edges", "features") if key in graph]
     if "val_micro_f1" in probe:
         shown.append(("micro-F1 on test nodes", f"{probe['micro_f1']:.3f}"))
@@ -72,13 +72,14 @@ def warnings_box(contents: Contents) -> str:
 
 def graph_section(contents: Contents) -> str:
     """Returns the graph's statistics and its degree distribution."""
-    degree, graph = contents.nodes.degree, contents.result.get("graph", {})
+    degree: Any = contents.nodes.degree
+    graph = contents.result.get("graph", {})
     facts: list[tuple[str, str, str]] = [("Nodes", f"{len(degree):,}", "")]
     for key, name in (("edges", "Edges (undirected)"), ("features", "Features per node")):
         if key in graph:
             facts.append((name, f"{graph[key]:,}", ""))
-    if contents.nodes.y is not None:
-        labelled = contents.nodes.y[contents.nodes.y >= 0]
+    if (y := contents.nodes.classes) is not None:
+        labelled = y[y >= 0]
         about = f"{len(labelled):,} nodes labelled"
         facts.append(("Classes", f"{len(np.unique(labelled)):,}", about))
     facts.append(("Mean degree", f"{degree.mean():.2f}", f"median {np.median(degree):g}"))
@@ -205,7 +206,7 @@ def unsupervised_section(contents: Contents) -> str:
         facts.append(("Silhouette", f"{contents.clusters.silhouette:.3f}", about))
     sizes = contents.clusters.sizes
     rows = [(f"cluster {number}", size) for number, size in enumerate(sizes[:MOST_BARS], 1)]
-    labelled = contents.nodes.y is not None
+    labelled = contents.nodes.classes is not None
     chosen = "as many as there are classes" if labelled else "the number chosen by the silhouette"
     drawn = bars(rows, label="Nodes by cluster", coloured=True)
     return card(

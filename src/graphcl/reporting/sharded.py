@@ -16,8 +16,8 @@ from graphcl.answers.shards import shards_of_run
 from graphcl.errors import GraphError, require
 from graphcl.evaluation import linear_probe
 from graphcl.evaluation.unsupervised import sampled_rows
+from graphcl.graphs.nodes import Nodes
 from graphcl.partitioned.embeddings import ShardedEmbeddings
-from graphcl.runs.nodes import RunNodes
 from graphcl.runs.results import GraphFacts
 from graphcl.store.header import read_store
 from graphcl.store.reader import open_part
@@ -38,7 +38,7 @@ class Sharded:
     """
 
     z: ShardedEmbeddings
-    nodes: RunNodes
+    nodes: Nodes
     scored: Array
 
     def __init__(self, run: Path, embeddings: Path, graph: Any, *, seed: int) -> None:
@@ -54,14 +54,14 @@ class Sharded:
         self.z, self.nodes = shards_of_run(run, embeddings, given, "report")
         self._path = Path(str(given))
         self._parts = read_store(self._path)
-        y = self.nodes.y
+        y = self.nodes.classes
         labelled = np.zeros(0, np.int64) if y is None else np.flatnonzero(y >= 0)
         self.scored = labelled[sampled_rows(len(labelled), seed, SCORED_NODES)]
 
     def notes(self) -> list[str]:
         """Returns what the page says about this."""
         found = [f"The embeddings are those in {self.z.path.name}. {LEFT_OUT}"]
-        y = self.nodes.y
+        y = self.nodes.classes
         if y is not None and len(self.scored) < int((y >= 0).sum()):
             found.append(f"The probe sees {len(self.scored):,} of the labelled nodes.")
         return found
@@ -90,7 +90,7 @@ class Sharded:
 
     def homophily(self) -> float | None:
         """Returns the share of edges within one class, among edges between labelled nodes."""
-        y = self.nodes.y
+        y = self.nodes.classes
         if y is None:
             return None
         same = both = 0

@@ -5,8 +5,7 @@ report drawn after the graph itself is gone. Text ids lie as one run of UTF-8 by
 NumPy's own text arrays would give every id the room of the longest.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,10 @@ import numpy.typing as npt
 from graphcl.errors import RunError
 from graphcl.files.atomic import whole_file
 from graphcl.files.npz import read_npz
+from graphcl.graphs.nodes import Nodes
+from graphcl.graphs.relation import NODE
 from graphcl.store.columns import Names
+from graphcl.store.reader import MASKS
 
 if TYPE_CHECKING:  # reading the file needs no graph, and so none of the imports of one
     from graphcl.graphs.collection import GraphCollection
@@ -28,93 +30,53 @@ SPLITS = ("", "train", "validation", "test")
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, eq=False)
-class RunNodes:
-    """The nodes of a run, in the order of its embeddings.
-
-    Attributes:
-        ids: numbers, or texts; ids of any other kind are kept as their text. Texts of a large graph
-            may be `graphcl.store.columns.Names`.
-        degree: neighbours per node.
-        y: class numbers (−1: unlabelled), or None.
-        split: per node 0 none, 1 train, 2 validation, 3 test; or None without a split.
-        class_names: names of the classes, or of the labels, by number; empty if they have none.
-        labels: 0/1 ``[nodes, labels]`` where a node has several; else None.
-    """
-
-    ids: Any
-    degree: Array
-    y: Array | None = None
-    split: Array | None = None
-    class_names: tuple[str, ...] = ()
-    labels: Array | None = None
-
-    def __len__(self) -> int:
-        return len(self.degree)
-
-    def class_name(self, number: int) -> str:
-        """Returns the name of a class; without names, ``class 3``."""
-        return name_of_class(number, self.class_names)
-
-
-def name_of_class(number: int, names: Sequence[str]) -> str:
-    """Returns the name of a class; without names, ``class 3``."""
-    return names[number] if 0 <= number < len(names) else f"class {number}"
-
-
-def describe_nodes(
-    graph: "Graph | GraphCollection", node_type: str | None = None, *, own_ids: bool = True
-) -> RunNodes:
+def describe_nodes(graph: "Graph | GraphCollection", node_type: str | None = None) -> Nodes:
     """Returns what a run keeps of the nodes of a graph, or of several one below the other.
 
     Args:
         graph: one graph, or several.
         node_type: of which type; None is the only one.
-        own_ids: keep the ids of the nodes; else their numbers.
     """
     from graphcl.graphs.collection import GraphCollection
 
-    nodes: Any
-    split: Array | None = None
-    if isinstance(graph, GraphCollection):
-        nodes, names = graph, graph.train[0].class_names
-        degree = np.concatenate([one.degrees() for one in graph.graphs])
-        split = np.repeat(np.arange(1, 4), graph.split_nodes)
-    else:
+    if not isinstance(graph, GraphCollection):
         nodes = graph.only_type if node_type is None else graph.type(node_type)
         degree = graph.degrees(nodes.name)
-        names = nodes.class_names
-        if nodes.has_split or nodes.split_gap:  # half a split is no reason to draw another
-            split = np.zeros(nodes.num_nodes, np.uint8)
-            for code, mask in enumerate((nodes.train_mask, nodes.val_mask, nodes.test_mask), 1):
-                if mask is not None:
-                    split[np.asarray(mask)] = code
-    known = own_ids and nodes.node_ids is not None
-    ids = nodes.node_ids[:] if known else np.arange(nodes.num_nodes)
-    y = nodes.y
-    single, several = (y, None) if y is None or y.ndim == 1 else (None, y)
-    return RunNodes(ids, degree, single, split, names, several)
+        return replace(nodes, x=None, splits=None, preparation=None, degree=degree)
+    return Nodes(
+        NODE,
+        graph.num_nodes,
+        y=graph.y,
+        **_masks(np.repeat(np.arange(1, 4), graph.split_nodes)),
+        node_ids=graph.node_ids,
+        class_names=graph.train[0].class_names,
+        degree=np.concatenate([one.degrees() for one in graph.graphs]),
+    )
 
 
-def write_nodes(folder: Path, nodes: RunNodes) -> None:
+def _masks(codes: Array | None) -> dict[str, Any]:
+    if codes is None:
+        return {}
+    return {mask: codes == code for code, mask in enumerate(MASKS, 1)}
+
+
+def write_nodes(folder: Path, nodes: Nodes) -> None:
     """Writes `nodes.npz` into a run."""
-    arrays: dict[str, Array] = {"degree": nodes.degree.astype(np.int32), **_pack(nodes.ids)}
-    if nodes.labels is not None:
-        arrays["labels"] = nodes.labels.astype(np.int8)
+    degree = np.zeros(nodes.num_nodes) if nodes.degree is None else nodes.degree
+    arrays: dict[str, Array] = {"degree": degree.astype(np.int32), **_pack(nodes.ids)}
+    if nodes.y is not None:
+        single = nodes.y.ndim == 1
+        arrays["y" if single else "labels"] = nodes.y.astype(np.int64 if single else np.int8)
+    codes = nodes.split_codes
+    if codes is not None:
+        arrays["split"] = codes
     if nodes.class_names:
         arrays |= _pack(np.array(nodes.class_names, dtype=object), "class")
-    if nodes.y is not None:
-        arrays["y"] = nodes.y.astype(np.int64)
-    if nodes.split is not None:
-        arrays["split"] = nodes.split.astype(np.uint8)
-    if nodes.class_names:
-        packed = _pack(np.array(nodes.class_names, dtype=object))
-        arrays |= {"class_bytes": packed["id_bytes"], "class_ends": packed["id_ends"]}
     with whole_file(folder / NODES) as staging:
         np.savez(staging, allow_pickle=False, **arrays)
 
 
-def read_nodes(run: Path) -> RunNodes | None:
+def read_nodes(run: Path) -> Nodes | None:
     """Returns the nodes of a run, or None where it keeps none, as `GraphCL.save` writes it.
 
     Raises:
@@ -127,22 +89,23 @@ def read_nodes(run: Path) -> RunNodes | None:
     try:
         names = _unpack(arrays, "class") if "class_ends" in arrays else ()
         ids = arrays["ids"] if "ids" in arrays else _unpack(arrays)
-        nodes = RunNodes(
-            ids,
-            arrays["degree"],
-            y=arrays.get("y"),
-            split=arrays.get("split"),
-            labels=arrays.get("labels"),
-            class_names=tuple(names),
-        )
+        degree, y, split = arrays["degree"], arrays.get("y"), arrays.get("split")
     except (ValueError, KeyError) as error:
         raise RunError(f"{path}: damaged ({error})") from None
-    given = (nodes.ids, nodes.y, nodes.split)
-    if any(array is not None and array.shape != nodes.degree.shape for array in given):
+    if any(one is not None and one.shape != degree.shape for one in (ids, y, split)):
         raise RunError(f"{path}: its arrays differ in length")
-    if nodes.labels is not None and (nodes.labels.ndim != 2 or len(nodes.labels) != len(nodes)):
+    several = arrays.get("labels")
+    if several is not None and (several.ndim != 2 or len(several) != len(degree)):
         raise RunError(f"{path}: its arrays differ in length")
-    return nodes
+    return Nodes(
+        NODE,
+        len(degree),
+        y=several if y is None else y,
+        **_masks(split),
+        node_ids=ids,
+        class_names=tuple(names),
+        degree=degree,
+    )
 
 
 def _pack(ids: Any, name: str = "id") -> dict[str, Array]:

@@ -20,9 +20,10 @@ from graphcl.evaluation.nearest import EXACT_ROWS, unit_rows
 from graphcl.evaluation.probe import standardiser
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.typed_validation import reverse_order
 from graphcl.runs import files as runs
-from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
+from graphcl.runs.nodes import describe_nodes, read_nodes
 from graphcl.runs.typed import run_types, type_folder
 from graphcl.runs.versions import current_run, run_root
 from graphcl.serving.asking import New
@@ -115,9 +116,9 @@ class ServedRun:
         self.num_features = own.num_features
         path = self.folder = type_folder(path, own.name) if self.node_type else path
         self.z: Array = runs.read_embeddings(path)
-        self.nodes: RunNodes = read_nodes(path) or describe_nodes(graph, own.name)
-        if not len(self.z) == len(self.nodes) == own.num_nodes:
-            found = f"{len(self.z)} embeddings and {len(self.nodes)} nodes"
+        self.nodes: Nodes = read_nodes(path) or describe_nodes(graph, own.name)
+        if not len(self.z) == self.nodes.num_nodes == own.num_nodes:
+            found = f"{len(self.z)} embeddings and {self.nodes.num_nodes} nodes"
             raise RunError(f"{path}: {found} for a graph of {own.num_nodes}")
         self.preparation = read_preparation(path) or own.preparation
         few = len(self.z) <= EXACT_ROWS
@@ -154,7 +155,7 @@ class ServedRun:
         return 0 if self._labels is None else len(self._labels.classes)
 
     def _known_labels(self) -> KnownLabels | None:
-        given = self.nodes.y if self.nodes.y is not None else self.nodes.labels
+        given = self.nodes.y
         if given is None:
             return None
         known = known_labels(given.astype(np.int64), self.nodes.ids, self.nodes.class_names)
@@ -255,7 +256,7 @@ class ServedRun:
 
     def label(self, row: int) -> Any:
         """Returns the label of a node; None if it has none, or may have several."""
-        y = self.nodes.y
+        y = self.nodes.classes
         if y is None or y[row] < 0:
             return None
         number = int(y[row])

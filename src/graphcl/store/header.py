@@ -178,6 +178,11 @@ class Store:
         return edges.undirected and not edges.num_edge_features and nodes.num_features > 0
 
     @property
+    def is_divided(self) -> bool:
+        """Whether the store was divided, perhaps into one part; it has both directions then."""
+        return bool(self.source.fingerprint)
+
+    @property
     def num_nodes(self) -> int:
         """Number of nodes of all types."""
         return sum(one.num_nodes for one in self.types.values())
@@ -251,6 +256,14 @@ def is_parts(path: Path) -> bool:
     """Returns whether `path` is a store in several parts; a damaged one is not."""
     try:
         return is_store(path) and len(read_store(path)) > 1
+    except StoreError:
+        return False  # who opens it says what is wrong
+
+
+def is_divided(path: Path) -> bool:
+    """Returns whether `path` is a store that was divided, perhaps into one part."""
+    try:
+        return is_store(path) and read_store(path).is_divided
     except StoreError:
         return False  # who opens it says what is wrong
 

@@ -51,10 +51,9 @@ def write_graph(folder: Path, grown: Grown, base: Path) -> None:
     """
     graph = grown.changed.graph
     _write_store(folder / versions.GRAPH, grown, versions.own_graph(base))
-    for name, own in graph.nodes.items():
+    for name in graph.nodes:
         where = own_folder(folder, base, name)
-        nodes = describe_nodes(graph, None if graph.is_plain else name, own_ids=False)
-        write_nodes(where, nodes if own.node_ids is None else replace(nodes, ids=own.node_ids))
+        write_nodes(where, describe_nodes(graph, name))
         if where != folder:
             versions.share_files(base / where.relative_to(folder), where, (FILE, ARRAYS))
     for there in sorted((base / RELATIONS).glob("*")):

@@ -15,9 +15,10 @@ import typer
 from graphcl.cli._shared.options import print_result
 from graphcl.errors import RunError, require
 from graphcl.files.records import check_records_file, records, write_records
+from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
 from graphcl.runs.answers import keep_answer
-from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
+from graphcl.runs.nodes import describe_nodes, read_nodes
 from graphcl.runs.typed import lacks_embeddings, run_types, type_folder
 from graphcl.runs.versions import current_run
 from graphcl.tabular.options import TableOptions, counted
@@ -53,7 +54,7 @@ def check_out(out: Path | None, *, overwrite: bool) -> None:
 
 
 def nodes_folder(
-    run: Path, node_type: str | None, fits: Callable[[RunNodes], bool] = lambda _: False
+    run: Path, node_type: str | None, fits: Callable[[Nodes], bool] = lambda _: False
 ) -> Path:
     """Returns the folder with the embeddings that are asked for: the run, or that of a type.
 
@@ -86,9 +87,9 @@ def type_of_folder(run: Path, folder: Path | None) -> str | None:
     return next((one for one in run_types(run) if type_folder(run, one) == folder), None)
 
 
-def is_labelled(nodes: RunNodes) -> bool:
+def is_labelled(nodes: Nodes) -> bool:
     """Returns whether nodes have labels."""
-    return nodes.y is not None or nodes.labels is not None
+    return nodes.y is not None
 
 
 def run_nodes(
@@ -99,7 +100,7 @@ def run_nodes(
     again: tuple[str, ...],
     folder: Path | None = None,
     embeddings: Path | None = None,
-) -> tuple[Any, RunNodes]:
+) -> tuple[Any, Nodes]:
     """Returns the embeddings of a run and what it keeps of its nodes.
 
     The graph is read only if `graph` names it, or the run has no `nodes.npz`. `folder` is that of a
@@ -137,8 +138,8 @@ def run_nodes(
         from graphcl.cli._shared.graphs import load_run_graph
 
         nodes = describe_nodes(load_run_graph(run, graph, tables, again=again))
-    if len(nodes) != len(z):
-        raise RunError(f"{run}: {len(z)} embeddings for {len(nodes)} nodes")
+    if nodes.num_nodes != len(z):
+        raise RunError(f"{run}: {len(z)} embeddings for {nodes.num_nodes} nodes")
     return z, nodes
 
 

@@ -11,9 +11,10 @@ from graphcl.errors import RunError, counted
 from graphcl.estimator import GraphCL
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.nodes import Nodes
 from graphcl.opening import AnyGraph
 from graphcl.runs import files as runs
-from graphcl.runs.nodes import RunNodes, describe_nodes, write_nodes
+from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.typed import lacks_embeddings, type_folder
 from graphcl.training_run import Rows, embed_rows
 
@@ -43,7 +44,7 @@ def keep_embeddings(run: Path, graph: AnyGraph, *, device: str = "auto") -> None
         raise RunError(f"{run}: its embeddings cannot be kept ({error.strerror})") from None
 
 
-def _keep(folder: Path, nodes: RunNodes, z: Rows) -> None:
+def _keep(folder: Path, nodes: Nodes, z: Rows) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_nodes(folder, nodes)
     with whole_file(folder / runs.EMBEDDINGS) as staging:  # last: it says that all is there
