@@ -18,7 +18,7 @@ from graphcl.kernels.adjacency import mean_pool
 from graphcl.kernels.counter import Draws, edge_draws, kept, stream_key, threshold
 from graphcl.kernels.gather_mean import dropped
 from graphcl.kernels.neighbours import sample_levels
-from graphcl.sampling import encode_tree, sample_tree, tree_views
+from graphcl.sampling import encode_tree, sample_tree, tree_to, tree_views
 from graphcl.training.sampled import SampledGraph, fan_outs_of
 from graphcl.views import Drop, drop
 from tests.conftest import dense_adjacency, plain_topology, random_graph
@@ -191,6 +191,18 @@ def test_views_share_the_tree_and_differ(graph):
     assert not torch.equal(first, other)
     same = encoded(graph, tree, "residual", encoder)
     assert torch.equal(*same)
+
+
+def test_a_tree_moves_as_a_whole(graph):
+    tree = tree_of(graph, torch.arange(3), fan_out=2, layers=2)
+    moved = tree_to(tree, torch.device("meta"))
+    for level, there in zip(tree, moved, strict=True):
+        table, found = level["node"], there["node"]
+        (one,), (other,) = table.children, found.children
+        parts = found.nodes, found.places, found.ranks, other.nodes, other.weight
+        assert all(part.device.type == "meta" for part in parts)
+        assert (found.rows, other.vectors, found.total) == (None, None, table.total)
+        assert other.edges is one.edges
 
 
 def test_bad_arguments(graph):

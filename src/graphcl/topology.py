@@ -118,9 +118,12 @@ class SampledDirection:
             first=self.first,
             within=self.within,
         )
-        if not nodes.is_cuda and bool((found.entries == DAMAGED).any()):
+        on_cpu = not nodes.is_cuda and len(found.entries) > 0
+        if on_cpu and int(found.entries.min()) == DAMAGED:
             raise StoreError(f"relation {':'.join(self.direction.relation)}: its edges are damaged")
         relative, vectors = self.weights.relative, self.vectors
+        if relative is None and vectors is None:
+            return Drawn(found.nodes, found.degree)
         places = found.entries.clamp(min=0)
         if relative is not None:
             relative = relative[places] if len(relative) else torch.ones(len(places))

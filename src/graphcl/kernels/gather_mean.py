@@ -213,27 +213,27 @@ def _gather_mean(  # type: ignore[no-untyped-def]
                 value = (value / divisor if scaled else value) * w
                 sum_0[column] += value if np.uint32(bits & low) >= limit_0 else zero
                 sum_1[column] += value if np.uint32(bits >> half) >= limit_1 else zero
-        mean_0, mean_1 = out_0[row], out_1[row]
+        mean_0, mean_1 = out_0[row, at : at + width], out_1[row, at : at + width]
         factor_0 = scale / weight_0 if weight_0 > zero else zero
         factor_1 = scale / weight_1 if weight_1 > zero else zero
-        if not within:
+        if within:
+            word_0 = draw_long_word(parent, seed_feature_0, seed_feature_1)
+            word_1 = draw_long_word(parent, seed_feature_1, seed_feature_0)
+            where = np.int64(parent_rows[row]) if moved_parents else parent
+            features = row_of(x, where, buffer)
+            divisor = row_divisor[where] if scaled else np.float32(1)
+            own_0, own_1 = out_0[row, own : own + width], out_1[row, own : own + width]
             for column in range(width):
-                mean_0[at + column] = sum_0[column] * factor_0 * column_scale[column]
-                mean_1[at + column] = sum_1[column] * factor_1 * column_scale[column]
-            continue
-        word_0 = draw_long_word(parent, seed_feature_0, seed_feature_1)
-        word_1 = draw_long_word(parent, seed_feature_1, seed_feature_0)
-        where = np.int64(parent_rows[row]) if moved_parents else parent
-        features = row_of(x, where, buffer)
-        divisor = row_divisor[where] if scaled else np.float32(1)
+                bits = draw_word(np.uint32(column), word_0, word_1)
+                value = as_float(features[column])
+                value = value / divisor if scaled else value
+                value_0 = value if np.uint32(bits & low) >= feature_limit else zero
+                value_1 = value if np.uint32(bits >> half) >= feature_limit else zero
+                sum_0[column] += value_0
+                sum_1[column] += value_1
+                if own >= 0:
+                    own_0[column] = value_0 * scale * column_scale[column]
+                    own_1[column] = value_1 * scale * column_scale[column]
         for column in range(width):
-            bits = draw_word(np.uint32(column), word_0, word_1)
-            value = as_float(features[column])
-            value = value / divisor if scaled else value
-            value_0 = value if np.uint32(bits & low) >= feature_limit else zero
-            value_1 = value if np.uint32(bits >> half) >= feature_limit else zero
-            mean_0[at + column] = (sum_0[column] + value_0) * factor_0 * column_scale[column]
-            mean_1[at + column] = (sum_1[column] + value_1) * factor_1 * column_scale[column]
-            if own >= 0:
-                mean_0[own + column] = value_0 * scale * column_scale[column]
-                mean_1[own + column] = value_1 * scale * column_scale[column]
+            mean_0[column] = sum_0[column] * factor_0 * column_scale[column]
+            mean_1[column] = sum_1[column] * factor_1 * column_scale[column]

@@ -177,7 +177,7 @@ def test_what_is_wrong_is_said_in_one_line(prepared, monkeypatch, capsys, tmp_pa
     monkeypatch.chdir(prepared)
     refused = {
         ("p2",): "has 2 parts, one for each process; got 1 process: pass --processes 2",
-        ("p2", "--device", "cuda"): "--device must be left out for a store in parts",
+        ("p2", "--device", "tpu"): "device must be auto, cpu, cuda or cuda:N; got 'tpu'",
         ("p2", "--recipe", "auto"): "--recipe must be left out for a store in parts",
         ("p2", "--cache", "lots"): "--cache must be like 256MB or 1GB; got 'lots'",
         ("p2", "--timeout", "0"): "--timeout must be above 0",
