@@ -25,7 +25,7 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score
 
 from benchmarks import rows
-from graphcl.cli._shared.options import parse_settings
+from graphcl.cli.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import peak_memory_bytes, reset_peak_memory, resolve_device
 from graphcl.errors import ParameterError, TrainingError

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import rows
-from graphcl.cli._shared.options import parse_settings
+from graphcl.cli.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import peak_memory_bytes, reset_peak_memory, resolve_device
 from graphcl.encoders import build_encoder

@@ -36,19 +36,21 @@ import torch.distributed as dist
 
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
 from graphcl.distributed import Share, any_of, from_rank, group, restarted
-from graphcl.errors import InvalidInputError, RunError, TrainingEndedError
+from graphcl.errors import InvalidInputError, RunError, TrainingEndedError, counted
 from graphcl.estimator import GraphCL
 from graphcl.estimator.choice import AUTO, about_choice
 from graphcl.estimator.parted import PartedData, fit_parts
 from graphcl.evaluation.failure import majority_sign
+from graphcl.files.atomic import whole_file
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import ColumnScaling
+from graphcl.opening import AnyGraph
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import GraphFacts, Scores, TrainingResult, read_training_result
-from graphcl.runs.typed import write_parted_types, write_types
+from graphcl.runs.typed import lacks_embeddings, type_folder, write_parted_types, write_types
 from graphcl.runs.unfinished import CHOOSING, partial_folder, unfinished_run
 from graphcl.tabular.preparation import Preparation, read_preparation, write_preparation
 from graphcl.training import Checkpoints, EpochMetrics
@@ -150,9 +152,7 @@ def train_run(
             if interruption is not None:
                 interruption.patient = False
             z: Any = None
-            if isinstance(graph, Graph) and not graph.is_plain:
-                z = model.transform(graph)
-            elif not isinstance(graph, PartedData):
+            if not isinstance(graph, PartedData):
                 z = embed_rows(model, graph, scratch=_existing_folder_above(out))
             if not share.first:
                 return None
@@ -161,13 +161,14 @@ def train_run(
             with runs.new_run(out, overwrite=overwrite, within=folder) as staging:
                 model.write_to(staging, origin)
                 result.write(staging)
-                if isinstance(graph, Graph) and not graph.is_plain:
-                    write_types(staging, graph, z)
-                elif not isinstance(graph, PartedData):
+                if isinstance(graph, PartedData):
+                    if graph.typed:
+                        write_parted_types(staging, graph.path)
+                elif isinstance(z, dict):
+                    write_types(staging, cast("Graph", graph), z)
+                else:
                     np.save(staging / runs.EMBEDDINGS, z)
                     write_nodes(staging, describe_nodes(graph))
-                elif graph.typed:
-                    write_parted_types(staging, graph.path)
                 preparation = _preparation(graph)
                 if preparation is not None:
                     write_preparation(staging, preparation)
@@ -185,16 +186,15 @@ def _preparation(graph: Data) -> Preparation | None:
 
 
 def embed_rows(
-    model: GraphCL,
-    graph: Graph | GraphCollection,
-    *,
-    nodes: Any = None,
-    scratch: Path | None = None,
-) -> Rows:
-    """Returns the embeddings of a graph, or of all graphs of a collection one below the other."""
+    model: GraphCL, graph: Graph | GraphCollection, *, scratch: Path | None = None
+) -> Any:
+    """Returns the embeddings of a graph: an array, or one for each type if there are several.
+
+    Those of a collection are one below the other.
+    """
     if isinstance(graph, GraphCollection):
         return np.concatenate(model.transform(graph))
-    return model.transform(graph, nodes=nodes, scratch=scratch)
+    return model.transform(graph, scratch=scratch)
 
 
 def agree(work: Callable[[], T], share: Share) -> T:
@@ -359,3 +359,30 @@ def _choice(model: GraphCL) -> dict[str, Any]:
 
 def _existing_folder_above(path: Path) -> Path:
     return next(folder for folder in path.absolute().parents if folder.exists())
+
+
+def keep_embeddings(run: Path, graph: AnyGraph, *, device: str = "auto") -> None:
+    """Embeds the graph of a run and keeps the result in it, unless it has embeddings already.
+
+    Rows are in the order of the graph, so `graph` is the one that was divided, not one of parts.
+
+    Raises:
+        RunError: the run cannot be written.
+    """
+    if not lacks_embeddings(run):
+        return
+    about = f"{run}: was trained over parts; embedding {counted(graph.num_nodes, 'node')}"
+    print(f"{about}, kept in the run", file=sys.stderr, flush=True)
+    where = "cuda" if device == "auto" and torch.cuda.is_available() else device
+    model = GraphCL.load(run, device="cpu" if where == "auto" else where)
+    try:
+        z = embed_rows(model, graph, scratch=run.absolute())
+        by_type = z if isinstance(z, dict) else {None: z}
+        for name, rows in by_type.items():
+            folder = run if name is None else type_folder(run, name)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_nodes(folder, describe_nodes(graph, name))
+            with whole_file(folder / runs.EMBEDDINGS) as staging:  # last: it says that all is there
+                np.save(staging, rows)
+    except OSError as error:
+        raise RunError(f"{run}: its embeddings cannot be kept ({error.strerror})") from None

@@ -209,10 +209,10 @@ def _new_node(kind, graph, out):
 
 def _serve(kind, graph):
     """What the service answers, without its port: new nodes, labels, similar nodes and links."""
-    from graphcl.cli._shared.graphs import load_run_any
-    from graphcl.cli._shared.kept import keep_embeddings
+    from graphcl.cli.graphs import load_run_any
     from graphcl.serving.app import build_app
     from graphcl.serving.run import ServedRun
+    from graphcl.training_run import keep_embeddings
 
     whole = load_run_any(Path("run"), again=("serve", "run"))
     keep_embeddings(Path("run"), whole, device="cpu")

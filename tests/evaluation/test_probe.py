@@ -9,7 +9,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from graphcl import predict
-from graphcl.cli._shared.progress import probe_text
+from graphcl.cli.progress import probe_text
 from graphcl.errors import GraphError
 from graphcl.evaluation import linear_probe, probe
 from graphcl.evaluation.criteria import validation_score

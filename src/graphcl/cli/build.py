@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.options import JsonOption, figures, print_result
-from graphcl.cli._shared.parts import OrderOption, check_order, print_parts
-from graphcl.cli._shared.tables import (
+from graphcl.cli.options import JsonOption, figures, print_result
+from graphcl.cli.parts import OrderOption, check_order, print_parts
+from graphcl.cli.table_options import (
     parse_tables,
     plain_edges,
     print_notes,

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.graphs import graph_name, load_any, load_graph, names_tables, read_typed
-from graphcl.cli._shared.options import JsonOption, print_result
-from graphcl.cli._shared.parts import any_parts, is_any_parts, parts_figures
-from graphcl.cli._shared.parts import describe as describe_parts
-from graphcl.cli._shared.tables import print_notes, takes_tables
+from graphcl.cli.graphs import graph_name, load_any, load_graph, names_tables, read_tables
+from graphcl.cli.options import JsonOption, print_result
+from graphcl.cli.parts import any_parts, is_any_parts, parts_figures
+from graphcl.cli.parts import describe as describe_parts
+from graphcl.cli.table_options import print_notes, takes_tables
 from graphcl.errors import StoreError
 from graphcl.graphs.filling import describe_filling, fill_features
 from graphcl.graphs.graph import Graph
@@ -116,7 +116,7 @@ def _check_typed(graph: str | None, name: str, tables: TableOptions, *, as_json:
     typed: AnyGraph
     found = {}
     if tables.is_typed:
-        typed, report = read_typed(graph, tables)
+        typed, report = read_tables(graph, tables)
         print_notes(report)
         found = report.to_json()
     else:

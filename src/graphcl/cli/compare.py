@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli._shared.graphs import FLATTENED, load_any
-from graphcl.cli._shared.interrupts import continues
-from graphcl.cli._shared.options import DeviceOption, JsonOption, print_result
-from graphcl.cli._shared.progress import run_progress
+from graphcl.cli.graphs import FLATTENED, load_any
+from graphcl.cli.options import DeviceOption, JsonOption, print_result
+from graphcl.cli.processes import continues
+from graphcl.cli.progress import run_progress
 from graphcl.datasets.gallery import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.errors import DatasetError, require

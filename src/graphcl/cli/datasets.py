@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from graphcl.cli._shared.options import JsonOption, figures, print_result
+from graphcl.cli.options import JsonOption, figures, print_result
 from graphcl.datasets import CATALOGUE, DatasetCard, data_folders, load_dataset
 from graphcl.datasets.gallery import gallery_files, read_gallery_graph
 from graphcl.errors import GraphCLError

@@ -10,17 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.answers import (
+from graphcl.cli.answers import (
     RunArgument,
     TypeOption,
     is_labelled,
     nodes_folder,
     type_of_folder,
 )
-from graphcl.cli._shared.graphs import load_run_any, note, run_graph
-from graphcl.cli._shared.kept import keep_embeddings
-from graphcl.cli._shared.launch import ProcessesOption, launch
-from graphcl.cli._shared.options import (
+from graphcl.cli.graphs import load_run_any, note, run_graph
+from graphcl.cli.options import (
     DeviceOption,
     JsonOption,
     RunGraphOption,
@@ -29,9 +27,10 @@ from graphcl.cli._shared.options import (
     print_result,
     print_warnings,
 )
-from graphcl.cli._shared.progress import ProbeStepsOption, probe, probe_progress, report_text
-from graphcl.cli._shared.tables import takes_tables
-from graphcl.cli._shared.train_baseline import dataset_of
+from graphcl.cli.processes import ProcessesOption, launch
+from graphcl.cli.progress import ProbeStepsOption, probe, probe_progress, report_text
+from graphcl.cli.table_options import takes_tables
+from graphcl.cli.train_method import dataset_of
 from graphcl.devices import resolve_device
 from graphcl.distributed import apart, first_process, from_rank, group, local_device
 from graphcl.errors import RunError, require
@@ -46,6 +45,7 @@ from graphcl.opening import AnyGraph
 from graphcl.research.trials import find_system, repeat_method, summarise
 from graphcl.runs import files as runs
 from graphcl.tabular.options import TableOptions
+from graphcl.training_run import keep_embeddings
 
 
 @takes_tables

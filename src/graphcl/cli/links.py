@@ -1,6 +1,8 @@
 """`graphcl links`: scores of pairs, likely missing links, and how far to trust them."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,11 +14,13 @@ from graphcl.answers.linking import (
     BY,
     LinkEvaluation,
     Links,
+    RelationScores,
     evaluate_links,
     missing_links,
+    relation_links,
     score_pairs,
 )
-from graphcl.cli._shared.answers import (
+from graphcl.cli.answers import (
     AnswerOption,
     OverwriteOption,
     RunArgument,
@@ -25,20 +29,22 @@ from graphcl.cli._shared.answers import (
     plain,
     run_nodes,
 )
-from graphcl.cli._shared.graphs import load_run_graph
-from graphcl.cli._shared.options import DeviceOption, JsonOption, RunGraphOption, print_result
-from graphcl.cli._shared.tables import takes_tables
-from graphcl.cli._shared.typed_links import evaluate_types, find_links
+from graphcl.cli.graphs import load_run_any
+from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
+from graphcl.cli.table_options import takes_tables
 from graphcl.devices import resolve_device
 from graphcl.errors import GraphError, RunError, require
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.nearest import EXACT_ROWS
 from graphcl.files.records import aligned, read_pairs
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import Relation
+from graphcl.runs import files as runs
 from graphcl.runs.answers import keep_answer, read_answers
-from graphcl.runs.typed import run_types
+from graphcl.runs.typed import run_types, type_folder
 from graphcl.store.ids import rows_of
 from graphcl.tabular.options import TableOptions, counted
+from graphcl.training_run import keep_embeddings
 
 _EVALUATION = "How far to trust them"  # a group of options
 SHOWN, KEPT = 20, 20  # links that are printed, and kept for the report
@@ -143,46 +149,95 @@ def links(
     require(by in BY, "links", "--by", f"one of {', '.join(BY)}", by)
     require(not typed or by == BY[0], "links", "--by", f"{BY[0]} for a typed graph", by)
     if evaluate:
-        if typed:
-            judged, about, folder = evaluate_types(
-                run,
-                graph,
-                tables,
-                relation,
-                share=share,
-                negatives=negatives,
-                seed=seed,
-                device=device,
-            )
-            _keep_evaluation(run, folder, judged, about, as_json=as_json)
-            return
-        _evaluate(run, graph, tables, share, negatives, seed, device, as_json=as_json)
+        loaded, judged_relation = _graph(run, graph, tables, relation)
+        model = GraphCL.load(run, device=str(resolve_device(device)))
+        model.verbose = True
+        name = ":".join(judged_relation.key) if typed else None
+        how: dict[str, Any] = {"share": share, "negatives": negatives, "seed": seed}
+        judged = evaluate_links(model, loaded, relation=name, **how)
+        _keep_evaluation(run, judged, judged_relation if typed else None, as_json=as_json)
         return
-    again = ("links", str(run))
-    if typed:
-        found, what, folder = find_links(run, graph, tables, relation, nodes=node, pairs=pairs, k=k)
-        _give(run, found, what, node, pairs is not None, out, folder, as_json=as_json)
-        return
-    z, nodes = run_nodes(run, graph, tables, again=again)
+    find = _of_relation if typed else _of_plain
+    found, what, folder = find(run, graph, tables, relation, nodes=node, pairs=pairs, k=k, by=by)
+    _give(run, found, what, node, pairs is not None, out, folder, as_json=as_json)
+
+
+def _of_plain(
+    run: Path,
+    graph: str | None,
+    tables: TableOptions,
+    relation: str | None,  # noqa: ARG001 (a plain graph has one)
+    *,
+    nodes: list[str],
+    pairs: Path | None,
+    k: int,
+    by: str,
+) -> tuple[Links, str, Path]:
+    """Returns links of a plain graph, what is said of them, and where their summary is kept."""
+    z, own = run_nodes(run, graph, tables, again=("links", str(run)))
     if pairs is not None:
-        wanted = read_pairs(pairs, ("source", "target"), RunError)
-        try:
-            loaded = None if by == BY[0] else _one_graph(run, graph, tables)
-            found = score_pairs(z, nodes.ids, wanted, loaded, by=by)
-        except GraphError as error:
-            raise RunError(f"{pairs}: {error}") from None
-        what = f"{counted(len(found), 'pair')} scored"
-    else:
-        rows = rows_of(node, nodes.ids, str(run), RunError) if node else None
-        loaded = _one_graph(run, graph, tables)
-        index = _index(run, z) if len(z) > EXACT_ROWS and by == BY[0] else None
-        found = missing_links(z, nodes.ids, loaded, rows=rows, k=k, index=index, by=by)
-        of = f"of {len(node)} node{'s' if len(node) > 1 else ''}" if node else "of the graph"
-        several = f"the {len(found):,} most likely missing links"
-        what = f"{several if len(found) != 1 else 'the most likely missing link'} {of}"
-        if not len(found):
-            what = f"no pair of nodes lacks a link {of}" if not node else f"no link is missing {of}"
-    _give(run, found, what, node, pairs is not None, out, run, as_json=as_json)
+        with _pairs_of(pairs) as wanted:
+            loaded = None if by == BY[0] else _graph(run, graph, tables)[0]
+            found = score_pairs(z, own.ids, wanted, loaded, by=by)
+        return found, f"{counted(len(found), 'pair')} scored", run
+    rows = rows_of(nodes, own.ids, str(run), RunError) if nodes else None
+    loaded = _graph(run, graph, tables)[0]
+    index = _index(run, z) if len(z) > EXACT_ROWS and by == BY[0] else None
+    found = missing_links(z, own.ids, loaded, rows=rows, k=k, index=index, by=by)
+    of = f" of {counted(len(nodes), 'node')}" if nodes else " of the graph"
+    return found, _what(found, of), run
+
+
+def _of_relation(
+    run: Path,
+    graph: str | None,
+    tables: TableOptions,
+    relation: str | None,
+    *,
+    nodes: list[str],
+    pairs: Path | None,
+    k: int,
+    by: str,  # noqa: ARG001 (by embeddings)
+) -> tuple[Links, str, Path]:
+    """Returns links of a relation of a typed graph, as `_of_plain` does."""
+    loaded, found = _graph(run, graph, tables, relation)
+    keep_embeddings(run, loaded)
+    kinds, again = (found.source, found.target), ("links", str(run))
+    folders = [type_folder(run, kind) for kind in kinds]
+    read = [run_nodes(run, None, TableOptions(), again=again, folder=one) for one in folders]
+    scores = RelationScores.of(
+        {kind: one[0] for kind, one in zip(kinds, read, strict=True)}, found, loaded
+    )
+    ids, name = (read[0][1].ids, read[1][1].ids), " ".join(found.key)
+    if pairs is not None:
+        with _pairs_of(pairs) as wanted:
+            links = relation_links(scores, ids, pairs=wanted)
+        return links, f"{counted(len(links), 'pair')} scored: {name}", folders[0]
+    rows = rows_of(nodes, ids[0], f"{run}: {found.source}", RunError) if nodes else None
+    links = relation_links(scores, ids, rows=rows, k=k)
+    of = f" of {counted(len(nodes), found.source, found.source)}" if nodes else ""
+    return links, f"{_what(links, of)}: {name}", folders[0]
+
+
+@contextmanager
+def _pairs_of(file: Path) -> Iterator[list[tuple[str, str]]]:
+    """Yields the pairs in a file; what is wrong with them is said of the file."""
+    wanted = read_pairs(file, ("source", "target"), RunError)
+    try:
+        yield wanted
+    except GraphError as error:
+        raise RunError(f"{file}: {error}") from None
+
+
+def _what(found: Links, of: str) -> str:
+    if not len(found):
+        return f"no pair lacks a link{of}"
+    several = len(found) > 1
+    return (
+        f"the {len(found):,} most likely missing links{of}"
+        if several
+        else (f"the most likely missing link{of}")
+    )
 
 
 def _give(
@@ -237,11 +292,28 @@ def _best(found: Links) -> list[dict[str, Any]]:
     ]
 
 
-def _one_graph(run: Path, given: str | None, tables: TableOptions) -> Graph:
-    graph = load_run_graph(run, given, tables, again=("links", str(run)))
+def _graph(
+    run: Path, given: str | None, tables: TableOptions, relation: str | None = None
+) -> tuple[Graph, Relation]:
+    """Returns the graph of a run, and the relation that is meant.
+
+    Raises:
+        RunError: there are several graphs, or several relations and none is named.
+    """
+    graph = load_run_any(run, given, tables, again=("links", str(run)))
     if not isinstance(graph, Graph):
         raise RunError(f"{run}: has {len(graph.graphs)} graphs; links are of one")
-    return graph
+    if runs.read_config(run, baselines=True).method:
+        graph = graph.flatten()
+    if relation is not None:
+        return graph, graph.relation(relation)
+    if len(graph.relations) != 1:
+        names = ", ".join(":".join(key) for key in graph.relations)
+        first = next(iter(graph.relations))[1]
+        raise RunError(
+            f"{run}: its graph has several relations ({names}); name one: --relation {first}"
+        )
+    return graph, graph.only_relation
 
 
 def _index(run: Path, z: Any) -> Any:
@@ -251,27 +323,11 @@ def _index(run: Path, z: Any) -> Any:
     return index
 
 
-def _evaluate(
-    run: Path,
-    given: str | None,
-    tables: TableOptions,
-    share: float,
-    negatives: int,
-    seed: int,
-    device: str,
-    *,
-    as_json: bool,
-) -> None:
-    graph = _one_graph(run, given, tables)
-    model = GraphCL.load(run, device=str(resolve_device(device)))
-    model.verbose = True
-    found = evaluate_links(model, graph, share=share, negatives=negatives, seed=seed)
-    _keep_evaluation(run, run, found, asdict(found), as_json=as_json)
-
-
 def _keep_evaluation(
-    run: Path, folder: Path, found: LinkEvaluation, about: dict[str, Any], *, as_json: bool
+    run: Path, found: LinkEvaluation, relation: Relation | None, *, as_json: bool
 ) -> None:
+    folder = run if relation is None else type_folder(run, relation.source)
+    about = ({} if relation is None else {"relation": ":".join(relation.key)}) | asdict(found)
     kept = {**read_answers(folder).get("links", {}), "evaluation": about}
     why = keep_answer(folder, "links", kept)
     if why:

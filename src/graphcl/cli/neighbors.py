@@ -11,7 +11,7 @@ import typer
 
 from graphcl.answers.index import stored_index
 from graphcl.answers.similar import Neighbours, find_neighbours
-from graphcl.cli._shared.answers import (
+from graphcl.cli.answers import (
     AnswerOption,
     EmbeddingsOption,
     OverwriteOption,
@@ -22,8 +22,8 @@ from graphcl.cli._shared.answers import (
     plain,
     run_nodes,
 )
-from graphcl.cli._shared.options import JsonOption, RunGraphOption, print_result
-from graphcl.cli._shared.tables import takes_tables
+from graphcl.cli.options import JsonOption, RunGraphOption, print_result
+from graphcl.cli.table_options import takes_tables
 from graphcl.errors import RunError, require
 from graphcl.files.records import write_records
 from graphcl.runs.nodes import RunNodes

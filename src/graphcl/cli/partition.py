@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli._shared.options import JsonOption
-from graphcl.cli._shared.parts import OrderOption, check_order, print_parts
+from graphcl.cli.options import JsonOption
+from graphcl.cli.parts import OrderOption, check_order, print_parts
 from graphcl.tabular.build import partition_store
 
 

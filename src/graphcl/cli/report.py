@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.answers import (
+from graphcl.cli.answers import (
     EmbeddingsOption,
     RunArgument,
     TypeOption,
@@ -14,10 +14,9 @@ from graphcl.cli._shared.answers import (
     nodes_folder,
     type_of_folder,
 )
-from graphcl.cli._shared.graphs import UntrustedRunError, load_run_any, load_run_graph
-from graphcl.cli._shared.kept import keep_embeddings
-from graphcl.cli._shared.options import JsonOption, RunGraphOption, print_result
-from graphcl.cli._shared.tables import takes_tables
+from graphcl.cli.graphs import UntrustedRunError, load_run_any, load_run_graph
+from graphcl.cli.options import JsonOption, RunGraphOption, print_result
+from graphcl.cli.table_options import takes_tables
 from graphcl.errors import GraphCLError, RunError, require
 from graphcl.files.atomic import check_new_file, write_whole
 from graphcl.opening import AnyGraph
@@ -27,6 +26,7 @@ from graphcl.reporting.sharded import Sharded
 from graphcl.runs import files as runs
 from graphcl.runs.typed import lacks_embeddings
 from graphcl.tabular.options import TableOptions, counted
+from graphcl.training_run import keep_embeddings
 
 
 @takes_tables

@@ -11,18 +11,17 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.answers import (
+from graphcl.cli.answers import (
     RunArgument,
     TypeOption,
     is_labelled,
     nodes_folder,
     type_of_folder,
 )
-from graphcl.cli._shared.graphs import load_run_any
-from graphcl.cli._shared.interrupts import Ending, handled
-from graphcl.cli._shared.kept import keep_embeddings
-from graphcl.cli._shared.options import DeviceOption, JsonOption, RunGraphOption, print_result
-from graphcl.cli._shared.tables import takes_tables
+from graphcl.cli.graphs import load_run_any
+from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
+from graphcl.cli.processes import Ending, handled
+from graphcl.cli.table_options import takes_tables
 from graphcl.errors import MissingExtraError, RunError, require
 from graphcl.files.text import read_text
 from graphcl.serving.app import build_app
@@ -32,6 +31,7 @@ from graphcl.serving.gate import is_own
 from graphcl.serving.page import PageMaker
 from graphcl.serving.run import ServedRun
 from graphcl.tabular.options import TableOptions, counted
+from graphcl.training_run import keep_embeddings
 
 TOKEN = "GRAPHCL_TOKEN"  # the environment's variable
 LEAST_TOKEN = 16  # characters

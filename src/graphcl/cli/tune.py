@@ -8,17 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.graphs import FLATTENED, graph_name, load_any
-from graphcl.cli._shared.interrupts import continues
-from graphcl.cli._shared.options import (
+from graphcl.cli.graphs import FLATTENED, graph_name, load_any
+from graphcl.cli.options import (
     DeviceOption,
     JsonOption,
     SetOption,
     parse_settings,
     print_result,
 )
-from graphcl.cli._shared.progress import ProbeStepsOption
-from graphcl.cli._shared.tables import takes_tables
+from graphcl.cli.processes import continues
+from graphcl.cli.progress import ProbeStepsOption
+from graphcl.cli.table_options import takes_tables
 from graphcl.devices import resolve_device
 from graphcl.errors import RunError
 from graphcl.estimator.choice import BUDGET, Choice

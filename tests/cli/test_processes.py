@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphcl.cli._shared import launch
+from graphcl.cli import processes
 from tests.conftest import random_graph
 
 SETTINGS = {"epochs": 30, "dim": 8, "mode": "sampled", "batch_nodes": 8, "fan_out": 3}
@@ -136,21 +136,39 @@ def test_ctrl_c_under_a_launcher_saves_and_exits_130(folder):
 
 
 def test_a_worker_that_ends_on_purpose_is_not_restarted(tmp_path, monkeypatch):
-    assert launch.leave(2) == 2  # alone, a code is a code
+    assert processes.leave(2) == 2  # alone, a code is a code
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert launch.leave(2) == 2  # under a bare torchrun, too
+    assert processes.leave(2) == 2  # under a bare torchrun, too
     monkeypatch.setenv("GRAPHCL_LAUNCH", str(tmp_path))
-    assert launch.announce()
+    assert processes.announce()
     assert (tmp_path / "pid-1").read_text() == str(os.getpid())
-    assert launch.leave(1) == 1  # a bug, or a lost peer: torchrun may try again
-    assert launch.announce()
-    assert launch.leave(130) == 1  # torchrun stopped it, because another worker has died
-    assert launch.announce()
+    assert processes.leave(1) == 1  # a bug, or a lost peer: torchrun may try again
+    assert processes.announce()
+    assert processes.leave(130) == 1  # torchrun stopped it, because another worker has died
+    assert processes.announce()
     (tmp_path / "asked").touch()  # now somebody has asked the launcher to stop
-    assert launch.leave(130) == 0
-    assert not launch.announce()  # what torchrun starts after that has nothing to do
+    assert processes.leave(130) == 0
+    assert not processes.announce()  # what torchrun starts after that has nothing to do
     assert (tmp_path / "code").read_text() == "130"
     (tmp_path / "code").unlink()
-    assert not launch.announce()  # started again between the question and a worker's answer
+    assert not processes.announce()  # started again between the question and a worker's answer
     assert (tmp_path / "code").read_text() == "130"
+
+
+def test_sigterm_ends_any_command_with_130_and_a_word(folder):
+    options = ["--method", "dgi", "--set", "epochs=10000000", "--set", "patience=10000000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "graphcl", "train", "mine.npz", *options],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    for line in process.stderr:
+        if "DGI" in line:
+            break
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.rstrip().endswith("graphcl: interrupted")
+    assert list(folder.iterdir()) == [folder / "mine.npz"]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from graphcl.cli._shared.options import print_result
+from graphcl.cli.options import print_result
 from graphcl.errors import RunError, require
 from graphcl.files.records import check_records_file, records, write_records
 from graphcl.runs import files as runs
@@ -117,8 +117,8 @@ def run_nodes(
         kind = type_of_folder(run, folder)
         return shards_of_run(run, embeddings, graph, again[0], node_type=kind)
     if lacks_embeddings(run):
-        from graphcl.cli._shared.graphs import load_run_any
-        from graphcl.cli._shared.kept import keep_embeddings
+        from graphcl.cli.graphs import load_run_any
+        from graphcl.training_run import keep_embeddings
 
         keep_embeddings(run, load_run_any(run, graph, tables, again=again))
         graph, tables = None, TableOptions()  # what the run keeps is of this graph
@@ -134,7 +134,7 @@ def run_nodes(
         z = runs.read_embeddings(run)
         nodes = None if graph is not None else read_nodes(run)
     if nodes is None:
-        from graphcl.cli._shared.graphs import load_run_graph
+        from graphcl.cli.graphs import load_run_graph
 
         nodes = describe_nodes(load_run_graph(run, graph, tables, again=again))
     if len(nodes) != len(z):

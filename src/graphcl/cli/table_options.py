@@ -12,8 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.lazy import TABLES
-from graphcl.cli._shared.verbosity import is_verbose
+from graphcl.cli.options import TABLES, is_verbose
 from graphcl.errors import GraphError
 from graphcl.tabular.options import (
     DUPLICATES,

@@ -1,4 +1,4 @@
-"""`--quiet` and `--verbose`: how much a command prints on stderr.
+"""Options that commands share, and what they print; imports no torch, so that `--help` is fast.
 
 Results go to stdout and everything else goes to stderr. With `--quiet`, only errors are printed on
 stderr. With `--verbose`, the steps inside a command are printed too, with their times, and so is
@@ -6,16 +6,61 @@ the traceback of a bug.
 """
 
 import contextlib
+import json
 import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from graphcl.errors import TrainingWarning
+from graphcl.errors import RecipeError, TrainingWarning
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+RunGraphOption = Annotated[
+    str | None,
+    typer.Option(
+        "--graph",
+        help="The graph that the run was trained on, as train takes it. (default: the run's graph)",
+    ),
+]
+TABLES = "Tables"  # how the names of the groups of options for reading tables begin
+SetOption = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a recipe key; repeatable.")
+]
+
+
+def parse_settings(settings: list[str]) -> dict[str, str]:
+    """Returns ``{"key": "value"}`` from the texts given to ``--set``."""
+    pairs = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise RecipeError(f"--set takes KEY=VALUE; got {setting!r}")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def print_result(value: Mapping[str, Any], text: str, *, as_json: bool) -> None:
+    """Prints `value` as one JSON object on stdout, or else `text`, if there is any."""
+    if as_json or text:
+        print(json.dumps(value, indent=2, allow_nan=False) if as_json else text)
+
+
+def print_warnings(signs: Sequence[Mapping[str, str]]) -> None:
+    """Prints signs that a training failed, on stderr; stdout is for results."""
+    for sign in signs:
+        print(f"warning: {sign['message']}\n  try {sign['advice']}", file=sys.stderr, flush=True)
+
+
+def figures(graph: Any) -> dict[str, int]:
+    """Returns the counts by which a graph is described."""
+    names = ("nodes", "edges", "features", "classes")
+    return {name: getattr(graph, f"num_{name}") for name in names}
+
 
 _given = {"quiet": False, "verbose": False}  # the options of the command that is running
 

@@ -1,6 +1,6 @@
 import sys
 
-from graphcl.cli._shared.progress import probe_progress, run_progress
+from graphcl.cli.progress import probe_progress, run_progress
 from graphcl.research.rows import Progress
 
 RUNS = [
@@ -34,7 +34,7 @@ def test_runs_on_a_terminal_are_a_bar(monkeypatch, capsys):
 
 def test_the_probes_progress_is_a_line_now_and_then(capsys, monkeypatch):
     clock = iter([100.0, 102.0, 106.0, 107.0] * 2)
-    monkeypatch.setattr("graphcl.cli._shared.progress.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("graphcl.cli.progress.time.perf_counter", lambda: next(clock))
     with probe_progress(100) as show:
         for step in (1, 21, 61, 71) * 2:
             show(step)

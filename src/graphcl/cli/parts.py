@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.options import print_result
+from graphcl.cli.options import print_result
 from graphcl.errors import counted, require
 from graphcl.store.parts import ORDERS, Parts, is_parts, read_parts
 from graphcl.store.typed_parts import TypedParts, is_typed_parts, read_typed_parts

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from graphcl.cli._shared.tables import as_arguments, print_notes
+from graphcl.cli.table_options import as_arguments, print_notes
 from graphcl.datasets import CATALOGUE
 from graphcl.errors import (
     DatasetError,
@@ -75,13 +75,8 @@ def load_any(
         said: how much is printed of tables; see `print_notes`.
     """
     options = tables or TableOptions()
-    if name is None or options.is_typed:
-        typed, found = read_typed(name, options)
-        print_notes(found, said=said)
-        return typed
-    if names_tables(name, options):
-        graph: AnyGraph
-        graph, report = load_tables(name, options)
+    if name is None or names_tables(name, options):
+        graph, report = read_tables(name, options)
         print_notes(report, said=said)
         return graph
     given = options.given()
@@ -91,21 +86,17 @@ def load_any(
     return open_graph(name, on_note=partial(print, file=sys.stderr))
 
 
-def read_typed(name: str | None, options: TableOptions) -> tuple[Graph, TableReport]:
-    """Reads the tables of a typed graph, as `load_tables` does.
+def read_tables(name: str | None, options: TableOptions) -> tuple[Graph, TableReport]:
+    """Reads tables, as `load_tables` does.
 
     Raises:
         DatasetError: `name` is not a list of edges.
     """
     known = name is None or looks_like_tables(name) or Path(name).suffix == ".npz"
     if not known and name not in (options.edges or {}).values():
-        raise DatasetError(f"{_typed_option(options)} applies only to tables; {name!r} is not one")
+        given = [one for one in ("edges", "relation", "directed", "nodes") if getattr(options, one)]
+        raise DatasetError(f"--{given[0]} applies only to tables; {name!r} is not one")
     return load_tables(name, options)
-
-
-def _typed_option(options: TableOptions) -> str:
-    given = [one for one in ("edges", "relation", "directed", "nodes") if getattr(options, one)]
-    return f"--{given[0]}"
 
 
 def names_tables(name: str, tables: TableOptions) -> bool:

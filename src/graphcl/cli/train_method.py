@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from graphcl.cli._shared.graphs import note
-from graphcl.cli._shared.options import print_result, print_warnings
-from graphcl.cli._shared.progress import count_progress, probe_text
+from graphcl.cli.graphs import note
+from graphcl.cli.options import print_result, print_warnings
+from graphcl.cli.progress import count_progress, probe_text
 from graphcl.datasets import CATALOGUE
 from graphcl.devices import device_name
 from graphcl.errors import GraphError, ParameterError, TrainingError
