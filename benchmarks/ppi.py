@@ -28,7 +28,7 @@ from graphcl.encoders import build_encoder
 from graphcl.errors import TrainingError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import multilabel_probe
-from graphcl.evaluation.multilabel import STEPS
+from graphcl.evaluation.logistic import STEPS
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adjacency import Adjacency

@@ -4,7 +4,7 @@
 
 1. *Found*: with ``resume``, a run that is there already and is the one asked for is the result.
 2. *Begin*: the place of the run is checked and taken. Until the run is complete everything lies in
-   ``RUN.partial``, which one process at a time holds (`graphcl.runs.unfinished`).
+   ``RUN.partial``, which one process at a time holds (`unfinished_run`).
 3. *Train*: `GraphCL.fit` saves checkpoints there now and then (`graphcl.training.checkpoints`).
    With ``resume`` it goes on from the newest one.
 4. *Finish*: nodes are embedded, the probe scores them, and the run appears by one rename. Then
@@ -17,9 +17,11 @@ hear what it found (`agree`). Over a graph in parts, one process of each host ke
 (`graphcl.training.part_checkpoints`), and the run has no embeddings: `graphcl embed` writes those.
 """
 
+import fcntl
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -48,10 +50,10 @@ from graphcl.graphs.scaling import ColumnScaling
 from graphcl.opening import AnyGraph
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
+from graphcl.runs.files import LOGS
 from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import GraphFacts, Scores, TrainingResult, read_training_result
 from graphcl.runs.typed import lacks_embeddings, type_folder, write_parted_types, write_types
-from graphcl.runs.unfinished import CHOOSING, partial_folder, unfinished_run
 from graphcl.tabular.preparation import Preparation, read_preparation, write_preparation
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Pace, StoppedError
@@ -59,6 +61,8 @@ from graphcl.training.loop import PartedMetrics
 from graphcl.training.part_checkpoints import PartCheckpoints
 from graphcl.version import versions
 
+LOCK = ".lock"
+CHOOSING = "choosing"  # trials of the recipe ``auto``, and the one under way
 T = TypeVar("T")
 Data = Graph | GraphCollection | Graph | PartedData
 Rows = npt.NDArray[np.float32]
@@ -386,3 +390,77 @@ def keep_embeddings(run: Path, graph: AnyGraph, *, device: str = "auto") -> None
                 np.save(staging, rows)
     except OSError as error:
         raise RunError(f"{run}: its embeddings cannot be kept ({error.strerror})") from None
+
+
+def partial_folder(path: Path) -> Path:
+    """Returns where the unfinished training of a run lies: beside it."""
+    return path.with_name(f"{path.name}.partial")
+
+
+@contextmanager
+def unfinished_run(path: Path, *, overwrite: bool = False, resume: bool = False) -> Iterator[Path]:
+    """Yields the folder of an unfinished run, empty or to be resumed.
+
+    The folder is removed when the block ends. If the block raises, a folder with checkpoints
+    stays. Files that a training did not write are never touched. Only one process at a time can
+    hold the folder: a lock ensures it, and the lock ends with the process, even by `kill -9`.
+
+    Raises:
+        RunError: an unfinished training is there and is neither resumed nor overwritten, or
+            another process is at work on it.
+    """
+    folder = partial_folder(path)
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder}: is a file; checkpoints need a directory of that name")
+    if folder.exists() and not (overwrite or resume or _is_idle(folder)):
+        raise RunError(
+            f"{folder}: holds an unfinished training; go on with --resume, "
+            "or begin anew with --overwrite"
+        )
+    made = [above for above in folder.parents if not above.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"{folder}: another process is training this run") from None
+        for entry in _own_entries(folder, path):
+            kept = entry.name.startswith("checkpoint-") or entry.name in (*LOGS, CHOOSING)
+            if entry.name != LOCK and not (resume and kept):
+                shutil.rmtree(entry, ignore_errors=True)  # of a process that died while writing
+        try:
+            yield folder
+        except BaseException:
+            if _is_idle(folder):
+                _tidy(folder, path)
+                with suppress(OSError):  # not empty: somebody else's
+                    for above in made:
+                        above.rmdir()
+            raise
+        _tidy(folder, path)
+
+
+def _own_entries(folder: Path, path: Path) -> list[Path]:
+    """Returns what a training of `path` has left in its folder."""
+    named = ("checkpoint-", ".checkpoint-", f".{path.name}.")
+    return [
+        entry
+        for entry in folder.iterdir()
+        if entry.name.startswith(named) or entry.name in (LOCK, *LOGS, CHOOSING)
+    ]
+
+
+def _tidy(folder: Path, path: Path) -> None:
+    """Removes what is a training's, and the folder where nothing else is in it."""
+    for entry in _own_entries(folder, path):
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _is_idle(folder: Path) -> bool:
+    """Says whether nothing in an unfinished run is worth keeping."""
+    return not (any(folder.glob("checkpoint-*")) or (folder / CHOOSING).exists())

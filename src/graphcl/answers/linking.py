@@ -24,6 +24,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.answers.inputs import embeddings_of, ids_of
+from graphcl.answers.similar import nearest_without
 from graphcl.errors import GraphError, require
 from graphcl.evaluation.links import (
     STRUCTURAL,
@@ -396,12 +397,8 @@ def _by_neighbours(graph: Graph, rows: Array | None, k: int, by: str) -> tuple[A
 
 def _of_node(unit: Array, graph: Graph, row: int, k: int, index: Any) -> tuple[Array, Array]:
     taken = np.append(graph.indices[graph.indptr[row] : graph.indptr[row + 1]], row)
-    found = index.search(unit[row], min(len(unit), k + len(taken)))
-    keys = found.keys.astype(np.int64)
-    keys = keys[~np.isin(keys, taken)][:k]
-    scores = unit[keys] @ unit[row]
-    order = np.lexsort((keys, -scores))
-    return np.stack([np.full(len(keys), row), keys], axis=1)[order], scores[order]
+    keys, scores = nearest_without(unit, unit[row], k, taken, index)
+    return np.stack([np.full(len(keys), row), keys], axis=1), scores
 
 
 def _best(scores: Array, k: int) -> Array:

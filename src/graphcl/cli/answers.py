@@ -16,8 +16,8 @@ from graphcl.cli.options import print_result
 from graphcl.errors import RunError, require
 from graphcl.files.records import check_records_file, records, write_records
 from graphcl.runs import files as runs
-from graphcl.runs.answers import keep_answer
 from graphcl.runs.nodes import RunNodes, describe_nodes, read_nodes
+from graphcl.runs.results import keep_answer
 from graphcl.runs.typed import lacks_embeddings, run_types, type_folder
 from graphcl.runs.versions import current_run
 from graphcl.tabular.options import TableOptions, counted
@@ -111,16 +111,16 @@ def run_nodes(
     """
     runs.read_config(run, baselines=True)
     if embeddings is not None:
-        from graphcl.answers.shards import shards_of_run
+        from graphcl.answers.inputs import shards_of_run
 
         require(not tables.given(), again[0], "--graph", "a store in parts, not tables", graph)
         kind = type_of_folder(run, folder)
         return shards_of_run(run, embeddings, graph, again[0], node_type=kind)
     if lacks_embeddings(run):
-        from graphcl.cli.graphs import load_run_any
+        from graphcl.cli.graphs import load_run_graph
         from graphcl.training_run import keep_embeddings
 
-        keep_embeddings(run, load_run_any(run, graph, tables, again=again))
+        keep_embeddings(run, load_run_graph(run, graph, tables, again=again))
         graph, tables = None, TableOptions()  # what the run keeps is of this graph
     if folder is not None and folder != run:
         given = graph is not None or bool(tables.given())

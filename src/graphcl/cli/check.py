@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli.graphs import graph_name, load_any, load_graph, names_tables, read_tables
+from graphcl.cli.graphs import graph_name, load_graph, names_tables, read_tables
 from graphcl.cli.options import JsonOption, print_result
 from graphcl.cli.parts import any_parts, is_any_parts, parts_figures
 from graphcl.cli.parts import describe as describe_parts
@@ -120,7 +120,7 @@ def _check_typed(graph: str | None, name: str, tables: TableOptions, *, as_json:
         print_notes(report)
         found = report.to_json()
     else:
-        typed = load_any(name, tables)
+        typed = load_graph(name, tables)
     assert isinstance(typed, Graph)
     filled = describe_filling(fill_features(typed)[1])
     if filled:

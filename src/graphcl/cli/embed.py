@@ -14,8 +14,7 @@ from graphcl.cli.answers import RunArgument, TypeOption
 from graphcl.cli.graphs import (
     as_trained,
     graph_name,
-    load_any,
-    load_run_any,
+    load_graph,
     load_run_graph,
     names_tables,
     run_graph,
@@ -51,12 +50,12 @@ from graphcl.partitioned.wire import Wire
 from graphcl.runs import files as runs
 from graphcl.runs.embeddings import check_embeddings_file, write_embeddings
 from graphcl.runs.typed import run_types, type_folder
-from graphcl.serving.asking import JSON, Bounds, read_asked
+from graphcl.serving.requests import JSON, Bounds, read_asked
 from graphcl.store.parts import Part
 from graphcl.store.typed_parts import is_typed_parts
+from graphcl.tabular.new_rows import prepare_rows
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.tabular.preparation import read_preparation
-from graphcl.tabular.rows import prepare_rows
 from graphcl.training.progress import RowProgress
 
 Array = npt.NDArray[np.float32]
@@ -255,11 +254,11 @@ def _graph(run: Path, graph: str | None, tables: TableOptions, out: Path) -> tup
         return run_graph(run), load_run_graph(run, graph, tables, again=again)
     if graph is None and tables.edges is None:
         require(not tables.given(), "embed", "GRAPH", "named when table options are given", graph)
-        return run_graph(run), load_run_any(run, again=again)
+        return run_graph(run), load_run_graph(run, again=again)
     name, trained = graph_name(graph, tables, "embed"), run_tables(run)
     if trained is not None and names_tables(name, tables):
         tables = as_trained(run, tables.after(trained))
-    loaded = load_any(graph, tables)
+    loaded = load_graph(graph, tables)
     _require_kind(run, name, typed=not loaded.is_plain)
     return name, loaded
 

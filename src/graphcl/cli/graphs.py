@@ -40,29 +40,13 @@ from graphcl.tabular.preparation import read_preparation
 from graphcl.tabular.report import TableReport
 from graphcl.tabular.sources import looks_like_tables
 
-
-def load_graph(name: str, tables: TableOptions | None = None) -> AnyGraph:
-    """Returns the plain graph that `name` refers to on a command line, as `load_any` does.
-
-    Raises:
-        DatasetError: it is a typed graph.
-    """
-    return _plain(load_any(name, tables), name)
-
-
 FLATTENED = (
     "knows one relation: the graph is flattened, without types, directions, weights and features "
     "of edges"
 )
 
 
-def _plain(graph: AnyGraph, name: str) -> AnyGraph:
-    if isinstance(graph, Graph) and not graph.is_plain:
-        raise DatasetError(f"{name}: is a typed graph; this command takes plain graphs")
-    return graph
-
-
-def load_any(
+def load_graph(
     name: str | None, tables: TableOptions | None = None, *, said: str = "notes"
 ) -> AnyGraph:
     """Returns the graph that `name` refers to on a command line.
@@ -127,24 +111,9 @@ def load_run_graph(
     *,
     again: tuple[str, ...],
 ) -> AnyGraph:
-    """Returns the plain graph that a run was trained on, as `load_run_any` does.
-
-    Of another system's run, that is a graph with types flattened.
-    """
-    loaded = load_run_any(run, given, tables, again=again)
-    if isinstance(loaded, Graph) and runs.read_config(run, baselines=True).method:
-        return loaded.flatten()
-    return _plain(loaded, str(run))
-
-
-def load_run_any(
-    run: Path,
-    given: str | None = None,
-    tables: TableOptions | None = None,
-    *,
-    again: tuple[str, ...],
-) -> AnyGraph:
     """Returns the graph that a run was trained on; of a version, the graph that it keeps.
+
+    Of another system's run, a graph with types is flattened.
 
     Args:
         run: the run.
@@ -175,13 +144,13 @@ def load_run_any(
             options = as_trained(run, options.after(trained))
     hint = "; it was updated and keeps its graph: leave --graph out" if given and own else ""
     try:
-        graph = load_any(source, options, said="notes" if given else "guesses")
+        graph = load_graph(source, options, said="notes" if given else "guesses")
     except GraphCLError as error:
         raise RunError(f"{error} (the graph that {run} was trained on){hint}") from None
     expected = config.origin.fingerprint
     if expected and graph_fingerprint(graph) != expected:
         raise RunError(f"{run}: {source} is not the graph that the run was trained on{hint}")
-    return graph
+    return graph.flatten() if config.method and isinstance(graph, Graph) else graph
 
 
 def _moved(run: Path, source: str, options: TableOptions) -> tuple[str, TableOptions]:

@@ -1,15 +1,13 @@
 """`graphcl links`: scores of pairs, likely missing links, and how far to trust them."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from graphcl.answers.index import stored_index
 from graphcl.answers.linking import (
     BY,
     LinkEvaluation,
@@ -20,6 +18,7 @@ from graphcl.answers.linking import (
     relation_links,
     score_pairs,
 )
+from graphcl.answers.similar import stored_index
 from graphcl.cli.answers import (
     AnswerOption,
     OverwriteOption,
@@ -29,7 +28,7 @@ from graphcl.cli.answers import (
     plain,
     run_nodes,
 )
-from graphcl.cli.graphs import load_run_any
+from graphcl.cli.graphs import load_run_graph
 from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
 from graphcl.cli.table_options import takes_tables
 from graphcl.devices import resolve_device
@@ -39,8 +38,7 @@ from graphcl.evaluation.nearest import EXACT_ROWS
 from graphcl.files.records import aligned, read_pairs
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation
-from graphcl.runs import files as runs
-from graphcl.runs.answers import keep_answer, read_answers
+from graphcl.runs.results import keep_answer, read_answers
 from graphcl.runs.typed import run_types, type_folder
 from graphcl.store.ids import rows_of
 from graphcl.tabular.options import TableOptions, counted
@@ -157,87 +155,64 @@ def links(
         judged = evaluate_links(model, loaded, relation=name, **how)
         _keep_evaluation(run, judged, judged_relation if typed else None, as_json=as_json)
         return
-    find = _of_relation if typed else _of_plain
-    found, what, folder = find(run, graph, tables, relation, nodes=node, pairs=pairs, k=k, by=by)
-    _give(run, found, what, node, pairs is not None, out, folder, as_json=as_json)
+    again = ("links", str(run))
+    if typed:
+        loaded, found_relation = _graph(run, graph, tables, relation)
+        keep_embeddings(run, loaded)
+        kinds = (found_relation.source, found_relation.target)
+        folders = [type_folder(run, kind) for kind in kinds]
+        read = [run_nodes(run, None, TableOptions(), again=again, folder=one) for one in folders]
+        z = {kind: one[0] for kind, one in zip(kinds, read, strict=True)}
+        scores = RelationScores.of(z, found_relation, loaded)
+        ids, folder = (read[0][1].ids, read[1][1].ids), folders[0]
+        kind, about = kinds[0], f": {' '.join(found_relation.key)}"
+        find = partial(relation_links, scores, ids)
+    else:
+        rows_z, own = run_nodes(run, graph, tables, again=again)
+        ids, folder, kind, about = (own.ids, own.ids), run, "", ""
+        find = partial(_plain_links, run, graph, tables, rows_z, own.ids, by)
+    if pairs is not None:
+        wanted = read_pairs(pairs, ("source", "target"), RunError)
+        try:
+            found = find(pairs=wanted)
+        except GraphError as error:
+            raise RunError(f"{pairs}: {error}") from None
+        what = f"{counted(len(found), 'pair')} scored"
+    else:
+        where = f"{run}: {kind}" if kind else str(run)
+        found = find(rows=rows_of(node, ids[0], where, RunError) if node else None, k=k)
+        of = "" if kind else " of the graph"
+        if node:
+            of = f" of {counted(len(node), kind, kind) if kind else counted(len(node), 'node')}"
+        several = f"the {len(found):,} most likely missing links"
+        what = several if len(found) > 1 else "the most likely missing link"
+        what = f"{what if len(found) else 'no pair lacks a link'}{of}"
+    _give(run, found, f"{what}{about}", node, pairs is not None, out, folder, as_json=as_json)
 
 
-def _of_plain(
+def _plain_links(
     run: Path,
     graph: str | None,
     tables: TableOptions,
-    relation: str | None,  # noqa: ARG001 (a plain graph has one)
-    *,
-    nodes: list[str],
-    pairs: Path | None,
-    k: int,
+    z: Any,
+    ids: Any,
     by: str,
-) -> tuple[Links, str, Path]:
-    """Returns links of a plain graph, what is said of them, and where their summary is kept."""
-    z, own = run_nodes(run, graph, tables, again=("links", str(run)))
-    if pairs is not None:
-        with _pairs_of(pairs) as wanted:
-            loaded = None if by == BY[0] else _graph(run, graph, tables)[0]
-            found = score_pairs(z, own.ids, wanted, loaded, by=by)
-        return found, f"{counted(len(found), 'pair')} scored", run
-    rows = rows_of(nodes, own.ids, str(run), RunError) if nodes else None
-    loaded = _graph(run, graph, tables)[0]
-    index = _index(run, z) if len(z) > EXACT_ROWS and by == BY[0] else None
-    found = missing_links(z, own.ids, loaded, rows=rows, k=k, index=index, by=by)
-    of = f" of {counted(len(nodes), 'node')}" if nodes else " of the graph"
-    return found, _what(found, of), run
-
-
-def _of_relation(
-    run: Path,
-    graph: str | None,
-    tables: TableOptions,
-    relation: str | None,
     *,
-    nodes: list[str],
-    pairs: Path | None,
-    k: int,
-    by: str,  # noqa: ARG001 (by embeddings)
-) -> tuple[Links, str, Path]:
-    """Returns links of a relation of a typed graph, as `_of_plain` does."""
-    loaded, found = _graph(run, graph, tables, relation)
-    keep_embeddings(run, loaded)
-    kinds, again = (found.source, found.target), ("links", str(run))
-    folders = [type_folder(run, kind) for kind in kinds]
-    read = [run_nodes(run, None, TableOptions(), again=again, folder=one) for one in folders]
-    scores = RelationScores.of(
-        {kind: one[0] for kind, one in zip(kinds, read, strict=True)}, found, loaded
-    )
-    ids, name = (read[0][1].ids, read[1][1].ids), " ".join(found.key)
+    pairs: Any = None,
+    rows: Any = None,
+    k: int = 0,
+) -> Links:
+    """Returns links of a plain graph, as `relation_links` does; read only where it is needed."""
     if pairs is not None:
-        with _pairs_of(pairs) as wanted:
-            links = relation_links(scores, ids, pairs=wanted)
-        return links, f"{counted(len(links), 'pair')} scored: {name}", folders[0]
-    rows = rows_of(nodes, ids[0], f"{run}: {found.source}", RunError) if nodes else None
-    links = relation_links(scores, ids, rows=rows, k=k)
-    of = f" of {counted(len(nodes), found.source, found.source)}" if nodes else ""
-    return links, f"{_what(links, of)}: {name}", folders[0]
-
-
-@contextmanager
-def _pairs_of(file: Path) -> Iterator[list[tuple[str, str]]]:
-    """Yields the pairs in a file; what is wrong with them is said of the file."""
-    wanted = read_pairs(file, ("source", "target"), RunError)
-    try:
-        yield wanted
-    except GraphError as error:
-        raise RunError(f"{file}: {error}") from None
-
-
-def _what(found: Links, of: str) -> str:
-    if not len(found):
-        return f"no pair lacks a link{of}"
-    several = len(found) > 1
-    return (
-        f"the {len(found):,} most likely missing links{of}"
-        if several
-        else (f"the most likely missing link{of}")
-    )
+        loaded = None if by == BY[0] else _graph(run, graph, tables)[0]
+        return score_pairs(z, ids, pairs, loaded, by=by)
+    loaded = _graph(run, graph, tables)[0]
+    index = None
+    if len(z) > EXACT_ROWS and by == BY[0]:
+        index, built = stored_index(run, z)
+        if built:
+            print(f"links: built an index of {counted(len(z), 'node')} ({built})", file=sys.stderr)
+    return missing_links(z, ids, loaded, rows=rows, k=k, index=index, by=by)
 
 
 def _give(
@@ -300,11 +275,9 @@ def _graph(
     Raises:
         RunError: there are several graphs, or several relations and none is named.
     """
-    graph = load_run_any(run, given, tables, again=("links", str(run)))
+    graph = load_run_graph(run, given, tables, again=("links", str(run)))
     if not isinstance(graph, Graph):
         raise RunError(f"{run}: has {len(graph.graphs)} graphs; links are of one")
-    if runs.read_config(run, baselines=True).method:
-        graph = graph.flatten()
     if relation is not None:
         return graph, graph.relation(relation)
     if len(graph.relations) != 1:
@@ -314,13 +287,6 @@ def _graph(
             f"{run}: its graph has several relations ({names}); name one: --relation {first}"
         )
     return graph, graph.only_relation
-
-
-def _index(run: Path, z: Any) -> Any:
-    index, built = stored_index(run, z)
-    if built:
-        print(f"links: built an index of {counted(len(z), 'node')} ({built})", file=sys.stderr)
-    return index
 
 
 def _keep_evaluation(

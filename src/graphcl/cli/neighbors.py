@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.answers.index import stored_index
-from graphcl.answers.similar import Neighbours, find_neighbours
+from graphcl.answers.similar import Neighbours, find_neighbours, stored_index
 from graphcl.cli.answers import (
     AnswerOption,
     EmbeddingsOption,

@@ -11,7 +11,7 @@ import torch
 import typer
 
 from graphcl.evaluation import MultilabelResult, ProbeResult, linear_probe
-from graphcl.evaluation.multilabel import STEPS
+from graphcl.evaluation.logistic import STEPS
 from graphcl.graphs.collection import Labelled
 from graphcl.tabular.options import counted
 from graphcl.training.progress import LINE_EVERY_SECONDS, duration

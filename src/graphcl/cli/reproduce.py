@@ -16,7 +16,7 @@ from graphcl.cli.progress import ProbeStepsOption, run_progress
 from graphcl.datasets import CATALOGUE
 from graphcl.devices import resolve_device
 from graphcl.errors import ParameterError, RunError, require, suggestion
-from graphcl.evaluation.multilabel import STEPS
+from graphcl.evaluation.logistic import STEPS
 from graphcl.research import reproduce as tables
 from graphcl.research import rows as result_rows
 from graphcl.research import table2

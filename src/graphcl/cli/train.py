@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 import typer
 
@@ -18,8 +19,9 @@ from graphcl.cli.graphs import (
     FLATTENED,
     graph_fingerprint,
     graph_name,
-    load_any,
+    load_graph,
     names_tables,
+    note,
     read_tables,
 )
 from graphcl.cli.options import (
@@ -32,29 +34,35 @@ from graphcl.cli.options import (
 )
 from graphcl.cli.parts import any_parts, describe, is_any_parts
 from graphcl.cli.processes import ProcessesOption, interrupts, launch
-from graphcl.cli.progress import ProbeStepsOption, probe, probe_text
+from graphcl.cli.progress import ProbeStepsOption, count_progress, probe, probe_text
 from graphcl.cli.table_options import print_notes, takes_tables
-from graphcl.cli.train_method import check_baseline, train_baseline
+from graphcl.datasets import CATALOGUE
 from graphcl.devices import device_name, resolve_device
 from graphcl.distributed import first_process, local_device
-from graphcl.errors import DatasetError, GraphError, ParameterError, require
+from graphcl.errors import DatasetError, GraphError, ParameterError, TrainingError, require
 from graphcl.estimator import GraphCL
 from graphcl.estimator.choice import AUTO, BUDGET
 from graphcl.estimator.parted import PartedData
-from graphcl.evaluation.multilabel import STEPS
+from graphcl.evaluation.failure import majority_sign
+from graphcl.evaluation.logistic import STEPS
+from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
 from graphcl.graphs.collection import Labelled
 from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph
 from graphcl.partitioned.topology import TOPOLOGIES
 from graphcl.recipes import load_recipe
 from graphcl.recipes.recipe import recipe_for
+from graphcl.research.trials import find_system, score_method, train_method
+from graphcl.runs import files as runs
 from graphcl.runs.files import CURVES, EPOCHS, Origin
-from graphcl.runs.results import TrainingResult
+from graphcl.runs.nodes import describe_nodes, write_nodes
+from graphcl.runs.results import BaselineResult, GraphFacts, TrainingResult
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.training import EpochMetrics
 from graphcl.training.checkpoints import Pace
 from graphcl.training.trackers import parse_trackers, tracked
 from graphcl.training_run import train_run
+from graphcl.version import versions
 
 _METHOD, _RUN, _PARTS = "What is trained", "The run", "A store in parts"  # groups of options
 CacheOption = Annotated[
@@ -308,7 +316,7 @@ def _load(
     `whole` says that all lists of edges are among the options.
     """
     if not names_tables(name, tables):
-        loaded = load_any(name, tables)
+        loaded = load_graph(name, tables)
         return loaded, Origin(name, graph_fingerprint(loaded))
     graph, report = read_tables(None if whole else name, replace(tables, inductive=inductive))
     if first_process():
@@ -431,3 +439,95 @@ def _parts(
         return None
     require(not tables.given(), "train", "GRAPH", "tables if table options are given", graph)
     return PartedData(Path(graph), size, topology, patience or timedelta(seconds=PATIENCE))
+
+
+def check_baseline(
+    name: str, source: str, *, settings: dict[str, str], ours: dict[str, bool]
+) -> None:
+    """Refuses, before any work, what a baseline does not know.
+
+    Args:
+        name: the baseline.
+        source: the graph, as the command line names it.
+        settings: the fields to change.
+        ours: options that are GraphCL's alone, and whether each was given.
+    """
+    find_system(name).method(dataset_of(source), **settings)
+    for option, given in ours.items():
+        if given:
+            raise ParameterError(f"{option} is graphcl's alone; {name} does not take it")
+
+
+def train_baseline(
+    name: str,
+    graph: AnyGraph,
+    *,
+    origin: runs.Origin,
+    out: Path | None,
+    settings: dict[str, str],
+    seed: int,
+    probe_steps: int,
+    device: torch.device,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Trains a baseline once, writes its run (``runs/GRAPH-METHOD`` by default), prints its score.
+
+    The arguments are the options of `graphcl train`, and the origin of the graph.
+    """
+    baseline, dataset = find_system(name), dataset_of(origin.graph)
+    out = out if out is not None else Path("runs") / f"{graph.name}-{name}"
+    runs.check_output(out, overwrite=overwrite)
+    print(f"{graph!r}; {baseline.title}; {device_name(device)}", file=sys.stderr)
+    if not baseline.weighted and isinstance(graph, Graph) and graph.edge_weight is not None:
+        print(f"note: {name} does not look at edge weights", file=sys.stderr)
+    with count_progress(name, "epoch") as show:
+        trial = train_method(
+            name, graph, dataset, seed=seed, device=device, settings=settings, on_epoch=show
+        )
+    if trial.failed is not None:
+        raise TrainingError(trial.failed)
+    scores, why = None, None
+    try:
+        scored = score_method(trial, graph, probe_steps=probe_steps, device=device)
+        scores = dict(scored.scores)
+    except GraphError as error:  # labels are a gift, not a duty
+        why = str(error)
+    sign, z = majority_sign(scores, trial.settings, name), trial.embeddings
+    measured = z is not None and len(z) > 1 and bool(np.isfinite(z).all())
+    result = BaselineResult(
+        graph=GraphFacts.of(graph, origin.graph),
+        method=name,
+        settings=trial.settings,
+        scores=scores,
+        scores_skipped=why,
+        seed=seed,
+        train_seconds=trial.train_seconds or 0.0,
+        peak_memory_bytes=trial.peak_memory_bytes or 0,
+        device=device_name(device),
+        versions=versions(),
+        note=note(graph),
+        effective_rank=effective_rank(z, seed=seed) if measured else None,
+        mean_cosine=mean_cosine(z, seed=seed) if measured else None,
+        warnings=[sign.to_json()] if sign else [],
+    )
+    config = runs.RunConfig({}, name, trial.settings, seed=trial.seed, origin=origin)
+    with runs.new_run(out, overwrite=overwrite) as folder:
+        runs.write_config(folder, config)
+        saved = {runs.EMBEDDINGS: trial.embeddings, runs.PREDICTIONS: trial.predictions}
+        for file, array in saved.items():
+            if array is not None:
+                np.save(folder / file, array)
+        write_nodes(folder, describe_nodes(graph))
+        result.write(folder)
+    what = "probe" if trial.embeddings is not None else "predictions"
+    text = f"{what}: {probe_text(scores)}" if scores else f"no {what} scored: {why}"
+    text += f"\nnote: {result.note}" if result.note else ""
+    text += f"\nrun: {out}  ({result.train_seconds:.1f} s)"
+    print_result(result.to_json(), text, as_json=as_json)
+    print_warnings(result.warnings)
+
+
+def dataset_of(source: str) -> str:
+    """Returns the dataset that `source` names, or nothing: a file's name chooses no settings."""
+    return source.lower() if source.lower() in CATALOGUE else ""

@@ -23,7 +23,7 @@ from graphcl.losses import Loss
 from graphcl.recipes import Recipe
 from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS, Registry, answerable
 from graphcl.seeding import generator
-from graphcl.settings import BEYOND
+from graphcl.settings import ENCODER_OPTIONS
 from graphcl.training import DividedGraph, FullGraph, ManyGraphs, SampledGraph
 from graphcl.training.divided import can_divide
 from graphcl.training.modes import (
@@ -80,7 +80,7 @@ class Parts:
         """
         options: Any = {"dim": self.recipe.dim, "layers": self.recipe.layers}
         options |= {"generator": generator(seed, "weights")}
-        options |= {key: getattr(self.recipe, key) for key in BEYOND}
+        options |= {key: getattr(self.recipe, key) for key in ENCODER_OPTIONS}
         if not isinstance(inputs, int) and self.own_encoder is None:
             return TypedEncoder(inputs, **options)
         chosen: Any = ENCODERS.resolve(self.recipe.encoder, self.own_encoder)

@@ -32,7 +32,7 @@ from graphcl.graphs.typed_tensors import (
     typed_tensors,
 )
 from graphcl.recipes import Recipe
-from graphcl.recipes.exceptions import parse_exceptions
+from graphcl.recipes.recipe import parse_exceptions
 from graphcl.training import Checkpoints
 from graphcl.training.checkpoints import Saved
 from graphcl.training.full_graph import FullGraph

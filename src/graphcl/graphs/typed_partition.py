@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import StoreError
-from graphcl.files.npy import map_npy
+from graphcl.files.arrays import map_npy
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import Key, Relation

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphcl.errors import StoreError
+from graphcl.files.arrays import map_npy
 from graphcl.files.atomic import check_new_folder, whole_folder
-from graphcl.files.npy import map_npy
 from graphcl.files.text import read_text
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import Key, Relation

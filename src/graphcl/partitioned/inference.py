@@ -28,7 +28,7 @@ from torch import Tensor
 
 from graphcl.distributed import Share, max_over
 from graphcl.encoders import LayeredEncoder, stated_layers
-from graphcl.files.npy import scratch_array
+from graphcl.files.arrays import scratch_array
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE
 from graphcl.graphs.scaling import Scaling

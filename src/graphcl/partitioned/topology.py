@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from graphcl.errors import StoreError
-from graphcl.files.npy import advise_random_reads
+from graphcl.files.arrays import advise_random_reads
 from graphcl.kernels.adjacency import self_weights
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.counter import Key

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import RunError
+from graphcl.files.arrays import read_npz
 from graphcl.files.atomic import whole_file
-from graphcl.files.npz import read_npz
 from graphcl.store.columns import Names
 
 if TYPE_CHECKING:  # reading the file needs no graph, and so none of the imports of one

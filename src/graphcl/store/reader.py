@@ -34,7 +34,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import InvalidInputError, StoreError
-from graphcl.files.npy import regular_size
+from graphcl.files.arrays import regular_size
 from graphcl.files.patched import map_table, table_files
 from graphcl.files.text import TEXT_BYTES, read_text
 from graphcl.store.columns import Names, ScaledFeatures

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from graphcl.files.arrays import shorten_npy
 from graphcl.files.atomic import reserve
-from graphcl.files.npy import shorten_npy
 from graphcl.tabular.duck import Duck
 from graphcl.tabular.features import ArraySink
 from graphcl.tabular.report import EdgeCounts

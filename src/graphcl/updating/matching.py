@@ -13,7 +13,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.graphs.validation import is_labelled
 from graphcl.store.reader import MASKS
-from graphcl.tabular.delta import NewTables, read_ids, read_new, read_pairs
+from graphcl.tabular.new_rows import NewTables, read_ids, read_new, read_pairs
 from graphcl.tabular.options import TableOptions
 from graphcl.updating.ids import NodeIds
 

@@ -19,7 +19,7 @@ from graphcl.graphs.rebuilding import TypedDelta, rebuild
 from graphcl.graphs.relation import Key, Relation
 from graphcl.store.reader import MASKS
 from graphcl.tabular.build import typed_graph
-from graphcl.tabular.delta import as_they_are, present, read_ids
+from graphcl.tabular.new_rows import as_they_are, present, read_ids
 from graphcl.tabular.options import TableOptions, by_name
 from graphcl.tabular.tables import open_tables
 from graphcl.updating.ids import NodeIds

@@ -1,4 +1,4 @@
-from graphcl.runs.answers import answer_file, keep_answer, read_answers
+from graphcl.runs.results import answer_file, keep_answer, read_answers
 
 
 def test_summaries_come_back_by_kind(tmp_path):

@@ -1,32 +1,56 @@
-"""Tables that say what changes in a graph: new nodes and edges, and lists of what is removed.
+"""What comes after the training: tables that change a graph, and a few rows of a request.
 
-They are read as the tables of the training were, by its preparation: no mean, category or scale is
-fitted again. Nodes are named by their ids; `graphcl.updating.matching` finds them in the graph.
+Both are prepared as the tables of the training were: no mean, category or scale is fitted again.
+Tables name nodes by their ids; `graphcl.updating.matching` finds them in the graph. Single rows
+come as plain values, from JSON or Arrow: a number, a text, a truth value, a list of numbers, or
+None where a value is missing. They take milliseconds; dates, times and durations are read by
+DuckDB, as in tables.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, counted
+from graphcl.errors import GraphError, counted, suggestion
+from graphcl.tabular import cells
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular.build import fill_structure
 from graphcl.tabular.columns import IdColumn
 from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.edges import find_ends
 from graphcl.tabular.features import InMemory
+from graphcl.tabular.kinds import encode
 from graphcl.tabular.nodes import NodeSource, NoRowsError, NumberedNodes
 from graphcl.tabular.options import TableOptions
-from graphcl.tabular.preparation import NUMBER, Column, Preparation
-from graphcl.tabular.report import listed
+from graphcl.tabular.preparation import (
+    CATEGORY,
+    DATE,
+    DURATION,
+    NUMBER,
+    TEXT,
+    TIME,
+    VECTOR,
+    Column,
+    Preparation,
+)
+from graphcl.tabular.report import listed, short
 from graphcl.tabular.sources import Source, open_source
 from graphcl.tabular.tables import Tables, open_tables
 
 Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+_LARGEST = float(np.finfo(np.float32).max)
+_MOMENTS = {
+    DATE: (date, datetime, "2026-05-17"),
+    DURATION: (timedelta, timedelta, "3 days"),
+    TIME: (time, time, "09:30"),
+}
 _FAR = 1e38  # a column of unknown range
 
 
@@ -311,3 +335,153 @@ def read_ids(given: Any, options: TableOptions) -> tuple[Array, list[str]]:
         types: dict[str, Any] = {"BIGINT": np.int64, "UBIGINT": np.uint64}
         notes = [f"nodes to remove: {source.name}: ids in {name!r} ({how})"]
         return np.array([one for (one,) in rows], types.get(kind, np.str_)), notes
+
+
+def prepare_rows(rows: Sequence[Mapping[str, Any]], preparation: Preparation, width: int) -> Floats:
+    """Returns the features of rows, ``[rows, width]``.
+
+    Args:
+        rows: a value for each column that the model was trained on; None is a missing value.
+        preparation: what turns columns into features.
+        width: features of the graph.
+
+    Raises:
+        GraphError: a column is missing or unknown, or a value is not what the training had.
+    """
+    if preparation.beside:
+        option = preparation.beside[0][0]
+        raise GraphError(
+            f"the model was trained with {option}, which columns do not have; give features"
+        )
+    if len(preparation.features) != width:
+        raise GraphError(
+            f"{width - len(preparation.features)} of the model's features are computed from edges; "
+            "give features"
+        )
+    names = [column.name for column in preparation.columns]
+    for place, row in enumerate(rows):
+        for name in row:
+            if name not in names:
+                listed = ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
+                near = suggestion(name, names) or f"; the model was trained on {listed}"
+                raise GraphError(f"node {place}: unknown column {short(name)}{near}")
+        for name in names:
+            if name not in row:
+                raise GraphError(
+                    f"node {place}: has no column {name!r}, which the model was trained on; null "
+                    "is a missing value"
+                )
+    parts = [
+        _features(column, [row[column.name] for row in rows], preparation)
+        for column in preparation.columns
+    ]
+    x = np.concatenate(parts, axis=1).astype(np.float32, copy=False)
+    if not np.isfinite(x).all():
+        place, feature = np.argwhere(~np.isfinite(x))[0]
+        raise GraphError(f"node {place}: {preparation.features[feature]!r} does not fit in float32")
+    return x
+
+
+def _features(column: Column, values: list[Any], preparation: Preparation) -> Floats:
+    """Returns what a column becomes, ``[rows, features]``."""
+    if column.kind == NUMBER:
+        numbers = [_number(column, place, value) for place, value in enumerate(values)]
+        return np.array(numbers, np.float64).astype(np.float32)[:, None]
+    import pyarrow
+
+    if column.kind in (CATEGORY, TEXT):
+        texts = [_text(column, place, value) for place, value in enumerate(values)]
+        return encode(column, pyarrow.array(texts, pyarrow.string()), preparation.arrays)
+    if column.kind == VECTOR:
+        lists = [_vector(column, place, value) for place, value in enumerate(values)]
+        return encode(column, pyarrow.array(lists, pyarrow.list_(pyarrow.float32())), {})
+    return encode(column, _seconds(column, values), {})
+
+
+def _wrong(column: Column, place: int, value: Any, what: str) -> GraphError:
+    return GraphError(f"node {place}, column {column.name!r}: {short(str(value))} is {what}")
+
+
+def _number(column: Column, place: int, value: Any) -> float:
+    """Returns a number; a text may hold one, as in a file without types."""
+    if isinstance(value, str):
+        cell = value.strip().lower()
+        if cell in cells.NO_VALUE:
+            value = None
+        elif cell in ("true", "false"):
+            value = cell == "true"
+        else:
+            if column.decimal:
+                other = {",": ".", ".": ","}[column.decimal]
+                cell = cell.replace(other, "").replace(column.decimal, ".")
+            with suppress(ValueError):
+                value = float(cell) if "_" not in cell else cell
+    if value is None:
+        return column.fill
+    try:
+        number = float(value) if isinstance(value, int | float) else None
+    except OverflowError:
+        number = math.inf
+    if number is None:
+        raise _wrong(column, place, value, "not a number")
+    if math.isnan(number):
+        return column.fill
+    if abs(number) > _LARGEST:
+        raise _wrong(column, place, value, "outside the range of float32")
+    return number
+
+
+def _text(column: Column, place: int, value: Any) -> str | None:
+    """Returns a text as DuckDB would write the value."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str | int | float | date | time | timedelta):
+        raise _wrong(column, place, value, f"not a {column.kind}")
+    return str(value)
+
+
+def _vector(column: Column, place: int, value: Any) -> list[float] | None:
+    width = len(column.features)
+    if value is None:
+        return None
+    numbers = isinstance(value, list) and all(
+        isinstance(one, int | float) and not isinstance(one, bool) for one in value
+    )
+    if not numbers or len(value) != width or not all(abs(one) <= _LARGEST for one in value):
+        raise _wrong(column, place, value, f"not a list of {width} numbers")
+    return [float(one) for one in value]
+
+
+def _seconds(column: Column, values: list[Any]) -> Any:
+    """Returns seconds of dates, durations or times of day, which DuckDB reads from texts."""
+    import pyarrow
+
+    *kinds, example = _MOMENTS[column.kind]
+    texts: list[str | None] = []
+    for place, value in enumerate(values):
+        if value is not None and not isinstance(value, (str, *kinds)):
+            raise _wrong(column, place, value, f"not a {column.kind}, such as {example!r}")
+        text = _interval(value) if isinstance(value, timedelta) else str(value)
+        texts.append(None if value is None else text)
+    table = pyarrow.table({"cell": pyarrow.array(texts, pyarrow.string())})
+    with Duck() as duck:
+        relation = duck.register("cells", table)
+        dates = {"cell": column.date_format} if column.date_format else {}
+        source = Source("columns", relation, {"cell": "VARCHAR"}, untyped=True, dates=dates)
+        if column.kind == TIME:
+            sql = 'epoch(TRY_CAST(trim("cell") AS TIME))'
+        else:
+            sql = (cells.date if column.kind == DATE else cells.duration)(source, "cell")
+        absent = cells.absent(source, "cell")
+        found = duck.rows(f"SELECT {sql}, {absent} FROM {relation}", where="columns")
+    for place, (second, missing) in enumerate(found):
+        if second is None and not missing:
+            what = f"not a {column.kind}, such as {example!r}"
+            raise _wrong(column, place, values[place], what)
+    return pyarrow.array([one for one, _ in found], pyarrow.float64())
+
+
+def _interval(value: timedelta) -> str:
+    return f"{value.total_seconds():.6f} seconds"

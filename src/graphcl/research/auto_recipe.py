@@ -47,9 +47,9 @@ from graphcl.recipes.recipe import check_keys, recipe_keys
 from graphcl.research import rows
 from graphcl.research.evidence import MEASURES, VERSIONS, Embed, Evidence, measure, merits
 from graphcl.research.tuning import OTHER_SEARCH, RECIPE, TRIALS, Data, unlabelled
-from graphcl.runs.unfinished import CHOOSING
 from graphcl.seeding import derive
 from graphcl.training import Checkpoints
+from graphcl.training_run import CHOOSING
 
 NAME = "choice without labels"
 FILE = "portfolio.toml"
@@ -232,7 +232,7 @@ def listed_candidates(
 
 
 def fit_quietly(model: Any, graph: Graph, **options: Any) -> Trained:
-    """Trains an estimator; whether it collapsed is told, not warned of."""
+    """Trains an estimator without warnings; the result says whether it collapsed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
         model.fit(graph, **options)

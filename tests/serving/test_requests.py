@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcl.serving.asking import ARROW, JSON, Asked, AskedError, Bounds, read_asked
+from graphcl.serving.requests import ARROW, JSON, Asked, AskedError, Bounds, read_asked
 from tests.conftest import FUZZ
 
 BOUNDS = Bounds(nodes=5, neighbours=4, k=7)

@@ -11,8 +11,8 @@ from graphcl.estimator import GraphCL
 from graphcl.estimator.choice import Trial
 from graphcl.recipes import load_recipe
 from graphcl.recipes.recipe import recipe_keys
-from graphcl.research import choosing, rows
-from graphcl.research.choosing import (
+from graphcl.research import auto_recipe, rows
+from graphcl.research.auto_recipe import (
     Candidate,
     Trained,
     candidates,
@@ -111,7 +111,7 @@ def test_the_shipped_table_holds_recipes():
 def test_candidates_are_the_table_s_first_and_differ(monkeypatch):
     listed = [("a", {}), ("b", {"layers": 1}), ("c", {"layers": 2}), ("d", {"layers": 1, "dim": 8})]
     table = tuple(Candidate(name, values) for name, values in listed)
-    monkeypatch.setattr(choosing, "load_portfolio", lambda: table)
+    monkeypatch.setattr(auto_recipe, "load_portfolio", lambda: table)
     assert BASE.layers == 2  # so `c` comes to the same as `a`
     found = candidates(BASE, 3)
     assert [candidate.name for candidate, _ in found] == ["a", "b", "d"]
@@ -155,7 +155,7 @@ def test_an_unknown_key_is_refused(monkeypatch):
         def read_text(self):
             return '[[trial]]\nname = "a"\nlayer = 1\n'
 
-    monkeypatch.setattr(choosing.resources, "files", lambda _: Text())
+    monkeypatch.setattr(auto_recipe.resources, "files", lambda _: Text())
     with pytest.raises(RecipeError, match=r"portfolio\.toml: a: unknown key 'layer'"):
         load_portfolio()
 
@@ -166,7 +166,7 @@ BASE_OF_UNLABELLED = load_recipe("default").with_values(dim=8, epochs=2)
 @pytest.fixture
 def short(monkeypatch):
     table = tuple(Candidate(f"t{t}", {"temperature": t}) for t in (0.2, 0.5, 0.8))
-    monkeypatch.setattr(choosing, "load_portfolio", lambda: table)
+    monkeypatch.setattr(auto_recipe, "load_portfolio", lambda: table)
 
 
 def search_of(data, folder, *, fixed=(), **changed):
