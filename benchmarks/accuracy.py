@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks import rows
-from graphcl.cli._shared.options import parse_settings
+from graphcl.cli.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
 from graphcl.recipes import Recipe, load_recipe

@@ -41,7 +41,7 @@ from benchmarks.rows import append, placed, provenance, read
 from graphcl.answers.grouping import cluster as group_nodes
 from graphcl.answers.linking import evaluate_links
 from graphcl.answers.prediction import KnownLabels, known_labels, predict_known
-from graphcl.datasets.gallery import graph_files, read_gallery_graph
+from graphcl.datasets import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.errors import TrainingWarning
 from graphcl.estimator import GraphCL

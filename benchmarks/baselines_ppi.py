@@ -25,12 +25,12 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score
 
 from benchmarks import rows
-from graphcl.cli._shared.options import parse_settings
+from graphcl.cli.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import peak_memory_bytes, reset_peak_memory, resolve_device
 from graphcl.errors import ParameterError, TrainingError
 from graphcl.evaluation import linear_probe
-from graphcl.evaluation.multilabel import STEPS
+from graphcl.evaluation.logistic import STEPS
 from graphcl.graphs.collection import GraphCollection
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.graphcl import settings_of as fields_of

@@ -19,7 +19,7 @@ what is in the file already.
 
 `table` prints how well each criterion chooses, from rows of `criteria`, and how well today's does
 around today's `default`, from rows of `train`; with `--write` it puts both into docs/choosing.md.
-`portfolio` prints what `graphcl.research.choosing` should try, in which order; with `--write` it
+`portfolio` prints what `graphcl.research.auto_recipe` should try, in which order; with `--write` it
 replaces its table. Neither trains.
 """
 
@@ -48,26 +48,35 @@ from benchmarks.criteria import (
     TODAY,
     TRIALS,
     Array,
+    consensus,
     grouped,
     key_of,
+    lidar,
+    link_recovery,
     portfolio_text,
+    shared_neighbours,
     table,
     today_table,
 )
 from benchmarks.rows import placed
-from graphcl.datasets.gallery import graph_files, read_gallery_graph
+from graphcl.datasets import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.errors import TrainingWarning
 from graphcl.estimator import GraphCL
-from graphcl.evaluation.agreement import consensus, lidar, linear_cka, shared_neighbours
-from graphcl.evaluation.recovery import few_shot_recovery, link_recovery, principal_targets
 from graphcl.evaluation.splits import compare_probe
 from graphcl.evaluation.unsupervised import alignment, effective_rank, uniformity
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import load_recipe
 from graphcl.research import rows
-from graphcl.research.evidence import VERSIONS, Evidence, measure
+from graphcl.research.evidence import (
+    VERSIONS,
+    Evidence,
+    few_shot_recovery,
+    linear_cka,
+    measure,
+    principal_targets,
+)
 from graphcl.research.rows import Job, Progress, Row, Scoring
 from graphcl.research.tuning import ClusterStability
 

@@ -1,10 +1,10 @@
 """The trials of `benchmarks.choosing`, and how well each criterion chooses among them.
 
 Everything here reads rows; nothing trains. `table` is what docs/choosing.md shows, `portfolio_text`
-the portfolio that `graphcl.research.choosing` tries.
+the portfolio that `graphcl.research.auto_recipe` tries.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,13 +13,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata, spearmanr
 
+from graphcl.errors import GraphError
 from graphcl.estimator.choice import BUDGET
+from graphcl.evaluation.nearest import nearest, unit_rows
+from graphcl.evaluation.splits import mean_auc
 from graphcl.files.text import format_toml
 from graphcl.research import rows
-from graphcl.research.choosing import FILE
+from graphcl.research.auto_recipe import FILE
+from graphcl.research.evidence import alike
 from graphcl.research.evidence import merits as shipped_merits
 from graphcl.research.rows import Row
-from graphcl.settings import BEYOND
+from graphcl.settings import ENCODER_OPTIONS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/choosing.jsonl"
@@ -28,6 +32,7 @@ PAGE, BEGIN, END = ROOT / "docs/choosing.md", "<!-- criteria -->\n", "<!-- end -
 TODAY = "<!-- today -->\n"
 TABLE = ROOT / "src/graphcl/research" / FILE
 COLUMNS = ("graph", "trial", "seed")
+NEIGHBOURS = 10
 
 Array = npt.NDArray[Any]
 Merits = Callable[[list[Row], Mapping[str, float]], Array]
@@ -36,7 +41,14 @@ Merits = Callable[[list[Row], Mapping[str, float]], Array]
 def _trial(encoder: str, scaling: str = "auto", **other: object) -> dict[str, object]:
     plain = {"layers": 2, "edge_drop": 0.2, "feature_drop": 0.5}
     steps = {"temperature": 0.5, "learning_rate": 0.001}
-    return {"encoder": encoder, "feature_scaling": scaling, **BEYOND, **plain, **steps, **other}
+    return {
+        "encoder": encoder,
+        "feature_scaling": scaling,
+        **ENCODER_OPTIONS,
+        **plain,
+        **steps,
+        **other,
+    }
 
 
 # A trial is `default` with other settings, or a plain encoder without what `default` has beyond the
@@ -325,3 +337,96 @@ def portfolio_text(found: list[Row]) -> str:
         for name in dict.fromkeys([FIRST, *portfolio_order(groups)])
     ]
     return head + "".join(tables)
+
+
+def link_recovery(z: Any, links: Any, *, known: Any, seed: int = 0) -> float:
+    """Returns how well embeddings tell links from other pairs: the ROC-AUC of the cosine.
+
+    Args:
+        z: embeddings ``[N, dim]`` of a graph that lacks `links`.
+        links: pairs of rows, ``[2, links]``.
+        known: all pairs that are linked, those of `links` among them, ``[2, pairs]``: none of these
+            is drawn for the other pairs, of which there are as many as links.
+        seed: decides the other pairs.
+
+    Returns:
+        0.5 if there are no links, which is chance.
+    """
+    unit, links = unit_rows(z), np.asarray(links)
+    n, count = len(unit), links.shape[1]
+    if count == 0 or n < 3:
+        return 0.5
+    random = np.random.default_rng(seed)
+    drawn = random.integers(0, n, (2, 4 * count + 16))
+    low, high = drawn.min(axis=0), drawn.max(axis=0)
+    known = np.asarray(known)
+    taken = np.isin(low * n + high, known.min(axis=0) * n + known.max(axis=0)) | (low == high)
+    others = np.stack([low, high])[:, ~taken][:, :count]
+    if others.shape[1] == 0:
+        return 0.5
+    pairs = np.concatenate([links, others], axis=1)
+    cosine = (unit[pairs[0]] * unit[pairs[1]]).sum(axis=1)
+    linked = np.arange(len(cosine)) < count
+    return mean_auc(cosine[:, None], linked[:, None].astype(np.int64))
+
+
+def shared_neighbours(z_1: Any, z_2: Any, k: int = NEIGHBOURS) -> float:
+    """Returns which share of a node's `k` nearest embeddings by cosine are the same in both."""
+    first, second = (nearest(z, k)[0] for z in alike("shared neighbours", (z_1, z_2)))
+    return overlap(first, second)
+
+
+def overlap(first: Array, second: Array) -> float:
+    """Returns which share of the numbers in each row, ``[N, k]``, are in the same row of both."""
+    same = (first[:, :, None] == second[:, None, :]).any(axis=2)
+    return float(same.mean()) if same.size else 0.0
+
+
+def consensus(each: Sequence[Any], agree: Callable[[Any, Any], float] | None = None) -> list[float]:
+    """Returns how well each of several sets of embeddings agrees with the others, on the mean.
+
+    `agree` compares two of them, and is symmetric; None takes the share of neighbours that they
+    have in common. A single one has nobody to agree with: 0.
+    """
+    if agree is None:
+        each = [nearest(z, NEIGHBOURS)[0] for z in alike("consensus", each)]
+        agree = overlap
+    count = len(each)
+    found = np.zeros((count, count))
+    for i in range(count):
+        for j in range(i):
+            found[i, j] = found[j, i] = agree(each[i], each[j])
+    return [float(row.sum() / max(1, count - 1)) for row in found]
+
+
+def lidar(views: Any, *, delta: float = 1e-4) -> float:
+    r"""Returns how many directions tell nodes apart beyond what views of one node differ by.
+
+    It is :math:`e^{H(p)}`, where p are the eigenvalues, divided by their sum, of
+    :math:`\Sigma_w^{-1/2} \Sigma_b \Sigma_w^{-1/2}` (LiDAR, Thilak et al., 2024).
+    :math:`\Sigma_b` is the covariance of the nodes' means over views, :math:`\Sigma_w` that of
+    views around their node's mean, plus `delta` times the mean variance on its diagonal.
+
+    Args:
+        views: embeddings ``[views, N, dim]``, of two views or more.
+        delta: keeps the inverse root finite.
+    """
+    views = np.asarray(views, np.float64)
+    if views.ndim != 3 or len(views) < 2 or views.shape[1] < 2:
+        raise GraphError(f"LiDAR: needs two views of two nodes; got the shape {views.shape}")
+    views = views / max(float(np.abs(views).max(initial=0)), np.finfo(np.float64).tiny)
+    means = views.mean(axis=0)
+    around = (views - means).reshape(-1, views.shape[2])
+    centred = means - means.mean(axis=0)
+    between = centred.T @ centred / (len(means) - 1)
+    within = around.T @ around / (len(means) * (len(views) - 1))
+    size = float(np.trace(within) + np.trace(between)) / len(within)
+    if size == 0:
+        return 0.0
+    values, vectors = np.linalg.eigh(within)
+    root = vectors / np.sqrt(np.maximum(values, 0) + delta * size)
+    found = np.maximum(np.linalg.eigvalsh(root.T @ between @ root), 0)
+    if found.sum() == 0:
+        return 0.0
+    p = found[found > 0] / found.sum()
+    return float(np.exp(-(p * np.log(p)).sum()))

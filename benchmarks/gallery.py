@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks import time_to_quality
 from benchmarks.gallery_page import FORMER, FORMER_RESIDUAL, write_page
-from graphcl.datasets.gallery import graph_files, read_gallery_graph
+from graphcl.datasets import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.research import comparison, rows
 from graphcl.research.comparison import compare, read_systems, summarise_rows

@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import rows
-from graphcl.cli._shared.options import parse_settings
+from graphcl.cli.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import peak_memory_bytes, reset_peak_memory, resolve_device
 from graphcl.encoders import build_encoder
 from graphcl.errors import TrainingError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import multilabel_probe
-from graphcl.evaluation.multilabel import STEPS
+from graphcl.evaluation.logistic import STEPS
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adjacency import Adjacency

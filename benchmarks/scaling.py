@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse
 
 from benchmarks.gallery import show
-from graphcl.datasets.gallery import graph_files, read_gallery_graph
+from graphcl.datasets import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.graphs.graph import Graph
 from graphcl.research.comparison import Entrant, compare

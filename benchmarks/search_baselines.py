@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import rows
-from graphcl.cli._shared.options import parse_settings
+from graphcl.cli.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
 from graphcl.research.rows import scoring_pool

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks import rows
 from benchmarks.ppi import Probe, trained
-from graphcl.cli._shared.options import parse_settings
+from graphcl.cli.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
 from graphcl.recipes import load_recipe

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from graphcl.datasets.gallery import graph_files, read_gallery_graph
+from graphcl.datasets import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.graphs.graph import Graph
 from graphcl.research import output, rows

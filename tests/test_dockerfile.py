@@ -8,7 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from graphcl.cli._shared.lazy import load_command
+from graphcl.cli.main import load_command
 from tests.cli.test_serve import TOKEN, Process, trained
 
 ROOT = Path(__file__).parents[1]

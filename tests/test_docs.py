@@ -23,8 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from graphcl.cli._shared.lazy import load_command
-from graphcl.cli.main import run
+from graphcl.cli.main import load_command, run
 from graphcl.recipes.recipe import load_recipe, recipe_keys
 
 ROOT = Path(__file__).parents[1]

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import graphcl
-from graphcl.cli._shared.lazy import COMMANDS as NAMES
-from graphcl.cli._shared.lazy import load_command
-from graphcl.cli.main import run
+from graphcl.cli.main import COMMANDS as NAMES
+from graphcl.cli.main import load_command, run
 from graphcl.evaluation.failure import advice
 from graphcl.recipes import Recipe
 from tests.proposals import CHECK, REASONS, ROWS, SMALL, TYPED, table

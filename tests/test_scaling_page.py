@@ -101,7 +101,7 @@ RUN = (2, 3, 4, 7, 8, 9)
 
 
 def test_it_runs_in_one_process(made, tmp_path, monkeypatch):
-    """Those for one machine; `tests/cli/_shared/test_launch.py` has several processes."""
+    """Those for one machine; `tests/cli/test_processes.py` has several processes."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(made / "mine.npz", tmp_path)
     for line in re.sub(r"processes 2", "processes 1", on_one_machine(shown()[0])).splitlines():

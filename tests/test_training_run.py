@@ -15,8 +15,7 @@ import torch
 from benchmarks.kill import killed_and_resumed
 from graphcl.cli.main import run
 from graphcl.runs import files as runs
-from graphcl.runs.unfinished import unfinished_run
-from graphcl.training_run import why_others
+from graphcl.training_run import unfinished_run, why_others
 from tests.cli.conftest import said
 
 LONG = ["--set", "epochs=1000000", "--set", "dim=8"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graphcl.graphs.graph import Graph
     from graphcl.losses import nt_xent
     from graphcl.opening import open_graph
-    from graphcl.reporting.writing import report
+    from graphcl.reporting.page import report
     from graphcl.tabular.build import read_tables
     from graphcl.updating.run import update
     from graphcl.updating.using import read_embeddings, rollback
@@ -41,7 +41,7 @@ _HOMES = {
     "probe_scorer": "graphcl.estimator.transformer",
     "read_embeddings": "graphcl.updating.using",
     "read_tables": "graphcl.tabular.build",
-    "report": "graphcl.reporting.writing",
+    "report": "graphcl.reporting.page",
     "rollback": "graphcl.updating.using",
     "update": "graphcl.updating.run",
 }

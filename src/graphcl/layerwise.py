@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from graphcl.distributed import current_share, fill_rows
 from graphcl.encoders import Layer, LayeredEncoder, stated_layers
 from graphcl.errors import require
-from graphcl.files.npy import advise_random_reads, scratch_array
+from graphcl.files.arrays import advise_random_reads, scratch_array
 from graphcl.graphs.schema import Direction
 from graphcl.kernels.adjacency import Adjacency, Csr, csr_matmul
 from graphcl.kernels.buffers import block_height

@@ -5,10 +5,9 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from graphcl.datasets import CATALOGUE, data_folders, load_dataset
-from graphcl.datasets.gallery import gallery_files
+from graphcl.datasets import CATALOGUE, data_folders, gallery_files, load_dataset
 from graphcl.errors import DatasetError, suggestion
-from graphcl.files.npy import refuse_gzipped
+from graphcl.files.arrays import refuse_gzipped
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.interchange import read_arrays

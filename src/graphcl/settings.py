@@ -7,13 +7,13 @@ from graphcl.errors import require
 
 PRECISIONS = ("auto", "float32", "tf32", "bf16")
 # Keys of a recipe that only some encoders take, all beyond the paper, and what turns them off.
-BEYOND = {
+ENCODER_OPTIONS = {
     "normalisation": "none",
     "side_by_side": False,
     "own_features": 0.0,
     "repeat_own": False,
 }
-TAKES_BEYOND = ("mean", "residual")
+WITH_OPTIONS = ("mean", "residual")
 _INFINITY = float("inf")
 
 _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {

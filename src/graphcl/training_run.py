@@ -4,7 +4,7 @@
 
 1. *Found*: with ``resume``, a run that is there already and is the one asked for is the result.
 2. *Begin*: the place of the run is checked and taken. Until the run is complete everything lies in
-   ``RUN.partial``, which one process at a time holds (`graphcl.runs.unfinished`).
+   ``RUN.partial``, which one process at a time holds (`unfinished_run`).
 3. *Train*: `GraphCL.fit` saves checkpoints there now and then (`graphcl.training.checkpoints`).
    With ``resume`` it goes on from the newest one.
 4. *Finish*: nodes are embedded, the probe scores them, and the run appears by one rename. Then
@@ -17,9 +17,11 @@ hear what it found (`agree`). Over a graph in parts, one process of each host ke
 (`graphcl.training.part_checkpoints`), and the run has no embeddings: `graphcl embed` writes those.
 """
 
+import fcntl
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -36,20 +38,22 @@ import torch.distributed as dist
 
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
 from graphcl.distributed import Share, any_of, from_rank, group, restarted
-from graphcl.errors import InvalidInputError, RunError, TrainingEndedError
+from graphcl.errors import InvalidInputError, RunError, TrainingEndedError, counted
 from graphcl.estimator import GraphCL
 from graphcl.estimator.choice import AUTO, about_choice
 from graphcl.estimator.parted import PartedData, fit_parts
 from graphcl.evaluation.failure import majority_sign
+from graphcl.files.atomic import whole_file
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import ColumnScaling
+from graphcl.opening import AnyGraph
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
+from graphcl.runs.files import LOGS
 from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import GraphFacts, Scores, TrainingResult, read_training_result
-from graphcl.runs.typed import write_parted_types, write_types
-from graphcl.runs.unfinished import CHOOSING, partial_folder, unfinished_run
+from graphcl.runs.typed import lacks_embeddings, type_folder, write_parted_types, write_types
 from graphcl.store.header import nodes_name
 from graphcl.tabular.preparation import Preparation, read_preparation, write_preparation
 from graphcl.training import Checkpoints, EpochMetrics
@@ -58,6 +62,8 @@ from graphcl.training.loop import PartedMetrics
 from graphcl.training.part_checkpoints import PartCheckpoints
 from graphcl.version import versions
 
+LOCK = ".lock"
+CHOOSING = "choosing"  # trials of the recipe ``auto``, and the one under way
 T = TypeVar("T")
 Data = Graph | GraphCollection | Graph | PartedData
 Rows = npt.NDArray[np.float32]
@@ -151,9 +157,7 @@ def train_run(
             if interruption is not None:
                 interruption.patient = False
             z: Any = None
-            if isinstance(graph, Graph) and not graph.is_plain:
-                z = model.transform(graph)
-            elif not isinstance(graph, PartedData):
+            if not isinstance(graph, PartedData):
                 z = embed_rows(model, graph, scratch=_existing_folder_above(out))
             if not share.first:
                 return None
@@ -162,13 +166,14 @@ def train_run(
             with runs.new_run(out, overwrite=overwrite, within=folder) as staging:
                 model.write_to(staging, origin)
                 result.write(staging)
-                if isinstance(graph, Graph) and not graph.is_plain:
-                    write_types(staging, graph, z)
-                elif not isinstance(graph, PartedData):
+                if isinstance(graph, PartedData):
+                    if graph.typed:
+                        write_parted_types(staging, graph.path)
+                elif isinstance(z, dict):
+                    write_types(staging, cast("Graph", graph), z)
+                else:
                     np.save(staging / runs.EMBEDDINGS, z)
                     write_nodes(staging, describe_nodes(graph))
-                elif graph.typed:
-                    write_parted_types(staging, graph.path)
                 preparation = _preparation(graph)
                 if preparation is not None:
                     write_preparation(staging, preparation)
@@ -187,16 +192,15 @@ def _preparation(graph: Data) -> Preparation | None:
 
 
 def embed_rows(
-    model: GraphCL,
-    graph: Graph | GraphCollection,
-    *,
-    nodes: Any = None,
-    scratch: Path | None = None,
-) -> Rows:
-    """Returns the embeddings of a graph, or of all graphs of a collection one below the other."""
+    model: GraphCL, graph: Graph | GraphCollection, *, scratch: Path | None = None
+) -> Any:
+    """Returns the embeddings of a graph: an array, or one for each type if there are several.
+
+    Those of a collection are one below the other.
+    """
     if isinstance(graph, GraphCollection):
         return np.concatenate(model.transform(graph))
-    return model.transform(graph, nodes=nodes, scratch=scratch)
+    return model.transform(graph, scratch=scratch)
 
 
 def agree(work: Callable[[], T], share: Share) -> T:
@@ -361,3 +365,104 @@ def _choice(model: GraphCL) -> dict[str, Any]:
 
 def _existing_folder_above(path: Path) -> Path:
     return next(folder for folder in path.absolute().parents if folder.exists())
+
+
+def keep_embeddings(run: Path, graph: AnyGraph, *, device: str = "auto") -> None:
+    """Embeds the graph of a run and keeps the result in it, unless it has embeddings already.
+
+    Rows are in the order of the graph, so `graph` is the one that was divided, not one of parts.
+
+    Raises:
+        RunError: the run cannot be written.
+    """
+    if not lacks_embeddings(run):
+        return
+    about = f"{run}: was trained over parts; embedding {counted(graph.num_nodes, 'node')}"
+    print(f"{about}, kept in the run", file=sys.stderr, flush=True)
+    where = "cuda" if device == "auto" and torch.cuda.is_available() else device
+    model = GraphCL.load(run, device="cpu" if where == "auto" else where)
+    try:
+        z = embed_rows(model, graph, scratch=run.absolute())
+        by_type = z if isinstance(z, dict) else {None: z}
+        for name, rows in by_type.items():
+            folder = run if name is None else type_folder(run, name)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_nodes(folder, describe_nodes(graph, name))
+            with whole_file(folder / runs.EMBEDDINGS) as staging:  # last: it says that all is there
+                np.save(staging, rows)
+    except OSError as error:
+        raise RunError(f"{run}: its embeddings cannot be kept ({error.strerror})") from None
+
+
+def partial_folder(path: Path) -> Path:
+    """Returns where the unfinished training of a run lies: beside it."""
+    return path.with_name(f"{path.name}.partial")
+
+
+@contextmanager
+def unfinished_run(path: Path, *, overwrite: bool = False, resume: bool = False) -> Iterator[Path]:
+    """Yields the folder of an unfinished run, empty or to be resumed.
+
+    The folder is removed when the block ends. If the block raises, a folder with checkpoints
+    stays. Files that a training did not write are never touched. Only one process at a time can
+    hold the folder: a lock ensures it, and the lock ends with the process, even by `kill -9`.
+
+    Raises:
+        RunError: an unfinished training is there and is neither resumed nor overwritten, or
+            another process is at work on it.
+    """
+    folder = partial_folder(path)
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder}: is a file; checkpoints need a directory of that name")
+    if folder.exists() and not (overwrite or resume or _is_idle(folder)):
+        raise RunError(
+            f"{folder}: holds an unfinished training; go on with --resume, "
+            "or begin anew with --overwrite"
+        )
+    made = [above for above in folder.parents if not above.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"{folder}: another process is training this run") from None
+        for entry in _own_entries(folder, path):
+            kept = entry.name.startswith("checkpoint-") or entry.name in (*LOGS, CHOOSING)
+            if entry.name != LOCK and not (resume and kept):
+                shutil.rmtree(entry, ignore_errors=True)  # of a process that died while writing
+        try:
+            yield folder
+        except BaseException:
+            if _is_idle(folder):
+                _tidy(folder, path)
+                with suppress(OSError):  # not empty: somebody else's
+                    for above in made:
+                        above.rmdir()
+            raise
+        _tidy(folder, path)
+
+
+def _own_entries(folder: Path, path: Path) -> list[Path]:
+    """Returns what a training of `path` has left in its folder."""
+    named = ("checkpoint-", ".checkpoint-", f".{path.name}.")
+    return [
+        entry
+        for entry in folder.iterdir()
+        if entry.name.startswith(named) or entry.name in (LOCK, *LOGS, CHOOSING)
+    ]
+
+
+def _tidy(folder: Path, path: Path) -> None:
+    """Removes what is a training's, and the folder where nothing else is in it."""
+    for entry in _own_entries(folder, path):
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _is_idle(folder: Path) -> bool:
+    """Says whether nothing in an unfinished run is worth keeping."""
+    return not (any(folder.glob("checkpoint-*")) or (folder / CHOOSING).exists())

@@ -1,8 +1,23 @@
+import json
+import shutil
+from pathlib import Path
+
 import numpy as np
+import pandas
 import pytest
 
+import graphcl
 from graphcl.answers.inputs import embeddings_of, ids_of
-from graphcl.errors import GraphError
+from graphcl.cli.main import run
+from graphcl.errors import GraphError, RunError
+from graphcl.estimator import GraphCL
+from graphcl.partitioned.nodes import read_parts_nodes
+from graphcl.runs.files import weights_digest
+from graphcl.store.header import read_store
+from graphcl.tabular.build import build_store
+from tests.cli.conftest import fails
+from tests.conftest import random_graph
+from tests.partitioned.test_embeddings import make_shards
 
 
 class Model:
@@ -35,3 +50,149 @@ def test_sizes_must_fit_and_a_model_needs_a_graph(graph):
 def test_ids_of_a_graph_without_any_are_numbers(graph):
     assert ids_of(graph, np.eye(60)).tolist() == list(range(60))
     assert ids_of(None, np.eye(3)).tolist() == [0, 1, 2]
+
+
+NAMES = np.array([f"person {row}" for row in range(90)])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run, its graph in parts, and its embeddings in shards of both kinds."""
+    folder = tmp_path_factory.mktemp("made")
+    graph = random_graph(num_nodes=90)
+    y = np.where(np.arange(90) % 3 == 0, -1, graph.y)
+    graph = graph.replace(y=y, node_ids=NAMES, train_mask=None, val_mask=None, test_mask=None)
+    graph.save(folder / "store")
+    GraphCL("default", epochs=2, dim=8, device="cpu").fit(graph).save(folder / "run", graph=graph)
+    build_store(folder / "store", out=folder / "parts", parts=3, order="hash")
+    parts, ids = read_store(folder / "parts"), list(read_parts_nodes(folder / "parts").node_ids)
+    z = np.load(folder / "run/embeddings.npy")[[NAMES.tolist().index(name) for name in ids]]
+    about = {"build": parts.build, "model": weights_digest(folder / "run")}
+    names = np.array(ids, dtype=object)
+    for suffix in (".npy", ".parquet"):
+        make_shards(folder / f"z{suffix}", z, parts.types["node"].starts, suffix, names, **about)
+    return folder
+
+
+@pytest.fixture
+def here(made, tmp_path, monkeypatch):
+    shutil.copytree(made, tmp_path / "made")
+    monkeypatch.chdir(tmp_path / "made")
+
+
+def told(capsys, *arguments):
+    assert run([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+SHARDS = [["--embeddings", "z.parquet"], ["--embeddings", "z.npy", "--graph", "parts"]]
+
+
+@pytest.mark.parametrize("shards", SHARDS)
+def test_neighbors(here, capsys, monkeypatch, shards):
+    monkeypatch.setattr("graphcl.answers.similar._BLOCK", 16)
+    asked = ["neighbors", "run", "person 3", "person 70", "-k", "89"]
+    whole, found = told(capsys, *asked), told(capsys, *asked, *shards)
+    z = np.load("run/embeddings.npy").astype(np.float64)
+    unit = z / np.linalg.norm(z, axis=1, keepdims=True)
+    for one, other in zip(whole["nodes"], found["nodes"], strict=True):
+        own = unit[NAMES.tolist().index(one["id"])]
+        got = {near["id"]: near["cosine"] for near in other["neighbors"]}
+        assert set(got) == {near["id"] for near in one["neighbors"]}
+        for name, cosine in got.items():
+            assert cosine == pytest.approx(unit[NAMES.tolist().index(name)] @ own, abs=1e-6)
+        values = [near["cosine"] for near in other["neighbors"]]
+        assert values == sorted(values, reverse=True)
+        if "--graph" in shards:  # the parts have labels
+            labels = {near["id"]: near.get("label") for near in one["neighbors"]}
+            assert labels == {near["id"]: near.get("label") for near in other["neighbors"]}
+    python = graphcl.neighbors("z.parquet", ["person 3", "person 70"], 89)
+    assert python.columns()["neighbor"].tolist() == [
+        near["id"] for one in found["nodes"] for near in one["neighbors"]
+    ]
+    by_row = graphcl.neighbors("z.npy", 5, 4)
+    assert by_row.columns()["id"].tolist() == [5] * 4
+    by_name = graphcl.neighbors(
+        "z.npy", list(read_parts_nodes(Path("parts")).node_ids)[5], 4, graph="parts"
+    )
+    np.testing.assert_array_equal(by_name.nearest, by_row.nearest)
+
+
+def test_predict(here, capsys, monkeypatch):
+    monkeypatch.setattr("graphcl.answers.prediction._BLOCK", 7)
+    monkeypatch.setattr("graphcl.evaluation.probe._BLOCK_ROWS", 11)
+    labels = Path("labels.csv")
+    with labels.open("w") as file:
+        file.write("id,label\n")
+        y = random_graph(num_nodes=90).y
+        file.writelines(f"{NAMES[row]},c{y[row]}\n" for row in range(0, 90, 2))
+    for options in ([], ["--all"]):
+        tables = {}
+        for name, shards in {"w": [], "n": SHARDS[1], "p": SHARDS[0]}.items():
+            asked = ["predict", "run", "--labels", "labels.csv", *options, "--out", f"{name}.csv"]
+            assert run([*asked, *shards, "--overwrite"]) == 0
+            tables[name] = pandas.read_csv(f"{name}.csv").set_index("id").sort_index()
+        for name in ("n", "p"):
+            assert tables[name].index.tolist() == tables["w"].index.tolist()
+            assert tables[name]["label"].tolist() == tables["w"]["label"].tolist()
+            both = [table[["p:c0", "p:c1", "p:c2"]] for table in (tables[name], tables["w"])]
+            np.testing.assert_allclose(both[0], both[1], atol=1e-3)  # means over all nodes round
+    capsys.readouterr()
+    from_parts = told(capsys, "predict", "run", "--embeddings", "z.parquet", "--graph", "parts")
+    assert from_parts["nodes"] == 30
+    python = graphcl.predict("z.npy", "parts")
+    assert {row["id"]: row["label"] for row in from_parts["rows"]} == dict(
+        zip(python.ids.tolist(), python.labels, strict=True)
+    )
+    whole = told(capsys, "predict", "run")
+    assert whole["labelled"] == from_parts["labelled"]
+    both = [{**one["error"], "how": 0} for one in (whole, from_parts)]
+    assert both[0] == pytest.approx(both[1], abs=1e-3, rel=1e-3)
+
+
+def test_cluster_and_links(here, capsys):
+    whole = told(capsys, "cluster", "run", "--count", "3")
+    found = told(capsys, "cluster", "run", "--count", "3", *SHARDS[0])
+    groups = {row["id"]: row["group"] for row in found["rows"]}
+    assert sorted(whole["sizes"]) == pytest.approx(sorted(found["sizes"]), abs=9)
+    assert groups.keys() == {row["id"] for row in whole["rows"]}
+    pairs = [("person 3", "person 4"), ("person 8", "person 80")]
+    z = np.load("run/embeddings.npy")
+    graph = graphcl.Graph.open("store")
+    np.testing.assert_allclose(
+        graphcl.links("z.parquet", pairs).scores,
+        graphcl.links(z, pairs, graph=graph).scores,
+        rtol=1e-5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--embeddings", "none"], "none: no such folder of embeddings"),
+        (["--embeddings", "z.npy"], ".npy shards have no ids; pass --graph PARTS"),
+        (["--embeddings", "z.npy", "--graph", "store"], "--graph must be the store in parts"),
+        (["--embeddings", "z.npy", "--graph", "other"], "other has the build"),
+        (["--embeddings", "z.npy", "--graph", "parts", "--label", "y"], "not tables"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(here, capsys, arguments, message):
+    build_store(Path("store"), out=Path("other"), parts=2, order="hash")
+    for command in (["neighbors", "run", "person 3"], ["predict", "run"], ["cluster", "run"]):
+        assert message in fails(capsys, *command, *arguments)
+
+
+def test_a_missing_shard_and_another_model(here, capsys):
+    GraphCL("default", epochs=1, dim=8, seed=1, device="cpu").fit(random_graph()).save("second")
+    second = ["neighbors", "second", "person 3", "--embeddings", "z.parquet"]
+    assert "made by another model than that of second" in fails(capsys, *second)
+    assert "no node has the id 'person'" in fails(
+        capsys, "neighbors", "run", "person", "--embeddings", "z.parquet"
+    )
+    Path("z.parquet/part-00001.parquet").unlink()
+    asked = ["neighbors", "run", "person 3", "--embeddings", "z.parquet"]
+    assert "part-00001.parquet: shard 1 of 3 is missing" in fails(capsys, *asked)
+    with pytest.raises(RunError, match="shard 1 of 3 is missing"):
+        graphcl.neighbors("z.parquet", "person 3")
+    with pytest.raises(GraphError, match="graph must be the path of the store in parts"):
+        graphcl.neighbors("z.npy", 3, graph=graphcl.Graph.open("store"))

@@ -1,7 +1,15 @@
 import numpy as np
 import pytest
+from numpy.linalg import norm
 
-from graphcl.answers.linking import evaluate_links, links, missing_links
+import graphcl
+from graphcl.answers.linking import (
+    RelationScores,
+    evaluate_links,
+    links,
+    missing_links,
+    relation_links,
+)
 from graphcl.errors import GraphCLError, GraphError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.nearest import build_index, unit_rows
@@ -147,3 +155,137 @@ def test_links_by_common_neighbours_are_those_of_plain_sets(graph, by):
         links(None, graph=graph, by="cosine")
     with pytest.raises(GraphCLError, match="need the graph"):
         links(None, [[0, 1]], by=by)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(3)
+
+
+def random_typed(rng, sources=7, targets=5, edges=12):
+    pairs = rng.choice(sources * targets, edges, replace=False)
+    listed = np.stack([pairs // targets, pairs % targets])
+    nodes = {"s": rng.normal(size=(sources, 3)), "t": rng.normal(size=(targets, 4))}
+    return Graph.from_edges(nodes, {("s", "buys", "t"): listed})
+
+
+def by_loops(z, relation):
+    """The equation of the module, pair by pair."""
+    edges = relation.edge_index().T.tolist()
+    unit = {name: rows / norm(rows, axis=1, keepdims=True) for name, rows in z.items()}
+    first, second = unit[relation.source], unit[relation.target]
+    found = np.zeros((len(first), len(second)))
+    for u in range(len(first)):
+        for v in range(len(second)):
+            of_target = sum((first[w] for w, x in edges if x == v), np.zeros(first.shape[1]))
+            of_source = sum((second[x] for w, x in edges if w == u), np.zeros(second.shape[1]))
+            for own, other in ((first[u], of_target), (second[v], of_source)):
+                if norm(other) > 0:
+                    found[u, v] += 0.5 * own @ other / norm(other)
+    return found
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_scores_and_links_are_those_of_plain_loops(rng, within):
+    graph = random_typed(rng)
+    relation = graph.relation("buys")
+    z = {"s": rng.normal(size=(7, 6)), "t": rng.normal(size=(5, 6))}
+    if within:
+        edges = {("s", "buys", "s"): np.array([[0, 1, 2, 2], [1, 2, 3, 6]])}
+        relation = Graph.from_edges({"s": 7}, edges).relation("buys")
+    expected = by_loops(z, relation)
+    scores = RelationScores.of(z, relation)
+    count = len(z[relation.target])
+    every = np.array([(u, v) for u in range(7) for v in range(count)])
+    np.testing.assert_allclose(scores.pairs(every).reshape(7, count), expected, atol=1e-5)
+    known = set(map(tuple, relation.edge_index().T.tolist()))
+    given = relation_links(scores, (np.arange(7), np.arange(count)), pairs=every)
+    assert given.linked.tolist() == [tuple(pair) in known for pair in every.tolist()]
+    free = [(u, v) for u, v in every.tolist() if (u, v) not in known and not (within and u == v)]
+    free.sort(key=lambda pair: -expected[pair])
+    ids = np.array([f"s{n}" for n in range(7)]), np.array([f"t{n}" for n in range(count)])
+    found = relation_links(scores, ids, k=6)
+    # Of equal scores either may come first.
+    wanted = [expected[pair] for pair in free[:6]]
+    np.testing.assert_allclose([expected[tuple(pair)] for pair in found.pairs], wanted, atol=1e-5)
+    assert {tuple(pair) for pair in found.pairs.tolist()} <= set(free)
+    assert len(np.unique(found.pairs, axis=0)) == 6
+    assert found.source.tolist() == [f"s{u}" for u, _ in found.pairs]
+    of_two = relation_links(scores, ids, rows=np.array([4, 2]), k=2)
+    best = [[pair for pair in free if pair[0] == u][:2] for u in (4, 2)]
+    wanted = [expected[pair] for some in best for pair in some]
+    np.testing.assert_allclose(of_two.scores, wanted, atol=1e-5)
+    assert of_two.pairs[:, 0].tolist() == [4, 4, 2, 2]
+    everything = relation_links(scores, ids, k=1000)
+    assert len(everything) == len(free)
+
+
+def test_an_evaluation_trains_without_the_edges_that_it_asks_for(rng):
+    graph = random_typed(rng, 20, 15, 80)
+    seen = []
+
+    class Watched(GraphCL):
+        def fit(self, graph, y=None, **options):
+            seen.append(graph)
+            return super().fit(graph, y, **options)
+
+    found = evaluate_links(Watched(dim=4, epochs=1), graph, negatives=5, seed=1)
+    assert (found.held_out, seen[0].relation("buys").num_edges) == (8, 72)
+    whole = {tuple(pair) for pair in graph.relation("buys").edge_index().T.tolist()}
+    rest = {tuple(pair) for pair in seen[0].relation("buys").edge_index().T.tolist()}
+    assert rest < whole
+    assert list(found.scores) == ["embeddings", "popularity"]
+
+
+def test_customers_of_one_taste_are_told_what_they_lack(rng):
+    taste, kind = np.arange(40) % 2, np.arange(30) % 2
+    pairs = [(u, v) for u in range(40) for v in range(30) if taste[u] == kind[v]]
+    kept = [pair for pair in pairs if rng.random() < 0.4]
+    nodes = {"customer": np.eye(2)[taste], "product": np.eye(2)[kind]}
+    graph = Graph.from_edges(nodes, {("customer", "buys", "product"): np.array(kept).T})
+    z = {name: one.x for name, one in graph.nodes.items()}
+    ids = np.arange(40), np.arange(30)
+    found = relation_links(RelationScores.of(z, graph.relation("buys")), ids, k=100)
+    assert all(taste[u] == kind[v] for u, v in found.pairs)
+
+
+def test_what_cannot_be_held_out_is_refused(rng):
+    graph = random_typed(rng, 2, 2, 2)
+    with pytest.raises(GraphCLError, match="too few to hold out"):
+        evaluate_links(GraphCL(), graph)
+    full = Graph.from_edges(
+        {"s": 5, "t": 4}, {("s", "buys", "t"): np.stack([np.repeat(range(5), 4), [0, 1, 2, 3] * 5])}
+    )
+    with pytest.raises(GraphCLError, match="is linked to all others"):
+        evaluate_links(GraphCL(), full)
+    with pytest.raises(GraphCLError, match="share"):
+        evaluate_links(GraphCL(), graph, relation="buys", share=2)
+
+
+def test_links_takes_a_typed_graph_and_a_relation(rng):
+    graph = random_typed(rng)
+    z = {"s": rng.normal(size=(7, 6)), "t": rng.normal(size=(5, 6))}
+    expected = by_loops(z, graph.relation("buys"))
+    edges = set(map(tuple, graph.relation("buys").edge_index().T.tolist()))
+    missing = {(u, v): expected[u, v] for u in range(7) for v in range(5) if (u, v) not in edges}
+    found = graphcl.links(z, graph=graph, k=4)
+    best = sorted(missing, key=missing.get, reverse=True)[:4]
+    assert list(map(tuple, found.pairs.tolist())) == best
+    pairs = graphcl.links(z, [(2, 3), (0, 1)], graph=graph, relation="buys")
+    np.testing.assert_allclose(pairs.scores, [expected[2, 3], expected[0, 1]], rtol=1e-4)
+    assert pairs.linked.tolist() == [(2, 3) in edges, (0, 1) in edges]
+    of_one = graphcl.links(z, graph=graph.to_pyg(), nodes=[3], k=2)
+    assert set(of_one.source.tolist()) == {3}
+    model = GraphCL(dim=8, epochs=1, device="cpu").fit(graph)
+    assert len(graphcl.links(model, graph=graph, k=3)) == 3
+    judged = graphcl.evaluate_links(model, graph, share=0.2, negatives=2)
+    assert set(judged.scores) == {"embeddings", "popularity"}
+    for options, message in (
+        ({"graph": graph, "relation": "sells"}, "no relation 'sells'"),
+        ({"graph": graph.flatten(), "relation": "buys"}, "is of a typed graph"),
+        ({"graph": graph, "nodes": [77]}, "77"),
+    ):
+        with pytest.raises(GraphCLError, match=message):
+            graphcl.links(z, **options)
+    with pytest.raises(GraphCLError, match="a dictionary by type"):
+        graphcl.links(z["s"], graph=graph)

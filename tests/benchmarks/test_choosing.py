@@ -7,7 +7,7 @@ import pytest
 from benchmarks import choosing, criteria
 from graphcl.recipes import load_recipe
 from graphcl.research import rows
-from graphcl.research.choosing import load_portfolio
+from graphcl.research.auto_recipe import load_portfolio
 from tests.conftest import random_graph
 
 STUDY, TODAY = rows.read(criteria.STUDY), rows.read(criteria.RESULTS)

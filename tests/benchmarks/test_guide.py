@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from graphcl.cli._shared.lazy import load_command
+from graphcl.cli.main import load_command
 from tests.test_docs import anchors
 
 ROOT = Path(__file__).parents[2]

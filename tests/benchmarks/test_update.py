@@ -38,8 +38,7 @@ def test_a_small_measurement(tmp_path, arguments, what, count, monkeypatch):
 
 
 def _has_gallery():
-    from graphcl.datasets import data_folders
-    from graphcl.datasets.gallery import gallery_files
+    from graphcl.datasets import data_folders, gallery_files
 
     return "wisconsin" in gallery_files(data_folders())
 

@@ -3,7 +3,7 @@ import json
 import pyarrow.parquet
 
 from graphcl.cli.main import run
-from graphcl.runs.answers import read_answers
+from graphcl.runs.results import read_answers
 from tests.cli.conftest import fails
 
 

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from graphcl.cli._shared.graphs import load_graph
+from graphcl.cli.graphs import load_graph
 from graphcl.cli.main import run
 from graphcl.evaluation import linear_probe
 from tests.cli.conftest import QUICK

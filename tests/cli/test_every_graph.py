@@ -209,12 +209,12 @@ def _new_node(kind, graph, out):
 
 def _serve(kind, graph):
     """What the service answers, without its port: new nodes, labels, similar nodes and links."""
-    from graphcl.cli._shared.graphs import load_run_any
-    from graphcl.cli._shared.kept import keep_embeddings
+    from graphcl.cli.graphs import load_run_graph
     from graphcl.serving.app import build_app
     from graphcl.serving.run import ServedRun
+    from graphcl.training_run import keep_embeddings
 
-    whole = load_run_any(Path("run"), again=("serve", "run"))
+    whole = load_run_graph(Path("run"), again=("serve", "run"))
     keep_embeddings(Path("run"), whole, device="cpu")
     served = ServedRun(Path("run"), whole, node_type="node" if kind == "types" else None)
     client = Client(build_app(served))

@@ -5,7 +5,7 @@ import pytest
 
 from graphcl.answers.linking import links
 from graphcl.cli.main import run
-from graphcl.runs.answers import read_answers
+from graphcl.runs.results import read_answers
 from tests.cli.conftest import fails
 
 

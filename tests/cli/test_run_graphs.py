@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphcl.cli._shared import graphs
+from graphcl.cli import graphs
 from graphcl.cli.main import run
 from graphcl.runs import files as runs
 from tests.cli.conftest import QUICK, fails

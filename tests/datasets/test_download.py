@@ -8,7 +8,7 @@ import pytest
 
 from graphcl.datasets.ppi import fetch_zip
 from graphcl.errors import DatasetError
-from tests.files.test_npz import NPZ
+from tests.files.test_arrays import NPZ
 from tests.runs.test_files import RUNS
 from tests.scripts.test_build_planetoid import PICKLES
 from tests.store.test_reader import STORES

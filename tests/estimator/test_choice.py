@@ -8,8 +8,8 @@ import torch
 from graphcl.errors import GraphError, ParameterError, RunError
 from graphcl.estimator import GraphCL
 from graphcl.graphs.collection import GraphCollection
-from graphcl.research import choosing, rows
-from graphcl.research.choosing import Candidate
+from graphcl.research import auto_recipe, rows
+from graphcl.research.auto_recipe import Candidate
 from graphcl.training import Checkpoints
 from graphcl.training.checkpoints import StoppedError
 from tests.conftest import random_collection
@@ -23,7 +23,7 @@ TABLE = (
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    monkeypatch.setattr(choosing, "load_portfolio", lambda: TABLE)
+    monkeypatch.setattr(auto_recipe, "load_portfolio", lambda: TABLE)
 
 
 def auto(**other):
@@ -67,7 +67,7 @@ def test_keywords_hold_in_every_trial(graph):
 def test_a_scaling_that_comes_to_another_is_not_tried_twice(graph, monkeypatch):
     ones = graph.replace(x=(np.asarray(graph.x) > 0).astype(np.float32))
     table = tuple(Candidate(name, {"feature_scaling": name}) for name in ("none", "row", "auto"))
-    monkeypatch.setattr(choosing, "load_portfolio", lambda: table)
+    monkeypatch.setattr(auto_recipe, "load_portfolio", lambda: table)
     names = [trial.name for trial in auto(budget=3).fit(ones).choice_.trials]
     assert names == ["none", "row"]
     assert [t.name for t in auto(budget=4).fit(ones).choice_.trials][2] != "auto"
@@ -110,8 +110,8 @@ def test_bad_input_is_one_clear_message(graph, monkeypatch):
     with pytest.raises(GraphError, match="tissues: recipe auto needs a single graph"):
         auto().fit(random_collection())
     assert isinstance(random_collection(), GraphCollection)
-    share = dataclasses.replace(choosing.current_share(), world=2)
-    monkeypatch.setattr(choosing, "current_share", lambda: share)
+    share = dataclasses.replace(auto_recipe.current_share(), world=2)
+    monkeypatch.setattr(auto_recipe, "current_share", lambda: share)
     with pytest.raises(ParameterError, match="chooses in one process"):
         auto().fit(graph)
 

@@ -9,10 +9,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from graphcl import predict
-from graphcl.cli._shared.progress import probe_text
+from graphcl.cli.progress import probe_text
 from graphcl.errors import GraphError
 from graphcl.evaluation import linear_probe, probe
-from graphcl.evaluation.criteria import validation_score
 from graphcl.evaluation.probe import (
     FEW_LABELS,
     STRENGTHS,
@@ -22,6 +21,7 @@ from graphcl.evaluation.probe import (
     transfer_probe,
 )
 from graphcl.evaluation.scores import probe_confusion
+from graphcl.evaluation.splits import validation_score
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph

@@ -12,7 +12,9 @@ from graphcl.evaluation.splits import (
     compare_probe,
     comparison_splits,
     mean_auc,
+    metric_of,
     over_splits,
+    validation_score,
 )
 from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph
@@ -165,3 +167,40 @@ def test_no_test_row_moves_another_rows_score():
     after = compare_probe(moved, graph, device=CPU)
     # One of its rows may be classified otherwise, in the splits that test on it.
     assert after.split_scores[0] == pytest.approx(before.split_scores[0], abs=1 / len(test) + 1e-9)
+
+
+def test_one_split_is_the_probes_own(graph):
+    from graphcl import linear_probe
+
+    known = graph.train_mask | graph.val_mask
+    z, y, train = graph.x[known], graph.y[known], graph.train_mask[known]
+    found = validation_score(z, y, train, splits=1)
+    # The probe tries weaker penalties too, and takes one that is good on other splits: near.
+    assert abs(found - linear_probe(graph.x, graph).val_accuracy) <= 0.1
+    assert 0 <= validation_score(z, y, train) <= 1
+    assert validation_score(z, y, train) == validation_score(z, y, train)
+
+
+def test_errors_name_what_is_missing(graph):
+    with pytest.raises(GraphError, match="fewer than two"):
+        validation_score(graph.x, np.zeros(graph.num_nodes), graph.train_mask)
+    with pytest.raises(GraphError, match="no labelled validation"):
+        validation_score(graph.x, graph.y, np.ones(graph.num_nodes, dtype=bool))
+
+
+def test_two_classes_are_ranked_by_the_area_and_more_by_accuracy():
+    random = np.random.default_rng(0)
+    y = (np.arange(200) % 10 == 0).astype(int)  # a rare class: accuracy tells nothing of it
+    z = random.normal(size=(200, 2)) + 1.5 * y[:, None]
+    train = np.arange(200) % 2 == 0
+    train[np.flatnonzero(y)[::2]] = False
+    found = validation_score(z, y, train, splits=1)
+    areas, strengths = [], [one for one in STRENGTHS if one <= 1]
+    rows = standardiser(z[train])(z)
+    for strength in strengths:
+        probe = LogisticRegression(C=strength, max_iter=300).fit(rows[train], y[train])
+        areas.append(roc_auc_score(y[~train], probe.decision_function(rows[~train])))
+    assert found == pytest.approx(max(areas), abs=1e-3)
+    assert metric_of(y) == "roc_auc"
+    assert metric_of(np.arange(9) % 3) == "accuracy"
+    assert metric_of(np.eye(3)) == "label_auc"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from graphcl.errors import GraphError
 from graphcl.files import patched
-from graphcl.files.npy import advise_random_reads, map_npy
+from graphcl.files.arrays import advise_random_reads, map_npy
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import torch
 
 from graphcl.distributed import ALONE, Share
 from graphcl.errors import StoreError
-from graphcl.files.npy import scratch_array
+from graphcl.files.arrays import scratch_array
 from graphcl.partitioned import boundary
 from graphcl.partitioned.boundary import Boundary, agree, open_own_part, outside
 from graphcl.store.reader import open_part

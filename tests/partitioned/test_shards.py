@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from graphcl.cli._shared.embed_parts import embed_parts
+from graphcl.cli.embed import _embed_parts
 from graphcl.cli.main import run
 from graphcl.distributed import ALONE
 from graphcl.errors import GraphError, RunError, StoreError
@@ -48,7 +48,7 @@ def here(tmp_path, monkeypatch):
 
 
 def test_one_process_embeds_one_part(made, here, capsys):
-    embed_parts(made / "run", made / "in-1", Path("shards"), node_type=None, as_json=True)
+    _embed_parts(made / "run", made / "in-1", Path("shards"), node_type=None, as_json=True)
     about = json.loads(capsys.readouterr().out)
     parts = read_store(made / "in-1")
     assert (about["nodes"], about["shards"], about["build"]) == (80, 1, parts.build)
@@ -104,10 +104,10 @@ def test_other_features_and_torn_parts_are_refused(made, here):
     build_store(Path("narrow"), out=Path("parts"), parts=1, order="as-is")
     given = made / "run", Path("parts"), Path("shards")
     with pytest.raises(GraphError, match="parts: has 5 features; the model was trained on 12"):
-        embed_parts(*given, node_type=None, as_json=False)
+        _embed_parts(*given, node_type=None, as_json=False)
     shutil.rmtree("parts/part-00000")
     with pytest.raises(StoreError, match="part 0 of 1 is missing"):
-        embed_parts(*given, node_type=None, as_json=False)
+        _embed_parts(*given, node_type=None, as_json=False)
     assert not Path("shards").exists()
 
 

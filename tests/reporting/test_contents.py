@@ -1,4 +1,23 @@
+import shutil
+from pathlib import Path
+
 import numpy as np
+import pytest
+
+import graphcl
+from graphcl.cli.main import run
+from graphcl.errors import GraphError, ParameterError
+from graphcl.estimator import GraphCL
+from graphcl.graphs.graph import Graph
+from graphcl.partitioned.nodes import read_parts_nodes
+from graphcl.reporting import contents as module
+from graphcl.reporting.contents import Sharded, adjacency, gather
+from graphcl.runs.files import weights_digest
+from graphcl.store.header import read_store
+from graphcl.tabular.build import build_store
+from tests.cli.conftest import fails
+from tests.conftest import random_graph
+from tests.partitioned.test_embeddings import make_shards
 
 
 def test_several_graphs_have_a_report(collection, tmp_path, recipe):
@@ -23,3 +42,74 @@ def test_several_graphs_have_a_report(collection, tmp_path, recipe):
     assert contents.agreement.nodes <= collection.num_nodes
     assert contents.alignment > 0
     assert "Split" in render(contents)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    graph = random_graph(num_nodes=90)
+    graph.save(folder / "store")
+    GraphCL("default", epochs=2, dim=8, device="cpu").fit(graph).save(folder / "run", graph=graph)
+    build_store(folder / "store", out=folder / "parts", parts=3, order="hash")
+    parts, ids = read_store(folder / "parts"), read_parts_nodes(folder / "parts").node_ids
+    about = {"build": parts.build, "model": weights_digest(folder / "run")}
+    z = np.load(folder / "run/embeddings.npy")[ids]
+    make_shards(folder / "z.npy", z, parts.types["node"].starts, ".npy", ids, **about)
+    return folder
+
+
+@pytest.fixture
+def here(made, tmp_path, monkeypatch):
+    shutil.copytree(made, tmp_path / "made")
+    monkeypatch.chdir(tmp_path / "made")
+    monkeypatch.setattr(module, "ENTRIES", 40)
+
+
+def test_edges_and_scores_are_those_of_the_whole_graph(here):
+    sharded = Sharded(Path("run"), Path("z.npy"), "parts", seed=0)
+    whole = Graph.open(Path("parts"), restored=False)
+    rows = np.array([2, 3, 10, 11, 40, 41, 42, 88])
+    expected = adjacency(whole)[rows][:, rows]
+    assert (sharded.among(rows) != expected).nnz == 0
+    assert (sharded.among(np.arange(90)) != adjacency(whole)).nnz == 0
+    source = np.repeat(np.arange(90), np.diff(whole.indptr))
+    assert sharded.homophily() == pytest.approx(np.mean(whole.y[source] == whole.y[whole.indices]))
+    found = gather(Path("run"), None, method="pca", sharded=sharded)
+    result = {"graph": {"name": "g"}, "probe": None}
+    np.save("run/embeddings.npy", sharded.z[:])  # in the order of the parts: the same folds
+    Path("run/nodes.npz").unlink()
+    plain = gather(Path("run"), whole, method="pca", result=result)
+    assert found.agreement.share == pytest.approx(plain.agreement.share, abs=1e-6)
+    assert found.homophily == pytest.approx(plain.homophily)
+    assert found.uniformity == pytest.approx(plain.uniformity, abs=1e-4)
+    assert (found.confusion.counts == plain.confusion.counts).all()
+    assert found.result["probe"]["accuracy"] == found.confusion.accuracy
+    assert found.result["graph"]["edges"] == whole.num_edges
+    assert (found.components, found.alignment) == (None, None)
+    assert "left out" in found.notes[0]
+
+
+def test_few_labelled_nodes_are_scored_of_many(here, monkeypatch):
+    monkeypatch.setattr(module, "SCORED_NODES", 60)
+    sharded = Sharded(Path("run"), Path("z.npy"), "parts", seed=0)
+    assert len(sharded.scored) == 60
+    found = gather(Path("run"), None, method="pca", sharded=sharded)
+    assert sum(found.result["probe"]["nodes"]) == 60
+    assert found.notes[1] == "The probe sees 60 of the labelled nodes."
+
+
+def test_the_command_and_python_write_a_page(here, capsys):
+    shards = ["--embeddings", "z.npy", "--graph", "parts"]
+    assert run(["report", "run", "--map", "pca", "--out", "a.html", *shards]) == 0
+    graphcl.report("run", "parts", "b.html", layout="pca", embeddings="z.npy")
+    page = Path("a.html").read_text()
+    assert page == Path("b.html").read_text()
+    for text in ("Confusion matrix", "Neighbour agreement", "are left out"):
+        assert text in page
+    capsys.readouterr()
+    alone = ["report", "run", "--map", "pca", "--embeddings", "z.npy"]
+    assert "--graph must be the store in parts" in fails(capsys, *alone)
+    with pytest.raises(ParameterError, match="the store in parts"):
+        graphcl.report("run", None, "c.html", layout="pca", embeddings="z.npy")
+    with pytest.raises(GraphError, match="belong to a run"):
+        graphcl.report(GraphCL(), "parts", "c.html", layout="pca", embeddings="z.npy")

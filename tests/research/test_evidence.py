@@ -1,22 +1,27 @@
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import rankdata
+from sklearn.decomposition import PCA
+from sklearn.linear_model import Ridge, RidgeCV
+from sklearn.metrics import r2_score
 
 from benchmarks.choosing import features_around, hidden_links, links_among
+from benchmarks.criteria import lidar, shared_neighbours
 from graphcl.errors import GraphError, StoreError
-from graphcl.evaluation.agreement import linear_cka
-from graphcl.evaluation.recovery import few_shot_recovery, principal_targets
 from graphcl.graphs.graph import Graph
 from graphcl.research import evidence
 from graphcl.research.evidence import (
     MEASURES,
     VERSIONS,
     Evidence,
+    few_shot_recovery,
+    linear_cka,
     measure,
     merits,
+    principal_targets,
     sampled_nodes,
 )
 from tests.conftest import random_graph
@@ -164,3 +169,99 @@ def test_noise_copies_and_coarse_clusters_come_after_what_is_rich_and_knows_and_
         [measure(evidence, evidence.observe(e)) for e in (noise, good, coarse, scrambled)]
     )
     assert found[1] == max(found)
+
+
+@pytest.mark.parametrize("shape", [(50, 8), (20, 60)])
+def test_principal_targets_are_those_of_sklearn(shape):
+    x = np.random.default_rng(0).normal(size=shape) @ np.diag(np.geomspace(1, 50, shape[1]))
+    x[:, 3] = 7  # a constant column tells nothing
+    found = principal_targets(x, 4)
+    kept = np.delete(x, 3, axis=1)
+    expected = PCA(4, whiten=True).fit_transform((kept - kept.mean(0)) / kept.std(0))
+    expected /= expected.std(axis=0)
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_a_table_without_variance_has_no_targets():
+    assert principal_targets(np.ones((30, 3))).shape == (30, 0)
+    assert few_shot_recovery(np.eye(30), np.empty((30, 0))) == 0
+    assert principal_targets(np.outer(np.arange(30), [1, 2, 3])).shape == (30, 1)
+
+
+def test_the_regression_is_sklearn_s_ridge_with_the_best_penalty_by_leaving_one_out():
+    random = np.random.default_rng(0)
+    z = random.normal(size=(40, 6)) * np.geomspace(0.1, 10, 6) + 3
+    y = z @ random.normal(size=(6, 2)) + random.normal(size=(40, 2))
+    new = random.normal(size=(7, 6))
+    scaled, there = (z - z.mean(0)) / z.std(0), (new - z.mean(0)) / z.std(0)
+    witness = RidgeCV(evidence.STRENGTHS, scoring="neg_mean_squared_error", cv=40).fit(scaled, y)
+    best = Ridge(witness.alpha_).fit(scaled, y)
+    np.testing.assert_allclose(evidence._ridge(z, y, new), best.predict(there), rtol=1e-6)
+
+
+def test_recovery_is_the_mean_r_squared_on_the_nodes_not_learned_from():
+    random = np.random.default_rng(1)
+    z = random.normal(size=(100, 4))
+    targets = np.c_[z @ [1, 2, 0, 0], random.normal(size=100)]
+    draw, scores = np.random.default_rng(0), []
+    for _ in range(evidence.DRAWS):
+        order = draw.permutation(100)
+        few, rest = order[:10], order[10:]
+        predicted = evidence._ridge(z[few], targets[few], z[rest])
+        each = r2_score(targets[rest], predicted, multioutput="raw_values")
+        scores.append(np.maximum(each, 0).mean())
+    assert few_shot_recovery(z, targets) == pytest.approx(np.mean(scores))
+
+
+def test_what_is_there_is_found_and_noise_is_not():
+    random = np.random.default_rng(0)
+    z = random.normal(size=(300, 5))
+    assert few_shot_recovery(z, z[:, :2]) > 0.95
+    assert few_shot_recovery(z, random.normal(size=(300, 2))) < 0.1
+    assert few_shot_recovery(np.ones((300, 5)), z) == 0
+    with pytest.raises(GraphError, match="recovery"):
+        few_shot_recovery(z, z[:-1])
+
+
+def rows(seed, n=30, dim=5):
+    return np.random.default_rng(seed).normal(size=(n, dim))
+
+
+def test_cka_is_its_formula_in_loops():
+    z_1, z_2 = rows(0, 9, 3), rows(1, 9, 4)
+
+    def kernel(z):
+        mean = [sum(z[:, c]) / len(z) for c in range(z.shape[1])]
+        c = [[z[u, j] - mean[j] for j in range(len(mean))] for u in range(len(z))]
+        return [[sum(a * b for a, b in zip(u, v, strict=True)) for v in c] for u in c]
+
+    def inner(k, m):
+        return sum(k[i][j] * m[i][j] for i in range(9) for j in range(9))
+
+    k, m = kernel(z_1), kernel(z_2)
+    expected = inner(k, m) / (inner(k, k) * inner(m, m)) ** 0.5
+    assert linear_cka(z_1, z_2) == pytest.approx(expected)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1000), st.floats(0.01, 1e6))
+def test_rotation_and_scale_change_nothing(seed, factor):
+    z = rows(seed)
+    turned = factor * z @ np.linalg.qr(rows(seed + 1, 5, 5))[0]
+    assert linear_cka(z, turned) == pytest.approx(1)
+    assert shared_neighbours(z, turned) > 0.99  # ties may fall otherwise in float32
+    views = np.stack([z, z + 0.1 * rows(seed + 2)])
+    spun = np.stack([view @ np.linalg.qr(rows(seed + 1, 5, 5))[0] for view in factor * views])
+    assert lidar(spun) == pytest.approx(lidar(views), rel=1e-6)
+
+
+def test_constant_embeddings_agree_with_nothing():
+    assert linear_cka(np.ones((30, 4)), rows(0)) == 0
+    assert lidar(np.ones((2, 30, 4))) == 0
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(GraphError, match="linear CKA: embeddings of shapes"):
+        linear_cka(rows(0), rows(0, 29))
+    with pytest.raises(GraphError, match="two views"):
+        lidar(rows(0)[None])

@@ -3,12 +3,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
 
 from graphcl.errors import GraphError, RunError, StoreError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.splits import compare_probe
 from graphcl.recipes import load_recipe
-from graphcl.research import rows
+from graphcl.research import rows, tuning
 from graphcl.research import tuning as tune
 from graphcl.research.tuning import (
     RECIPE,
@@ -16,6 +18,7 @@ from graphcl.research.tuning import (
     ClusterStability,
     Search,
     ValidationScore,
+    cluster_stability,
 )
 from tests.conftest import random_collection
 
@@ -178,3 +181,47 @@ def test_several_labels_are_ranked_by_the_score_of_compare(graph):
     )
     assert tuned == pytest.approx(compared, abs=0.02)
     assert tuned[0] > tuned[1] + 0.05
+
+
+def test_stability_is_the_agreement_of_scikit_learns_clusters(monkeypatch):
+    monkeypatch.setattr(tuning, "CLUSTERS", 4)
+    random = np.random.default_rng(0)
+    kinds = random.integers(0, 4, 120)
+    centres = random.normal(size=(4, 6))
+    z_1, z_2 = (centres[kinds] + random.normal(scale=0.5, size=(120, 6)) for _ in range(2))
+    parts = []
+    for seed, z in enumerate((z_1, z_2)):
+        z = (z - z.mean(0)) / z.std(0)
+        z /= np.linalg.norm(z, axis=1, keepdims=True)
+        parts.append(KMeans(4, n_init=3, random_state=seed).fit_predict(z))
+    found = cluster_stability(z_1, z_2)
+    assert found == pytest.approx(adjusted_rand_score(*parts))
+    assert 0.5 < found < 1
+    assert cluster_stability(z_1, z_2) == found
+
+
+def test_embeddings_without_clusters_are_not_stable():
+    random = np.random.default_rng(0)
+    noise, other = (random.normal(size=(500, 40)) for _ in range(2))
+    assert abs(cluster_stability(noise, other)) < 0.05
+    tight = np.repeat(np.eye(8), 50, axis=0) + random.normal(scale=1e-3, size=(400, 8))
+    assert cluster_stability(tight, tight[:, ::-1]) == 1
+
+
+def test_a_collapsed_encoder_is_not_stable():
+    same = np.ones((200, 3))
+    assert cluster_stability(same, 0 * same) == 0
+    outlier = same.copy()
+    outlier[7] = (5, -3, 1)
+    assert cluster_stability(outlier, outlier) == 0
+    halves = np.repeat(np.eye(3)[:2], 100, axis=0)
+    assert cluster_stability(halves, halves) == 1
+    assert cluster_stability(halves, same) == 0
+
+
+def test_of_many_nodes_a_sample_is_clustered(monkeypatch):
+    monkeypatch.setattr(tuning, "SAMPLE", 100)
+    random = np.random.default_rng(0)
+    z = np.repeat(np.eye(8), 50, axis=0) + random.normal(scale=1e-3, size=(400, 8))
+    assert cluster_stability(z, z) == 1
+    assert cluster_stability(z, z[random.permutation(400)]) < 0.5  # of the same nodes

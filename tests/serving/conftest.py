@@ -9,7 +9,7 @@ import pytest
 from graphcl.estimator import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.serving.app import build_app
-from graphcl.serving.asking import Bounds
+from graphcl.serving.requests import Bounds
 from graphcl.serving.run import ServedRun
 from tests.conftest import random_graph
 

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow.ipc
 import pytest
 
-from graphcl.serving.asking import ARROW, Bounds
 from graphcl.serving.description import ADDRESSES
+from graphcl.serving.requests import ARROW, Bounds
 from tests.serving.conftest import client_of
-from tests.serving.test_asking import stream
+from tests.serving.test_requests import stream
 
 ASKED = ("/embed", "/neighbors", "/predict", "/links")
 

@@ -6,8 +6,8 @@ from html import escape
 
 import pytest
 
-from graphcl.serving.asking import Bounds
 from graphcl.serving.description import ADDRESSES, description_page, open_api
+from graphcl.serving.requests import Bounds
 
 
 def references(value):

@@ -11,8 +11,8 @@ import pytest
 import uvicorn
 
 from graphcl.serving.app import build_app
-from graphcl.serving.asking import Bounds
 from graphcl.serving.page import PageMaker
+from graphcl.serving.requests import Bounds
 from graphcl.serving.run import ServedRun
 from tests.reporting.test_browser import CHROMIUM, SOFTWARE_GL, playwright
 from tests.serving.conftest import client_of

@@ -23,7 +23,7 @@ from graphcl.estimator import GraphCL
 from graphcl.evaluation.calibration import fit_calibrated
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
-from graphcl.serving.asking import ARROW, New
+from graphcl.serving.requests import ARROW, New
 from graphcl.serving.run import NotYetError, ServedRun, UnknownError
 from tests.serving.conftest import client_of
 

@@ -12,9 +12,9 @@ from graphcl.cli.main import run
 from graphcl.errors import GraphError, ParameterError, TableError
 from graphcl.tabular.build import build_store, load_tables, read_tables
 from graphcl.tabular.delta import read_new
+from graphcl.tabular.rows import prepare_rows
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import read_preparation
-from graphcl.tabular.rows import prepare_rows
 from tests.tabular.conftest import write
 
 NODES = "id;price;day\n1;1.169,00;20/03/2016\n2;2.000,50;21/03/2016\n3;-3,25;2/3/2016\n"

@@ -7,7 +7,7 @@ from graphcl.estimator import GraphCL
 from graphcl.estimator.parts import Parts
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import load_recipe
-from graphcl.settings import BEYOND
+from graphcl.settings import ENCODER_OPTIONS
 from graphcl.training import SampledGraph, modes
 from graphcl.training.modes import choose_mode, full_graph_bytes
 from graphcl.views import Drop
@@ -18,7 +18,7 @@ PERTURBATION = Drop(0.2, 0.5)
 
 
 def footprint(graph, encoder="mean", **changes):
-    plain = {**BEYOND, "encoder": encoder, "dim": 64}
+    plain = {**ENCODER_OPTIONS, "encoder": encoder, "dim": 64}
     recipe = load_recipe("default").with_values(**plain | changes)
     return Parts(recipe).footprint(graph.num_features)
 

@@ -1,16 +1,30 @@
-"""Links: scores of pairs, likely links that are missing, and how far to trust them.
+r"""Links: scores of pairs, likely links that are missing, and how far to trust them.
 
 The score of a pair is the cosine of its embeddings, or one by common neighbours. `evaluate_links`
 says what each is worth on a graph.
+
+Embeddings of two types are not compared with each other, because nothing has brought them into one
+space. Of a relation of a typed graph, a source u is compared with the sources that a target v has,
+and v with the targets that u has:
+
+.. math::
+    s(u, v) = \tfrac12 \cos\Big(z_u, \sum_{w \in N_v} \hat z_w\Big)
+            + \tfrac12 \cos\Big(z_v, \sum_{w \in N_u} \hat z_w\Big)
+
+with unit vectors :math:`\hat z`: customers like those who bought it, and products like those that
+she bought. A node without edges of the relation adds 0.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 
 from graphcl.answers.inputs import embeddings_of, ids_of
+from graphcl.answers.similar import nearest_without
 from graphcl.errors import GraphError, require
 from graphcl.evaluation.links import (
     STRUCTURAL,
@@ -24,6 +38,7 @@ from graphcl.evaluation.links import (
 from graphcl.evaluation.nearest import EXACT_ROWS, build_index, unit_rows
 from graphcl.files.records import Answer
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import Relation
 from graphcl.store.ids import rows_of
 
 Array = npt.NDArray[Any]
@@ -116,7 +131,7 @@ def links(
             is searched: it finds nearly all, and per node among the nearest `PER_NODE`.
         k: number of missing links.
         relation: of a typed graph: the name of the relation; not needed if it has one. Its scores
-            are those of `graphcl.answers.typed_links`.
+            are those of `graphcl.answers.linking`.
         by: ``embeddings``, whose cosine is the score; ``common_neighbours`` or ``adamic_adar``,
             which need the graph and no embeddings: `source` may be None. Of a typed graph,
             ``embeddings``.
@@ -124,14 +139,18 @@ def links(
     Raises:
         GraphError: an id is unknown, or there is no graph to tell what is missing.
     """
-    if relation is not None or _is_typed(graph):
-        from graphcl.answers.typed_links import links_of_relation
-
-        require(by == BY[0], "links", "by", f"{BY[0]} for a typed graph", by)
-        return links_of_relation(source, graph, relation, pairs=pairs, nodes=nodes, k=k)
     require(by in BY, "links", "by", " or ".join(BY), by)
     if graph is None and (pairs is None or by != BY[0]):
         raise GraphError("links: missing links need the graph; pass graph=, or pairs to score")
+    if relation is not None or _is_typed(graph):
+        require(by == BY[0], "links", "by", f"{BY[0]} for a typed graph", by)
+        typed, found = _one_relation(graph, relation)
+        z = source.transform(typed) if hasattr(source, "transform") else source
+        scores = RelationScores.of(z, found, typed)
+        ends = (typed.nodes[found.source], typed.nodes[found.target])
+        ids: Any = tuple(ids_of(one, range(one.num_nodes)) for one in ends)
+        rows = None if nodes is None else rows_of(nodes, ids[0], "links", GraphError)
+        return relation_links(scores, ids, pairs=pairs, rows=rows, k=k)
     z = None if source is None and by != BY[0] else embeddings_of(source, graph, "links")
     ids = ids_of(graph, range(graph.num_nodes) if z is None else z)
     if pairs is not None:
@@ -144,31 +163,166 @@ def _is_typed(graph: Any) -> bool:
     return hasattr(graph, "node_types") or (isinstance(graph, Graph) and not graph.is_plain)
 
 
-def score_pairs(
-    z: Any, ids: Any, pairs: Any, graph: Graph | None = None, *, by: str = "embeddings"
-) -> Links:
-    """Returns the scores of pairs of ids."""
+def _one_relation(graph: Any, relation: str | None) -> tuple[Graph, Relation]:
+    """Returns a typed graph, perhaps from PyG's `HeteroData`, and the relation that is meant.
+
+    Raises:
+        GraphError: the graph is not typed, or it has several relations and none is named.
+    """
+    typed = Graph.from_pyg(graph) if hasattr(graph, "node_types") else graph
+    if not isinstance(typed, Graph) or typed.is_plain:
+        raise GraphError("links: a relation is of a typed graph; pass it as graph=")
+    if relation is not None:
+        return typed, typed.relation(relation)
+    if len(typed.relations) != 1:
+        names = ", ".join(":".join(key) for key in typed.relations)
+        raise GraphError(f"links: the graph has several relations ({names}); name one: relation=")
+    return typed, typed.only_relation
+
+
+def _rows_of_pairs(pairs: Any, ids: tuple[Any, Any]) -> Array:
+    """Returns the rows of pairs of ids, ``[n, 2]``; the two ends may have ids of their own."""
     given = list(pairs.tolist() if isinstance(pairs, np.ndarray) else pairs)
     if any(isinstance(pair, str) or len(pair) != 2 for pair in given):
         raise GraphError("links: pairs must be pairs of ids, [n, 2]")
-    flat = rows_of([one for pair in given for one in pair], ids, "links", GraphError)
-    numbers = flat.reshape(-1, 2)
-    linked = None if graph is None else _are_edges(graph, numbers)
+    ends = [rows_of([pair[end] for pair in given], ids[end], "links", GraphError) for end in (0, 1)]
+    return np.stack(ends, axis=1)
+
+
+def _are_edges(relation: Relation, pairs: Array) -> Array:
+    """Returns which pairs of a source and a target are edges."""
+    found = np.zeros(len(pairs), np.bool_)
+    for place, (u, v) in enumerate(pairs.tolist()):
+        sources = relation.indices[relation.indptr[v] : relation.indptr[v + 1]]
+        at = int(np.searchsorted(sources, u))
+        found[place] = at < len(sources) and sources[at] == u
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class RelationScores:
+    """Scores of all pairs of a relation, as products of two rows.
+
+    Attributes:
+        left: a row for each source.
+        right: a row for each target.
+        relation: its edges are not missing.
+        once: whether (u, v) and (v, u) are one pair.
+    """
+
+    left: Array
+    right: Array
+    relation: Relation
+    once: bool = False
+
+    @classmethod
+    def of(cls, z: Any, relation: Relation, graph: Graph | None = None) -> "RelationScores":
+        """Prepares the scores of a relation from embeddings by type, which must fit the graph."""
+        kinds = (relation.source, relation.target)
+        if not isinstance(z, Mapping) or not {*kinds} <= set(z):
+            raise GraphError(
+                "links: of a typed graph, embeddings are a dictionary by type, as transform "
+                "returns it"
+            )
+        sizes = {} if graph is None else {kind: graph.nodes[kind].num_nodes for kind in kinds}
+        for kind, expected in sizes.items():
+            if len(z[kind]) != expected:
+                raise GraphError(
+                    f"links: {len(z[kind])} embeddings of {kind}; it has {expected} nodes"
+                )
+        sources, targets = (unit_rows(z[kind]) for kind in kinds)
+        known = _adjacency(relation, len(sources))
+        half = np.float32(np.sqrt(0.5))
+        left = half * np.concatenate([sources, unit_rows(known.T.tocsr() @ targets)], axis=1)
+        right = half * np.concatenate([unit_rows(known @ sources), targets], axis=1)
+        return cls(left, right, relation)
+
+    def pairs(self, pairs: Array) -> Array:
+        """Returns the scores of pairs ``[n, 2]``: sources, targets."""
+        found: Array = np.einsum("ij,ij->i", self.left[pairs[:, 0]], self.right[pairs[:, 1]])
+        return found
+
+    def missing(self, rows: Array | None, k: int) -> tuple[Array, Array]:
+        """Returns the k best pairs that are no edges, best first: of each source, or in all."""
+        known = _adjacency(self.relation, len(self.left)).T.tocsr()
+        if rows is None:
+            return self._best(known, np.arange(len(self.left)), k, once=self.once)
+        each = [self._best(known, np.array([row]), k) for row in rows]
+        pairs, scores = (np.concatenate(part) for part in zip(*each, strict=True))
+        return pairs, scores
+
+    def _best(
+        self, known: scipy.sparse.csr_array, rows: Array, k: int, *, once: bool = False
+    ) -> tuple[Array, Array]:
+        """Compares some sources with all targets, block by block, and keeps the k best pairs."""
+        pairs, scores = np.zeros((0, 2), np.int64), np.zeros(0, np.float32)
+        count = len(self.right)
+        block = max(1, _BLOCK_PAIRS // max(1, count))
+        for start in range(0, len(rows), block):
+            some = rows[start : start + block]
+            table = self.left[some] @ self.right.T
+            taken = known[some].tocoo()
+            table[taken.coords[0], taken.coords[1]] = -np.inf
+            if once:
+                table[np.arange(count)[None, :] <= some[:, None]] = -np.inf
+            elif self.relation.source == self.relation.target:
+                table[np.arange(len(some)), some] = -np.inf
+            flat = table.ravel()
+            best = _best(flat, min(k, len(flat)))
+            best = best[flat[best] > -np.inf]
+            new = np.stack([some[best // count], best % count], axis=1)
+            pairs, scores = _merge(pairs, scores, new, flat[best], k)
+        return pairs, scores
+
+
+def _adjacency(relation: Relation, sources: int) -> scipy.sparse.csr_array:
+    """Returns the sources of each target, CSR ``[targets, sources]``; parallel edges count."""
+    ones = np.ones(len(relation.indices), np.float32)
+    shape = (len(relation.indptr) - 1, sources)
+    return scipy.sparse.csr_array((ones, relation.indices, relation.indptr), shape=shape)
+
+
+def relation_links(
+    scores: RelationScores,
+    ids: tuple[Any, Any],
+    *,
+    pairs: Any = None,
+    rows: Array | None = None,
+    k: int = 20,
+) -> Links:
+    """Returns scores of given pairs, or likely links that a relation of a typed graph lacks.
+
+    Args:
+        scores: of the relation.
+        ids: of the sources and of the targets.
+        pairs: pairs of ids to score.
+        rows: numbers of sources, of each of which the links are; None means all together.
+        k: number of links.
+    """
+    require(k >= 1, "links", "k", "at least 1", k)
+    linked = None
+    if pairs is not None:
+        listed = _rows_of_pairs(pairs, ids)
+        found, linked = scores.pairs(listed), _are_edges(scores.relation, listed)
+    else:
+        listed, found = scores.missing(rows, k)
+    return Links(listed, ids[0][listed[:, 0]], ids[1][listed[:, 1]], found, linked)
+
+
+def score_pairs(
+    z: Any, ids: Any, pairs: Any, graph: Graph | None = None, *, by: str = "embeddings"
+) -> Links:
+    """Returns the scores of pairs of ids of a plain graph."""
+    numbers = _rows_of_pairs(pairs, (ids, ids))
+    linked = None
+    if graph is not None:
+        graph.check()
+        linked = _are_edges(graph.only_relation, numbers)
     if graph is None or by not in STRUCTURAL:
         scores = cosines(z, numbers)
     else:
         scores = overlap(*neighbourhoods(graph, by), numbers)
     return Links(numbers, ids[numbers[:, 0]], ids[numbers[:, 1]], scores, linked)
-
-
-def _are_edges(graph: Graph, pairs: Array) -> Array:
-    graph.check()
-    found = np.zeros(len(pairs), np.bool_)
-    for place, (u, v) in enumerate(pairs.tolist()):
-        neighbours = graph.indices[graph.indptr[u] : graph.indptr[u + 1]]
-        at = int(np.searchsorted(neighbours, v))
-        found[place] = at < len(neighbours) and neighbours[at] == v
-    return found
 
 
 def missing_links(
@@ -182,7 +336,7 @@ def missing_links(
     exact_rows: int = EXACT_ROWS,
     by: str = "embeddings",
 ) -> Links:
-    """Returns the `k` most likely links that the graph lacks: of each of some rows, or in all.
+    """Returns the `k` most likely links that a plain graph lacks: of some rows each, or in all.
 
     Args:
         z: embeddings.
@@ -203,11 +357,11 @@ def missing_links(
     unit = unit_rows(z)
     if index is None and len(unit) > exact_rows:
         index = build_index(unit)
-    if rows is not None:
+    if index is None:
+        pairs, scores = RelationScores(unit, unit, graph.only_relation, once=True).missing(rows, k)
+    elif rows is not None:
         found = [_of_node(unit, graph, int(row), k, index) for row in rows]
         pairs, scores = (np.concatenate(part) for part in zip(*found, strict=True))
-    elif index is None:
-        pairs, scores = _of_graph(unit, graph, k)
     else:
         pairs, scores = _of_large_graph(unit, graph, k, index)
     return Links(pairs, ids[pairs[:, 0]], ids[pairs[:, 1]], scores)
@@ -242,19 +396,9 @@ def _by_neighbours(graph: Graph, rows: Array | None, k: int, by: str) -> tuple[A
 
 
 def _of_node(unit: Array, graph: Graph, row: int, k: int, index: Any) -> tuple[Array, Array]:
-    neighbours = graph.indices[graph.indptr[row] : graph.indptr[row + 1]]
-    taken = np.append(neighbours, row)
-    if index is None:
-        scores = unit @ unit[row]
-        scores[taken] = -np.inf
-        keys = _best(scores, min(k, len(unit) - len(taken)))
-    else:
-        found = index.search(unit[row], min(len(unit), k + len(taken)))
-        keys = found.keys.astype(np.int64)
-        keys = keys[~np.isin(keys, taken)][:k]
-    scores = unit[keys] @ unit[row]
-    order = np.lexsort((keys, -scores))
-    return np.stack([np.full(len(keys), row), keys], axis=1)[order], scores[order]
+    taken = np.append(graph.indices[graph.indptr[row] : graph.indptr[row + 1]], row)
+    keys, scores = nearest_without(unit, unit[row], k, taken, index)
+    return np.stack([np.full(len(keys), row), keys], axis=1), scores
 
 
 def _best(scores: Array, k: int) -> Array:
@@ -267,26 +411,6 @@ def _best(scores: Array, k: int) -> Array:
         level = np.flatnonzero(scores == least)[: k - len(above)]
         return np.sort(np.concatenate([above, level]))
     return np.arange(len(scores))
-
-
-def _of_graph(unit: Array, graph: Graph, k: int) -> tuple[Array, Array]:
-    """Compares all pairs, block by block, and keeps the k best."""
-    n = len(unit)
-    pairs, scores = np.zeros((0, 2), np.int64), np.zeros(0, np.float32)
-    block = max(1, _BLOCK_PAIRS // n)
-    for start in range(0, n, block):
-        stop = min(start + block, n)
-        similar = unit[start:stop] @ unit.T
-        entries = slice(int(graph.indptr[start]), int(graph.indptr[stop]))
-        own = np.repeat(np.arange(stop - start), np.diff(graph.indptr[start : stop + 1]))
-        similar[own, graph.indices[entries]] = -np.inf
-        similar[np.arange(n)[None, :] <= np.arange(start, stop)[:, None]] = -np.inf  # once each
-        flat = similar.ravel()
-        best = _best(flat, min(k, len(flat)))
-        best = best[flat[best] > -np.inf]
-        new = np.stack([start + best // n, best % n], axis=1)
-        pairs, scores = _merge(pairs, scores, new, flat[best], k)
-    return pairs, scores
 
 
 def _of_large_graph(unit: Array, graph: Graph, k: int, index: Any) -> tuple[Array, Array]:
@@ -349,13 +473,16 @@ def evaluate_links(
 
     typed = relation is not None or _is_typed(graph)
     if typed:
-        from graphcl.answers.typed_links import judge_relation, one_relation
-
-        graph, found = one_relation(graph, relation)
+        graph, found = _one_relation(graph, relation)
         relation = ":".join(found.key)
     elif not isinstance(graph, Graph):
         raise GraphError("links: an evaluation takes one graph")
     held = hold_out_edges(graph, relation, share=share, negatives=negatives, seed=seed)
     z = clone(model).set_output(transform="default").fit_transform(held.graph)
-    scores = judge_relation(held, z) if typed else judge_links(held, np.asarray(z))
+    if typed:
+        popular = np.diff(held.relation.indptr).astype(np.float64)
+        by = RelationScores.of(z, held.relation).pairs(held.pairs)
+        scores = held.rank({"embeddings": by, "popularity": popular[held.pairs[:, 1]]})
+    else:
+        scores = judge_links(held, np.asarray(z))
     return LinkEvaluation(scores, len(held.edges), negatives, share, seed)

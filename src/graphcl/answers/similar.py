@@ -1,15 +1,22 @@
 """Similar nodes: those whose embeddings have the highest cosine with a node's."""
 
+import hashlib
+import json
+import secrets
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from graphcl.answers.inputs import embeddings_of, graph_of, ids_of
-from graphcl.errors import GraphError, require
-from graphcl.evaluation.nearest import unit_rows
+from graphcl.errors import GraphError, RunError, require
+from graphcl.evaluation.nearest import build_index, empty_index, unit_rows
+from graphcl.files.atomic import whole_file, write_whole
 from graphcl.files.records import Answer
+from graphcl.files.text import read_text
+from graphcl.files.user import seal, user_key
 from graphcl.store.ids import rows_of
 
 Array = npt.NDArray[Any]
@@ -90,6 +97,28 @@ def find_neighbours(z: Any, ids: Any, rows: Array, k: int, index: Any = None) ->
     return Neighbours(rows, ids, nearest, cosines)
 
 
+def nearest_without(
+    rows: Any, vector: Array, k: int, without: Array, index: Any = None
+) -> tuple[Array, Array]:
+    """Returns the k rows most similar to a vector of length 1, apart from some, and their cosines.
+
+    `rows` have length 1, unless there is an index over them.
+    """
+    if index is None:
+        cosines = rows @ vector
+        cosines[without] = -np.inf
+        most = min(k, int(np.isfinite(cosines).sum()))
+        best = np.argpartition(-cosines, most - 1)[:most] if most else np.zeros(0, np.int64)
+        scores = cosines[best]
+    else:
+        found = index.search(vector, min(len(rows), k + len(without)))
+        keys = found.keys.astype(np.int64)
+        best = keys[~np.isin(keys, without)][:k]
+        scores = unit_rows(rows[best]) @ vector
+    order = np.lexsort((best, -scores))
+    return best[order], scores[order]
+
+
 def _compare_all(z: Any, rows: Array, k: int) -> tuple[Array, Array]:
     """Reads all embeddings once and keeps the k best of each row; among equals, the first."""
     own = unit_rows(z[rows])
@@ -106,3 +135,47 @@ def _compare_all(z: Any, rows: Array, k: int) -> tuple[Array, Array]:
         kept = np.argsort(-near, axis=1, kind="stable")[:, :k]
         keys, near = np.take_along_axis(keys, kept, axis=1), np.take_along_axis(near, kept, axis=1)
     return keys, near
+
+
+INDEX, ABOUT = "neighbors.usearch", "neighbors.json"
+
+
+def stored_index(run: Path, z: npt.NDArray[np.float32]) -> tuple[Any, str]:
+    """Returns an index over the rows of `z`, and why it was built (empty if it was read).
+
+    If the run cannot be written to, the index is kept in memory only.
+    """
+    digest = hashlib.blake2b(np.ascontiguousarray(z).data, digest_size=16).hexdigest()
+    about = {"embeddings": digest, "rows": len(z), "dim": int(z.shape[1])}
+    key = user_key()
+    index, why = _read(run, about, key)
+    if index is not None:
+        return index, ""
+    index = build_index(unit_rows(z))
+    try:
+        with whole_file(run / INDEX) as staging:
+            index.save(str(staging))
+            about["seal"] = seal(staging, key)
+            # A crash before the next write must not leave the old description with the new index.
+            (run / ABOUT).unlink(missing_ok=True)
+        write_whole(run / ABOUT, json.dumps(about) + "\n")
+    except (OSError, RuntimeError):
+        why = f"{why}; it could not be stored in {run}"
+    return index, why
+
+
+def _read(run: Path, about: dict[str, Any], key: bytes) -> tuple[Any, str]:
+    try:
+        known = json.loads(read_text(run / ABOUT, RunError))
+    except (OSError, ValueError, RecursionError, RunError):
+        return None, "none was stored"
+    if not isinstance(known, dict) or {**known, "seal": None} != {**about, "seal": None}:
+        return None, "the embeddings have changed"
+    index = empty_index(about["dim"])
+    try:
+        if not secrets.compare_digest(str(known.get("seal")), seal(run / INDEX, key)):
+            return None, "the stored one is damaged, or another user built it"
+        index.load(str(run / INDEX))
+    except (OSError, RuntimeError, ValueError):
+        return None, "the stored one is damaged"
+    return (index, "") if len(index) == about["rows"] else (None, "the stored one is damaged")

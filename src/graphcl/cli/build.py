@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.graphs import graph_name, load_any, names_tables
-from graphcl.cli._shared.options import JsonOption, print_result
-from graphcl.cli._shared.parts import describe, store_figures
-from graphcl.cli._shared.tables import (
+from graphcl.cli.graphs import graph_name, load_graph, names_tables
+from graphcl.cli.options import JsonOption, print_result
+from graphcl.cli.parts import describe, store_figures
+from graphcl.cli.table_options import (
     parse_tables,
     plain_edges,
     print_notes,
@@ -113,7 +113,7 @@ def build(
     elif is_store(Path(name)) and not tables.given():
         require(parts is not None, "build", "--parts", f"given to divide the store {name}", parts)
     else:
-        source = load_any(name, tables)
+        source = load_graph(name, tables)
         if not isinstance(source, Graph):
             raise StoreError(f"{name}: has several graphs; a store holds one")
     report = build_store(

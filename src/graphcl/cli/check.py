@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.graphs import graph_name, load_any, names_tables
-from graphcl.cli._shared.options import JsonOption, print_result
-from graphcl.cli._shared.parts import describe, store_figures
-from graphcl.cli._shared.tables import print_notes, takes_tables
+from graphcl.cli.graphs import graph_name, load_graph, names_tables
+from graphcl.cli.options import JsonOption, print_result
+from graphcl.cli.parts import describe, store_figures
+from graphcl.cli.table_options import print_notes, takes_tables
 from graphcl.errors import StoreError
 from graphcl.graphs.filling import describe_filling, fill_features
 from graphcl.graphs.graph import Graph
@@ -89,7 +89,7 @@ def check(
     elif path.is_dir():
         read_store(path)  # says what is missing
     else:  # an .npz or a dataset, which has no checksums
-        _describe(name, load_any(name), as_json=as_json)
+        _describe(name, load_graph(name), as_json=as_json)
 
 
 def _check_store(path: Path, *, as_json: bool) -> None:

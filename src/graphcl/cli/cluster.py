@@ -7,7 +7,7 @@ import typer
 
 from graphcl.answers.grouping import Groups
 from graphcl.answers.grouping import cluster as group_nodes
-from graphcl.cli._shared.answers import (
+from graphcl.cli.answers import (
     AnswerOption,
     EmbeddingsOption,
     OverwriteOption,
@@ -19,8 +19,8 @@ from graphcl.cli._shared.answers import (
     plain,
     run_nodes,
 )
-from graphcl.cli._shared.options import JsonOption, RunGraphOption
-from graphcl.cli._shared.tables import takes_tables
+from graphcl.cli.options import JsonOption, RunGraphOption
+from graphcl.cli.table_options import takes_tables
 from graphcl.graphs.nodes import Nodes
 from graphcl.tabular.options import TableOptions, counted
 

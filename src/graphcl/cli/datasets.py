@@ -6,12 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from graphcl.cli._shared.options import JsonOption, figures, print_result
-from graphcl.datasets import CATALOGUE, DatasetCard, data_folders, load_dataset
-from graphcl.datasets.gallery import gallery_files, read_gallery_graph
+from graphcl.cli.options import JsonOption, print_result
+from graphcl.datasets import (
+    CATALOGUE,
+    DatasetCard,
+    data_folders,
+    figures,
+    gallery_files,
+    load_dataset,
+    read_gallery_graph,
+)
 from graphcl.errors import GraphCLError
-from graphcl.graphs.collection import GraphCollection
-from graphcl.graphs.graph import Graph
 
 
 def datasets(as_json: JsonOption = False) -> None:
@@ -41,7 +46,7 @@ def _row(card: DatasetCard) -> dict[str, Any]:
     row: dict[str, Any] = {**asdict(card), "present": card.present, "here": None}
     if card.source == "bundled" or (card.name == "ppi" and card.present):  # quick to read
         try:
-            row["here"] = _figures(load_dataset(card.name))
+            row["here"] = figures(load_dataset(card.name))
         except GraphCLError as error:
             row["damaged"] = str(error)
     return row
@@ -53,7 +58,7 @@ def _gallery_row(name: str, path: Path) -> dict[str, Any]:
     except GraphCLError as error:
         return {"name": name, "file": str(path), "damaged": str(error)}
     several = graph.y is not None and graph.y.ndim == 2
-    found = figures(graph)
+    found = {key: value for key, value in figures(graph).items() if key != "split"}
     if graph.y is not None and not several:  # numbers may be left out: some count from 1
         found["classes"] = len(np.unique(graph.y[graph.y >= 0]))
     return {
@@ -80,16 +85,6 @@ def _gallery_table(rows: list[dict[str, Any]]) -> str:
         note = "  several labels" if row.get("several_labels") else ""
         table.add_row(row["name"], *counts, "damaged" if "damaged" in row else note)
     return f"\n{_printed(table)}"
-
-
-def _figures(graph: Graph | GraphCollection) -> dict[str, Any]:
-    split: tuple[int, ...]
-    if isinstance(graph, GraphCollection):
-        split = graph.split_nodes
-    else:
-        masks = (graph.train_mask, graph.val_mask, graph.test_mask)
-        split = tuple(int(mask.sum()) for mask in masks if mask is not None)
-    return {**figures(graph), "split": split}
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

@@ -1,5 +1,6 @@
 """`graphcl embed`: writes the embeddings of a graph, seen or unseen in training, to a file."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,21 +10,23 @@ import numpy.typing as npt
 import torch
 import typer
 
-from graphcl.cli._shared.answers import RunArgument, TypeOption
-from graphcl.cli._shared.embed_parts import check_run_of_parts, embed_parts, trained_parts
-from graphcl.cli._shared.graphs import (
+from graphcl.cli.answers import RunArgument, TypeOption
+from graphcl.cli.graphs import (
+    as_trained,
+    graph_name,
     load_graph,
     load_run_graph,
     names_tables,
     run_graph,
     run_tables,
 )
-from graphcl.cli._shared.launch import ProcessesOption, launch
-from graphcl.cli._shared.options import DeviceOption, JsonOption, print_result
-from graphcl.cli._shared.tables import takes_tables
-from graphcl.devices import resolve_device
-from graphcl.distributed import group, local_device
-from graphcl.errors import GraphError, ParameterError, RunError, require
+from graphcl.cli.options import DeviceOption, JsonOption, print_result
+from graphcl.cli.processes import ProcessesOption, launch
+from graphcl.cli.table_options import takes_tables
+from graphcl.devices import available_memory_bytes, resolve_device
+from graphcl.distributed import Share, any_of, beside, group, local_device
+from graphcl.encoders import LayeredEncoder
+from graphcl.errors import DatasetError, GraphError, ParameterError, RunError, require
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
 from graphcl.estimator.live import Live
@@ -31,19 +34,29 @@ from graphcl.exporting.vectors import batches, check_vectors, write_vectors
 from graphcl.files.text import read_text
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import NODE
 from graphcl.opening import AnyGraph
+from graphcl.partitioned.boundary import open_own_part
+from graphcl.partitioned.features import PreparedPart, prepare_part_like
+from graphcl.partitioned.inference import embed_part, table_bytes
 from graphcl.partitioned.shards import (
     check_shards_folder,
+    suffix_of,
+    whole_shards,
+    write_shard,
+    write_typed_shards,
 )
+from graphcl.partitioned.wire import Wire
 from graphcl.runs import files as runs
 from graphcl.runs.embeddings import check_embeddings_file, write_embeddings
 from graphcl.runs.typed import run_types, type_folder
-from graphcl.runs.versions import current_run
-from graphcl.serving.asking import JSON, Bounds, read_asked
-from graphcl.store.header import is_divided
+from graphcl.serving.requests import JSON, Bounds, read_asked
+from graphcl.store.header import is_divided, is_parts, read_store
+from graphcl.store.reader import PartNodes
+from graphcl.tabular.rows import prepare_rows
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.tabular.preparation import read_preparation
-from graphcl.tabular.rows import prepare_rows
+from graphcl.training.progress import RowProgress
 
 Array = npt.NDArray[np.float32]
 _WHICH = "Which nodes"  # a group of options
@@ -141,120 +154,143 @@ def embed(
     several = sum((bool(ids), bool(rows), new is not None))
     require(several <= 1, "embed", "--rows, --id and --new", "one of them", rows)
     if graph is None and not tables.given() and (run / runs.CONFIG).exists():
-        graph = trained_parts(run)
+        graph = _trained_parts(run)
     # Some nodes, or new ones, are those of the graph that was divided: it is read whole.
     if graph is not None and is_divided(Path(graph)) and not several:
         require(not to, "embed", "--to", "left out for parts", to)
         require(not tables.given(), "embed", "GRAPH", "tables if table options are given", graph)
         require(device in ("auto", "cpu"), "embed", "--device", "cpu for a store in parts", device)
         check_shards_folder(out, overwrite=overwrite)
-        check_run_of_parts(run, Path(graph), node_type)
+        _check_run_of_parts(run, Path(graph), node_type)
         launch(processes)
-        embed_parts(run, Path(graph), out, node_type=node_type, as_json=as_json)
+        _embed_parts(run, Path(graph), out, node_type=node_type, as_json=as_json)
         return
     if to:
         check_vectors(out, to, overwrite=overwrite)
     else:
         check_embeddings_file(out, overwrite=overwrite)
-    if runs.read_config(run, baselines=True).method:
+    baseline = bool(runs.read_config(run, baselines=True).method)
+    if baseline:
         require(not ids, "embed", "--id", "left out for a baseline", ids)
         require(new is None, "embed", "--new", "left out for a baseline", str(new))
-        _embed_baseline(run, graph, tables, out, rows=rows, to=to, as_json=as_json)
-        return
-    if run_types(run):
-        from graphcl.cli._shared.embed_typed import embed_types  # a second more, for types alone
-
-        embed_types(
-            run,
-            graph,
-            tables,
-            out,
-            node_type=node_type,
-            rows=rows,
-            ids=ids,
-            new=new,
-            to=to,
-            processes=processes,
-            device=device,
-            as_json=as_json,
-        )
-        return
+        _require_stored(run, graph)
     if node_type is not None:
-        type_folder(run, node_type)  # it is what the tables call the nodes, or refused
+        type_folder(run, node_type)  # or there is no such type
+    types = run_types(run)
+    only = node_type if len(types) > 1 else next(iter(types), None)  # a plain graph has none
+    if types and only is None:
+        asked = {"--rows": rows, "--id": ids, "--new": new, "--to": to}
+        _require_all_types(types, out, [option for option, value in asked.items() if value])
     launch(processes)
+    source, loaded = _graph(run, graph, tables, out)
+    nodes = loaded.type(only) if isinstance(loaded, Graph) and only else loaded
+    chosen: Any = np.array(ids) if ids else _range(rows, nodes) if rows else None
     where = local_device(resolve_device(device))
-    fitted = Fitted.read(run)
-    if graph is None:
-        require(not tables.given(), "embed", "GRAPH", "named when table options are given", graph)
-        again = ("embed", str(run), "--out", str(out))
-        source, loaded = run_graph(run), load_run_graph(run, again=again)
-    else:
-        trained = run_tables(run) if names_tables(graph, tables) else None
-        source = graph
-        loaded = load_graph(graph, tables if trained is None else tables.after(trained))
-    if new is not None:
-        _embed_new(run, fitted, loaded, new, out, source, where, to=to, as_json=as_json)
-        return
-    chosen = _range(rows, loaded)
-    if ids:
-        one = isinstance(loaded, Graph)
-        require(one, "embed", "--id", "a node of one graph", ids)
     with group(where) as share:
-        several = isinstance(loaded, GraphCollection)
-        graphs = loaded.graphs if isinstance(loaded, GraphCollection) else (loaded,)
-        nodes = None if several else chosen_nodes(graphs[0], np.array(ids) if ids else chosen)
-        scratch = None if several else out.absolute().parent
-        options: dict[str, Any] = {"device": where, "scratch": scratch, "verbose": share.first}
-        parts = [embed_fitted(fitted, one, nodes, **options) for one in graphs]
-        z = np.concatenate(parts) if several else parts[0]
+        if baseline:
+            z = runs.read_embeddings(run)[chosen or slice(None)]
+        elif new is not None:
+            z = _new_rows(run, loaded, only, new, where)
+        elif types:
+            from graphcl.estimator import GraphCL  # a second more, for types alone
+
+            model = GraphCL.load(run, device=str(where))
+            z = model.transform(loaded, node_type=only, nodes=chosen)
+        else:
+            z = _plain_rows(run, loaded, chosen, where, out.absolute().parent, share)
     if not share.first:
         return
-    if ids:
-        if to:
-            write_vectors(out, to, batches(z, np.array(ids, dtype=object)), dim=z.shape[1])
-        else:
-            write_embeddings(out, z, np.array(ids, dtype=object))
-        about = {"out": str(out), "graph": source, "nodes": len(z), "dim": z.shape[1]}
-        text = _text(out, z)
-        print_result(about, text, as_json=as_json)
-        return
-    _write(out, z, loaded, source, chosen.start if chosen else 0, to=to, as_json=as_json)
+    about: dict[str, Any] = {"out": str(out), "graph": source}
+    named: dict[str, Any] = {"first": chosen.start if rows else 0}
+    names: Any = np.array(ids, dtype=object) if ids else None
+    if types and only is None:
+        about["types"] = {name: len(one) for name, one in z.items()}
+        kinds = np.repeat(np.array(list(z), dtype=object), list(about["types"].values()))
+        names, named, z = _all_ids(loaded), {"types": kinds}, np.concatenate(list(z.values()))
+    else:
+        names = nodes.node_ids if names is None and new is None else names
+        about |= ({"type": only} if types else {}) | named
+    if to:
+        write_vectors(out, to, batches(z, names, **named), dim=z.shape[1])
+    else:
+        write_embeddings(out, z, names, **named)
+    text = f"{out}: {counted(len(z), 'embedding')} of {counted(z.shape[1], 'number')}"
+    if "types" in about:
+        text += f" ({_per_type(about['types'])})"
+    print_result(about | {"nodes": len(z), "dim": z.shape[1]}, text, as_json=as_json)
 
 
-def _embed_new(
-    run: Path,
-    fitted: Fitted,
-    graph: AnyGraph,
-    file: Path,
-    out: Path,
-    source: str,
-    device: torch.device,
-    *,
-    to: str,
-    as_json: bool,
-) -> None:
-    """Writes the embeddings of nodes that the graph does not have; their ids are 0, 1, ….
+def _require_all_types(types: list[str], out: Path, options: list[str]) -> None:
+    """Refuses what is of one type of several, if none is named."""
+    example = f"name one of {', '.join(types)}: --type {types[0]}"
+    if options:
+        raise ParameterError(f"embed: {options[0]}: of which type? {example}")
+    if out.suffix == ".npy":
+        raise ParameterError(f"embed: an .npy has no column of types; {example}, or write a .csv")
+
+
+def _require_stored(run: Path, graph: str | None) -> None:
+    """Refuses a baseline's run that has no embeddings of this graph."""
+    name, source = runs.read_config(run, baselines=True).method, run_graph(run)
+    if graph is not None and graph != source:
+        raise RunError(f"{run}: {name} has embeddings of {source} only; train it on {graph}")
+    if (run / runs.PREDICTIONS).exists():
+        raise RunError(f"{run}: {name} is supervised: it predicts classes and has no embeddings")
+
+
+def _require_kind(run: Path, name: str, *, typed: bool, where: str = "") -> None:
+    """Refuses a typed graph for a run of a plain one, and the other way round."""
+    if typed != bool(run_types(run)):
+        kinds = ("typed", "plain") if typed else ("plain", "typed")
+        raise DatasetError(
+            f"{name}: is a {kinds[0]} graph{where}; the model was trained on a {kinds[1]} one"
+        )
+
+
+def _graph(run: Path, graph: str | None, tables: TableOptions, out: Path) -> tuple[str, Any]:
+    """Returns the graph that is named, or that of the run, and its name."""
+    again = ("embed", str(run), "--out", str(out))
+    if runs.read_config(run, baselines=True).method:
+        return run_graph(run), load_run_graph(run, graph, tables, again=again)
+    if graph is None and tables.edges is None:
+        require(not tables.given(), "embed", "GRAPH", "named when table options are given", graph)
+        return run_graph(run), load_run_graph(run, again=again)
+    name, trained = graph_name(graph, tables, "embed"), run_tables(run)
+    if trained is not None and names_tables(name, tables):
+        tables = as_trained(run, tables.after(trained))
+    loaded = load_graph(graph, tables)
+    _require_kind(run, name, typed=not loaded.is_plain)
+    return name, loaded
+
+
+def _plain_rows(
+    run: Path, graph: AnyGraph, chosen: Any, device: torch.device, scratch: Path, share: Share
+) -> Array:
+    """Returns the embeddings of a plain graph, or of several one below the other.
+
+    Without the estimator, whose imports take a second.
+    """
+    fitted = Fitted.read(run)
+    options: dict[str, Any] = {"device": device, "verbose": share.first}
+    if isinstance(graph, Graph):
+        rows = chosen_nodes(graph, chosen)
+        return embed_fitted(fitted, graph, rows, scratch=scratch, **options)
+    require(chosen is None, "embed", "--id", "a node of one graph", chosen)
+    return np.concatenate([embed_fitted(fitted, one, **options) for one in graph.graphs])
+
+
+def _new_rows(
+    run: Path, graph: AnyGraph, node_type: str | None, file: Path, device: torch.device
+) -> Array:
+    """Returns the embeddings of nodes that the graph does not have, which a file describes.
 
     Raises:
         RunError: the file is not there, or is not understood.
     """
     if not isinstance(graph, Graph):
         raise RunError("embed: --new joins nodes to one graph, not to several")
-    z = new_rows(Live(fitted, graph, device), file, current_run(run))
-    if to:
-        write_vectors(out, to, batches(z, None), dim=z.shape[1])
-    else:
-        write_embeddings(out, z, None)
-    about = {"out": str(out), "graph": source, "nodes": len(z), "dim": z.shape[1]}
-    print_result(about, _text(out, z), as_json=as_json)
-
-
-def new_rows(live: Live, file: Path, folder: Path) -> Array:
-    """Returns the embeddings of the new nodes in a file; `folder` has the table's preparation.
-
-    Raises:
-        RunError: the file is not there, or is not understood.
-    """
+    live = Live(Fitted.read(run), graph, device, node_type)
+    folder = run if node_type is None else type_folder(run, node_type)
     try:
         text = read_text(file, RunError, limit=NEW_BYTES)
     except FileNotFoundError:
@@ -275,59 +311,122 @@ def new_rows(live: Live, file: Path, folder: Path) -> Array:
         raise RunError(f"{file}: {error}") from None
 
 
-def _embed_baseline(
-    run: Path,
-    graph: str | None,
-    tables: TableOptions,
-    out: Path,
-    *,
-    rows: str,
-    to: str,
-    as_json: bool,
-) -> None:
-    """Writes the embeddings that are stored in the run of a baseline.
-
-    Raises:
-        RunError: another graph is requested, or the baseline is supervised and has no embeddings.
-    """
-    name = runs.read_config(run, baselines=True).method
-    source = run_graph(run)
-    if graph is not None and graph != source:
-        raise RunError(f"{run}: {name} has embeddings of {source} only; train it on {graph}")
-    if (run / runs.PREDICTIONS).exists():
-        raise RunError(f"{run}: {name} is supervised: it predicts classes and has no embeddings")
-    again = ("embed", str(run), "--out", str(out))
-    z, loaded = runs.read_embeddings(run), load_run_graph(run, graph, tables, again=again)
-    chosen = _range(rows, loaded) or slice(0, len(z))
-    _write(out, z[chosen], loaded, source, chosen.start, to=to, as_json=as_json)
+def _all_ids(graph: Graph) -> Any:
+    """Returns the ids of all nodes, type after type, as texts."""
+    texts: list[str] = []
+    for nodes in graph.nodes.values():
+        ids = np.arange(nodes.num_nodes) if nodes.node_ids is None else nodes.node_ids
+        texts += map(str, ids.tolist())
+    return np.array(texts, dtype=object)
 
 
-def _write(
-    out: Path, z: Array, graph: AnyGraph, source: str, first: int, *, to: str, as_json: bool
-) -> None:
-    if to:
-        write_vectors(out, to, batches(z, graph.node_ids, first=first), dim=z.shape[1])
-    else:
-        write_embeddings(out, z, graph.node_ids, first=first)
-    about = {"out": str(out), "graph": source, "first": first}
-    text = _text(out, z)
-    print_result(about | {"nodes": z.shape[0], "dim": z.shape[1]}, text, as_json=as_json)
+def _per_type(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
 
-def _text(out: Path, z: Array) -> str:
-    return f"{out}: {counted(len(z), 'embedding')} of {counted(z.shape[1], 'number')}"
-
-
-def _range(text: str, graph: AnyGraph) -> slice | None:
-    """Returns the range that ``--rows`` names, after checking that the graph has these nodes."""
-    if not text:
-        return None
+def _range(text: str, nodes: Any) -> slice:
+    """Returns the range that ``--rows`` names, after checking that there are these nodes."""
+    count = nodes.num_nodes
     start, colon, stop = text.partition(":")
-    numbers = [start or "0", stop or str(graph.num_nodes)]
+    numbers = [start or "0", stop or str(count)]
     if not colon or not all(number.isdecimal() and len(number) < 16 for number in numbers):
         raise ParameterError(f"embed: --rows must be START:STOP; got {text!r}")
     first, end = map(int, numbers)
-    within = isinstance(graph, Graph) and 0 <= first < end <= graph.num_nodes
-    allowed = f"a range within 0:{graph.num_nodes} of one graph"
-    require(within, "embed", "--rows", allowed, text)
+    within = not isinstance(nodes, GraphCollection) and 0 <= first < end <= count
+    require(within, "embed", "--rows", f"a range within 0:{count} of one graph", text)
     return slice(first, end)
+
+
+def _trained_parts(run: Path) -> str | None:
+    """Returns the store in parts that a run was trained on; None if it was something else.
+
+    Raises:
+        RunError: there is one of that name, and it is of another build.
+    """
+    origin = runs.read_config(run, baselines=True).origin
+    if not (origin.graph and is_parts(Path(origin.graph))):
+        return None
+    if read_store(Path(origin.graph)).build != origin.build:
+        raise RunError(f"{run}: {origin.graph} is not the graph that the run was trained on")
+    return origin.graph
+
+
+def _check_run_of_parts(run: Path, graph: Path, node_type: str | None) -> None:
+    """Refuses a run that cannot embed these parts, before any process is started.
+
+    Raises:
+        DatasetError: one of them is typed, and the other is not.
+        RunError: the run is damaged, or has no such type.
+    """
+    typed = not read_store(graph).is_plain
+    _require_kind(run, f"{graph}", typed=typed, where=" in parts")
+    if node_type is not None:
+        require(typed, "embed", "--type", "left out for a plain graph", node_type)
+        type_folder(run, node_type)  # or there is no such type
+
+
+def _embed_parts(
+    run: Path, graph: Path, out: Path, *, node_type: str | None, as_json: bool
+) -> None:
+    """Embeds a store in parts; each process opens its part and writes its shards."""
+    model, suffix = runs.weights_digest(run), suffix_of(out)
+    with group(CPU) as share, whole_shards(out, share) as folder:
+        about = _shards(run, graph, folder, share, node_type, suffix, model)
+    if share.first:
+        shards = counted(about["shards"], "shard")
+        text = f"{out}: {counted(about['nodes'], 'embedding')} in {shards}"
+        if "types" in about:
+            text += f" of each type ({_per_type(about['types'])})"
+        print_result({"out": str(out), "graph": str(graph), **about}, text, as_json=as_json)
+
+
+def _shards(
+    run: Path,
+    graph: Path,
+    folder: Path,
+    share: Share,
+    node_type: str | None,
+    suffix: str,
+    model: str,
+) -> dict[str, Any]:
+    fitted, part = Fitted.read(run), open_own_part(graph, share)
+    parts, encoder, plain = part.parts, fitted.encoder, fitted.schema is None
+    assert isinstance(encoder, LayeredEncoder)
+    if plain and parts.num_features != fitted.num_features:
+        found = f"has {parts.num_features} features"
+        raise GraphError(f"{graph}: {found}; the model was trained on {fitted.num_features}")
+    prepared = PreparedPart.plain(part, fitted.scaling)
+    if fitted.schema is not None:
+        prepared = prepare_part_like(part, fitted.schema, fitted.typed_scaling, Wire(share))
+    free = available_memory_bytes(CPU) // beside(CPU)
+    # All have to do alike: with files, columns of the tables travel one after the other.
+    large = any_of(table_bytes(encoder, prepared) > free // 2, share)
+    z = embed_part(
+        encoder,
+        prepared,
+        share=share,
+        scratch=folder if large else None,
+        slab_bytes=free // 4,
+        on_rows=RowProgress() if share.first else lambda *_: None,
+    )
+    if fitted.alignment is not None:
+        z = {name: fitted.alignment.apply(rows) for name, rows in z.items()}
+    about: dict[str, Any] = {"dim": encoder.width, "shards": len(parts), "build": parts.build}
+    writes = {name: _writer(part.nodes[name], rows) for name, rows in z.items()}
+    if node_type is None and not plain:
+        write_typed_shards(folder, suffix, parts, share, encoder.width, writes, model=model)
+        types = {name: one.num_nodes for name, one in parts.types.items()}
+        return about | {"nodes": parts.num_nodes, "types": types}
+    only = NODE if node_type is None else node_type
+    if only not in parts.types:
+        raise GraphError(f"{graph}: has no nodes of the type {node_type!r}")
+    own = parts.types[only]
+    write_shard(folder, suffix, own, share, encoder.width, writes[only], model=model)
+    return about | ({} if plain else {"type": node_type}) | {"nodes": own.num_nodes}
+
+
+def _writer(part: PartNodes, z: Any) -> Callable[[Path], None]:
+    """Returns what writes the embeddings of a part with the ids of its nodes."""
+    names = part.fields.get("node_ids")
+    first = part.nodes.start if names is None else 0
+    return partial(write_embeddings, z=z, node_ids=names, first=first)

@@ -10,17 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.answers import (
+from graphcl.cli.answers import (
     RunArgument,
     TypeOption,
     is_labelled,
     nodes_folder,
     type_of_folder,
 )
-from graphcl.cli._shared.graphs import load_run_any, note, run_graph
-from graphcl.cli._shared.kept import keep_embeddings
-from graphcl.cli._shared.launch import ProcessesOption, launch
-from graphcl.cli._shared.options import (
+from graphcl.cli.graphs import load_run_graph, note, run_graph
+from graphcl.cli.options import (
     DeviceOption,
     JsonOption,
     RunGraphOption,
@@ -29,16 +27,17 @@ from graphcl.cli._shared.options import (
     print_result,
     print_warnings,
 )
-from graphcl.cli._shared.progress import ProbeStepsOption, probe, probe_progress, report_text
-from graphcl.cli._shared.tables import takes_tables
-from graphcl.cli._shared.train_baseline import dataset_of
+from graphcl.cli.processes import ProcessesOption, launch
+from graphcl.cli.progress import ProbeStepsOption, probe, probe_progress, report_text
+from graphcl.cli.table_options import takes_tables
+from graphcl.cli.train import dataset_of
 from graphcl.devices import resolve_device
 from graphcl.distributed import apart, first_process, from_rank, group, local_device
 from graphcl.errors import RunError, require
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import score_predictions
 from graphcl.evaluation.failure import majority_sign
-from graphcl.evaluation.multilabel import STEPS
+from graphcl.evaluation.logistic import STEPS
 from graphcl.evaluation.splits import over_splits
 from graphcl.graphs.collection import Labelled
 from graphcl.graphs.graph import Graph
@@ -46,6 +45,7 @@ from graphcl.opening import AnyGraph
 from graphcl.research.trials import find_system, repeat_method, summarise
 from graphcl.runs import files as runs
 from graphcl.tabular.options import TableOptions
+from graphcl.training_run import keep_embeddings
 
 
 @takes_tables
@@ -86,16 +86,13 @@ def evaluate(
     require(repeats >= 1, "evaluate", "--runs", "at least 1", repeats)
     folder = nodes_folder(run, node_type, is_labelled)
     launch(processes)
-    kept = load_run_any(run, graph, tables, again=("evaluate", str(run)))
+    kept = load_run_graph(run, graph, tables, again=("evaluate", str(run)))
     loaded: Labelled = kept
-    if isinstance(kept, Graph) and not kept.is_plain:
-        if runs.read_config(run, baselines=True).method:
-            loaded = kept = kept.flatten()
-        else:  # labels of the type that is meant, alone
-            kind = type_of_folder(run, folder) or next(iter(kept.nodes))
-            loaded = kept.nodes[kind]
-            others = {name: replace(one, y=None) for name, one in kept.nodes.items()}
-            kept = replace(kept, nodes=others | {kind: loaded})
+    if isinstance(kept, Graph) and not kept.is_plain:  # labels of the type that is meant, alone
+        kind = type_of_folder(run, folder) or next(iter(kept.nodes))
+        loaded = kept.nodes[kind]
+        others = {name: replace(one, y=None) for name, one in kept.nodes.items()}
+        kept = replace(kept, nodes=others | {kind: loaded})
     where = local_device(resolve_device(device))
     changed = parse_settings(settings)
     report: dict[str, Any] = {"run": str(run), "runs": repeats}

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli._shared.answers import OverwriteOption, RunArgument
-from graphcl.cli._shared.options import JsonOption, print_result
+from graphcl.cli.answers import OverwriteOption, RunArgument
+from graphcl.cli.options import JsonOption, print_result
 from graphcl.errors import RunError, require
 from graphcl.estimator.fitted import Fitted
 from graphcl.exporting.card import check_card, write_card

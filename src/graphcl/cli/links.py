@@ -2,21 +2,24 @@
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from graphcl.answers.index import stored_index
 from graphcl.answers.linking import (
     BY,
     LinkEvaluation,
     Links,
+    RelationScores,
     evaluate_links,
     missing_links,
+    relation_links,
     score_pairs,
 )
-from graphcl.cli._shared.answers import (
+from graphcl.answers.similar import stored_index
+from graphcl.cli.answers import (
     AnswerOption,
     OverwriteOption,
     RunArgument,
@@ -25,20 +28,21 @@ from graphcl.cli._shared.answers import (
     plain,
     run_nodes,
 )
-from graphcl.cli._shared.graphs import load_run_graph
-from graphcl.cli._shared.options import DeviceOption, JsonOption, RunGraphOption, print_result
-from graphcl.cli._shared.tables import takes_tables
-from graphcl.cli._shared.typed_links import evaluate_types, find_links
+from graphcl.cli.graphs import load_run_graph
+from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
+from graphcl.cli.table_options import takes_tables
 from graphcl.devices import resolve_device
 from graphcl.errors import GraphError, RunError, require
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.nearest import EXACT_ROWS
 from graphcl.files.records import aligned, read_pairs
 from graphcl.graphs.graph import Graph
-from graphcl.runs.answers import keep_answer, read_answers
-from graphcl.runs.typed import run_types
+from graphcl.graphs.relation import Relation
+from graphcl.runs.results import keep_answer, read_answers
+from graphcl.runs.typed import run_types, type_folder
 from graphcl.store.ids import rows_of
 from graphcl.tabular.options import TableOptions, counted
+from graphcl.training_run import keep_embeddings
 
 _EVALUATION = "How far to trust them"  # a group of options
 SHOWN, KEPT = 20, 20  # links that are printed, and kept for the report
@@ -143,46 +147,72 @@ def links(
     require(by in BY, "links", "--by", f"one of {', '.join(BY)}", by)
     require(not typed or by == BY[0], "links", "--by", f"{BY[0]} for a typed graph", by)
     if evaluate:
-        if typed:
-            judged, about, folder = evaluate_types(
-                run,
-                graph,
-                tables,
-                relation,
-                share=share,
-                negatives=negatives,
-                seed=seed,
-                device=device,
-            )
-            _keep_evaluation(run, folder, judged, about, as_json=as_json)
-            return
-        _evaluate(run, graph, tables, share, negatives, seed, device, as_json=as_json)
+        loaded, judged_relation = _graph(run, graph, tables, relation)
+        model = GraphCL.load(run, device=str(resolve_device(device)))
+        model.verbose = True
+        name = ":".join(judged_relation.key) if typed else None
+        how: dict[str, Any] = {"share": share, "negatives": negatives, "seed": seed}
+        judged = evaluate_links(model, loaded, relation=name, **how)
+        _keep_evaluation(run, judged, judged_relation if typed else None, as_json=as_json)
         return
     again = ("links", str(run))
     if typed:
-        found, what, folder = find_links(run, graph, tables, relation, nodes=node, pairs=pairs, k=k)
-        _give(run, found, what, node, pairs is not None, out, folder, as_json=as_json)
-        return
-    z, nodes = run_nodes(run, graph, tables, again=again)
+        loaded, found_relation = _graph(run, graph, tables, relation)
+        keep_embeddings(run, loaded)
+        kinds = (found_relation.source, found_relation.target)
+        folders = [type_folder(run, kind) for kind in kinds]
+        read = [run_nodes(run, None, TableOptions(), again=again, folder=one) for one in folders]
+        z = {kind: one[0] for kind, one in zip(kinds, read, strict=True)}
+        scores = RelationScores.of(z, found_relation, loaded)
+        ids, folder = (read[0][1].ids, read[1][1].ids), folders[0]
+        kind, about = kinds[0], f": {' '.join(found_relation.key)}"
+        find = partial(relation_links, scores, ids)
+    else:
+        rows_z, own = run_nodes(run, graph, tables, again=again)
+        ids, folder, kind, about = (own.ids, own.ids), run, "", ""
+        find = partial(_plain_links, run, graph, tables, rows_z, own.ids, by)
     if pairs is not None:
         wanted = read_pairs(pairs, ("source", "target"), RunError)
         try:
-            loaded = None if by == BY[0] else _one_graph(run, graph, tables)
-            found = score_pairs(z, nodes.ids, wanted, loaded, by=by)
+            found = find(pairs=wanted)
         except GraphError as error:
             raise RunError(f"{pairs}: {error}") from None
         what = f"{counted(len(found), 'pair')} scored"
     else:
-        rows = rows_of(node, nodes.ids, str(run), RunError) if node else None
-        loaded = _one_graph(run, graph, tables)
-        index = _index(run, z) if len(z) > EXACT_ROWS and by == BY[0] else None
-        found = missing_links(z, nodes.ids, loaded, rows=rows, k=k, index=index, by=by)
-        of = f"of {len(node)} node{'s' if len(node) > 1 else ''}" if node else "of the graph"
+        where = f"{run}: {kind}" if kind else str(run)
+        found = find(rows=rows_of(node, ids[0], where, RunError) if node else None, k=k)
+        of = "" if kind else " of the graph"
+        if node:
+            of = f" of {counted(len(node), kind, kind) if kind else counted(len(node), 'node')}"
         several = f"the {len(found):,} most likely missing links"
-        what = f"{several if len(found) != 1 else 'the most likely missing link'} {of}"
-        if not len(found):
-            what = f"no pair of nodes lacks a link {of}" if not node else f"no link is missing {of}"
-    _give(run, found, what, node, pairs is not None, out, run, as_json=as_json)
+        what = several if len(found) > 1 else "the most likely missing link"
+        what = f"{what if len(found) else 'no pair lacks a link'}{of}"
+    _give(run, found, f"{what}{about}", node, pairs is not None, out, folder, as_json=as_json)
+
+
+def _plain_links(
+    run: Path,
+    graph: str | None,
+    tables: TableOptions,
+    z: Any,
+    ids: Any,
+    by: str,
+    *,
+    pairs: Any = None,
+    rows: Any = None,
+    k: int = 0,
+) -> Links:
+    """Returns links of a plain graph, as `relation_links` does; read only where it is needed."""
+    if pairs is not None:
+        loaded = None if by == BY[0] else _graph(run, graph, tables)[0]
+        return score_pairs(z, ids, pairs, loaded, by=by)
+    loaded = _graph(run, graph, tables)[0]
+    index = None
+    if len(z) > EXACT_ROWS and by == BY[0]:
+        index, built = stored_index(run, z)
+        if built:
+            print(f"links: built an index of {counted(len(z), 'node')} ({built})", file=sys.stderr)
+    return missing_links(z, ids, loaded, rows=rows, k=k, index=index, by=by)
 
 
 def _give(
@@ -237,41 +267,33 @@ def _best(found: Links) -> list[dict[str, Any]]:
     ]
 
 
-def _one_graph(run: Path, given: str | None, tables: TableOptions) -> Graph:
+def _graph(
+    run: Path, given: str | None, tables: TableOptions, relation: str | None = None
+) -> tuple[Graph, Relation]:
+    """Returns the graph of a run, and the relation that is meant.
+
+    Raises:
+        RunError: there are several graphs, or several relations and none is named.
+    """
     graph = load_run_graph(run, given, tables, again=("links", str(run)))
     if not isinstance(graph, Graph):
         raise RunError(f"{run}: has {len(graph.graphs)} graphs; links are of one")
-    return graph
-
-
-def _index(run: Path, z: Any) -> Any:
-    index, built = stored_index(run, z)
-    if built:
-        print(f"links: built an index of {counted(len(z), 'node')} ({built})", file=sys.stderr)
-    return index
-
-
-def _evaluate(
-    run: Path,
-    given: str | None,
-    tables: TableOptions,
-    share: float,
-    negatives: int,
-    seed: int,
-    device: str,
-    *,
-    as_json: bool,
-) -> None:
-    graph = _one_graph(run, given, tables)
-    model = GraphCL.load(run, device=str(resolve_device(device)))
-    model.verbose = True
-    found = evaluate_links(model, graph, share=share, negatives=negatives, seed=seed)
-    _keep_evaluation(run, run, found, asdict(found), as_json=as_json)
+    if relation is not None:
+        return graph, graph.relation(relation)
+    if len(graph.relations) != 1:
+        names = ", ".join(":".join(key) for key in graph.relations)
+        first = next(iter(graph.relations))[1]
+        raise RunError(
+            f"{run}: its graph has several relations ({names}); name one: --relation {first}"
+        )
+    return graph, graph.only_relation
 
 
 def _keep_evaluation(
-    run: Path, folder: Path, found: LinkEvaluation, about: dict[str, Any], *, as_json: bool
+    run: Path, found: LinkEvaluation, relation: Relation | None, *, as_json: bool
 ) -> None:
+    folder = run if relation is None else type_folder(run, relation.source)
+    about = ({} if relation is None else {"relation": ":".join(relation.key)}) | asdict(found)
     kept = {**read_answers(folder).get("links", {}), "evaluation": about}
     why = keep_answer(folder, "links", kept)
     if why:

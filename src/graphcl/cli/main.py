@@ -2,6 +2,8 @@
 
 Exit codes: 0 done; 2 invalid input, reported in one line; 130 interrupted; 1 a bug. With `--json`,
 a failure is also one JSON object on stdout: ``{"error": {"message": …, "exit_code": 2}}``.
+
+A command is imported when it is called, so that `--help` does not wait for torch.
 """
 
 import io
@@ -10,19 +12,139 @@ import os
 import shlex
 import sys
 import traceback
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from graphcl.cli._shared.interrupts import Ending, end, interrupts
-from graphcl.cli._shared.lazy import InterruptedCommandError, LazyGroup, register
-from graphcl.cli._shared.verbosity import (
+from graphcl.cli.options import (
+    TABLES,
     QuietOption,
     VerboseOption,
     is_verbose,
     restored_verbosity,
+    verbosity_options,
 )
+from graphcl.cli.processes import Ending, announce, end, interrupts, leave, under_torchrun
 from graphcl.errors import GraphCLError, PartError, TableError, TrainingEndedError
+
+# The name of each command, which is also that of its module and its function, and the summary that
+# `graphcl --help` lists. A test compares the summary with the first line of the function.
+COMMANDS = {
+    "datasets": "List the paper's five datasets, which are present, and the gallery's graphs.",
+    "build": "Turn tables or any graph into a store: a graph on disk that every command takes.",
+    "train": "Train an encoder on a graph, or another system with --method, and write a run.",
+    "embed": "Embed every node of a graph with a trained model; the graph may be one it never saw.",
+    "evaluate": "Score a run by the probe: logistic regression on its frozen embeddings.",
+    "compare": "Train systems on many graphs and score all alike: rows, a table and a picture.",
+    "reproduce": "Reproduce the paper's tables and claims: ours, the paper's, and the difference.",
+    "tune": "Search for good hyperparameters and write a recipe.",
+    "predict": "Predict labels of nodes without one, with probabilities, from the labelled nodes.",
+    "cluster": "Group similar nodes: k-means with the number of groups chosen, or HDBSCAN.",
+    "links": "List likely links that the graph lacks, or score given pairs of nodes.",
+    "report": "Write one HTML file that shows a run: graph, training, map of embeddings, scores.",
+    "serve": "Serve a run over HTTP: embeddings, also of new nodes, similar nodes, labels, links.",
+    "update": "Bring a run up to date with a graph that has changed, or go back to an earlier "
+    "version.",
+    "export": "Export a trained model: as ONNX, for torch.export, or a folder with a model card.",
+    "check": "Compare a store with its checksums, or say what would become of tables.",
+    "neighbors": "List the nodes whose embeddings are most similar to a node's, by cosine.",
+}
+
+
+ABOUT_TABLES = ("build", "check")  # commands whose `--help` shows them
+
+
+class InterruptedCommandError(Exception):
+    """Ctrl-C or SIGTERM during a command that does not handle it itself."""
+
+
+class LazyGroup(TyperGroup):
+    """Lists a placeholder for each command; the command itself is imported when it runs."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs a command; an interrupt raises an error, because typer would exit silently."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise InterruptedCommandError from None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Returns the name of the command, the command and the remaining arguments."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name else command, rest
+
+
+def load_command(name: str) -> Any:
+    """Imports a command and returns it with `--quiet` and `--verbose` added."""
+    from rich.markup import escape
+
+    function = getattr(import_module(f"graphcl.cli.{name}"), name)
+    alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    alone.command(name, context_settings={"help_option_names": ["-h", "--help"]})(function)
+    command = typer.main.get_command(alone)
+    help_last = [option for option in command.params if option.name == "help"]
+    tables = [option for option in command.params if _panel(option).startswith(TABLES)]
+    command.params = [
+        *(option for option in command.params if option not in help_last),
+        *verbosity_options(),
+        *([_tables_help(tables)] if tables and name not in ABOUT_TABLES else []),
+        *help_last,
+    ]
+    described: list[Any] = [command, *command.params]
+    for one in described:  # typer would take [nodes] for a style, and drop it
+        one.help = escape(getattr(one, "help", None) or "")
+    return command
+
+
+def _panel(option: Any) -> str:
+    return str(getattr(option, "rich_help_panel", None) or "")
+
+
+def _tables_help(tables: list[Any]) -> Any:
+    """Hides the options of tables from `--help`; returns `--help-tables`, which shows them alone.
+
+    Together they would not fit on a screen, and most graphs are no tables.
+    """
+
+    def show(ctx: Any, _: Any, asked: bool) -> None:
+        if not asked:
+            return
+        for option in ctx.command.params:
+            option.hidden = option not in tables
+        ctx.command.help = "How tables are read: columns, labels, missing values."
+        print(ctx.get_help())
+        raise typer.Exit
+
+    def command(
+        help_tables: Annotated[
+            bool,
+            typer.Option(
+                "--help-tables", is_eager=True, expose_value=False, help="Show options of tables."
+            ),
+        ] = False,
+    ) -> None:
+        """Never runs: only its option is used."""
+
+    for option in tables:
+        option.hidden = True
+    alone = typer.Typer(add_completion=False)
+    alone.command()(command)
+    found = next(one for one in typer.main.get_command(alone).params if "--help-tables" in one.opts)
+    found.callback = show
+    return found
+
+
+def register(app: typer.Typer) -> None:
+    """Adds a placeholder for every command to `app`."""
+    for name, summary in COMMANDS.items():
+        app.command(name, help=summary)(_placeholder)
+
+
+def _placeholder() -> None:
+    """Never runs: `resolve_command` replaces it with the command itself."""
+
 
 # typer carries its own copy of click in some versions; this is ClickException in either.
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -61,14 +183,12 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # ± must not fail where it cannot be encoded
             stream.reconfigure(errors="backslashreplace")
-    Ending.at_once = _under_torchrun()  # which would take an abort for a failed training
-    if not _under_torchrun():
+    Ending.at_once = under_torchrun()  # which would take an abort for a failed training
+    if not under_torchrun():
         end(run(sys.argv[1:]))
     # PyTorch's warnings about sockets are no help: what ends a command, the command says.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from graphcl.cli._shared import launch
-
-    end(launch.leave(run(sys.argv[1:])) if launch.announce() else 0)
+    end(leave(run(sys.argv[1:])) if announce() else 0)
 
 
 def run(arguments: list[str]) -> int:
@@ -132,7 +252,7 @@ def _short_option(error: Exception) -> str:
 
 
 def _failure(message: str, *, command: str = "", code: int = 2) -> tuple[int, str]:
-    others = _under_torchrun() and os.environ.get("RANK", "0") != "0"
+    others = under_torchrun() and os.environ.get("RANK", "0") != "0"
     if others and code != 1:  # the first process reports it
         return code, ""
     return code, f"{command or 'graphcl'}: {' '.join(message.split())}"
@@ -140,7 +260,7 @@ def _failure(message: str, *, command: str = "", code: int = 2) -> tuple[int, st
 
 def _table_message(error: TableError, arguments: list[str]) -> str:
     """Returns all problems with tables, and the command that settles them, ready to paste."""
-    if _under_torchrun() and os.environ.get("RANK", "0") != "0":
+    if under_torchrun() and os.environ.get("RANK", "0") != "0":
         return ""
     lines = [" ".join(line.split()) for line in str(error).splitlines()]
     command = shlex.join(["graphcl", *arguments, *error.fix]) if error.fix else ""
@@ -150,9 +270,3 @@ def _table_message(error: TableError, arguments: list[str]) -> str:
         return f"graphcl: {lines[0]}" + (f"; try: {command}" if command else "")
     lines = [f"graphcl: {lines[0]}", *(f"  {line}" for line in lines[1:])]
     return "\n".join([*lines, *([f"try: {command}"] if command else [])])
-
-
-def _under_torchrun() -> bool:
-    # A copy of `graphcl.distributed.launched`, whose module imports torch.
-    rendezvous = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    return "TORCHELASTIC_RUN_ID" in os.environ or all(one in os.environ for one in rendezvous)

@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.answers.index import stored_index
-from graphcl.answers.similar import Neighbours, find_neighbours
-from graphcl.cli._shared.answers import (
+from graphcl.answers.similar import Neighbours, find_neighbours, stored_index
+from graphcl.cli.answers import (
     AnswerOption,
     EmbeddingsOption,
     OverwriteOption,
@@ -22,8 +21,8 @@ from graphcl.cli._shared.answers import (
     plain,
     run_nodes,
 )
-from graphcl.cli._shared.options import JsonOption, RunGraphOption, print_result
-from graphcl.cli._shared.tables import takes_tables
+from graphcl.cli.options import JsonOption, RunGraphOption, print_result
+from graphcl.cli.table_options import takes_tables
 from graphcl.errors import RunError, require
 from graphcl.files.records import write_records
 from graphcl.graphs.nodes import Nodes

@@ -14,7 +14,7 @@ from graphcl.answers.prediction import (
     known_labels,
     predict_known,
 )
-from graphcl.cli._shared.answers import (
+from graphcl.cli.answers import (
     AnswerOption,
     EmbeddingsOption,
     OverwriteOption,
@@ -26,8 +26,8 @@ from graphcl.cli._shared.answers import (
     nodes_folder,
     run_nodes,
 )
-from graphcl.cli._shared.options import JsonOption, RunGraphOption
-from graphcl.cli._shared.tables import takes_tables
+from graphcl.cli.options import JsonOption, RunGraphOption
+from graphcl.cli.table_options import takes_tables
 from graphcl.errors import GraphError, RunError, require
 from graphcl.evaluation.calibration import PredictionError
 from graphcl.files.records import read_pairs, records

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.answers import (
+from graphcl.cli.answers import (
     EmbeddingsOption,
     RunArgument,
     TypeOption,
@@ -14,19 +14,18 @@ from graphcl.cli._shared.answers import (
     nodes_folder,
     type_of_folder,
 )
-from graphcl.cli._shared.graphs import UntrustedRunError, load_run_any, load_run_graph
-from graphcl.cli._shared.kept import keep_embeddings
-from graphcl.cli._shared.options import JsonOption, RunGraphOption, print_result
-from graphcl.cli._shared.tables import takes_tables
+from graphcl.cli.graphs import UntrustedRunError, load_run_graph
+from graphcl.cli.options import JsonOption, RunGraphOption, print_result
+from graphcl.cli.table_options import takes_tables
 from graphcl.errors import GraphCLError, RunError, require
 from graphcl.files.atomic import check_new_file, write_whole
 from graphcl.opening import AnyGraph
-from graphcl.reporting.contents import gather
+from graphcl.reporting.contents import Sharded, gather
 from graphcl.reporting.page import render
-from graphcl.reporting.sharded import Sharded
 from graphcl.runs import files as runs
 from graphcl.runs.typed import lacks_embeddings
 from graphcl.tabular.options import TableOptions, counted
+from graphcl.training_run import keep_embeddings
 
 
 @takes_tables
@@ -86,7 +85,7 @@ def report(
         if loaded is not None:
             keep_embeddings(run, loaded)
     elif lacks_embeddings(run):
-        keep_embeddings(run, load_run_any(run, graph, tables, again=("report", str(run))))
+        keep_embeddings(run, load_run_graph(run, graph, tables, again=("report", str(run))))
     print(f"report: measuring, and drawing the map by {layout}", file=sys.stderr, flush=True)
     about_run: dict[str, Any] = {"why": why, "node_type": kind, "sharded": sharded}
     contents = gather(run, loaded, method=layout, seed=seed, **about_run)

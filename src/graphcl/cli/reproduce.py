@@ -10,13 +10,13 @@ from typing import Annotated
 import torch
 import typer
 
-from graphcl.cli._shared.interrupts import continues
-from graphcl.cli._shared.options import DeviceOption, JsonOption, parse_settings, print_result
-from graphcl.cli._shared.progress import ProbeStepsOption, run_progress
+from graphcl.cli.options import DeviceOption, JsonOption, parse_settings, print_result
+from graphcl.cli.processes import continues
+from graphcl.cli.progress import ProbeStepsOption, run_progress
 from graphcl.datasets import CATALOGUE
 from graphcl.devices import resolve_device
 from graphcl.errors import ParameterError, RunError, require, suggestion
-from graphcl.evaluation.multilabel import STEPS
+from graphcl.evaluation.logistic import STEPS
 from graphcl.research import reproduce as tables
 from graphcl.research import rows as result_rows
 from graphcl.research import table2

@@ -11,27 +11,26 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.answers import (
+from graphcl.cli.answers import (
     RunArgument,
     TypeOption,
     is_labelled,
     nodes_folder,
     type_of_folder,
 )
-from graphcl.cli._shared.graphs import load_run_any
-from graphcl.cli._shared.interrupts import Ending, handled
-from graphcl.cli._shared.kept import keep_embeddings
-from graphcl.cli._shared.options import DeviceOption, JsonOption, RunGraphOption, print_result
-from graphcl.cli._shared.tables import takes_tables
+from graphcl.cli.graphs import load_run_graph
+from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
+from graphcl.cli.processes import Ending, handled
+from graphcl.cli.table_options import takes_tables
 from graphcl.errors import MissingExtraError, RunError, require
 from graphcl.files.text import read_text
 from graphcl.serving.app import build_app
-from graphcl.serving.asking import Bounds
-from graphcl.serving.connections import CONNECTIONS, HEAD_BYTES, HEAD_SECONDS, Connection
-from graphcl.serving.gate import is_own
+from graphcl.serving.middleware import CONNECTIONS, HEAD_BYTES, HEAD_SECONDS, Connection, is_own
 from graphcl.serving.page import PageMaker
+from graphcl.serving.requests import Bounds
 from graphcl.serving.run import ServedRun
 from graphcl.tabular.options import TableOptions, counted
+from graphcl.training_run import keep_embeddings
 
 TOKEN = "GRAPHCL_TOKEN"  # the environment's variable
 LEAST_TOKEN = 16  # characters
@@ -114,7 +113,7 @@ def serve(
     # theirs do not survive the interpreter's shutdown.
     Ending.at_once = True
     with closing(_listen(host, port)) as listening, suppress(KeyboardInterrupt):
-        loaded = load_run_any(run, graph, tables, again=("serve", str(run)))
+        loaded = load_run_graph(run, graph, tables, again=("serve", str(run)))
         keep_embeddings(run, loaded, device=device)
         folder = nodes_folder(run, node_type, is_labelled)
         kind = type_of_folder(run, folder)

@@ -1,28 +1,30 @@
 """`graphcl train`: from a graph to a run directory."""
 
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 import typer
 
-from graphcl.cli._shared.graphs import (
+from graphcl.cli.graphs import (
     FLATTENED,
     graph_fingerprint,
     graph_name,
-    load_any,
+    load_graph,
     names_tables,
-    read_typed,
+    note,
+    read_tables,
 )
-from graphcl.cli._shared.interrupts import interrupts
-from graphcl.cli._shared.launch import ProcessesOption, launch
-from graphcl.cli._shared.options import (
+from graphcl.cli.options import (
     DeviceOption,
     JsonOption,
     SetOption,
@@ -30,39 +32,70 @@ from graphcl.cli._shared.options import (
     print_result,
     print_warnings,
 )
-from graphcl.cli._shared.progress import ProbeStepsOption, probe, probe_text
-from graphcl.cli._shared.tables import print_notes, takes_tables
-from graphcl.cli._shared.train_baseline import check_baseline, train_baseline
-from graphcl.cli._shared.train_parts import (
-    CacheOption,
-    TimeoutOption,
-    TopologyOption,
-    introduce,
-    parse_timeout,
-    parts_to_train,
-)
+from graphcl.cli.parts import describe
+from graphcl.cli.processes import ProcessesOption, interrupts, launch
+from graphcl.cli.progress import ProbeStepsOption, count_progress, probe, probe_text
+from graphcl.cli.table_options import print_notes, takes_tables
+from graphcl.datasets import CATALOGUE
 from graphcl.devices import device_name, resolve_device
 from graphcl.distributed import first_process, local_device
-from graphcl.errors import DatasetError, GraphError, require
+from graphcl.errors import DatasetError, GraphError, ParameterError, TrainingError, require
 from graphcl.estimator import GraphCL
 from graphcl.estimator.choice import AUTO, BUDGET
 from graphcl.estimator.parted import PartedData
-from graphcl.evaluation.multilabel import STEPS
+from graphcl.evaluation.failure import majority_sign
+from graphcl.evaluation.logistic import STEPS
+from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
 from graphcl.graphs.collection import Labelled
 from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph
+from graphcl.partitioned.topology import TOPOLOGIES
 from graphcl.recipes import load_recipe
 from graphcl.recipes.recipe import recipe_for
+from graphcl.research.trials import find_system, score_method, train_method
+from graphcl.runs import files as runs
 from graphcl.runs.files import CURVES, EPOCHS, Origin
-from graphcl.runs.results import TrainingResult
-from graphcl.tabular.build import load_tables
+from graphcl.runs.nodes import describe_nodes, write_nodes
+from graphcl.runs.results import BaselineResult, GraphFacts, TrainingResult
+from graphcl.store.header import is_parts
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.training import EpochMetrics
 from graphcl.training.checkpoints import Pace
 from graphcl.training.trackers import parse_trackers, tracked
 from graphcl.training_run import train_run
+from graphcl.version import versions
 
-_METHOD, _RUN = "What is trained", "The run"  # groups of options
+_METHOD, _RUN, _PARTS = "What is trained", "The run", "A store in parts"  # groups of options
+CacheOption = Annotated[
+    str,
+    typer.Option(
+        "--cache",
+        metavar="BYTES",
+        help="Memory of a process for rows of other parts that coming steps need most: 256MB, 1GB.",
+        rich_help_panel=_PARTS,
+    ),
+]
+TopologyOption = Annotated[
+    str,
+    typer.Option(
+        "--topology",
+        metavar="|".join(TOPOLOGIES),
+        help="auto: map the edges of other parts where they can be read. asked: ask their owners.",
+        rich_help_panel=_PARTS,
+    ),
+]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        help="How long a process waits for another before it ends. (default: 300 over parts, "
+        "else 1800)",
+    ),
+]
+PATIENCE = 300.0  # seconds
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 @takes_tables
@@ -186,18 +219,13 @@ def train(
         ours |= {"--log": log is not None, "--budget": budget is not None}
         check_baseline(method, graph, settings=changed, ours=ours)
     _check_auto(recipe, budget, processes)
-    patience = parse_timeout(timeout)
+    patience = _timeout(timeout)
     # Other systems train in one process, on the graph that was divided.
     data = None
     if method == "graphcl":
-        data = parts_to_train(
-            graph,
-            tables,
-            cache=cache,
-            topology=topology,
-            timeout=patience,
-            recipe=recipe,
-        )
+        data = _parts(graph, tables, cache, topology, patience)
+    if data is not None:
+        require(recipe != AUTO, "train", "--recipe", "left out for a store in parts", recipe)
     launch(processes)
     # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
     chosen = recipe or recipe_for(graph.lower())
@@ -206,7 +234,9 @@ def train(
     inductive = values is not None and values.inductive
     loaded: AnyGraph | PartedData
     if data is not None:
-        loaded, origin, patience = data, _parts_origin(graph, data), data.patience
+        parts, patience = data.parts, data.patience
+        # The fingerprint is that of the graph that was divided, whatever the order.
+        loaded, origin = data, Origin(graph, parts.source.fingerprint, build=parts.build)
     else:
         loaded, origin = _load(graph, tables, inductive=inductive, whole=given is None)
     if values is None and not isinstance(loaded, PartedData):
@@ -237,7 +267,7 @@ def train(
         ignore_memory=ignore_memory,
         budget=budget or BUDGET,
     )
-    about = introduce(loaded) if isinstance(loaded, PartedData) else repr(loaded)
+    about = describe(loaded.parts) if isinstance(loaded, PartedData) else repr(loaded)
     introduction = f"{about}; recipe {chosen}; {device_name(where)}"
     loops = 0 if isinstance(loaded, PartedData) else loaded.self_loops_removed
     if loops and not origin.tables:  # tables have reported them already
@@ -276,11 +306,6 @@ def _check_auto(recipe: str | None, budget: int | None, processes: int) -> None:
     )
 
 
-def _parts_origin(name: str, data: PartedData) -> Origin:
-    """Returns what the run keeps: the graph that was divided, whatever the order, and the parts."""
-    return Origin(name, data.parts.source.fingerprint, build=data.parts.build)
-
-
 def _load(
     name: str, tables: TableOptions, *, inductive: bool, whole: bool
 ) -> tuple[AnyGraph, Origin]:
@@ -290,53 +315,39 @@ def _load(
     `whole` says that all lists of edges are among the options.
     """
     if not names_tables(name, tables):
-        loaded = load_any(name, tables)
+        loaded = load_graph(name, tables)
         return loaded, Origin(name, graph_fingerprint(loaded))
-    options = replace(tables, inductive=inductive)
-    if tables.is_typed:
-        typed, found = read_typed(None if whole else name, options)
-        if first_process():
-            print_notes(found, said="notes")
-        return typed, Origin(name, graph_fingerprint(typed), tables.record())
-    graph, report = load_tables(name, options)
+    graph, report = read_tables(None if whole else name, replace(tables, inductive=inductive))
     if first_process():
         print_notes(report, said="notes")
     return graph, Origin(name, graph_fingerprint(graph), tables.record())
 
 
 def _score(
-    z: Any, *, graph: Labelled | PartedData, steps: int, device: torch.device, out: Path
+    z: Any, *, graph: AnyGraph | PartedData, steps: int, device: torch.device, out: Path
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """Returns the probe's scores, or the reason there are none: a graph needs no labels."""
+    """Returns the probe's scores, or the reason there are none: a graph needs no labels.
+
+    Of a graph with types, they are those of the first type that has any, with its name; those of
+    others are beside them.
+    """
     if isinstance(graph, PartedData):
         count = len(graph.parts)
         run, shards = (shlex.quote(str(one)) for one in (out, out.with_name(f"{out.name}_shards")))
         return None, f"embed the parts: graphcl embed {run} --processes {count} --out {shards}"
-    if isinstance(graph, Graph) and not graph.is_plain:
-        return _score_types(z, graph, steps=steps, device=device, out=out)
-    if graph.y is None:
-        return None, "the graph has no labels"
-    try:
-        return asdict(probe(z, graph, steps=steps, device=device)), None
-    except GraphError as error:
-        return None, str(error)
-
-
-def _score_types(
-    z: Any, graph: Graph, *, steps: int, device: torch.device, out: Path
-) -> tuple[dict[str, Any] | None, str | None]:
-    """Returns the scores of the first type that has any, with its name; others are beside them."""
+    plain, labelled = graph.is_plain, dict[str, Labelled]({"": graph})
+    if isinstance(graph, Graph) and not plain:
+        labelled = {**graph.nodes}
     found: dict[str, dict[str, Any]] = {}
-    why = "no type has labels"
-    for name, nodes in graph.nodes.items():
+    why = "the graph has no labels" if plain else "no type has labels"
+    for name, nodes in labelled.items():
         if nodes.y is None:
             continue
-        own = graph.nodes[name]
-        scores, reason = _score(z[name], graph=own, steps=steps, device=device, out=out)
-        if scores is None:
-            why = f"{name}: {reason}"
-        else:
-            found[name] = {"type": name, **scores}
+        try:
+            scores = probe(z[name] if name else z, nodes, steps=steps, device=device)
+            found[name] = ({"type": name} if name else {}) | asdict(scores)
+        except GraphError as error:
+            why = f"{name}: {error}" if name else str(error)
     if not found:
         return None, why
     first, *others = found
@@ -385,3 +396,136 @@ def _traffic_text(result: TrainingResult) -> str:
     hits = result.traffic["cache_hits"]
     cached = "" if hits is None else f"; {hits:.0%} of the rows of other parts were in the cache"
     return f"{result.traffic['sent_bytes'] / 1e6:.2f} MB sent a step{cached}\n"
+
+
+def parse_bytes(text: str) -> int:
+    """Reads ``1000000``, ``256MB`` or ``1.5GiB``.
+
+    Raises:
+        ParameterError: it is none of these.
+    """
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([a-zA-Z]{0,3})", text.strip())
+    unit = _UNITS.get(found[2].upper()) if found else None
+    if found is None or unit is None:
+        raise ParameterError(f"train: --cache must be like 256MB or 1GB; got {text!r}")
+    return int(float(found[1]) * unit)
+
+
+def _timeout(seconds: float | None) -> timedelta | None:
+    """Returns the time that ``--timeout`` names; None without one."""
+    if seconds is None:
+        return None
+    require(0 < seconds < 10**7, "train", "--timeout", "above 0, in seconds", seconds)
+    return timedelta(seconds=seconds)
+
+
+def _parts(
+    graph: str, tables: TableOptions, cache: str, topology: str, patience: timedelta | None
+) -> PartedData | None:
+    """Returns the graph in parts that a training is of; None if `graph` is something else.
+
+    A store in one part is a store, and trained as one.
+
+    Raises:
+        ParameterError: what is given does not go together.
+    """
+    size = parse_bytes(cache)
+    if not is_parts(Path(graph)):
+        require(not size, "train", "--cache", "left out unless GRAPH is in parts", cache)
+        known = topology == TOPOLOGIES[0]
+        require(known, "train", "--topology", "left out unless GRAPH is in parts", topology)
+        return None
+    require(not tables.given(), "train", "GRAPH", "tables if table options are given", graph)
+    return PartedData(Path(graph), size, topology, patience or timedelta(seconds=PATIENCE))
+
+
+def check_baseline(
+    name: str, source: str, *, settings: dict[str, str], ours: dict[str, bool]
+) -> None:
+    """Refuses, before any work, what a baseline does not know.
+
+    Args:
+        name: the baseline.
+        source: the graph, as the command line names it.
+        settings: the fields to change.
+        ours: options that are GraphCL's alone, and whether each was given.
+    """
+    find_system(name).method(dataset_of(source), **settings)
+    for option, given in ours.items():
+        if given:
+            raise ParameterError(f"{option} is graphcl's alone; {name} does not take it")
+
+
+def train_baseline(
+    name: str,
+    graph: AnyGraph,
+    *,
+    origin: runs.Origin,
+    out: Path | None,
+    settings: dict[str, str],
+    seed: int,
+    probe_steps: int,
+    device: torch.device,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Trains a baseline once, writes its run (``runs/GRAPH-METHOD`` by default), prints its score.
+
+    The arguments are the options of `graphcl train`, and the origin of the graph.
+    """
+    baseline, dataset = find_system(name), dataset_of(origin.graph)
+    out = out if out is not None else Path("runs") / f"{graph.name}-{name}"
+    runs.check_output(out, overwrite=overwrite)
+    print(f"{graph!r}; {baseline.title}; {device_name(device)}", file=sys.stderr)
+    if not baseline.weighted and isinstance(graph, Graph) and graph.edge_weight is not None:
+        print(f"note: {name} does not look at edge weights", file=sys.stderr)
+    with count_progress(name, "epoch") as show:
+        trial = train_method(
+            name, graph, dataset, seed=seed, device=device, settings=settings, on_epoch=show
+        )
+    if trial.failed is not None:
+        raise TrainingError(trial.failed)
+    scores, why = None, None
+    try:
+        scored = score_method(trial, graph, probe_steps=probe_steps, device=device)
+        scores = dict(scored.scores)
+    except GraphError as error:  # labels are a gift, not a duty
+        why = str(error)
+    sign, z = majority_sign(scores, trial.settings, name), trial.embeddings
+    measured = z is not None and len(z) > 1 and bool(np.isfinite(z).all())
+    result = BaselineResult(
+        graph=GraphFacts.of(graph, origin.graph),
+        method=name,
+        settings=trial.settings,
+        scores=scores,
+        scores_skipped=why,
+        seed=seed,
+        train_seconds=trial.train_seconds or 0.0,
+        peak_memory_bytes=trial.peak_memory_bytes or 0,
+        device=device_name(device),
+        versions=versions(),
+        note=note(graph),
+        effective_rank=effective_rank(z, seed=seed) if measured else None,
+        mean_cosine=mean_cosine(z, seed=seed) if measured else None,
+        warnings=[sign.to_json()] if sign else [],
+    )
+    config = runs.RunConfig({}, name, trial.settings, seed=trial.seed, origin=origin)
+    with runs.new_run(out, overwrite=overwrite) as folder:
+        runs.write_config(folder, config)
+        saved = {runs.EMBEDDINGS: trial.embeddings, runs.PREDICTIONS: trial.predictions}
+        for file, array in saved.items():
+            if array is not None:
+                np.save(folder / file, array)
+        write_nodes(folder, describe_nodes(graph))
+        result.write(folder)
+    what = "probe" if trial.embeddings is not None else "predictions"
+    text = f"{what}: {probe_text(scores)}" if scores else f"no {what} scored: {why}"
+    text += f"\nnote: {result.note}" if result.note else ""
+    text += f"\nrun: {out}  ({result.train_seconds:.1f} s)"
+    print_result(result.to_json(), text, as_json=as_json)
+    print_warnings(result.warnings)
+
+
+def dataset_of(source: str) -> str:
+    """Returns the dataset that `source` names, or nothing: a file's name chooses no settings."""
+    return source.lower() if source.lower() in CATALOGUE else ""

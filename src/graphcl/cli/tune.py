@@ -8,25 +8,25 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.graphs import FLATTENED, graph_name, load_any
-from graphcl.cli._shared.interrupts import continues
-from graphcl.cli._shared.options import (
+from graphcl.cli.graphs import FLATTENED, graph_name, load_graph
+from graphcl.cli.options import (
     DeviceOption,
     JsonOption,
     SetOption,
     parse_settings,
     print_result,
 )
-from graphcl.cli._shared.progress import ProbeStepsOption
-from graphcl.cli._shared.tables import takes_tables
+from graphcl.cli.processes import continues
+from graphcl.cli.progress import ProbeStepsOption
+from graphcl.cli.table_options import takes_tables
 from graphcl.devices import resolve_device
 from graphcl.errors import RunError
 from graphcl.estimator.choice import BUDGET, Choice
-from graphcl.evaluation.multilabel import STEPS
+from graphcl.evaluation.logistic import STEPS
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe, recipe_for
 from graphcl.research import rows
-from graphcl.research.choosing import NAME, trial_text, tune_unlabelled
+from graphcl.research.auto_recipe import NAME, trial_text, tune_unlabelled
 from graphcl.research.tuning import RECIPE, SEARCHED, TRIALS, Search, ValidationScore, recipe_of
 from graphcl.research.tuning import tune as run_search
 from graphcl.tabular.options import TableOptions
@@ -90,7 +90,7 @@ def tune(
 
         graphcl train cora --recipe tuning/cora/recipe.toml
     """
-    loaded = load_any(graph, tables)
+    loaded = load_graph(graph, tables)
     graph = graph_name(graph, tables, "tune")
     changed = parse_settings(settings)
     chosen = recipe or recipe_for(graph.lower())
@@ -100,12 +100,11 @@ def tune(
         raise RunError(f"{folder}: is a file; --out must name a folder")
     base = load_recipe(chosen).with_texts(**changed)
     found = len(rows.read(folder / TRIALS))
-    typed = loaded if isinstance(loaded, Graph) and not loaded.is_plain else None
-    labelled = bool(typed.labelled_type) if typed is not None else loaded.y is not None
+    labelled = loaded.y is not None if not isinstance(loaded, Graph) else bool(loaded.labelled_type)
     if unsupervised or not labelled:
-        if typed is not None:
+        if isinstance(loaded, Graph) and not loaded.is_plain:
             print(f"the search without labels {FLATTENED}", file=sys.stderr)
-            loaded = typed.flatten()
+            loaded = loaded.flatten()
         print(f"{loaded!r}; {NAME}; {found} of {trials or BUDGET} trials found", file=sys.stderr)
         with continues("tune", "trials", folder / TRIALS):
             choice, picked = tune_unlabelled(

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli._shared.graphs import load_run_any
-from graphcl.cli._shared.options import DeviceOption, JsonOption, RunGraphOption, print_result
-from graphcl.cli._shared.tables import takes_tables
+from graphcl.cli.graphs import load_run_graph
+from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
+from graphcl.cli.table_options import takes_tables
 from graphcl.devices import resolve_device
 from graphcl.errors import RunError, require
 from graphcl.graphs.graph import Graph
@@ -127,7 +127,7 @@ def update(
     require(changes, "update", "tables", "given: --nodes, --edges, …, or --retrain", None)
 
     def before(base: Path) -> Graph:
-        loaded = load_run_any(base, graph, again=("update", str(root)))
+        loaded = load_run_graph(base, graph, again=("update", str(root)))
         if not isinstance(loaded, Graph):
             raise RunError(f"{root}: has {len(loaded.graphs)} graphs; an update is of one")
         return loaded

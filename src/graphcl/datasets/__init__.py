@@ -1,15 +1,19 @@
-"""The paper's five datasets and the gallery, and which of them are on this machine."""
+"""The paper's five datasets and the gallery, and which of them are on this machine.
+
+The gallery is a folder of graphs as `.npz` files, ``graphs/`` in a data folder. A file holds the
+arrays of `graphcl.graphs.interchange.read_arrays`; masks may have a column per split. Other arrays
+are left alone.
+"""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from graphcl.datasets import ppi, reddit
-from graphcl.datasets.gallery import gallery_files, read_gallery_graph
 from graphcl.errors import DatasetError, suggestion
 from graphcl.files.user import user_cache
 from graphcl.graphs.collection import GraphCollection
@@ -47,6 +51,22 @@ class DatasetCard:
     def files(self) -> tuple[str, ...]:
         """Paths within a data folder; the dataset is present if any of them exists."""
         return () if self.source == "bundled" else (self.source, *self.also)
+
+
+FIGURES = ("nodes", "edges", "features", "classes")
+
+
+def figures(data: Graph | GraphCollection) -> dict[str, Any]:
+    """Returns the counts by which a graph is described, as in Table 1.
+
+    ``split`` has the numbers of train, validation and test nodes.
+    """
+    if isinstance(data, GraphCollection):
+        split = [*data.split_nodes]
+    else:
+        masks = (data.train_mask, data.val_mask, data.test_mask)
+        split = [int(mask.sum()) for mask in masks if mask is not None]
+    return {name: getattr(data, f"num_{name}") for name in FIGURES} | {"split": split}
 
 
 CATALOGUE = {
@@ -121,3 +141,34 @@ def load_dataset(name: str) -> Graph | GraphCollection:
         return read_gallery_graph(gallery[key])
     known, near = ", ".join(CATALOGUE), suggestion(key, (*CATALOGUE, *gallery))
     raise DatasetError(f"unknown dataset {name!r}; known: {known}{near}")
+
+
+GALLERY = "graphs"  # a folder in a data folder
+
+
+def graph_files(folder: Path) -> dict[str, Path]:
+    """Returns the graphs of a folder by name, in alphabetical order.
+
+    Raises:
+        DatasetError: the folder has none.
+    """
+    found = {path.stem: path for path in sorted(folder.glob("*.npz"))}
+    if not found:
+        raise DatasetError(
+            f"{folder}: holds no graph; a graph is an .npz file with edge_index and x"
+        )
+    return found
+
+
+def gallery_files(folders: Iterable[Path]) -> dict[str, Path]:
+    """Returns the graphs in the gallery of each data folder; the first folder's win."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted((folder / GALLERY).glob("*.npz")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def read_gallery_graph(path: Path) -> Graph:
+    """Reads one file; arrays that `Graph` has no use for are tolerated."""
+    return Graph.from_edge_index(name=path.stem, **read_arrays(path, extras=True))

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import DatasetError, GraphError, MissingExtraError
+from graphcl.files.arrays import check_members, read_npz
 from graphcl.files.atomic import whole_file
-from graphcl.files.npz import check_members, read_npz
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse
 
 from graphcl.errors import DatasetError, GraphError
-from graphcl.files.npz import read_npz
+from graphcl.files.arrays import read_npz
 from graphcl.graphs import validation
 from graphcl.graphs.graph import Graph
 

@@ -14,7 +14,7 @@ from graphcl.encoders.layer import Layer, LayeredEncoder, glorot, stated_layers
 from graphcl.encoders.side_by_side import SideBySide
 from graphcl.errors import ParameterError, require
 from graphcl.registry import ENCODERS
-from graphcl.settings import BEYOND, TAKES_BEYOND
+from graphcl.settings import ENCODER_OPTIONS, WITH_OPTIONS
 
 __all__ = [
     "ENCODERS",
@@ -76,9 +76,9 @@ def build_encoder(
     require(dim >= 1, "build_encoder", "dim", "at least 1", dim)
     require(layers >= 1, "build_encoder", "layers", "at least 1", layers)
     factory: Any = ENCODERS.get(encoder) if isinstance(encoder, str) else encoder
-    asked = {key: value for key, value in beyond.items() if value != BEYOND[key]}
+    asked = {key: value for key, value in beyond.items() if value != ENCODER_OPTIONS[key]}
     if asked and not getattr(factory, "takes_beyond", False):
-        known = " and ".join(TAKES_BEYOND)
+        known = " and ".join(WITH_OPTIONS)
         name = encoder if isinstance(encoder, str) else getattr(encoder, "__name__", "given")
         raise ParameterError(f"encoder {name!r} takes no {min(asked)}; only {known} do")
     built = factory(num_features, dim=dim, layers=layers, generator=generator, **asked)

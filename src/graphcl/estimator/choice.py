@@ -1,6 +1,6 @@
 """The recipe ``auto``: how it is asked for, and what was tried and picked.
 
-The search itself is `graphcl.research.choosing`; this is the only door from the library to it.
+The search itself is `graphcl.research.auto_recipe`; this is the only door from the library to it.
 """
 
 from collections.abc import Mapping
@@ -93,10 +93,10 @@ def choose_recipe(
     *,
     resume: bool,
 ) -> tuple[Choice, Recipe]:
-    """Returns what `graphcl.research.choosing.choose_recipe` picked."""
-    from graphcl.research import choosing
+    """Returns what `graphcl.research.auto_recipe.choose_recipe` picked."""
+    from graphcl.research import auto_recipe
 
-    return choosing.choose_recipe(model, base, graph, checkpoints, resume=resume)
+    return auto_recipe.choose_recipe(model, base, graph, checkpoints, resume=resume)
 
 
 def about_choice(model: Any, base: Recipe) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class GraphCL(Growing):
 
     Args:
         recipe: a shipped recipe's name, a path to a `.toml`, or a `Recipe`; or ``auto``, which
-            tries several and picks one without labels (`graphcl.research.choosing`).
+            tries several and picks one without labels (`graphcl.research.auto_recipe`).
         encoder: overrides the recipe's key of that name, as do all the keywords that follow;
             None leaves the recipe's value. See `graphcl.recipes.Recipe` for their meaning. It may
             be an object: a factory or class as `graphcl.encoders.EncoderFactory` describes, or a

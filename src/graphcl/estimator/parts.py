@@ -22,10 +22,10 @@ from graphcl.graphs.tensors import graph_tensors
 from graphcl.graphs.typed_tensors import Prepared, typed_tensors
 from graphcl.losses import Loss
 from graphcl.recipes import Recipe
-from graphcl.recipes.exceptions import parse_exceptions
+from graphcl.recipes.recipe import parse_exceptions
 from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS, Registry, answerable
 from graphcl.seeding import generator
-from graphcl.settings import BEYOND
+from graphcl.settings import ENCODER_OPTIONS
 from graphcl.training import DividedGraph, FullGraph, ManyGraphs, SampledGraph
 from graphcl.training.divided import can_divide
 from graphcl.training.modes import (
@@ -83,7 +83,7 @@ class Parts:
         """
         options: Any = {"dim": self.recipe.dim, "layers": self.recipe.layers}
         options |= {"generator": generator(seed, "weights")}
-        options |= {key: getattr(self.recipe, key) for key in BEYOND}
+        options |= {key: getattr(self.recipe, key) for key in ENCODER_OPTIONS}
         if not isinstance(inputs, int) and self.own_encoder is None:
             return TypedEncoder(inputs, **options)
         chosen: Any = ENCODERS.resolve(self.recipe.encoder, self.own_encoder)

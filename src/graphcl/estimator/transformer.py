@@ -13,7 +13,7 @@ from graphcl.encoders import LayeredEncoder
 from graphcl.errors import GraphCLError, require
 from graphcl.estimator.fitted import FITTED, Fitted
 from graphcl.estimator.inference import Chosen
-from graphcl.evaluation.criteria import nodes_to_choose_by, validation_score
+from graphcl.evaluation.splits import nodes_to_choose_by, validation_score
 from graphcl.graphs.collection import GraphCollection, as_graphs
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graphcl.evaluation.multilabel import MultilabelResult, multilabel_probe
+    from graphcl.evaluation.logistic import MultilabelResult, multilabel_probe
     from graphcl.evaluation.probe import ProbeResult, linear_probe
     from graphcl.evaluation.scores import (
         MultilabelPredictionResult,
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 # Fetched on first use: some modules here need torch, which takes seconds to import; others do not.
 _HOMES = {
     "MultilabelPredictionResult": "scores",
-    "MultilabelResult": "multilabel",
+    "MultilabelResult": "logistic",
     "PredictionResult": "scores",
     "ProbeResult": "probe",
     "linear_probe": "probe",
-    "multilabel_probe": "multilabel",
+    "multilabel_probe": "logistic",
     "score_predictions": "scores",
 }
 

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from graphcl.errors import GraphError
 from graphcl.evaluation.failure import majority_share
-from graphcl.evaluation.multilabel import STEPS, MultilabelResult, multilabel_probe
+from graphcl.evaluation.logistic import STEPS, MultilabelResult, multilabel_probe
 from graphcl.files.records import Answer
 from graphcl.graphs.collection import GraphCollection, Labelled
 from graphcl.graphs.graph import Graph

@@ -3,7 +3,7 @@
 The protocol of a comparison: the graph's own splits, all of them, else `DRAWN` random ones with
 10 % / 10 % / 80 % of each class; logistic regression on frozen embeddings, its strength chosen on
 the validation nodes of each split; accuracy, ROC-AUC for two classes, and micro-F1 and the mean AUC
-of the labels where a node has several.
+of the labels where a node has several. Settings are chosen by the same scores on validation nodes.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,16 +14,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from graphcl.errors import GraphError
-from graphcl.evaluation.logistic import fit_logistic_batch
-from graphcl.evaluation.probe import STRENGTHS, Array, check_embeddings, node_split, standardiser
+from graphcl.evaluation.logistic import STEPS, fit_logistic_batch, held_out_scores
+from graphcl.evaluation.probe import (
+    STRENGTHS,
+    Array,
+    check_embeddings,
+    fit_logistic,
+    node_split,
+    redraw,
+    standardiser,
+)
 from graphcl.graphs.collection import GraphCollection, Labelled
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.validation import is_labelled
 
 DRAWN = 3
+SPLITS = 3  # that validation scores are averaged over
 ACCURACY, ROC_AUC, LABEL_AUC = "accuracy", "roc_auc", "label_auc"
 METRICS = {ACCURACY: "accuracy", ROC_AUC: "ROC-AUC", LABEL_AUC: "mean label AUC"}
 _OTHERS = ("majority", "roc_auc")
@@ -215,3 +225,77 @@ def mean_auc(scores: Array, targets: Array) -> float:
     ranks = rankdata(scores[:, both], axis=0)
     above = (ranks * targets[:, both]).sum(0) - positive[both] * (positive[both] + 1) / 2
     return float((above / (positive[both] * negative[both])).mean())
+
+
+def nodes_to_choose_by(graph: Labelled) -> tuple[Array, Array, Array]:
+    """Returns train and validation nodes, their labels, and which of them are train nodes.
+
+    Raises:
+        GraphError: there are no labels, or a part has none.
+    """
+    if graph.y is None:
+        raise GraphError(f"{graph.name}: has no labels to choose by")
+    train, val, _ = node_split(graph, graph.y, 0, owner="validation")
+    nodes = np.concatenate([train, val])
+    return nodes, graph.y[nodes], np.arange(len(nodes)) < len(train)
+
+
+def validation_score(
+    z: Any,
+    y: Any,
+    train: Any,
+    *,
+    splits: int = SPLITS,
+    steps: int = STEPS,
+    device: str | torch.device = "cpu",
+) -> float:
+    """Returns the probe's best validation score, averaged over several splits.
+
+    It is the score of `metric_of`: ROC-AUC for two classes, accuracy for more, and the mean AUC of
+    the labels where a node has several; these are scored on the given split alone.
+
+    The first split is the given one. The others are drawn from the same nodes, with as many
+    training nodes of each class; with a few hundred nodes, the ranking by one split depends on
+    chance. Every call makes the same draws.
+
+    Args:
+        z: embeddings of the training and validation nodes, ``[nodes, dim]``.
+        y: their classes ``[nodes]``, or 0/1 ``[nodes, labels]``; test labels are not passed, so
+            they cannot be used.
+        train: which of them are training nodes, ``[nodes]`` booleans.
+        splits: how many splits.
+        steps: number of updates with several labels per node; see `multilabel_probe`.
+        device: where to train with several labels per node.
+
+    Raises:
+        GraphError: fewer than two classes to learn, or no validation node.
+    """
+    z, y, train = np.asarray(z), np.asarray(y), np.asarray(train, dtype=np.bool_)
+    if train.all():
+        raise GraphError("validation: there are no labelled validation nodes")
+    if metric_of(y) == LABEL_AUC:
+        scores = held_out_scores(z[train], y[train], z[~train], steps=steps, device=device)
+        return max(mean_auc(one, y[~train]) for one in scores)
+    if len(np.unique(y[train])) < 2:
+        raise GraphError("validation: the training nodes hold fewer than two classes")
+    check_embeddings(z)
+    random = np.random.default_rng(0)
+    masks = [train, *(redraw(y, train, random) for _ in range(splits - 1))]
+    with threadpool_limits(1):  # the products are too small for threads
+        return float(np.mean([_best_score(z, y, mask) for mask in masks]))
+
+
+def _best_score(z: Array, y: Array, train: Array) -> float:
+    best, classifier, metric = 0.0, None, metric_of(y)
+    z = standardiser(z[train])(z)  # as the probe: by the rows that it learns from
+    for strength in STRENGTHS:
+        # With some 20 training nodes per class, a weaker penalty than C = 1 is never the best.
+        if strength <= 1:
+            classifier = fit_logistic(z[train], y[train], strength, classifier)
+            if metric == ROC_AUC:
+                scores = classifier.decision_function(z[~train])[:, None]
+                found = mean_auc(scores, (y[~train] == classifier.classes_[1])[:, None])
+            else:
+                found = float((classifier.predict(z[~train]) == y[~train]).mean())
+            best = max(best, found)
+    return best

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import InvalidInputError
-from graphcl.files.npy import file_identity, map_npy, read_header
+from graphcl.files.arrays import file_identity, map_npy, read_header
 
 SMALL_BYTES = 1 << 25  # tables of this size are copied and written whole
 MOST = 0.125  # of the rows may be in a patch; with more, pages are copied all over the table

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from graphcl.errors import InvalidInputError
-from graphcl.files.npy import regular_size
+from graphcl.files.arrays import regular_size
 
 TEXT_BYTES = 1 << 20  # a larger configuration is an attack or a mistake
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError, MissingExtraError, suggestion
-from graphcl.files.npz import read_npz
+from graphcl.files.arrays import read_npz
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError
-from graphcl.files.npz import read_npz
+from graphcl.files.arrays import read_npz
 from graphcl.graphs import interchange
 from graphcl.graphs.interchange import Kinds
 from graphcl.store.reader import MASKS

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphCLError, MissingExtraError, RunError
-from graphcl.files.npy import map_npy, regular_size
+from graphcl.files.arrays import map_npy, regular_size
 from graphcl.store.columns import Names
 from graphcl.store.header import MOST_PARTS, part_name, read_description
 

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from graphcl.distributed import Share, max_over
 from graphcl.encoders import LayeredEncoder
-from graphcl.files.npy import scratch_array
+from graphcl.files.arrays import scratch_array
 from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.schema import Direction
 from graphcl.graphs.tensors import feature_tensor, stored_features

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from graphcl.distributed import Share, current_share, sum_over
 from graphcl.errors import StoreError
-from graphcl.files.npy import advise_random_reads
+from graphcl.files.arrays import advise_random_reads
 from graphcl.graphs.schema import Direction
 from graphcl.graphs.typed_tensors import edge_vectors
 from graphcl.kernels.buffers import borrow

@@ -10,9 +10,8 @@ from typing import Any, Self
 
 from graphcl.errors import ParameterError, RecipeError, suggestion, typed
 from graphcl.files.text import format_toml, read_text
-from graphcl.recipes.exceptions import parse_exceptions
 from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS
-from graphcl.settings import BEYOND, TAKES_BEYOND, check_setting
+from graphcl.settings import ENCODER_OPTIONS, WITH_OPTIONS, check_setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +91,9 @@ class Recipe:
         for key in recipe_keys():
             check_setting("recipe", key, getattr(self, key))
         parse_exceptions(self.exceptions)
-        asked = [key for key, off in BEYOND.items() if getattr(self, key) != off]
-        if asked and self.encoder not in TAKES_BEYOND:
-            known = " and ".join(TAKES_BEYOND)
+        asked = [key for key, off in ENCODER_OPTIONS.items() if getattr(self, key) != off]
+        if asked and self.encoder not in WITH_OPTIONS:
+            known = " and ".join(WITH_OPTIONS)
             raise ParameterError(
                 f"recipe: encoder {self.encoder!r} takes no {asked[0]}; only {known} do"
             )
@@ -123,8 +122,8 @@ class Recipe:
         check_keys(values, where="recipe")
         if "epochs" in values:
             values = {"steps": 0, **values}
-        if "encoder" in values and values["encoder"] not in TAKES_BEYOND:
-            values = {**BEYOND, **values}
+        if "encoder" in values and values["encoder"] not in WITH_OPTIONS:
+            values = {**ENCODER_OPTIONS, **values}
         return replace(self, **values)
 
     def with_texts(self, **values: Any) -> Self:
@@ -210,3 +209,30 @@ def check_keys(values: Mapping[str, Any], *, where: str) -> None:
         if key not in known:
             near = suggestion(key, known) or f"; known: {', '.join(known)}"
             raise RecipeError(f"{where}: unknown key {key!r}{near}")
+
+
+KINDS: dict[str, Any] = {"edge_drop": float, "feature_drop": float, "fan_out": int}
+
+
+def parse_exceptions(text: str) -> dict[str, dict[str, Any]]:
+    """Returns for each key its values by name; ``none`` has none.
+
+    Raises:
+        ParameterError: a part is not NAME.KEY=VALUE, or the value is out of bounds.
+    """
+    found: dict[str, dict[str, Any]] = {key: {} for key in KINDS}
+    for part in () if text == "none" else (one.strip() for one in text.split(",")):
+        left, equals, value = part.rpartition("=")
+        name, dot, key = left.strip().rpartition(".")
+        if not (equals and dot and name) or key not in KINDS:
+            known = ", ".join(KINDS)
+            raise ParameterError(
+                f"recipe: exceptions must be like writes.edge_drop=0.1, with a key of {known}; "
+                f"got {part!r}"
+            )
+        number = typed(
+            value.strip(), KINDS[key], owner="recipe: exceptions", key=left.strip(), texts=True
+        )
+        check_setting("recipe: exceptions", key, number)
+        found[key][name] = number
+    return found

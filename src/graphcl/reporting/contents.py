@@ -1,8 +1,12 @@
-"""Gathers the contents of a report from a run and, if it can be read, its graph."""
+"""Gathers the contents of a report from a run and, if it can be read, its graph.
+
+Of embeddings in shards and a store in parts, edges are read part by part and block by block. What
+needs all of them at once, or a batch of training, is left out: components and alignment.
+"""
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,8 @@ import scipy.sparse
 import torch
 from scipy.sparse.csgraph import connected_components
 
-from graphcl.errors import GraphCLError, GraphError, RunError
+from graphcl.answers.inputs import shards_of_run
+from graphcl.errors import GraphCLError, GraphError, RunError, require
 from graphcl.estimator import GraphCL
 from graphcl.estimator.parts import Parts
 from graphcl.evaluation import linear_probe
@@ -33,20 +38,23 @@ from graphcl.evaluation.unsupervised import (
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
+from graphcl.partitioned.embeddings import ShardedEmbeddings
 from graphcl.reporting.projection import NEIGHBOURS, principal, project, usable_method
-from graphcl.reporting.sharded import Sharded
 from graphcl.runs import files as runs
-from graphcl.runs.answers import read_answers
 from graphcl.runs.nodes import describe_nodes, read_nodes
-from graphcl.runs.results import read_result
+from graphcl.runs.results import GraphFacts, read_answers, read_result
 from graphcl.runs.typed import type_folder
 from graphcl.runs.versions import current_run, run_root
 from graphcl.seeding import derive, generator
-from graphcl.store.reader import MASKS
+from graphcl.store.header import read_store
+from graphcl.store.reader import MASKS, open_part
 from graphcl.tabular.preparation import Preparation, read_preparation
 from graphcl.training.loop import BatchSource
 
 MAP_NODES = 200_000  # drawn at most; a larger graph is sampled
+SCORED_NODES = 200_000  # labelled nodes that the probe sees at most
+ENTRIES = 1 << 21  # of edges, looked at at a time
+LEFT_OUT = "Connected components and alignment are left out: they need the whole graph in memory."
 INDEX_DIMENSIONS = 64  # principal components in which a large map searches neighbours
 
 Array = npt.NDArray[Any]
@@ -96,6 +104,98 @@ class Contents:
     mean_cosine: float | None = None
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     columns: tuple[tuple[str, str, int], ...] = ()
+
+
+class Sharded:
+    """Embeddings in shards, with their store in parts.
+
+    Attributes:
+        z: the embeddings, on disk.
+        nodes: ids, labels, split and degrees.
+        scored: rows of the labelled nodes that the probe sees, ascending.
+    """
+
+    z: ShardedEmbeddings
+    nodes: Nodes
+    scored: Array
+
+    def __init__(self, run: Path, embeddings: Path, graph: Any, *, seed: int) -> None:
+        """Opens and checks both.
+
+        Raises:
+            ParameterError: `graph` is not a store in parts.
+            RunError: the shards are damaged, of another model or of other parts.
+        """
+        given = str(graph) if isinstance(graph, str | Path) else None
+        why = "the store in parts that --embeddings are of"
+        require(given is not None, "report", "--graph", why, graph)
+        self.z, self.nodes = shards_of_run(run, embeddings, given, "report")
+        self._path = Path(str(given))
+        self._parts = read_store(self._path)
+        y = self.nodes.classes
+        labelled = np.zeros(0, np.int64) if y is None else np.flatnonzero(y >= 0)
+        self.scored = labelled[sampled_rows(len(labelled), seed, SCORED_NODES)]
+
+    def notes(self) -> list[str]:
+        """Returns what the page says about this."""
+        found = [f"The embeddings are those in {self.z.path.name}. {LEFT_OUT}"]
+        y = self.nodes.classes
+        if y is not None and len(self.scored) < int((y >= 0).sum()):
+            found.append(f"The probe sees {len(self.scored):,} of the labelled nodes.")
+        return found
+
+    def result(self, result: dict[str, Any], labelled: Any) -> dict[str, Any]:
+        """Returns what the run says of its training, with facts of these parts and their probe.
+
+        `labelled` is a graph of the labels of the scored nodes, or None.
+        """
+        facts = GraphFacts.plain(self._parts, str(self._path))
+        of_others = ("effective_rank", "mean_cosine", "probe", "probe_skipped", "warnings")
+        kept = {key: value for key, value in result.items() if key not in of_others}
+        kept |= {"graph": asdict(facts), "probe": None, "probe_skipped": "no node has a label"}
+        if labelled is not None:
+            try:
+                kept["probe"] = asdict(linear_probe(self.z[self.scored], labelled))
+            except GraphError as error:
+                kept["probe_skipped"] = str(error)
+        return kept
+
+    def homophily(self) -> float | None:
+        """Returns the share of edges within one class, among edges between labelled nodes."""
+        return _homophily(self._blocks(), self.nodes.classes)
+
+    def among(self, rows: Array) -> scipy.sparse.csr_array:
+        """Returns the edges among some nodes, which are numbered as in `rows`, ascending."""
+        place = np.full(self._parts.num_nodes, -1, np.int32)
+        place[rows] = np.arange(len(rows))
+        found: list[tuple[Array, Array]] = [(np.zeros(0, np.int32), np.zeros(0, np.int32))]
+        for first, degree, indices in self._blocks():
+            source = np.repeat(place[first : first + len(degree)], degree)
+            target = place[indices]
+            inside = (source >= 0) & (target >= 0)
+            found.append((source[inside], target[inside]))
+        source, target = (np.concatenate(side) for side in zip(*found, strict=True))
+        ones = np.ones(len(source), np.int8)
+        shape = (len(rows), len(rows))
+        edges = scipy.sparse.csr_array((ones, (source, target)), shape=shape)
+        edges.sort_indices()
+        return edges
+
+    def _blocks(self) -> Any:
+        """Yields the first node, the degrees and the neighbours of nodes in a row."""
+        for number in range(len(self._parts)):
+            whole = open_part(self._parts, number)
+            whole.check()
+            part = whole.plain
+            indptr, indices = part.fields["indptr"], part.fields["indices"]
+            begin, own = 0, len(indptr) - 1
+            while begin < own:
+                limit = int(indptr[begin]) + ENTRIES
+                end = max(begin + 1, int(np.searchsorted(indptr, limit, side="right")) - 1)
+                bounds = np.asarray(indptr[begin : end + 1])
+                block = np.asarray(indices[bounds[0] : bounds[-1]])
+                yield part.nodes.start + begin, np.diff(bounds), block
+                begin = end
 
 
 def gather(
@@ -160,7 +260,9 @@ def gather(
     _log.info("clusters and uniformity")
     edges = None if graph is None else adjacency(graph)
     near = edges if sharded is None else sharded.among(points.rows)
-    homophily = None if edges is None else _homophily(edges, nodes.classes)
+    homophily = None
+    if edges is not None:
+        homophily = _homophily([(0, np.diff(edges.indptr), edges.indices)], nodes.classes)
     prepared = read_preparation(folder)
     return Contents(
         name=_name(run, result, node_type),
@@ -303,11 +405,17 @@ def _fates(prepared: Preparation | None) -> tuple[tuple[str, str, int], ...]:
     return (*columns, *((option, one.describe(), 0) for option, one in prepared.beside))
 
 
-def _homophily(edges: scipy.sparse.csr_array, y: Array | None) -> float | None:
-    """Returns the share of edges within one class, among edges between labelled nodes."""
+def _homophily(blocks: Iterable[tuple[int, Array, Array]], y: Array | None) -> float | None:
+    """Returns the share of edges within one class, among edges between labelled nodes.
+
+    `blocks` are edges: the first node, the degrees and the neighbours of nodes in a row.
+    """
     if y is None:
         return None
-    source = np.repeat(y, np.diff(edges.indptr))
-    target = y[edges.indices]
-    both = (source >= 0) & (target >= 0)
-    return float((source == target)[both].mean()) if both.any() else None
+    same = both = 0
+    for first, degree, indices in blocks:
+        source, target = np.repeat(y[first : first + len(degree)], degree), y[indices]
+        known = (source >= 0) & (target >= 0)
+        same += int((source == target)[known].sum())
+        both += int(known.sum())
+    return same / both if both else None

@@ -1,4 +1,4 @@
-"""Renders the report as one HTML file that needs no other file and no network.
+"""Renders the report, and the drift page of a version, as one HTML file that needs no network.
 
 Every text that comes from the user (ids, classes, graph, path) is escaped or encoded in base64. A
 Content-Security-Policy forbids all connections, and all scripts but the page's own.
@@ -13,27 +13,45 @@ because the high bytes of neighbouring values are alike. Base64 cannot end a scr
 import base64
 import hashlib
 import json
+import tempfile
 import zlib
+from collections.abc import Mapping
+from dataclasses import asdict
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import RunError
-from graphcl.reporting.answers import answer_sections
-from graphcl.reporting.contents import Contents
-from graphcl.reporting.markup import asset
+from graphcl.devices import device_name, resolve_device
+from graphcl.errors import GraphError, RunError, require
+from graphcl.estimator import GraphCL
+from graphcl.estimator.typed import as_typed
+from graphcl.evaluation import linear_probe
+from graphcl.files.atomic import check_new_file, write_whole
+from graphcl.graphs.collection import as_graphs
+from graphcl.graphs.graph import Graph
+from graphcl.reporting.contents import AnyGraph, Contents, Sharded, gather
 from graphcl.reporting.sections import (
+    answer_sections,
+    asset,
+    bars,
+    card,
+    facts_table,
     graph_section,
     lead,
     probe_section,
+    tile_list,
     tiles,
     training_section,
     unsupervised_section,
     warnings_box,
 )
 from graphcl.runs.nodes import SPLITS
+from graphcl.runs.results import GraphFacts
+from graphcl.runs.typed import run_types, type_folder
+from graphcl.version import versions
 
 MOST_BYTES = 10_000_000
 NEIGHBOURS_SHOWN = (10, 8, 6, 4, 3)  # per node; tried in turn until the page is small enough
@@ -128,8 +146,6 @@ def _category(title: str, names: list[str], code: Any) -> dict[str, Any]:
 def _page(contents: Contents, data: dict[str, Any]) -> str:
     script = "\n".join(asset(name) for name in ("data.js", "scatter.js", "map.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    title = escape(f"GraphCL: {contents.name}")
     notes = "".join(f"<p>{escape(note)}</p>" for note in contents.notes)
     versions = contents.result.get("versions", {})
     made_with = ", ".join(f"{name} {number}" for name, number in versions.items())
@@ -141,19 +157,39 @@ def _page(contents: Contents, data: dict[str, Any]) -> str:
         unsupervised_section(contents),
         answer_sections(contents.answers),
     )
+    return document(
+        f"GraphCL: {contents.name}",
+        contents.name,
+        f"{lead(contents)}{tiles(contents)}",
+        f"{warnings_box(contents)}"
+        f"{f'<div class=notes role=note>{notes}</div>' if notes else ''}"
+        f"{''.join(sections)}",
+        footer=f"Seed {contents.result.get('seed', '?')}. {made_with}. ",
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
+        scripts=f'<script type="application/json" id="data">{script_json(data)}</script>'
+        f"<script>{script}</script>",
+    )
+
+
+def document(
+    title: str,
+    heading: str,
+    head: str,
+    body: str,
+    *,
+    footer: str = "",
+    policy: str = "default-src 'none'; style-src 'unsafe-inline'",
+    scripts: str = "",
+) -> str:
+    """Returns a whole page; `head`, `body` and `scripts` are markup, all else is escaped."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{asset('report.css')}</style></head><body><main>"
-        f"<header><h1>{escape(contents.name)}</h1>{lead(contents)}{tiles(contents)}</header>"
-        f"{warnings_box(contents)}"
-        f"{f'<div class=notes role=note>{notes}</div>' if notes else ''}"
-        f"{''.join(sections)}"
-        f"<footer>Seed {escape(str(contents.result.get('seed', '?')))}. {escape(made_with)}. "
-        "This page is one file and makes no connection.</footer></main>"
-        f'<script type="application/json" id="data">{script_json(data)}</script>'
-        f"<script>{script}</script></body></html>\n"
+        f"<title>{escape(title)}</title><style>{asset('report.css')}</style></head><body><main>"
+        f"<header><h1>{escape(heading)}</h1>{head}</header>{body}"
+        f"<footer>{escape(footer)}This page is one file and makes no connection.</footer></main>"
+        f"{scripts}</body></html>\n"
     )
 
 
@@ -236,3 +272,213 @@ def relative(neighbours: Array) -> Array:
 
 def _deflated(raw: bytes) -> str:
     return base64.b64encode(zlib.compress(raw, 6)).decode("ascii")
+
+
+def drift_page(about: Mapping[str, Any], drift: Mapping[str, Any]) -> str:
+    """Returns the whole page.
+
+    Args:
+        about: what `version.json` says of the version.
+        drift: what `Drift.to_json` returned.
+    """
+    name = f"{about.get('run', 'run')}, version {about['version']}"
+    shown = [("nodes", f"{about['nodes']:,}"), ("embedded again", f"{about['embedded']:,}")]
+    if drift["moved"] is not None:
+        shown.append(("median move", f"{100 * drift['moved']['median']:.1f} %"))
+    if drift["kept"] is not None:
+        shown.append(("neighbours kept", f"{100 * drift['kept']:.1f} %"))
+    return document(
+        f"GraphCL drift: {name}",
+        name,
+        f"{_lead(about)}{tile_list(shown)}",
+        f"{_moves(drift)}{_regions(drift)}{_changes(about)}",
+    )
+
+
+def _lead(about: Mapping[str, Any]) -> str:
+    since = f"What changed since version {about['from']}"
+    how = "the model was trained on, and its space turned to the old one"
+    if not about.get("retrained"):
+        how = "the model is the same; nodes with changed surroundings were embedded again"
+    return f'<p class="lead">{escape(f"{since}: {how}.")}</p>'
+
+
+def _moves(drift: Mapping[str, Any]) -> str:
+    """Returns how far nodes moved, and which moved farthest."""
+    if drift["moved"] is None:
+        return card("How far nodes moved", "<p>No known node was embedded again.</p>")
+    edges, counts = drift["histogram"]["up_to"], drift["histogram"]["nodes"]
+    names = ["not at all", *(f"up to {100 * one:g} %" for one in edges[1:-1]), "more"]
+    drawn = bars(list(zip(names, counts, strict=True)), label="Nodes by how far they moved")
+    farthest = facts_table(
+        (str(one["id"]), f"{100 * one['moved']:.1f} %", "") for one in drift["farthest"]
+    )
+    hint = (
+        '<p class="hint">The distance between the new and the old embedding of a node, divided by '
+        f"the length of the old one, of {sum(counts):,} nodes that were embedded again.</p>"
+    )
+    return card(
+        "How far nodes moved",
+        f'{hint}<div class="two"><figure><h3>Nodes by move</h3>{drawn}</figure>'
+        f"<div><h3>Farthest</h3>{farthest}</div></div>",
+    )
+
+
+def _regions(drift: Mapping[str, Any]) -> str:
+    """Returns a table of the regions: how many were embedded again, moved, kept, joined."""
+    if not drift["regions"]:
+        return ""
+    head = ("region", "nodes", "embedded again", "median move", "neighbours kept", "new", "such as")
+    rows = []
+    for number, one in enumerate(drift["regions"], 1):
+        cells = [
+            str(number),
+            f"{one['nodes']:,}",
+            f"{100 * one['embedded']:.0f} %",
+            f"{100 * one['moved']:.1f} %",
+            f"{100 * one['kept']:.1f} %",
+            f"{one['joined']:,}",
+            ", ".join(map(str, one["examples"])),
+        ]
+        rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
+    heads = "".join(f'<th scope="col">{escape(one)}</th>' for one in head)
+    hint = (
+        f'<p class="hint">Regions are clusters of the old embeddings of {drift["measured"]:,} '
+        f"nodes. Neighbours are the {drift['neighbours']} nearest of them by cosine.</p>"
+    )
+    return card(
+        "Which regions changed",
+        f"{hint}<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>",
+    )
+
+
+def _changes(about: Mapping[str, Any]) -> str:
+    """Returns what changed in the graph, and how long the update took."""
+    counts = about["changes"]
+    facts = [
+        ("New nodes", f"{counts['new_nodes']:,}", ""),
+        ("Removed nodes", f"{counts['removed_nodes']:,}", ""),
+        ("Nodes with other features", f"{counts['changed_nodes']:,}", ""),
+        ("Edges", f"{counts['edges_after']:,}", f"before: {counts['edges_before']:,}"),
+    ]
+    if about.get("retrained"):
+        facts.append(("More epochs", f"{about['retrained']['epochs']:,}", ""))
+    facts += [(f"Seconds: {key}", f"{value:.2f}", "") for key, value in about["seconds"].items()]
+    return card("The graph", facts_table(facts))
+
+
+def report(
+    source: Any,
+    graph: Any = None,
+    out: str | Path = "report.html",
+    *,
+    layout: str = "umap",
+    seed: int = 0,
+    overwrite: bool = False,
+    embeddings: str | Path | None = None,
+    node_type: str | None = None,
+) -> Path:
+    """Writes one HTML file that shows a training: graph, loss, map of embeddings, scores.
+
+    It needs no network. If the graph has labels, the probe scores the embeddings.
+
+    Args:
+        source: a fitted model, or the path of a run.
+        graph: the graph that was trained on; needed for a model. Without it, the page of a run
+            leaves out what needs edges. With `embeddings`, the path of their store in parts.
+        out: the file, `.html`.
+        layout: ``umap``, or ``pca``, which is faster and needs no extra.
+        seed: decides the map, clusters and samples.
+        overwrite: replace an existing file.
+        embeddings: the path of a folder of shards, which `graphcl embed RUN PARTS` wrote; they are
+            shown instead of those in the run. `source` is then the path of that run.
+        node_type: of a typed graph: the type that the page is about; None is the only one with
+            labels.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        GraphCLError: the model is not fitted, the graph does not fit, or the file is there.
+    """
+    require(layout in ("umap", "pca"), "report", "layout", "umap or pca", layout)
+    target = Path(out)
+    check_new_file(target, (".html", ".htm"), RunError, overwrite=overwrite)
+    if embeddings is not None:
+        if not isinstance(source, str | Path):
+            raise GraphError("report: embeddings in shards belong to a run; pass its path")
+        sharded = Sharded(Path(source), Path(embeddings), graph, seed=seed)
+        contents = gather(Path(source), None, method=layout, seed=seed, sharded=sharded)
+        write_whole(target, render(contents).encode("utf-8", "replace"))
+        return target
+    typed = None if graph is None else as_typed(graph)
+    given = None if graph is None or typed is not None else as_graphs(graph)
+    if isinstance(source, str | Path):
+        if node_type is None and run_types(Path(source)):
+            node_type = _labelled(typed)
+        contents = gather(
+            Path(source),
+            given,
+            method=layout,
+            seed=seed,
+            why="no graph was passed to report",
+            node_type=node_type,
+        )
+    else:
+        if given is None and typed is None:
+            raise GraphError("report: a model needs the graph that it was trained on")
+        with tempfile.TemporaryDirectory(prefix="graphcl-") as folder:
+            run = Path(folder) / "run"
+            source.save(run, graph=typed or given)
+            if typed is not None:
+                kind = node_type or _labelled(typed)
+                result = _result(source, typed, type_folder(run, kind), kind)
+                result["probe"] = result["probe"] and {"type": kind, **result["probe"]}
+            else:
+                assert given is not None
+                kind, result = None, _result(source, given, run)
+            contents = gather(run, given, method=layout, seed=seed, result=result, node_type=kind)
+    write_whole(target, render(contents).encode("utf-8", "replace"))
+    return target
+
+
+def _labelled(graph: Graph | None) -> str:
+    """Returns the only type with labels.
+
+    Raises:
+        GraphError: none has, or several.
+    """
+    if graph is None or not graph.labelled_type:
+        raise GraphError("report: of a typed graph, say which type the page is about: node_type=")
+    return graph.labelled_type
+
+
+def _result(
+    model: GraphCL, graph: AnyGraph, run: Path, node_type: str | None = None
+) -> dict[str, Any]:
+    """Returns what `graphcl train` would have kept as `result.json`, as far as it is known."""
+    import numpy as np
+
+    from graphcl.runs.files import EMBEDDINGS
+
+    health = getattr(model, "health_", None)  # a model that was loaded has none
+    result: dict[str, Any] = {
+        "graph": asdict(GraphFacts.of(graph, graph.name)),
+        "probe": None,
+        "probe_skipped": "the graph has no labels",
+        "seed": model.seed_,
+        "train_seconds": model.seconds_,
+        "device": device_name(resolve_device(model.device)),
+        "versions": versions(),
+    }
+    if health is not None:
+        result |= {"effective_rank": health.effective_rank, "mean_cosine": health.mean_cosine}
+        result["warnings"] = [sign.to_json() for sign in health.warnings]
+    judged = graph.nodes[node_type] if isinstance(graph, Graph) and node_type else graph
+    if judged.y is not None:
+        try:
+            z = np.load(run / EMBEDDINGS)
+            result["probe"] = asdict(linear_probe(z, judged))
+        except GraphError as error:
+            result["probe_skipped"] = str(error)
+    return result

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from graphcl.datasets import CATALOGUE, load_dataset
+from graphcl.datasets import CATALOGUE, FIGURES, figures, load_dataset
 from graphcl.errors import DatasetError, ParameterError, suggestion
-from graphcl.evaluation.multilabel import STEPS
+from graphcl.evaluation.logistic import STEPS
 from graphcl.graphs.collection import GraphCollection
 from graphcl.research.output import csv_text, markdown_table, terminal_table
 from graphcl.research.rows import Job, Json, Progress, Row, Scoring, execute
@@ -21,7 +21,6 @@ from graphcl.research.trials import find_system, scoring_of, settings_hash, trai
 
 COLUMNS = ("method", "graph", "seed", "settings_hash")
 TABLE_1_COLUMNS = ("Dataset", "Task", "Figures", "Nodes", "Edges", "Features", "Classes", "Split")
-FIGURES = ("nodes", "edges", "features", "classes")
 
 
 def table_1(datasets: Sequence[str]) -> list[dict[str, Any]]:
@@ -34,19 +33,10 @@ def table_1(datasets: Sequence[str]) -> list[dict[str, Any]]:
     for name in datasets:
         card = CATALOGUE[name]
         paper = {key: getattr(card, key) for key in FIGURES} | {"split": list(card.split)}
-        ours = _figures(load_dataset(name)) if card.present else None
+        ours = figures(load_dataset(name)) if card.present else None
         about = {"dataset": name, "title": card.title, "task": card.task}
         found.append(about | {"paper": paper, "ours": ours})
     return found
-
-
-def _figures(data: Data) -> dict[str, Any]:
-    if isinstance(data, GraphCollection):
-        split = list(data.split_nodes)
-    else:
-        masks = (data.train_mask, data.val_mask, data.test_mask)
-        split = [int(mask.sum()) for mask in masks if mask is not None]
-    return {key: getattr(data, f"num_{key}") for key in FIGURES} | {"split": split}
 
 
 def table_1_markdown(rows: Sequence[Mapping[str, Any]]) -> str:

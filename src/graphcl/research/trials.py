@@ -14,7 +14,7 @@ import torch
 from graphcl.devices import peak_memory_bytes, reset_peak_memory
 from graphcl.errors import ParameterError, TrainingError, suggestion
 from graphcl.evaluation import linear_probe, score_predictions
-from graphcl.evaluation.multilabel import STEPS
+from graphcl.evaluation.logistic import STEPS
 from graphcl.evaluation.splits import over_splits
 from graphcl.graphs.collection import Labelled, labelled_nodes
 from graphcl.graphs.conversion import offsets

@@ -7,7 +7,7 @@ if an update has trained it on (`graphcl.runs.versions`); the command line adds
 `embeddings.npy`, `result.json` and `nodes.npz` (see `graphcl.runs.nodes`). A baseline's run holds
 `config.toml`, `result.json`, `nodes.npz` and its output: `embeddings.npy`, or `predictions.npy` if
 the baseline is supervised. What a training keeps before it is complete is in
-`graphcl.runs.unfinished`.
+`graphcl.training_run`.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphcl.errors import RunError
+from graphcl.files.arrays import map_npy
 from graphcl.files.atomic import check_new_folder, whole_folder, write_whole
-from graphcl.files.npy import map_npy
 from graphcl.files.patched import has_table, map_table
 from graphcl.files.text import format_toml, read_text
 from graphcl.files.user import seal_text, user_key
@@ -231,7 +231,7 @@ def read_config(run: Path, *, baselines: bool = False) -> RunConfig:
 
 def read_weights(run: Path) -> "dict[str, Tensor]":
     """Returns the weights of a run."""
-    from graphcl.files.weights import read_tensors
+    from graphcl.files.arrays import read_tensors
 
     path = run / MODEL
     try:
@@ -242,7 +242,7 @@ def read_weights(run: Path) -> "dict[str, Tensor]":
 
 def read_scaling(run: Path) -> "dict[str, Tensor]":
     """Returns the statistics by which a run scales features, not yet checked."""
-    from graphcl.files.weights import read_tensors
+    from graphcl.files.arrays import read_tensors
 
     try:
         return read_tensors(run / SCALING)
@@ -252,14 +252,14 @@ def read_scaling(run: Path) -> "dict[str, Tensor]":
 
 def read_alignment(run: Path) -> "dict[str, Tensor] | None":
     """Returns the tensors by which a run turns its embeddings, not yet checked; or None."""
-    from graphcl.files.weights import read_tensors
+    from graphcl.files.arrays import read_tensors
 
     return read_tensors(run / ALIGNMENT) if (run / ALIGNMENT).exists() else None
 
 
 def weights_bytes(run: Path) -> int:
     """Returns the size of a run's weights, their header checked."""
-    from graphcl.files.weights import check_tensors
+    from graphcl.files.arrays import check_tensors
 
     try:
         return check_tensors(run / MODEL)

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import RunError
+from graphcl.files.arrays import read_npz
 from graphcl.files.atomic import whole_file
-from graphcl.files.npz import read_npz
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE
 from graphcl.store.columns import Names

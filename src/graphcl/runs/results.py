@@ -1,17 +1,24 @@
-"""What `result.json` says of a training: typed, and the same for every command that writes it."""
+"""What `result.json` says of a training, and summaries of answers that were asked of the run.
+
+A summary is a small JSON file, ``answer-predict.json`` and so on, kept for the report: figures,
+names and a few examples, never whole tables. A training that overwrites the run removes them.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from graphcl.errors import RunError
 from graphcl.files.atomic import write_whole
-from graphcl.graphs.collection import GraphCollection
-from graphcl.graphs.graph import Graph
 from graphcl.runs.files import RESULT, read_object
 
+if TYPE_CHECKING:  # reading a result needs no graph, and so none of the imports of one
+    from graphcl.graphs.collection import GraphCollection
+    from graphcl.graphs.graph import Graph
+
+ANSWERS = ("predict", "cluster", "links", "neighbors")
 Scores = Mapping[str, Any]  # of a probe or of predictions; see `graphcl.evaluation`
 
 
@@ -32,9 +39,10 @@ class GraphFacts:
     relations: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: Graph | GraphCollection, source: str) -> Self:
+    def of(cls, graph: "Graph | GraphCollection", source: str) -> Self:
         """Reads the facts off a graph."""
-        if isinstance(graph, Graph) and not graph.is_plain:
+        if not graph.is_plain:
+            assert not hasattr(graph, "graphs")
             return cls(
                 graph.name,
                 source,
@@ -142,3 +150,33 @@ def read_training_result(run: Path) -> TrainingResult:
     if result.status != "complete":
         raise RunError(f"{run / RESULT}: damaged; train again with --overwrite")
     return result
+
+
+def answer_file(run: Path, kind: str) -> Path:
+    """Returns where a run keeps the summary of an answer."""
+    return run / f"answer-{kind}.json"
+
+
+def keep_answer(run: Path, kind: str, summary: Mapping[str, Any]) -> str:
+    """Writes a summary into the run; returns why that failed, or an empty text.
+
+    A run that cannot be written to is no reason to refuse an answer.
+    """
+    try:
+        write_whole(answer_file(run, kind), json.dumps(summary, allow_nan=False) + "\n")
+    except OSError as error:
+        return f"{run}: the summary for the report could not be kept ({error.strerror})"
+    return ""
+
+
+def read_answers(run: Path) -> dict[str, dict[str, Any]]:
+    """Returns the summaries that a run keeps, by kind; damaged ones are left out."""
+    found = {}
+    for kind in ANSWERS:
+        try:
+            summary = read_object(answer_file(run, kind))
+        except (OSError, RunError):
+            continue
+        if summary:
+            found[kind] = summary
+    return found

@@ -1,9 +1,9 @@
 """A run as a small HTTP service: `graphcl serve`.
 
 - `run`: what a run answers: embeddings, similar nodes, labels, links; no word of HTTP.
-- `asking`: bodies of requests, JSON or Arrow, checked and bounded.
-- `gate`: what every request passes: host, token, rate, size, time; errors as JSON; counts.
-- `connections`: those that send nothing are closed.
+- `requests`: bodies of requests, JSON or Arrow, checked and bounded.
+- `middleware`: what every request passes: host, token, rate, size, time; errors as JSON; counts;
+  and connections that send nothing, which are closed.
 - `app`: the addresses. `description`: what they take and give, for machines and readers.
 - `page`: the live page: the report's map, and new nodes on it.
 

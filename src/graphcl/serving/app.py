@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphCLError, MissingExtraError
-from graphcl.serving.asking import ARROW, Asked, AskedError, Bounds, read_asked
 from graphcl.serving.description import ADDRESSES, description_page, open_api
-from graphcl.serving.gate import COOKIE, LOGIN, Counts, Gate, as_json, ticket
+from graphcl.serving.middleware import COOKIE, LOGIN, Counts, Gate, as_json, ticket
 from graphcl.serving.page import PageMaker
+from graphcl.serving.requests import ARROW, Asked, AskedError, Bounds, read_asked
 from graphcl.serving.run import NotYetError, ServedRun, UnknownError
 
 try:

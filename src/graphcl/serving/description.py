@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from graphcl.serving.asking import ARROW, JSON, Bounds
+from graphcl.serving.requests import ARROW, JSON, Bounds
 from graphcl.tabular.preparation import (
     CATEGORY,
     DATE,

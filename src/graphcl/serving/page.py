@@ -12,8 +12,8 @@ from importlib import resources
 
 from graphcl.errors import GraphCLError
 from graphcl.reporting.contents import Contents, gather
-from graphcl.reporting.markup import asset
 from graphcl.reporting.page import map_data, map_section, script_json
+from graphcl.reporting.sections import asset
 from graphcl.serving.run import ServedRun
 
 NEIGHBOURS = 10  # of each node on the map

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.answers.index import stored_index
 from graphcl.answers.prediction import KnownLabels, known_labels
+from graphcl.answers.similar import nearest_without, stored_index
 from graphcl.errors import GraphError, RunError
 from graphcl.estimator import GraphCL
 from graphcl.estimator.live import Live, NoSuchNodeError
@@ -26,9 +26,9 @@ from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, read_nodes
 from graphcl.runs.typed import run_types, type_folder
 from graphcl.runs.versions import current_run, run_root
-from graphcl.serving.asking import New
-from graphcl.tabular.preparation import read_preparation
+from graphcl.serving.requests import New
 from graphcl.tabular.rows import prepare_rows
+from graphcl.tabular.preparation import read_preparation
 
 Array = npt.NDArray[Any]
 MOST_LABELLED = 10_000  # nodes that labels are learned from; of more, a sample
@@ -239,20 +239,9 @@ class ServedRun:
         ]
 
     def _near(self, unit: Array, k: int, without: Array) -> Near:
-        k = min(k, len(self.z))
-        if self._unit is not None:
-            cosines = self._unit @ unit
-            cosines[without] = -np.inf
-            most = min(k, int(np.isfinite(cosines).sum()))
-            best = np.argpartition(-cosines, most - 1)[:most] if most else np.zeros(0, np.int64)
-            scores = cosines[best]
-        else:
-            found = self._index.search(unit, min(len(self.z), k + len(without)))
-            keys = found.keys.astype(np.int64)
-            best = keys[~np.isin(keys, without)][:k]
-            scores = unit_rows(self.z[best]) @ unit
-        order = np.lexsort((best, -scores))
-        return Near(best[order], np.clip(scores[order], -1, 1))
+        rows = self.z if self._unit is None else self._unit
+        best, cosines = nearest_without(rows, unit, min(k, len(self.z)), without, self._index)
+        return Near(best, np.clip(cosines, -1, 1))
 
     def label(self, row: int) -> Any:
         """Returns the label of a node; None if it has none, or may have several."""

@@ -42,7 +42,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import StoreError
-from graphcl.files.npy import regular_size
+from graphcl.files.arrays import regular_size
 from graphcl.files.patched import map_table, table_files
 from graphcl.store.columns import Names, ScaledFeatures
 from graphcl.store.header import (

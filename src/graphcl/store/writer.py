@@ -13,8 +13,8 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError, ParameterError, StoreError, require
+from graphcl.files.arrays import shorten_npy
 from graphcl.files.atomic import check_new_folder, reserve, whole_folder
-from graphcl.files.npy import shorten_npy
 from graphcl.files.patched import base_file, table_files, write_table
 from graphcl.store.columns import LEVELS, Names
 from graphcl.store.header import (

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError, counted
-from graphcl.files.npy import map_npy, read_npy
+from graphcl.files.arrays import map_npy, read_npy
 from graphcl.tabular import cells, columns
 from graphcl.tabular.columns import IdColumn, identity
 from graphcl.tabular.duck import Duck, quoted

@@ -13,11 +13,10 @@ from typing import Any
 from graphcl.errors import GraphError, counted, suggestion
 from graphcl.tabular import cells
 from graphcl.tabular import columns as table_columns
-from graphcl.tabular.columns import IdColumn, common_kind, named_type, singular
+from graphcl.tabular.columns import IdColumn, Listed, common_kind, named_type, singular
 from graphcl.tabular.duck import Duck, is_query, literal, quoted
 from graphcl.tabular.edge_columns import EdgeColumns, EdgeFeatures
 from graphcl.tabular.entries import MAX_NODES
-from graphcl.tabular.guessing import Listed
 from graphcl.tabular.nodes import NumberedNodes
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.report import UNKNOWN_ADVICE, Problem, TableReport, collect, short

@@ -17,8 +17,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError, MissingExtraError
-from graphcl.files.npy import read_npy
-from graphcl.files.npz import read_npz
+from graphcl.files.arrays import read_npy, read_npz
 from graphcl.graphs import validation
 from graphcl.graphs.interchange import unused_arrays
 

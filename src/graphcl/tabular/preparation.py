@@ -276,7 +276,7 @@ def _arrays(run: Path, columns: tuple[Column, ...]) -> Arrays:
     texts = [column for column in columns if column.kind == TEXT]
     if not texts:
         return {}
-    from graphcl.files.weights import read_tensors  # imports torch
+    from graphcl.files.arrays import read_tensors  # imports torch
 
     path = run / ARRAYS
     try:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from graphcl.errors import GraphError, suggestion
-from graphcl.files.npy import refuse_gzipped
+from graphcl.files.arrays import refuse_gzipped
 from graphcl.store.header import is_store
 from graphcl.tabular import graph_formats
 from graphcl.tabular.duck import (

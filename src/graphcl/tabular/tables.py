@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from graphcl.errors import GraphError, counted
-from graphcl.tabular import guessing
-from graphcl.tabular.columns import IdColumn
+from graphcl.tabular import columns as table_columns
+from graphcl.tabular.columns import Held, IdColumn, Listed
 from graphcl.tabular.duck import Duck, is_query, literal, quoted
 from graphcl.tabular.edges import EdgeList
-from graphcl.tabular.guessing import Held, Listed
 from graphcl.tabular.nodes import NodeSource, NumberedNodes
 from graphcl.tabular.options import (
     OF_BOTH,
@@ -78,7 +77,7 @@ class Tables:
         self.name = table_name(next(iter(lists.values())))
         self._open(lists, given)
         ids, ends = self._guess()
-        line = guessing.first_line(ids.values(), ends.values())
+        line = table_columns.first_line(ids.values(), ends.values())
         if line:
             on_step(line)
         on_step("reading the edges")
@@ -92,7 +91,7 @@ class Tables:
         self._join_unknown()
         self._refuse()
         joined = {one.text: one.guessed_types for one in self.lists} if self._typed else None
-        line = guessing.first_line(ids.values(), ends.values(), joined)
+        line = table_columns.first_line(ids.values(), ends.values(), joined)
         self.report.first = [line] if line else []
         if self._typed:
             self._check_used()
@@ -177,14 +176,16 @@ class Tables:
             columns, how, excluded = one.guessable()
             ends[one.text] = Listed(one.text, one.source.name, columns, how)
             if judged:
-                ends[one.text] = guessing.list_of_edges(
+                ends[one.text] = table_columns.list_of_edges(
                     one.duck, one.source, one.text, (columns, how), excluded=excluded
                 )
         ids = {
-            kind: guessing.node_table(duck, source, kind, self._divided[kind], [*ends.values()])
+            kind: table_columns.node_table(
+                duck, source, kind, self._divided[kind], [*ends.values()]
+            )
             for kind, (duck, source) in judged.items()
         }
-        guessing.choose([*ids.values()], [*ends.values()])
+        table_columns.choose([*ids.values()], [*ends.values()])
         return {kind: one for kind, one in ids.items() if not self._sources[kind].matrix}, ends
 
     # Nodes

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from graphcl.distributed import ALONE, Share
 from graphcl.encoders import LayeredEncoder, stated_layers
 from graphcl.errors import ParameterError, require
-from graphcl.files.npy import advise_random_reads
+from graphcl.files.arrays import advise_random_reads
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE, Key
 from graphcl.graphs.scaling import Scaling

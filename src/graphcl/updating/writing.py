@@ -15,7 +15,7 @@ from graphcl.files.atomic import write_whole
 from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
-from graphcl.reporting.drift import drift_page
+from graphcl.reporting.page import drift_page
 from graphcl.runs import files as runs
 from graphcl.runs import versions
 from graphcl.runs.nodes import describe_nodes, write_nodes

@@ -1,0 +1,325 @@
+"""Reads arrays from files that may be damaged or hostile: `.npy`, `.npz` and safetensors.
+
+Sizes are checked before memory is used, and pickles are never read. An `.npz` file is a zip of
+`.npy` files. A hostile one can declare terabytes in a kilobyte, name its members
+`../../etc/passwd`, or contain pickles. So the sizes that the archive and the headers of its arrays
+declare are checked first, and nothing is ever extracted to disk. A safetensors file consists of
+eight bytes (the header's length), a JSON header (name, dtype, shape and position of each tensor)
+and the tensors.
+"""
+
+import json
+import math
+import mmap
+import os
+import shlex
+import stat
+import tempfile
+import zipfile
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.errors import InvalidInputError, RunError
+from graphcl.memory import free_memory_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MEMBERS = 64
+RATIO = 200  # how many times a large member may grow when unpacked; deflate can reach 1,000
+LARGE_BYTES = 1 << 28
+KINDS = "biufUS"
+HEADER_BYTES = 1 << 20  # the header of an encoder has a few hundred bytes
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1, "BOOL": 1}
+Header = tuple[tuple[int, ...], bool, "np.dtype[Any]"]  # shape, Fortran order, dtype
+
+
+def read_header(file: BinaryIO) -> Header:
+    """Reads the header of an `.npy` file and leaves the file at the first byte of the data.
+
+    Raises:
+        ValueError: the header is damaged, or has a version that this package never writes.
+    """
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(file)
+    raise ValueError(f"unknown .npy version {version}")
+
+
+def refuse_gzipped(path: Path, error: type[InvalidInputError]) -> None:
+    """Refuses a file that is gzipped, whatever its name is.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        InvalidInputError: of the type `error`.
+    """
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    if packed:
+        kind = (path.with_suffix("") if path.suffix == ".gz" else path).suffix
+        unpack = f"gunzip < {shlex.quote(str(path))} > NEW{kind}"
+        raise error(f"{path}: is gzipped; unpack it: {unpack}")
+
+
+def read_npy(path: Path, error: type[InvalidInputError]) -> npt.NDArray[Any]:
+    """Reads the array of an `.npy` file into memory.
+
+    Raises:
+        InvalidInputError: of the type `error`.
+    """
+    try:
+        refuse_gzipped(path, error)
+        with path.open("rb") as raw:  # NumPy would leave a damaged file open
+            array: npt.NDArray[Any] = np.lib.format.read_array(raw, allow_pickle=False)
+    except FileNotFoundError:
+        raise error(f"{path}: no such file") from None
+    except InvalidInputError:
+        raise
+    except MemoryError:
+        raise error(f"{path}: its header asks for more memory than there is") from None
+    except Exception as problem:  # a damaged header can raise any exception
+        if "pickle" in str(problem) or "Object arrays" in str(problem):
+            raise error(f"{path}: holds pickled objects, which are never read") from None
+        raise error(f"{path}: not a readable .npy file: damaged, or of another kind") from None
+    return array
+
+
+def map_npy(
+    path: Path, error: type[InvalidInputError], *, fortran_too: bool = False
+) -> npt.NDArray[Any]:
+    """Maps the array of a file, read-only, after comparing its header with the file's size.
+
+    An array that lies column by column is refused unless `fortran_too`: we never write one.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        InvalidInputError: of the type `error`: the file is damaged, or contains objects.
+    """
+    size = regular_size(path, error)
+    refuse_gzipped(path, error)
+    with path.open("rb") as file:
+        try:
+            shape, fortran, dtype = read_header(file)
+        except Exception as problem:  # a damaged header can raise any exception
+            usual = isinstance(problem, ValueError | EOFError | SyntaxError | TypeError)
+            why = "" if usual else f" ({type(problem).__name__}: {problem})"
+            raise error(f"{path}: damaged, not an .npy file{why}") from None
+        offset, identity = file.tell(), file_identity(file)
+    if dtype.hasobject or (fortran and not fortran_too) or min(shape, default=0) < 0:
+        raise error(f"{path}: damaged, holds {dtype} {str(shape)[:60]}; expected rows of numbers")
+    needed = offset + dtype.itemsize * math.prod(shape)
+    if size != needed:
+        raise error(f"{path}: damaged or truncated: has {size} bytes; its header needs {needed}")
+    order: Literal["F", "C"] = "F" if fortran else "C"
+    table: Any = np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
+    table.file_identity = identity
+    return cast("npt.NDArray[Any]", table)
+
+
+def file_identity(file: BinaryIO) -> tuple[int, ...]:
+    """Returns what tells an open file from another that has taken its place since."""
+    found = os.fstat(file.fileno())
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def shorten_npy(path: Path, length: int) -> None:
+    """Cuts the array of a file to its first `length` rows, in place; no map of it may be left.
+
+    Raises:
+        ValueError: the header cannot be written in its place.
+    """
+    with path.open("r+b") as raw:
+        shape, _, dtype = read_header(raw)
+        new = (length, *shape[1:])
+        # NumPy pads headers, so that another shape can be written in place.
+        offset = raw.tell()
+        raw.seek(0)
+        about = {"descr": dtype.str, "fortran_order": False, "shape": new}
+        np.lib.format.write_array_header_1_0(raw, about)
+        if raw.tell() != offset:
+            raise ValueError(f"{path}: cannot be cut to {length} rows in place")
+        raw.truncate(offset + math.prod(new) * dtype.itemsize)
+
+
+def regular_size(path: Path, error: type[InvalidInputError]) -> int:
+    """Returns a file's size; refuses a pipe or a device, which could block a reader forever."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise error(f"{path}: not a regular file")
+    return found.st_size
+
+
+def advise_random_reads(*arrays: npt.NDArray[Any]) -> None:
+    """Tells the kernel that the rows of mapped arrays will be read in random order.
+
+    For arrays larger than memory, the kernel would otherwise read 32 pages around each row, and
+    evict as many that are still needed.
+    """
+    for array in arrays:
+        room: Any = array
+        while isinstance(room, np.ndarray):  # follow views down to the memory map
+            room = room.base
+        cast("mmap.mmap", room).madvise(mmap.MADV_RANDOM)
+
+
+def scratch_array(shape: tuple[int, ...], dtype: Any, folder: Path | None) -> npt.NDArray[Any]:
+    """Returns an array in memory, or in an unnamed file of a folder, deleted with the array."""
+    if folder is None:
+        return np.empty(shape, dtype=dtype)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        os.posix_fallocate(file.fileno(), 0, max(1, size))  # a full disk would end the process
+        if not size:
+            return np.empty(shape, dtype=dtype)
+        mapped: npt.NDArray[Any] = np.memmap(file, dtype=dtype, mode="r+", shape=shape)
+        return mapped
+
+
+def read_npz(
+    path: Path, names: Collection[str] | None, error: type[InvalidInputError]
+) -> dict[str, npt.NDArray[Any]]:
+    """Returns the arrays `names` of an `.npz` file, as far as it has them; None reads all.
+
+    Raises:
+        InvalidInputError: of the type `error`: the file is damaged or refused.
+    """
+    try:
+        regular_size(path, error)
+    except FileNotFoundError:
+        raise error(f"{path}: no such file") from None
+    refuse_gzipped(path, error)
+    with path.open("rb") as raw:
+        if raw.read(6) == b"\x93NUMPY":
+            raise error(f"{path}: is a single array; a graph is an .npz of several")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            chosen = check_members(archive, path, error)
+            wanted = {name: info for name, info in chosen.items() if names is None or name in names}
+            return {name: _read(archive, info, path, error) for name, info in wanted.items()}
+    except InvalidInputError:
+        raise
+    except Exception as problem:  # a damaged archive can raise any exception
+        why = "a CRC-32 is wrong" if "CRC" in str(problem) else "damaged, or of another kind"
+        raise error(f"{path}: not a readable .npz file: {why}") from None
+
+
+def check_members(
+    archive: zipfile.ZipFile, path: object, error: type[InvalidInputError], suffix: str = ".npy"
+) -> dict[str, zipfile.ZipInfo]:
+    """Returns the members of an archive by name; refuses an archive with a suspicious member."""
+    infos = archive.infolist()
+    if len(infos) > MEMBERS:
+        raise error(f"{path}: holds {len(infos)} members; at most {MEMBERS} are read")
+    found: dict[str, zipfile.ZipInfo] = {}
+    for info in infos:
+        name = info.filename
+        plain = name == Path(name).name and name.isprintable() and "\\" not in name
+        if not plain or name.startswith("."):
+            raise error(f"{path}: holds a member named {name[:60]!r}; expected a plain file name")
+        if name.removesuffix(suffix) in found:
+            raise error(f"{path}: holds {name!r} twice")
+        if info.flag_bits & 1 or info.compress_type not in (0, 8):
+            raise error(f"{path}: {name} is encrypted, or packed in an unusual way")
+        if info.file_size > max(LARGE_BYTES, RATIO * info.compress_size):
+            times = info.file_size // max(1, info.compress_size)
+            raise error(
+                f"{path}: {name} would grow {times} times to {info.file_size} bytes; refused"
+            )
+        found[name.removesuffix(suffix)] = info
+    total = sum(info.file_size for info in infos)
+    available = free_memory_bytes()
+    if total > available:
+        raise error(
+            f"{path}: its arrays need {total / 1e9:.1f} GB; {available / 1e9:.1f} GB are free"
+        )
+    return found
+
+
+def _read(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, error: type[InvalidInputError]
+) -> npt.NDArray[Any]:
+    with archive.open(info) as member:
+        shape, _, dtype = read_header(cast("BinaryIO", member))
+        if dtype.hasobject:
+            raise error(f"{path}: holds pickled objects, which are never read")
+        if dtype.kind not in KINDS or dtype.names is not None:
+            raise error(f"{path}: {info.filename} holds {dtype}; expected numbers or text")
+        needed = member.tell() + dtype.itemsize * math.prod(shape)
+        if min(shape, default=0) < 0 or len(shape) > 2 or needed != info.file_size:
+            raise error(
+                f"{path}: {info.filename} claims shape {str(shape)[:60]} of {dtype}, but has "
+                f"{info.file_size} bytes"
+            )
+    with archive.open(info) as member:  # again from the start, now that the header is trusted
+        array: npt.NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+        member.read(1)  # zipfile compares the checksum only when it reaches the end
+        return array
+
+
+def read_tensors(path: Path) -> "dict[str, Tensor]":
+    """Returns the tensors of a safetensors file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        RunError: the file is damaged, truncated, or does not match its header.
+    """
+    import safetensors.torch  # here, because most readers of arrays need no torch
+    from safetensors import SafetensorError
+
+    check_tensors(path)
+    try:
+        return safetensors.torch.load(path.read_bytes())
+    except SafetensorError as error:
+        raise RunError(f"{path}: damaged or truncated ({error})") from None
+
+
+def check_tensors(path: Path) -> int:
+    """Checks a file's header against its size and the free memory; returns the size."""
+    size = regular_size(path, RunError)
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 10 or length > min(HEADER_BYTES, size - 8):
+            raise RunError(f"{path}: damaged or truncated (a header of {length} bytes in {size})")
+        text = file.read(length)
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path}: damaged or truncated (its header is not JSON: {error})") from None
+    if not isinstance(header, dict):
+        raise RunError(f"{path}: damaged or truncated (its header is not a JSON object)")
+    for name, about in header.items():
+        if name != "__metadata__" and not _fits(about, size - 8 - length):
+            raise RunError(
+                f"{path}: damaged or truncated ({name[:60]!r} has a wrong dtype, shape or position)"
+            )
+    available = free_memory_bytes()
+    if 2 * size > available:  # the file's bytes and the tensors are in memory together
+        raise RunError(f"{path}: {size / 1e9:.1f} GB of weights; {available / 1e9:.1f} GB are free")
+    return size
+
+
+def _fits(about: Any, room: int) -> bool:
+    if not isinstance(about, dict):
+        return False
+    shape, place = about.get("shape"), about.get("data_offsets")
+    if about.get("dtype") not in _BYTES or not _counts(shape) or not _counts(place):
+        return False
+    assert isinstance(shape, list)
+    if place is None or len(place) != 2 or not place[0] <= place[1] <= room:
+        return False
+    length: int = place[1] - place[0]
+    return _BYTES[about["dtype"]] * math.prod(shape) == length
+
+
+def _counts(values: Any) -> bool:
+    return (
+        isinstance(values, list)
+        and len(values) <= 8
+        and all(type(value) is int and 0 <= value < 1 << 48 for value in values)
+    )
