@@ -37,6 +37,7 @@ from graphcl.distributed import ALONE, Share
 from graphcl.embedding import embed_graph
 from graphcl.encoders import build_encoder
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import EDGE, NODE
 from graphcl.losses import NTXent
 from graphcl.memory import control_groups
 from graphcl.store.reader import verify_store
@@ -101,10 +102,12 @@ def build(path: Path, num_nodes: int, features: Any = np.float16) -> dict[str, A
     degree = 2 * SIDE
     began = time.perf_counter()
     with StoreWriter(path, name="ring", overwrite=True) as store:
-        indptr = store.array("indptr", (num_nodes + 1,), np.int64)
-        indices = store.array("indices", (num_nodes * degree,), np.int32)
-        x = store.array("x", (num_nodes, FEATURES), features)
-        y = store.array("y", (num_nodes,), np.int64)
+        (edges,) = store.add_relation(EDGE, undirected=True)
+        (table,) = store.add_type(NODE, [0, num_nodes])
+        indptr = edges.array("indptr", (num_nodes + 1,), np.int64)
+        indices = edges.array("indices", (num_nodes * degree,), np.int32)
+        x = table.array("x", (num_nodes, FEATURES), features)
+        y = table.array("y", (num_nodes,), np.int64)
         for start in range(0, num_nodes, BLOCK):
             nodes = np.arange(start, min(start + BLOCK, num_nodes))
             places = place_of[nodes].astype(np.int64)
@@ -118,8 +121,8 @@ def build(path: Path, num_nodes: int, features: Any = np.float16) -> dict[str, A
         indptr[num_nodes] = num_nodes * degree
         filled = time.perf_counter() - began
         for number, name in enumerate(("train_mask", "val_mask", "test_mask")):
-            store.write(name, np.arange(num_nodes) % 1000 == number)
-    size = sum(file.stat().st_size for file in path.iterdir())
+            table.write(name, np.arange(num_nodes) % 1000 == number)
+    size = sum(file.stat().st_size for file in path.rglob("*.npy"))
     return {"store_bytes": size, "fill_seconds": filled}
 
 

@@ -277,12 +277,6 @@ ROWS = [
         take="--parts",
     ),
     Row(
-        "graphcl build --edges …",
-        "partition ring.csv --parts 2 --out p",
-        fill={"FILE": "people.csv --label topic"},
-        take="graphcl build .*",
-    ),
-    Row(
         "is not possible: …; use mode",
         f"train {BARE} --set encoder=gat --set mode=sampled --out new {SMALL}",
         fill={"mode=full": "--set mode=full"},

@@ -304,8 +304,8 @@ def test_maps_that_leave_no_room_for_the_training_are_not_read_ahead(tmp_path, m
     random_graph(num_nodes=NODES).save(tmp_path / "store")
     build_store(tmp_path / "store", out=tmp_path / "parts", parts=1, order="as-is")
     prepared = PreparedPart.plain(boundary.open_any_part(tmp_path / "parts", 0), "none")
-    part = prepared.nodes["node"]
-    mapped = part.fields["x"], part.fields["indices"]
+    (edges,) = prepared.part.edges.values()
+    mapped = prepared.nodes["node"].fields["x"], edges["indices"]
     size = sum(one.nbytes for one in mapped)
     for free, expected in ((1.5 * size, 2), (2.5 * size, 0)):
         advised = []
