@@ -11,11 +11,11 @@ import pytest
 from graphcl.cli.main import run
 from graphcl.errors import GraphError, ParameterError, TableError
 from graphcl.tabular.build import build_store, load_tables, read_tables
-from graphcl.tabular.delta import read_new
-from graphcl.tabular.rows import prepare_rows
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import read_preparation
+from graphcl.tabular.rows import prepare_rows
 from tests.tabular.conftest import write
+from tests.tabular.test_delta import read_new
 
 NODES = "id;price;day\n1;1.169,00;20/03/2016\n2;2.000,50;21/03/2016\n3;-3,25;2/3/2016\n"
 EDGES = 'source,target,w\n1,2,"1,5"\n2,3,"1.000,5"\n'
@@ -108,20 +108,24 @@ def test_texts_of_typed_tables_are_read_as_an_option_says():
 def test_later_tables_are_read_as_in_training():
     graph, _ = tables()
     build_store("e.csv", TableOptions(nodes="n.csv"), out=Path("store"))
-    kept = read_preparation(Path("store"))
+    kept = read_preparation(Path("store/nodes-0"))
     assert [(one.decimal, one.date_format) for one in kept.columns] == [
         (",", ""),
         ("", "%d/%m/%Y"),
     ]
     # Alone, these values could be read in two ways.
     write("new.csv", "id;price;day\n7;1,169;02/03/2016\n")
-    new = read_new(None, TableOptions(nodes="new.csv", preparation=kept), width=graph.num_features)
+    new, _, _ = read_new(
+        None, TableOptions(nodes="new.csv", preparation=kept), width=graph.num_features
+    )
     assert new.x[0, 0] == pytest.approx(1.169)
     assert new.x[0, 1] == 0
     row = {"price": "1,169", "day": "02/03/2016"}
     np.testing.assert_allclose(prepare_rows([row], kept, graph.num_features), new.x, rtol=1e-6)
     table = pyarrow.table({"id": [7], "price": [1.169], "day": ["02/03/2016"]})
-    new = read_new(None, TableOptions(nodes=table, preparation=kept), width=graph.num_features)
+    new, _, _ = read_new(
+        None, TableOptions(nodes=table, preparation=kept), width=graph.num_features
+    )
     assert new.x[0, 0] == pytest.approx(1.169)
     write("new.csv", "id;price;day\n7;1169.5;2016-03-02\n")
     with pytest.raises(TableError) as caught:

@@ -53,9 +53,9 @@ from graphcl.runs.typed import run_types, type_folder
 from graphcl.serving.requests import JSON, Bounds, read_asked
 from graphcl.store.header import is_divided, is_parts, read_store
 from graphcl.store.reader import PartNodes
-from graphcl.tabular.rows import prepare_rows
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.tabular.preparation import read_preparation
+from graphcl.tabular.rows import prepare_rows
 from graphcl.training.progress import RowProgress
 
 Array = npt.NDArray[np.float32]

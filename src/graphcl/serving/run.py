@@ -27,8 +27,8 @@ from graphcl.runs.nodes import describe_nodes, read_nodes
 from graphcl.runs.typed import run_types, type_folder
 from graphcl.runs.versions import current_run, run_root
 from graphcl.serving.requests import New
-from graphcl.tabular.rows import prepare_rows
 from graphcl.tabular.preparation import read_preparation
+from graphcl.tabular.rows import prepare_rows
 
 Array = npt.NDArray[Any]
 MOST_LABELLED = 10_000  # nodes that labels are learned from; of more, a sample
