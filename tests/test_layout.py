@@ -51,7 +51,7 @@ ELSEWHERE = {
     "topology.py": "test_sampling.py",
     "partitioned/topology.py": "estimator/test_parted.py",
     "partitioned/wire.py": "estimator/test_parted.py",
-    "graphs/typed_validation.py": "graphs/test_relation.py",
+    "graphs/edges.py": "graphs/test_relation.py",
     "graphs/reverses.py": "graphs/test_conversion.py",
     "graphs/nodes.py": "graphs/test_graph.py",
     "tabular/nodes.py": "tabular/test_tables.py",

@@ -17,8 +17,7 @@ from graphcl.graphs.collection import GraphCollection, Labelled
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.interchange import to_numpy
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.typed_validation import node_fields
-from graphcl.graphs.validation import is_labelled
+from graphcl.graphs.validation import is_labelled, node_fields
 from graphcl.seeding import derive
 
 _BLOCK_ROWS = 1 << 18

@@ -14,9 +14,9 @@ import scipy.sparse
 
 from graphcl.errors import GraphError, StoreError, counted, suggestion
 from graphcl.graphs import interchange, validation
+from graphcl.graphs.edges import checked_relation, checked_weight, structure
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import EDGE, NODE, Key, Relation
-from graphcl.graphs.typed_validation import checked_relation, node_fields
 from graphcl.graphs.validation import IntArray, NoArray
 from graphcl.store.header import read_store
 from graphcl.store.joining import whole
@@ -138,9 +138,9 @@ class Graph(NoArray):
         """
         features = validation.features(x)
         num_nodes = features.shape[0]
-        indptr, indices, self_loops = validation.structure(edge_index, num_nodes)
+        indptr, indices, self_loops = structure(edge_index, num_nodes)
         if edge_weight is not None:
-            edge_weight = validation.edge_weight(edge_weight, edge_index, num_nodes)
+            edge_weight = checked_weight(edge_weight, edge_index, num_nodes)
         masks = {"train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
         masks, splits = validation.splits(masks, num_nodes)
         ids = validation.node_ids(node_ids, num_nodes)
@@ -187,7 +187,10 @@ class Graph(NoArray):
         """
         if not nodes:
             raise GraphError(f"{name}: no types of nodes; a graph needs at least one")
-        types = {str(kind): Nodes(**node_fields(str(kind), given)) for kind, given in nodes.items()}
+        types = {
+            str(kind): Nodes(**validation.node_fields(str(kind), given))
+            for kind, given in nodes.items()
+        }
         sizes = {kind: one.num_nodes for kind, one in types.items()}
         found = [Relation(*checked_relation(key, given, sizes)) for key, given in relations.items()]
         return cls(types, {one.key: one for one in found}, name)
@@ -295,7 +298,7 @@ class Graph(NoArray):
         if computed:
             from graphcl.graphs.structural import structural_features
 
-            edges = validation.structure(arrays["edge_index"], arrays["num_nodes"])
+            edges = structure(arrays["edge_index"], arrays["num_nodes"])
             arrays["x"] = structural_features(*edges[:2])
         if y is not None:
             arrays["y"] = y

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import require
+from graphcl.graphs.edges import reverse_order
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import Key, Relation
-from graphcl.graphs.typed_validation import reverse_order
 from graphcl.store.columns import ScaledFeatures
 
 IntArray = npt.NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Checks the arrays of a graph. Each error names the array, the place and the value."""
+"""Checks the arrays of nodes. Each error names the array, the place and the value."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -10,14 +10,15 @@ import scipy.sparse
 
 from graphcl.errors import GraphError
 from graphcl.graphs import interchange
+from graphcl.graphs.edges import check_keys
 from graphcl.graphs.labelling import numbered_labels
+from graphcl.store.reader import MASKS
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 
-_FLOAT32 = np.finfo(np.float32)
-_ADVICE = "divide all weights by a constant (only their ratios matter)"
+_KEYS = ("x", "y", "num_nodes", "node_ids", *MASKS, "class_names", "preparation")
 
 
 class NoArray:
@@ -31,6 +32,48 @@ class NoArray:
             "with a list of graphs, and with one graph by fit([graph]), cv=[([0], [0])] and "
             "scoring=graphcl.probe_scorer"
         )
+
+
+def node_fields(name: str, given: Any) -> dict[str, Any]:
+    """Returns the fields of `Nodes` from what `Graph.from_edges` takes for a type."""
+    about: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"x": given}
+    if isinstance(given, int | np.integer):
+        about = {"num_nodes": given}
+    about = {key: value for key, value in about.items() if value is not None}
+    where = f"type {name!r}"
+    check_keys(about, _KEYS, where)
+    try:
+        return {"name": name, **_checked_nodes(about)}
+    except GraphError as error:
+        raise GraphError(f"{where}: {error}") from None
+
+
+def _checked_nodes(about: Mapping[str, Any]) -> dict[str, Any]:
+    x = about.get("x")
+    if x is None and "num_nodes" not in about:
+        raise GraphError("neither x nor num_nodes is given")
+    if about.get("num_nodes") == 0 or getattr(x, "shape", (1,))[:1] == (0,):
+        raise GraphError("zero nodes; leave the type and its relations out")
+    table = None if x is None else features(x)
+    rows = None if table is None else int(table.shape[0])
+    num_nodes = int(about.get("num_nodes", rows))
+    if rows not in (None, num_nodes):
+        raise GraphError(f"x: {rows} rows for {num_nodes} nodes")
+    if num_nodes < 1:
+        raise GraphError(f"num_nodes: must be at least 1; got {num_nodes}")
+    of_split, several = splits({key: about.get(key) for key in MASKS}, num_nodes)
+    ids = node_ids(about.get("node_ids"), num_nodes)
+    y, names = labels(about.get("y"), num_nodes, ids, about.get("class_names", ()))
+    return {
+        "num_nodes": num_nodes,
+        "x": table,
+        "y": y,
+        **of_split,
+        "splits": several,
+        "node_ids": ids,
+        "class_names": names,
+        "preparation": about.get("preparation"),
+    }
 
 
 def features(x: Any) -> FloatArray | scipy.sparse.csr_array:
@@ -61,102 +104,6 @@ def features(x: Any) -> FloatArray | scipy.sparse.csr_array:
     if not sparse:
         return values
     return scipy.sparse.csr_array((values, table.indices, table.indptr), shape=table.shape)
-
-
-def structure(edge_index: Any, num_nodes: int) -> tuple[IntArray, IntArray, int]:
-    """Returns sorted, symmetric CSR pointers and indices, and the number of self-loops removed."""
-    edges = interchange.to_numpy(edge_index, "edge_index")
-    if edges.size == 0:
-        edges = np.zeros((2, 0), dtype=np.int64)
-    if edges.ndim != 2 or edges.shape[0] != 2:
-        advice = "; pass its transpose" if edges.ndim == 2 and edges.shape[1] == 2 else ""
-        raise GraphError(f"edge_index: expected shape [2, num_edges]; got {edges.shape}{advice}")
-    if edges.dtype.kind not in "iu":
-        raise GraphError(f"edge_index: node numbers must be integers; got dtype {edges.dtype}")
-    wrong = (edges < 0) | (edges >= num_nodes)
-    if wrong.any():
-        end, place = (int(index) for index in np.argwhere(wrong)[0])
-        raise GraphError(
-            f"edge_index: edge {place} names node {edges[end, place]}, "
-            f"but the nodes are 0 to {num_nodes - 1} (x has {num_nodes} rows)"
-        )
-    sources, targets = edges.astype(np.int64)
-    loops = sources == targets
-    sources, targets = sources[~loops], targets[~loops]
-    both = (np.concatenate([sources, targets]), np.concatenate([targets, sources]))
-    ones = np.ones(len(both[0]), dtype=np.bool_)
-    csr = scipy.sparse.coo_array((ones, both), shape=(num_nodes, num_nodes)).tocsr()
-    csr.sum_duplicates()  # merges duplicates and sorts each row
-    return csr.indptr.astype(np.int64), csr.indices.astype(np.int64), int(loops.sum())
-
-
-def edge_weight(weight: Any, edge_index: Any, num_nodes: int) -> FloatArray:
-    """Returns a weight per CSR entry, equal in both directions; `structure` has checked the edges.
-
-    Weights of columns that name the same edge are added. If every edge is listed in both directions
-    with equal weights, each edge counts once.
-    """
-    edges = interchange.to_numpy(edge_index, "edge_index").reshape(2, -1).astype(np.int64)
-    given = interchange.to_numpy(weight, "edge_weight")
-    if given.ndim == 2 and given.shape[1] == 1:
-        given = given[:, 0]
-    if given.shape != (edges.shape[1],):
-        raise GraphError(
-            f"edge_weight: expected one per edge, {edges.shape[1]}; got shape {given.shape}"
-        )
-    if given.dtype.kind not in "biuf":
-        raise GraphError(f"edge_weight: weights must be numbers; got dtype {given.dtype}")
-    values = given.astype(np.float64)
-    wrong = ~(np.isfinite(values) & (values > 0))
-    if wrong.any():
-        place = int(np.flatnonzero(wrong)[0])
-        raise GraphError(
-            f"edge_weight: {given[place]} at edge {place}; weights are positive and finite"
-        )
-    wrong = ~_in_range(values)
-    if wrong.any():
-        place = int(np.flatnonzero(wrong)[0])
-        where = f"{given[place]} at edge {place}"
-        raise GraphError(f"edge_weight: {where} is outside the range of float32; {_ADVICE}")
-    apart = edges[0] != edges[1]
-    listed = (values[apart], (edges[0][apart], edges[1][apart]))
-    one_way = scipy.sparse.coo_array(listed, shape=(num_nodes, num_nodes)).tocsr()
-    one_way.sum_duplicates()
-    other = one_way.T.tocsr()
-    both = (one_way + other).tocsr()
-    both.sort_indices()
-    equal = np.array_equal(one_way.indices, other.indices) and np.array_equal(
-        one_way.indptr, other.indptr
-    )
-    if equal and np.allclose(one_way.data, other.data, rtol=1e-9, atol=0):
-        both.data *= 0.5  # exact; a symmetric list contains each edge twice
-    _check_sums(both)
-    result: FloatArray = both.data.astype(np.float32)
-    return result
-
-
-def _in_range(values: npt.NDArray[np.float64]) -> BoolArray:
-    """Returns which weights, and their inverses, a float32 can represent."""
-    # Below `tiny`, digits are lost and 1 / weight becomes infinite.
-    inside: BoolArray = (values >= _FLOAT32.tiny) & (values <= _FLOAT32.max)
-    return inside
-
-
-def _check_sums(weights: scipy.sparse.csr_array) -> None:
-    if not _in_range(weights.data).all():
-        raise GraphError(
-            "edge_weight: the weights of an edge add up to a number outside the range of float32; "
-            f"{_ADVICE}"
-        )
-    degree = np.diff(weights.indptr)
-    # A node also has a self-loop with the mean weight of its edges: see `kernels.adjacency`.
-    sums = weights.sum(axis=1) * (1 + 1 / np.maximum(degree, 1))
-    wrong = np.flatnonzero(sums > _FLOAT32.max)
-    if len(wrong):
-        raise GraphError(
-            f"edge_weight: the weights of node {wrong[0]}'s edges add up to more than a float32 "
-            f"can represent; {_ADVICE}"
-        )
 
 
 def labels(

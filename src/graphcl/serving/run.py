@@ -19,9 +19,9 @@ from graphcl.evaluation.calibration import CalibratedProbe, fit_calibrated
 from graphcl.evaluation.nearest import EXACT_ROWS, unit_rows
 from graphcl.evaluation.probe import standardiser
 from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.edges import reverse_order
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.typed_validation import reverse_order
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, read_nodes
 from graphcl.runs.typed import run_types, type_folder

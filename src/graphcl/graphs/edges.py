@@ -1,4 +1,4 @@
-"""Checks the nodes and the edges of a graph with types, and sorts edges by their targets."""
+"""Checks the edges of a graph, and sorts them by their targets."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -8,15 +8,15 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError, suggestion
-from graphcl.graphs import interchange, validation
-from graphcl.store.reader import MASKS
+from graphcl.graphs import interchange
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 _FLOAT32 = np.finfo(np.float32)
-_NODE_KEYS = ("x", "y", "num_nodes", "node_ids", *MASKS, "class_names", "preparation")
-_EDGE_KEYS = ("edge_index", "edge_weight", "edge_features", "undirected", "preparation")
+_ADVICE = "divide all weights by a constant (only their ratios matter)"
+_KEYS = ("edge_index", "edge_weight", "edge_features", "undirected", "preparation")
 
 
 class Edges(NamedTuple):
@@ -31,46 +31,41 @@ class Edges(NamedTuple):
     self_loops_removed: int
 
 
-def node_fields(name: str, given: Any) -> dict[str, Any]:
-    """Returns the fields of `Nodes` from what `Graph.from_edges` takes for a type."""
-    about: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"x": given}
-    if isinstance(given, int | np.integer):
-        about = {"num_nodes": given}
-    about = {key: value for key, value in about.items() if value is not None}
-    where = f"type {name!r}"
-    _check_keys(about, _NODE_KEYS, where)
-    try:
-        return {"name": name, **_checked_nodes(about)}
-    except GraphError as error:
-        raise GraphError(f"{where}: {error}") from None
+def structure(edge_index: Any, num_nodes: int) -> tuple[IntArray, IntArray, int]:
+    """Returns sorted, symmetric CSR pointers and indices, and the number of self-loops removed."""
+    sources, targets = _ends(edge_index, ("", num_nodes), ("", num_nodes))
+    loops = sources == targets
+    sources, targets = sources[~loops], targets[~loops]
+    both = (np.concatenate([sources, targets]), np.concatenate([targets, sources]))
+    ones = np.ones(len(both[0]), dtype=np.bool_)
+    csr = scipy.sparse.coo_array((ones, both), shape=(num_nodes, num_nodes)).tocsr()
+    csr.sum_duplicates()  # merges duplicates and sorts each row
+    return csr.indptr.astype(np.int64), csr.indices.astype(np.int64), int(loops.sum())
 
 
-def _checked_nodes(about: Mapping[str, Any]) -> dict[str, Any]:
-    x = about.get("x")
-    if x is None and "num_nodes" not in about:
-        raise GraphError("neither x nor num_nodes is given")
-    if about.get("num_nodes") == 0 or getattr(x, "shape", (1,))[:1] == (0,):
-        raise GraphError("zero nodes; leave the type and its relations out")
-    features = None if x is None else validation.features(x)
-    rows = None if features is None else int(features.shape[0])
-    num_nodes = int(about.get("num_nodes", rows))
-    if rows not in (None, num_nodes):
-        raise GraphError(f"x: {rows} rows for {num_nodes} nodes")
-    if num_nodes < 1:
-        raise GraphError(f"num_nodes: must be at least 1; got {num_nodes}")
-    masks, splits = validation.splits({key: about.get(key) for key in MASKS}, num_nodes)
-    ids = validation.node_ids(about.get("node_ids"), num_nodes)
-    y, names = validation.labels(about.get("y"), num_nodes, ids, about.get("class_names", ()))
-    return {
-        "num_nodes": num_nodes,
-        "x": features,
-        "y": y,
-        **masks,
-        "splits": splits,
-        "node_ids": ids,
-        "class_names": names,
-        "preparation": about.get("preparation"),
-    }
+def checked_weight(weight: Any, edge_index: Any, num_nodes: int) -> FloatArray:
+    """Returns a weight per CSR entry, equal in both directions; `structure` has checked the edges.
+
+    Weights of columns that name the same edge are added. If every edge is listed in both directions
+    with equal weights, each edge counts once.
+    """
+    edges = interchange.to_numpy(edge_index, "edge_index").reshape(2, -1).astype(np.int64)
+    values = _weights(weight, edges.shape[1])
+    apart = edges[0] != edges[1]
+    listed = (values[apart], (edges[0][apart], edges[1][apart]))
+    one_way = scipy.sparse.coo_array(listed, shape=(num_nodes, num_nodes)).tocsr()
+    one_way.sum_duplicates()
+    other = one_way.T.tocsr()
+    both = (one_way + other).tocsr()
+    both.sort_indices()
+    equal = np.array_equal(one_way.indices, other.indices) and np.array_equal(
+        one_way.indptr, other.indptr
+    )
+    if equal and np.allclose(one_way.data, other.data, rtol=1e-9, atol=0):
+        both.data *= 0.5  # exact; a symmetric list contains each edge twice
+    _check_sums(both)
+    result: FloatArray = both.data.astype(np.float32)
+    return result
 
 
 def checked_relation(key: Any, given: Any, sizes: Mapping[str, int]) -> tuple[Any, ...]:
@@ -87,7 +82,7 @@ def checked_relation(key: Any, given: Any, sizes: Mapping[str, int]) -> tuple[An
             near = suggestion(end, sizes)
             raise GraphError(f"{where}: no type {end!r}; the types: {', '.join(sizes)}{near}")
     about: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"edge_index": given}
-    _check_keys(about, _EDGE_KEYS, where)
+    check_keys(about, _KEYS, where)
     if about.get("edge_index") is None:
         raise GraphError(f"{where}: edge_index is not given")
     ends = (source, sizes[source]), (target, sizes[target])
@@ -99,7 +94,8 @@ def checked_relation(key: Any, given: Any, sizes: Mapping[str, int]) -> tuple[An
     return source, name, target, *edges, preparation
 
 
-def _check_keys(about: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+def check_keys(about: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    """Refuses a key that is not known, and suggests one."""
     for key in about:
         if key not in known:
             near = suggestion(key, known) or f"; known: {', '.join(known)}"
@@ -143,6 +139,8 @@ def checked_edges(
         weight = None if weight is None else weight[~loops]
         features = None if features is None else features[~loops]
     shape = (targets[1], sources[1])
+    if weight is not None and (weight > _FLOAT32.max / max(1, 2 * len(weight))).any():
+        raise GraphError(f"edge_weight: float32 cannot hold the sum of the weights; {_ADVICE}")
     if features is None:
         ends, weight = _merged(ends, weight, shape)
         if same and undirected is not False and ends.shape[1]:
@@ -187,6 +185,7 @@ def reverse_order(
 
 
 def _ends(edge_index: Any, sources: tuple[str, int], targets: tuple[str, int]) -> IntArray:
+    """Returns the ends of edges, checked; a plain graph's type has no name."""
     edges = interchange.to_numpy(edge_index, "edge_index")
     if edges.size == 0:
         return np.zeros((2, 0), np.int64)
@@ -198,31 +197,63 @@ def _ends(edge_index: Any, sources: tuple[str, int], targets: tuple[str, int]) -
     for row, end, (kind, count) in ((0, "source", sources), (1, "target", targets)):
         wrong = np.flatnonzero((edges[row] < 0) | (edges[row] >= count))
         if len(wrong):
+            place, node = int(wrong[0]), edges[row, wrong[0]]
             raise GraphError(
-                f"edge_index: the {end} of edge {wrong[0]} is {kind} {edges[row, wrong[0]]}, but "
-                f"the nodes of type {kind!r} are 0 to {count - 1}"
+                f"edge_index: the {end} of edge {place} is {kind} {node}, but the nodes of type "
+                f"{kind!r} are 0 to {count - 1}"
+                if kind
+                else f"edge_index: edge {place} names node {node}, but the nodes are 0 to "
+                f"{count - 1} (x has {count} rows)"
             )
     return edges.astype(np.int64)
 
 
 def _weights(weight: Any, count: int) -> Floats:
+    """Returns the weights of edges, checked."""
     given = interchange.to_numpy(weight, "edge_weight")
     if given.ndim == 2 and given.shape[1] == 1:
         given = given[:, 0]
-    if given.shape != (count,) or given.dtype.kind not in "biuf":
-        raise GraphError(
-            f"edge_weight: expected a number per edge, {count}; got {given.dtype} of shape "
-            f"{given.shape}"
-        )
+    if given.shape != (count,):
+        raise GraphError(f"edge_weight: expected one per edge, {count}; got shape {given.shape}")
+    if given.dtype.kind not in "biuf":
+        raise GraphError(f"edge_weight: weights must be numbers; got dtype {given.dtype}")
     values = given.astype(np.float64)
-    right = (values >= _FLOAT32.tiny) & (values <= _FLOAT32.max / max(1, 2 * count))
-    if not right.all():
-        place = int(np.flatnonzero(~right)[0])
+    wrong = ~(np.isfinite(values) & (values > 0))
+    if wrong.any():
+        place = int(np.flatnonzero(wrong)[0])
         raise GraphError(
-            f"edge_weight: {given[place]} at edge {place}; weights are positive, finite and such "
-            "that float32 holds their sum"
+            f"edge_weight: {given[place]} at edge {place}; weights are positive and finite"
         )
+    wrong = ~_in_range(values)
+    if wrong.any():
+        place = int(np.flatnonzero(wrong)[0])
+        where = f"{given[place]} at edge {place}"
+        raise GraphError(f"edge_weight: {where} is outside the range of float32; {_ADVICE}")
     return values
+
+
+def _in_range(values: npt.NDArray[np.float64]) -> BoolArray:
+    """Returns which weights, and their inverses, a float32 can represent."""
+    # Below `tiny`, digits are lost and 1 / weight becomes infinite.
+    inside: BoolArray = (values >= _FLOAT32.tiny) & (values <= _FLOAT32.max)
+    return inside
+
+
+def _check_sums(weights: scipy.sparse.csr_array) -> None:
+    if not _in_range(weights.data).all():
+        raise GraphError(
+            "edge_weight: the weights of an edge add up to a number outside the range of float32; "
+            f"{_ADVICE}"
+        )
+    degree = np.diff(weights.indptr)
+    # A node also has a self-loop with the mean weight of its edges: see `kernels.adjacency`.
+    sums = weights.sum(axis=1) * (1 + 1 / np.maximum(degree, 1))
+    wrong = np.flatnonzero(sums > _FLOAT32.max)
+    if len(wrong):
+        raise GraphError(
+            f"edge_weight: the weights of node {wrong[0]}'s edges add up to more than a float32 "
+            f"can represent; {_ADVICE}"
+        )
 
 
 def _features(features: Any, count: int) -> FloatArray:
