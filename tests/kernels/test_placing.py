@@ -2,9 +2,17 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from graphcl.kernels.placing import NOWHERE, number_by_part, place_by_hash, place_by_neighbours
-from tests.conftest import random_graph
+from graphcl.kernels.placing import (
+    NOWHERE,
+    number_by_part,
+    number_distinct,
+    place_by_hash,
+    place_by_neighbours,
+)
+from tests.conftest import FUZZ, random_graph
 
 
 def by_loops(graph, parts, capacity, passes):
@@ -71,3 +79,15 @@ def test_nodes_are_numbered_part_by_part_in_their_order():
     number_by_part(placed, starts, numbers)
     assert numbers.tolist() == [3, 0, 2, 1, 4, 5]
     assert starts.tolist() == [0, 2, 3, 6]
+
+
+NUMBERS = st.one_of(st.integers(0, 20), st.integers(0, 2**62))
+
+
+@FUZZ
+@given(st.lists(NUMBERS, max_size=200))
+def test_values_are_numbered_as_they_come(values):
+    expected = list(dict.fromkeys(values))
+    found, places = number_distinct(np.array(values, dtype=np.int64))
+    assert found.tolist() == expected
+    assert places.tolist() == [expected.index(value) for value in values]

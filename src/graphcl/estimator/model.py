@@ -18,19 +18,28 @@ from graphcl.estimator.calibration import sample_graphs, sample_types
 from graphcl.estimator.choice import AUTO, BUDGET, Choice, choose_recipe
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.fitting import Task, fit
-from graphcl.estimator.growing import Growing
 from graphcl.estimator.health import Health, rank_of_features
-from graphcl.estimator.inference import chosen_nodes, embed_fitted
+from graphcl.estimator.inference import (
+    check_typed,
+    chosen_nodes,
+    embed_fitted,
+    embed_typed_fitted,
+    encoder_of,
+)
+from graphcl.estimator.live import Live
 from graphcl.estimator.parts import Parts
-from graphcl.estimator.transformer import as_table
-from graphcl.estimator.typed import as_typed, check_typed, embed_typed_fitted, encoder_of
-from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
+from graphcl.estimator.transformer import SklearnTransformer, as_table
+from graphcl.graphs.collection import GraphCollection, as_graphs, as_typed, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.typed_tensors import prepare
 from graphcl.losses import Loss
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.recipes.recipe import recipe_keys
+from graphcl.runs import files as runs
+from graphcl.runs.nodes import describe_nodes, write_nodes
+from graphcl.runs.typed import write_types
+from graphcl.runs.versions import current_run
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Saved
 from graphcl.training.modes import Mode
@@ -40,7 +49,7 @@ Rows = npt.NDArray[np.float32]
 Several = GraphCollection | list[Any] | tuple[Any, ...]
 
 
-class GraphCL(Growing):
+class GraphCL(SklearnTransformer):
     """Learns node embeddings of an attributed graph, or of several, without labels.
 
     Args:
@@ -372,3 +381,116 @@ class GraphCL(Growing):
         """Trains on `graph` and returns the embeddings of its nodes, as `transform` does."""
         given = as_typed(graph) or as_graphs(graph)
         return self.fit(given, y).transform(given)
+
+    def live(self, graph: Any, *, node_type: str | None = None) -> Live:
+        """Returns the model beside a graph, for many calls of its `embed_new`.
+
+        Args:
+            graph: one graph, in memory or mapped from a store.
+            node_type: of a graph with types: that of the new nodes.
+        """
+        fitted = self._require_fitted("live")
+        given = as_typed(graph) or as_graphs(graph)
+        if isinstance(given, GraphCollection):
+            raise GraphError(f"{given.name}: new nodes join one graph, not several")
+        return Live(fitted, given, resolve_device(self.device), node_type)
+
+    def embed_new(
+        self,
+        features: Any,
+        neighbours: Any,
+        *,
+        graph: Any,
+        edges: Any = None,
+        weights: Any = None,
+        node_type: str | None = None,
+    ) -> Rows:
+        """Returns embeddings of nodes that are not in `graph` yet, without rebuilding it.
+
+        They are those that the grown graph embedded whole would have: on a CPU bit for bit, with
+        the encoders `mean` and `residual` on dense features without edge weights; else to 1e-6 of
+        the largest. The features are what the graph's `x` holds; the model scales them. For many
+        calls, `live` saves the preparation.
+
+        Args:
+            features: of one node ``[P]``, or of several ``[n, P]``.
+            neighbours: of one node: nodes of the graph, by row number or by id as text; it may be
+                empty. Of several nodes: such a list for each. In a graph with types, each neighbour
+                is ``RELATION/ID``, and ``<RELATION/ID`` an edge towards the new node, of a directed
+                relation within its type.
+            graph: the graph that they join.
+            edges: edges among the new nodes: pairs of places in `features`, and a weight as a third
+                number if there is one.
+            weights: of the edges to `neighbours`, in their form; None is 1 everywhere.
+            node_type: of a graph with types: that of the new nodes.
+
+        Returns:
+            ``[dim]`` for one node, ``[n, dim]`` for several.
+
+        Raises:
+            GraphError: features, neighbours, edges or weights do not fit the graph.
+        """
+        live = self.live(graph, node_type=node_type)
+        return live.embed_new(features, neighbours, edges=edges, weights=weights)
+
+    def save(self, path: str | Path, *, graph: Any = None, overwrite: bool = False) -> None:
+        """Writes a run directory that `load` reads back; it appears whole or not at all.
+
+        Args:
+            path: the directory.
+            graph: a graph, or several, or a typed one. Its embeddings and the names of its nodes
+                are kept in the run, as `graphcl train` does, for `graphcl report` and
+                `graphcl neighbors`.
+            overwrite: replace a run that is there. Anything else that is there is never touched.
+        """
+        self._require_fitted("save")
+        typed = None if graph is None else as_typed(graph)
+        given = None if graph is None or typed is not None else as_graphs(graph)
+        z: Any = None if graph is None else self.transform(typed or given)
+        with runs.new_run(Path(path), overwrite=overwrite) as folder:
+            self.write_to(folder, runs.Origin())
+            if typed is not None:
+                write_types(folder, typed, z)
+            if given is not None:
+                np.save(folder / runs.EMBEDDINGS, np.concatenate(z) if isinstance(z, list) else z)
+                write_nodes(folder, describe_nodes(given))
+
+    def write_to(self, folder: Path, origin: runs.Origin) -> None:
+        """Writes configuration, weights and metrics into an existing folder."""
+        self._require_fitted("save").write(folder, origin)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        device: str = "auto",
+        encoder: EncoderFactory | torch.nn.Module | None = None,
+        perturbation: Perturbation | None = None,
+        loss: Loss | None = None,
+    ) -> Self:
+        """Returns the fitted estimator of a run directory, in its current version.
+
+        A run never says what code to execute. Where its encoder is of the caller's own, pass the
+        same class or module here, or register it first. Its own perturbation and loss are needed
+        to train again, not to embed.
+
+        Args:
+            path: the run.
+            device: as for the estimator.
+            encoder: what the run was trained with, where that was an object.
+            perturbation: likewise.
+            loss: likewise.
+
+        Raises:
+            RunError: the directory is missing, or a file in it is damaged.
+            ParameterError: the run's encoder is not registered, or another one was passed.
+        """
+        folder = current_run(Path(path))
+        fitted = Fitted.read(
+            folder, own_encoder=encoder, own_perturbation=perturbation, own_loss=loss
+        )
+        own: Any = {"encoder": encoder, "perturbation": perturbation, "loss": loss}
+        model = cls(fitted.parts.recipe, seed=fitted.seed, device=device, **own)
+        model._fitted = fitted
+        return model

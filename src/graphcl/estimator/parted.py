@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -22,14 +23,13 @@ from graphcl.estimator.choice import AUTO
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.fitting import Task, fit
 from graphcl.estimator.health import rank_of_features
+from graphcl.estimator.inference import check_typed, encoder_of
 from graphcl.estimator.model import GraphCL
 from graphcl.estimator.parts import Parts
-from graphcl.estimator.typed import check_typed, encoder_of
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE, Relation
 from graphcl.graphs.schema import EDGES
-from graphcl.partitioned.around import neighbourhood_in_parts
 from graphcl.partitioned.boundary import open_own_part
 from graphcl.partitioned.features import prepare_part
 from graphcl.partitioned.inference import embed_part
@@ -314,3 +314,49 @@ def _joined_rows(rows: Tensor, share: Share) -> Tensor:
     padded[: len(rows)] = rows
     every = gather_tables(padded, share)
     return torch.cat([one[:count] for one, count in zip(every, counts, strict=True)])
+
+
+IntArray = npt.NDArray[np.int64]
+
+
+def neighbourhood_in_parts(
+    topology: PartsTopology, nodes: IntArray, hops: int
+) -> tuple[Graph, IntArray]:
+    """Returns the nodes within some hops of `nodes` as a graph, and the rows of `nodes` in it.
+
+    It is what `graphcl.graphs.neighbourhood` returns of a whole graph, with features that are
+    scaled as in training. All processes call it together, each for nodes of any parts or none.
+
+    Args:
+        topology: of a plain graph.
+        nodes: ascending.
+        hops: at least 1.
+    """
+    reached = frontier = nodes
+    inner: list[IntArray] = []
+    lists: list[IntArray] = []
+    weights = []
+    for _ in range(hops):
+        lengths, found, weight = topology.neighbours(EDGES, frontier)
+        inner.append(frontier)
+        ends = np.cumsum(lengths)[:-1]
+        lists += np.split(found, ends) if len(frontier) else []
+        if weight is not None and len(frontier):
+            weights += np.split(weight, ends)
+        frontier = np.setdiff1d(found, reached)
+        reached = np.union1d(reached, frontier)
+    known = np.concatenate(inner)
+    order = np.argsort(known)
+    counts = np.zeros(len(reached), np.int64)
+    counts[np.searchsorted(reached, known)] = [len(one) for one in lists]
+    none = [np.empty(0, np.int64)]
+    around = np.concatenate([lists[at] for at in order.tolist()] or none)
+    weighted = [weights[at] for at in order.tolist()] if weights else None
+    graph = Graph.from_csr(
+        indptr=np.concatenate([[0], counts.cumsum()]),
+        indices=np.searchsorted(reached, around).astype(np.int64),
+        x=topology.rows[NODE].fetch(reached).rows(slice(None)).numpy(),
+        edge_weight=None if weighted is None else np.concatenate(weighted),
+        name=topology.prepared.part.parts.name,
+    )
+    return graph, np.searchsorted(reached, nodes)

@@ -279,3 +279,10 @@ def _sample(array: Any, count: int = SAMPLED) -> bytes:
         return b""
     places = np.unique(np.linspace(0, len(array) - 1, min(count, len(array))).astype(np.int64))
     return np.ascontiguousarray(array[places]).tobytes()
+
+
+def as_typed(graph: Any) -> Graph | None:
+    """Returns a typed graph from a `Graph` or an object like PyG's `HeteroData`; else None."""
+    if hasattr(graph, "node_types") and hasattr(graph, "edge_types"):
+        graph = Graph.from_pyg(graph)
+    return graph if isinstance(graph, Graph) and not graph.is_plain else None

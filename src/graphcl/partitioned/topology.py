@@ -27,8 +27,8 @@ from graphcl.graphs.schema import Direction
 from graphcl.graphs.typed_tensors import edge_vectors
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.counter import Key
-from graphcl.kernels.distinct import number_distinct
 from graphcl.kernels.neighbours import EdgeWeights
+from graphcl.kernels.placing import number_distinct
 from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.memory import free_memory_bytes
 from graphcl.partitioned.boundary import open_any_part

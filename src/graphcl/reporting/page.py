@@ -27,10 +27,9 @@ import numpy.typing as npt
 from graphcl.devices import device_name, resolve_device
 from graphcl.errors import GraphError, RunError, require
 from graphcl.estimator import GraphCL
-from graphcl.estimator.typed import as_typed
 from graphcl.evaluation import linear_probe
 from graphcl.files.atomic import check_new_file, write_whole
-from graphcl.graphs.collection import as_graphs
+from graphcl.graphs.collection import as_graphs, as_typed
 from graphcl.graphs.graph import Graph
 from graphcl.reporting.contents import AnyGraph, Contents, Sharded, gather
 from graphcl.reporting.sections import (

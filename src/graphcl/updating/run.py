@@ -27,9 +27,8 @@ from graphcl.estimator.alignment import align
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import embed_fitted, embed_types
 from graphcl.estimator.retraining import retrain as train_on
-from graphcl.estimator.typed import as_typed
 from graphcl.evaluation.drift import measure_drift
-from graphcl.graphs.collection import as_graph, fingerprint
+from graphcl.graphs.collection import as_graph, as_typed, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions
