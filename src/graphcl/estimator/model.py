@@ -19,15 +19,9 @@ from graphcl.estimator.choice import AUTO, BUDGET, Choice, choose_recipe
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.fitting import Task, fit
 from graphcl.estimator.health import Health, rank_of_features
-from graphcl.estimator.inference import (
-    check_typed,
-    chosen_nodes,
-    embed_fitted,
-    embed_typed_fitted,
-    encoder_of,
-)
+from graphcl.estimator.inference import chosen_nodes, embed_fitted, embed_types
 from graphcl.estimator.live import Live
-from graphcl.estimator.parts import Parts
+from graphcl.estimator.parts import Parts, check_typed, encoder_of
 from graphcl.estimator.transformer import SklearnTransformer, as_table
 from graphcl.graphs.collection import GraphCollection, as_graphs, as_typed, fingerprint
 from graphcl.graphs.graph import Graph
@@ -494,3 +488,27 @@ class GraphCL(SklearnTransformer):
         model = cls(fitted.parts.recipe, seed=fitted.seed, device=device, **own)
         model._fitted = fitted
         return model
+
+
+def embed_typed_fitted(
+    model: Any, fitted: Fitted, graph: Graph, node_type: str | None, nodes: Any
+) -> Any:
+    """Returns the embeddings of all types, or of one, or of some of its nodes.
+
+    Raises:
+        GraphError: the model was trained on other types and relations.
+    """
+    if nodes is not None and node_type is None:
+        raise GraphError(f"{graph.name}: of which type are these nodes? Give node_type")
+    chosen: Any = None
+    wanted: dict[str, npt.NDArray[np.int64] | None] = dict.fromkeys(graph.nodes)
+    if node_type is not None:
+        graph.type(node_type)
+        chosen = chosen_nodes(graph.nodes[node_type], nodes)
+        numbers = chosen
+        if isinstance(chosen, slice):
+            numbers = np.arange(graph.nodes[node_type].num_nodes)[chosen]
+        wanted = {node_type: numbers}
+    z = embed_types(fitted, graph, wanted, device=resolve_device(model.device))
+    tables = {name: as_table(model, rows, graph.nodes[name], chosen) for name, rows in z.items()}
+    return tables if node_type is None else tables[node_type]

@@ -23,9 +23,8 @@ from graphcl.estimator.choice import AUTO
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.fitting import Task, fit
 from graphcl.estimator.health import rank_of_features
-from graphcl.estimator.inference import check_typed, encoder_of
 from graphcl.estimator.model import GraphCL
-from graphcl.estimator.parts import Parts
+from graphcl.estimator.parts import Parts, check_typed, encoder_of
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE, Relation

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from graphcl.distributed import beside, current_share, from_rank
-from graphcl.encoders import EncoderFactory, build_encoder
+from graphcl.encoders import EncoderFactory, LayeredEncoder, build_encoder, stated_layers
 from graphcl.encoders.typed import TypedEncoder
-from graphcl.errors import require
+from graphcl.errors import GraphError, ParameterError, require
 from graphcl.graphs.collection import training_subgraph
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import ColumnScaling, Scaling, fit_scaling
@@ -271,3 +271,45 @@ def _ready(registry: Registry, name: str, own: Any, **values: Any) -> Any:
     ready = build(**values) if own is None or isinstance(own, type) else part
     require(callable(ready), registry.kind, "the object", "callable", ready)
     return ready
+
+
+ENCODER = "residual"  # the paper's encoder that a typed one extends
+
+
+def encoder_of(parts: Parts, schema: Schema, *, seed: int) -> LayeredEncoder:
+    """Returns a fresh encoder on the CPU, which states its layers for each type.
+
+    Raises:
+        ParameterError: an encoder of the caller's own does not.
+    """
+    encoder = parts.new_encoder(schema, seed=seed)
+    stated_layers(encoder, "a graph with types")
+    assert isinstance(encoder, LayeredEncoder)
+    for number, level in enumerate(encoder.levels()):
+        if set(level) != set(schema.widths):
+            raise ParameterError(
+                f"encoder: layer {number} is stated for the types {', '.join(level)}; the graph's "
+                f"are {', '.join(schema.widths)}"
+            )
+    return encoder
+
+
+def check_typed(parts: Parts, name: str, num_edges: int) -> None:
+    """Refuses what cannot be trained on the typed graph of this name.
+
+    Raises:
+        ParameterError: the recipe asks for it.
+        GraphError: the graph has no edges.
+    """
+    recipe = parts.recipe
+    if recipe.encoder != ENCODER and parts.own_encoder is None:
+        raise ParameterError(
+            f"encoder: a typed graph is encoded by {ENCODER!r}, once per relation; "
+            f"got {recipe.encoder!r}"
+        )
+    if recipe.inductive:
+        raise ParameterError("inductive: a typed graph is trained with all its nodes; leave it out")
+    if recipe.perturbation != "drop" and parts.own_perturbation is None:
+        raise ParameterError(f"perturbation: typed graphs know 'drop'; got {recipe.perturbation!r}")
+    if not num_edges:
+        raise GraphError(f"{name}: no relation has edges")
