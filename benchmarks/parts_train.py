@@ -123,7 +123,7 @@ def worker(given: argparse.Namespace) -> None:
     else:
         if int(os.environ["WORLD_SIZE"]) > 1:
             dist.init_process_group("gloo", timeout=timedelta(seconds=given.timeout))
-        part = open_own_part(given.worker, current_share()).plain
+        part = open_own_part(given.worker, current_share())
         patience = timedelta(seconds=given.timeout)
         data = PartedData(given.worker, given.cache, given.topology, patience)
         source = parted_source(parts, data, part, ignore_memory=True)
