@@ -262,7 +262,9 @@ def test_a_file_of_arrays_with_types_is_a_typed_graph(tables, capsys):
     capsys.readouterr()
     Graph.from_npz("mine.npz").save("kept")  # and a store of it
     assert run(["check", "kept"]) == 0
-    assert "kept: item: 10 nodes, 4 features; user: 20 nodes" in capsys.readouterr().out
+    assert (
+        "kept: Graph('mine': item: 10 nodes, 4 features; user: 20 nodes" in capsys.readouterr().out
+    )
     assert run(["train", "kept", *QUICK, "--out", "of_store"]) == 0
     assert run(["embed", "of_store", "--type", "item", "--out", "same.npy"]) == 0
     np.testing.assert_allclose(np.load("same.npy"), np.load("items.npy"), rtol=1e-4, atol=1e-5)

@@ -69,7 +69,7 @@ def encoder_of(name, settings):
 
 def embedded(folder, case, share, scratch=None):
     _, _, scaling, _, encoder, settings = CASES[case]
-    part = open_own_part(folder / f"{case}-{share.world}", share).plain
+    part = open_own_part(folder / f"{case}-{share.world}", share)
     scaling = fit_scaling(scaling, [Graph.open(folder / case)])
     options = {"share": share, "scratch": scratch}
     options["slab_bytes"] = 3000 if share.rank == 0 else 1500  # some columns at a time

@@ -164,7 +164,7 @@ def change(path, value):
         (change(["relations", 0, "num_edges"], "x"), "num_edges of relation author:writes:paper"),
         (change(["relations", 0, "undirected"], 1), "author:writes:paper lacks one of undirected"),
         (change(["relations", 0, "undirected"], True), "writes:paper cannot be undirected"),
-        (change(["relations", 0, "both"], False), r"must list the arrays of nodes-0"),
+        (change(["relations", 0, "both"], False), "lacks its edges by source"),
         (change(["relations", 0, "weighted"], True), "must have the arrays edge_features"),
         (change(["source", "beside"], {"../x": ""}), "names files that are none of a store"),
     ],

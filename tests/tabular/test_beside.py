@@ -122,7 +122,7 @@ def test_it_is_the_loop_dense_sparse_and_stored(rows, tmp_path_factory):
             build_store(str(folder / "e.csv"), options, out=out)
             stored = Graph.open(out, verify=True).x
             assert np.array_equal(stored.toarray() if least == 1 else stored, wanted)
-            assert read_preparation(out).tags.names == tuple(names)
+            assert read_preparation(out / "nodes-0").tags.names == tuple(names)
 
 
 def test_names_belong_to_the_training(tmp_path):

@@ -83,7 +83,7 @@ def test_sparse_and_stored(tmp_path, monkeypatch):
     assert np.array_equal(sparse.x.toarray(), dense.x)
     build_store("e.csv", TableOptions(nodes="n.csv", vectors="v.npy"), out=tmp_path / "s")
     assert np.array_equal(Graph.open(tmp_path / "s", verify=True).x.toarray()[:, 1:], V)
-    assert read_preparation(tmp_path / "s").vectors.width == 3
+    assert read_preparation(tmp_path / "s/nodes-0").vectors.width == 3
 
 
 def test_a_model_takes_vectors_of_its_width(tmp_path):

@@ -9,7 +9,7 @@ import scipy.sparse
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.store.columns import ScaledFeatures
-from graphcl.store.reader import MASKS
+from graphcl.store.header import MASKS
 
 
 def to_data(graph: Graph, *, sparse: bool) -> Any:

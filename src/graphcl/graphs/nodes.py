@@ -3,16 +3,21 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
 
 from graphcl.errors import GraphError, require
-from graphcl.graphs.validation import BoolArray, FloatArray, IntArray
 from graphcl.store.columns import Names, ScaledFeatures
 from graphcl.store.ids import rows_of
+
+if TYPE_CHECKING:  # reading a run needs no SciPy, which takes long to import
+    import scipy.sparse
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +48,7 @@ class Nodes:
 
     name: str
     num_nodes: int
-    x: FloatArray | scipy.sparse.csr_array | ScaledFeatures | None = None
+    x: "FloatArray | scipy.sparse.csr_array | ScaledFeatures | None" = None
     y: IntArray | None = None
     train_mask: BoolArray | None = None
     val_mask: BoolArray | None = None
@@ -144,6 +149,6 @@ def freeze(holder: Any) -> None:
     for value in vars(holder).values():
         if isinstance(value, np.ndarray):
             value.flags.writeable = False
-        elif scipy.sparse.issparse(value):
+        elif hasattr(value, "indptr"):  # sparse features
             for part in (value.data, value.indices, value.indptr):
                 part.flags.writeable = False

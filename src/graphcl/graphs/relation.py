@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from graphcl.graphs.nodes import freeze
-from graphcl.graphs.validation import FloatArray, IntArray
+from graphcl.graphs.nodes import FloatArray, IntArray, freeze
 
 Key = tuple[str, str, str]
 NODE = "node"  # the type of the nodes of a plain graph

@@ -13,7 +13,7 @@ from graphcl.errors import GraphError
 from graphcl.files.arrays import read_npz
 from graphcl.graphs import interchange
 from graphcl.graphs.interchange import Kinds
-from graphcl.store.reader import MASKS
+from graphcl.store.header import MASKS
 
 _OTHER = "edge_index_"
 

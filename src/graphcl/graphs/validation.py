@@ -12,7 +12,7 @@ from graphcl.errors import GraphError
 from graphcl.graphs import interchange
 from graphcl.graphs.edges import check_keys
 from graphcl.graphs.labelling import numbered_labels
-from graphcl.store.reader import MASKS
+from graphcl.store.header import MASKS
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]

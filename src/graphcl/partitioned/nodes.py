@@ -15,9 +15,9 @@ from graphcl.errors import RunError
 from graphcl.graphs.nodes import Nodes
 from graphcl.partitioned.embeddings import ShardedEmbeddings
 from graphcl.store.columns import Names
-from graphcl.store.header import StoredType, ends, read_store
+from graphcl.store.header import MASKS, StoredType, ends, read_store
 from graphcl.store.joining import stacked
-from graphcl.store.reader import MASKS, open_part
+from graphcl.store.reader import open_part
 
 Array = npt.NDArray[Any]
 

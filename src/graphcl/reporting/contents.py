@@ -46,8 +46,8 @@ from graphcl.runs.results import GraphFacts, read_answers, read_result
 from graphcl.runs.typed import type_folder
 from graphcl.runs.versions import current_run, run_root
 from graphcl.seeding import derive, generator
-from graphcl.store.header import read_store
-from graphcl.store.reader import MASKS, open_part
+from graphcl.store.header import MASKS, read_store
+from graphcl.store.reader import open_part
 from graphcl.tabular.preparation import Preparation, read_preparation
 from graphcl.training.loop import BatchSource
 

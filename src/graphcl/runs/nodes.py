@@ -18,7 +18,7 @@ from graphcl.files.atomic import whole_file
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE
 from graphcl.store.columns import Names
-from graphcl.store.reader import MASKS
+from graphcl.store.header import MASKS
 
 if TYPE_CHECKING:  # reading the file needs no graph, and so none of the imports of one
     from graphcl.graphs.collection import GraphCollection

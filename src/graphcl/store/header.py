@@ -35,6 +35,7 @@ FORMAT = 1
 HEADER, PART = "store.json", "part.json"
 HEADER_BYTES = 1 << 24  # 4,096 parts of a hundred types
 ORDERS = ("neighbours", "hash", "as-is")
+MASKS = ("train_mask", "val_mask", "test_mask")
 MOST_PARTS = 4096  # so that `store.json` stays small
 Key = tuple[str, str, str]
 IntArray = npt.NDArray[np.int64]
@@ -304,6 +305,9 @@ def store_of(path: Path, values: Mapping[str, Any]) -> Store:
     for about in _listed(file, values, "relations"):
         relation = _relation(file, about, types)
         relations[relation.key] = relation
+        if len(digests) > 1 and not (relation.undirected or relation.both):
+            said = ":".join(relation.key)
+            raise StoreError(f"{file}: relation {said} lacks its edges by source, which parts have")
     if len(relations) != len(values["relations"]):
         raise StoreError(f"{file}: must list each relation once")
     source = Source.read(file, values)

@@ -8,8 +8,8 @@ import scipy.sparse
 
 from graphcl.errors import StoreError
 from graphcl.store.columns import Names, ScaledFeatures
-from graphcl.store.header import IntArray, Key, Store
-from graphcl.store.reader import MASKS, Edges, Part, open_part, sparse_rows
+from graphcl.store.header import MASKS, IntArray, Key, Store
+from graphcl.store.reader import Edges, Part, open_part, sparse_rows
 
 OF_ENTRIES = ("edge_weight", "edge_features", "edge_ids")
 

@@ -21,7 +21,7 @@ import scipy.sparse
 
 from graphcl.errors import StoreError, require
 from graphcl.store.columns import Names, ScaledFeatures
-from graphcl.store.header import MOST_PARTS, ORDERS, Key, Store, read_store
+from graphcl.store.header import MASKS, MOST_PARTS, ORDERS, Key, Store, read_store
 from graphcl.store.moving import (
     Array,
     move_edges,
@@ -40,7 +40,7 @@ from graphcl.store.ordering import (
     scratch,
     slices,
 )
-from graphcl.store.reader import MASKS, Edges, open_part
+from graphcl.store.reader import Edges, open_part
 from graphcl.store.writer import ArrayWriter, StoreWriter, build_id
 
 OnStep = Callable[[str], None]

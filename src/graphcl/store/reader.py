@@ -46,6 +46,7 @@ from graphcl.files.arrays import regular_size
 from graphcl.files.patched import map_table, table_files
 from graphcl.store.columns import Names, ScaledFeatures
 from graphcl.store.header import (
+    MASKS,
     PART,
     IntArray,
     Key,
@@ -59,7 +60,6 @@ from graphcl.store.header import (
     require_count,
 )
 
-MASKS = ("train_mask", "val_mask", "test_mask")
 SPARSE = ("x_indptr", "x_indices", "x_data")
 NODE_DTYPES = {
     "x": ("float32", "float16", "int8"),

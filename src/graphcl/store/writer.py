@@ -20,6 +20,7 @@ from graphcl.store.columns import LEVELS, Names
 from graphcl.store.header import (
     FORMAT,
     HEADER,
+    MASKS,
     NOTHING,
     PART,
     Key,
@@ -33,7 +34,6 @@ from graphcl.store.header import (
 )
 from graphcl.store.reader import (
     EDGE_DTYPES,
-    MASKS,
     NODE_DTYPES,
     file_digest,
     known_digest,

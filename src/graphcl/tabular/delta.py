@@ -16,7 +16,7 @@ from graphcl.errors import GraphError, counted
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import Key
-from graphcl.store.reader import MASKS
+from graphcl.store.header import MASKS
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular.build import fill_structure, node_fields, typed_graph
 from graphcl.tabular.columns import IdColumn

@@ -22,7 +22,7 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import Key
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.graphs.validation import is_labelled
-from graphcl.store.reader import MASKS
+from graphcl.store.header import MASKS
 from graphcl.tabular.delta import NewEdges, NewNodes, of_type, read_ids, read_new, read_pairs
 from graphcl.tabular.options import TableOptions, short_name
 from graphcl.updating.ids import NodeIds

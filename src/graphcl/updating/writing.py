@@ -22,8 +22,8 @@ from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import GraphFacts, read_result
 from graphcl.runs.typed import RELATIONS
 from graphcl.store.columns import ScaledFeatures
-from graphcl.store.header import read_store
-from graphcl.store.reader import EDGE_DTYPES, MASKS, SPARSE, read_part
+from graphcl.store.header import MASKS, read_store
+from graphcl.store.reader import EDGE_DTYPES, SPARSE, read_part
 from graphcl.store.writer import (
     ArrayWriter,
     StoreWriter,
