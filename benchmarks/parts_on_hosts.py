@@ -181,10 +181,9 @@ def _tiny(prepared: PreparedPart) -> PreparedPart:
     """Returns a part of three nodes with the types of another."""
     part = prepared.nodes[NODE]
     edges = {"indptr": np.array([0, 1, 2, 2])}
-    edges["indices"] = np.array([1, 0], part.fields["indices"].dtype)
-    fields = {**part.fields, **edges, "x": np.array(part.fields["x"][:3])}
-    parts = replace(part.parts, starts=np.array([0, 3]), digests=part.parts.digests[:1])
-    own = {NODE: PartNodes(parts, 0, slice(0, 3), fields)}
+    edges["indices"] = np.array([1, 0], prepared.part.edges[EDGE, False]["indices"].dtype)
+    fields = {**part.fields, "x": np.array(part.fields["x"][:3])}
+    own = {NODE: PartNodes(replace(part.parts, starts=np.array([0, 3])), 0, slice(0, 3), fields)}
     whole = replace(prepared.part, number=0, nodes=own, edges={(EDGE, False): edges})
     return replace(prepared, part=whole, nodes=own)
 

@@ -458,6 +458,7 @@ REASONS = {
         "…: is a file; --out",
         "embed: --to must",
         "left out if --edges",
+        "A list of edges, an",
         "--set …: none",
         "…: absent (not",
         "…: --label: column … has no values",
