@@ -79,7 +79,8 @@ def wait_for(what, *processes):
 
 def test_a_killed_worker_changes_nothing(folder, whole):
     """By --processes, one worker killed in an epoch's middle."""
-    command = ("--processes", "2", "--out", "run", "--checkpoint-every", "1epochs")
+    # --log is an option of ours, and torchrun has one that begins so.
+    command = ("--processes", "2", "--out", "run", "--checkpoint-every", "1epochs", "--log", "csv")
     process = start(folder, ("graphcl",), *command)
     saved = folder / "run.partial"
     wait_for(lambda: len(list(saved.glob("checkpoint-*"))) == 2, process)

@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -241,3 +244,19 @@ def test_two_copies_are_pooled_as_one_after_the_other(within, undirected, weight
     (grad,) = torch.autograd.grad(ours.square().sum(), h)
     (expected,) = torch.autograd.grad(torch.cat([first, second]).square().sum(), h)
     torch.testing.assert_close(grad, expected)
+
+
+def test_a_view_is_freed_when_it_is_left(adjacency):
+    """Every step draws one: one that held itself would stay until the collector comes."""
+    gc.collect()
+    gc.disable()
+    try:
+        view = adjacency.with_weight(adjacency.weight * 2)
+        h = torch.rand(view.num_nodes, 3, dtype=torch.float64, requires_grad=True)
+        mean_pool(h, view).sum().backward()
+        assert view.transposed is view
+        held = weakref.ref(view)
+        del view
+        assert held() is None
+    finally:
+        gc.enable()

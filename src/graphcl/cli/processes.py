@@ -134,7 +134,8 @@ def _run(processes: int, folder: Path) -> int:
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
         *("--nproc-per-node", str(processes), "--max-restarts", str(MAX_RESTARTS)),
-        *("-m", "graphcl", *sys.argv[1:]),
+        # After --, torchrun takes no option for one of its own: --log would be its --log-dir.
+        *("-m", "--", "graphcl", *sys.argv[1:]),
     ]
     # A session of its own: torchrun would meet Ctrl-C by killing workers that are about to save.
     agent = subprocess.Popen(

@@ -352,11 +352,14 @@ class Adjacency:
         """Number of edges, dropped ones included; each undirected edge counts once."""
         return len(self.indices) if self.edge_ids is None else len(self.indices) // 2
 
-    @cached_property
+    @property
     def transposed(self) -> "Adjacency":
         """The same edges, whose senders receive; itself if edges are undirected."""
-        if self.back is None:
-            return self
+        return self if self.back is None else self._transposed
+
+    @cached_property
+    def _transposed(self) -> "Adjacency":
+        assert self.back is not None
         pattern, entries, inverse, own = self.back
         return replace(
             self,
