@@ -187,10 +187,8 @@ class Graph(NoArray):
         """
         if not nodes:
             raise GraphError(f"{name}: no types of nodes; a graph needs at least one")
-        types = {
-            str(kind): Nodes(**validation.node_fields(str(kind), given))
-            for kind, given in nodes.items()
-        }
+        checked = validation.node_fields
+        types = {str(kind): Nodes(**checked(str(kind), given)) for kind, given in nodes.items()}
         sizes = {kind: one.num_nodes for kind, one in types.items()}
         found = [Relation(*checked_relation(key, given, sizes)) for key, given in relations.items()]
         return cls(types, {one.key: one for one in found}, name)
@@ -293,15 +291,13 @@ class Graph(NoArray):
         arrays = interchange.arrays_from_networkx(
             graph, features=named, labels=labels, weight=weight
         )
-        if x is not None:
-            arrays["x"] = x
+        arrays |= {} if x is None else {"x": x}
         if computed:
             from graphcl.graphs.structural import structural_features
 
-            edges = structure(arrays["edge_index"], arrays["num_nodes"])
-            arrays["x"] = structural_features(*edges[:2])
-        if y is not None:
-            arrays["y"] = y
+            given = arrays["edge_index"], arrays["num_nodes"]
+            arrays["x"] = structural_features(*structure(*given)[:2])
+        arrays |= {} if y is None else {"y": y}
         return cls.from_edge_index(name=name, **_with_features(arrays))
 
     @classmethod
