@@ -242,6 +242,41 @@ def test_more_training_keeps_the_space(trained):
     assert z.embed_new(np.zeros(graph.nodes["product"].num_features), []).shape == (24,)
 
 
+def test_columns_are_named_by_relation_where_no_table_of_nodes_is_given(tmp_path, monkeypatch):
+    people, goods, _ = tables()
+    random, counts = np.random.default_rng(3), {"likes": 60, "owns": 50}
+    ends = {"likes": people["id"], "owns": goods["id"]}
+    lists = {
+        name: pandas.DataFrame(
+            {
+                "source": random.choice(people["id"], count),
+                "target": random.choice(ends[name], count),
+                name[0]: random.integers(1, 9, count) / 2,
+            }
+        ).drop_duplicates(["source", "target"])
+        for name, count in counts.items()
+    }
+    weight = {"likes": "l", "owns": "o"}
+    early = {"customer:likes:customer": lists["likes"][:40], "customer:owns:product": lists["owns"]}
+    both = {"customer": people, "product": goods}
+    graph = read_tables(early, both, weight=weight, **OPTIONS)
+    model = GraphCL(dim=16, epochs=1, device="cpu").fit(graph)
+    model.save(tmp_path / "run", graph=graph)
+    later = {"likes": lists["likes"][40:], "owns": lists["owns"][:2].assign(o=9.0)}
+    done = update(tmp_path / "run", graph=graph, edges=later, weight=weight, device="cpu")
+    owns = Graph.open(done.path / "graph").relations["customer", "owns", "product"]
+    assert (owns.edge_weight == 9).sum() == 2
+    with pytest.raises(GraphCLError, match="edges have edge_weight"):
+        update(
+            tmp_path / "run", edges={"likes": lists["likes"][:1].drop(columns="l")}, device="cpu"
+        )
+    monkeypatch.chdir(tmp_path)
+    for name, table in later.items():
+        table.to_csv(f"{name}.csv", index=False)
+    words = ["--edges", "likes=likes.csv", "--edges", "owns=owns.csv", "--device", "cpu"]
+    assert run(["update", "run", *words, "--weight", "likes=l", "--weight", "owns=o"]) == 0
+
+
 def test_what_goes_may_not_come(trained):
     path, graph, (*_, buys, early) = trained
     later = buys.drop(early.index)

@@ -138,15 +138,6 @@ class TableOptions:
                 value = _of_types(value)
             listed = () if value is None else (value,) if isinstance(value, str) else tuple(value)
             object.__setattr__(self, name, listed)
-        for name in ONE_EACH:
-            value = getattr(self, name)
-            several = isinstance(value, Mapping | tuple | list)
-            if several and len(value) > 0 and not self.is_typed:
-                option = option_of(name)
-                raise GraphError(
-                    f"{option}: {', '.join(map(str, value))}: a graph of one type has one column; "
-                    f"give {option} once"
-                )
         self._set_tags()
         for name, known in CHOICES.items():
             value = getattr(self, name)
@@ -188,6 +179,20 @@ class TableOptions:
         """Whether the tables are those of a typed graph."""
         named = self.edges is not None or self.relation is not None or self.directed
         return named or holds_tables(self.nodes)
+
+    def require_one_type(self) -> None:
+        """Refuses columns that are given for several types or relations, where there is one.
+
+        Raises:
+            GraphError: an option has several columns.
+        """
+        for name in ONE_EACH:
+            value, option = getattr(self, name), option_of(name)
+            if isinstance(value, Mapping | tuple | list) and len(value) > 0:
+                raise GraphError(
+                    f"{option}: {', '.join(map(str, value))}: a graph of one type has one column; "
+                    f"give {option} once"
+                )
 
     def given(self) -> dict[str, Any]:
         """Returns the options that differ from the defaults; a preparation is not an option."""

@@ -309,6 +309,7 @@ def table_name(edges: Any) -> str:
 def _lists(edges: Any, options: TableOptions) -> dict[str, Any]:
     """Returns the lists of edges by the names of their relations; that of a plain graph is ""."""
     if not options.is_typed:
+        options.require_one_type()
         return {"": edges}
     if options.features != "columns":
         raise GraphError(

@@ -162,6 +162,7 @@ def grow(
     tables = _by_type(graph, "nodes", nodes)
     computed = len(FEATURE_NAMES) if graph.is_plain and _structural(graph, options) else 0
     if graph.is_plain:
+        options.require_one_type()
         weighted = graph.edge_weight is not None
         if lists and weighted and options.weight is None:
             raise GraphError("update: the graph's edges have weights; name their column: --weight")
