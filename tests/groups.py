@@ -1,8 +1,16 @@
 """Groups of processes: their members are threads, which are quick, or processes."""
 
+import functools
+import io
 import multiprocessing
+import os
+import socket
+import sys
+import tempfile
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from contextlib import redirect_stderr, redirect_stdout
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +18,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from graphcl.cli.main import run
 from graphcl.distributed import Share, current_share
 from graphcl.training import divided
 
+MOST = 4  # processes of a group
 PATIENCE = 60  # seconds; a member that fails would let the others wait for ever
 
 
@@ -44,25 +54,66 @@ def together(world, work):
         return list(pool.map(member, range(world)))
 
 
+@functools.cache
+def _workers():
+    """Processes that all tests of a run share: what they import and compile, they do once."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["graphcl.cli.train", "graphcl.cli.embed", __name__])
+    with pytest.MonkeyPatch.context() as patch:  # libraries read these as they are loaded
+        for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
+            patch.setenv(name, "1")
+        forkserver.ensure_running()
+    return ProcessPoolExecutor(MOST, mp_context=server)
+
+
+def _at_once(world, work, *arguments, limit):
+    """Calls ``work(rank, world, *arguments)`` in processes; returns their results in order."""
+    calls = [_workers().submit(work, rank, world, *arguments) for rank in range(world)]
+    if failed := next((one for one in as_completed(calls, limit) if one.exception()), None):
+        for process in _workers()._processes.values():
+            process.kill()  # the others may wait for it for ever
+        _workers.cache_clear()
+        failed.result()
+    return [one.result() for one in calls]
+
+
 def in_processes(world, work, folder, limit=240):
     """Calls ``work(share, folder)``, a function of a test's module, in a group of processes."""
-    server = multiprocessing.get_context("forkserver")  # imports once for all
-    server.set_forkserver_preload([work.__module__])
-    arguments = [(work, rank, world, str(folder)) for rank in range(world)]
-    members = [server.Process(target=_process, args=one) for one in arguments]
-    for one in members:
-        one.start()
-    for one in members:
-        one.join(limit)
-        assert one.exitcode == 0
+    meeting = tempfile.mktemp(prefix="meet-", dir=folder)
+    return _at_once(world, _member, work, meeting, str(folder), limit=limit)
 
 
-def _process(work, rank, world, folder):
-    torch.set_num_threads(1)
-    meeting = f"file://{folder}/meet-{work.__module__}-{world}"
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
-    work(current_share(), Path(folder))
-    dist.destroy_process_group()
+def _member(rank, world, work, meeting, folder):
+    meet = {"init_method": f"file://{meeting}", "rank": rank, "world_size": world}
+    dist.init_process_group("gloo", **meet)
+    try:
+        return work(current_share(), Path(folder))
+    finally:
+        dist.destroy_process_group()
+
+
+def command(*words, processes=2, limit=240):
+    """Runs a command in as many processes, as torchrun would; returns what the first one said.
+
+    Returns:
+        Its exit code, and the texts on stdout and stderr.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    said = _at_once(processes, _command, words, str(Path.cwd()), port, limit=limit)
+    return said[0]
+
+
+def _command(rank, world, words, folder, port):
+    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        for name, value in (variables | {"MASTER_PORT": port, "MASTER_ADDR": "localhost"}).items():
+            patch.setenv(name, str(value))
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["graphcl", *words])
+        return run(list(words)), out.getvalue(), err.getvalue()
 
 
 def same_figures(found, expected, about):

@@ -1,10 +1,8 @@
 """1 to 4 processes on the loopback, by gloo: the same loss, gradients, batches and weights."""
 
 import json
-import multiprocessing
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,33 +160,11 @@ def work(share, folder):
     return {name: value.detach().numpy() for name, value in found.items()}
 
 
-def process(rank, folder):
-    """One of four processes; the first of them also make groups of three and of two."""
-    torch.set_num_threads(1)
-    for world in (4, 3, 2):
-        if rank < world:
-            dist.init_process_group(
-                "gloo", init_method=f"file://{folder}/meet-{world}", rank=rank, world_size=world
-            )
-            np.savez(f"{folder}/{world}-{rank}.npz", **work(current_share(), Path(folder)))
-            dist.destroy_process_group()
-
-
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    server = multiprocessing.get_context("forkserver")  # imports once for all
-    server.set_forkserver_preload(["tests.test_distributed"])
-    processes = [server.Process(target=process, args=(rank, str(folder))) for rank in range(4)]
-    for one in processes:
-        one.start()
-    for one in processes:
-        one.join(300)
-        assert one.exitcode == 0
-    results = {1: [work(ALONE, folder)]}
-    for world in (2, 3, 4):
-        results[world] = [dict(np.load(folder / f"{world}-{rank}.npz")) for rank in range(world)]
-    return results
+    several = {world: in_processes(world, work, folder) for world in (4, 3, 2)}
+    return several | {1: [work(ALONE, folder)]}
 
 
 @pytest.mark.parametrize("world", WORLDS)

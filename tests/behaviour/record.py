@@ -1,7 +1,8 @@
 """What short trainings give, bit by bit: a table of hashes that a refactoring must not change.
 
 Every recipe, mode, encoder, kind of input and baseline is trained for a moment on a CPU, through
-the public names and the command line alone, so that the script runs on any version of the package.
+the public names and the command line alone. Encoders are not trained with every combination of
+settings, but with every pair of them.
 
     python -m tests.behaviour.record FILE       writes what this tree gives
     python -m tests.behaviour.record --write    records it, where bits change on purpose
@@ -12,15 +13,18 @@ each case, hashes by machine and a few rounded numbers that every machine must r
 
 import argparse
 import hashlib
-import inspect
 import json
 import os
 import platform
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
+from itertools import combinations as choose
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -29,15 +33,15 @@ from safetensors.numpy import load_file
 
 import graphcl
 from graphcl.cli.main import run
+from tests.groups import command
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 OUTCOMES = Path(__file__).with_name("outcomes.json")
 RECIPES = ("citeseer", "cora", "default", "ppi", "ppi-wide", "pubmed", "reddit")
 ENCODERS = ("mean", "residual", "gcn", "sage", "gat", "gin")
 SHORT = {"dim": 16, "epochs": 3}
-# What `default` was in version 0.1.0; cases without a recipe keep these values, of which an earlier
-# version of the package may not know all.
-FORMER = {
+# Cases without a recipe fix these keys, so that a new default leaves them as they are.
+PLAIN = {
     "encoder": "mean",
     "normalisation": "none",
     "side_by_side": False,
@@ -48,8 +52,14 @@ FORMER = {
     "temperature": 0.5,
     "learning_rate": 0.001,
 }
-KNOWN = inspect.signature(graphcl.GraphCL).parameters
-PLAIN = {key: value for key, value in FORMER.items() if key in KNOWN}
+SAMPLED = {"mode": "sampled", "fan_out": 3, "batch_nodes": 64}
+# What an encoder is trained with. Of all combinations, `covering` chooses those that are trained.
+FACTORS: dict[str, tuple[Any, ...]] = {
+    "encoder": ENCODERS,
+    "kind": ("dense", "sparse", "wide", "weighted"),
+    "layers": (1, 2, 3),
+    "replacement": (None, True, False),  # of neighbours that are sampled; None: all are taken
+}
 BASELINES = {
     "raw": {},
     "propagation": {},
@@ -120,62 +130,63 @@ def graph(kind: str = "dense", seed: int = 0, **sizes: int) -> graphcl.Graph:
     return graphcl.Graph.from_edge_index(**given)
 
 
-def trained(data: object, **settings: object) -> np.ndarray:
-    """Returns the embeddings after a short training."""
+def trained(data: str | object, **settings: object) -> np.ndarray:
+    """Returns the embeddings after a short training on a graph, or on one of a kind."""
     plain = {} if "recipe" in settings else PLAIN
     model = graphcl.GraphCL(seed=1, device="cpu", **{**SHORT, **plain, **settings})
-    z = model.fit_transform(data)
+    z = model.fit_transform(graph(data) if isinstance(data, str) else data)
     return np.concatenate(z) if isinstance(z, list) else z
 
 
 def recipe_cases() -> Iterator[Case]:
     for name in RECIPES:
         for mode in ("full", "sampled"):
-            yield (
-                f"recipe {name}, {mode}",
-                lambda name=name, mode=mode: trained(
-                    graph(), recipe=name, mode=mode, fan_out=3, batch_nodes=64, inductive=False
-                ),
-            )
-        yield f"recipe {name}, as shipped", lambda name=name: trained(graph("sparse"), recipe=name)
+            settings = {**SAMPLED, "mode": mode, "inductive": False}
+            yield f"recipe {name}, {mode}", partial(trained, "dense", recipe=name, **settings)
+        yield f"recipe {name}, as shipped", partial(trained, "sparse", recipe=name)
     yield "cora itself", lambda: trained(graphcl.load_dataset("cora"), recipe="cora", epochs=2)
 
 
+def combinations() -> list[dict[str, Any]]:
+    """Returns every combination of `FACTORS` that can be trained."""
+    every = (dict(zip(FACTORS, values, strict=True)) for values in product(*FACTORS.values()))
+    return [
+        one
+        for one in every
+        if not (one["kind"] == "weighted" and one["encoder"] in ("sage", "gat", "gin"))
+        and (one["replacement"] is None or one["encoder"] in ("mean", "residual"))
+    ]
+
+
+def pairs(combination: dict[str, Any]) -> set[tuple[tuple[str, Any], ...]]:
+    """Returns the pairs of settings that a combination trains together."""
+    return set(choose(combination.items(), 2))
+
+
+def covering(combinations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns few combinations that have every pair of settings: always the one with most new."""
+    missing, chosen = set().union(*map(pairs, combinations)), []
+    while missing:
+        chosen.append(max(combinations, key=lambda one: len(missing & pairs(one))))
+        missing -= pairs(chosen[-1])
+    return chosen
+
+
 def encoder_cases() -> Iterator[Case]:
-    for encoder in ENCODERS:
-        for kind in ("dense", "sparse", "wide", "weighted"):
-            if kind == "weighted" and encoder in ("sage", "gat", "gin"):
-                continue
-            for layers in (1, 2, 3):
-                yield (
-                    f"{encoder}, {kind}, {layers} layers",
-                    lambda encoder=encoder, kind=kind, layers=layers: trained(
-                        graph(kind), encoder=encoder, layers=layers
-                    ),
-                )
-    for encoder in ("mean", "residual"):
-        for kind in ("dense", "sparse", "wide", "weighted"):
-            for layers in (1, 2, 3):
-                for replace in (True, False):
-                    yield (
-                        f"{encoder}, {kind}, {layers} layers, sampled, replacement {replace}",
-                        lambda encoder=encoder, kind=kind, layers=layers, replace=replace: trained(
-                            graph(kind),
-                            encoder=encoder,
-                            layers=layers,
-                            mode="sampled",
-                            fan_out=3,
-                            batch_nodes=64,
-                            sample_with_replacement=replace,
-                        ),
-                    )
+    for one in covering(combinations()):
+        name = f"{one['encoder']}, {one['kind']}, {one['layers']} layers"
+        settings = {"encoder": one["encoder"], "layers": one["layers"]}
+        if one["replacement"] is not None:
+            name += f", sampled, replacement {one['replacement']}"
+            settings |= {**SAMPLED, "sample_with_replacement": one["replacement"]}
+        yield name, partial(trained, one["kind"], **settings)
 
 
 def setting_cases() -> Iterator[Case]:
     for mode in ("full", "sampled"):
         yield (
             f"inductive, {mode}",
-            lambda mode=mode: trained(graph(), mode=mode, inductive=True, batch_nodes=32),
+            partial(trained, "dense", mode=mode, inductive=True, batch_nodes=32),
         )
         yield (
             f"several graphs, {mode}",
@@ -184,17 +195,13 @@ def setting_cases() -> Iterator[Case]:
             ),
         )
         for kind in ("float16", "int8"):
-            yield f"a store of {kind}, {mode}", lambda kind=kind, mode=mode: stored(kind, mode)
+            yield f"a store of {kind}, {mode}", partial(stored, kind, mode)
     for encoder in ("mean", "residual"):
         for kind in ("dense", "sparse", "weighted"):
-            yield (
-                f"{encoder} on a large {kind} graph, layer by layer",
-                lambda encoder=encoder, kind=kind: large(encoder, kind, None),
-            )
-        yield (
-            f"{encoder} on some nodes of a large graph",
-            lambda encoder=encoder: large(encoder, "dense", slice(100, 400)),
-        )
+            name = f"{encoder} on a large {kind} graph, layer by layer"
+            yield name, partial(large, encoder, kind, None)
+        name = f"{encoder} on some nodes of a large graph"
+        yield name, partial(large, encoder, "dense", slice(100, 400))
 
 
 def stored(kind: str, mode: str) -> np.ndarray:
@@ -202,7 +209,7 @@ def stored(kind: str, mode: str) -> np.ndarray:
     with tempfile.TemporaryDirectory() as folder:
         graph().save(Path(folder) / "store", features=kind)
         mapped = graphcl.Graph.open(Path(folder) / "store")
-        return trained(mapped, mode=mode, fan_out=3, batch_nodes=64)
+        return trained(mapped, **{**SAMPLED, "mode": mode})
 
 
 def large(encoder: str, kind: str, nodes: slice | None) -> np.ndarray:
@@ -217,22 +224,10 @@ def baseline_cases() -> Iterator[Case]:
     for name, settings in BASELINES.items():
         if name.startswith("deepwalk") and find_spec("gensim") is None:
             continue  # an extra
-        yield (
-            f"baseline {name}",
-            lambda name=name, settings=settings: by_command("--method", name, **settings),
-        )
-    yield (
-        "two processes",
-        lambda: by_command("--processes", "2", **{**SHORT, **PLAIN, "batch_nodes": 64}),
-    )
-    yield (
-        "two processes, sampled",
-        lambda: by_command(
-            "--processes",
-            "2",
-            **{**SHORT, **PLAIN, "mode": "sampled", "batch_nodes": 64, "fan_out": 3},
-        ),
-    )
+        yield f"baseline {name}", partial(by_command, "--method", name, **settings)
+    two = {"processes": 2, **SHORT, **PLAIN, "batch_nodes": 64}
+    yield "two processes", partial(by_command, **two)
+    yield "two processes, sampled", partial(by_command, **{**two, **SAMPLED})
 
 
 def typed(kind: str = "typed") -> graphcl.Graph:
@@ -275,29 +270,19 @@ def trained_types(kind: str, *, store: bool = False, **settings: object) -> np.n
 
 def typed_cases() -> Iterator[Case]:
     kinds = ("one type", "directed", "weighted", "edge features", "typed")
-    for kind in (*kinds, "typed weighted", "typed edge features", "typed bare"):
-        for mode in ("full", "sampled"):
-            yield (
-                f"{kind} relations, {mode}",
-                lambda kind=kind, mode=mode: trained_types(kind, mode=mode, fan_out=6),
-            )
-    for contrast in ("all", "paper"):
-        for mode in ("full", "sampled"):
-            yield (
-                f"typed relations, contrast {contrast}, {mode}",
-                lambda contrast=contrast, mode=mode: trained_types(
-                    "typed", contrast=contrast, mode=mode, fan_out=6
-                ),
-            )
+    for mode in ("full", "sampled"):
+        about = {"mode": mode, "fan_out": 6}
+        for kind in (*kinds, "typed weighted", "typed edge features", "typed bare"):
+            yield f"{kind} relations, {mode}", partial(trained_types, kind, **about)
+        for contrast in ("all", "paper"):
+            name = f"typed relations, contrast {contrast}, {mode}"
+            yield name, partial(trained_types, "typed", contrast=contrast, **about)
     for kind in ("typed", "weighted"):
-        yield (
-            f"{kind} relations, sampled without replacement",
-            lambda kind=kind: trained_types(
-                kind, mode="sampled", fan_out=6, sample_with_replacement=False
-            ),
-        )
-    yield "typed relations, a store", lambda: trained_types("typed", store=True)
-    yield "typed relations, one layer", lambda: trained_types("typed", layers=1)
+        without = {**about, "sample_with_replacement": False}
+        name = f"{kind} relations, sampled without replacement"
+        yield name, partial(trained_types, kind, **without)
+    yield "typed relations, a store", partial(trained_types, "typed", store=True)
+    yield "typed relations, one layer", partial(trained_types, "typed", layers=1)
     for kind in ("dense", "sparse", "weighted"):
         yield f"one part, {kind}", lambda kind=kind: in_parts(graph(kind), 1)
     yield "two parts", lambda: in_parts(graph(), 2)
@@ -314,26 +299,25 @@ def in_parts(data: graphcl.Graph, parts: int) -> np.ndarray:
         out, short = Path(folder) / "run", {**SHORT, "batch_nodes": 64, "fan_out": 6}
         changed = [word for key, value in short.items() for word in ("--set", f"{key}={value}")]
         train = ["train", str(Path(folder) / "parts"), "--out", str(out), "--seed", "1"]
-        _command([*train, "--processes", str(parts), *changed, "--quiet"])
+        _command([*train, *changed, "--quiet"], parts)
         weights = load_file(out / "model.safetensors")
         return np.concatenate([weights[name].reshape(-1) for name in sorted(weights)])
 
 
-def _command(words: list[str]) -> None:
-    sys.argv = ["graphcl", *words]
-    code = run(words)
+def _command(words: list[str], processes: int = 1) -> None:
+    code = run(words) if processes == 1 else command(*words, processes=processes)[0]
     if code != 0:
-        raise RuntimeError(f"exit code {code}: {' '.join(sys.argv)}")
+        raise RuntimeError(f"exit code {code}: {' '.join(words)}")
 
 
-def by_command(*options: str, **settings: object) -> np.ndarray:
+def by_command(*options: str, processes: int = 1, **settings: object) -> np.ndarray:
     """Returns what `graphcl train` leaves in a run."""
     with tempfile.TemporaryDirectory() as folder:
         np.savez(Path(folder) / "small.npz", **arrays())
         changed = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         out = Path(folder) / "run"
-        command = ["train", str(Path(folder) / "small.npz"), "--out", str(out), "--seed", "1"]
-        _command([*command, *options, *changed, "--quiet"])
+        train = ["train", str(Path(folder) / "small.npz"), "--out", str(out), "--seed", "1"]
+        _command([*train, *options, *changed, "--quiet"], processes)
         names = [name for name in ("embeddings", "predictions") if (out / f"{name}.npy").exists()]
         return np.load(out / f"{names[0]}.npy")
 

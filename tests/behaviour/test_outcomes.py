@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.behaviour.record import OUTCOMES
+from tests.behaviour.record import OUTCOMES, combinations, covering, pairs
 
 ROOT = Path(__file__).parents[2]
 KNOWN = json.loads(OUTCOMES.read_text())
@@ -27,6 +27,14 @@ def found(tmp_path_factory):
 def tolerance(name: str) -> float:
     """Allows a few predictions to flip; numbers are the same but for rounding."""
     return 0.05 if name.startswith("baseline") else 2e-3
+
+
+def test_every_pair_of_settings_is_trained_by_few_of_all_combinations():
+    chosen = covering(combinations())
+    possible = set().union(*map(pairs, combinations()))
+    assert set().union(*map(pairs, chosen)) == possible
+    assert (("encoder", "gat"), ("kind", "weighted")) not in possible  # which cannot be trained
+    assert len(chosen) < len(combinations()) / 4
 
 
 def test_every_case_is_recorded(found):
