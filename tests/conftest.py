@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import resource
+import sys
 from pathlib import Path
 
 # Workers share the cores: threads of one, which spin while they wait, would take them from another.
@@ -57,6 +58,11 @@ LONG = (
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+def pytest_sessionfinish():
+    if "tests.groups" in sys.modules:
+        sys.modules["tests.groups"].end_workers()
 
 
 def pytest_terminal_summary(terminalreporter):

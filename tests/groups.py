@@ -3,7 +3,6 @@
 import functools
 import io
 import multiprocessing
-import os
 import socket
 import sys
 import tempfile
@@ -70,11 +69,17 @@ def _at_once(world, work, *arguments, limit):
     """Calls ``work(rank, world, *arguments)`` in processes; returns their results in order."""
     calls = [_workers().submit(work, rank, world, *arguments) for rank in range(world)]
     if failed := next((one for one in as_completed(calls, limit) if one.exception()), None):
-        for process in _workers()._processes.values():
-            process.kill()  # the others may wait for it for ever
-        _workers.cache_clear()
+        end_workers()  # the others may wait for it for ever
         failed.result()
     return [one.result() for one in calls]
+
+
+def end_workers():
+    """Ends the shared processes; the next group starts others."""
+    if _workers.cache_info().currsize:
+        for process in _workers()._processes.values():
+            process.kill()
+        _workers.cache_clear()
 
 
 def in_processes(world, work, folder, limit=240):
@@ -98,11 +103,30 @@ def command(*words, processes=2, limit=240):
     Returns:
         Its exit code, and the texts on stdout and stderr.
     """
+    return _at_once(processes, _command, words, str(Path.cwd()), free_port(), limit=limit)[0]
+
+
+def start_members(*words, folder, processes=2):
+    """Starts a command in processes of its own, to stop or to kill; stderr is in ``said-RANK``."""
+    _workers()  # who import what these inherit
+    about = (processes, words, str(folder), free_port())
+    server = multiprocessing.get_context("forkserver")
+    members = [server.Process(target=_speak, args=(rank, *about)) for rank in range(processes)]
+    for one in members:
+        one.start()
+    return members
+
+
+def free_port():
+    """A port of this machine that nothing listens at."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    said = _at_once(processes, _command, words, str(Path.cwd()), port, limit=limit)
-    return said[0]
+        return free.getsockname()[1]
+
+
+def _speak(rank, world, words, folder, port):
+    _, _, err = _command(rank, world, words, folder, port)
+    Path(folder, f"said-{rank}").write_text(err)
 
 
 def _command(rank, world, words, folder, port):

@@ -1,5 +1,9 @@
-"""CONTRIBUTING.md, executed: each "Add a …" section as written, in a copy of the repository."""
+"""CONTRIBUTING.md, executed: the "Add a …" sections as written, in one copy of the repository.
 
+What is to be changed is changed first; then all commands are run, the tests by one pytest.
+"""
+
+import json
 import os
 import re
 import shlex
@@ -25,14 +29,15 @@ def skipped(folder, names):
     return [name for name in names if name == "results" or name.endswith(".egg-info")]
 
 
-@pytest.fixture
-def scratch(tmp_path):
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
     """A copy of what a contributor changes, and of what the tests read."""
+    folder = tmp_path_factory.mktemp("scratch")
     for name in ("src", "tests", "benchmarks", "scripts", "examples", "docs"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=skipped)
+        shutil.copytree(ROOT / name, folder / name, ignore=skipped)
     for name in ("pyproject.toml", "README.md", "CONTRIBUTING.md"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    return tmp_path
+        shutil.copy(ROOT / name, folder / name)
+    return folder
 
 
 def changed(text, diff):
@@ -46,6 +51,7 @@ def changed(text, diff):
 
 
 def carry_out(scratch, verb, name, language, body):
+    """Does one step; returns the commands that it says to run."""
     path = scratch / (name or "")
     if verb == "Create":
         assert not path.exists()
@@ -55,36 +61,40 @@ def carry_out(scratch, verb, name, language, body):
     elif verb:
         assert language == "diff"
         path.write_text(changed(path.read_text(), body))
-    else:
-        for line in body.splitlines():
-            run(scratch, shlex.split(line))
+    return [] if verb else [shlex.split(line) for line in body.splitlines()]
 
 
-def run(scratch, command):
-    python = [sys.executable, *(["-m", "graphcl"] if command[0] == "graphcl" else [])]
-    assert command[0] in ("graphcl", "python")
-    done = subprocess.run(
-        [*python, *command[1:]],
-        cwd=scratch,
-        env=os.environ | {"PYTHONPATH": str(scratch / "src")},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+COMMANDS = """
+import sys, json
+from graphcl.cli.main import run
+for words in json.loads(sys.argv[1]):
+    assert run(words) == 0, words
+"""
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_a_section_works_as_written(scratch, section):
-    steps = STEP.findall(SECTIONS[section])
-    assert len(steps) == SECTIONS[section].count("```") // 2, "a block that is not a step"
-    assert steps[-1][2] == "bash"
-    for step in steps:
-        carry_out(scratch, *step)
-    lint = [sys.executable, "-m", "ruff"]
-    for command in ([*lint, "check", "src", "tests"], [*lint, "format", "--check", "src", "tests"]):
-        done = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout
-
-
-def test_there_are_three():
+def test_the_sections_work_as_written(scratch):
     assert list(SECTIONS) == ["Add an encoder", "Add a perturbation", "Add a baseline"]
+    given = []
+    for text in SECTIONS.values():
+        steps = STEP.findall(text)
+        assert len(steps) == text.count("```") // 2, "a block that is not a step"
+        assert steps[-1][2] == "bash"
+        given += [words for step in steps for words in carry_out(scratch, *step)]
+    tests, ours = [], []
+    for program, *words in given:
+        assert program == "graphcl" or [program, *words[:3]] == ["python", "-m", "pytest", "-q"]
+        (ours.append(words) if program == "graphcl" else tests.extend(words[3:]))
+    for command in (
+        ["-m", "ruff", "check", "src", "tests"],
+        ["-m", "ruff", "format", "--check", "src", "tests"],
+        ["-c", COMMANDS, json.dumps(ours)],
+        ["-m", "pytest", "-q", *dict.fromkeys(tests)],
+    ):
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=scratch,
+            env=os.environ | {"PYTHONPATH": str(scratch / "src")},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"

@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 
 from graphcl.cli.main import run
+from graphcl.tabular.build import build_store
 from tests.conftest import random_graph
+from tests.groups import command
+from tests.store.test_partition import typed_graph
 
+PARTS_SETTINGS = {"epochs": 20, "dim": 32, "steps": 0, "batch_nodes": 32, "fan_out": 3}
+PARTS_CHANGES = [f"--set={key}={value}" for key, value in PARTS_SETTINGS.items()]
 QUICK = ["--set", "epochs=2", "--set", "dim=8"]
 
 
@@ -55,6 +60,26 @@ def trained(folder, trained_once, capsys):
     shutil.copytree(trained_once, folder / "runs/mine")
     capsys.readouterr()
     return folder / "runs/mine"
+
+
+@pytest.fixture(scope="session")
+def typed_parts(tmp_path_factory):
+    """A typed graph, its store in two parts, and a training over them that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("typed-parts")
+    graph = typed_graph(3, authors=40, papers=60, topics=4, edges=200)
+    graph.save(folder / "typed")
+    build_store(folder / "typed", out=folder / "t2", parts=2, order="as-is")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        code, _, err = command("train", "t2", "--out", "whole", *PARTS_CHANGES)
+    assert code == 0, err
+    assert "edges of other parts are asked for" in err
+    return folder, graph
+
+
+def weights(folder, name):
+    """The bytes of a run's weights."""
+    return (folder / name / "model.safetensors").read_bytes()
 
 
 def fails(capsys, *arguments):

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from graphcl.cli import processes
+from tests.cli.conftest import PARTS_CHANGES, weights
 from tests.conftest import random_graph
+from tests.groups import command, start_members
 
 SETTINGS = {"epochs": 30, "dim": 8, "mode": "sampled", "batch_nodes": 8, "fan_out": 3}
 
@@ -33,23 +35,22 @@ def folder(tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The weights of an undisturbed training under torchrun."""
+    """The weights of a training in two processes that nobody disturbs."""
     folder = prepared(tmp_path_factory.mktemp("undisturbed"))
-    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "graphcl")
-    process = start(folder, torchrun, "--out", "whole", "--json")
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
+    changes = [f"--set={key}={value}" for key, value in SETTINGS.items()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        code, out, err = command("train", "mine.npz", "--out", "whole", "--json", *changes)
+    assert code == 0, err
     assert json.loads(out)["epochs"] == SETTINGS["epochs"]
     assert err.count("epoch 1/") == 1  # one process speaks
     return weights(folder, "whole")
 
 
-def start(folder, module, *arguments, variables=None, **settings):
-    settings = SETTINGS | settings
-    changes = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+def start(folder, module, *arguments, variables=None):
     quiet = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TMPDIR": str(folder / "temporary")}
     return subprocess.Popen(
-        [sys.executable, "-m", *module, "train", "mine.npz", *arguments, *changes],
+        [sys.executable, "-m", *module, "train", *arguments],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -64,10 +65,6 @@ def children(pid):
     return [child for child, command in commands.items() if "graphcl" in command]
 
 
-def weights(folder, name):
-    return (folder / name / "model.safetensors").read_bytes()
-
-
 def wait_for(what, *processes):
     end = time.monotonic() + 240
     while not what():
@@ -77,22 +74,39 @@ def wait_for(what, *processes):
         time.sleep(0.01)
 
 
-def test_a_killed_worker_changes_nothing(folder, whole):
-    """By --processes, one worker killed in an epoch's middle."""
+def newest(folder):
+    """The name of the last checkpoint that is whole."""
+    return max(one.parent.name for one in folder.glob("run.partial/checkpoint-*/complete.json"))
+
+
+def test_killed_twice_and_stopped_a_training_ends_as_if_nothing_had_happened(typed_parts):
+    """By --processes: a worker is killed, once more as all start again, and then comes Ctrl-C."""
+    folder, _ = typed_parts
+    (folder / "temporary").mkdir()
     # --log is an option of ours, and torchrun has one that begins so.
-    command = ("--processes", "2", "--out", "run", "--checkpoint-every", "1epochs", "--log", "csv")
-    process = start(folder, ("graphcl",), *command)
-    saved = folder / "run.partial"
-    wait_for(lambda: len(list(saved.glob("checkpoint-*"))) == 2, process)
+    options = ("--out", "run", "--checkpoint-every", "1epochs", "--log", "csv", *PARTS_CHANGES)
+    process = start(folder, ("graphcl",), "t2", "--processes", "2", *options)
+    wait_for(lambda: len(list(folder.glob("run.partial/checkpoint-*/complete.json"))) == 2, process)
     (pid,) = (folder / "temporary").glob("graphcl-*/pid-1")
-    os.kill(int(pid.read_text()), signal.SIGKILL)
-    first = pid.read_text()
-    wait_for(lambda: pid.exists() and pid.read_text() not in ("", first), process)
+    for _ in range(2):
+        killed, epoch = pid.read_text(), newest(folder)
+        os.kill(int(killed), signal.SIGKILL)
+        wait_for(
+            lambda killed=killed: pid.exists() and pid.read_text() not in ("", killed), process
+        )
+    wait_for(lambda: newest(folder) > epoch, process)
+    process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
-    assert weights(folder, "run") == whole
-    names = sorted(path.name for path in folder.iterdir())
-    assert names == ["mine.npz", "run", "temporary"]
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert err.count("saved in run.partial; go on with the same command and --resume") == 1
+    assert list((folder / "temporary").glob("graphcl-*")) == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        code, _, err = command("train", "t2", "--resume", *options)
+    assert code == 0, err
+    assert weights(folder, "run") == weights(folder, "whole")
+    assert not (folder / "run.partial").exists()
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds workers in /proc")
@@ -106,7 +120,9 @@ def test_two_hosts_meet_and_survive_a_killed_worker(folder, whole):
     module = ("torch.distributed.run", *host, "-m", "graphcl")
     options = ("--out", "run", "--checkpoint-every", "1epochs", "--resume")
     own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    agents = [start(folder, module, *options, variables=own_store) for _ in range(2)]
+    changes = [f"--set={key}={value}" for key, value in SETTINGS.items()]
+    command = ("mine.npz", *options, *changes)
+    agents = [start(folder, module, *command, variables=own_store) for _ in range(2)]
     try:
         saved = folder / "run.partial"
         wait_for(lambda: len(list(saved.glob("checkpoint-*"))) == 2, *agents)
@@ -122,18 +138,24 @@ def test_two_hosts_meet_and_survive_a_killed_worker(folder, whole):
     assert weights(folder, "run") == whole
 
 
-def test_ctrl_c_under_a_launcher_saves_and_exits_130(folder):
-    process = start(folder, ("graphcl",), "--processes", "2", "--out", "run", epochs=10**6)
-    for line in process.stderr:
-        if "epoch 1/" in line:
-            break
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=240)
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
-    assert err.count("saved in run.partial; go on with the same command and --resume") == 1
-    assert len(list((folder / "run.partial").glob("checkpoint-*"))) == 1
-    assert list((folder / "temporary").glob("graphcl-*")) == []
+def test_a_silent_process_ends_in_an_error_after_the_stated_time(typed_parts):
+    folder, _ = typed_parts
+    options = ("--out", "silent", "--timeout", "3", "--checkpoint-every", "1epochs")
+    words = ("train", "t2", *options, *PARTS_CHANGES, "--set", "epochs=1000000")
+    first, second = members = start_members(*words, folder=folder)
+    try:
+        saved = folder / "silent.partial"
+        wait_for(lambda: any(saved.glob("checkpoint-*/complete.json")))
+        os.kill(second.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        first.join(60)
+        assert time.monotonic() - began < 20
+        said = (folder / "said-0").read_text()
+        assert "rank 0 stops" in said
+        assert "another process was silent for 3 s (--timeout)" in said
+    finally:
+        for one in members:
+            one.kill()
 
 
 def test_a_worker_that_ends_on_purpose_is_not_restarted(tmp_path, monkeypatch):

@@ -3,10 +3,6 @@
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -22,10 +18,11 @@ from graphcl.partitioned.embeddings import open_shards, type_shards
 from graphcl.tabular.build import build_store
 from graphcl.training.checkpoints import Checkpoints
 from graphcl.training.part_checkpoints import PartCheckpoints
-from tests.cli.conftest import QUICK, fails, said
-from tests.cli.test_processes import wait_for, weights
+from tests.cli.conftest import PARTS_CHANGES as CHANGES
+from tests.cli.conftest import PARTS_SETTINGS as SETTINGS
+from tests.cli.conftest import QUICK, fails, said, weights
 from tests.conftest import random_graph
-from tests.store.test_partition import typed_graph
+from tests.groups import command
 
 
 def test_a_run_has_a_name(folder, capsys):
@@ -236,39 +233,23 @@ def test_recipe_auto_writes_what_was_tried_and_is_found_again(here, graph, capsy
     assert "--processes must be 1 with --recipe auto" in capsys.readouterr().err
 
 
-SETTINGS = {"epochs": 30, "dim": 32, "steps": 0, "batch_nodes": 32, "fan_out": 3}
-CHANGES = [part for key, value in SETTINGS.items() for part in ("--set", f"{key}={value}")]
-
-
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parts")
     random_graph(num_nodes=90).save(folder / "store")
     for parts in (1, 2):
         build_store(folder / "store", out=folder / f"p{parts}", parts=parts, order="as-is")
-    (folder / "temporary").mkdir()
     return folder
-
-
-def start(folder, *arguments, module=("graphcl",), command=("train", "p2")):
-    quiet = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TMPDIR": str(folder / "temporary")}
-    changes = CHANGES if "train" in command else []
-    return subprocess.Popen(
-        [sys.executable, "-m", *module, *command, *arguments, *changes],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | quiet,
-    )
 
 
 @pytest.fixture(scope="module")
 def whole(prepared):
-    """An undisturbed training over two parts."""
-    process = start(prepared, "--processes", "2", "--out", "whole", "--cache", "1MB", "--json")
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
+    """A training over two parts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(prepared)
+        options = ("--processes", "2", "--out", "whole", "--cache", "1MB", "--json")
+        code, out, err = command("train", "p2", *options, *CHANGES)
+    assert code == 0, err
     assert "edges of other parts are mapped" in err
     assert "MB sent a step" in err
     return prepared, json.loads(out)
@@ -304,86 +285,23 @@ def test_the_run_is_an_ordinary_one(whole, tmp_path, monkeypatch, capsys):
     np.testing.assert_allclose(z, expected, atol=2e-3 * np.abs(expected).max())
 
 
-def test_a_killed_process_changes_nothing(whole):
-    """One worker is killed after a checkpoint, and once more while all of them start again."""
-    folder, _ = whole
-    command = ("--processes", "2", "--out", "run", "--checkpoint-every", "1epochs")
-    process = start(folder, *command, "--topology", "asked")
-    wait_for(lambda: len(list(folder.glob("run.partial/checkpoint-*/complete.json"))) == 2, process)
-    (pid,) = (folder / "temporary").glob("graphcl-*/pid-1")
-    first = pid.read_text()
-    os.kill(int(first), signal.SIGKILL)
-    wait_for(lambda: pid.exists() and pid.read_text() not in ("", first), process)
-    os.kill(int(pid.read_text()), signal.SIGKILL)
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, (out, err)
-    assert weights(folder, "run") == weights(folder, "whole")
-    assert not (folder / "run.partial").exists()
-
-
-def test_a_typed_graph_in_parts_is_trained_killed_and_embedded(prepared, monkeypatch):
-    """The losses are those of one process on the whole store, though a worker is killed."""
-    folder = prepared
-    graph = typed_graph(3, authors=40, papers=60, topics=4, edges=200)
-    graph.save(folder / "typed")
-    build_store(folder / "typed", out=folder / "t2", parts=2, order="as-is")
-    options = ("--processes", "2", "--out", "typedrun", "--checkpoint-every", "1epochs")
-    process = start(folder, *options, command=("train", "t2"))
-    saved = folder / "typedrun.partial"
-    wait_for(lambda: len(list(saved.glob("checkpoint-*/complete.json"))) == 2, process)
-    (pid,) = (folder / "temporary").glob("graphcl-*/pid-1")
-    os.kill(int(pid.read_text()), signal.SIGKILL)
-    _, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
-    assert "edges of other parts are asked for" in err
+def test_a_typed_graph_in_parts_is_trained_and_embedded(typed_parts, monkeypatch):
+    """The losses are those of one process on the whole store."""
+    folder, graph = typed_parts
     monkeypatch.chdir(folder)
-    assert run(["train", "typed", "--out", "typedone", "--set", "mode=sampled", *CHANGES]) == 0
-    both = [
-        Path(name, "metrics.jsonl").read_text().splitlines() for name in ("typedone", "typedrun")
-    ]
+    assert run(["train", "typed", "--out", "one", "--set", "mode=sampled", *CHANGES]) == 0
+    both = [Path(name, "metrics.jsonl").read_text().splitlines() for name in ("one", "whole")]
     losses = np.array([[json.loads(line)["loss"] for line in lines] for lines in both])
     assert losses.shape[1] == SETTINGS["epochs"]
     np.testing.assert_allclose(losses[0, :9], losses[1, :9], rtol=0, atol=1e-5)
     np.testing.assert_allclose(losses[0], losses[1], rtol=0, atol=1e-3)  # rounding grows with steps
-    process = start(
-        folder, "--processes", "2", "--out", "tz.parquet", command=("embed", "typedrun")
-    )
-    _, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
+    assert command("embed", "whole", "--processes", "2", "--out", "tz.parquet")[0] == 0
     for name in graph.nodes:
-        assert run(["embed", "typedrun", "typed", "--type", name, "--out", f"{name}.npy"]) == 0
+        assert run(["embed", "whole", "typed", "--type", name, "--out", f"{name}.npy"]) == 0
         found = open_shards(type_shards(Path("tz.parquet"), name))
         np.testing.assert_allclose(found[:], np.load(f"{name}.npy"), rtol=1e-4, atol=1e-5)
-    answer = ["predict", "typedrun", "--type", "paper", "--all", "--out", "p.csv"]
+    answer = ["predict", "whole", "--type", "paper", "--all", "--out", "p.csv"]
     assert run([*answer, "--embeddings", "tz.parquet", "--graph", "t2"]) == 0
-
-
-def test_a_silent_process_ends_in_an_error_after_the_stated_time(whole):
-    folder, _ = whole
-    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "graphcl")
-    options = ("--out", "silent", "--timeout", "3", "--checkpoint-every", "1epochs")
-    process = start(folder, *options, "--set", "epochs=1000000", module=torchrun)
-    stopped = 0
-    try:
-        saved = folder / "silent.partial"
-        wait_for(lambda: any(saved.glob("checkpoint-*/complete.json")), process)
-        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        ranks = {child: Path(f"/proc/{child}/environ").read_bytes() for child in listed}
-        (stopped,) = (int(child) for child, about in ranks.items() if b"\0RANK=1\0" in about)
-        os.kill(stopped, signal.SIGSTOP)
-        began = time.monotonic()
-        for line in process.stderr:
-            if "rank 0 stops" in line:
-                break
-        else:
-            pytest.fail("it did not end")
-        assert time.monotonic() - began < 20
-        assert "another process was silent for 3 s (--timeout)" in line
-    finally:
-        if stopped:
-            os.kill(stopped, signal.SIGKILL)
-        process.terminate()
-        process.communicate(timeout=120)
 
 
 def test_what_is_wrong_is_said_in_one_line(prepared, monkeypatch, capsys, tmp_path):

@@ -1,10 +1,7 @@
 """A run over parts, of every order, with the store that was divided, or with the parts."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +15,7 @@ from graphcl.runs.nodes import read_nodes
 from graphcl.store.header import ORDERS
 from graphcl.tabular import build
 from tests.cli.conftest import fails
+from tests.groups import command
 from tests.serving.conftest import Client
 
 NODES = 40
@@ -40,19 +38,9 @@ def write_tables(folder):
     (folder / "buys.csv").write_text("\n".join(["source,target", *buys]) + "\n")
 
 
-def train(folder, parts, out):
-    quiet = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    words = ["train", parts, "--processes", "2", "--out", out, *SETTINGS]
-    done = subprocess.run(
-        [sys.executable, "-m", "graphcl", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=os.environ | quiet,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def train(parts, out):
+    code, _, err = command("train", parts, "--processes", "2", "--out", out, *SETTINGS)
+    assert code == 0, err
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +58,9 @@ def made(tmp_path_factory):
         for order in ORDERS:
             divided = ["--parts", "2", "--order", order, "--out"]
             assert run(["build", "store", *divided, f"parts-{order}"]) == 0
-            train(folder, f"parts-{order}", f"run-{order}")
+            train(f"parts-{order}", f"run-{order}")
         assert run(["build", "shop", "--parts", "2", "--order", "hash", "--out", "shops"]) == 0
-        train(folder, "shops", "run-shop")
+        train("shops", "run-shop")
     return folder
 
 
@@ -151,8 +139,8 @@ def test_it_is_served_updated_and_reported(here, capsys, monkeypatch, order, gra
     assert served(monkeypatch, name)["one"]["id"] == "n7"
 
 
-@pytest.mark.parametrize("command", ["neighbors", "predict", "cluster", "links", "update"])
-def test_each_command_comes_first(here, capsys, command):
+@pytest.mark.parametrize("name", ["neighbors", "predict", "cluster", "links", "update"])
+def test_each_command_comes_first(here, capsys, name):
     """None of them needs another one before it; the run names its parts."""
     more = {
         "neighbors": ["n3"],
@@ -160,13 +148,13 @@ def test_each_command_comes_first(here, capsys, command):
         "update": ["--edges", "joined.csv", "--nodes", "new.csv"],
     }
     z = expected("run-hash")
-    found = told(capsys, command, "run-hash", *more.get(command, []))
-    if command == "neighbors":
+    found = told(capsys, name, "run-hash", *more.get(name, []))
+    if name == "neighbors":
         unit = z / np.linalg.norm(z, axis=1, keepdims=True)
         assert found["neighbors"][0]["cosine"] == pytest.approx(
             np.sort(unit @ unit[3])[-2], abs=1e-4
         )
-    elif command == "update":
+    elif name == "update":
         assert found["nodes"] == NODES + 1
     else:
         assert {row.get("id", "n0") for row in found["rows"]} <= {f"n{row}" for row in range(NODES)}
@@ -209,9 +197,9 @@ def test_a_typed_run(here, capsys, given):
     assert len(told(capsys, "predict", "run-shop", "--all")["rows"]) == NODES
 
 
-@pytest.mark.parametrize("command", ["report", "evaluate", "links", "cluster", "predict"])
-def test_each_command_comes_first_of_a_typed_run(here, capsys, command):
-    more = {"report": ["--map", "pca"], "predict": ["--all"], "links": []}.get(command, [])
-    kind = [] if command == "links" else ["--type", "person"]
-    told(capsys, command, "run-shop", *kind, *more)
+@pytest.mark.parametrize("name", ["report", "evaluate", "links", "cluster", "predict"])
+def test_each_command_comes_first_of_a_typed_run(here, capsys, name):
+    more = {"report": ["--map", "pca"], "predict": ["--all"], "links": []}.get(name, [])
+    kind = [] if name == "links" else ["--type", "person"]
+    told(capsys, name, "run-shop", *kind, *more)
     assert Path("run-shop/types/1-shop/embeddings.npy").exists()
