@@ -48,6 +48,7 @@ from benchmarks.criteria import (
     TODAY,
     TRIALS,
     Array,
+    cluster_stability,
     consensus,
     grouped,
     key_of,
@@ -78,7 +79,6 @@ from graphcl.research.evidence import (
     principal_targets,
 )
 from graphcl.research.rows import Job, Progress, Row, Scoring
-from graphcl.research.tuning import ClusterStability
 
 POSITIONS = 32
 MOST_NEIGHBOURS = 256
@@ -158,7 +158,7 @@ def train_all(options: argparse.Namespace) -> None:
                 path = options.kept / name / f"{trial}-{seed}.npy"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 np.save(path, shown)
-                found["stability"] = ClusterStability.of(graph, seed=0)(model.transform)
+                found["stability"] = cluster_stability(graph, model.transform)
             scores: Row = asdict(compare_probe(model.transform(graph), graph, device=device))
             yield Scoring((about | found | scores,))
 

@@ -96,17 +96,6 @@ def _nats(value: float) -> str:
     return f"{value:.2f} nats".replace("-", "−")
 
 
-def criterion(lines: Sequence[Row]) -> str:
-    """The rank correlations."""
-    return "\n".join(
-        f"- {_title(line['graph'])}: rank correlation with test accuracy {line['spearman']:.2f}, "
-        f"with validation accuracy {line['spearman_validation']:.2f}, over {line['settings']} "
-        f"settings. The most stable one has {line['chosen']:.1f}, the median {line['median']:.1f}, "
-        f"the best {line['best']:.1f}."
-        for line in lines
-    )
-
-
 def complexity(lines: Sequence[Row]) -> str:
     """The exponents."""
     slopes = {
@@ -127,5 +116,4 @@ FINDINGS: dict[str, Callable[[Sequence[Row]], str]] = {
     "batch": _over("batch_nodes", "M ="),
     "bound": bound,
     "complexity": complexity,
-    "criterion": criterion,
 }

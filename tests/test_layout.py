@@ -69,6 +69,7 @@ SEVERAL = {
     "test_layout.py": "where the tests are",
     "test_public.py": "the public names",
     "cli/test_trained_over_parts.py": "runs over parts, in every order, through every command",
+    "cli/test_parts.py": "`graphcl build --parts`, and `graphcl check` of parts",
     "cli/test_run_graphs.py": "whose word is taken for a run's graph, through every command",
     "test_edge_weights.py": "edge weights, from the constructors to the embeddings",
     "test_sampled_law.py": "the views of sampled trees against those of whole graphs",

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score, roc_auc_score
 
-from benchmarks.criteria import consensus, lidar, link_recovery, shared_neighbours
+from benchmarks import criteria
+from benchmarks.criteria import agreement, consensus, lidar, link_recovery, shared_neighbours
 from graphcl.research.evidence import linear_cka
 from tests.research.test_evidence import rows
 
@@ -73,3 +75,31 @@ def test_lidar_is_its_formula():
     values = np.linalg.eigvals(np.linalg.inv(within) @ between).real  # similar matrices
     p = values / values.sum()
     assert lidar(views) == pytest.approx(np.exp(-sum(q * np.log(q) for q in p)))
+
+
+def test_stability_is_the_agreement_of_scikit_learns_clusters(monkeypatch):
+    monkeypatch.setattr(criteria, "CLUSTERS", 4)
+    random = np.random.default_rng(0)
+    kinds = random.integers(0, 4, 120)
+    centres = random.normal(size=(4, 6))
+    z_1, z_2 = (centres[kinds] + random.normal(scale=0.5, size=(120, 6)) for _ in range(2))
+    parts = []
+    for seed, z in enumerate((z_1, z_2)):
+        z = (z - z.mean(0)) / z.std(0)
+        z /= np.linalg.norm(z, axis=1, keepdims=True)
+        parts.append(KMeans(4, n_init=3, random_state=seed).fit_predict(z))
+    found = agreement(z_1, z_2)
+    assert found == pytest.approx(adjusted_rand_score(*parts))
+    assert 0.5 < found < 1
+    assert agreement(z_1, z_2) == found
+
+
+def test_a_collapsed_encoder_is_not_stable():
+    same = np.ones((200, 3))
+    assert agreement(same, 0 * same) == 0
+    outlier = same.copy()
+    outlier[7] = (5, -3, 1)
+    assert agreement(outlier, outlier) == 0
+    halves = np.repeat(np.eye(3)[:2], 100, axis=0)
+    assert agreement(halves, halves) == 1
+    assert agreement(halves, same) == 0

@@ -1,9 +1,4 @@
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -11,7 +6,6 @@ import pytest
 from graphcl.cli.compare import compare_runs, is_run
 from graphcl.cli.main import run
 from graphcl.errors import RunError
-from graphcl.research import rows
 from tests.cli.conftest import QUICK as QUICK_TRAINING
 from tests.cli.conftest import fails
 from tests.conftest import random_graph
@@ -50,35 +44,6 @@ def test_a_folder_in_all_forms(graphs, capsys):
     captured = capsys.readouterr()
     assert "run " not in captured.err
     assert "2 graphs that every system was scored on" in captured.out
-
-
-def test_a_failure_is_kept_and_said(graphs, capsys):
-    graph = random_graph(3)
-    np.savez("mine/blind.npz", edge_index=graph.edge_index(), x=graph.x)
-    assert run(["compare", "mine", *QUICK, "--runs", "1"]) == 0
-    out = capsys.readouterr().out
-    assert "raw on blind: 1 of 1 run failed (blind: has no labels to score by)." in out
-    kept = rows.read(graphs / "comparison/compare.jsonl")
-    assert sum("failed" in row for row in kept) == 2
-    assert sum("score" in row for row in kept) == 4
-
-
-def test_a_killed_comparison_goes_on(graphs):
-    command = [sys.executable, "-m", "graphcl", "compare", "mine", *QUICK, "--runs"]
-    process = subprocess.Popen([*command, "400"], stderr=subprocess.PIPE, text=True)
-    path = graphs / "comparison/compare.jsonl"
-    deadline = time.monotonic() + 120
-    while not (path.exists() and b"\n" in path.read_bytes()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=120)
-    before = rows.read(path)
-    assert 1 <= len(before) < 800
-    assert run([*command[3:], "2"]) == 0
-    after = rows.read(path)
-    assert after[: len(before)] == before
-    keys = {(row["graph"], row["system"], row["seed"]) for row in after}
-    assert len(keys) == len(after) >= 6
 
 
 def test_names_and_files_are_graphs_too(graphs, capsys):
@@ -142,8 +107,6 @@ def test_the_command_prints_a_table_or_json(runs, capsys):
 
 
 def test_runs_of_different_graphs_are_noted_and_mixtures_refused(runs, capsys, arrays):
-    import numpy as np
-
     np.savez("other.npz", **arrays | {"x": arrays["x"] + 1})
     assert run(["train", "other.npz", *QUICK_TRAINING, "--out", "other"]) == 0
     assert "different graphs" in compare_runs([runs / "a", runs / "other"]).notes[0]

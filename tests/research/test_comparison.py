@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from graphcl.errors import GraphCLError
-from graphcl.research import comparison, rows
+from graphcl.research import comparison
 from graphcl.research.comparison import compare, embedding_methods, read_systems, summarise_rows
 from graphcl.research.output import csv_text
 from tests.conftest import random_graph
@@ -72,33 +72,6 @@ def test_every_graph_system_and_seed_has_a_row_and_a_deterministic_system_one(tm
         assert {"train_seconds", "probe_seconds", "device", "versions", "settings"} <= row.keys()
     assert found[1]["settings"]["dim"] == 4
     assert found[1]["score"] != found[4]["score"]
-
-
-def test_finished_rows_are_not_computed_again(tmp_path, monkeypatch):
-    path = tmp_path / "rows.jsonl"
-    first = run(path)
-    monkeypatch.setattr(comparison, "train_method", None)  # any call would fail
-    scores = [row["score"] for row in first]
-    assert [row["score"] for row in run(path)] == scores
-    assert len(rows.read(path)) == len(first)
-
-
-def test_a_failure_is_kept_and_tried_again(tmp_path, monkeypatch):
-    path = tmp_path / "rows.jsonl"
-    train = comparison.train_method
-
-    def broken(name, graph, **options):
-        if name == "random-encoder":
-            raise RuntimeError("out of\n luck")
-        return train(name, graph, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(comparison, "train_method", broken)
-        found = run(path, seeds=[0])
-    assert [row.get("failed") for row in found] == [None, "RuntimeError: out of luck"] * 2
-    again = run(path, seeds=[0])
-    assert [row.get("failed") for row in again] == [None] * 4
-    assert len(rows.read(path)) == 6
 
 
 def test_a_graph_that_cannot_be_scored_is_a_failure_with_its_reason(tmp_path):

@@ -8,9 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli.graphs import graph_name, load_graph, names_tables
+from graphcl.cli.graphs import (
+    describe_store,
+    graph_name,
+    load_graph,
+    names_tables,
+    store_figures,
+)
 from graphcl.cli.options import JsonOption, print_result
-from graphcl.cli.parts import describe, store_figures
 from graphcl.cli.table_options import (
     parse_tables,
     plain_edges,
@@ -129,4 +134,4 @@ def build(
     found = {} if options is None else {"found": report.to_json()}
     store = read_store(out)
     about = store_figures(store) | {"seconds": time.perf_counter() - began} | found
-    print_result(about, f"{out}: {describe(store)}", as_json=as_json)
+    print_result(about, f"{out}: {describe_store(store)}", as_json=as_json)

@@ -7,9 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli.graphs import graph_name, load_graph, names_tables
+from graphcl.cli.graphs import (
+    describe_store,
+    graph_name,
+    load_graph,
+    names_tables,
+    store_figures,
+)
 from graphcl.cli.options import JsonOption, print_result
-from graphcl.cli.parts import describe, store_figures
 from graphcl.cli.table_options import print_notes, takes_tables
 from graphcl.errors import StoreError
 from graphcl.graphs.filling import describe_filling, fill_features
@@ -101,7 +106,7 @@ def _check_store(path: Path, *, as_json: bool) -> None:
         print(f"{name}: {size:,} bytes, unchanged", file=sys.stderr, flush=True)
 
     store = verify_store(path, on_array=show)
-    text = f"{path}: {describe(store)}; unchanged, {sum(sizes.values()):,} bytes"
+    text = f"{path}: {describe_store(store)}; unchanged, {sum(sizes.values()):,} bytes"
     print_result(store_figures(store) | {"bytes": sizes}, text, as_json=as_json)
 
 

@@ -17,6 +17,7 @@ import typer
 
 from graphcl.cli.graphs import (
     FLATTENED,
+    describe_store,
     graph_fingerprint,
     graph_name,
     load_graph,
@@ -32,7 +33,6 @@ from graphcl.cli.options import (
     print_result,
     print_warnings,
 )
-from graphcl.cli.parts import describe
 from graphcl.cli.processes import ProcessesOption, interrupts, launch
 from graphcl.cli.progress import ProbeStepsOption, count_progress, probe, probe_text
 from graphcl.cli.table_options import print_notes, takes_tables
@@ -267,7 +267,7 @@ def train(
         ignore_memory=ignore_memory,
         budget=budget or BUDGET,
     )
-    about = describe(loaded.parts) if isinstance(loaded, PartedData) else repr(loaded)
+    about = describe_store(loaded.parts) if isinstance(loaded, PartedData) else repr(loaded)
     introduction = f"{about}; recipe {chosen}; {device_name(where)}"
     loops = 0 if isinstance(loaded, PartedData) else loaded.self_loops_removed
     if loops and not origin.tables:  # tables have reported them already

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
+from scipy.stats import rankdata
 
 from graphcl.errors import GraphError
 from graphcl.evaluation.unsupervised import effective_rank
@@ -148,16 +149,8 @@ def merits(measures: Sequence[Mapping[str, float]]) -> list[float]:
     It is between 0 and 1; the highest is picked. What was good on other graphs decides what is
     tried, and has no say here.
     """
-    ranks = [_ranks([one[name] for one in measures]) for name in MEASURES]
-    return [fmean(each) / len(measures) for each in zip(*ranks, strict=True)]
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """Returns ranks from 1; equal values share the mean of theirs."""
-    given = np.asarray(values)
-    below = (given[:, None] > given).sum(axis=1)
-    equal = (given[:, None] == given).sum(axis=1)
-    return [float(rank) for rank in below + (equal + 1) / 2]
+    ranks = [rankdata([one[name] for one in measures]) for name in MEASURES]
+    return [fmean(map(float, each)) / len(measures) for each in zip(*ranks, strict=True)]
 
 
 def principal_targets(x: Any, count: int = COMPONENTS) -> Array:

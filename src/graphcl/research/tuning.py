@@ -6,7 +6,6 @@ uninterrupted one. What is maximised never reads test labels: when an objective 
 the labels of training and validation nodes and drops the rest of `y`.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,21 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import adjusted_rand_score
-from threadpoolctl import threadpool_limits
 
-from graphcl.errors import GraphError, MissingExtraError, RunError, TrainingError
+from graphcl.errors import MissingExtraError, RunError, TrainingError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.logistic import STEPS
-from graphcl.evaluation.nearest import unit_rows
-from graphcl.evaluation.probe import standardiser
 from graphcl.evaluation.splits import METRICS, metric_of, nodes_to_choose_by, validation_score
-from graphcl.evaluation.unsupervised import sampled_rows
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.collection import GraphCollection, labelled_nodes
-from graphcl.graphs.damage import missing_features, missing_links
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe
 from graphcl.research import rows
@@ -37,11 +28,6 @@ from graphcl.research.rows import Row
 from graphcl.seeding import derive
 from graphcl.training import EpochMetrics
 
-# Fractions that the damaged versions lack: about what the paper advises to drop.
-MISSING_LINKS, MISSING_FEATURES = 0.2, 0.5
-CLUSTERS, STARTS = 8, 3  # of k-means; clusters at most
-SAMPLE = 10_000  # at most so many nodes are clustered
-LEAST_FRACTION = 0.02  # of nodes outside the largest cluster; with fewer, there is one cluster
 Array = npt.NDArray[Any]
 Data = Graph | GraphCollection
 Embed = Callable[[Any], Any]
@@ -96,44 +82,6 @@ class ValidationScore:
         return validation_score(z, self.y, self.train, steps=self.steps, device=self.device)
 
 
-@dataclass(frozen=True, eq=False)
-class ClusterStability:
-    """The agreement of the embeddings' clusters in two damaged versions of the graph.
-
-    It needs no labels. Clusters that reflect classes survive missing links and features; clusters
-    that reflect single nodes or noise in the input do not. `graphcl reproduce criterion` measures
-    how well it ranks settings on labelled graphs: it separates bad settings from good ones, but
-    does not find the best of the good ones. (An earlier criterion, the recovery of held-out links,
-    did not rank settings at all.)
-    """
-
-    data: Graph
-    versions: tuple[Graph, Graph]
-    name: str = "cluster stability"
-
-    @classmethod
-    def of(cls, graph: Graph, *, seed: int) -> "ClusterStability":
-        """Draws the two versions; a graph that is mapped from a store is checked first."""
-        graph.check()
-        if graph.num_nodes < 2 * CLUSTERS:
-            raise GraphError(
-                f"{graph.name}: {graph.num_nodes} nodes are too few to cluster; tuning needs labels"
-            )
-        graph = unlabelled(graph)
-        random = np.random.default_rng(seed)
-
-        def version() -> Graph:
-            fewer_links = missing_links(graph, MISSING_LINKS, random)
-            return missing_features(fewer_links, MISSING_FEATURES, random)
-
-        return cls(graph, (version(), version()))
-
-    def __call__(self, embed: Embed) -> float:
-        """Returns the adjusted Rand index of the two clusterings."""
-        first, second = self.versions
-        return cluster_stability(embed(first), embed(second))
-
-
 def unlabelled(data: Data) -> Any:
     """Returns the data without labels; masks stay, because inductive training needs them."""
     if isinstance(data, GraphCollection):
@@ -145,7 +93,6 @@ def unlabelled(data: Data) -> Any:
     return replace(data, nodes=nodes)
 
 
-Objective = ValidationScore | ClusterStability
 SearchTrial = dict[str, Any]  # a row of the file of trials: see `tune`
 
 
@@ -163,7 +110,7 @@ class Search:
         prune: stop a trial early if its score is below the median at the same epoch.
     """
 
-    objective: Objective
+    objective: ValidationScore
     base: Recipe
     fixed: tuple[str, ...]
     folder: Path
@@ -332,30 +279,3 @@ def _optuna() -> Any:
         raise MissingExtraError("graphcl tune", "tune") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
-
-
-def cluster_stability(z_1: Any, z_2: Any) -> float:
-    """Returns how well the clusters of two sets of embeddings of the same nodes agree.
-
-    Each set is clustered by k-means on standardised rows of unit length. The result is the adjusted
-    Rand index: 1 if the clusters are the same, 0 if they agree as much as by chance. It is also 0
-    if either set has nearly all nodes in one cluster, because a collapsed encoder is not stable.
-    On a large graph, `SAMPLE` nodes are clustered. The same embeddings give the same bits. Both
-    sets are ``[num_nodes, dim]``.
-    """
-    nodes = sampled_rows(len(z_1), 0, SAMPLE)
-    with threadpool_limits(1):  # threads would change the order of sums, and so the last bits
-        parts = [_clusters(np.asarray(z)[nodes], seed) for seed, z in enumerate((z_1, z_2))]
-    if any(np.bincount(part).max() > (1 - LEAST_FRACTION) * len(part) for part in parts):
-        return 0.0
-    return float(adjusted_rand_score(*parts))
-
-
-def _clusters(z: Array, seed: int) -> Array:
-    z = unit_rows(standardiser(z)(z))  # by all rows: nothing is held out here
-    means = KMeans(min(CLUSTERS, len(z)), n_init=STARTS, max_iter=100, random_state=seed)
-    with warnings.catch_warnings():
-        # A collapsed encoder gives fewer distinct rows than clusters.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        labels: Array = means.fit_predict(z)
-    return labels

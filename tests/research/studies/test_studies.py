@@ -16,7 +16,6 @@ def test_the_studies_of_the_paper_are_there():
         "batch",
         "bound",
         "complexity",
-        "criterion",
     ]
 
 

@@ -15,6 +15,5 @@ STUDIES: dict[str, Study] = {
         sweeps.BATCH,
         sweeps.BOUND,
         COMPLEXITY,
-        sweeps.CRITERION,
     )
 }
