@@ -37,14 +37,15 @@ FUZZ = settings(
 
 # Files that take a minute or so. They come first, so that no process ends long after the others.
 LONG = (
-    "test_scaling_page.py",
+    "test_every_graph.py",
+    "test_processes.py",
     "test_contributing.py",
-    "test_launch.py",
     "test_training_run.py",
     "test_docs.py",
     "test_nt_xent_triton.py",
     "test_outcomes.py",
-    "test_train_parts.py",
+    "test_train.py",
+    "test_trained_over_parts.py",
     "test_live.py",
     "test_update.py",
     "test_typed_graphs.py",

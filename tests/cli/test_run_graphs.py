@@ -111,7 +111,6 @@ def test_a_strangers_query_is_not_executed(tables, command, seal, capsys, closed
     assert not Path("z.npy").exists()
 
 
-@EVERY
 @pytest.mark.parametrize(
     "changes",
     [
@@ -128,11 +127,12 @@ def test_a_strangers_query_is_not_executed(tables, command, seal, capsys, closed
         {"graph": "some/store", "tables": "", "fingerprint": ""},
     ],
 )
-def test_whoever_edits_the_run_voids_the_seal(tables, command, changes, capsys, closed):
+def test_whoever_edits_the_run_voids_the_seal(tables, changes, capsys, closed):
     np.savez("secret.npz", edge_index=[[0], [1]], x=np.eye(2))
     rewrite(**changes)
     capsys.readouterr()
-    assert "is not read on the word of a run" in fails(capsys, *named(command))
+    for command in COMMANDS:
+        assert "is not read on the word of a run" in fails(capsys, *named(command))
 
 
 @EVERY

@@ -190,23 +190,6 @@ def test_another_system_keeps_the_facts_too(folder, capsys):
     assert 0 < result["scores"]["majority"] < 1
 
 
-def test_a_run_of_an_earlier_version_has_no_facts_and_is_read(folder, capsys):
-    assert run(["train", "mine.npz", *QUICK, "--json"]) == 0
-    path = folder / "runs/mine/result.json"
-    old = json.loads(path.read_text())
-    for name in ("effective_rank", "mean_cosine", "warnings"):
-        del old[name]
-    del old["probe"]["majority"], old["probe"]["roc_auc"]
-    path.write_text(json.dumps(old))
-    capsys.readouterr()
-    assert run(["train", "mine.npz", *QUICK, "--resume"]) == 0
-    captured = capsys.readouterr()
-    assert "majority" not in captured.out
-    assert "already complete" in captured.err
-    assert run(["report", "runs/mine", "--map", "pca"]) == 0
-    assert "Effective rank" in (folder / "runs/mine/report.html").read_text()
-
-
 def test_recipe_auto_writes_what_was_tried_and_is_found_again(here, graph, capsys):
     np.savez("mine.npz", edge_index=graph.edge_index(), x=graph.x, y=graph.y)
     command = ["train", "mine.npz", "--recipe", "auto", "--budget", "3", *QUICK]

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,10 @@ TABLES = ["--nodes", "author=authors.csv", "--nodes", "paper=papers.csv"]
 TABLES += ["--edges", "writes=writes.csv", "--edges", "cites=cites.csv"]
 
 
-@pytest.fixture
-def tables(tmp_path, monkeypatch):
-    """Thirty authors, sixty papers of three topics, of which forty have a label."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Thirty authors, sixty papers of three topics, of which forty have a label; and a run."""
+    folder = tmp_path_factory.mktemp("typed")
     rng = np.random.default_rng(1)
     topics = ["cooking", "sailing", "stars"]
     lines = {"authors.csv": ["name,born"], "papers.csv": ["id,pages,topic"]}
@@ -30,13 +31,26 @@ def tables(tmp_path, monkeypatch):
         lines["writes.csv"].append(f"a{3 * rng.integers(10) + n % 3},{n}")
         lines["cites.csv"].append(f"{n},{(n + 3 * (1 + rng.integers(9))) % 60}")
     for name, some in lines.items():
-        Path(name).write_text("\n".join(some) + "\n")
+        (folder / name).write_text("\n".join(some) + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert run(["train", *TABLES, "--label", "topic", *QUICK, "--out", "run"]) == 0
+    return folder
+
+
+@pytest.fixture
+def tables(made, tmp_path, monkeypatch):
+    """The tables alone, to change and to train on."""
+    monkeypatch.chdir(tmp_path)
+    for path in made.glob("*.csv"):
+        shutil.copy(path, tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def trained(tables, capsys):
-    assert run(["train", *TABLES, "--label", "topic", *QUICK, "--out", "run"]) == 0
+def trained(made, tables, capsys):
+    """The run beside them, to use or to break."""
+    shutil.copytree(made / "run", tables / "run")
     capsys.readouterr()
     return tables / "run"
 
