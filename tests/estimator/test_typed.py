@@ -1,10 +1,8 @@
 import json
-import multiprocessing
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch_geometric.data import HeteroData
 
@@ -15,6 +13,7 @@ from graphcl.estimator.fitted import Fitted
 from graphcl.runs.nodes import read_nodes
 from graphcl.runs.typed import type_folder
 from graphcl.training.checkpoints import Checkpoints, StoppedError
+from tests.groups import in_processes
 
 FAST = {"dim": 16, "epochs": 3, "batch_nodes": 16, "device": "cpu"}
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
@@ -209,35 +208,27 @@ TOGETHER = (
 )
 
 
-def member(rank, folder):
-    """One of two processes, which train together and leave what they found in a folder."""
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    torch.set_num_threads(1)
-    for number, options in enumerate(TOGETHER):
+def member(_share, _folder):
+    """One of two processes, which train together."""
+    found = []
+    for options in TOGETHER:
         model = GraphCL(**options, **FAST)
         z = model.fit_transform(library())
-        losses = [one.loss for one in model.history_]
-        np.savez(folder / f"{number}-{rank}.npz", **z, losses=losses)
-    dist.destroy_process_group()
+        found.append({**z, "losses": [one.loss for one in model.history_]})
+    return found
 
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory):
-    folder, context = tmp_path_factory.mktemp("two"), multiprocessing.get_context("spawn")
-    members = [context.Process(target=member, args=(rank, folder)) for rank in range(2)]
-    for one in members:
-        one.start()
-    for one in members:
-        one.join(180)
-    return folder
+    return in_processes(2, member, tmp_path_factory.mktemp("two"))
 
 
 @pytest.mark.parametrize("number", range(len(TOGETHER)))
 def test_two_processes_train_the_encoder_that_one_would(together, number):
     alone = GraphCL(**TOGETHER[number], **FAST).fit(library())
     losses = [one.loss for one in alone.history_]
-    for rank in range(2):
-        found = np.load(together / f"{number}-{rank}.npz")
+    for each in together:
+        found = each[number]
         np.testing.assert_allclose(found["losses"], losses, rtol=1e-5)
         for name, rows in alone.transform(library()).items():
             np.testing.assert_allclose(found[name], rows, rtol=1e-2, atol=1e-3)

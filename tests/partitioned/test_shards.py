@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +23,7 @@ from graphcl.runs.files import weights_digest
 from graphcl.store.header import read_store
 from graphcl.tabular.build import build_store
 from tests.conftest import random_graph
+from tests.groups import command, free_port
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +69,8 @@ def test_one_process_embeds_one_part(made, here, capsys):
 
 
 def test_two_processes_write_two_shards_with_ids(made, here):
-    command = [sys.executable, "-m", "graphcl", "embed", f"{made}/run", f"{made}/in-2"]
-    options = ["--processes", "2", "--out", "shards.parquet"]
-    subprocess.run([*command, *options], check=True, timeout=200, capture_output=True)
+    code, _, err = command("embed", f"{made}/run", f"{made}/in-2", "--out", "shards.parquet")
+    assert code == 0, err
     table = pyarrow.parquet.read_table(
         ["shards.parquet/part-00000.parquet", "shards.parquet/part-00001.parquet"]
     )
@@ -139,15 +138,12 @@ def test_a_folder_is_named_after_what_it_holds():
 
 def test_processes_that_were_started_one_by_one_find_each_other(made, here):
     """As on hosts of their own: no torchrun, ranks and the meeting place are in the environment."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "graphcl", "embed", f"{made}/run", f"{made}/in-2"]
-    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    words = [sys.executable, "-m", "graphcl", "embed", f"{made}/run", f"{made}/in-2"]
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     started = [
         subprocess.Popen(
-            [*command, "--out", "shards"], env=os.environ | group | {"RANK": str(rank)}, **options
+            [*words, "--out", "shards"], env=os.environ | group | {"RANK": str(rank)}, **options
         )
         for rank in (1, 0)
     ]
