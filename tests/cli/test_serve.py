@@ -69,30 +69,25 @@ class Process:
         return httpx.post(f"{self.address}/embed", json={"ids": ["5"]}, timeout=30, **options)
 
 
-def test_it_answers_and_stops_when_told_to(trained):
-    with Process(str(trained), "--json", "--map", "none") as service:
-        expected = read_embeddings(trained)[5]
-        found = service.embed().json()["nodes"][0]["embedding"]
-        np.testing.assert_array_equal(np.array(found, np.float32), expected)
-        assert service.wait().headers.get("server") is None
-        service.process.send_signal(signal.SIGTERM)
-        assert service.process.wait(30) == 0
-        said = service.process.stderr.read()
-        assert said.strip().endswith("serve: stopped")
-        assert "Traceback" not in said
-        found = json.loads(service.process.stdout.read())
-        assert (found["address"], found["nodes"]) == (service.address, 2708)
-
-
-def test_killed_and_started_again_it_gives_the_same_answers(trained):
-    with Process(str(trained), "--map", "none") as first:
+def test_it_answers_is_killed_answers_the_same_and_stops_when_told_to(trained):
+    with Process(str(trained), "--json", "--map", "none") as first:
         before, port = first.embed().json(), first.port
+        found = np.array(before["nodes"][0]["embedding"], np.float32)
+        np.testing.assert_array_equal(found, read_embeddings(trained)[5])
         first.process.kill()
         first.process.wait()
         with pytest.raises(httpx.ConnectError):
             first.embed()
-    with Process(str(trained), "--map", "none", port=port) as second:
+    with Process(str(trained), "--json", "--map", "none", port=port) as second:
         assert second.embed().json() == before
+        assert second.wait().headers.get("server") is None
+        second.process.send_signal(signal.SIGTERM)
+        assert second.process.wait(30) == 0
+        said = second.process.stderr.read()
+        assert said.strip().endswith("serve: stopped")
+        assert "Traceback" not in said
+        found = json.loads(second.process.stdout.read())
+        assert (found["address"], found["nodes"]) == (second.address, 2708)
 
 
 def test_another_address_needs_a_token(trained, tmp_path, capsys):
