@@ -501,7 +501,6 @@ REASONS = {
         "Of --recipe auto",
         "Of --retrain",
         "With --rollback",
-        "This is not a claim",
         "<p class='hint'>From <code>graphcl links",
         "<p class='hint'>From <code>graphcl predict",
         "<p class='hint'>From <code>graphcl cluster",
