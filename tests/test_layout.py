@@ -40,7 +40,6 @@ ELSEWHERE = {
     "kernels/parallel.py": "kernels/test_features.py",
     "kernels/triangles.py": "graphs/test_structural.py",
     "research/output.py": "research/studies/test_studies.py",
-    "runs/embeddings.py": "cli/test_embed.py",
     "estimator/fitting.py": "estimator/test_model.py",
     "store/moving.py": "store/test_partition.py",
     "store/joining.py": "store/test_partition.py",
@@ -56,7 +55,6 @@ ELSEWHERE = {
     "updating/writing.py": "updating/test_run.py",
     "estimator/changed.py": "updating/test_embedding.py",
     "updating/ids.py": "updating/test_matching.py",
-    "updating/using.py": "updating/test_run.py",
 }
 
 # Test files that are not about one module, and what they are about.

@@ -10,6 +10,7 @@ from graphcl.distributed import ALONE
 from graphcl.embedding import embed_typed
 from graphcl.errors import GraphError, RunError, StoreError
 from graphcl.estimator.parts import Parts
+from graphcl.exporting.vectors import write_embeddings
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed_tensors import prepare, prepare_like
 from graphcl.partitioned import boundary, inference
@@ -21,7 +22,6 @@ from graphcl.partitioned.nodes import read_parts_nodes
 from graphcl.partitioned.shards import whole_shards, write_typed_shards
 from graphcl.partitioned.wire import Wire
 from graphcl.recipes import load_recipe
-from graphcl.runs.embeddings import write_embeddings
 from graphcl.runs.nodes import describe_nodes
 from graphcl.store import ordering
 from graphcl.tabular.build import build_store

@@ -47,9 +47,8 @@ from graphcl.reporting.sections import (
     unsupervised_section,
     warnings_box,
 )
-from graphcl.runs.nodes import SPLITS
+from graphcl.runs.nodes import SPLITS, run_types, type_folder
 from graphcl.runs.results import GraphFacts
-from graphcl.runs.typed import run_types, type_folder
 from graphcl.version import versions
 
 MOST_BYTES = 10_000_000

@@ -23,8 +23,7 @@ from graphcl.graphs.edges import reverse_order
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
-from graphcl.runs.nodes import describe_nodes, read_nodes
-from graphcl.runs.typed import run_types, type_folder
+from graphcl.runs.nodes import describe_nodes, read_nodes, run_types, type_folder
 from graphcl.runs.versions import current_run, run_root
 from graphcl.serving.requests import New
 from graphcl.tabular.preparation import read_preparation
@@ -114,7 +113,7 @@ class ServedRun:
         self.graph, own = self.live.graph, self.live.nodes
         self.node_type = own.name if run_types(path) else None
         self.num_features = own.num_features
-        path = self.folder = type_folder(path, own.name) if self.node_type else path
+        path = self.folder = type_folder(path, self.node_type)
         self.z: Array = runs.read_embeddings(path)
         self.nodes: Nodes = read_nodes(path) or describe_nodes(graph, own.name)
         if not len(self.z) == self.nodes.num_nodes == own.num_nodes:

@@ -25,7 +25,7 @@ from graphcl.graphs.neighbourhood import entries_of
 from graphcl.graphs.typed_tensors import prepare_like
 from graphcl.runs import files as runs
 from graphcl.runs import versions
-from graphcl.runs.typed import run_types, type_folder
+from graphcl.runs.nodes import type_folder
 
 MOST = 0.75  # of the nodes; where more are affected, all are embedded, which is faster
 AROUND = 0.25  # of the nodes; where layers below are needed on more, they are kept
@@ -161,8 +161,7 @@ def write_tables(
 
 def own_folder(folder: Path, base: Path, name: str) -> Path:
     """Returns where a new version keeps what is of a type: as the version `base` does."""
-    within = type_folder(base, name) if run_types(base) else base
-    own = folder / within.relative_to(base)
+    own = folder / type_folder(base, name).relative_to(base)
     own.mkdir(parents=True, exist_ok=True)
     return own
 

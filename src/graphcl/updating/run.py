@@ -32,15 +32,9 @@ from graphcl.graphs.collection import as_graph, as_typed, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions
-from graphcl.runs.typed import (
-    read_edge_preparations,
-    read_preparations,
-    run_types,
-    type_folder,
-)
+from graphcl.runs.nodes import trained_tables, type_folder
 from graphcl.tabular.build import open_prepared
 from graphcl.tabular.options import TableOptions
-from graphcl.tabular.preparation import read_preparation
 from graphcl.updating.embedding import (
     Levels,
     Old,
@@ -295,8 +289,7 @@ def _read_old(base: Path, graph: Graph) -> tuple[runs.RunConfig, Old]:
     expected = config.origin.fingerprint
     if expected and fingerprint((graph,)) != expected:
         raise RunError(f"{base}: this is not the graph that it was trained on")
-    typed = bool(run_types(base))
-    folders = {name: type_folder(base, name) if typed else base for name in graph.nodes}
+    folders = {name: type_folder(base, name) for name in graph.nodes}
     if not all(map(runs.has_embeddings, folders.values())):
         return config, Old(base, Fitted.read(base), None, graph)
     z = {name: runs.read_embeddings(folder) for name, folder in folders.items()}
@@ -335,14 +328,7 @@ def delta_options(base: Path, config: runs.RunConfig, given: TableOptions) -> Ta
     Raises:
         RunError: what the run keeps of them is damaged.
     """
-    of_types: dict[str, Any] = {"preparation": read_preparation(base)}
-    if run_types(base):
-        of_types["preparations"] = read_preparations(base)
-        of_types["edge_preparations"] = read_edge_preparations(base)
-    try:
-        trained = TableOptions.from_record(config.origin.tables or "{}", **of_types)
-    except ValueError:
-        raise RunError(f"{base / runs.CONFIG}: [run] tables is damaged") from None
+    trained = trained_tables(base, config) or TableOptions()
     merged = given.after(trained)
     return replace(
         merged,

@@ -18,9 +18,8 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.reporting.page import drift_page
 from graphcl.runs import files as runs
 from graphcl.runs import versions
-from graphcl.runs.nodes import describe_nodes, write_nodes
+from graphcl.runs.nodes import RELATIONS, describe_nodes, write_nodes
 from graphcl.runs.results import GraphFacts, read_result
-from graphcl.runs.typed import RELATIONS
 from graphcl.store.columns import ScaledFeatures
 from graphcl.store.header import MASKS, read_store
 from graphcl.store.reader import EDGE_DTYPES, SPARSE, read_part
