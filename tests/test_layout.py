@@ -52,8 +52,7 @@ ELSEWHERE = {
     "graphs/nodes.py": "graphs/test_graph.py",
     "tabular/nodes.py": "tabular/test_tables.py",
     "tabular/report.py": "tabular/test_kinds.py",
-    "updating/writing.py": "updating/test_run.py",
-    "estimator/changed.py": "updating/test_embedding.py",
+    "estimator/changed.py": "updating/test_version.py",
     "updating/ids.py": "updating/test_matching.py",
 }
 

@@ -19,7 +19,7 @@ NAMES = [f"node {row}" for row in range(60)]
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Labels are waited for on a slow machine too."""
-    monkeypatch.setattr("graphcl.serving.run.PATIENCE", 60.0)
+    monkeypatch.setattr("graphcl.serving.run.LEARNING_SECONDS", 60.0)
 
 
 @pytest.fixture(scope="session")

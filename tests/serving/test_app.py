@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.ipc
 import pytest
 
-from graphcl.serving.description import ADDRESSES
+from graphcl.serving.pages import ADDRESSES
 from graphcl.serving.requests import ARROW, Bounds
 from tests.serving.conftest import client_of
 from tests.serving.test_requests import stream

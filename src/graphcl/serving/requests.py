@@ -369,22 +369,13 @@ def _arrow(body: bytes, bounds: Bounds, most: int) -> dict[str, Any]:
         return {"ids": columns["id"]}
     if set(columns) == {"source", "target"}:
         return {"pairs": [list(pair) for pair in zip(*columns.values(), strict=True)]}
-    if "features" in columns and set(columns) <= {"features", "neighbors", "weights"}:
-        return {
-            "new": [
-                {key: values[row] for key, values in columns.items() if values[row] is not None}
-                for row in range(table.num_rows)
-            ]
-        }
-    if raw:
-        own = [name for name in columns if name not in ("neighbors", "weights")]
-        new = []
+    if raw or ("features" in columns and set(columns) <= set(OF_A_NODE) - {"columns"}):
+        new: list[dict[str, Any]] = []
         for row in range(table.num_rows):
-            one: dict[str, Any] = {"columns": {name: columns[name][row] for name in own}}
-            for name in ("neighbors", "weights"):
-                if name in columns and columns[name][row] is not None:
-                    one[name] = columns[name][row]
-            new.append(one)
+            values = {name: column[row] for name, column in columns.items()}
+            own = {name: values.pop(name) for name in columns if name not in OF_A_NODE}
+            one = {name: value for name, value in values.items() if value is not None}
+            new.append(one | ({"columns": own} if raw else {}))
         return {"new": new}
     found = ", ".join(sorted(name[:40] for name in columns))
     known = "id; or source, target; or neighbors, with features or with the columns of your table"

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from graphcl.devices import resolve_device
@@ -35,26 +34,23 @@ from graphcl.runs import versions
 from graphcl.runs.nodes import trained_tables, type_folder
 from graphcl.tabular.build import open_prepared
 from graphcl.tabular.options import TableOptions
-from graphcl.updating.embedding import (
+from graphcl.updating.matching import Grown, grow
+from graphcl.updating.version import (
     Levels,
     Old,
+    Rows,
     every_row,
     reached_rows,
-    write_changed,
-    write_tables,
-)
-from graphcl.updating.matching import Grown, grow
-from graphcl.updating.writing import (
     update_lines,
+    write_changed,
     write_drift,
     write_graph,
     write_model,
     write_result,
+    write_tables,
 )
 
 KEEP = 10  # versions beside the training
-
-Rows = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
