@@ -20,8 +20,7 @@ from graphcl.evaluation.probe import (
     standardiser,
     transfer_probe,
 )
-from graphcl.evaluation.scores import probe_confusion
-from graphcl.evaluation.splits import validation_score
+from graphcl.evaluation.splits import probe_confusion, validation_score
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph

@@ -22,7 +22,7 @@ from graphcl.estimator import GraphCL
 from graphcl.estimator.parts import Parts
 from graphcl.evaluation import linear_probe
 from graphcl.evaluation.nearest import EXACT_ROWS, nearest
-from graphcl.evaluation.scores import Confusion, probe_confusion
+from graphcl.evaluation.splits import Confusion, probe_confusion
 from graphcl.evaluation.unsupervised import (
     CLUSTER_COUNTS,
     Agreement,
