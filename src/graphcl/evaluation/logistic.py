@@ -158,18 +158,7 @@ Splits = tuple[Any, Any, Any]
 
 @dataclass(frozen=True)
 class MultilabelPredictionResult(Answer):
-    """Scores of predictions of several labels per node, on the test nodes.
-
-    Attributes:
-        micro_f1: F1 over all pairs of node and label together; the probe predicts a label above
-            probability 0.5.
-        macro_f1: mean of the F1 scores of the labels.
-        accuracy: fraction of pairs of node and label that are right.
-        val_micro_f1: micro-F1 on the validation nodes; of the probe, at the chosen strength.
-        split: ``given``; or, if the graph has none, ``random`` or ``cross-validation``.
-        nodes: numbers of train, validation and test nodes used; see `PredictionResult`.
-        majority: the highest micro-F1 of giving all test nodes the same labels.
-    """
+    """Scores of predictions of several labels per node; `MultilabelResult` says what they are."""
 
     micro_f1: float
     macro_f1: float
@@ -182,9 +171,17 @@ class MultilabelPredictionResult(Answer):
 
 @dataclass(frozen=True)
 class MultilabelResult(MultilabelPredictionResult):
-    """Scores of the probe, and its budget, which changes PPI's score by points.
+    """Scores of the probe on the test nodes, and its budget, which changes PPI's score by points.
 
     Attributes:
+        micro_f1: F1 over all pairs of node and label together; a label is predicted above
+            probability 0.5.
+        macro_f1: mean of the F1 scores of the labels.
+        accuracy: fraction of pairs of node and label that are right.
+        val_micro_f1: micro-F1 on the validation nodes at the chosen strength.
+        split: ``given``; or, if the graph has none, ``random`` or ``cross-validation``.
+        nodes: numbers of train, validation and test nodes used; see `ProbeResult`.
+        majority: the highest micro-F1 of giving all test nodes the same labels.
         strength: λ of the penalty λ/2 ‖w‖² added to the mean loss, chosen on validation nodes only;
             in scikit-learn's terms 1 / (C · training nodes).
         strengths: the values of λ that were tried; none are listed of a cross-validation.

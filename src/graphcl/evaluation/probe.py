@@ -32,19 +32,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class PredictionResult(Answer):
-    """Scores of predicted classes on the test nodes.
-
-    Attributes:
-        accuracy: fraction of test nodes classified correctly.
-        micro_f1: equals the accuracy, as each node has one class.
-        macro_f1: mean of the F1 scores of the classes.
-        val_accuracy: accuracy on the validation nodes; of the probe, at the chosen strength.
-        split: ``given``; or, if the graph has none, ``random`` or ``cross-validation``.
-        nodes: numbers of train, validation and test nodes used; in cross-validation, of all
-            labelled nodes, of none, and of those that were held out in turn.
-        majority: share of the largest class among the test nodes: the accuracy of giving all nodes
-            one class.
-    """
+    """Scores of predicted classes on the test nodes; `ProbeResult` says what they are."""
 
     accuracy: float
     micro_f1: float
@@ -57,9 +45,18 @@ class PredictionResult(Answer):
 
 @dataclass(frozen=True)
 class ProbeResult(PredictionResult):
-    """Scores of the probe on the test nodes: those of its predictions, and more.
+    """Scores of the probe on the test nodes.
 
     Attributes:
+        accuracy: fraction of test nodes classified correctly.
+        micro_f1: equals the accuracy, as each node has one class.
+        macro_f1: mean of the F1 scores of the classes.
+        val_accuracy: accuracy on the validation nodes at the chosen strength.
+        split: ``given``; or, if the graph has none, ``random`` or ``cross-validation``.
+        nodes: numbers of train, validation and test nodes used; in cross-validation, of all
+            labelled nodes, of none, and of those that were held out in turn.
+        majority: share of the largest class among the test nodes: the accuracy of giving all nodes
+            one class.
         strength: C of scikit-learn's `LogisticRegression`, chosen without the test nodes.
         roc_auc: for two classes, the chance that the probe ranks a node of the second above one of
             the first; 0.5 means that it knows nothing. None for more classes.
