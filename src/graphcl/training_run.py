@@ -222,7 +222,7 @@ def _is_complete(out: Path, model: GraphCL, origin: runs.Origin) -> bool:
         return False
     same = found == wanted
     if model.recipe == AUTO:  # not the recipe that was picked, but what was asked for
-        asked = runs.read_choice(out).get("about", {})
+        asked = runs.read_object(out / runs.CHOICE).get("about", {})
         same = all(asked.get(key) == value for key, value in about_choice(model, wanted).items())
     if not same or (config.seed, config.origin) != (model.seed, origin):
         return False

@@ -9,7 +9,7 @@ from graphcl.errors import RunError
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.schema import Schema
-from graphcl.runs.files import RunConfig, read_embeddings, write_schema
+from graphcl.runs.files import RunConfig, read_embeddings, write_object
 from graphcl.runs.nodes import (
     NODES,
     describe_nodes,
@@ -144,7 +144,7 @@ def graph():
 @pytest.fixture
 def run(tmp_path, graph):
     schema = Schema.of(graph).to_json()
-    write_schema(tmp_path, schema)
+    write_object(tmp_path / "schema.json", schema)
     write_types(tmp_path, graph, {"../evil name": np.zeros((3, 2)), "b": np.ones((4, 2))})
     return tmp_path
 

@@ -368,6 +368,8 @@ def probe_confusion(z: Any, graph: Labelled, *, strength: float, seed: int = 0) 
 
     The strength C is that of `ProbeResult.strength`. There must be one class per node.
     """
+    from sklearn.metrics import confusion_matrix
+
     y, z = graph.y, np.asarray(z)
     if y is None or y.ndim != 1:
         raise GraphError("confusion: needs one class per node")
@@ -383,6 +385,4 @@ def probe_confusion(z: Any, graph: Labelled, *, strength: float, seed: int = 0) 
         standard = standardiser(z[train])
         predicted = fit_logistic(standard(z[train]), y[train], strength).predict(standard(z[test]))
     classes = np.unique(np.concatenate([y[test], predicted]))
-    counts = np.zeros((len(classes), len(classes)), np.int64)
-    np.add.at(counts, (np.searchsorted(classes, y[test]), np.searchsorted(classes, predicted)), 1)
-    return Confusion(classes, counts)
+    return Confusion(classes, confusion_matrix(y[test], predicted, labels=classes))

@@ -39,7 +39,7 @@ ALIGNMENT = "alignment.safetensors"  # where the model was trained on and turned
 METRICS_BYTES = 1 << 28  # a million epochs
 EMBEDDINGS, PREDICTIONS, RESULT = "embeddings.npy", "predictions.npy", "result.json"
 SCHEMA = "schema.json"  # where the graph was a typed one: its types and relations
-CHOICE = "choice.json"  # where the recipe was ``auto``
+CHOICE = "choice.json"  # where the recipe was ``auto``: what was tried, and why one was picked
 CURVES, EPOCHS = "tensorboard", "epochs.csv"
 LOGS = (CURVES, EPOCHS)  # what ``train --log`` leaves in a run
 
@@ -146,24 +146,17 @@ def write_weights(path: Path, weights: "Mapping[str, Tensor]") -> None:
     write_whole(path, safetensors.torch.save(tensors))
 
 
-def write_choice(folder: Path, choice: Mapping[str, Any]) -> None:
-    """Writes what was tried before the recipe was chosen, and why it was picked."""
-    write_whole(folder / CHOICE, json.dumps(choice, indent=2, allow_nan=False) + "\n")
-
-
-def write_schema(folder: Path, schema: Mapping[str, Any]) -> None:
-    """Writes the types and relations that the encoder of a run is for."""
-    write_whole(folder / SCHEMA, json.dumps(schema, indent=1) + "\n")
+def write_object(path: Path, values: Mapping[str, Any]) -> None:
+    """Writes a JSON object into a run, by rename; `read_object` reads it."""
+    write_whole(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
 def read_schema(run: Path) -> dict[str, Any]:
-    """Returns what `write_schema` wrote, not yet checked; empty for a plain graph."""
+    """Returns the types and relations that a run was trained on, not yet checked.
+
+    It is empty for a plain graph.
+    """
     return read_object(run / SCHEMA)
-
-
-def read_choice(run: Path) -> dict[str, Any]:
-    """Returns what `write_choice` wrote; empty where the recipe was not chosen by ``auto``."""
-    return read_object(run / CHOICE)
 
 
 def read_object(path: Path) -> dict[str, Any]:

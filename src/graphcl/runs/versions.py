@@ -8,7 +8,6 @@ of the version before.
 """
 
 import fcntl
-import json
 import os
 import shlex
 import shutil
@@ -180,11 +179,6 @@ def keep_newest(run: Path, count: int) -> list[int]:
     for number in extra:
         remove_folder(_folder(run, number))
     return extra
-
-
-def write_about(folder: Path, about: dict[str, Any]) -> None:
-    """Writes `version.json` into a folder that is not yet a version."""
-    write_whole(folder / ABOUT, json.dumps(about, indent=2, allow_nan=False) + "\n")
 
 
 def share_files(source: Path, folder: Path, names: Sequence[str]) -> None:

@@ -255,7 +255,7 @@ def update_run(
             about["seconds"] = clock.seconds
             found = write_drift(folder, new.nodes[shown], drift, about)
             write_result(folder, base, fitted, new, retrained=retrain)
-            versions.write_about(folder, about)
+            runs.write_object(folder / versions.ABOUT, about)
         removed = versions.keep_newest(run, keep)
         path = versions.current_run(run)
     lines = update_lines(run, about, drift, path if found is not None else None, removed)

@@ -5,7 +5,6 @@ on many nodes around the change, they are computed on all of them, once, and kep
 tables of their own. Later updates go on from these.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -393,7 +392,7 @@ def write_drift(
         return value.item() if isinstance(value, np.generic) else value
 
     found = drift.to_json(name)
-    write_whole(folder / DRIFT, json.dumps(found, indent=2, allow_nan=False) + "\n")
+    runs.write_object(folder / DRIFT, found)
     write_whole(folder / PAGE, drift_page(about, found).encode("utf-8", "replace"))
     return found
 
@@ -423,7 +422,7 @@ def write_result(
         if health is not None:
             result |= {"effective_rank": health.effective_rank, "mean_cosine": health.mean_cosine}
             result["warnings"] = [sign.to_json() for sign in health.warnings]
-    write_whole(folder / runs.RESULT, json.dumps(result, indent=2, allow_nan=False) + "\n")
+    runs.write_object(folder / runs.RESULT, result)
 
 
 def update_lines(
