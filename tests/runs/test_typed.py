@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ import pytest
 from graphcl import Graph
 from graphcl.errors import RunError
 from graphcl.graphs.schema import Schema
-from graphcl.runs.files import read_embeddings, write_schema
+from graphcl.runs.files import Origin, RunConfig, read_embeddings, write_config, write_schema
 from graphcl.runs.nodes import describe_nodes, read_nodes
 from graphcl.runs.typed import read_preparations, run_types, type_folder, write_types
 
@@ -60,3 +61,16 @@ def test_unknown_types_and_damage_are_told(run, tmp_path):
         (run / "schema.json").write_text(json.dumps(damage))
         with pytest.raises(RunError, match="damaged"):
             run_types(run)
+
+
+def test_a_plain_graph_has_the_names_of_its_store(tmp_path):
+    nodes, edges = {"author": {"x": np.eye(3)}}, {"edge_index": [[0], [1]], "undirected": True}
+    Graph.from_edges(nodes, {("author", "knows", "author"): edges}).save(tmp_path / "store")
+    run = tmp_path / "run"
+    run.mkdir()
+    write_config(run, RunConfig({"epochs": 1}, seed=0, origin=Origin(str(tmp_path / "store"))))
+    assert type_folder(run, "author") == run
+    with pytest.raises(RunError, match="plain graph, which has no types; got 'node'"):
+        type_folder(run, "node")
+    shutil.rmtree(tmp_path / "store")
+    assert type_folder(run, "node") == run

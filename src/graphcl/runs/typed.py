@@ -9,6 +9,7 @@ types and relations in order. Imports no torch.
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,9 @@ import numpy as np
 
 from graphcl.errors import RunError, suggestion
 from graphcl.runs import files as runs
+from graphcl.runs import versions
 from graphcl.runs.nodes import describe_nodes, write_nodes
+from graphcl.store.header import is_store, read_store
 
 if TYPE_CHECKING:  # reading a run needs no graph, and so none of the imports of one
     from graphcl.graphs.graph import Graph
@@ -42,16 +45,20 @@ def run_types(run: Path) -> list[str]:
 
 
 def plain_names(run: Path) -> tuple[str, str]:
-    """Returns what the tables of a plain graph call its nodes and its edges, or usual names."""
-    try:
-        given = json.loads(runs.read_config(run, baselines=True).origin.tables or "{}")
-    except ValueError:
-        given = {}
-    found = []
-    for option, usual in (("nodes", "node"), ("edges", "edge")):
+    """Returns what a plain graph calls its nodes and its edges: in its store, or in its tables."""
+    found, given = ["node", "edge"], {}
+    with suppress(ValueError):  # there may be no origin, or a damaged one
+        origin = runs.read_config(run, baselines=True).origin
+        store = versions.own_graph(run) or Path(origin.graph)
+        if origin.graph and is_store(store) and read_store(store).is_plain:
+            (key,) = read_store(store).relations
+            return key[0], key[1]
+        given = json.loads(origin.tables or "{}")
+    for place, option in enumerate(("nodes", "edges")):
         tables = given.get(option) if isinstance(given, dict) else None
-        only = next(iter(tables)) if isinstance(tables, dict) and len(tables) == 1 else usual
-        found.append(only.split(":")[1] if only.count(":") == 2 else only)
+        if isinstance(tables, dict) and len(tables) == 1:
+            only = next(iter(tables))
+            found[place] = only.split(":")[1] if only.count(":") == 2 else only
     return found[0], found[1]
 
 
