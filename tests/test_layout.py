@@ -42,7 +42,6 @@ ELSEWHERE = {
     "research/output.py": "research/studies/test_studies.py",
     "runs/embeddings.py": "cli/test_embed.py",
     "estimator/fitting.py": "estimator/test_model.py",
-    "store/moving.py": "store/test_partition.py",
     "store/joining.py": "store/test_partition.py",
     "partitioned/rows.py": "estimator/test_parted.py",
     "topology.py": "test_sampling.py",
@@ -55,7 +54,6 @@ ELSEWHERE = {
     "tabular/report.py": "tabular/test_kinds.py",
     "updating/writing.py": "updating/test_run.py",
     "estimator/changed.py": "updating/test_embedding.py",
-    "updating/ids.py": "updating/test_matching.py",
     "updating/using.py": "updating/test_run.py",
 }
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphcl import Graph
-from graphcl.store import ordering
+from graphcl.store import moving
 from graphcl.store.header import ORDERS
-from graphcl.store.ordering import SLACK, order_types, row_blocks
+from graphcl.store.moving import SLACK, order_types, row_blocks
 from tests.conftest import FUZZ, random_graph
 
 
@@ -51,7 +51,7 @@ def test_neighbours_come_together(tmp_path):
 
 @pytest.mark.parametrize("entries", [1, 7, 1000])
 def test_blocks_cover_all_rows_and_are_small(monkeypatch, entries):
-    monkeypatch.setattr(ordering, "BLOCK_BYTES", 8 * entries)
+    monkeypatch.setattr(moving, "BLOCK_BYTES", 8 * entries)
     indptr = random_graph(1).indptr
     blocks = list(row_blocks(indptr))
     assert [row for block in blocks for row in range(block.start, block.stop)] == list(range(60))
