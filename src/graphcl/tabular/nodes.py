@@ -20,8 +20,8 @@ from graphcl.tabular.beside import TagTable, load_ids, open_vectors, place_vecto
 from graphcl.tabular.columns import IdColumn, common_kind
 from graphcl.tabular.duck import Duck, is_query, quoted
 from graphcl.tabular.features import (
+    ArraySink,
     FeaturePart,
-    InMemory,
     NodeTable,
     entries_of,
     fill_sparse,
@@ -430,33 +430,23 @@ class NumberedNodes:
         """Number of features from the tables; structural features are not counted."""
         return sum(part.width for part in self.parts)
 
-    @property
-    def stays_sparse(self) -> bool:
-        """Whether features stay sparse: those of columns alone, if they are mostly zeros."""
-        return self.options.features == "columns" and self.sparse
+    def fill(self, into: ArraySink, further: int = 0) -> npt.NDArray[np.float32] | None:
+        """Fills the arrays of sparse features, or ``x``, which is returned.
 
-    def features(self, further: int = 0) -> Any:
-        """Returns the features in memory, ``[nodes, features + further]``, dense or CSR."""
-        shape = (self.num_nodes, self.num_features + further)
-        if not self.stays_sparse:
-            x = np.zeros(shape, np.float32)
-            self.fill_features(x)
-            return x
-        sparse = InMemory()
-        self.fill_sparse_features(sparse)
-        parts = tuple(sparse.arrays[name] for name in ("x_data", "x_indices", "x_indptr"))
-        return scipy.sparse.csr_array(parts, shape=shape)
-
-    def fill_features(self, x: npt.NDArray[np.float32]) -> None:
-        """Fills the first columns of `x`, zeros with a row for each node, with all parts."""
-        start = 0
+        The last columns of ``x``, as many as `further`, stay zeros for others to fill.
+        """
+        width, start = self.num_features + further, 0
+        if width and self.options.features == "columns" and self.sparse:
+            into.num_features = width
+            fill_sparse(into, lambda: entries_of(self.parts), self.num_nodes)
+            return None
+        if not width:
+            return None
+        x = into.array("x", (self.num_nodes, width), np.float32)
         for part in self.parts:
             part.fill(x[:, start : start + part.width])
             start += part.width
-
-    def fill_sparse_features(self, into: Any) -> None:
-        """Fills ``x_indptr``, ``x_indices`` and ``x_data`` of an `ArraySink`."""
-        fill_sparse(into, lambda: entries_of(self.parts), self.num_nodes)
+        return x
 
     # Labels, split and ids
 
@@ -467,9 +457,16 @@ class NumberedNodes:
             self.problems.append(Problem(str(error)))
             return None
 
-    def labels(self) -> npt.NDArray[np.int64] | None:
-        """Returns a class per node or several labels ``[N, L]``, −1 where it has none; or None."""
-        return None if self._y is None else self._padded(self._y, -1)
+    def fields(self) -> dict[str, Any]:
+        """Returns what `Nodes` have beside features: labels, masks, ids and names."""
+        fields: dict[str, Any] = {
+            name: self._padded(one, False) for name, one in self._masks.items()
+        }
+        if self._y is not None:  # −1 where a node has none
+            fields["y"] = self._padded(self._y, -1)
+        ids, report = self.node_ids(), self.report
+        fields |= {"class_names": report.class_names, "preparation": report.preparation}
+        return fields | ({} if ids is None else {"node_ids": ids})
 
     @property
     def num_classes(self) -> int:
@@ -477,10 +474,6 @@ class NumberedNodes:
         if self._y is None:
             return 0
         return int(self._y.max()) + 1 if self._y.ndim == 1 else int(self._y.shape[1])
-
-    def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
-        """Returns the masks of the split; the dictionary is empty if there is no split."""
-        return {name: self._padded(mask, False) for name, mask in self._masks.items()}
 
     def _padded(self, values: npt.NDArray[Any], filling: Any) -> npt.NDArray[Any]:
         """Returns one value per node; nodes that only edges name get the value `filling`."""
