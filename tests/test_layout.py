@@ -20,7 +20,6 @@ ELSEWHERE = {
     "__main__.py": "cli/test_main.py",
     "devices.py": "cli/test_main.py",
     "evaluation/__init__.py": "cli/test_neighbors.py",
-    "tabular/__init__.py": "cli/test_neighbors.py",
     "cli/answers.py": "cli/test_predict.py",
     "encoders/paper.py": "encoders/test_encoders.py",
     "encoders/pyg.py": "encoders/test_encoders.py",

@@ -78,7 +78,9 @@ def order_types(
         folder: for temporary files without a name.
     """
     if order == "as-is":
-        return [Numbering(_starts(_equal(size, parts)), None) for size in sizes]
+        spread = [np.arange(parts) < size % parts for size in sizes]
+        pairs = zip(sizes, spread, strict=True)
+        return [Numbering(_starts(size // parts + more), None) for size, more in pairs]
     placed = scratch(sum(sizes), np.int32, folder)
     if order == "hash":
         place_by_hash(placed, parts)
@@ -95,11 +97,6 @@ def order_types(
         found.append(Numbering(starts, numbers))
         first += size
     return found
-
-
-def _equal(count: int, parts: int) -> Array:
-    each, more = divmod(count, parts)
-    return np.full(parts, each) + (np.arange(parts) < more)
 
 
 def _counted(placed: Array, parts: int) -> Array:

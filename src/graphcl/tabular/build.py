@@ -23,14 +23,13 @@ from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.store.header import Source, edges_name, nodes_name, read_store
 from graphcl.store.moving import number_edges
 from graphcl.store.reader import EDGE_DTYPES
-from graphcl.store.writer import StoreWriter, write_nodes
+from graphcl.store.writer import ArrayWriter, StoreWriter, write_nodes
 from graphcl.tabular.edges import EdgeList, FoundRelation
 from graphcl.tabular.entries import (
     BLOCK,
     SymmetricEntries,
     directed_entries,
     fill_csr,
-    mapped_array,
 )
 from graphcl.tabular.features import InMemory
 from graphcl.tabular.nodes import NumberedNodes
@@ -121,7 +120,6 @@ def fill_graph(
     for kind, own in tables.nodes.items():
         name = kind or NODE
         on_step(f"writing the nodes of {kind}" if kind else "writing features, labels and ids")
-        fields = own.fields()
         into: Any = InMemory()
         if store is not None:
             (into,) = store.add_type(name, [0, own.num_nodes], own.report.class_names)
@@ -129,11 +127,11 @@ def fill_graph(
         if further:
             _add_structural(own, relations[EDGE], x)
         if store is None:
-            nodes[name] = Nodes(name, own.num_nodes, into.x, **fields)
+            nodes[name] = Nodes(name, own.num_nodes, into.x, **own.fields())
             continue
         del x
         into.release("x")
-        write_nodes(into, fields)
+        write_nodes(into, own.fields())
         nodes[name] = Nodes(name, own.num_nodes)
         if own.report.preparation is not None:
             write_preparation(store.beside(nodes_name(len(nodes) - 1)), own.report.preparation)
@@ -292,7 +290,8 @@ def _fill_relation(
         (into,) = store.add_relation(key, undirected=undirected, self_loops_removed=loops)
     features = None
     if one.features.features is not None:
-        features = mapped_array(duck.folder / "edge_features.npy", (one.rows, width), np.float32)
+        beside = ArrayWriter(duck.folder, EDGE_DTYPES)
+        features = beside.array("edge_features", (one.rows, width), np.float32)
         one.features.features.fill(features)
 
     def adjust(weight: npt.NDArray[np.float32]) -> None:

@@ -188,6 +188,9 @@ def _read(
     if not edges:
         usual += ["edges: ", f":{_NOTHING}:", f"edges {_NOTHING}"]
     said = [*opened.report.first, *opened.report.notes]
+    for name in (one for one in chosen if one in opened.report.types):
+        notes = opened.report.types[name].notes
+        said += [line.replace("nodes:", f"nodes {name}:", 1) for line in notes]
     found.notes = [line for line in said if not any(one in line for one in usual)]
     return found
 
@@ -268,7 +271,7 @@ def _of_lists(graph: Graph, options: TableOptions, edges: Mapping[Key, Any]) -> 
     for key, table in edges.items():
         own, text = graph.relations[key], ":".join(key)
         with Duck() as duck:
-            source = _open(duck, table, "edges", options)
+            source = open_source(duck, table, role="edges", options=options)
             for option in OF_EDGES:
                 for relation, column in by_name(option, getattr(options, option), known):
                     if relation in ("", key[1]) and _found(source, (column,)):
@@ -426,10 +429,6 @@ def _named(given: Any, name: str) -> str:
     return given if isinstance(given, str) else name
 
 
-def _open(duck: Duck, given: Any, role: str, options: TableOptions) -> Source:
-    return open_source(duck, given, role=role, header=options.header, names=options.names)
-
-
 def read_ids(given: Any, options: TableOptions) -> tuple[Array, list[str]]:
     """Reads a list of nodes to remove: a table with a column of ids; in Python also a list.
 
@@ -442,7 +441,7 @@ def read_ids(given: Any, options: TableOptions) -> tuple[Array, list[str]]:
             ids = np.array(list(map(str, ids.tolist())))
         return ids, []
     with Duck() as duck:
-        source = _open(duck, given, "remove-nodes", options)
+        source = open_source(duck, given, role="remove-nodes", options=options)
         wanted = _found(source, () if options.id_column is None else (options.id_column,))
         name, how = table_columns.identity(source, wanted[0] if wanted else None)
         duck.run(f"CREATE TABLE gone AS SELECT {quoted(name)} AS key FROM {source.relation}")

@@ -248,15 +248,14 @@ class Numbers:
                         if one.null_count:
                             nulls = np.zeros(block.shape, np.bool_) if nulls is None else nulls
                             nulls[place] = one.is_null().to_numpy(zero_copy_only=False)
-                    self.facts.add(first, column, block, nulls, self._training_of(first, block))
+                    used = self._training
+                    used = None if used is None else used[first : first + batch.num_rows]
+                    self.facts.add(first, column, block, nulls, used)
                     with np.errstate(over="ignore"):
                         kept = [pyarrow.array(row) for row in block.astype(np.float32)]
                     writer.write(pyarrow.record_batch(kept, schema=schema))
             self._kept.append((column, path))
             column += len(names)
-
-    def _training_of(self, first: int, block: Floats) -> npt.NDArray[np.bool_] | None:
-        return None if self._training is None else self._training[first : first + block.shape[1]]
 
     def blocks(self, filling: Floats) -> Iterator[tuple[int, int, npt.NDArray[np.float32]]]:
         """Yields the first row, the first column and values ``[rows, columns]``.

@@ -4,9 +4,9 @@ Nodes of a table keep its order. Nodes that only edges name come after them, in 
 plain graph has one type.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +41,6 @@ from graphcl.tabular.preparation import Preparation
 from graphcl.tabular.report import ColumnOutcome, Problem, TableReport, collect, listed, outcomes
 from graphcl.tabular.sources import Source, open_source
 
-T = TypeVar("T")
-
 
 class NoRowsError(GraphError):
     """A table without rows, where a graph needs some."""
@@ -73,9 +71,7 @@ class NodeSource:
         if not (isinstance(given, str) and is_query(given)):
             self.set_ids(None if options.is_typed else options.node_ids)
         if self.matrix is None:
-            source = open_source(
-                duck, given, role="nodes", header=options.header, names=options.names
-            )
+            source = open_source(duck, given, role="nodes", options=options)
             self.source = source.nodes or source  # a graph file has a node table of its own
 
     def keep_rows(self) -> None:
@@ -150,10 +146,6 @@ class NumberedNodes:
         """The table of keys and numbers, as all branches of the session name it."""
         return f"{self.duck.schema}.nodes"
 
-    def _open(self, given: Any, role: str) -> Source:
-        options = self.options
-        return open_source(self.duck, given, role=role, header=options.header, names=options.names)
-
     def _load_table(self, source: Source) -> None:
         """Creates ``node_rows``: ids, labels and split; features, maybe thousands, come later."""
         options = self.options
@@ -195,7 +187,7 @@ class NumberedNodes:
         for name in ("tags", "vectors"):
             self._check_beside(name)
         if options.tags is not None:
-            source = self._open(options.tags, "tags")
+            source = open_source(self.duck, options.tags, role="tags", options=options)
             id_column = None if self._table is None else self.identity[0]
             self.tags = TagTable(self.duck, source, options, id_column)
         elif options.tag_columns and options.preparation is None:
@@ -206,7 +198,9 @@ class NumberedNodes:
                 raise GraphError("--vector-ids: there are no vectors; pass --vectors FILE.npy")
             rows = len(open_vectors(options.vectors)[1])
             array = isinstance(given, list | tuple | np.ndarray) or str(given).endswith(".npy")
-            ids = None if array else self._open(given, "vector-ids")
+            ids = None
+            if not array:
+                ids = open_source(self.duck, given, role="vector-ids", options=options)
             self._vector_ids = load_ids(self.duck, given, rows, ids)
 
     def _check_beside(self, name: str) -> None:
@@ -401,8 +395,8 @@ class NumberedNodes:
             report.preparation = replace(prepared, sparse=self.sparse)
             self._say_features(report.preparation)
         # Read now, so that all that is wrong is found before anything is refused.
-        self._y = self._collecting(self._read_labels)
-        self._masks = self._collecting(self._read_masks) or {}
+        self._y = collect(self.problems, self._read_labels)
+        self._masks = collect(self.problems, self._read_masks) or {}
 
     def _add_part(self, part: Any) -> None:
         self.parts.append(part)
@@ -449,13 +443,6 @@ class NumberedNodes:
         return x
 
     # Labels, split and ids
-
-    def _collecting(self, read: Callable[[], T]) -> T | None:
-        try:
-            return read()
-        except GraphError as error:
-            self.problems.append(Problem(str(error)))
-            return None
 
     def fields(self) -> dict[str, Any]:
         """Returns what `Nodes` have beside features: labels, masks, ids and names."""

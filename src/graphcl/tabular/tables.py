@@ -113,9 +113,7 @@ class Tables:
             # A failure is said with all else that is wrong, unless it decides whose an option is.
             at_once = any(getattr(options, name) for name in OF_BOTH)
             with self._collecting(f"edges {short_name(text)}", self._wrong, at_once=at_once):
-                source = open_source(
-                    branch, table, role="edges", header=options.header, names=options.names
-                )
+                source = open_source(branch, table, role="edges", options=options)
                 opened[text] = (branch, source)
         first = next((source for _, source in opened.values()), None)
         self._sources = {
