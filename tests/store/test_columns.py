@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -159,3 +161,14 @@ def test_every_kind_of_ids_against_a_dictionary(data, kept):
     large = np.array([2**64 - 1, 2**64 - 2, 3], np.uint64)
     assert finder.find(large).tolist() == [first.get(str(one), -1) for one in large.tolist()]
     assert finder.find(whole).tolist() == [first.get(str(one), -1) for one in whole.tolist()]
+
+
+def test_many_names_are_found_without_pyarrow(monkeypatch):
+    texts = [f"n{number}" for number in range(50)]
+    wanted = [*texts[::-3], "nobody"]
+    expected = [*range(49, -1, -3), -1]
+    ids = Ids(Names.of(texts))
+    assert ids.find(wanted).tolist() == expected
+    monkeypatch.setattr("graphcl.store.columns.find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert ids.find(wanted).tolist() == expected

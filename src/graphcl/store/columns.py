@@ -9,6 +9,7 @@ This is the only place where ids become rows. An id counts as its text: 7 and "7
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -263,11 +264,12 @@ class Ids:
         if self._kept:
             return np.array([self._hashed(one) for one in wanted], np.int64)
         few = len(set(wanted)) <= _FEW
-        if isinstance(self._ids, Names):
-            place = {one: self._ids.find(one) for one in set(wanted)} if few else None
-            place = _among(self._ids, wanted) if place is None else place
+        asked: set[str] = set(wanted)
+        place: dict[str, int] = {}
+        if isinstance(self._ids, Names) and (few or find_spec("pyarrow")):
+            found = {one: self._ids.find(one) for one in asked} if few else None
+            place = _among(self._ids, wanted) if found is None else found
             return np.array([place[one] for one in wanted], np.int64)
-        asked, place = set(wanted), {}
         for start in range(0, self.size, _BLOCK):  # a dictionary of those that are asked for alone
             for row, text in enumerate(self.texts(start, start + _BLOCK), start):
                 if text in asked:
