@@ -20,7 +20,6 @@ ELSEWHERE = {
     "__main__.py": "cli/test_main.py",
     "devices.py": "cli/test_main.py",
     "evaluation/__init__.py": "cli/test_neighbors.py",
-    "tabular/__init__.py": "cli/test_neighbors.py",
     "cli/answers.py": "cli/test_predict.py",
     "encoders/paper.py": "encoders/test_encoders.py",
     "encoders/pyg.py": "encoders/test_encoders.py",
@@ -41,7 +40,6 @@ ELSEWHERE = {
     "kernels/triangles.py": "graphs/test_structural.py",
     "research/output.py": "research/studies/test_studies.py",
     "estimator/fitting.py": "estimator/test_model.py",
-    "store/moving.py": "store/test_partition.py",
     "store/joining.py": "store/test_partition.py",
     "partitioned/rows.py": "estimator/test_parted.py",
     "topology.py": "test_sampling.py",
@@ -53,7 +51,6 @@ ELSEWHERE = {
     "tabular/nodes.py": "tabular/test_tables.py",
     "tabular/report.py": "tabular/test_kinds.py",
     "estimator/changed.py": "updating/test_version.py",
-    "updating/ids.py": "updating/test_matching.py",
 }
 
 # Test files that are not about one module, and what they are about.

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from graphcl.errors import RunError
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.schema import Schema
-from graphcl.runs.files import RunConfig, read_embeddings, write_object
+from graphcl.runs.files import Origin, RunConfig, read_embeddings, write_config, write_object
 from graphcl.runs.nodes import (
     NODES,
     describe_nodes,
@@ -177,3 +178,16 @@ def test_unknown_types_and_damage_are_told(run, tmp_path):
         (run / "schema.json").write_text(json.dumps(damage))
         with pytest.raises(RunError, match="damaged"):
             run_types(run)
+
+
+def test_a_plain_graph_has_the_names_of_its_store(tmp_path):
+    nodes, edges = {"author": {"x": np.eye(3)}}, {"edge_index": [[0], [1]], "undirected": True}
+    Graph.from_edges(nodes, {("author", "knows", "author"): edges}).save(tmp_path / "store")
+    run = tmp_path / "run"
+    run.mkdir()
+    write_config(run, RunConfig({"epochs": 1}, seed=0, origin=Origin(str(tmp_path / "store"))))
+    assert type_folder(run, "author") == run
+    with pytest.raises(RunError, match="plain graph, which has no types; got 'node'"):
+        type_folder(run, "node")
+    shutil.rmtree(tmp_path / "store")
+    assert type_folder(run, "node") == run

@@ -39,7 +39,7 @@ from graphcl.evaluation.nearest import EXACT_ROWS, build_index, unit_rows
 from graphcl.files.records import Answer
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation
-from graphcl.store.ids import rows_of
+from graphcl.store.columns import rows_of
 
 Array = npt.NDArray[Any]
 BY = ("embeddings", *STRUCTURAL)  # what links are ranked by

@@ -40,7 +40,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation
 from graphcl.runs.nodes import run_types, type_folder
 from graphcl.runs.results import keep_answer, read_answers
-from graphcl.store.ids import rows_of
+from graphcl.store.columns import rows_of
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.training_run import keep_embeddings
 

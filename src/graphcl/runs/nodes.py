@@ -15,6 +15,7 @@ torch.
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,9 @@ from graphcl.files.atomic import whole_file
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE
 from graphcl.runs import files as runs
+from graphcl.runs import versions
 from graphcl.store.columns import Names
-from graphcl.store.header import MASKS, edges_name, nodes_name
+from graphcl.store.header import MASKS, edges_name, is_store, nodes_name, read_store
 
 if TYPE_CHECKING:  # reading a run needs no graph and no tables, and so none of their imports
     from graphcl.graphs.collection import GraphCollection
@@ -59,16 +61,20 @@ def run_types(run: Path) -> list[str]:
 
 
 def plain_names(run: Path) -> tuple[str, str]:
-    """Returns what the tables of a plain graph call its nodes and its edges, or usual names."""
-    try:
-        given = json.loads(runs.read_config(run, baselines=True).origin.tables or "{}")
-    except ValueError:
-        given = {}
-    found = []
-    for option, usual in (("nodes", "node"), ("edges", "edge")):
+    """Returns what a plain graph calls its nodes and its edges: in its store, or in its tables."""
+    found, given = ["node", "edge"], {}
+    with suppress(ValueError):  # there may be no origin, or a damaged one
+        origin = runs.read_config(run, baselines=True).origin
+        store = versions.own_graph(run) or Path(origin.graph)
+        if origin.graph and is_store(store) and read_store(store).is_plain:
+            (key,) = read_store(store).relations
+            return key[0], key[1]
+        given = json.loads(origin.tables or "{}")
+    for place, option in enumerate(("nodes", "edges")):
         tables = given.get(option) if isinstance(given, dict) else None
-        only = next(iter(tables)) if isinstance(tables, dict) and len(tables) == 1 else usual
-        found.append(only.split(":")[1] if only.count(":") == 2 else only)
+        if isinstance(tables, dict) and len(tables) == 1:
+            only = next(iter(tables))
+            found[place] = only.split(":")[1] if only.count(":") == 2 else only
     return found[0], found[1]
 
 
@@ -79,7 +85,7 @@ def type_folder(run: Path, name: str | None) -> Path:
         RunError: there is no such type; the message lists those that are there.
     """
     names = run_types(run)
-    if name is None or (not names and (name == NODE or name == plain_names(run)[0])):
+    if name is None or (not names and name == plain_names(run)[0]):
         return run
     if not names:
         raise RunError(f"{run}: was trained on a plain graph, which has no types; got {name!r}")
@@ -97,7 +103,7 @@ def _folder(place: int, name: str) -> str:
 def lacks_embeddings(run: Path) -> bool:
     """Returns whether a run of GraphCL was trained over parts, and keeps no embeddings yet."""
     config = runs.read_config(run, baselines=True)
-    folders = [type_folder(run, name) for name in run_types(run) or [NODE]]
+    folders = [type_folder(run, name) for name in run_types(run) or [None]]
     return bool(config.origin.build) and not all(map(runs.has_embeddings, folders))
 
 
@@ -115,7 +121,11 @@ def write_types(folder: Path, graph: "Graph | GraphCollection", z: Any) -> None:
         write_nodes(own, describe_nodes(graph, name))
     if hasattr(graph, "graphs"):  # several graphs come from no table
         return
-    prepared = {type_folder(folder, name): one.preparation for name, one in graph.nodes.items()}
+    typed = bool(run_types(folder))
+    prepared = {
+        type_folder(folder, name if typed else None): one.preparation
+        for name, one in graph.nodes.items()
+    }
     for place, relation in enumerate(graph.relations.values()):
         prepared[_relation_folder(folder, place, relation.name)] = relation.preparation
     for own, preparation in prepared.items():
@@ -133,7 +143,7 @@ def write_parted_types(folder: Path, parts: Path) -> None:
 
     places = {
         parts / nodes_name(place): type_folder(folder, name)
-        for place, name in enumerate(run_types(folder) or [NODE])
+        for place, name in enumerate(run_types(folder) or [None])
     }
     for own in places.values():
         own.mkdir(parents=True, exist_ok=True)
