@@ -65,7 +65,7 @@ def seconds(work: Callable[[], Any], *, device: torch.device = CPU, repeats: int
 
 def step_products(batch: SampledBatch, dim: int) -> Callable[[], None]:
     """Returns only the matrix products of a step: forward, backward, both views, the loss."""
-    view = batch.trees[0]
+    view = batch.draw()[0]
     levels = [level[NODE] for level in view.inputs]
     inputs = torch.cat(levels)
     hidden, sizes = inputs.new_empty, [len(level) for level in levels]
@@ -78,7 +78,7 @@ def step_products(batch: SampledBatch, dim: int) -> Callable[[], None]:
     z, scores = hidden(2 * batch.num_nodes, dim).normal_(), hidden(2 * batch.num_nodes, dim)
 
     def work() -> None:
-        for _ in batch.trees:
+        for _ in batch.draw():
             inputs @ weight
             inputs.T @ gradient
             for h, g in pairs:
@@ -92,7 +92,7 @@ def step_products(batch: SampledBatch, dim: int) -> Callable[[], None]:
 
 
 def one_step(encoder: torch.nn.Module, adam: torch.optim.Adam, batch: SampledBatch) -> None:
-    h_1, h_2 = batch.encode(encoder, batch.trees)
+    h_1, h_2 = batch.encode(encoder, batch.draw())
     loss = nt_xent(h_1, h_2, TEMPERATURE)
     adam.zero_grad()
     loss.backward()
@@ -259,7 +259,7 @@ def gpu_rows(*, large: bool) -> list[dict[str, Any]]:  # noqa: ARG001
     tree, x = draw(), source.topology.x
     batch = source.batch({NODE: nodes}, PERTURBATION, seed=0)
     drops = {"perturbation": PERTURBATION, "own": True, "seed": 0}
-    h = [one.detach().requires_grad_() for one in batch.encode(encoder, batch.trees)]
+    h = [one.detach().requires_grad_() for one in batch.encode(encoder, batch.draw())]
     adam = torch.optim.Adam(encoder.parameters(), lr=1e-3, fused=True)
     timed = partial(seconds, device=device, repeats=20)
     loss = timed(lambda: torch.autograd.grad(nt_xent(*h, TEMPERATURE), h))

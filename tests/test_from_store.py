@@ -45,7 +45,7 @@ def test_batches_are_those_of_the_graph_in_memory(tmp_path, features, scaling, o
     kind = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
     assert ours.topology.x["node"].values.dtype == kind[features]  # nothing was converted ahead
     nodes = {"node": torch.tensor([3, 40, 3, 59])}
-    one, other = (source.batch(nodes, PERTURBATION, seed=7).trees for source in (ours, theirs))
+    one, other = (source.batch(nodes, PERTURBATION, seed=7).draw() for source in (ours, theirs))
     for view, expected in zip(one, other, strict=True):
         for one_level, other_level in zip(view.inputs, expected.inputs, strict=True):
             part, wanted = one_level["node"], other_level["node"]

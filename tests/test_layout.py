@@ -20,7 +20,6 @@ ELSEWHERE = {
     "__main__.py": "cli/test_main.py",
     "devices.py": "cli/test_main.py",
     "evaluation/__init__.py": "cli/test_neighbors.py",
-    "tabular/__init__.py": "cli/test_neighbors.py",
     "cli/answers.py": "cli/test_predict.py",
     "encoders/paper.py": "encoders/test_encoders.py",
     "encoders/pyg.py": "encoders/test_encoders.py",
@@ -40,9 +39,7 @@ ELSEWHERE = {
     "kernels/parallel.py": "kernels/test_features.py",
     "kernels/triangles.py": "graphs/test_structural.py",
     "research/output.py": "research/studies/test_studies.py",
-    "runs/embeddings.py": "cli/test_embed.py",
     "estimator/fitting.py": "estimator/test_model.py",
-    "store/moving.py": "store/test_partition.py",
     "store/joining.py": "store/test_partition.py",
     "partitioned/rows.py": "estimator/test_parted.py",
     "topology.py": "test_sampling.py",
@@ -53,10 +50,7 @@ ELSEWHERE = {
     "graphs/nodes.py": "graphs/test_graph.py",
     "tabular/nodes.py": "tabular/test_tables.py",
     "tabular/report.py": "tabular/test_kinds.py",
-    "updating/writing.py": "updating/test_run.py",
-    "estimator/changed.py": "updating/test_embedding.py",
-    "updating/ids.py": "updating/test_matching.py",
-    "updating/using.py": "updating/test_run.py",
+    "estimator/changed.py": "updating/test_version.py",
 }
 
 # Test files that are not about one module, and what they are about.

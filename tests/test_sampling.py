@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from graphcl import topology
 from graphcl.distributed import ALONE, Share
 from graphcl.encoders import Layer, LayeredEncoder, build_encoder, stated_layers
 from graphcl.encoders.layer import Message
@@ -14,8 +15,9 @@ from graphcl.errors import ParameterError
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.graphs.typed_tensors import prepare, typed_tensors
+from graphcl.kernels import neighbours
 from graphcl.kernels.adjacency import mean_pool
-from graphcl.kernels.counter import Draws, edge_draws, kept, stream_key, threshold
+from graphcl.kernels.counter import DeviceSeed, Draws, edge_draws, kept, stream_key, threshold
 from graphcl.kernels.gather_mean import dropped
 from graphcl.kernels.neighbours import sample_levels
 from graphcl.sampling import encode_tree, sample_tree, tree_to, tree_views
@@ -30,6 +32,22 @@ NO_DROP = drop(0.0, 0.0)
 def tree_of(graph, nodes, *, fan_out, layers, seed=0, **options):
     topology = plain_topology(graph, fan_out, **options)
     return sample_tree(topology, {"node": nodes}, layers=layers, seed=seed)
+
+
+def test_a_seed_on_a_device_gives_the_trees_and_views_of_its_number(graph, monkeypatch):
+    """A GPU draws in plain operations, with keys that are tensors; here they run on a CPU."""
+    monkeypatch.setattr(neighbours, "draw_neighbours", neighbours.draw_neighbours_reference)
+    monkeypatch.setattr(topology, "draw_neighbours", neighbours.draw_neighbours_reference)
+    seed = DeviceSeed(CPU)
+    seed.set(11)
+    nodes = torch.arange(0, graph.num_nodes, 7)
+    trees = [tree_of(graph, nodes, fan_out=3, layers=2, seed=one) for one in (11, seed)]
+    for ours, theirs in zip(*map(levels_of, trees), strict=True):
+        assert all(map(torch.equal, ours, theirs))
+    x, options = {"node": torch.tensor(graph.x)}, {"own": True}
+    views = [tree_views(x, trees[0], drop(0.3, 0.4), seed=one, **options) for one in (11, seed)]
+    for ours, theirs in zip(*views, strict=True):
+        assert torch.equal(ours.inputs[0]["node"], theirs.inputs[0]["node"])
 
 
 def levels_of(tree):

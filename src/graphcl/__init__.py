@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from graphcl.losses import nt_xent
     from graphcl.opening import open_graph
     from graphcl.reporting.page import report
+    from graphcl.runs.versions import read_embeddings, rollback
     from graphcl.tabular.build import read_tables
     from graphcl.updating.run import update
-    from graphcl.updating.using import read_embeddings, rollback
 
 # Where each public name lives. It is fetched on first use: torch and scikit-learn take seconds to
 # import, and `graphcl --help` needs neither.
@@ -39,10 +39,10 @@ _HOMES = {
     "open_graph": "graphcl.opening",
     "predict": "graphcl.answers.prediction",
     "probe_scorer": "graphcl.estimator.transformer",
-    "read_embeddings": "graphcl.updating.using",
+    "read_embeddings": "graphcl.runs.versions",
     "read_tables": "graphcl.tabular.build",
     "report": "graphcl.reporting.page",
-    "rollback": "graphcl.updating.using",
+    "rollback": "graphcl.runs.versions",
     "update": "graphcl.updating.run",
 }
 

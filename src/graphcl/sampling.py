@@ -20,7 +20,7 @@ from graphcl.encoders import Layer, LayeredEncoder
 from graphcl.errors import require
 from graphcl.graphs.relation import EDGE, NODE
 from graphcl.kernels.buffers import empty
-from graphcl.kernels.counter import Draws, Key, kept, stream_key, threshold
+from graphcl.kernels.counter import Draws, Keys, Seed, kept, step_key, threshold
 from graphcl.kernels.elu import pooled_elu
 from graphcl.kernels.gather_mean import Family, gather_mean
 from graphcl.topology import Children, Features, Level, Seeds, Topology, Tree, TreeNodes
@@ -35,7 +35,7 @@ def sample_tree(
     seeds: Seeds,
     *,
     layers: int,
-    seed: int,
+    seed: Seed,
     own: slice | Tensor | None = None,
 ) -> Tree:
     r"""Samples the L-hop subgraphs of seed nodes; a seed gives the same trees on any device.
@@ -146,7 +146,7 @@ class TreeView:
 
 
 def tree_views(
-    x: Mapping[str, Features], tree: Tree, perturbation: Drop, *, own: bool, seed: int
+    x: Mapping[str, Features], tree: Tree, perturbation: Drop, *, own: bool, seed: Seed
 ) -> tuple[TreeView, TreeView]:
     """Draws two views of each seed node's subgraph, independent of each other.
 
@@ -184,7 +184,7 @@ def _perturbed(
     table: TreeNodes,
     perturbation: Drop,
     own: bool,
-    seed: int,
+    seed: Seed,
     deepest: bool,
 ) -> tuple[Tensor, tuple[list[Shares], list[Shares]]]:
     """Returns the inputs of a type's nodes in both views, and the weights of their children.
@@ -239,12 +239,12 @@ def _perturbed(
     return out, shares
 
 
-def _edge_stream(seed: int, relation: tuple[str, str, str]) -> Key:
-    return stream_key(seed, "edges", *(() if relation == EDGE else relation))
+def _edge_stream(seed: Seed, relation: tuple[str, str, str]) -> Keys:
+    return step_key(seed, "edges", *(() if relation == EDGE else relation))
 
 
-def _feature_stream(seed: int, node_type: str) -> Key:
-    return stream_key(seed, "features", *(() if node_type == NODE else (node_type,)))
+def _feature_stream(seed: Seed, node_type: str) -> Keys:
+    return step_key(seed, "features", *(() if node_type == NODE else (node_type,)))
 
 
 def _shares(one: Children, keep: Tensor, dtype: torch.dtype) -> Shares:

@@ -20,7 +20,7 @@ from torch import Tensor
 from graphcl.distributed import Share
 from graphcl.errors import StoreError
 from graphcl.graphs.schema import EDGES, Direction
-from graphcl.kernels.counter import Key, stream_key
+from graphcl.kernels.counter import Keys, Seed, step_key
 from graphcl.kernels.neighbours import DAMAGED, EdgeWeights, draw_neighbours
 from graphcl.kernels.stored_features import StoredFeatures
 
@@ -89,13 +89,13 @@ class SampledDirection:
         """The width of the edges' vectors; 0 without them."""
         return 0 if self.vectors is None else self.vectors.shape[1]
 
-    def key(self, seed: int, hop: int) -> Key:
+    def key(self, seed: Seed, hop: int) -> Keys:
         """Returns the stream of the children in a hop."""
         relation, backwards = self.direction[:2]
         named = () if self.direction == EDGES else (*relation, int(backwards))
-        return stream_key(seed, "neighbours", hop, *named)
+        return step_key(seed, "neighbours", hop, *named)
 
-    def draw(self, nodes: Tensor, ranks: Tensor, key: Key) -> Drawn:
+    def draw(self, nodes: Tensor, ranks: Tensor, key: Keys) -> Drawn:
         """Draws `fan_out` senders of each of `nodes`.
 
         Args:
@@ -220,7 +220,7 @@ class Topology(Protocol):
     def own_places(self, seeds: Seeds, share: Share) -> slice | Tensor:
         """Returns the places of the seed nodes that are this process's own."""
 
-    def draw(self, edges: SampledDirection, nodes: Tensor, ranks: Tensor, key: Key) -> Drawn:
+    def draw(self, edges: SampledDirection, nodes: Tensor, ranks: Tensor, key: Keys) -> Drawn:
         """Draws children, as `SampledDirection.draw` does with the edges of all nodes."""
 
     def features(self, tree: Tree) -> Mapping[str, Features]:
@@ -265,7 +265,7 @@ class LocalTopology:
         """Returns an equal share of the places."""
         return share.rows(sum(map(len, seeds.values())))
 
-    def draw(self, edges: SampledDirection, nodes: Tensor, ranks: Tensor, key: Key) -> Drawn:
+    def draw(self, edges: SampledDirection, nodes: Tensor, ranks: Tensor, key: Keys) -> Drawn:
         """Draws children."""
         return edges.draw(nodes, ranks, key)
 

@@ -51,11 +51,15 @@ from graphcl.opening import AnyGraph
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
 from graphcl.runs.files import LOGS
-from graphcl.runs.nodes import describe_nodes, write_nodes
+from graphcl.runs.nodes import (
+    describe_nodes,
+    lacks_embeddings,
+    type_folder,
+    write_nodes,
+    write_parted_types,
+    write_types,
+)
 from graphcl.runs.results import GraphFacts, Scores, TrainingResult, read_training_result
-from graphcl.runs.typed import lacks_embeddings, type_folder, write_parted_types, write_types
-from graphcl.store.header import nodes_name
-from graphcl.tabular.preparation import Preparation, read_preparation, write_preparation
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Pace, StoppedError
 from graphcl.training.loop import PartedMetrics
@@ -167,28 +171,13 @@ def train_run(
                 model.write_to(staging, origin)
                 result.write(staging)
                 if isinstance(graph, PartedData):
-                    if graph.typed:
-                        write_parted_types(staging, graph.path)
-                elif isinstance(z, dict):
-                    write_types(staging, cast("Graph", graph), z)
+                    write_parted_types(staging, graph.path)
                 else:
-                    np.save(staging / runs.EMBEDDINGS, z)
-                    write_nodes(staging, describe_nodes(graph))
-                preparation = _preparation(graph)
-                if preparation is not None:
-                    write_preparation(staging, preparation)
+                    write_types(staging, graph, z)
                 for log in runs.LOGS:
                     if (folder / log).exists():
                         (folder / log).rename(staging / log)
             return result
-
-
-def _preparation(graph: Data) -> Preparation | None:
-    """Returns what turned the columns of one table of nodes into features."""
-    if isinstance(graph, PartedData):
-        # Of a typed one, types have their own.
-        return None if graph.typed else read_preparation(graph.path / nodes_name(0))
-    return graph.preparation if isinstance(graph, Graph) and graph.is_plain else None
 
 
 def embed_rows(
@@ -233,7 +222,7 @@ def _is_complete(out: Path, model: GraphCL, origin: runs.Origin) -> bool:
         return False
     same = found == wanted
     if model.recipe == AUTO:  # not the recipe that was picked, but what was asked for
-        asked = runs.read_choice(out).get("about", {})
+        asked = runs.read_object(out / runs.CHOICE).get("about", {})
         same = all(asked.get(key) == value for key, value in about_choice(model, wanted).items())
     if not same or (config.seed, config.origin) != (model.seed, origin):
         return False
@@ -385,7 +374,7 @@ def keep_embeddings(run: Path, graph: AnyGraph, *, device: str = "auto") -> None
         z = embed_rows(model, graph, scratch=run.absolute())
         by_type = z if isinstance(z, dict) else {None: z}
         for name, rows in by_type.items():
-            folder = run if name is None else type_folder(run, name)
+            folder = type_folder(run, name)
             folder.mkdir(parents=True, exist_ok=True)
             write_nodes(folder, describe_nodes(graph, name))
             with whole_file(folder / runs.EMBEDDINGS) as staging:  # last: it says that all is there

@@ -139,7 +139,7 @@ def out_of(capsys):
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Labels are waited for on a slow machine too, and a probe looks at fewer splits."""
-    monkeypatch.setattr("graphcl.serving.run.PATIENCE", 60.0)
+    monkeypatch.setattr("graphcl.serving.run.LEARNING_SECONDS", 60.0)
     monkeypatch.setattr("graphcl.evaluation.probe.REDRAWN", 1)
 
 

@@ -99,7 +99,7 @@ class Uvicorn:
         """Is not called: no signal comes."""
 
     def run(self, **_):
-        self.ask(Client(self.app, host="127.0.0.1"))
+        self.ask(Client(self.app))
 
 
 def served(monkeypatch, *arguments):

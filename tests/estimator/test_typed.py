@@ -10,8 +10,7 @@ from graphcl import Graph, GraphCL, linear_probe
 from graphcl.encoders.layer import Layer, LayeredEncoder, Message, glorot
 from graphcl.errors import GraphError, ParameterError, RunError
 from graphcl.estimator.fitted import Fitted
-from graphcl.runs.nodes import read_nodes
-from graphcl.runs.typed import type_folder
+from graphcl.runs.nodes import read_nodes, type_folder
 from graphcl.training.checkpoints import Checkpoints, StoppedError
 from tests.groups import in_processes
 

@@ -127,17 +127,6 @@ def test_without_evidence_probabilities_are_the_shares_of_classes():
     assert probe.error.calibration_error < 0.03
 
 
-def test_a_narrow_basis_changes_nothing():
-    random = np.random.default_rng(0)
-    z, new = random.normal(size=(12, 40)), random.normal(size=(6, 40))
-    standard = standardiser(np.concatenate([z, new]))
-    inside = calibration._within_span(z, standard)
-    assert inside(new).shape == (6, 12)
-    np.testing.assert_allclose(inside(z) @ inside(new).T, standard(z) @ standard(new).T)
-    wide = random.normal(size=(50, 40))
-    assert calibration._within_span(wide, standard)(new).shape == (6, 40)
-
-
 def test_columns_are_scaled_by_all_nodes_where_they_are_known():
     random = np.random.default_rng(0)
     z = random.normal(size=(300, 3)) * [1, 100, 1]

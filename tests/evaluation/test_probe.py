@@ -20,8 +20,7 @@ from graphcl.evaluation.probe import (
     standardiser,
     transfer_probe,
 )
-from graphcl.evaluation.scores import probe_confusion
-from graphcl.evaluation.splits import validation_score
+from graphcl.evaluation.splits import probe_confusion, validation_score
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph
@@ -90,9 +89,11 @@ def test_the_strength_is_the_best_over_the_given_and_the_redrawn_splits(graph):
 def test_the_span_of_few_rows_changes_no_prediction():
     random = np.random.default_rng(0)
     z, y = random.normal(size=(60, 50)), random.integers(0, 3, 60)
-    train = np.arange(60) < 20
-    rows = probe._within_span(z, train)
+    train, standard = np.arange(60) < 20, standardiser(z)
+    assert probe.within_span(z, standard)(z).shape == (60, 50)
+    z, rows = standard(z), probe.within_span(z[train], standard)(z)
     assert rows.shape == (60, 20)
+    np.testing.assert_allclose(rows[train] @ rows.T, z[train] @ z.T)
     for c in (1e-3, 1e-1, 10.0):
         options = {"C": c, "max_iter": 2000, "tol": 1e-8}
         whole = LogisticRegression(**options).fit(z[train], y[train])

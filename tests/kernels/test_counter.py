@@ -6,6 +6,7 @@ import scipy.stats
 import torch
 
 from graphcl.kernels.counter import (
+    DeviceSeed,
     Draws,
     draw,
     draw_long,
@@ -14,6 +15,7 @@ from graphcl.kernels.counter import (
     feature_draws,
     kept,
     nested,
+    step_key,
     stream_key,
     threshold,
 )
@@ -30,6 +32,17 @@ def test_keys_name_independent_streams():
     for draws in (first, first ^ second, (first - first.roll(1)) & 0xFFFFFFFF):
         counts = np.bincount(draws >> 24, minlength=256)
         assert scipy.stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_a_seed_on_a_device_has_the_keys_of_its_number():
+    seed, paths = DeviceSeed(torch.device("cpu")), [("edges",), ("neighbours", 2), ("a", "b", 1)]
+    seed.set(7)
+    keys = [step_key(seed, *path) for path in paths]
+    for number in (7, 1 << 62, 3):
+        seed.set(number)  # the tensors that were given out change
+        expected = [stream_key(number, *path) for path in paths]
+        assert [tuple(map(int, key)) for key in keys] == expected
+        assert [step_key(number, *path) for path in paths] == expected
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 0.999999])

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphcl.errors import RunError
+from graphcl.exporting import vectors as writing
 from graphcl.partitioned import embeddings
 from graphcl.partitioned.embeddings import ends_digest, is_shards, open_shards
-from graphcl.runs import embeddings as writing
 from graphcl.store.columns import Names
 from tests.conftest import FUZZ
 
@@ -41,7 +41,9 @@ def make_shards(folder, z, starts, suffix, ids=None, **about):
 
 @pytest.fixture(params=[".npy", ".parquet"])
 def folder(tmp_path, request, monkeypatch):
-    monkeypatch.setattr(writing, "_GROUP_ROWS", 7)  # several groups of rows in a file
+    monkeypatch.setattr(
+        writing.batches, "__kwdefaults__", {**writing.batches.__kwdefaults__, "rows": 7}
+    )  # several groups of rows in a file
     monkeypatch.setattr(embeddings, "_GATHERED", 4)
     return make_shards(tmp_path / f"z{request.param}", Z, [0, 20, 23, 50], request.param)
 

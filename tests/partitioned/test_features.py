@@ -10,6 +10,7 @@ from graphcl.distributed import ALONE
 from graphcl.embedding import embed_typed
 from graphcl.errors import GraphError, RunError, StoreError
 from graphcl.estimator.parts import Parts
+from graphcl.exporting.vectors import write_embeddings
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.typed_tensors import prepare, prepare_like
 from graphcl.partitioned import boundary, inference
@@ -21,9 +22,8 @@ from graphcl.partitioned.nodes import read_parts_nodes
 from graphcl.partitioned.shards import whole_shards, write_typed_shards
 from graphcl.partitioned.wire import Wire
 from graphcl.recipes import load_recipe
-from graphcl.runs.embeddings import write_embeddings
 from graphcl.runs.nodes import describe_nodes
-from graphcl.store import ordering
+from graphcl.store import moving
 from graphcl.tabular.build import build_store
 from tests.groups import in_processes
 from tests.store.test_partition import CITES, WRITES, typed_graph
@@ -89,7 +89,7 @@ def embedded(folder, case, share):
 def process(share, folder):
     boundary.ROUND_BYTES = 4096  # several rounds
     inference.BLOCK_ROWS = 16
-    ordering.BLOCK_BYTES = 512
+    moving.BLOCK_BYTES = 512
     for case in CASES:
         prepared, z = embedded(folder, case, share)
         np.savez(folder / f"{case}-{share.rank}.npz", **z)

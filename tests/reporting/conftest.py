@@ -6,7 +6,7 @@ import zlib
 import numpy as np
 import pytest
 
-from graphcl.evaluation.scores import Confusion
+from graphcl.evaluation.splits import Confusion
 from graphcl.evaluation.unsupervised import Agreement, Clusters
 from graphcl.graphs.nodes import Nodes
 from graphcl.reporting.contents import Contents, MapPoints

@@ -12,6 +12,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.partitioned.nodes import read_parts_nodes
 from graphcl.reporting import contents as module
 from graphcl.reporting.contents import Sharded, adjacency, gather
+from graphcl.reporting.page import render
 from graphcl.runs.files import weights_digest
 from graphcl.store.header import read_store
 from graphcl.tabular.build import build_store
@@ -21,18 +22,7 @@ from tests.partitioned.test_embeddings import make_shards
 
 
 def test_several_graphs_have_a_report(collection, tmp_path, recipe):
-    from graphcl.estimator import GraphCL
-    from graphcl.reporting.contents import gather
-    from graphcl.reporting.page import render
-    from graphcl.runs import files as runs
-    from graphcl.runs.nodes import describe_nodes, write_nodes
-
-    model = GraphCL(recipe, device="cpu")
-    z = np.concatenate(model.fit_transform(collection))
-    with runs.new_run(tmp_path / "run") as made:
-        model.write_to(made, runs.Origin("tissues"))
-        np.save(made / runs.EMBEDDINGS, z)
-        write_nodes(made, describe_nodes(collection))
+    GraphCL(recipe, device="cpu").fit(collection).save(tmp_path / "run", graph=collection)
     contents = gather(tmp_path / "run", collection, method="pca")
     assert len(contents.nodes) == collection.num_nodes
     assert np.bincount(contents.nodes.split_codes, minlength=4).tolist() == [

@@ -14,9 +14,10 @@ from tests.forging import Hostile, described, npy, refused
 pytestmark = pytest.mark.usefixtures("nothing_runs")
 
 
-def tensors(**about):
+def tensors(dtype, shape, offsets=(0, 64), size=64):
+    about = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
     text = json.dumps({"weights.0": about}).encode()
-    return struct.pack("<Q", len(text)) + text + bytes(64)
+    return weights(struct.pack("<Q", len(text)) + text + bytes(size))
 
 
 def weights(content):
@@ -47,33 +48,31 @@ def lines(content):
 
 RUNS = {
     "cut weights": (cut_weights, "model.safetensors: damaged or truncated"),
-    "no weights": (weights(b""), "damaged or truncated (a header of 0 bytes in 0)"),
-    "absurd header": (weights(struct.pack("<Q", 2**62) + b"{}" + bytes(99)), "a header of 46116"),
-    "long header": (weights(struct.pack("<Q", 2**21) + b" " * 2**21), "a header of 2097152"),
-    "header of noise": (weights(struct.pack("<Q", 64) + bytes(range(64, 192))), "is not JSON"),
-    "header of a list": (weights(struct.pack("<Q", 2) + b"[]" + bytes(9)), "is not a JSON object"),
-    "deep header": (weights(struct.pack("<Q", 99_999) + b"[" * 100_099), "is not JSON"),
-    "unknown dtype": (
-        weights(tensors(dtype="PICKLE", shape=[8], data_offsets=[0, 64])),
-        "weights.0",
+    "no weights": (
+        weights(b""),
+        "header too small",
     ),
-    "lying shape": (
-        weights(tensors(dtype="F32", shape=[2**40], data_offsets=[0, 64])),
-        "weights.0",
+    "absurd header": (weights(struct.pack("<Q", 2**62) + b"{}" + bytes(99)), "header too large"),
+    "long header": (weights(struct.pack("<Q", 2**21) + b" " * 2**21), "invalid JSON"),
+    "header of noise": (
+        weights(struct.pack("<Q", 64) + bytes(range(64, 192))),
+        "invalid JSON",
     ),
-    "negative shape": (
-        weights(tensors(dtype="F32", shape=[-4, -4], data_offsets=[0, 64])),
-        "'weights.0' has a wrong dtype, shape",
+    "header of a list": (
+        weights(struct.pack("<Q", 2) + b"[]" + bytes(9)),
+        "invalid JSON",
     ),
-    "place beyond": (
-        weights(tensors(dtype="F32", shape=[16], data_offsets=[64, 128])),
-        "weights.0",
+    "deep header": (weights(struct.pack("<Q", 99_999) + b"[" * 100_099), "invalid JSON"),
+    "unknown dtype": (tensors("PICKLE", [8]), "unknown variant"),
+    "dtype that torch lacks": (
+        tensors("F4", [8192], [0, 4096], 4096),
+        "(holds 'F4')",
     ),
-    "no place": (weights(tensors(dtype="F32", shape=[16])), "'weights.0' has a wrong dtype, shape"),
-    "other shape": (
-        weights(tensors(dtype="F32", shape=[4, 4], data_offsets=[0, 64])),
-        "do not fit",
-    ),
+    "lying shape": (tensors("F32", [2**40]), "invalid shape"),
+    "negative shape": (tensors("F32", [-4, -4]), "invalid value: integer `-4`"),
+    "place beyond": (tensors("F32", [16], [64, 128]), "invalid offset for tensor `weights.0`"),
+    "no place": (tensors("F32", [16], None), "invalid"),
+    "other shape": (tensors("F32", [4, 4]), "do not fit"),
     "a pickle": (hostile_weights, "damaged or truncated"),
     "long TOML": (config("[run]", "#" * 2**20 + "\n[run]"), "at most 1048576 are read"),
     "deep TOML": (config("[run]", f"[run]\na = {'[' * 50_000}"), "not TOML"),

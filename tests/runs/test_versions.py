@@ -7,6 +7,7 @@ import pytest
 
 from graphcl.errors import RunError
 from graphcl.runs import versions
+from graphcl.runs.files import write_object
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def run(tmp_path):
 def add(run, text="y", **about):
     with versions.changing(run), versions.new_version(run) as (number, folder):
         (folder / "file").write_text(text)
-        versions.write_about(folder, {"version": number, **about})
+        write_object(folder / versions.ABOUT, {"version": number, **about})
     return number
 
 
@@ -84,7 +85,7 @@ def test_shared_files_are_counted_once(run):
     with versions.changing(run), versions.new_version(run) as (_, folder):
         versions.share_files(run / "versions/1", folder, ["file", "absent"])
         assert [path.name for path in folder.iterdir()] == ["file"]
-        versions.write_about(folder, {})
+        write_object(folder / versions.ABOUT, {})
     sizes = [one.bytes for one in versions.versions(run)]
     assert sizes[1] >= 1000
     assert sizes[2] < 100

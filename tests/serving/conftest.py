@@ -1,6 +1,7 @@
 """A small run, served; the client speaks to the application without a network."""
 
 import asyncio
+import contextlib
 
 import httpx
 import numpy as np
@@ -19,7 +20,7 @@ NAMES = [f"node {row}" for row in range(60)]
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Labels are waited for on a slow machine too."""
-    monkeypatch.setattr("graphcl.serving.run.PATIENCE", 60.0)
+    monkeypatch.setattr("graphcl.serving.run.LEARNING_SECONDS", 60.0)
 
 
 @pytest.fixture(scope="session")
@@ -44,17 +45,23 @@ def served(a_run):
     return ServedRun(*a_run)
 
 
+@contextlib.asynccontextmanager
+async def connected(app):
+    """A client of an application, without a network."""
+    transport = httpx.ASGITransport(app)  # what the application raises, the client raises
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+
+
 class Client:
     """Sends requests to an application, each in a loop of its own."""
 
-    def __init__(self, app, host="localhost"):
-        self.app, self.host = app, host
+    def __init__(self, app):
+        self.app = app
 
     def __call__(self, method, path, **options):
         async def ask():
-            transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
-            base = f"http://{self.host}"
-            async with httpx.AsyncClient(transport=transport, base_url=base) as client:
+            async with connected(self.app) as client:
                 return await client.request(method, path, **options)
 
         return asyncio.run(ask())

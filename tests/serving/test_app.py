@@ -1,5 +1,6 @@
 """The addresses of the service, and a thousand requests that make no sense."""
 
+import asyncio
 import io
 import json
 import random
@@ -9,9 +10,14 @@ import numpy as np
 import pyarrow.ipc
 import pytest
 
-from graphcl.serving.description import ADDRESSES
+from graphcl.estimator import GraphCL
+from graphcl.graphs.graph import Graph
+from graphcl.serving import app as module
+from graphcl.serving.pages import ADDRESSES
 from graphcl.serving.requests import ARROW, Bounds
-from tests.serving.conftest import client_of
+from graphcl.serving.run import ServedRun
+from tests.conftest import random_graph
+from tests.serving.conftest import client_of, connected
 from tests.serving.test_requests import stream
 
 ASKED = ("/embed", "/neighbors", "/predict", "/links")
@@ -100,10 +106,6 @@ def test_unknown_nodes_addresses_and_methods(client):
 
 
 def test_numbers_that_no_array_holds_are_refused_in_our_words(served, new_node, tmp_path):
-    from graphcl.estimator import GraphCL
-    from graphcl.graphs.graph import Graph
-    from graphcl.serving.run import ServedRun
-
     edges = served.graph.edge_index()
     weights = np.full(edges.shape[1], 2.0)
     graph = Graph.from_edge_index(edges, served.graph.x, edge_weight=weights)
@@ -152,12 +154,6 @@ def test_a_token_is_short_and_comes_alone(served):
 
 def test_no_body_is_read_before_it_has_a_place(served, monkeypatch):
     """Those who take all places send nothing; the next one is refused, and its body not read."""
-    import asyncio
-
-    import httpx
-
-    from graphcl.serving import app as module
-
     monkeypatch.setattr(module, "BODY_SECONDS", 0.5)
     monkeypatch.setattr(module, "LOGINS", 2)
     monkeypatch.setattr(module, "WORKERS", 1)
@@ -174,8 +170,7 @@ def test_no_body_is_read_before_it_has_a_place(served, monkeypatch):
 
     async def ask(path):
         headers = {"content-type": "application/json", "content-length": "2"}
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        async with connected(app) as client:
             held = [
                 asyncio.create_task(client.post(path, content=slow(), headers=headers))
                 for _ in range(2)
@@ -192,12 +187,6 @@ def test_no_body_is_read_before_it_has_a_place(served, monkeypatch):
 
 def test_bytes_under_way_are_bounded_in_all(served, monkeypatch):
     """While large bodies hang, one more is refused; small ones are answered."""
-    import asyncio
-
-    import httpx
-
-    from graphcl.serving import app as module
-
     monkeypatch.setattr(module, "BODY_SECONDS", 0.5)
     app = module.build_app(served, bounds=Bounds(in_flight=1 << 20, per_second=0))
 
@@ -208,8 +197,7 @@ def test_bytes_under_way_are_bounded_in_all(served, monkeypatch):
 
     async def ask():
         headers = {"content-type": "application/json", "content-length": "1000000"}
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        async with connected(app) as client:
             held = asyncio.create_task(client.post("/embed", content=hang(), headers=headers))
             await asyncio.sleep(0.1)
             large = await client.post("/embed", json={"ids": [" " * 900_000]})
@@ -241,10 +229,6 @@ def test_answers_are_bounded(served):
 
 def test_a_reader_who_does_not_read_holds_little(served, monkeypatch):
     """An answer is sent piece by piece, and counted until it is sent."""
-    import asyncio
-
-    from graphcl.serving import app as module
-
     monkeypatch.setattr(module, "PIECE", 100)
     app = module.build_app(served, bounds=Bounds(in_flight=5000, per_second=0, seconds=0.5))
     body = json.dumps({"ids": ["node 3"] * 16}).encode()  # about 4 kB of numbers
@@ -280,11 +264,6 @@ def test_a_reader_who_does_not_read_holds_little(served, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["numbers", "texts", "none"])
 def test_ids_are_of_the_graph_s_kind_in_json_and_in_arrow(kind, tmp_path):
-    from graphcl.estimator import GraphCL
-    from graphcl.graphs.graph import Graph
-    from graphcl.serving.run import ServedRun
-    from tests.conftest import random_graph
-
     plain = random_graph(num_nodes=20)
     ids = {"numbers": range(100, 120), "texts": map(str, range(100, 120)), "none": None}[kind]
     named = None if ids is None else list(ids)
@@ -324,8 +303,6 @@ def test_a_body_that_never_comes(served, monkeypatch):
     client = client_of(served)
 
     async def slow():
-        import asyncio
-
         yield b"{"
         await asyncio.sleep(1)
         yield b"}"
@@ -336,13 +313,7 @@ def test_a_body_that_never_comes(served, monkeypatch):
 
 
 def test_too_many_waiting_requests_are_refused(served, monkeypatch):
-    import asyncio
-
-    import httpx
-
-    from graphcl.serving.app import build_app
-
-    app = build_app(served, bounds=Bounds(waiting=0, per_second=0))
+    app = module.build_app(served, bounds=Bounds(waiting=0, per_second=0))
     slow = served.embed_new
 
     def wait(new):
@@ -353,8 +324,7 @@ def test_too_many_waiting_requests_are_refused(served, monkeypatch):
     body = {"new": [{"features": [0.0] * 12}]}
 
     async def ask():
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        async with connected(app) as client:
             return await asyncio.gather(*(client.post("/embed", json=body) for _ in range(12)))
 
     codes = [one.status_code for one in asyncio.run(ask())]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcl.serving.requests import ARROW, JSON, Asked, AskedError, Bounds, read_asked
+from graphcl.serving.requests import ARROW, AT_ONCE, JSON, Asked, AskedError, Bounds, read_asked
 from tests.conftest import FUZZ
 
 BOUNDS = Bounds(nodes=5, neighbours=4, k=7)
@@ -35,6 +35,13 @@ def test_ids_count_as_their_text():
     found = asked({"ids": [7, "7", "ä"], "k": 3})
     assert (found.ids, found.k) == (["7", "7", "ä"], 3)
     assert asked({"pairs": [[1, "b"]]}).pairs == [("1", "b")]
+
+
+def test_a_large_body_is_read_without_the_extra_too(monkeypatch):
+    body = json.dumps({"ids": ["a", 7]}).encode() + b" " * (AT_ONCE + 1)
+    expected = asked(body).ids
+    monkeypatch.setattr("graphcl.serving.requests.orjson", None)
+    assert asked(body).ids == expected == ["a", "7"]
 
 
 def test_new_nodes():

@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from graphcl.cli.main import run
 from graphcl.errors import RunError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.calibration import fit_calibrated
+from graphcl.evaluation.nearest import build_index, unit_rows
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.serving.requests import ARROW, New
@@ -34,24 +36,29 @@ def test_similar_nodes_are_those_of_the_command(served, a_run):
     found = served.near(served.z[rows], 5, list(rows[:, None]))
     expected = neighbors(np.asarray(served.z), [f"node {row}" for row in rows], 5, graph=graph)
     for one, nearest, cosines in zip(found, expected.nearest, expected.cosines, strict=True):
-        assert one.rows.tolist() == nearest.tolist()
-        np.testing.assert_allclose(one.cosines, cosines, atol=1e-6)
+        assert one[0].tolist() == nearest.tolist()
+        np.testing.assert_allclose(one[1], cosines, atol=1e-6)
 
 
-def test_similar_nodes_through_an_index(a_run, monkeypatch):
+def test_similar_nodes_through_an_index(a_run, tmp_path, monkeypatch):
+    """One thread builds the index: it is the same every time, and rounds to half precision."""
+    path = shutil.copytree(a_run[0], tmp_path / "run")
     monkeypatch.setattr("graphcl.serving.run.EXACT_ROWS", 10)
-    by_index = ServedRun(*a_run)
+    monkeypatch.setattr("graphcl.answers.similar.build_index", partial(build_index, threads=1))
+    by_index = ServedRun(path, a_run[1])
     monkeypatch.undo()
     exact = ServedRun(*a_run)
-    rows = np.arange(60)
+    rows, unit = np.arange(60), unit_rows(exact.z)
     both = [one.near(one.z[rows], 4, list(rows[:, None])) for one in (by_index, exact)]
-    same = [len(set(a.rows) & set(b.rows)) for a, b in zip(*both, strict=True)]
-    assert np.mean(same) > 3.9
+    for row, (near, cosines), (_, best) in zip(rows, *both, strict=True):
+        assert len({*near.tolist(), row}) == 5
+        np.testing.assert_allclose(cosines, unit[near] @ unit[row], atol=1e-6)
+        assert (cosines >= best - 2**-10).all()  # none is missed for one that is less similar
 
 
 def test_more_similar_nodes_than_there_are(served):
     (found,) = served.near(served.z[:1], 1000, [np.array([0, 1])])
-    assert sorted(found.rows.tolist()) == list(range(2, 60))
+    assert sorted(found[0].tolist()) == list(range(2, 60))
 
 
 def test_predictions_are_those_of_the_command(served, a_run):
@@ -73,14 +80,14 @@ def test_labels_that_take_long_to_learn(a_run, monkeypatch):
         begun.wait(10)
         return fit_calibrated(*arguments, **options)
 
-    monkeypatch.setattr(module, "PATIENCE", 0.05)
+    monkeypatch.setattr(module, "LEARNING_SECONDS", 0.05)
     monkeypatch.setattr(module, "fit_calibrated", slow)
     served = ServedRun(*a_run)
     for _ in range(2):
         with pytest.raises(NotYetError):
             served.predict(served.z[:1], np.array([0]))
     begun.set()
-    served._fit._thread.join()
+    served._fit.result(60)
     assert served.predict(np.ones((1, 24), np.float32)) == whole
 
 
@@ -88,7 +95,7 @@ def test_labels_that_are_being_learned_keep_no_thread_waiting(a_run, monkeypatch
     from graphcl.serving import run as module
 
     begun = threading.Event()
-    monkeypatch.setattr(module, "PATIENCE", 0.5)
+    monkeypatch.setattr(module, "LEARNING_SECONDS", 0.5)
     monkeypatch.setattr(module, "fit_calibrated", lambda *_, **__: begun.wait(10))
     served = ServedRun(*a_run)
     began = time.monotonic()

@@ -14,7 +14,7 @@ from graphcl.errors import ParameterError, StoreError
 from graphcl.files import atomic
 from graphcl.graphs.collection import fingerprint
 from graphcl.kernels.adjacency import Adjacency
-from graphcl.store import moving, ordering, partition
+from graphcl.store import moving, partition
 from graphcl.store.columns import ScaledFeatures
 from graphcl.store.header import ORDERS, read_store
 from graphcl.store.reader import MASKS, open_part
@@ -113,54 +113,11 @@ def saved(graph, path, **options):
     return path
 
 
-def ids_of(fields, count):
-    ids = fields.get("node_ids")
-    return np.arange(count).astype(str) if ids is None else np.array(list(ids)).astype(str)
-
-
-def same_graph(store, parts):
-    """Compares by id: neighbours, weights, features, labels and masks of every node."""
-    old, new = (
-        {
-            key: value
-            for key, value in (vars(one.only_type) | vars(one.only_relation)).items()
-            if value is not None
-        }
-        | {"name": one.name}
-        for one in (Graph.open(store), Graph.open(parts, restored=False))
-    )
-    count = len(old["indptr"]) - 1
-    old_ids, new_ids = ids_of(old, count), ids_of(new, count)
-    place = {name: number for number, name in enumerate(new_ids.tolist())}
-    at = np.array([place[name] for name in old_ids.tolist()])
-    assert sorted(at.tolist()) == list(range(count))
-    for name in ("y", "train_mask", "val_mask", "test_mask"):
-        assert (name in old) == (name in new)
-        if name in old:
-            np.testing.assert_array_equal(np.asarray(new[name])[at], old[name])
-    assert isinstance(new["x"], ScaledFeatures) == isinstance(old["x"], ScaledFeatures)
-    tables = (new["x"], old["x"])
-    dense = [np.asarray(x.toarray() if scipy.sparse.issparse(x) else x) for x in tables]
-    np.testing.assert_array_equal(dense[0][at], dense[1])
-    for node in range(count):
-        before = slice(*old["indptr"][node : node + 2])
-        after = slice(*new["indptr"][at[node] : at[node] + 2])
-        assert (np.diff(new["indices"][after]) > 0).all()
-        order = np.argsort(at[old["indices"][before]])
-        np.testing.assert_array_equal(new["indices"][after], at[old["indices"][before]][order])
-        if "edge_weight" in old:
-            weights = old["edge_weight"][before][order]
-            np.testing.assert_array_equal(new["edge_weight"][after], weights)
-    for key in ("name", "class_names", "self_loops_removed"):
-        assert new[key] == old[key]
-
-
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("make", GRAPHS)
 @pytest.mark.parametrize("block", [256, 1 << 24])
 def test_parts_are_the_graph(tmp_path, monkeypatch, make, order, block):
-    for module in (ordering, moving):  # several blocks, and one
-        monkeypatch.setattr(module, "BLOCK_BYTES", block)
+    monkeypatch.setattr(moving, "BLOCK_BYTES", block)  # several blocks, and one
     store = saved(make(), tmp_path / "store")
     build_store(store, out=tmp_path / "parts", parts=4, order=order)
     same_graph(store, tmp_path / "parts")
@@ -321,22 +278,30 @@ def edges_of(graph, key):
     return sorted(zip(*(map(str, column.tolist()) for column in columns), strict=True))
 
 
-def same_types(before, after):
+def same_graph(store, parts):
+    """Nodes by their ids, and both directions of every relation, are those that were divided."""
+    before, after = Graph.open(store), Graph.open(parts, restored=False)
     assert repr(before) == repr(after)
     for name, nodes in before.nodes.items():
         other = after.nodes[name]
+        assert nodes.class_names == other.class_names
+        for kind in (np.ndarray, ScaledFeatures):
+            assert isinstance(nodes.x, kind) == isinstance(other.x, kind)
         place = {str(one): at for at, one in enumerate(ids(other).tolist())}
         at = np.array([place[str(one)] for one in ids(nodes).tolist()])
         assert sorted(at.tolist()) == list(range(nodes.num_nodes))
-        for field in ("y", "train_mask"):
+        for field in ("y", *MASKS):
+            assert (getattr(nodes, field) is None) == (getattr(other, field) is None)
             if getattr(nodes, field) is not None:
                 assert np.array_equal(getattr(other, field)[at], getattr(nodes, field))
         if nodes.x is not None:
             tables = (nodes.x, other.x)
             dense = [np.asarray(x.toarray() if scipy.sparse.issparse(x) else x) for x in tables]
             assert np.array_equal(dense[1][at], dense[0])
-    for key in before.relations:
+    for key, relation in before.relations.items():
         assert edges_of(before, key) == edges_of(after, key)
+        assert relation.self_loops_removed == after.relations[key].self_loops_removed
+    check_directions(read_store(parts), after)
 
 
 def cut_of(parts, graph, key):
@@ -389,7 +354,7 @@ def check_directions(parts, whole):
 def test_parts_of_types_are_the_graph(tmp_path_factory, seed, count, order, sizes, block):
     folder = tmp_path_factory.mktemp("typed")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (ordering, moving, partition):  # several blocks, and one
+        for module in (moving, partition):  # several blocks, and one
             patch.setattr(module, "BLOCK_BYTES", block)
         patch.setattr(atomic, "sync", lambda _: None)  # many small files
         graph = typed_graph(seed, *sizes)
@@ -397,8 +362,7 @@ def test_parts_of_types_are_the_graph(tmp_path_factory, seed, count, order, size
         count = min(count, graph.num_nodes)
         build_store(folder / "store", out=folder / "parts", parts=count, order=order)
     parts, whole = read_store(folder / "parts"), Graph.open(folder / "parts", restored=False)
-    same_types(graph, whole)
-    check_directions(parts, whole)
+    same_graph(folder / "store", folder / "parts")
     assert (parts.num_nodes, parts.num_edges) == (graph.num_nodes, graph.num_edges)
     assert sum(parts.sizes) == graph.num_nodes
     assert min(parts.sizes) >= 1 or order == "as-is"

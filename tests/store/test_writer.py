@@ -9,23 +9,6 @@ from graphcl.store.header import read_store
 from graphcl.store.writer import StoreWriter, write_edges, write_nodes
 from tests.conftest import random_graph
 
-FIELDS = ("indptr", "indices", "y", "train_mask", "val_mask", "test_mask")
-
-
-def arrays(graph):
-    return {name: np.asarray(getattr(graph, name)) for name in FIELDS}
-
-
-def test_a_graph_survives_the_store(graph, tmp_path):
-    graph.save(tmp_path / "g")
-    again = Graph.open(tmp_path / "g", verify=True)
-    for name, value in arrays(graph).items():
-        np.testing.assert_array_equal(value, arrays(again)[name])
-    np.testing.assert_array_equal(graph.x, again.x)
-    assert (again.name, again.node_ids, again.store) == ("random", None, tmp_path / "g")
-    assert repr(again) == repr(graph)
-    assert [file.name for file in tmp_path.iterdir()] == ["g"]
-
 
 def test_a_value_beyond_float16_is_refused(tmp_path):
     graph = Graph.from_edge_index([[0], [1]], [[1.0, 2.0], [3.0, 1e6]])

@@ -188,22 +188,21 @@ def test_what_is_wrong_with_a_table_is_said(table, error, message):
         read(tags="t.csv")
 
 
-def test_what_is_wrong_is_said(monkeypatch):
-    write("t.csv", "page\na\n")
-    with pytest.raises(ParameterError, match="--tag-columns"):
-        read(tags="t.csv", tag_columns="page")
-    with pytest.raises(GraphError, match=r"--tag-columns: no column 'pag'.*'page'"):
-        read(tags="t.csv", tag_columns="pag,keyword")
-    with pytest.raises(GraphError, match="--tag-columns: there are no tags"):
-        read(tag_columns="page,keyword")
-    with pytest.raises(GraphError, match="columns are those of --nodes"):
-        load_tables("e.csv", TableOptions(tags="page,keyword"))
-    with pytest.raises(GraphError, match="--features structural leaves tags out"):
-        read(tags="t.csv", features="structural")
-    write("t.csv", TAGS)
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"tags": "t.csv", "tag_columns": "page"}, ParameterError, "--tag-columns"),
+        ({"tags": "t.csv", "tag_columns": "pag,keyword"}, GraphError, "no column 'pag'.*'page'"),
+        ({"tag_columns": "page,keyword"}, GraphError, "--tag-columns: there are no tags"),
+        ({"tags": "page,keyword", "nodes": None}, GraphError, "columns are those of --nodes"),
+        ({"tags": "t.csv", "features": "structural"}, GraphError, "structural leaves tags out"),
+        ({"tags": "t.csv"}, TableError, "3 different names; at most 2"),
+    ],
+)
+def test_what_is_wrong_is_said(given, error, message, monkeypatch):
     monkeypatch.setattr(beside, "MOST_NAMES", 2)
-    with pytest.raises(TableError, match="3 different names; at most 2"):
-        read(tags="t.csv")
+    with pytest.raises(error, match=message):
+        read(**given)
 
 
 def test_strict_guesses_nothing():

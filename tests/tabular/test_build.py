@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from graphcl.errors import GraphError, StoreError
 from graphcl.graphs.graph import Graph
+from graphcl.store.columns import Names
 from graphcl.store.header import read_store
 from graphcl.tabular.build import build_store, load_tables, open_prepared
 from graphcl.tabular.options import TableOptions
@@ -91,6 +92,8 @@ def assert_equal(found, expected):
     elif isinstance(expected, np.ndarray):
         np.testing.assert_array_equal(found, expected)
         assert np.asarray(found).dtype == expected.dtype or expected.dtype == object
+    elif isinstance(expected, Names):
+        assert found.tolist() == expected.tolist()
     else:
         assert found == expected
 
@@ -141,7 +144,7 @@ def test_nodes_that_only_edges_name_and_lists_of_several_relations():
     st.booleans(),
     st.booleans(),
 )
-def test_merged_weighted_and_symmetric_lists_are_as_in_memory(rows, mirrored, weighted):
+def test_merged_weighted_and_symmetric_lists_are_as_from_arrays(rows, mirrored, weighted):
     write("people.csv", "id\n0\n1\n2\n3\n4\n5\n")
     rows = rows + [(b, a, w) for a, b, w in rows] if mirrored else rows
     lines = [f"{a},{b},{w}" if weighted else f"{a},{b}" for a, b, w in rows]
@@ -149,6 +152,11 @@ def test_merged_weighted_and_symmetric_lists_are_as_in_memory(rows, mirrored, we
     options = {"nodes": {"person": "people.csv"}, "edges": {"knows": "knows.csv"}}
     found, expected = built(options | ({"weight": "w"} if weighted else {}))
     assert_same(found, expected)
+    ends = np.array([row[:2] for row in rows]).T
+    edges = {"edge_index": ends} | ({"edge_weight": [w for *_, w in rows]} if weighted else {})
+    own = Graph.from_edges({"person": 6}, {("person", "knows", "person"): edges})
+    for part, value in vars(own.relation("knows")).items():
+        assert_equal(vars(found.relation("knows"))[part], value)
 
 
 def test_nothing_is_left_behind_and_nothing_overwritten():

@@ -116,7 +116,7 @@ def test_facts_and_values_are_those_of_plain_loops(data, width, rows):
         patch.setattr(features, "TEXT_COLUMNS", data.draw(st.integers(1, 6)))
         patch.setattr(features, "_LEAST_ROWS", data.draw(st.integers(1, 6)))
         patch.setattr(features, "BLOCK_VALUES", 1)
-        source = open_source(duck, "n.csv", role="nodes", names=frozenset())
+        source = open_source(duck, "n.csv", role="nodes", options=TableOptions())
         numbers = Numbers(NodeTable(duck, source), names, duck.folder / "n", training=training)
         facts, filling = numbers.facts, np.arange(1.0, 1 + len(numbers.facts.total))
         dense = np.full((rows, len(filling)), np.nan)

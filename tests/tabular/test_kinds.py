@@ -163,10 +163,7 @@ def test_the_weights_are_scikit_learns_and_the_axes_are_orthogonal():
     np.testing.assert_allclose(found @ found.T, (weighted @ weighted.T).toarray(), atol=1e-4)
 
 
-def test_the_same_texts_give_the_same_bits_and_few_texts_few_features():
-    first, second = fit_text(TEXTS, len(TEXTS)), fit_text(TEXTS, len(TEXTS))
-    for one, other in zip(first, second, strict=True):
-        assert np.array_equal(one, other)
+def test_few_texts_have_few_features():
     assert fit_text(["word", "word"], 2)[1].shape == (1, WORDS)
     assert len(fit_text(["one text here"], 1)[1]) == 1
 

@@ -4,8 +4,7 @@ import pyarrow
 import pytest
 
 from graphcl.errors import GraphError
-from graphcl.graphs.graph import Graph
-from graphcl.tabular.build import build_store, load_tables
+from graphcl.tabular.build import load_tables
 from graphcl.tabular.options import TableOptions
 from tests.tabular.conftest import write
 
@@ -82,11 +81,3 @@ def test_nodes_that_only_edges_name_have_none_of_several_labels():
     write("n.csv", "id,f,p,q\n1,5,1,0\n2,6,0,1\n")
     options = TableOptions(nodes="n.csv", label=("p", "q"), unknown_edges="add")
     assert load_tables("e.csv", options)[0].y.tolist() == [[1, 0], [0, 1], [-1, -1]]
-
-
-def test_a_store_keeps_unlabelled_nodes(tmp_path):
-    write("e.csv", "source,target\n1,2\n2,3\n")
-    write("n.csv", "id,f,a\n1,5,x|y\n2,6,\n3,7,y\n")
-    options = TableOptions(nodes="n.csv", label="a", label_separator="|")
-    build_store("e.csv", options, out=tmp_path / "store")
-    assert Graph.open(tmp_path / "store").y.tolist() == [[1, 1], [-1, -1], [0, 1]]

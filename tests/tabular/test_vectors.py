@@ -120,41 +120,37 @@ def test_the_range_is_of_training_rows():
     )
 
 
-def test_what_is_wrong_is_said():
-    np.save("v.npy", V[:3])
-    with pytest.raises(TableError, match=r"v.npy: --vectors: 3 rows for 4 rows of n.csv"):
-        read(vectors="v.npy")
-    with pytest.raises(GraphError, match="2 ids for 3 vectors"):
-        read(vectors="v.npy", vector_ids=["a", "b"])
-    with pytest.raises(TableError, match="rows 1 and 3 have the same id 'a'"):
-        read(vectors="v.npy", vector_ids=["a", "b", "a"])
-    with pytest.raises(TableError, match="none of the ids is a node's"):
-        read(vectors="v.npy", vector_ids=["x", "y", "z"])
-    with pytest.raises(TableError, match="1 node has none"):
-        read(vectors="v.npy", vector_ids=["a", "b", "c"], strict=True)
-    with pytest.raises(GraphError, match="--vector-ids: there are no vectors"):
-        read(vector_ids=["a"])
-    broken = V.copy()
-    broken[2, 1] = np.nan
-    np.save("v.npy", broken)
-    with pytest.raises(TableError, match=r"nan in row 2, number 1 \(from 0\)"):
-        read(vectors="v.npy")
-    with pytest.raises(TableError, match=r"nan in row 2, number 1 \(from 0\)"):
-        read(vectors="v.npy", vector_ids=list("dcba"))
-    np.save("v.npy", np.full((4, 1), 1e300))
-    with pytest.raises(TableError, match=r"1e\+300 in row 0"):
-        read(vectors="v.npy")
-    for wrong in (V[0], V[None], np.array(["a", "b"]), np.zeros((4, 0))):
-        np.save("v.npy", wrong)
-        with pytest.raises(GraphError, match=r"expected numbers \[nodes, width\]"):
-            read(vectors="v.npy")
-    write("v.npy", "no array")
-    with pytest.raises(GraphError, match=r"v\.npy: damaged"):
-        read(vectors="v.npy")
-    with pytest.raises(GraphError, match="no such file"):
-        read(vectors="nowhere.npy")
-    with pytest.raises(GraphError, match=r"takes an \.npy file"):
-        read(vectors="n.csv")
+BROKEN = V.copy()
+BROKEN[2, 1] = np.nan
+NO_TABLE = r"expected numbers \[nodes, width\]"
+
+
+@pytest.mark.parametrize(
+    ("stored", "given", "error", "message"),
+    [
+        (V[:3], {}, TableError, r"v.npy: --vectors: 3 rows for 4 rows of n.csv"),
+        (V[:3], {"vector_ids": ["a", "b"]}, GraphError, "2 ids for 3 vectors"),
+        (V[:3], {"vector_ids": ["a", "b", "a"]}, TableError, "rows 1 and 3 have the same id 'a'"),
+        (V[:3], {"vector_ids": ["x", "y", "z"]}, TableError, "none of the ids is a node's"),
+        (V[:3], {"vector_ids": ["a", "b", "c"], "strict": True}, TableError, "1 node has none"),
+        (V, {"vector_ids": ["a"], "vectors": None}, GraphError, "there are no vectors"),
+        (BROKEN, {}, TableError, r"nan in row 2, number 1 \(from 0\)"),
+        (BROKEN, {"vector_ids": list("dcba")}, TableError, r"nan in row 2, number 1 \(from 0\)"),
+        (np.full((4, 1), 1e300), {}, TableError, r"1e\+300 in row 0"),
+        *((wrong, {}, GraphError, NO_TABLE) for wrong in (V[0], V[None], np.zeros((4, 0)))),
+        (np.array(["a", "b"]), {}, GraphError, NO_TABLE),
+        (None, {}, GraphError, r"v\.npy: damaged"),
+        (V, {"vectors": "nowhere.npy"}, GraphError, "no such file"),
+        (V, {"vectors": "n.csv"}, GraphError, r"takes an \.npy file"),
+    ],
+)
+def test_what_is_wrong_is_said(stored, given, error, message):
+    if stored is None:
+        write("v.npy", "no array")
+    else:
+        np.save("v.npy", stored)
+    with pytest.raises(error, match=message):
+        read(**{"vectors": "v.npy"} | given)
 
 
 def test_arrays_from_python_beside_tags():

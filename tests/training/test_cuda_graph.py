@@ -4,27 +4,56 @@ import numpy as np
 import pytest
 import torch
 
-from graphcl.encoders.paper import MeanPoolingEncoder
 from graphcl.estimator import GraphCL
+from graphcl.graphs.graph import Graph
+from graphcl.kernels.recording import CudaGraphStep
 from graphcl.recipes import load_recipe
+from tests.test_sampling import typed_graph
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
-def trained(graph, monkeypatch, *, recordable):
-    monkeypatch.setattr(MeanPoolingEncoder, "recordable", recordable)
-    recipe = load_recipe("default").with_values(dim=32, epochs=12, precision="float32")
-    return GraphCL(recipe, device="cuda").fit(graph)
+def eager(step, batch, key=None):
+    return step._step(batch)
 
 
-def test_a_replayed_step_is_an_eager_step(graph, monkeypatch):
-    recorded = trained(graph, monkeypatch, recordable=True)
-    eager = trained(graph, monkeypatch, recordable=False)
-    for ours, theirs in zip(recorded.history_, eager.history_, strict=True):
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+@pytest.mark.parametrize("kind", ["plain", "weighted", "typed", "all types", "many"])
+def test_a_replayed_step_is_an_eager_step(kind, mode, graph, collection, monkeypatch):
+    values = {"dim": 32, "epochs": 12, "precision": "float32", "mode": mode, "batch_nodes": 0}
+    if mode == "sampled":
+        values |= {"batch_nodes": 20, "fan_out": 3}
+    if kind == "weighted":
+        random = np.random.default_rng(0)
+        edges = graph.edge_index()[:, graph.edge_index()[0] < graph.edge_index()[1]]
+        weight = random.random(edges.shape[1]) + 0.2
+        graph = Graph.from_edge_index(edges, graph.x, graph.y, edge_weight=weight)
+    elif kind == "many":
+        if mode == "sampled":
+            pytest.skip("several graphs train whole")
+        graph = collection
+    elif kind != "plain":
+        graph = typed_graph(weighted=True)
+        values |= {"batch_nodes": 4, "contrast": "all" if kind == "all types" else "each"}
+    recipe = load_recipe("default").with_values(**values)
+    recorded = GraphCL(recipe, device="cuda").fit(graph)
+    monkeypatch.setattr(CudaGraphStep, "__call__", eager)
+    plain = GraphCL(recipe, device="cuda").fit(graph)
+    for ours, theirs in zip(recorded.history_, plain.history_, strict=True):
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
         assert ours.gradient_norm == pytest.approx(theirs.gradient_norm, rel=1e-4)
     for key, weight in recorded.encoder_.state_dict().items():
-        torch.testing.assert_close(weight, eager.encoder_.state_dict()[key], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(weight, plain.encoder_.state_dict()[key], rtol=1e-4, atol=1e-5)
+
+
+def test_sampled_steps_are_those_of_a_cpu(graph):
+    """The trees and views of a seed are the same; only rounding differs."""
+    recipe = load_recipe("default").with_values(
+        dim=32, epochs=6, precision="float32", mode="sampled", batch_nodes=20, fan_out=3
+    )
+    gpu, cpu = (GraphCL(recipe, device=device).fit(graph) for device in ("cuda", "cpu"))
+    for ours, theirs in zip(gpu.history_, cpu.history_, strict=True):
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -40,8 +69,6 @@ def test_a_gpu_trains_as_a_cpu_does(graph, layers):
 
 
 def test_a_graph_on_a_gpu_goes_in(graph):
-    from graphcl.graphs.graph import Graph
-
     data = graph.to_pyg().to("cuda")
     again = Graph.from_pyg(data)
     assert again.num_edges == graph.num_edges

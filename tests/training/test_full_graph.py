@@ -127,7 +127,7 @@ def sizes(source, number=0, seed=0):
 def test_an_epoch_is_every_graph_once_whole_in_random_order():
     graphs = random_collection(splits=(8, 1, 1)).train
     source = source_of(graphs)
-    assert (source.steps_per_epoch, source.constant) == (8, False)
+    assert source.steps_per_epoch == 8
     orders = [sizes(source, number, seed) for number, seed in ((0, 0), (1, 0), (0, 1))]
     for order in orders:
         assert sorted(order) == [graph.num_nodes for graph in graphs]
@@ -136,16 +136,24 @@ def test_an_epoch_is_every_graph_once_whole_in_random_order():
     for batch in source.epoch(0, 0, perturbation=PERTURBATION):
         assert batch.nodes is None
         assert batch.graph.x.shape[0] == batch.graph.adjacency.num_nodes
+    names = [
+        {batch.recorded_as for batch in source.epoch(number, 0, perturbation=PERTURBATION)}
+        for number in (0, 1)
+    ]
+    assert names[0] == names[1]  # a GPU records one step for each graph
+    assert len(names[0]) == 8
+    assert None not in names[0]
 
 
 def test_graphs_may_be_cut_into_batches(collection):
     source = source_of(collection.train, batch_nodes=20)
     assert source.steps_per_epoch == len(sizes(source)) == 2 + 3 + 3
     assert sum(sizes(source)) == collection.split_nodes[0]
+    batches = source.epoch(0, 0, perturbation=PERTURBATION)
+    assert {batch.recorded_as for batch in batches} == {None}
 
 
-def test_one_graph_is_constant(graph):
-    assert source_of([graph]).constant
+def test_there_is_a_graph():
     with pytest.raises(ParameterError, match="graphs must be at least one"):
         ManyGraphs(())
 

@@ -140,8 +140,8 @@ def test_the_estimate_covers_what_two_batches_hold(graph, own):
         graph, device=CPU, fan_out=5, layers=2, batch_nodes=30, own_features=own
     )
     batch = source.batch({"node": torch.arange(30)}, PERTURBATION, seed=0)
-    parts = [part for view in batch.trees for level in view.inputs for part in level.values()]
-    every = [share for view in batch.trees for level in view.shares for share in level["node"]]
+    parts = [part for view in batch.draw() for level in view.inputs for part in level.values()]
+    every = [share for view in batch.draw() for level in view.shares for share in level["node"]]
     parts += [part for share in every for part in (share.children, share.own)]
     held = sum(part.nbytes for part in parts)
     size = footprint(graph, "residual" if own else "mean", dim=16)

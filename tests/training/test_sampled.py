@@ -86,7 +86,7 @@ def test_the_loop_is_the_papers_steps(graph):
     for step, nodes in enumerate(order.tensor_split(4)):  # step 1
         seed = derive(0, "sampled", 0, step)
         batch = source.batch({"node": nodes}, PERTURBATION, seed=seed)  # step 2
-        loss = nt_xent(*batch.encode(encoder, batch.trees), 0.5)  # step 3
+        loss = nt_xent(*batch.encode(encoder, batch.draw()), 0.5)  # step 3
         adam.zero_grad()
         loss.backward()  # step 4
         adam.step()
@@ -110,7 +110,7 @@ def test_any_number_of_threads_gives_the_same_bits(monkeypatch):
         for threads in (1, 2):
             numba.set_num_threads(threads)
             batches = source_of(random_graph()).epoch(0, 5, perturbation=PERTURBATION)
-            trees = [view for batch in batches for view in batch.trees]
+            trees = [view for batch in batches for view in batch.draw()]
             found.append([level["node"].double() for view in trees for level in view.inputs])
     finally:
         numba.set_num_threads(before)

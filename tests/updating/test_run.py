@@ -71,6 +71,12 @@ def each_model(request, tmp_path_factory):
     return place, graph
 
 
+@pytest.fixture
+def graph(place):
+    """The graph of the tables in the working folder."""
+    return graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+
+
 @st.composite
 def deltas(draw):
     old, new = st.integers(0, 59), st.integers(60, 63)
@@ -134,8 +140,7 @@ def test_only_what_changed_is_embedded(tmp_path):
     assert_exact(tmp_path / "run")
 
 
-def test_files_that_did_not_change_are_shared(place):
-    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+def test_files_that_did_not_change_are_shared(place, graph):
     first = graphcl.update("run", graph=graph, edges=pairs([("n0", "n40")])).path
     second = graphcl.update("run", edges=pairs([("n1", "n41")])).path
     third = graphcl.update("run", nodes=pyarrow.table({"id": ["n3"], "age": [55]})).path
@@ -152,8 +157,7 @@ def test_files_that_did_not_change_are_shared(place):
     assert_exact("run")
 
 
-def test_versions_are_kept_and_the_way_back(place):
-    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+def test_versions_are_kept_and_the_way_back(place, graph):
     z = {0: np.load("run/embeddings.npy")}
     graphcl.update("run", graph=graph, edges=pairs([("n0", "n40")]))
     for end in range(1, 4):
@@ -180,8 +184,7 @@ def test_versions_are_kept_and_the_way_back(place):
     assert graphcl.rollback("run", 5) == 5
 
 
-def test_embeddings_of_the_version_in_use(place):
-    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+def test_embeddings_of_the_version_in_use(place, graph):
     before = graphcl.read_embeddings("run")
     assert np.array_equal(before, np.load("run/embeddings.npy"))
     done = graphcl.update("run", graph=graph, remove_nodes=["n3"])
@@ -193,10 +196,9 @@ def test_embeddings_of_the_version_in_use(place):
         graphcl.read_embeddings("nothing")
 
 
-def test_more_training_stays_in_the_old_space(place):
+def test_more_training_stays_in_the_old_space(place, graph):
     from sklearn.linear_model import LogisticRegression
 
-    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
     before = np.load("run/embeddings.npy")
     labels = np.array([row[3] for row in rows()])
     downstream = LogisticRegression(C=10).fit(before, labels)
@@ -236,8 +238,7 @@ def test_more_training_stays_in_the_old_space(place):
     assert (result["epochs"], result["probe"]) == (9, None)
 
 
-def test_labels_reach_no_training(place, tmp_path):
-    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+def test_labels_reach_no_training(place, tmp_path, graph):
     weights = []
     for kind in ("left", "right"):
         copy = tmp_path / kind
@@ -278,8 +279,7 @@ def test_a_store_of_eight_bits_stays_one(tmp_path):
     assert_exact(tmp_path / "run")
 
 
-def test_what_is_refused_leaves_all_as_it_was(place):
-    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+def test_what_is_refused_leaves_all_as_it_was(place, graph):
     before = sorted(path.as_posix() for path in Path("run").rglob("*"))
     with pytest.raises(GraphError, match="first 'nobody'"):
         graphcl.update("run", graph=graph, edges=pairs([("nobody", "n1")]))
@@ -316,12 +316,11 @@ graphcl.update("run", graph=graph, edges=edges, device="cpu")
 
 
 @pytest.mark.parametrize("where", ["before the pointer", "while writing", "0.3"])
-def test_killed_half_way_the_old_version_serves(place, where):
+def test_killed_half_way_the_old_version_serves(place, where, graph):
     z = np.load("run/embeddings.npy")
     ended = subprocess.run([sys.executable, "-c", KILLED, where], check=False, timeout=120)
     assert ended.returncode == -signal.SIGKILL
     assert versions.current_number(Path("run")) == 0
-    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
     model = GraphCL.load("run", device="cpu")
     np.testing.assert_allclose(model.transform(graph), z, atol=1e-6)
     done = graphcl.update("run", graph=graph, edges=pairs([("n0", "n40")]), device="cpu")
@@ -331,8 +330,7 @@ def test_killed_half_way_the_old_version_serves(place, where):
     assert hidden == []
 
 
-def test_one_process_at_a_time(place):
-    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+def test_one_process_at_a_time(place, graph):
     with (
         versions.changing(Path("run")),
         pytest.raises(RunError, match="another process is changing"),
@@ -340,10 +338,9 @@ def test_one_process_at_a_time(place):
         graphcl.update("run", graph=graph, remove_nodes=["n0"])
 
 
-def test_a_reader_keeps_its_version_while_another_is_made(place):
+def test_a_reader_keeps_its_version_while_another_is_made(place, graph):
     from graphcl.serving.run import ServedRun
 
-    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
     served = ServedRun(Path("run"), graph)
     before = np.array(served.z)
     done = graphcl.update("run", graph=graph, remove_nodes=["n7"])
@@ -353,8 +350,7 @@ def test_a_reader_keeps_its_version_while_another_is_made(place):
     assert again.name == "run"
 
 
-def test_the_graph_of_the_training_is_not_that_of_a_version(place):
-    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+def test_the_graph_of_the_training_is_not_that_of_a_version(place, graph):
     graphcl.update("run", graph=graph, edges=pairs([("n0", "n40")]))
     with pytest.raises(RunError) as caught:
         graphcl.update("run", graph=graph, edges=pairs([("n0", "n41")]))
@@ -422,8 +418,7 @@ def test_two_processes_at_once_lose_nothing(place):
     assert_exact("run")
 
 
-def test_the_way_back_waits_for_no_other_process(place):
-    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
+def test_the_way_back_waits_for_no_other_process(place, graph):
     graphcl.update("run", graph=graph, edges=pairs([("n0", "n40")]))
     with (
         versions.changing(Path("run")),
@@ -433,7 +428,7 @@ def test_the_way_back_waits_for_no_other_process(place):
     assert graphcl.rollback("run") == 0
 
 
-def test_a_run_of_symbolic_links_is_updated(place):
+def test_a_run_of_symbolic_links_is_updated(place, graph):
     """A hub's cache has each file as a relative link to another folder."""
     blobs, folder = Path("hub/blobs"), Path("hub/snapshots/1a2b")
     blobs.mkdir(parents=True)
@@ -444,7 +439,6 @@ def test_a_run_of_symbolic_links_is_updated(place):
             link = folder / file.relative_to("run")
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(Path(*[".."] * (len(link.parts) - 2), "blobs", str(number)))
-    graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
     graphcl.update(folder, graph=graph, edges=pairs([("n0", "n40")]))
     done = graphcl.update(folder, edges=pairs([("n0", "n41")]))
     assert not any(file.is_symlink() for file in done.path.rglob("*"))

@@ -10,8 +10,7 @@ from graphcl import Graph, GraphCL, read_tables, rollback, update
 from graphcl.cli.main import run
 from graphcl.errors import GraphCLError
 from graphcl.runs import files as runs
-from graphcl.runs.nodes import read_nodes
-from graphcl.runs.typed import type_folder
+from graphcl.runs.nodes import read_nodes, type_folder
 from graphcl.runs.versions import current_run
 
 

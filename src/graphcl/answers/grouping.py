@@ -10,7 +10,7 @@ import numpy.typing as npt
 from graphcl.answers.inputs import embeddings_of, graph_of, ids_of
 from graphcl.errors import GraphError, require
 from graphcl.evaluation.nearest import unit_rows
-from graphcl.evaluation.unsupervised import CLUSTER_COUNTS, sampled_rows, silhouette
+from graphcl.evaluation.unsupervised import CLUSTER_COUNTS, by_size, sampled_rows, silhouette
 from graphcl.evaluation.unsupervised import cluster as kmeans
 from graphcl.files.records import Answer
 
@@ -127,22 +127,12 @@ def _hdbscan(unit: Array, least: int, seed: int) -> tuple[Array, float | None, d
     for start in range(0, len(others), _BLOCK):
         block = others[start : start + _BLOCK]
         assigned[block] = labels[(unit[block] @ unit[rows].T).argmax(axis=1)]
-    assigned = _by_size(assigned)
+    assigned = by_size(assigned)
     inside = np.flatnonzero(assigned >= 0)
     score = None
     if len(inside) and assigned.max() >= 1:
         score = silhouette(unit[inside], assigned[inside], seed=seed)
     return assigned, score, {}
-
-
-def _by_size(assigned: Array) -> Array:
-    """Returns groups numbered by their size, the largest first; −1 stays."""
-    sizes = np.bincount(assigned[assigned >= 0])
-    rank = np.empty(len(sizes) + 1, np.int64)
-    rank[np.argsort(-sizes, kind="stable")] = np.arange(len(sizes))
-    rank[-1] = -1
-    ranked: Array = rank[assigned]
-    return ranked
 
 
 def _described(

@@ -15,7 +15,7 @@ with unit vectors :math:`\hat z`: customers like those who bought it, and produc
 she bought. A node without edges of the relation adds 0.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ from graphcl.evaluation.nearest import EXACT_ROWS, build_index, unit_rows
 from graphcl.files.records import Answer
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation
-from graphcl.store.ids import rows_of
+from graphcl.store.columns import rows_of
 
 Array = npt.NDArray[Any]
 BY = ("embeddings", *STRUCTURAL)  # what links are ranked by
@@ -245,34 +245,26 @@ class RelationScores:
     def missing(self, rows: Array | None, k: int) -> tuple[Array, Array]:
         """Returns the k best pairs that are no edges, best first: of each source, or in all."""
         known = _adjacency(self.relation, len(self.left)).T.tocsr()
-        if rows is None:
-            return self._best(known, np.arange(len(self.left)), k, once=self.once)
-        each = [self._best(known, np.array([row]), k) for row in rows]
-        pairs, scores = (np.concatenate(part) for part in zip(*each, strict=True))
-        return pairs, scores
+        blocks = _row_blocks(rows, len(self.left), len(self.right))
+        found = (self._best(known, some, k, once=self.once and rows is None) for some in blocks)
+        return _best_pairs(found, k, together=rows is None)
 
     def _best(
-        self, known: scipy.sparse.csr_array, rows: Array, k: int, *, once: bool = False
+        self, known: scipy.sparse.csr_array, some: Array, k: int, *, once: bool
     ) -> tuple[Array, Array]:
-        """Compares some sources with all targets, block by block, and keeps the k best pairs."""
-        pairs, scores = np.zeros((0, 2), np.int64), np.zeros(0, np.float32)
+        """Compares some sources with all targets, and keeps the k best pairs."""
         count = len(self.right)
-        block = max(1, _BLOCK_PAIRS // max(1, count))
-        for start in range(0, len(rows), block):
-            some = rows[start : start + block]
-            table = self.left[some] @ self.right.T
-            taken = known[some].tocoo()
-            table[taken.coords[0], taken.coords[1]] = -np.inf
-            if once:
-                table[np.arange(count)[None, :] <= some[:, None]] = -np.inf
-            elif self.relation.source == self.relation.target:
-                table[np.arange(len(some)), some] = -np.inf
-            flat = table.ravel()
-            best = _best(flat, min(k, len(flat)))
-            best = best[flat[best] > -np.inf]
-            new = np.stack([some[best // count], best % count], axis=1)
-            pairs, scores = _merge(pairs, scores, new, flat[best], k)
-        return pairs, scores
+        table = self.left[some] @ self.right.T
+        taken = known[some].tocoo()
+        table[taken.coords[0], taken.coords[1]] = -np.inf
+        if once:
+            table[np.arange(count)[None, :] <= some[:, None]] = -np.inf
+        elif self.relation.source == self.relation.target:
+            table[np.arange(len(some)), some] = -np.inf
+        flat = table.ravel()
+        best = _best(flat, min(k, len(flat)))
+        best = best[flat[best] > -np.inf]
+        return np.stack([some[best // count], best % count], axis=1), flat[best]
 
 
 def _adjacency(relation: Relation, sources: int) -> scipy.sparse.csr_array:
@@ -352,7 +344,8 @@ def missing_links(
     require(k >= 1, "links", "k", "at least 1", k)
     graph.check()
     if by in STRUCTURAL:
-        pairs, scores = _by_neighbours(graph, rows, k, by)
+        found = _by_neighbours(graph, rows, k, by)
+        pairs, scores = _best_pairs(found, k, together=rows is None)
         return Links(pairs, ids[pairs[:, 0]], ids[pairs[:, 1]], scores)
     unit = unit_rows(z)
     if index is None and len(unit) > exact_rows:
@@ -360,25 +353,20 @@ def missing_links(
     if index is None:
         pairs, scores = RelationScores(unit, unit, graph.only_relation, once=True).missing(rows, k)
     elif rows is not None:
-        found = [_of_node(unit, graph, int(row), k, index) for row in rows]
-        pairs, scores = (np.concatenate(part) for part in zip(*found, strict=True))
+        found = (_of_node(unit, graph, int(row), k, index) for row in rows)
+        pairs, scores = _best_pairs(found, k, together=False)
     else:
-        pairs, scores = _of_large_graph(unit, graph, k, index)
+        pairs, scores = _best_pairs(_of_large_graph(unit, graph, index), k, together=True)
     return Links(pairs, ids[pairs[:, 0]], ids[pairs[:, 1]], scores)
 
 
-def _by_neighbours(graph: Graph, rows: Array | None, k: int, by: str) -> tuple[Array, Array]:
-    """Returns the k best pairs with common neighbours that are no edges, of each row or in all."""
+def _by_neighbours(
+    graph: Graph, rows: Array | None, k: int, by: str
+) -> Iterator[tuple[Array, Array]]:
+    """Yields the k best pairs with common neighbours that are no edges, block by block of rows."""
     first, second = neighbourhoods(graph, by)
     n, reached = graph.num_nodes, second.T.tocsr()
-    block = max(1, _BLOCK_PAIRS // n)
-    if rows is None:
-        every = np.arange(n)
-        blocks = [every[start : start + block] for start in range(0, n, block)]
-    else:
-        blocks = [rows[place : place + 1] for place in range(len(rows))]
-    found, best = [], (np.zeros((0, 2), np.int64), np.zeros(0))
-    for some in blocks:
+    for some in _row_blocks(rows, n, n):
         table = (first[some] @ reached).tocoo()
         edges = first[some].tocoo()
         sources, targets = some[table.coords[0]], table.coords[1].astype(np.int64)
@@ -386,13 +374,15 @@ def _by_neighbours(graph: Graph, rows: Array | None, k: int, by: str) -> tuple[A
         kept = ~known & (sources < targets if rows is None else sources != targets)
         new, scores = np.stack([sources, targets], axis=1)[kept], table.data[kept]
         top = _best(scores, min(k, len(scores)))
-        if rows is None:
-            best = _merge(*best, new[top], scores[top], k)
-        else:
-            found.append(_merge(*best, new[top], scores[top], k))
-    if rows is None:
-        return best
-    return np.concatenate([one[0] for one in found]), np.concatenate([one[1] for one in found])
+        yield new[top], scores[top]
+
+
+def _row_blocks(rows: Array | None, sources: int, targets: int) -> Iterator[Array]:
+    """Yields some rows one by one, or all in blocks whose similarities fit in memory."""
+    every = np.arange(sources) if rows is None else rows
+    block = max(1, _BLOCK_PAIRS // max(1, targets)) if rows is None else 1
+    for start in range(0, len(every), block):
+        yield every[start : start + block]
 
 
 def _of_node(unit: Array, graph: Graph, row: int, k: int, index: Any) -> tuple[Array, Array]:
@@ -413,10 +403,9 @@ def _best(scores: Array, k: int) -> Array:
     return np.arange(len(scores))
 
 
-def _of_large_graph(unit: Array, graph: Graph, k: int, index: Any) -> tuple[Array, Array]:
-    """Keeps the k best among the nearest `PER_NODE` nodes of every node."""
+def _of_large_graph(unit: Array, graph: Graph, index: Any) -> Iterator[tuple[Array, Array]]:
+    """Yields pairs of every node and the nearest `PER_NODE` that are no edges, and their scores."""
     n = len(unit)
-    pairs, scores = np.zeros((0, 2), np.int64), np.zeros(0, np.float32)
     for start in range(0, n, 16384):
         rows = np.arange(start, min(start + 16384, n))
         found = index.search(unit[rows], min(n, PER_NODE + 1), threads=0)
@@ -430,17 +419,23 @@ def _of_large_graph(unit: Array, graph: Graph, k: int, index: Any) -> tuple[Arra
         targets = graph.indices[own:entries].astype(np.int64)
         edges = np.minimum(sources, targets) * np.int64(n) + np.maximum(sources, targets)
         new = new[~np.isin(codes, edges)]
-        pairs, scores = _merge(pairs, scores, new, cosines(unit, new).astype(np.float32), k)
+        yield new, cosines(unit, new).astype(np.float32)
+
+
+def _best_pairs(
+    found: Iterable[tuple[Array, Array]], k: int, *, together: bool
+) -> tuple[Array, Array]:
+    """Returns the k best pairs in all, or of each block; best first, and each pair once."""
+    best = [(np.zeros((0, 2), np.int64), np.zeros(0, np.float32))]
+    for pairs, scores in found:
+        before = best.pop() if together else best[0]
+        every, of_every = np.concatenate([before[0], pairs]), np.concatenate([before[1], scores])
+        _, first = np.unique(every, axis=0, return_index=True)
+        every, of_every = every[first], of_every[first]
+        order = np.lexsort((every[:, 1], every[:, 0], -of_every))[:k]
+        best.append((every[order], of_every[order]))
+    pairs, scores = (np.concatenate(part) for part in zip(*best, strict=True))
     return pairs, scores
-
-
-def _merge(pairs: Array, scores: Array, new: Array, of_new: Array, k: int) -> tuple[Array, Array]:
-    """Returns the k best of two lists of pairs, best first; a pair that is in both counts once."""
-    every, of_every = np.concatenate([pairs, new]), np.concatenate([scores, of_new])
-    _, first = np.unique(every, axis=0, return_index=True)
-    every, of_every = every[first], of_every[first]
-    order = np.lexsort((every[:, 1], every[:, 0], -of_every))[:k]
-    return every[order], of_every[order]
 
 
 def evaluate_links(

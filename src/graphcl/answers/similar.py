@@ -17,7 +17,7 @@ from graphcl.files.atomic import whole_file, write_whole
 from graphcl.files.records import Answer
 from graphcl.files.text import read_text
 from graphcl.files.user import seal, user_key
-from graphcl.store.ids import rows_of
+from graphcl.store.columns import rows_of
 
 Array = npt.NDArray[Any]
 _BLOCK = 1 << 15  # rows that are compared at a time

@@ -17,9 +17,14 @@ from graphcl.errors import RunError, require
 from graphcl.files.records import check_records_file, records, write_records
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
-from graphcl.runs.nodes import describe_nodes, read_nodes
+from graphcl.runs.nodes import (
+    describe_nodes,
+    lacks_embeddings,
+    read_nodes,
+    run_types,
+    type_folder,
+)
 from graphcl.runs.results import keep_answer
-from graphcl.runs.typed import lacks_embeddings, run_types, type_folder
 from graphcl.runs.versions import current_run
 from graphcl.tabular.options import TableOptions, counted
 
@@ -71,7 +76,7 @@ def nodes_folder(
         return type_folder(run, node_type)
     names = run_types(run)
     if len(names) < 2:
-        return type_folder(run, names[0]) if names else run
+        return type_folder(run, names[0] if names else None)
     folders = [type_folder(run, name) for name in names]
     read = [(folder, read_nodes(folder)) for folder in folders]
     likely = [folder for folder, nodes in read if nodes is not None and fits(nodes)]

@@ -30,7 +30,13 @@ from graphcl.errors import DatasetError, GraphError, ParameterError, RunError, r
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
 from graphcl.estimator.live import Live
-from graphcl.exporting.vectors import batches, check_vectors, write_vectors
+from graphcl.exporting.vectors import (
+    batches,
+    check_embeddings_file,
+    check_vectors,
+    write_embeddings,
+    write_vectors,
+)
 from graphcl.files.text import read_text
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
@@ -48,8 +54,7 @@ from graphcl.partitioned.shards import (
 )
 from graphcl.partitioned.wire import Wire
 from graphcl.runs import files as runs
-from graphcl.runs.embeddings import check_embeddings_file, write_embeddings
-from graphcl.runs.typed import run_types, type_folder
+from graphcl.runs.nodes import run_types, type_folder
 from graphcl.serving.requests import JSON, Bounds, read_asked
 from graphcl.store.header import is_divided, is_parts, read_store
 from graphcl.store.reader import PartNodes
@@ -290,7 +295,7 @@ def _new_rows(
     if not isinstance(graph, Graph):
         raise RunError("embed: --new joins nodes to one graph, not to several")
     live = Live(Fitted.read(run), graph, device, node_type)
-    folder = run if node_type is None else type_folder(run, node_type)
+    folder = type_folder(run, node_type)
     try:
         text = read_text(file, RunError, limit=NEW_BYTES)
     except FileNotFoundError:

@@ -28,13 +28,12 @@ from graphcl.graphs.collection import GraphCollection, Labelled, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph, open_graph
 from graphcl.runs import files as runs
-from graphcl.runs.typed import read_edge_preparations, read_preparations, run_types
+from graphcl.runs.nodes import trained_tables
 from graphcl.runs.versions import own_graph
 from graphcl.store.header import Store, is_store
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.duck import is_query
 from graphcl.tabular.options import FILES, TableOptions
-from graphcl.tabular.preparation import read_preparation
 from graphcl.tabular.report import TableReport
 from graphcl.tabular.sources import looks_like_tables
 
@@ -124,7 +123,7 @@ def load_run_graph(
         RunError: the graph cannot be read, or it has changed.
     """
     config, options = runs.read_config(run, baselines=True), tables or TableOptions()
-    source, trained = _source(run, config) if given is None else given, _tables(run, config)
+    source, trained = _source(run, config) if given is None else given, trained_tables(run, config)
     own = own_graph(run)
     if given is None and options.edges is None and own is not None:
         require(not options.given(), again[0], "--graph", "given with table options", None)
@@ -235,23 +234,7 @@ def run_tables(run: Path) -> TableOptions | None:
 
     A run that was trained on a store has the preparation that the store was built with.
     """
-    return _tables(run, runs.read_config(run, baselines=True))
-
-
-def _tables(run: Path, config: runs.RunConfig) -> TableOptions | None:
-    typed: dict[str, Any] = {}
-    if run_types(run):
-        typed = {"preparations": read_preparations(run)}
-        typed["edge_preparations"] = read_edge_preparations(run)
-    if not config.origin.tables:
-        prepared = read_preparation(run)
-        if prepared is None and not any(typed.values()):
-            return None
-        return TableOptions(preparation=prepared, **typed)
-    try:
-        return TableOptions.from_record(config.origin.tables, read_preparation(run), **typed)
-    except ValueError:
-        raise RunError(f"{run / runs.CONFIG}: [run] tables is damaged") from None
+    return trained_tables(run, runs.read_config(run, baselines=True))
 
 
 def graph_name(name: str | None, tables: TableOptions, owner: str) -> str:

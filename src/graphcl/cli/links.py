@@ -38,9 +38,9 @@ from graphcl.evaluation.nearest import EXACT_ROWS
 from graphcl.files.records import aligned, read_pairs
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation
+from graphcl.runs.nodes import run_types, type_folder
 from graphcl.runs.results import keep_answer, read_answers
-from graphcl.runs.typed import run_types, type_folder
-from graphcl.store.ids import rows_of
+from graphcl.store.columns import rows_of
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.training_run import keep_embeddings
 
@@ -292,7 +292,7 @@ def _graph(
 def _keep_evaluation(
     run: Path, found: LinkEvaluation, relation: Relation | None, *, as_json: bool
 ) -> None:
-    folder = run if relation is None else type_folder(run, relation.source)
+    folder = type_folder(run, None if relation is None else relation.source)
     about = ({} if relation is None else {"relation": ":".join(relation.key)}) | asdict(found)
     kept = {**read_answers(folder).get("links", {}), "evaluation": about}
     why = keep_answer(folder, "links", kept)

@@ -26,7 +26,7 @@ from graphcl.cli.table_options import takes_tables
 from graphcl.errors import RunError, require
 from graphcl.files.records import write_records
 from graphcl.graphs.nodes import Nodes
-from graphcl.store.ids import rows_of
+from graphcl.store.columns import rows_of
 from graphcl.tabular.options import TableOptions, counted
 
 

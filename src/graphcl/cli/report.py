@@ -23,7 +23,7 @@ from graphcl.opening import AnyGraph
 from graphcl.reporting.contents import Sharded, gather
 from graphcl.reporting.page import render
 from graphcl.runs import files as runs
-from graphcl.runs.typed import lacks_embeddings
+from graphcl.runs.nodes import lacks_embeddings
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.training_run import keep_embeddings
 

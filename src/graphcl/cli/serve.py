@@ -26,7 +26,7 @@ from graphcl.errors import MissingExtraError, RunError, require
 from graphcl.files.text import read_text
 from graphcl.serving.app import build_app
 from graphcl.serving.middleware import CONNECTIONS, HEAD_BYTES, HEAD_SECONDS, Connection, is_own
-from graphcl.serving.page import PageMaker
+from graphcl.serving.pages import PageMaker
 from graphcl.serving.requests import Bounds
 from graphcl.serving.run import ServedRun
 from graphcl.tabular.options import TableOptions, counted

@@ -16,10 +16,10 @@ from graphcl.errors import RunError, require
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions as run_versions
-from graphcl.runs.typed import plain_names
+from graphcl.runs.nodes import plain_names
+from graphcl.runs.versions import rollback
 from graphcl.tabular.options import TableOptions
 from graphcl.updating.run import KEEP, update_run
-from graphcl.updating.using import rollback
 
 _CHANGES, _VERSIONS = "What changes", "Versions"  # groups of options
 

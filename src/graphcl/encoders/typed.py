@@ -51,7 +51,6 @@ class TypedEncoder(LayeredEncoder):
         repeat_own: that share is filled even if there are fewer features.
     """
 
-    recordable = False
     partly_used = True  # a batch need not have nodes of every type
 
     def __init__(

@@ -100,14 +100,14 @@ class Fitted:
         runs.write_config(folder, config)
         runs.write_weights(folder / runs.MODEL, self.encoder.state_dict())
         if self.schema is not None:
-            runs.write_schema(folder, self.schema.to_json())
+            runs.write_object(folder / runs.SCHEMA, self.schema.to_json())
         scaling = self.scaling if self.schema is None else self.typed_scaling
         if self.parts.recipe.feature_scaling == "auto" and not isinstance(scaling, str):
             runs.write_weights(folder / runs.SCALING, scaling.tensors())
         if self.alignment is not None:
             runs.write_weights(folder / runs.ALIGNMENT, self.alignment.tensors())
         if self.choice is not None:
-            runs.write_choice(folder, self.choice.to_json())
+            runs.write_object(folder / runs.CHOICE, self.choice.to_json())
         lines = [json.dumps(asdict(metrics), allow_nan=False) for metrics in self.history]
         (folder / runs.METRICS).write_text("".join(f"{line}\n" for line in lines))
 

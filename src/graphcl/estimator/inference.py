@@ -19,7 +19,7 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.scaling import ColumnScaling
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.graphs.typed_tensors import prepare_like
-from graphcl.store.ids import rows_of
+from graphcl.store.columns import rows_of
 from graphcl.training.progress import RowProgress
 
 LAYERWISE_NODES = 50_000  # above, inference on a GPU goes layer by layer in blocks of rows

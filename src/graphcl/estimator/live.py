@@ -32,7 +32,7 @@ from graphcl.kernels.buffers import borrow
 from graphcl.kernels.columns import ColumnTransform
 from graphcl.kernels.features import UNIT
 from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoods
-from graphcl.store.ids import Ids
+from graphcl.store.columns import Ids
 
 Rows = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]

@@ -31,8 +31,7 @@ from graphcl.losses import Loss
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.recipes.recipe import recipe_keys
 from graphcl.runs import files as runs
-from graphcl.runs.nodes import describe_nodes, write_nodes
-from graphcl.runs.typed import write_types
+from graphcl.runs.nodes import write_types
 from graphcl.runs.versions import current_run
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Saved
@@ -438,16 +437,12 @@ class GraphCL(SklearnTransformer):
             overwrite: replace a run that is there. Anything else that is there is never touched.
         """
         self._require_fitted("save")
-        typed = None if graph is None else as_typed(graph)
-        given = None if graph is None or typed is not None else as_graphs(graph)
-        z: Any = None if graph is None else self.transform(typed or given)
+        given = None if graph is None else as_typed(graph) or as_graphs(graph)
+        z: Any = None if given is None else self.transform(given)
         with runs.new_run(Path(path), overwrite=overwrite) as folder:
             self.write_to(folder, runs.Origin())
-            if typed is not None:
-                write_types(folder, typed, z)
             if given is not None:
-                np.save(folder / runs.EMBEDDINGS, np.concatenate(z) if isinstance(z, list) else z)
-                write_nodes(folder, describe_nodes(given))
+                write_types(folder, given, np.concatenate(z) if isinstance(z, list) else z)
 
     def write_to(self, folder: Path, origin: runs.Origin) -> None:
         """Writes configuration, weights and metrics into an existing folder."""

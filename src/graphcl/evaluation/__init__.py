@@ -4,23 +4,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graphcl.evaluation.logistic import MultilabelResult, multilabel_probe
-    from graphcl.evaluation.probe import ProbeResult, linear_probe
-    from graphcl.evaluation.scores import (
+    from graphcl.evaluation.logistic import (
         MultilabelPredictionResult,
-        PredictionResult,
-        score_predictions,
+        MultilabelResult,
+        multilabel_probe,
     )
+    from graphcl.evaluation.probe import PredictionResult, ProbeResult, linear_probe
+    from graphcl.evaluation.splits import score_predictions
 
 # Fetched on first use: some modules here need torch, which takes seconds to import; others do not.
 _HOMES = {
-    "MultilabelPredictionResult": "scores",
+    "MultilabelPredictionResult": "logistic",
     "MultilabelResult": "logistic",
-    "PredictionResult": "scores",
+    "PredictionResult": "probe",
     "ProbeResult": "probe",
     "linear_probe": "probe",
     "multilabel_probe": "logistic",
-    "score_predictions": "scores",
+    "score_predictions": "splits",
 }
 
 __all__ = [

@@ -38,7 +38,7 @@ from graphcl.errors import GraphError
 from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.logistic import Fitted, fit_logistic_batch
 from graphcl.evaluation.probe import STRENGTHS as WIDE_STRENGTHS
-from graphcl.evaluation.probe import check_embeddings, standardiser
+from graphcl.evaluation.probe import check_embeddings, f1, standardiser, within_span
 from graphcl.files.records import Answer
 
 Array = npt.NDArray[Any]
@@ -227,7 +227,7 @@ def fit_calibrated(
     if varied < (1 if several else 2):
         what = "label that some nodes have and others lack" if several else "second class"
         raise GraphError(f"predict: the labelled nodes hold no {what}")
-    prepare = _within_span(z, standard or standardiser(z))
+    prepare = within_span(z, standard or standardiser(z))
     rows, shares = prepare(z), log_shares(targets, several)
     held, each = _hold_out(rows, targets, several, np.random.default_rng(seed))
     terms, error = held.choose() if held is not None else _UNKNOWN, None
@@ -250,17 +250,6 @@ def _ascending(names: Any) -> Array:
         given = np.array([str(one) for one in given.tolist()], dtype=object)
     found: Array = np.argsort(given, kind="stable")
     return found
-
-
-def _within_span(z: Array, standard: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """Returns what standardises rows, in a basis of the span of `z` if that is narrower.
-
-    The penalty keeps the weights of a regression in this span: ten columns instead of 1,024.
-    """
-    if len(z) >= z.shape[1]:
-        return standard
-    basis = np.linalg.qr(standard(z).T)[0]
-    return lambda rows: standard(rows) @ basis
 
 
 def _judge(held: HeldOut, each: list[list[Term]], labelled: int) -> tuple[PredictionError, Array]:
@@ -404,25 +393,22 @@ def measure(
     how: str = "cross-validation",
 ) -> PredictionError:
     """Compares probabilities ``[rows, outputs]`` with the truth, 0/1 of the same shape."""
-    from sklearn.metrics import f1_score
-
     tiny = np.finfo(np.float64).tiny
     if several:
         given = probability > 0.5
         right = (given == targets).mean()
         loss = -np.log(np.maximum(np.where(targets > 0, probability, 1 - probability), tiny)).mean()
-        micro = f1_score(targets, given, average="micro", zero_division=0)
-        macro = f1_score(targets, given, average="macro", zero_division=0)
+        micro, macro = (f1(targets, given, average) for average in ("micro", "macro"))
         majority = majority_share(targets)
     else:
         truth, guess = targets.argmax(axis=1), probability.argmax(axis=1)
         right = micro = (truth == guess).mean()
         loss = -np.log(np.maximum(probability[np.arange(len(truth)), truth], tiny)).mean()
-        macro = f1_score(truth, guess, average="macro", zero_division=0)
+        macro = f1(truth, guess)
         majority = majority_share(truth)
     return PredictionError(
         accuracy=float(right),
-        macro_f1=float(macro),
+        macro_f1=macro,
         micro_f1=float(micro),
         log_loss=float(loss),
         calibration_error=calibration_error(probability, targets, several),

@@ -157,7 +157,20 @@ Splits = tuple[Any, Any, Any]
 
 
 @dataclass(frozen=True)
-class MultilabelResult(Answer):
+class MultilabelPredictionResult(Answer):
+    """Scores of predictions of several labels per node; `MultilabelResult` says what they are."""
+
+    micro_f1: float
+    macro_f1: float
+    accuracy: float
+    val_micro_f1: float
+    split: str
+    nodes: tuple[int, int, int]
+    majority: float
+
+
+@dataclass(frozen=True)
+class MultilabelResult(MultilabelPredictionResult):
     """Scores of the probe on the test nodes, and its budget, which changes PPI's score by points.
 
     Attributes:
@@ -166,28 +179,21 @@ class MultilabelResult(Answer):
         macro_f1: mean of the F1 scores of the labels.
         accuracy: fraction of pairs of node and label that are right.
         val_micro_f1: micro-F1 on the validation nodes at the chosen strength.
+        split: ``given``; or, if the graph has none, ``random`` or ``cross-validation``.
+        nodes: numbers of train, validation and test nodes used; see `ProbeResult`.
+        majority: the highest micro-F1 of giving all test nodes the same labels.
         strength: λ of the penalty λ/2 ‖w‖² added to the mean loss, chosen on validation nodes only;
             in scikit-learn's terms 1 / (C · training nodes).
         strengths: the values of λ that were tried; none are listed of a cross-validation.
         steps: number of updates, each over all training nodes; 0 of a cross-validation.
         optimiser: the optimiser of these updates.
-        split: ``given``; or, if the graph has none, ``random`` or ``cross-validation``.
-        nodes: numbers of train, validation and test nodes used; see `ProbeResult`.
-        majority: the highest micro-F1 of giving all test nodes the same labels.
         folds: of the cross-validation; 0 where there is one split.
     """
 
-    micro_f1: float
-    macro_f1: float
-    accuracy: float
-    val_micro_f1: float
     strength: float
     strengths: tuple[float, ...]
     steps: int
     optimiser: str
-    split: str
-    nodes: tuple[int, int, int]
-    majority: float
     folds: int = 0
 
 

@@ -31,7 +31,20 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class ProbeResult(Answer):
+class PredictionResult(Answer):
+    """Scores of predicted classes on the test nodes; `ProbeResult` says what they are."""
+
+    accuracy: float
+    micro_f1: float
+    macro_f1: float
+    val_accuracy: float
+    split: str
+    nodes: tuple[int, int, int]
+    majority: float
+
+
+@dataclass(frozen=True)
+class ProbeResult(PredictionResult):
     """Scores of the probe on the test nodes.
 
     Attributes:
@@ -39,25 +52,18 @@ class ProbeResult(Answer):
         micro_f1: equals the accuracy, as each node has one class.
         macro_f1: mean of the F1 scores of the classes.
         val_accuracy: accuracy on the validation nodes at the chosen strength.
-        strength: C of scikit-learn's `LogisticRegression`, chosen without the test nodes.
         split: ``given``; or, if the graph has none, ``random`` or ``cross-validation``.
         nodes: numbers of train, validation and test nodes used; in cross-validation, of all
             labelled nodes, of none, and of those that were held out in turn.
         majority: share of the largest class among the test nodes: the accuracy of giving all nodes
             one class.
+        strength: C of scikit-learn's `LogisticRegression`, chosen without the test nodes.
         roc_auc: for two classes, the chance that the probe ranks a node of the second above one of
             the first; 0.5 means that it knows nothing. None for more classes.
         folds: of the cross-validation; 0 where there is one split.
     """
 
-    accuracy: float
-    micro_f1: float
-    macro_f1: float
-    val_accuracy: float
     strength: float
-    split: str
-    nodes: tuple[int, int, int]
-    majority: float
     roc_auc: float | None
     folds: int = 0
 
@@ -79,14 +85,8 @@ def _labelled(y: Array) -> Array:
 
 def cross_validate_labels(z: Array, y: Array, seed: int = 0) -> MultilabelResult:
     """Returns the scores of `graphcl.predict`'s cross-validation of several labels per node."""
-    from graphcl.evaluation.calibration import fit_calibrated
-
     labelled = _labelled(y)
-    options: Any = {"several": True, "seed": abs(seed), "standard": standardiser(z)}
-    probe = fit_calibrated(z[labelled], y[labelled].astype(np.int64), **options)
-    error = probe.error
-    if error is None:
-        raise GraphError("probe: too few labelled nodes to hold some out")
+    probe, error = _cross_validated(z, labelled, y[labelled].astype(np.int64), True, seed)
     return MultilabelResult(
         micro_f1=error.micro_f1,
         macro_f1=error.macro_f1,
@@ -103,6 +103,20 @@ def cross_validate_labels(z: Array, y: Array, seed: int = 0) -> MultilabelResult
     )
 
 
+def _cross_validated(
+    z: Array, labelled: Array, targets: Array, several: bool, seed: int
+) -> tuple[Any, Any]:
+    """Returns the probe of the labelled nodes, and its error on those that were held out."""
+    from graphcl.evaluation.calibration import fit_calibrated
+
+    options: Any = {"several": several, "seed": abs(seed), "standard": standardiser(z)}
+    probe = fit_calibrated(z[labelled], targets, **options)
+    if probe.error is None:
+        few = " to hold some out" if several else ": two classes need two each"
+        raise GraphError(f"probe: too few labelled nodes{few}")
+    return probe, probe.error
+
+
 def cross_validate(z: Array, y: Array, seed: int = 0) -> tuple[ProbeResult, Array]:
     """Returns the scores of `graphcl.predict`'s cross-validation, and the held-out classes.
 
@@ -117,19 +131,12 @@ def cross_validate(z: Array, y: Array, seed: int = 0) -> tuple[ProbeResult, Arra
     """
     from sklearn.metrics import roc_auc_score
 
-    from graphcl.evaluation.calibration import fit_calibrated
-
     labelled = _labelled(y)
     classes, codes = np.unique(y[labelled], return_inverse=True)
     if len(classes) < 2:
         raise GraphError("probe: the labelled nodes hold fewer than two classes")
     targets = (codes[:, None] == np.arange(len(classes))).astype(np.int64)
-    probe = fit_calibrated(
-        z[labelled], targets, several=False, seed=abs(seed), standard=standardiser(z)
-    )
-    error = probe.error
-    if error is None:
-        raise GraphError("probe: too few labelled nodes: two classes need two each")
+    probe, error = _cross_validated(z, labelled, targets, False, seed)
     there = ~np.isnan(probe.held_out).any(axis=1)
     held, truth = probe.held_out[there], codes[there]
     area = float(roc_auc_score(truth, held[:, 1])) if len(classes) == 2 else None
@@ -333,7 +340,7 @@ def best_strength(z: Array, y_train: Array, y_val: Array) -> float:
     accuracy = np.zeros(len(STRENGTHS))
     with threadpool_limits(1):  # the products are too small for threads
         for train in splits:
-            rows = _within_span(standardiser(z[train])(z), train)
+            rows = within_span(z[train], standardiser(z[train]))(z)
             classifier = None
             for number, strength in enumerate(STRENGTHS):
                 classifier = fit_logistic(rows[train], y[train], strength, classifier)
@@ -342,16 +349,16 @@ def best_strength(z: Array, y_train: Array, y_val: Array) -> float:
     return best
 
 
-def _within_span(z: Array, train: Array) -> Array:
-    """Returns rows in an orthonormal basis of the span of the train rows, if that is narrower.
+def within_span(z: Array, standard: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Returns what standardises rows, in a basis of the span of the rows `z` if that is narrower.
 
     The penalty keeps the weights of a logistic regression in this span, so the problem is the same
     with fewer columns: 140 instead of 512 on Cora.
     """
-    if train.sum() >= z.shape[1]:
-        return z
-    basis: Array = np.linalg.qr(z[train].T)[0]
-    return z @ basis
+    if len(z) >= z.shape[1]:
+        return standard
+    basis = np.linalg.qr(standard(z).T)[0]
+    return lambda rows: standard(rows) @ basis
 
 
 def redraw(y: Array, given: Array, random: np.random.Generator) -> Array:

@@ -1,5 +1,7 @@
 """Scores over all splits of a graph, under one protocol for every graph and system.
 
+Also those of a supervised system's predictions, and what the probe confuses.
+
 The protocol of a comparison: the graph's own splits, all of them, else `DRAWN` random ones with
 10 % / 10 % / 80 % of each class; logistic regression on frozen embeddings, its strength chosen on
 the validation nodes of each split; accuracy, ROC-AUC for two classes, and micro-F1 and the mean AUC
@@ -18,14 +20,25 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from graphcl.errors import GraphError
-from graphcl.evaluation.logistic import STEPS, fit_logistic_batch, held_out_scores
+from graphcl.evaluation.failure import majority_share
+from graphcl.evaluation.logistic import (
+    STEPS,
+    MultilabelPredictionResult,
+    fit_logistic_batch,
+    held_out_scores,
+)
 from graphcl.evaluation.probe import (
     STRENGTHS,
     Array,
+    PredictionResult,
     check_embeddings,
+    cross_validate,
+    f1,
     fit_logistic,
+    is_cross_validated,
     node_split,
     redraw,
+    scored_split,
     standardiser,
 )
 from graphcl.graphs.collection import GraphCollection, Labelled
@@ -299,3 +312,77 @@ def _best_score(z: Array, y: Array, train: Array) -> float:
                 found = float((classifier.predict(z[~train]) == y[~train]).mean())
             best = max(best, found)
     return best
+
+
+def score_predictions(
+    predicted: Any, graph: Labelled, seed: int = 0
+) -> PredictionResult | MultilabelPredictionResult:
+    """Compares predictions with the labels of the test nodes, and of the validation nodes.
+
+    Args:
+        predicted: classes ``[num_nodes]``, or 0/1 ``[num_nodes, labels]``; for a collection, in the
+            order of its graphs.
+        graph: their graph, or collection of graphs; gives labels and split, as in `linear_probe`.
+        seed: decides the random split of a graph without masks.
+
+    Raises:
+        GraphError: there are no labels, a part of the split has none, or the shape is wrong.
+    """
+    y, given = graph.y, np.asarray(predicted)
+    if y is None:
+        raise GraphError("scores: the graph has no labels")
+    if given.shape != y.shape:
+        raise GraphError(f"scores: predictions {given.shape} for labels {y.shape}")
+    train, val, test = scored_split(graph, y, seed, owner="scores")
+    split = "random" if not isinstance(graph, GraphCollection) and not graph.has_split else "given"
+    nodes, majority = (len(train), len(val), len(test)), majority_share(y[test])
+    macro = f1(y[test], given[test], "macro")
+    accuracy = float((given[test] == y[test]).mean())
+    if y.ndim == 1:
+        on_val = float((given[val] == y[val]).mean())
+        return PredictionResult(accuracy, accuracy, macro, on_val, split, nodes, majority)
+    micro, on_val = f1(y[test], given[test], "micro"), f1(y[val], given[val], "micro")
+    return MultilabelPredictionResult(micro, macro, accuracy, on_val, split, nodes, majority)
+
+
+@dataclass(frozen=True, eq=False)
+class Confusion:
+    """Counts of test nodes by their true class and the class that the probe predicts.
+
+    Attributes:
+        classes: the class numbers, ascending.
+        counts: ``[classes, classes]``; rows are true classes, columns predicted ones.
+    """
+
+    classes: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of test nodes on the diagonal."""
+        return float(np.trace(self.counts) / self.counts.sum())
+
+
+def probe_confusion(z: Any, graph: Labelled, *, strength: float, seed: int = 0) -> Confusion:
+    """Trains the probe of `linear_probe` again and counts its predictions on test nodes.
+
+    The strength C is that of `ProbeResult.strength`. There must be one class per node.
+    """
+    from sklearn.metrics import confusion_matrix
+
+    y, z = graph.y, np.asarray(z)
+    if y is None or y.ndim != 1:
+        raise GraphError("confusion: needs one class per node")
+    if len(z) != len(y):
+        raise GraphError(f"confusion: embeddings {z.shape} for a graph of {len(y)} nodes")
+    if is_cross_validated(graph, y):
+        held = cross_validate(z, y, seed)[1]
+        test = np.flatnonzero(held >= 0)
+        predicted = held[test]
+    else:
+        train, _, test = scored_split(graph, y, seed, owner="confusion")
+        check_embeddings(z)
+        standard = standardiser(z[train])
+        predicted = fit_logistic(standard(z[train]), y[train], strength).predict(standard(z[test]))
+    classes = np.unique(np.concatenate([y[test], predicted]))
+    return Confusion(classes, confusion_matrix(y[test], predicted, labels=classes))

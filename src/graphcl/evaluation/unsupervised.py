@@ -205,12 +205,17 @@ def cluster(
         return Clusters(np.zeros(len(z), np.int64), (len(z),), None, tried)
     starts = range(0, len(z), _BLOCK)  # embeddings in shards are read in blocks
     blocks = [best.predict(unit_rows(z[start : start + _BLOCK])) for start in starts]
-    assigned = np.concatenate(blocks).astype(np.int64)
+    assigned = by_size(np.concatenate(blocks).astype(np.int64))
     sizes = np.bincount(assigned, minlength=best.n_clusters)
-    order = np.argsort(-sizes, kind="stable")
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    return Clusters(rank[assigned], tuple(sizes[order].tolist()), tried[best.n_clusters], tried)
+    return Clusters(assigned, tuple(sizes.tolist()), tried[best.n_clusters], tried)
+
+
+def by_size(assigned: Array) -> Array:
+    """Returns groups numbered by their size, the largest first; −1, which is none, stays."""
+    sizes = np.bincount(assigned[assigned >= 0])
+    rank = np.append(np.argsort(np.argsort(-sizes, kind="stable")), -1)
+    ranked: Array = rank[assigned]
+    return ranked
 
 
 def silhouette(z: Any, labels: Any, *, seed: int = 0, sample: int = SAMPLE) -> float:

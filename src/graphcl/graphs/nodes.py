@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError, require
-from graphcl.store.columns import Names, ScaledFeatures
-from graphcl.store.ids import rows_of
+from graphcl.store.columns import Names, ScaledFeatures, rows_of
 
 if TYPE_CHECKING:  # reading a run needs no SciPy, which takes long to import
     import scipy.sparse

@@ -2,10 +2,9 @@
 
 A key of two 32-bit words names a stream. Draw number ``c`` of the stream is a hash of ``c`` and the
 key (the finaliser `lowbias32` of C. Wellons with the difference of the words mixed in half-way).
-There is no state, so a draw is repeated where it is needed again and never stored. A stream can
-start anywhere: adding the same number to both words of a key moves along the stream (`shifted`).
-Streams nest: two draws of a stream are the key of another (`nested`). So a draw can belong to a
-thing, such as an edge, and not to the place where it is met.
+There is no state, so a draw is repeated where it is needed again and never stored. Streams nest:
+two draws of a stream are the key of another (`nested`). So a draw can belong to a thing, such as an
+edge, and not to the place where it is met.
 
 A probability is compared with 16 bits, so one draw of 32 bits decides for both views: the low half
 for the first view and the high half for the second.
@@ -30,6 +29,7 @@ HALVES = 1 << 16  # number of values of half a draw
 
 Key = tuple[int, int]
 Keys: TypeAlias = "tuple[int | Tensor, int | Tensor]"  # one key, or one per draw
+Seed: TypeAlias = "int | DeviceSeed"
 
 _STRIDE, _FIRST, _SECOND = np.uint32(STRIDE), np.uint32(FIRST), np.uint32(SECOND)
 
@@ -52,8 +52,8 @@ class Draws(NamedTuple):
 
     edge_drop: float
     feature_drop: float
-    edges: Key
-    features: Key
+    edges: Keys
+    features: Keys
     within: bool = True
     order: int = 0
 
@@ -70,10 +70,47 @@ def stream_key(seed: int, *path: str | int) -> Key:
     return bits & WORD, bits >> 32
 
 
-def shifted(key: Key, places: int) -> Key:
-    """Returns the key whose draw number ``c`` is draw number ``c + places`` of `key`."""
-    moved = places * STRIDE
-    return (key[0] + moved) & WORD, (key[1] + moved) & WORD
+def step_key(seed: Seed, *path: str | int) -> Keys:
+    """`stream_key` of a seed that may be on a GPU."""
+    return seed.key(path) if isinstance(seed, DeviceSeed) else stream_key(seed, *path)
+
+
+class DeviceSeed:
+    """A seed that is set before each step, and whose keys are on a GPU.
+
+    A recorded step (`graphcl.kernels.recording`) reads the same memory at every replay. It so draws
+    by the seed that was set last. The draws are those of the number itself.
+    """
+
+    MOST = 1024  # streams
+
+    def __init__(self, device: "torch.device") -> None:
+        import torch
+
+        self._seed = 0
+        self._places: dict[tuple[str | int, ...], int] = {}
+        self._words = torch.zeros(self.MOST, 2, dtype=torch.int64, device=device)
+
+    def set(self, seed: int) -> None:
+        """Changes the seed, and the keys of all streams that were asked for so far."""
+        self._seed = seed
+        self._write(list(self._places), 0)
+
+    def key(self, path: tuple[str | int, ...]) -> "tuple[Tensor, Tensor]":
+        """Returns the key of the stream with this path, as two tensors."""
+        if path not in self._places:
+            self._places[path] = len(self._places)
+            self._write([path], self._places[path])
+        word_0, word_1 = self._words[self._places[path]]
+        return word_0, word_1
+
+    def _write(self, paths: "list[tuple[str | int, ...]]", first: int) -> None:
+        import torch
+
+        if paths:
+            words = torch.tensor([stream_key(self._seed, *path) for path in paths])
+            words = words.pin_memory() if self._words.is_cuda else words
+            self._words[first : first + len(paths)].copy_(words, non_blocking=True)
 
 
 def threshold(probability: float) -> int:
@@ -109,7 +146,7 @@ def nested(number: "Tensor", key: Keys) -> "tuple[Tensor, Tensor]":
     return draw_long(number, key), draw_long(number, (key[1], key[0]))
 
 
-def edge_draws(places: "Tensor", one: "Tensor", other: "Tensor", key: Key) -> "Tensor":
+def edge_draws(places: "Tensor", one: "Tensor", other: "Tensor", key: Keys) -> "Tensor":
     """Returns the draws of edges in the trees of seed nodes.
 
     Args:
@@ -121,7 +158,7 @@ def edge_draws(places: "Tensor", one: "Tensor", other: "Tensor", key: Key) -> "T
     return draw_long(other, nested(one, nested(places, key)))
 
 
-def feature_draws(places: "Tensor", nodes: "Tensor", width: int, key: Key) -> "Tensor":
+def feature_draws(places: "Tensor", nodes: "Tensor", width: int, key: Keys) -> "Tensor":
     """Returns the draws of nodes' features in the trees of seed nodes, ``[len(nodes), width]``."""
     word_0, word_1 = nested(nodes, nested(places, key))
     columns = positions(width, nodes.device)

@@ -97,7 +97,7 @@ def gather_mean(
             fused = gather_mean_reference
         fused(x, family, draws=draws, out=out, column=column, own=own, edges=edges)
         return
-    words = [np.uint32(word) for key in (draws.edges, draws.features) for word in key]
+    words = [np.uint32(int(word)) for key in (draws.edges, draws.features) for word in key]
     limits = [np.uint32(threshold(drop)) for drop in (draws.edge_drop, draws.feature_drop)]
     stored = StoredFeatures(x) if isinstance(x, Tensor) else x
     moved = (_NONE if rows is None else rows.numpy() for rows in family[4:])

@@ -3,6 +3,9 @@
 One program computes one parent's means for a block of features. It draws the same bits as the CPU.
 """
 
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -12,8 +15,7 @@ from graphcl.kernels.gather_mean import Family
 
 _STRIDE, _FIRST, _SECOND = tl.constexpr(STRIDE), tl.constexpr(FIRST), tl.constexpr(SECOND)
 _BLOCK = 256  # features of a program; 602 features waste a fifth of the lanes
-_WORDS = ["edge_0", "edge_1", "feature_0", "feature_1"]  # any value, one compilation
-_SIZES = ["fan_out", "width", "edge_limit", "feature_limit", "at", "own"]
+_SIZES = ["fan_out", "width", "edge_limit", "feature_limit", "at", "own"]  # one compilation for all
 
 
 @triton.jit
@@ -31,15 +33,15 @@ def _draw_long(number, word_0, word_1):  # type: ignore[no-untyped-def]
     return _draw(number, word_0, word_1 + beyond)
 
 
-@triton.jit(do_not_specialize=[*_WORDS, *_SIZES])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
 def _gather_mean_kernel(  # type: ignore[no-untyped-def]
     x, parents, children, weight, places, parent_rows, child_rows, out_0, out_1, edges,
-    fan_out, width, edge_limit, feature_limit, scale, edge_0, edge_1, feature_0, feature_1,
-    at, own, stride, WITHIN: tl.constexpr, ORDER: tl.constexpr, OWN: tl.constexpr,
-    EDGES: tl.constexpr, BLOCK: tl.constexpr,
+    words, fan_out, width, edge_limit, feature_limit, scale, at, own, stride,
+    WITHIN: tl.constexpr, ORDER: tl.constexpr, OWN: tl.constexpr, EDGES: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    edge_0, edge_1 = edge_0.to(tl.uint32), edge_1.to(tl.uint32)
-    feature_0, feature_1 = feature_0.to(tl.uint32), feature_1.to(tl.uint32)
+    edge_0, edge_1 = tl.load(words).to(tl.uint32), tl.load(words + 1).to(tl.uint32)
+    feature_0, feature_1 = tl.load(words + 2).to(tl.uint32), tl.load(words + 3).to(tl.uint32)
     row = tl.program_id(0).to(tl.int64)  # positions of children can be above 2^31
     place = tl.load(places + row).to(tl.int64)
     seed_edge_0 = _draw_long(place, edge_0, edge_1)
@@ -115,15 +117,15 @@ def gather_mean(
     width = x.shape[1]
     limit = threshold(draws.feature_drop)
     block = min(_BLOCK, triton.next_power_of_2(width))
-    # As signed words: Triton would treat a word above 2^31 as int64 and compile the kernel again.
-    keys = (draws.edges, draws.features)
-    words = [word - (1 << 32) * (word >> 31) for key in keys for word in key]
+    # From memory, not as arguments: a recorded step reads other keys at every replay.
+    words: Any = (*draws.edges, *draws.features)
+    keys = torch.stack(words) if isinstance(words[0], Tensor) else torch.tensor(words).to(x.device)
     above = family.parents if family.parent_rows is None else family.parent_rows
     under = family.children if family.child_rows is None else family.child_rows
     written = family.places if edges is None else edges  # a pointer that is not used
     _gather_mean_kernel[(len(family.parents), triton.cdiv(width, block))](
-        x, *family[:4], above, under, out[0], out[1], written, family.fan_out, width,
-        threshold(draws.edge_drop), limit, HALVES / (HALVES - limit), *words,
+        x, *family[:4], above, under, out[0], out[1], written, keys,
+        family.fan_out, width, threshold(draws.edge_drop), limit, HALVES / (HALVES - limit),
         column, 0 if own is None else own, out.stride(1), WITHIN=draws.within, ORDER=draws.order,
         OWN=own is not None, EDGES=edges is not None, BLOCK=block,
         num_warps=max(1, block // 128),

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from graphcl.kernels.adjacency import self_weights
 from graphcl.kernels.buffers import borrow
-from graphcl.kernels.counter import Key, draw, draw_word, positions, stream_key
+from graphcl.kernels.counter import Keys, draw, draw_word, positions, stream_key
 from graphcl.kernels.parallel import parallel, prange
 
 _NONE = np.empty(0, dtype=np.int64)
@@ -54,7 +54,7 @@ def draw_neighbours(
     ranks: Tensor | None = None,
     *,
     fan_out: int,
-    key: Key,
+    key: Keys,
     replace: bool = True,
     limits: Tensor | None = None,
     first: int = 0,
@@ -85,7 +85,7 @@ def draw_neighbours(
     drawn, entries = torch.empty(2, len(nodes) * fan_out, dtype=torch.int64)
     by_weight = _NONE if limits is None else limits.numpy()
     arrays = (one.numpy() for one in (indptr, indices, nodes, ranks))
-    words = map(np.uint32, key)
+    words = (np.uint32(int(word)) for word in key)
     _draw(
         *arrays, by_weight, first, within, fan_out, replace, *words, drawn.numpy(), entries.numpy()
     )
@@ -99,7 +99,7 @@ def draw_neighbours_reference(
     ranks: Tensor | None = None,
     *,
     fan_out: int,
-    key: Key,
+    key: Keys,
     replace: bool = True,
     limits: Tensor | None = None,
     first: int = 0,
@@ -153,8 +153,7 @@ def _floyd(draws: Tensor, degree: Tensor) -> Tensor:
 def _bisected(limits: Tensor, draws: Tensor, start: Tensor, degree: Tensor) -> Tensor:
     """Returns the first entry of each row whose threshold is above the draw."""
     low, high = start, start + degree
-    longest = int(degree.max()) if len(degree) else 0
-    for _ in range(longest.bit_length()):
+    for _ in range(len(limits).bit_length()):  # no row is longer; its length is not asked of a GPU
         middle = (low + high) // 2
         above = limits[middle.clamp(max=max(len(limits) - 1, 0))] > draws
         open_ = low < high

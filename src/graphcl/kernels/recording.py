@@ -7,8 +7,8 @@ so a loss inside a recorded step is never recorded separately.
 """
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -18,7 +18,8 @@ from torch import Tensor
 ROWS = 16_384
 EAGER_STEPS = 3  # real steps that let libraries allocate and kernels compile before the recording
 EAGER_CALLS = EAGER_STEPS + 1
-KEPT = 2  # recordings; each holds its input, its results and a block of pair weights
+MOST = 32  # recordings of a step, for batches of so many shapes
+KEPT = 2  # recordings of functions; each holds its input, its results and a block of pair weights
 
 Tensors = tuple[Tensor, ...]
 Function = Callable[..., Tensors]
@@ -110,48 +111,45 @@ def _stream(device: torch.device) -> Any:
 class CudaGraphStep:
     """Calls `step` eagerly a few times, then records it in a CUDA graph and replays the graph.
 
-    On small graphs the time of a step is that of its launches, not of its arithmetic. The recorded
-    step must use the same tensors every time, only draw from `generator`, and never wait for the
-    device. Seed the generator before each call: a replay makes the draws of an eager call.
+    On small graphs the time of a step is that of its launches, not of its arithmetic. Batches with
+    the same `key` must be the same tensors every time, filled anew, and there is a recording for
+    each key. The recorded step must only draw from `generator` and by seeds on the device, and
+    never wait for the device. Seed the generator before each call: a replay makes the draws of an
+    eager call. The recordings share their memory, because one is replayed at a time.
 
     Args:
-        step: does one training step on a batch and returns a tensor; the batch must be the same
-            at every call.
+        step: does one training step on a batch and returns a tensor.
         generator: the CUDA generator that `step` draws from.
-        pool: memory shared by recordings that are never replayed at the same time; see
-            `torch.cuda.graph_pool_handle`. By default the recording has its own. Close all
-            recordings of a pool together.
     """
 
-    def __init__(
-        self, step: Callable[[Any], Tensor], generator: torch.Generator, pool: Any = None
-    ) -> None:
-        self._step, self._generator, self._pool = step, generator, pool
-        self._stream = _stream(generator.device)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._result = torch.empty(0)
-        self._calls = 0
+    def __init__(self, step: Callable[[Any], Tensor], generator: torch.Generator) -> None:
+        self._step, self._generator = step, generator
+        self._stream, self._pool = _stream(generator.device), torch.cuda.graph_pool_handle()
+        self._recorded: dict[Hashable, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._calls: Counter[Hashable] = Counter()
 
-    def __call__(self, batch: Any) -> Tensor:
+    def __call__(self, batch: Any, key: Hashable = None) -> Tensor:
         """Does one step and returns its result."""
-        if self._calls < EAGER_STEPS:
-            self._calls += 1
+        self._calls[key] += 1
+        full = key not in self._recorded and len(self._recorded) == MOST
+        if self._calls[key] <= EAGER_STEPS or full:
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
                 result = self._step(batch)
             torch.cuda.current_stream().wait_stream(self._stream)
             return result
-        if self._graph is None:
+        if key not in self._recorded:
             graph = torch.cuda.CUDAGraph()
             graph.register_generator_state(self._generator)
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-                self._result = self._step(batch)
-            self._graph = graph  # set last, so that a failed recording is made again
-        self._graph.replay()
-        return self._result.clone()
+                result = self._step(batch)
+            self._recorded[key] = graph, result  # at last: a failed recording is made again
+        graph, result = self._recorded[key]
+        graph.replay()
+        return result.clone()
 
     def close(self) -> None:
-        """Frees the recording's memory, which a cycle of references would hold for long."""
-        if self._graph is not None:
-            self._graph.reset()
-        self._graph, self._result = None, torch.empty(0)
+        """Frees the recordings' memory, which a cycle of references would hold for long."""
+        for graph, _ in self._recorded.values():
+            graph.reset()
+        self._recorded.clear()

@@ -25,7 +25,7 @@ from graphcl.kernels.buffers import borrow
 from graphcl.partitioned.rows import FeatureRows, fit_parts_scaling
 from graphcl.partitioned.wire import Wire
 from graphcl.store.header import Store
-from graphcl.store.ordering import entries_of, row_blocks
+from graphcl.store.moving import entries_of, row_blocks
 from graphcl.store.reader import Edges, Part, PartNodes
 
 

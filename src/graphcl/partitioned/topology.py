@@ -26,7 +26,7 @@ from graphcl.files.arrays import advise_random_reads
 from graphcl.graphs.schema import Direction
 from graphcl.graphs.typed_tensors import edge_vectors
 from graphcl.kernels.buffers import borrow
-from graphcl.kernels.counter import Key
+from graphcl.kernels.counter import Keys
 from graphcl.kernels.neighbours import EdgeWeights
 from graphcl.kernels.placing import number_distinct
 from graphcl.kernels.stored_features import StoredFeatures
@@ -167,7 +167,7 @@ class PartsTopology:
         by_owner = torch.from_numpy(np.argsort(np.concatenate(owners), kind="stable"))
         return by_owner[share.rows(len(by_owner))]
 
-    def draw(self, edges: SampledDirection, nodes: Tensor, ranks: Tensor, key: Key) -> Drawn:
+    def draw(self, edges: SampledDirection, nodes: Tensor, ranks: Tensor, key: Keys) -> Drawn:
         """Draws children of nodes of any part; all processes call it together where one asks.
 
         Raises:
@@ -196,7 +196,7 @@ class PartsTopology:
             raise StoreError(f"relation {':'.join(direction.relation)}: its edges are damaged")
         return drawn
 
-    def _answer(self, edges: SampledDirection, key: Key) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    def _answer(self, edges: SampledDirection, key: Keys) -> Callable[[Tensor], tuple[Tensor, ...]]:
         part = self.prepared.nodes[edges.direction.receiver]
         entries = 2 * self.prepared.part.parts.relations[edges.direction.relation].num_edges
         most = max(self._types[edges.direction.sender].num_nodes, entries)

@@ -22,7 +22,7 @@ from graphcl.estimator import GraphCL
 from graphcl.estimator.parts import Parts
 from graphcl.evaluation import linear_probe
 from graphcl.evaluation.nearest import EXACT_ROWS, nearest
-from graphcl.evaluation.scores import Confusion, probe_confusion
+from graphcl.evaluation.splits import Confusion, probe_confusion
 from graphcl.evaluation.unsupervised import (
     CLUSTER_COUNTS,
     Agreement,
@@ -41,9 +41,8 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.partitioned.embeddings import ShardedEmbeddings
 from graphcl.reporting.projection import NEIGHBOURS, principal, project, usable_method
 from graphcl.runs import files as runs
-from graphcl.runs.nodes import describe_nodes, read_nodes
+from graphcl.runs.nodes import describe_nodes, read_nodes, type_folder
 from graphcl.runs.results import GraphFacts, read_answers, read_result
-from graphcl.runs.typed import type_folder
 from graphcl.runs.versions import current_run, run_root
 from graphcl.seeding import derive, generator
 from graphcl.store.header import MASKS, read_store

@@ -47,9 +47,9 @@ from graphcl.reporting.sections import (
     unsupervised_section,
     warnings_box,
 )
-from graphcl.runs.nodes import SPLITS
+from graphcl.runs.files import read_embeddings
+from graphcl.runs.nodes import SPLITS, run_types, type_folder
 from graphcl.runs.results import GraphFacts
-from graphcl.runs.typed import run_types, type_folder
 from graphcl.version import versions
 
 MOST_BYTES = 10_000_000
@@ -403,11 +403,12 @@ def report(
     require(layout in ("umap", "pca"), "report", "layout", "umap or pca", layout)
     target = Path(out)
     check_new_file(target, (".html", ".htm"), RunError, overwrite=overwrite)
+    asked: Any = {"method": layout, "seed": seed}
     if embeddings is not None:
         if not isinstance(source, str | Path):
             raise GraphError("report: embeddings in shards belong to a run; pass its path")
         sharded = Sharded(Path(source), Path(embeddings), graph, seed=seed)
-        contents = gather(Path(source), None, method=layout, seed=seed, sharded=sharded)
+        contents = gather(Path(source), None, sharded=sharded, **asked)
         write_whole(target, render(contents).encode("utf-8", "replace"))
         return target
     typed = None if graph is None else as_typed(graph)
@@ -415,28 +416,18 @@ def report(
     if isinstance(source, str | Path):
         if node_type is None and run_types(Path(source)):
             node_type = _labelled(typed)
-        contents = gather(
-            Path(source),
-            given,
-            method=layout,
-            seed=seed,
-            why="no graph was passed to report",
-            node_type=node_type,
-        )
+        why = "no graph was passed to report"
+        contents = gather(Path(source), given, why=why, node_type=node_type, **asked)
     else:
-        if given is None and typed is None:
+        whole = typed or given
+        if whole is None:
             raise GraphError("report: a model needs the graph that it was trained on")
+        kind = None if typed is None else node_type or _labelled(typed)
         with tempfile.TemporaryDirectory(prefix="graphcl-") as folder:
             run = Path(folder) / "run"
-            source.save(run, graph=typed or given)
-            if typed is not None:
-                kind = node_type or _labelled(typed)
-                result = _result(source, typed, type_folder(run, kind), kind)
-                result["probe"] = result["probe"] and {"type": kind, **result["probe"]}
-            else:
-                assert given is not None
-                kind, result = None, _result(source, given, run)
-            contents = gather(run, given, method=layout, seed=seed, result=result, node_type=kind)
+            source.save(run, graph=whole)
+            result = _result(source, whole, type_folder(run, kind), kind)
+            contents = gather(run, given, result=result, node_type=kind, **asked)
     write_whole(target, render(contents).encode("utf-8", "replace"))
     return target
 
@@ -456,10 +447,6 @@ def _result(
     model: GraphCL, graph: AnyGraph, run: Path, node_type: str | None = None
 ) -> dict[str, Any]:
     """Returns what `graphcl train` would have kept as `result.json`, as far as it is known."""
-    import numpy as np
-
-    from graphcl.runs.files import EMBEDDINGS
-
     health = getattr(model, "health_", None)  # a model that was loaded has none
     result: dict[str, Any] = {
         "graph": asdict(GraphFacts.of(graph, graph.name)),
@@ -476,8 +463,8 @@ def _result(
     judged = graph.nodes[node_type] if isinstance(graph, Graph) and node_type else graph
     if judged.y is not None:
         try:
-            z = np.load(run / EMBEDDINGS)
-            result["probe"] = asdict(linear_probe(z, judged))
+            scores = asdict(linear_probe(read_embeddings(run), judged))
+            result["probe"] = ({"type": node_type} if node_type else {}) | scores
         except GraphError as error:
             result["probe_skipped"] = str(error)
     return result

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphcl.errors import RunError
-from graphcl.files.arrays import map_npy
+from graphcl.files.arrays import check_tensors, map_npy, read_tensors
 from graphcl.files.atomic import check_new_folder, whole_folder, write_whole
 from graphcl.files.patched import has_table, map_table
 from graphcl.files.text import format_toml, read_text
@@ -39,7 +39,7 @@ ALIGNMENT = "alignment.safetensors"  # where the model was trained on and turned
 METRICS_BYTES = 1 << 28  # a million epochs
 EMBEDDINGS, PREDICTIONS, RESULT = "embeddings.npy", "predictions.npy", "result.json"
 SCHEMA = "schema.json"  # where the graph was a typed one: its types and relations
-CHOICE = "choice.json"  # where the recipe was ``auto``
+CHOICE = "choice.json"  # where the recipe was ``auto``: what was tried, and why one was picked
 CURVES, EPOCHS = "tensorboard", "epochs.csv"
 LOGS = (CURVES, EPOCHS)  # what ``train --log`` leaves in a run
 
@@ -146,24 +146,17 @@ def write_weights(path: Path, weights: "Mapping[str, Tensor]") -> None:
     write_whole(path, safetensors.torch.save(tensors))
 
 
-def write_choice(folder: Path, choice: Mapping[str, Any]) -> None:
-    """Writes what was tried before the recipe was chosen, and why it was picked."""
-    write_whole(folder / CHOICE, json.dumps(choice, indent=2, allow_nan=False) + "\n")
-
-
-def write_schema(folder: Path, schema: Mapping[str, Any]) -> None:
-    """Writes the types and relations that the encoder of a run is for."""
-    write_whole(folder / SCHEMA, json.dumps(schema, indent=1) + "\n")
+def write_object(path: Path, values: Mapping[str, Any]) -> None:
+    """Writes a JSON object into a run, by rename; `read_object` reads it."""
+    write_whole(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
 def read_schema(run: Path) -> dict[str, Any]:
-    """Returns what `write_schema` wrote, not yet checked; empty for a plain graph."""
+    """Returns the types and relations that a run was trained on, not yet checked.
+
+    It is empty for a plain graph.
+    """
     return read_object(run / SCHEMA)
-
-
-def read_choice(run: Path) -> dict[str, Any]:
-    """Returns what `write_choice` wrote; empty where the recipe was not chosen by ``auto``."""
-    return read_object(run / CHOICE)
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -229,21 +222,20 @@ def read_config(run: Path, *, baselines: bool = False) -> RunConfig:
     )
 
 
+def _model(run: Path) -> Path:
+    path = run / MODEL
+    if not path.exists():
+        raise RunError(f"{run}: has no {MODEL}; was the training interrupted?")
+    return path
+
+
 def read_weights(run: Path) -> "dict[str, Tensor]":
     """Returns the weights of a run."""
-    from graphcl.files.arrays import read_tensors
-
-    path = run / MODEL
-    try:
-        return read_tensors(path)
-    except FileNotFoundError:
-        raise RunError(f"{run}: has no {MODEL}; was the training interrupted?") from None
+    return read_tensors(_model(run))
 
 
 def read_scaling(run: Path) -> "dict[str, Tensor]":
     """Returns the statistics by which a run scales features, not yet checked."""
-    from graphcl.files.arrays import read_tensors
-
     try:
         return read_tensors(run / SCALING)
     except FileNotFoundError:
@@ -252,28 +244,18 @@ def read_scaling(run: Path) -> "dict[str, Tensor]":
 
 def read_alignment(run: Path) -> "dict[str, Tensor] | None":
     """Returns the tensors by which a run turns its embeddings, not yet checked; or None."""
-    from graphcl.files.arrays import read_tensors
-
     return read_tensors(run / ALIGNMENT) if (run / ALIGNMENT).exists() else None
 
 
 def weights_bytes(run: Path) -> int:
     """Returns the size of a run's weights, their header checked."""
-    from graphcl.files.arrays import check_tensors
-
-    try:
-        return check_tensors(run / MODEL)
-    except FileNotFoundError:
-        raise RunError(f"{run}: has no {MODEL}; was the training interrupted?") from None
+    return check_tensors(_model(run))
 
 
 def weights_digest(run: Path) -> str:
     """Returns the checksum of a run's weights, by which embeddings say what made them."""
-    try:
-        with (run / MODEL).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        raise RunError(f"{run}: has no {MODEL}; was the training interrupted?") from None
+    with _model(run).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

@@ -1,10 +1,21 @@
-"""What a run keeps of its nodes: their ids as they came in, labels, split and degrees.
+"""What a run keeps of its nodes, type by type, and of the tables that they came from.
 
-One small `nodes.npz` beside the embeddings, nothing pickled, so that a neighbour can be named and a
-report drawn after the graph itself is gone. Text ids lie as one run of UTF-8 bytes with offsets:
-NumPy's own text arrays would give every id the room of the longest.
+The folder of a type holds `embeddings.npy`, `nodes.npz`, the preparation of the type's table if it
+was read from one, and the index that `graphcl neighbors` builds. A plain graph has one type, and
+its folder is the run itself; those of a typed graph are ``RUN/types/0-author`` and so on.
+``RUN/relations/0-writes`` holds the preparation of a list of edges whose columns became edge
+features. `schema.json` has the types and relations in order.
+
+`nodes.npz` has ids as they came in, labels, split and degrees, nothing pickled, so that a neighbour
+can be named and a report drawn after the graph itself is gone. Text ids lie as one run of UTF-8
+bytes with offsets: NumPy's own text arrays would give every id the room of the longest. Imports no
+torch.
 """
 
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,22 +23,173 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import RunError
+from graphcl.errors import RunError, suggestion
 from graphcl.files.arrays import read_npz
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE
+from graphcl.runs import files as runs
+from graphcl.runs import versions
 from graphcl.store.columns import Names
-from graphcl.store.header import MASKS
+from graphcl.store.header import MASKS, edges_name, is_store, nodes_name, read_store
 
-if TYPE_CHECKING:  # reading the file needs no graph, and so none of the imports of one
+if TYPE_CHECKING:  # reading a run needs no graph and no tables, and so none of their imports
     from graphcl.graphs.collection import GraphCollection
     from graphcl.graphs.graph import Graph
+    from graphcl.tabular.options import TableOptions
 
-NODES = "nodes.npz"
+NODES, TYPES, RELATIONS = "nodes.npz", "types", "relations"
 SPLITS = ("", "train", "validation", "test")
 
 Array = npt.NDArray[Any]
+
+
+def run_types(run: Path) -> list[str]:
+    """Returns the types of the graph that a run was trained on; none for a plain graph.
+
+    Raises:
+        RunError: `schema.json` is damaged.
+    """
+    schema = runs.read_schema(run)
+    listed = schema.get("types", [])
+    known = isinstance(listed, list) and all(
+        isinstance(one, dict) and isinstance(one.get("name"), str) for one in listed
+    )
+    if not known or (schema and not listed):
+        raise RunError(f"{run / runs.SCHEMA}: damaged")
+    return [one["name"] for one in listed]
+
+
+def plain_names(run: Path) -> tuple[str, str]:
+    """Returns what a plain graph calls its nodes and its edges: in its store, or in its tables."""
+    found, given = ["node", "edge"], {}
+    with suppress(ValueError):  # there may be no origin, or a damaged one
+        origin = runs.read_config(run, baselines=True).origin
+        store = versions.own_graph(run) or Path(origin.graph)
+        if origin.graph and is_store(store) and read_store(store).is_plain:
+            (key,) = read_store(store).relations
+            return key[0], key[1]
+        given = json.loads(origin.tables or "{}")
+    for place, option in enumerate(("nodes", "edges")):
+        tables = given.get(option) if isinstance(given, dict) else None
+        if isinstance(tables, dict) and len(tables) == 1:
+            only = next(iter(tables))
+            found[place] = only.split(":")[1] if only.count(":") == 2 else only
+    return found[0], found[1]
+
+
+def type_folder(run: Path, name: str | None) -> Path:
+    """Returns the folder of a type in a run; that of a plain graph's nodes is the run itself.
+
+    Raises:
+        RunError: there is no such type; the message lists those that are there.
+    """
+    names = run_types(run)
+    if name is None or (not names and name == plain_names(run)[0]):
+        return run
+    if not names:
+        raise RunError(f"{run}: was trained on a plain graph, which has no types; got {name!r}")
+    if name not in names:
+        near = suggestion(name, names)
+        raise RunError(f"{run}: no type {name!r}; its types: {', '.join(names)}{near}")
+    return run / TYPES / _folder(names.index(name), name)
+
+
+def _folder(place: int, name: str) -> str:
+    # The name is somebody's: nothing of it may lead elsewhere.
+    return f"{place}-{re.sub('[^A-Za-z0-9_-]', '_', name)[:40]}"
+
+
+def lacks_embeddings(run: Path) -> bool:
+    """Returns whether a run of GraphCL was trained over parts, and keeps no embeddings yet."""
+    config = runs.read_config(run, baselines=True)
+    folders = [type_folder(run, name) for name in run_types(run)] or [run]
+    return bool(config.origin.build) and not all(map(runs.has_embeddings, folders))
+
+
+def write_types(folder: Path, graph: "Graph | GraphCollection", z: Any) -> None:
+    """Writes embeddings, nodes and preparations into a folder that is not yet a run.
+
+    Of a typed graph, `z` are embeddings by type, and `folder` has its `schema.json` already.
+    """
+    from graphcl.tabular.preparation import write_preparation
+
+    for name, rows in (z if isinstance(z, Mapping) else {None: z}).items():
+        own = type_folder(folder, name)
+        own.mkdir(parents=True, exist_ok=True)
+        np.save(own / runs.EMBEDDINGS, np.asarray(rows))
+        write_nodes(own, describe_nodes(graph, name))
+    if hasattr(graph, "graphs"):  # several graphs come from no table
+        return
+    typed = bool(run_types(folder))
+    prepared = {
+        type_folder(folder, name if typed else None): one.preparation
+        for name, one in graph.nodes.items()
+    }
+    for place, relation in enumerate(graph.relations.values()):
+        prepared[_relation_folder(folder, place, relation.name)] = relation.preparation
+    for own, preparation in prepared.items():
+        if preparation is not None:
+            own.mkdir(parents=True, exist_ok=True)
+            write_preparation(own, preparation)
+
+
+def write_parted_types(folder: Path, parts: Path) -> None:
+    """Writes a folder for each type, with the preparations that a store in parts keeps.
+
+    There are no embeddings in them. Of a typed graph, `folder` has its `schema.json` already.
+    """
+    from graphcl.tabular.preparation import read_preparation, write_preparation
+
+    places = {
+        parts / nodes_name(place): own
+        for place, own in enumerate([type_folder(folder, one) for one in run_types(folder)] or [folder])
+    }
+    for own in places.values():
+        own.mkdir(parents=True, exist_ok=True)
+    for place, relation in enumerate(runs.read_schema(folder).get("relations", [])):
+        own = _relation_folder(folder, place, relation["name"])
+        places[parts / edges_name(place)] = own
+    for source, own in places.items():
+        preparation = read_preparation(source)
+        if preparation is not None:
+            own.mkdir(parents=True, exist_ok=True)
+            write_preparation(own, preparation)
+
+
+def _relation_folder(run: Path, place: int, name: str) -> Path:
+    return run / RELATIONS / _folder(place, name)
+
+
+def trained_tables(run: Path, config: runs.RunConfig) -> "TableOptions | None":
+    """Returns how the tables of a run were read, and what became of their columns.
+
+    None if it was trained on no tables, and on no store that was built from some.
+
+    Raises:
+        RunError: what the run keeps of them is damaged.
+    """
+    from graphcl.tabular.options import TableOptions
+    from graphcl.tabular.preparation import read_preparation
+
+    own, types = read_preparation(run), run_types(run)
+    prepared: dict[str, Any] = {}
+    if types:
+        found = {name: read_preparation(type_folder(run, name)) for name in types}
+        of_edges = {}
+        listed = runs.read_schema(run).get("relations", [])
+        known = isinstance(listed, list) and all(isinstance(one, dict) for one in listed)
+        for place, one in enumerate(listed if known else []):
+            key = ":".join(str(one.get(part)) for part in ("source", "name", "target"))
+            of_edges[key] = read_preparation(_relation_folder(run, place, str(one.get("name"))))
+        for kind, each in (("preparations", found), ("edge_preparations", of_edges)):
+            prepared[kind] = {name: one for name, one in each.items() if one is not None}
+    if not config.origin.tables and own is None and not any(prepared.values()):
+        return None
+    try:
+        return TableOptions.from_record(config.origin.tables or "{}", own, **prepared)
+    except ValueError:
+        raise RunError(f"{run / runs.CONFIG}: [run] tables is damaged") from None
 
 
 def describe_nodes(graph: "Graph | GraphCollection", node_type: str | None = None) -> Nodes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from graphcl.errors import RunError
 from graphcl.files.atomic import write_whole
-from graphcl.runs.files import RESULT, read_object
+from graphcl.runs.files import RESULT, read_object, write_object
 
 if TYPE_CHECKING:  # reading a result needs no graph, and so none of the imports of one
     from graphcl.graphs.collection import GraphCollection
@@ -94,8 +94,7 @@ class Result:
 
     def write(self, folder: Path) -> None:
         """Writes `result.json`."""
-        text = json.dumps(self.to_json(), indent=2, allow_nan=False)
-        write_whole(folder / RESULT, text + "\n")
+        write_object(folder / RESULT, self.to_json())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ of the version before.
 """
 
 import fcntl
-import json
 import os
 import shlex
 import shutil
@@ -18,10 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from graphcl.errors import RunError, counted
 from graphcl.files.atomic import remove_folder, whole_folder, write_whole
 from graphcl.files.text import read_text
-from graphcl.runs.files import read_object
+from graphcl.runs import files as runs
 
 VERSIONS, CURRENT, LOCK = "versions", "current", ".lock"
 GRAPH = "graph"  # the store in a version
@@ -105,7 +107,7 @@ def versions(run: Path) -> list[Version]:
     current, seen, found = current_number(run), set[int](), []
     for number in numbers(run):
         path = _folder(run, number)
-        about = read_object(path / ABOUT) if number else {}
+        about = runs.read_object(path / ABOUT) if number else {}
         found.append(Version(number, path, number == current, about, _size(path, seen)))
     return found
 
@@ -179,11 +181,6 @@ def keep_newest(run: Path, count: int) -> list[int]:
     return extra
 
 
-def write_about(folder: Path, about: dict[str, Any]) -> None:
-    """Writes `version.json` into a folder that is not yet a version."""
-    write_whole(folder / ABOUT, json.dumps(about, indent=2, allow_nan=False) + "\n")
-
-
 def share_files(source: Path, folder: Path, names: Sequence[str]) -> None:
     """Links files of a version into another, as far as they are there; copies where links fail.
 
@@ -213,3 +210,54 @@ def describe(version: Version) -> str:
     again = "  trained on" if version.about.get("retrained") else ""
     mark = "*" if version.current else " "
     return f"{mark} {version.number:3}  {made:19}  {version.bytes / 1e6:9,.1f} MB{sizes}{again}"
+
+
+def rollback(run: str | Path, version: int | None = None) -> int:
+    """Makes an earlier version of a run the current one; returns its number.
+
+    Args:
+        run: the run.
+        version: its number; None is the one that the current was made from. A later one can be
+            chosen too.
+
+    Raises:
+        RunError: there is no such version.
+    """
+    root = run_root(Path(run))
+    runs.read_config(root)
+    with changing(root):
+        known = numbers(root)
+        # A file that names another version is damaged; it is written anew.
+        if len(known) == 1 and not (root / VERSIONS / CURRENT).is_file():
+            raise RunError(f"{root}: has no versions but the training")
+        number = _before(root, known) if version is None else version
+        use_version(root, number)
+    return number
+
+
+def read_embeddings(run: str | Path) -> npt.NDArray[np.float32]:
+    """Returns the embeddings of a run, those of the version in use, ``[nodes, dim]``.
+
+    They are mapped from files and read-only. Rows are in the order of the version's graph: nodes
+    that stayed, then new ones.
+
+    Args:
+        run: the run, or the folder of one of its versions.
+
+    Raises:
+        RunError: there is no such run, or it keeps no embeddings.
+    """
+    folder = current_run(Path(run))
+    runs.read_config(folder, baselines=True)
+    found: npt.NDArray[np.float32] = runs.read_embeddings(folder)
+    return found
+
+
+def _before(root: Path, known: list[int]) -> int:
+    """Returns the version that the current one was made from, or the newest older than it."""
+    current = current_number(root)
+    if current == 0:
+        raise RunError(f"{root}: is at version 0, as it was trained; there is no earlier one")
+    made_from = runs.read_object(current_run(root) / ABOUT).get("from")
+    older = [one for one in known if one < current]
+    return made_from if made_from in older else older[-1]

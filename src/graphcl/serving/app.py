@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphCLError, MissingExtraError
-from graphcl.serving.description import ADDRESSES, description_page, open_api
 from graphcl.serving.middleware import COOKIE, LOGIN, Counts, Gate, as_json, ticket
-from graphcl.serving.page import PageMaker
+from graphcl.serving.pages import ADDRESSES, PageMaker, description_page, open_api
 from graphcl.serving.requests import ARROW, Asked, AskedError, Bounds, read_asked
 from graphcl.serving.run import NotYetError, ServedRun, UnknownError
 
@@ -276,12 +275,12 @@ class _Service:
         self, asked: Asked, z: Any, rows: Any, without: Any, many: str, one: str, score: str
     ) -> Answer:
         served = self._served
-        found = served.near(z, asked.k, without)
         listed = []
         columns: Columns = {"place": [], "id": [], one: [], score: []}
-        for place, (name, near) in enumerate(zip(self._names(asked, rows), found, strict=True)):
+        found = zip(self._names(asked, rows), served.near(z, asked.k, without), strict=True)
+        for place, (name, (near, cosines)) in enumerate(found):
             others = []
-            for row, cosine in zip(near.rows.tolist(), near.cosines.tolist(), strict=True):
+            for row, cosine in zip(near.tolist(), cosines.tolist(), strict=True):
                 other, label = served.id(row), served.label(row)
                 others.append(
                     {"id": other, score: cosine} | ({} if label is None else {"label": label})

@@ -20,6 +20,11 @@ import numpy.typing as npt
 
 from graphcl.errors import GraphError, MissingExtraError, suggestion
 
+try:
+    import orjson
+except ImportError:  # `graphcl embed --new` reads such bodies without the extra of the service
+    orjson = None  # type: ignore[assignment]
+
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 TEXT_LENGTH = 4096  # of an id
 PAUSE = 1e-8  # seconds for each byte
@@ -147,7 +152,7 @@ def _json(body: bytes, lists: int) -> dict[str, Any]:
     if body.count(b"[") + body.count(b"{") > lists:
         raise AskedError(f"the body may hold {lists} lists and objects at most", 413)
     try:
-        if len(body) > AT_ONCE:
+        if orjson is not None and len(body) > AT_ONCE:
             given = _large_json(body)
         else:
             read = partial(json.loads, parse_constant=_refuse_constant)
@@ -173,8 +178,6 @@ def _large_json(body: bytes) -> Any:
 
     So one is read at a time, and there is a pause between two of them.
     """
-    import orjson
-
     try:
         with _LARGE:
             given = orjson.loads(body)
@@ -285,10 +288,10 @@ def _features(given: Any, number: int) -> Array:
     """Returns one row: a list of all features, or an object that has some of them by number."""
     row = np.zeros(number, np.float64)
     if isinstance(given, dict):
-        for key, value in given.items():
+        for key in given:
             if not (key.isascii() and key.isdecimal() and len(key) < 10 and int(key) < number):
                 raise AskedError(f"feature {key[:40]!r}: features are numbered 0 to {number - 1}")
-            row[int(key)] = _number(value, "a feature")
+        row[list(map(int, given))] = _numbers(list(given.values()), "a feature", len(given))
     else:
         values = _numbers(given, "features", number)
         if len(values) != number:
@@ -308,19 +311,17 @@ def _list(given: Any, what: str, most: int) -> list[Any]:
 
 
 def _numbers(given: Any, what: str, most: int) -> list[float]:
-    return [_number(one, what) for one in _list(given, what, most)]
-
-
-def _number(given: Any, what: str) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float):
+    values = _list(given, what, most)
+    if not all(type(one) in (int, float) for one in values):  # no truth values
         raise AskedError(f"{what} must be numbers")
     try:
-        number = float(given)
+        found = np.array(values, np.float64)
     except OverflowError:
-        number = np.inf
-    if not np.isfinite(number):
+        found = np.array([np.inf])
+    if not np.isfinite(found).all():
         raise AskedError(f"{what} must be finite numbers")
-    return number
+    listed: list[float] = found.tolist()
+    return listed
 
 
 def _id(given: Any) -> str:
@@ -369,22 +370,13 @@ def _arrow(body: bytes, bounds: Bounds, most: int) -> dict[str, Any]:
         return {"ids": columns["id"]}
     if set(columns) == {"source", "target"}:
         return {"pairs": [list(pair) for pair in zip(*columns.values(), strict=True)]}
-    if "features" in columns and set(columns) <= {"features", "neighbors", "weights"}:
-        return {
-            "new": [
-                {key: values[row] for key, values in columns.items() if values[row] is not None}
-                for row in range(table.num_rows)
-            ]
-        }
-    if raw:
-        own = [name for name in columns if name not in ("neighbors", "weights")]
-        new = []
+    if raw or ("features" in columns and set(columns) <= set(OF_A_NODE) - {"columns"}):
+        new: list[dict[str, Any]] = []
         for row in range(table.num_rows):
-            one: dict[str, Any] = {"columns": {name: columns[name][row] for name in own}}
-            for name in ("neighbors", "weights"):
-                if name in columns and columns[name][row] is not None:
-                    one[name] = columns[name][row]
-            new.append(one)
+            values = {name: column[row] for name, column in columns.items()}
+            own = {name: values.pop(name) for name in columns if name not in OF_A_NODE}
+            one = {name: value for name, value in values.items() if value is not None}
+            new.append(one | ({"columns": own} if raw else {}))
         return {"new": new}
     found = ", ".join(sorted(name[:40] for name in columns))
     known = "id; or source, target; or neighbors, with features or with the columns of your table"

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,7 @@ from graphcl.graphs.edges import reverse_order
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
-from graphcl.runs.nodes import describe_nodes, read_nodes
-from graphcl.runs.typed import run_types, type_folder
+from graphcl.runs.nodes import describe_nodes, read_nodes, run_types, type_folder
 from graphcl.runs.versions import current_run, run_root
 from graphcl.serving.requests import New
 from graphcl.tabular.preparation import read_preparation
@@ -32,59 +31,15 @@ from graphcl.tabular.rows import prepare_rows
 
 Array = npt.NDArray[Any]
 MOST_LABELLED = 10_000  # nodes that labels are learned from; of more, a sample
-PATIENCE = 2.0  # seconds that the first requests wait for the labels to be learned
+LEARNING_SECONDS = 2.0  # that the first requests wait for the labels to be learned
 
 
 class UnknownError(GraphError):
     """Something was asked for that the run does not have: a node, or labels."""
 
 
-@dataclass(frozen=True, eq=False)
-class Near:
-    """The nodes most similar to one: their rows and cosines, most similar first."""
-
-    rows: Array
-    cosines: Array
-
-
 class NotYetError(GraphError):
     """The answer is being prepared; ask again in a moment."""
-
-
-class _Fit:
-    """A probe that is fitted in a thread of its own: with many labels it takes minutes."""
-
-    def __init__(self, z: Array, rows: Array, labels: KnownLabels, ids: Any) -> None:
-        self._arguments = (z, rows, labels, ids)
-        self._probe: CalibratedProbe | None = None
-        self._failed: Exception | None = None
-        self._until = time.monotonic() + PATIENCE
-        self._thread = threading.Thread(target=self._work, name="labels", daemon=True)
-        self._thread.start()
-
-    def _work(self) -> None:
-        z, rows, labels, ids = self._arguments
-        try:
-            self._probe = fit_calibrated(
-                np.asarray(z[rows]),
-                labels.targets[rows],
-                several=labels.several,
-                standard=standardiser(z),  # as `predict` does
-                names=ids[rows],
-            )
-        except GraphError as error:  # of a sample: one class alone
-            self._failed = UnknownError(str(error))
-        except Exception as error:  # raised where somebody asks, as any other fault of ours
-            self._failed = error
-
-    def result(self) -> CalibratedProbe:
-        # Once it is known to take long nobody waits: those who do hold the threads that answer.
-        self._thread.join(max(0.0, self._until - time.monotonic()))
-        if self._failed is not None:
-            raise self._failed
-        if self._probe is None:
-            raise NotYetError("the labels are being learned; ask again in a while")
-        return self._probe
 
 
 class ServedRun:
@@ -114,7 +69,7 @@ class ServedRun:
         self.graph, own = self.live.graph, self.live.nodes
         self.node_type = own.name if run_types(path) else None
         self.num_features = own.num_features
-        path = self.folder = type_folder(path, own.name) if self.node_type else path
+        path = self.folder = type_folder(path, self.node_type)
         self.z: Array = runs.read_embeddings(path)
         self.nodes: Nodes = read_nodes(path) or describe_nodes(graph, own.name)
         if not len(self.z) == self.nodes.num_nodes == own.num_nodes:
@@ -136,7 +91,8 @@ class ServedRun:
         none: Any = [] if self.node_type else np.arange(min(1, own.num_nodes))
         self.live.embed_new(np.zeros(own.num_features, np.float32), none)
         self._learned: Array = np.zeros(0, np.int64)  # the rows that the probe learns from
-        self._fit: _Fit | None = None
+        self._fit: Future[CalibratedProbe] | None = None
+        self._fit_until = 0.0
         self._fitting = threading.Lock()
 
     @property
@@ -178,9 +134,31 @@ class ServedRun:
                 if len(labelled) > MOST_LABELLED:
                     random = np.random.default_rng(0)
                     labelled = np.sort(random.choice(labelled, MOST_LABELLED, replace=False))
-                self._learned = labelled
-                self._fit = _Fit(self.z, labelled, self._labels, self.nodes.ids)
-        return self._fit.result()
+                self._learned, self._fit = labelled, Future()
+                self._fit_until = time.monotonic() + LEARNING_SECONDS
+                about = (self._fit, labelled, self._labels)
+                threading.Thread(target=self._learn, args=about, name="labels", daemon=True).start()
+        try:
+            # Once it is known to take long nobody waits: those who do hold the threads that answer.
+            return self._fit.result(max(0.0, self._fit_until - time.monotonic()))
+        except TimeoutError:
+            raise NotYetError("the labels are being learned; ask again in a while") from None
+
+    def _learn(self, fit: "Future[CalibratedProbe]", rows: Array, labels: KnownLabels) -> None:
+        """Fits the probe in a thread of its own: with many labels it takes minutes."""
+        try:
+            probe = fit_calibrated(
+                np.asarray(self.z[rows]),
+                labels.targets[rows],
+                several=labels.several,
+                standard=standardiser(self.z),  # as `predict` does
+                names=self.nodes.ids[rows],
+            )
+            fit.set_result(probe)
+        except GraphError as error:  # of a sample: one class alone
+            fit.set_exception(UnknownError(str(error)))
+        except Exception as error:  # raised where somebody asks, as any other fault of ours
+            fit.set_exception(error)
 
     def rows(self, ids: list[str]) -> Array:
         """Returns the rows of nodes.
@@ -231,17 +209,17 @@ class ServedRun:
         ]
         return np.concatenate([np.zeros(0, np.int64), *found])
 
-    def near(self, vectors: Array, k: int, without: list[Array]) -> list[Near]:
-        """Returns the k nodes most similar to each vector, apart from some rows of each."""
-        return [
-            self._near(unit, k, rows)
-            for unit, rows in zip(unit_rows(vectors), without, strict=True)
-        ]
+    def near(self, vectors: Array, k: int, without: list[Array]) -> list[tuple[Array, Array]]:
+        """Returns the k nodes most similar to each vector, apart from some rows of each.
 
-    def _near(self, unit: Array, k: int, without: Array) -> Near:
-        rows = self.z if self._unit is None else self._unit
-        best, cosines = nearest_without(rows, unit, min(k, len(self.z)), without, self._index)
-        return Near(best, np.clip(cosines, -1, 1))
+        Each has their rows and cosines, most similar first.
+        """
+        rows, k = self.z if self._unit is None else self._unit, min(k, len(self.z))
+        found = []
+        for unit, apart in zip(unit_rows(vectors), without, strict=True):
+            best, cosines = nearest_without(rows, unit, k, apart, self._index)
+            found.append((best, np.clip(cosines, -1, 1)))
+        return found
 
     def label(self, row: int) -> Any:
         """Returns the label of a node; None if it has none, or may have several."""

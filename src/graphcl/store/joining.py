@@ -119,7 +119,7 @@ def _in_order(table: Any, rows: IntArray | None) -> Any:
     if isinstance(table, ScaledFeatures):
         scales = None if table.row_scale is None else table.row_scale[place]
         return ScaledFeatures(table.values[place], table.scale, scales)
-    return Names.of(table[place]) if isinstance(table, Names) else table[place]
+    return table.take(place) if isinstance(table, Names) else table[place]
 
 
 def _pointers(each: Sequence[Any]) -> IntArray:

@@ -23,22 +23,20 @@ from graphcl.errors import StoreError, require
 from graphcl.store.columns import Names, ScaledFeatures
 from graphcl.store.header import MASKS, MOST_PARTS, ORDERS, Key, Store, read_store
 from graphcl.store.moving import (
+    BLOCK_BYTES,
     Array,
+    Numbering,
+    entries_of,
     move_edges,
     move_ragged,
     move_reversed,
     move_rows,
     number_edges,
-    take_places,
-)
-from graphcl.store.ordering import (
-    BLOCK_BYTES,
-    Numbering,
-    entries_of,
     order_types,
     row_blocks,
     scratch,
     slices,
+    take_places,
 )
 from graphcl.store.reader import Edges, open_part
 from graphcl.store.writer import ArrayWriter, StoreWriter, build_id

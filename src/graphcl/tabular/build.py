@@ -5,7 +5,7 @@ as it comes out. A store is what `load_tables` would read and `save` would write
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,29 +18,27 @@ from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import EDGE, NODE, Key, Relation
-from graphcl.graphs.reverses import describe_reverse, find_reverse, without_reverses
+from graphcl.graphs.reverses import describe_reverse, find_reverse
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.store.header import Source, edges_name, nodes_name, read_store
 from graphcl.store.moving import number_edges
 from graphcl.store.reader import EDGE_DTYPES
-from graphcl.store.writer import ArrayWriter, StoreWriter, write_names
+from graphcl.store.writer import ArrayWriter, StoreWriter, write_nodes
 from graphcl.tabular.edges import EdgeList, FoundRelation
 from graphcl.tabular.entries import (
     BLOCK,
     SymmetricEntries,
     directed_entries,
     fill_csr,
-    mapped_array,
 )
-from graphcl.tabular.features import ArraySink, InMemory
+from graphcl.tabular.features import InMemory
 from graphcl.tabular.nodes import NumberedNodes
 from graphcl.tabular.options import TableOptions, holds_tables
 from graphcl.tabular.preparation import read_preparation, write_preparation
-from graphcl.tabular.report import TableReport, say_isolated
+from graphcl.tabular.report import EdgeCounts, TableReport, say_isolated
 from graphcl.tabular.tables import Tables, open_tables
 
 JOINING = 3  # times the size of its files: what a graph in parts takes while it is joined
-_FLOAT32 = np.finfo(np.float32)
 
 
 def read_tables(edges: Any = None, nodes: Any = None, **options: Any) -> Any:
@@ -76,29 +74,18 @@ def read_tables(edges: Any = None, nodes: Any = None, **options: Any) -> Any:
     return load_tables(source, found)[0]
 
 
-def load_tables(edges: Any, options: TableOptions) -> tuple[Any, TableReport]:
+def load_tables(edges: Any, options: TableOptions) -> tuple[Graph, TableReport]:
     """Reads tables into a graph in memory; also returns a report on what was found in them.
 
     Args:
         edges: a list of edges; of a typed graph, one beside those of `options.edges`, or None.
         options: how to read the tables.
 
-    Returns:
-        A `Graph`, or a `Graph` if the options are those of one, and the report.
-
     Raises:
         GraphError: tables are wrong; the message lists all that is.
     """
     with open_tables(edges, options) as tables:
-        if options.is_typed:
-            return typed_graph(tables, options), tables.report
-        nodes, arrays = tables.plain, InMemory()
-        width = _width(nodes)
-        fill_structure(tables, arrays)
-        fields = node_fields(nodes, width - nodes.num_features)
-        _add_structural(nodes, arrays.arrays, fields["x"])
-        fields |= arrays.arrays | {"self_loops_removed": tables.report.counts.self_loops}
-        return Graph.from_csr(name=tables.name, **fields), tables.report
+        return fill_graph(tables, _further(tables)), tables.report
 
 
 def check_tables(edges: str, options: TableOptions) -> tuple[dict[str, int], TableReport]:
@@ -108,48 +95,47 @@ def check_tables(edges: str, options: TableOptions) -> tuple[dict[str, int], Tab
         GraphError: what `load_tables` would raise.
     """
     with open_tables(edges, options) as tables:
-        width = _width(tables.plain)
-        fill_structure(tables, InMemory())
+        width = tables.plain.num_features + _further(tables)
+        _fill_relations(tables)
         counts = {"nodes": tables.plain.num_nodes, "edges": tables.report.counts.edges}
         return counts | {"features": width, "classes": tables.plain.num_classes}, tables.report
 
 
-def node_fields(nodes: NumberedNodes, further: int = 0) -> dict[str, Any]:
-    """Returns what a graph has of its nodes, with room for further features."""
-    fields: dict[str, Any] = {"y": nodes.labels(), **nodes.masks()}
-    if nodes.num_features + further:
-        fields["x"] = nodes.features(further)
-    ids, report = nodes.node_ids(), nodes.report
-    fields |= {} if ids is None else {"node_ids": ids}
-    return fields | {"class_names": report.class_names, "preparation": report.preparation}
+def fill_graph(
+    tables: Tables,
+    further: int = 0,
+    store: StoreWriter | None = None,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> Graph:
+    """Fills a graph from tables: in memory, or as a store, array by array.
 
-
-def typed_graph(tables: Tables, options: TableOptions) -> Graph:
-    """Returns the graph of tables with types, in memory."""
-    fields = {
-        kind: {"num_nodes": n.num_nodes, **node_fields(n)} for kind, n in tables.nodes.items()
-    }
-    relations: dict[Key, dict[str, Any]] = {}
-    for table in tables.lists:
-        for one in table.relations:
-            table.create_pairs(one)
-            weight = ", w" if table.weight is not None else ""
-            query = f"SELECT u, v{weight} FROM pairs ORDER BY place"
-            u, v, *weights = table.duck.arrays(query)
-            about: dict[str, Any] = {"edge_index": np.stack([u, v]).astype(np.int64)}
-            if weights:
-                about["edge_weight"] = weights[0]
-            if one.features.width:
-                about["edge_features"] = one.features.table(one.rows)
-                about["preparation"] = one.features.preparation
-            if options.directed:
-                about["undirected"] = False
-            relations[one.types[0], one.name, one.types[1]] = about
-    whole = Graph.from_edges(fields, relations, name=tables.name)
-    graph: Graph
-    graph, said = without_reverses(whole)
-    _complete_report(tables, graph, said)
-    return graph
+    Args:
+        tables: checked and numbered.
+        further: how many features of a plain graph are computed from its edges.
+        store: an open one; then the graph that is returned has the sizes of its types alone.
+        on_step: called with the name of each step before it starts.
+    """
+    relations = _fill_relations(tables, store, on_step)
+    nodes = {}
+    for kind, own in tables.nodes.items():
+        name = kind or NODE
+        on_step(f"writing the nodes of {kind}" if kind else "writing features, labels and ids")
+        into: Any = InMemory()
+        if store is not None:
+            (into,) = store.add_type(name, [0, own.num_nodes], own.report.class_names)
+        x = own.fill(into, further)
+        if further:
+            _add_structural(own, relations[EDGE], x)
+        if store is None:
+            nodes[name] = Nodes(name, own.num_nodes, into.x, **own.fields())
+            continue
+        del x
+        into.release("x")
+        write_nodes(into, own.fields())
+        nodes[name] = Nodes(name, own.num_nodes)
+        if own.report.preparation is not None:
+            write_preparation(store.beside(nodes_name(len(nodes) - 1)), own.report.preparation)
+    return Graph(nodes, relations, tables.name)
 
 
 def build_store(
@@ -187,7 +173,10 @@ def build_store(
         return TableReport()
     with StoreWriter(out, parts=parts, overwrite=overwrite) as store:
         if parts == 1 and options is not None:
-            return _fill_store(store, graph, options, on_step=on_step)
+            with open_tables(graph, options, on_step=on_step) as tables:
+                store.name = tables.name
+                fill_graph(tables, _further(tables), store, on_step)
+                return tables.report
         report, hidden = TableReport(), store.folder / "whole"
         if options is not None or isinstance(graph, Graph):
             report = build_store(graph, options, out=hidden, on_step=on_step)
@@ -221,249 +210,172 @@ def _divide(
         shutil.copyfile(whole / file, store.beside(file.parent.name) / file.name)
 
 
-def _fill_store(
-    store: StoreWriter,
-    edges: Any,
-    options: TableOptions,
-    *,
-    on_step: Callable[[str], None] = lambda _: None,
-) -> TableReport:
-    """Fills an open store, as `build_store` does."""
-    with open_tables(edges, options, on_step=on_step) as tables:
-        store.name = tables.name
-        if options.is_typed:
-            for kind, nodes in tables.nodes.items():
-                on_step(f"writing the nodes of {kind}")
-                _write_nodes(store, kind, nodes, nodes.num_features)
-            _write_relations(store, tables, options, on_step)
-            return tables.report
-        width = _width(tables.plain)
-        on_step("sorting the edges")
-        loops = tables.report.counts.self_loops
-        (writer,) = store.add_relation(EDGE, undirected=True, self_loops_removed=loops)
-        fill_structure(tables, writer, index=np.int32)
-        on_step("writing features, labels and ids")
-        _write_nodes(store, NODE, tables.plain, width, writer)
-        return tables.report
-
-
-def _write_nodes(
-    store: StoreWriter,
-    kind: str,
-    nodes: NumberedNodes,
-    width: int,
-    edges: ArrayWriter | None = None,
-) -> None:
-    """Writes features, labels, split and ids of a type; structural features are of `edges`."""
-    place = len(store.types)
-    (writer,) = store.add_type(kind, [0, nodes.num_nodes], nodes.report.class_names)
-    if width and nodes.stays_sparse:
-        writer.num_features = width
-        nodes.fill_sparse_features(writer)
-    elif width:
-        x = writer.array("x", (nodes.num_nodes, width), np.float32)
-        nodes.fill_features(x)
-        if edges is not None and width > nodes.num_features:
-            _add_structural(nodes, {name: edges.read(name) for name in ("indptr", "indices")}, x)
-        del x
-        writer.release("x")
-    for name, values in {"y": nodes.labels(), **nodes.masks()}.items():
-        if values is not None:
-            writer.write(name, values)
-    ids = nodes.node_ids()
-    if ids is not None:
-        write_names(writer, ids)
-    if nodes.report.preparation is not None:
-        write_preparation(store.beside(nodes_name(place)), nodes.report.preparation)
-
-
-def fill_structure(tables: Tables, into: ArraySink, *, index: Any = np.int64) -> None:
-    """Fills the arrays of a plain graph's edges, and reports on them."""
-    (edges,), nodes, report = tables.lists, tables.plain, tables.report
-    counts, weighted = report.counts, edges.weight is not None
-
-    def adjust(weight: npt.NDArray[np.float32]) -> None:
-        if counts.symmetric:
-            weight *= np.float32(0.5)  # exact; both directions were added up
-        if len(weight) and not (np.isfinite(weight).all() and (weight > 0).all()):
-            raise GraphError(
-                f"{edges.source.name}: the weights of an edge add up to a number outside the range "
-                "of float32; divide them by a constant (only their ratios matter)"
-            )
-
-    indptr = fill_csr(
-        into,
-        SymmetricEntries(edges.duck, weighted, counts),
-        rows=nodes.num_nodes,
-        most=2 * (counts.rows - counts.self_loops),
-        dtype=index,
-        weighted=weighted,
-        adjust=adjust,
-    )
-    report.isolated_nodes = int((np.diff(indptr) == 0).sum())
-    merged = "weights added" if weighted else "merged"
-    if counts.self_loops:
-        report.notes.append(f"edges: {counted(counts.self_loops, 'self-loop')} left out")
-    if counts.symmetric:
-        report.notes.append("edges: each is listed in both directions")
-    elif counts.both_directions:
-        both = counted(counts.both_directions, "edge is", "edges are")
-        report.notes.append(f"edges: {both} listed in both directions: {merged}")
-    if counts.repeated:
-        report.notes.append(f"edges: {counted(counts.repeated, 'repeated row')}: {merged}")
-    say_isolated(report, "", report.isolated_nodes, nodes.num_nodes)
-
-
-def _width(nodes: NumberedNodes) -> int:
-    """Returns the number of features of a plain graph, which needs some."""
-    structural = nodes.options.features in ("structural", "both")
-    width = nodes.num_features + (len(FEATURE_NAMES) if structural else 0)
-    if width == 0:
+def _further(tables: Tables) -> int:
+    """Returns how many features are computed from edges; a plain graph needs some of any kind."""
+    if tables.typed:
+        return 0
+    nodes = tables.plain
+    further = len(FEATURE_NAMES) if nodes.options.features in ("structural", "both") else 0
+    if not nodes.num_features + further:
         none = nodes.options.nodes is None
         what = "no node table" if none else "no column that can be a feature"
         raise GraphError(
             f"the graph has no features ({what}): pass --nodes with numeric columns, or "
             "--features structural to compute features from the edges alone"
         )
-    return width
+    return further
 
 
-def _add_structural(nodes: NumberedNodes, structure: Any, x: Any) -> None:
-    """Fills the last columns of `x` with features from the edges alone, if they are wanted."""
-    if nodes.options.features in ("structural", "both"):
-        x[:, nodes.num_features :] = structural_features(structure["indptr"], structure["indices"])
-        nodes.report.structural_features = list(FEATURE_NAMES)
-        said = f"features from the edges alone: {'; '.join(FEATURE_NAMES)}"
-        nodes.report.notes.append(said)
+def _add_structural(nodes: NumberedNodes, edges: Relation, x: Any) -> None:
+    """Fills the last columns of `x` with features from the edges alone."""
+    x[:, nodes.num_features :] = structural_features(edges.indptr, edges.indices)
+    nodes.report.structural_features = list(FEATURE_NAMES)
+    said = f"features from the edges alone: {'; '.join(FEATURE_NAMES)}"
+    nodes.report.notes.append(said)
 
 
-# Typed graphs
-
-
-def _write_relations(
-    store: StoreWriter,
+def _fill_relations(
     tables: Tables,
-    options: TableOptions,
-    on_step: Callable[[str], None],
-) -> None:
-    """Writes all relations but those that are others read backwards, and reports on them."""
-    kept, said = list[Relation](), list[str]()
+    store: StoreWriter | None = None,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> dict[Key, Relation]:
+    """Fills all relations but those that are others read backwards, and reports on them."""
+    kept, said = dict[Key, Relation](), list[str]()
     for table in tables.lists:
         for one in table.relations:
-            on_step(f"sorting the edges of {one.name}")
-            targets = tables.nodes[one.types[1]].num_nodes
-            written = _write_relation(store, table, one, options, targets)
-            other, same = find_reverse(written, kept)
+            on_step(f"sorting the edges of {one.name}" if one.name else "sorting the edges")
+            filled = _fill_relation(tables, table, one, store)
+            other, same = find_reverse(filled, kept.values())
             if other is not None:
-                said.append(describe_reverse(written, other, same=same))
+                said.append(describe_reverse(filled, other, same=same))
             if same:  # another one read backwards
-                store.drop_relation(written.key)
+                if store is not None:
+                    store.drop_relation(filled.key)
                 continue
-            if one.features.preparation is not None:
-                folder = store.beside(edges_name(len(kept)))
-                write_preparation(folder, one.features.preparation)
-            kept.append(written)
-    nodes = {kind: Nodes(kind, one.num_nodes) for kind, one in tables.nodes.items()}
-    _complete_report(tables, Graph(nodes, {one.key: one for one in kept}), said)
+            if store is not None and filled.preparation is not None:
+                write_preparation(store.beside(edges_name(len(kept))), filled.preparation)
+            kept[filled.key] = filled
+    for table in tables.lists:
+        tables.report.notes += _edge_notes(table, kept, tables.report)
+    tables.report.notes += said
+    _say_isolated(tables, kept.values())
+    return kept
 
 
-def _write_relation(
-    store: StoreWriter, table: EdgeList, one: FoundRelation, options: TableOptions, targets: int
+def _fill_relation(
+    tables: Tables, table: EdgeList, one: FoundRelation, store: StoreWriter | None
 ) -> Relation:
-    """Writes the edges of a relation, sorted by targets and sources, and maps them.
+    """Fills the edges of a relation, sorted by targets and sources.
 
-    An edge from a node to itself is left out if both ends are of one type.
+    An edge from a node to itself is left out if both ends are of one type. The relation of a plain
+    graph is undirected; another one is if each edge is listed in both directions, with one weight.
     """
+    typed, duck, weighted = tables.typed, table.duck, table.weight is not None
     source, target = one.types
-    duck, width, weighted = table.duck, one.features.width, table.weight is not None
-    table.create_pairs(one)
+    if typed:
+        table.create_pairs(one)
     where = "u <> v" if source == target else "true"
     (rows,) = duck.row(f"SELECT count(*) FROM pairs WHERE {where}")
-    if weighted:
-        _check_weights(table, one)
-    undirected = source == target and not options.directed and rows > 0 and not width
-    if undirected:  # whether each edge is listed in both directions, with one weight
-        entries = SymmetricEntries(duck, weighted)
-        for _ in entries:
+    width, loops = one.features.width, one.rows - rows
+    key, counts = (source, one.name, target) if typed else EDGE, tables.report.counts
+    both = SymmetricEntries(duck, weighted, EdgeCounts() if typed else counts)
+    undirected = not typed
+    if source == target and typed and not table.options.directed and rows and not width:
+        for _ in both:
             pass
-        undirected = entries.counts.symmetric
-    key, loops = (source, one.name, target), one.rows - rows
-    (into,) = store.add_relation(key, undirected=undirected, self_loops_removed=loops)
+        undirected = both.counts.symmetric
+    counts.self_loops = 0 if typed else loops
+    into: Any = InMemory()
+    if store is not None:
+        (into,) = store.add_relation(key, undirected=undirected, self_loops_removed=loops)
     features = None
-    if width and one.features.features is not None:
-        features = mapped_array(duck.folder / "edge_features.npy", (one.rows, width), np.float32)
+    if one.features.features is not None:
+        beside = ArrayWriter(duck.folder, EDGE_DTYPES)
+        features = beside.array("edge_features", (one.rows, width), np.float32)
         one.features.features.fill(features)
+
+    def adjust(weight: npt.NDArray[np.float32]) -> None:
+        if undirected and both.counts.symmetric:
+            weight *= np.float32(0.5)  # exact; both directions were added up
+        if len(weight) and not (np.isfinite(weight).all() and (weight > 0).all()):
+            raise GraphError(
+                f"{table.source.name}: the weights of an edge add up to a number outside the range "
+                "of float32; divide them by a constant (only their ratios matter)"
+            )
+
     indptr = fill_csr(
         into,
-        directed_entries(duck, where, weighted=weighted, features=features),
-        rows=targets,
-        most=rows,
-        dtype=np.int64,
+        both if undirected else directed_entries(duck, where, weighted=weighted, features=features),
+        rows=tables.nodes[target].num_nodes,
+        most=2 * rows if undirected else rows,
+        dtype=np.int32 if store is not None and not typed else np.int64,
         weighted=weighted,
         width=width,
+        adjust=adjust,
     )
-    if undirected:
+    if undirected and typed:
         indices = into.read("indices")
         number_edges(indptr, indices, into.array("edge_ids", indices.shape, np.int64))
-    arrays: dict[str, Any] = {name: into.read(name) for name in EDGE_DTYPES if into.shape(name)}
-    return Relation(*key, **arrays, undirected=undirected, self_loops_removed=loops)
-
-
-def _check_weights(table: EdgeList, one: FoundRelation) -> None:
-    largest = float(_FLOAT32.max) / max(1, 2 * one.rows)
-    wrong = table.duck.rows(
-        f"SELECT w, place FROM pairs WHERE NOT (w BETWEEN {float(_FLOAT32.tiny)!r}::DOUBLE AND "
-        f"{largest!r}::DOUBLE) ORDER BY place LIMIT 1"
+    arrays = {name: into.read(name) for name in EDGE_DTYPES if into.shape(name)}
+    return Relation(
+        *key,
+        **arrays,
+        undirected=undirected,
+        self_loops_removed=loops,
+        preparation=one.features.preparation,
     )
-    if wrong:
-        raise GraphError(
-            f"relation {one.key}: edge_weight: {wrong[0][0]} at edge {wrong[0][1]}; "
-            "weights are positive, finite and such that float32 holds their sum"
-        )
 
 
-def _complete_report(found: Tables, graph: Graph, reverses: Sequence[str]) -> None:
-    """Adds what is known of the whole graph to the report of its tables."""
-    for table in found.lists:
-        found.report.notes += _edge_notes(table, graph)
-    found.report.notes += reverses
-    for one in (one for table in found.lists for one in table.relations):
-        if one.features.fates:
-            found.report.relations[one.key] = one.features.fates
-    joined = {kind: np.zeros(one.num_nodes, np.bool_) for kind, one in graph.nodes.items()}
-    for relation in graph.relations.values():
-        joined[relation.target] |= np.diff(relation.indptr) > 0
+# What is said of edges
+
+
+def _say_isolated(tables: Tables, relations: Iterable[Relation]) -> None:
+    """Reports how many nodes have no edge."""
+    joined = {kind: np.zeros(one.num_nodes, np.bool_) for kind, one in tables.nodes.items()}
+    for relation in relations:
+        source, target = (relation.source, relation.target) if tables.typed else ("", "")
+        joined[target] |= np.diff(relation.indptr) > 0
         for start in range(0, len(relation.indices), BLOCK):  # a store's are on disk
-            joined[relation.source][relation.indices[start : start + BLOCK]] = True
+            joined[source][relation.indices[start : start + BLOCK]] = True
     for kind, known in reversed(joined.items()):
-        say_isolated(found.report, kind, int((~known).sum()), len(known))
+        count = int((~known).sum())
+        tables.report.isolated_nodes += 0 if kind else count
+        say_isolated(tables.report, kind, count, len(known))
 
 
-def _edge_notes(table: EdgeList, graph: Graph) -> list[str]:
-    """Returns lines about the relations of a list of edges."""
-    notes = table.take_notes()
+def _edge_notes(table: EdgeList, kept: Mapping[Key, Relation], report: TableReport) -> list[str]:
+    """Returns lines about the relations of a list of edges, and reports on their columns."""
+    notes, merged = table.take_notes(), "merged" if table.weight is None else "weights added"
     if table.options.relation is not None:
         listed = ", ".join(one.name for one in table.relations)
         count = counted(len(table.relations), "relation")
         notes.append(f"edges: {table.options.relation!r} names {count}: {listed}")
     for one in table.relations:
         source, target = one.types
-        found = graph.relations.get((source, one.name, target))
+        found = kept.get((source, one.name, target) if one.name else EDGE)
         if found is None:  # another one read backwards
             continue
-        head = f"edges {one.name}:"
-        notes.append(
-            f"{head} {counted(found.num_edges, 'edge')} {source} → {target} ({_how(table, one)})"
-        )
-        notes += [f"{head} {line}" for line in one.features.notes]
+        head, counts = f"edges {one.name}:" if one.name else "edges:", report.counts
+        if one.name:
+            how = f"{source} → {target} ({_how(table, one)})"
+            notes.append(f"{head} {counted(found.num_edges, 'edge')} {how}")
+            notes += [f"{head} {line}" for line in one.features.notes]
+            if one.features.fates:
+                report.relations[one.key] = one.features.fates
         if found.self_loops_removed:
             notes.append(f"{head} {counted(found.self_loops_removed, 'self-loop')} left out")
-        if found.undirected:
+        repeated = one.rows - found.self_loops_removed - found.num_edges
+        if found.undirected and one.name:
             notes.append(f"{head} each is listed in both directions: undirected")
             continue
-        repeated = one.rows - found.self_loops_removed - found.num_edges
+        if not one.name:
+            repeated = counts.repeated
+            both = counted(counts.both_directions, "edge is", "edges are")
+            if counts.symmetric:
+                notes.append(f"{head} each is listed in both directions")
+            elif counts.both_directions:
+                notes.append(f"{head} {both} listed in both directions: {merged}")
         if repeated:
-            merged = "merged" if table.weight is None else "weights added"
             notes.append(f"{head} {counted(repeated, 'repeated row')}: {merged}")
     return notes
 

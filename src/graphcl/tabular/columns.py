@@ -21,7 +21,6 @@ from functools import partial
 from typing import Any
 
 from graphcl.errors import GraphError, counted, suggestion
-from graphcl.tabular import columns as table_columns
 from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.features import BLOCK_COLUMNS
 from graphcl.tabular.options import COLUMNS, TableOptions
@@ -300,25 +299,15 @@ class Held:
         return self.shares.get(column, {}).get(end, 0.0)
 
 
-def list_of_edges(
-    duck: Duck,
-    source: Source,
-    name: str,
-    found: tuple[tuple[str, str], str],
-    *,
-    excluded: Collection[str | None] = (),
-) -> Listed:
-    """Reads the columns of a list of edges that may be its ends; `found` are those by name."""
-    columns, how = found
-    listed = Listed(name, source.name, columns, how)
+def read_ends(duck: Duck, source: Source, listed: Listed, excluded: Collection[str | None]) -> None:
+    """Reads the columns of a list of edges that may be its ends; `excluded` may not."""
     left = {one.strip().lower() for one in excluded if one}
     likely = [one for one in source.columns if one.strip().lower() not in left]
-    wanted = {*columns} if how == "given" else {*columns, *likely[: MOST - 2]}
+    wanted = {*listed.columns, *(likely[: MOST - 2] if listed.how != "given" else ())}
     picked = [one for one in source.columns if one in wanted and may_be_ids(source, one)]
     if picked:
         rows = _read(duck, source, picked, ROWS)
         listed.values = {one: _distinct(rows.column(place)) for place, one in enumerate(picked)}
-    return listed
 
 
 def node_table(
@@ -334,14 +323,14 @@ def node_table(
         lists: the lists of edges.
     """
     # In a plain graph, the name of the file is what its nodes are called.
-    named = kind or source.name.rpartition("/")[2].partition(".")[0]
-    column, how = table_columns.identity(source, options.id_column, named)
+    called = kind or source.name.rpartition("/")[2].partition(".")[0]
+    column, how = identity(source, options.id_column, called)
     held = Held(kind, source.name, column, how)
     picked = [column]
     if how != "given":
-        picked = _candidates(duck, source, held, named, options)
+        picked = _candidates(duck, source, held, called, options)
     picked = [one for one in picked if may_be_ids(source, one)]
-    held.ranks = {one: table_columns.rank(one, named) for one in picked}
+    held.ranks = {one: rank(one, called) for one in picked}
     if picked:
         _compare(duck, source, held, lists)
     if options.duplicates != "refuse":
@@ -378,7 +367,7 @@ def _candidates(
     used = {column.name for column in prepared.columns} if prepared is not None else set()
     asked = {name.strip().lower() for one in (*COLUMNS, "split") for name in _texts(options, one)}
     ranks = {
-        one: table_columns.rank(one, named)
+        one: rank(one, named)
         for one in source.columns
         if one not in used and may_be_ids(source, one)
     }
@@ -548,7 +537,7 @@ def _refuse_doubt(held: Held, end: End) -> None:
 def first_line(
     tables: Iterable[Held],
     lists: Iterable[Listed],
-    types: Mapping[str, Sequence[tuple[str, str]]] | None = None,
+    types: Mapping[str, Sequence[tuple[str, ...]]] | None = None,
 ) -> str:
     """Returns one line on all that was guessed of ids and ends; empty if all was given.
 

@@ -4,8 +4,7 @@ They are read as the tables of the training were, by its preparation: no mean, c
 fitted again. Nodes are named by their ids; `graphcl.updating.matching` finds them in the graph.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,14 +14,13 @@ import numpy.typing as npt
 from graphcl.errors import GraphError, counted
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.relation import Key
+from graphcl.graphs.relation import Key, Relation
 from graphcl.store.header import MASKS
 from graphcl.tabular import columns as table_columns
-from graphcl.tabular.build import fill_structure, node_fields, typed_graph
+from graphcl.tabular.build import fill_graph
 from graphcl.tabular.columns import IdColumn
 from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.edges import find_ends
-from graphcl.tabular.features import InMemory
 from graphcl.tabular.nodes import NodeSource, NoRowsError, NumberedNodes
 from graphcl.tabular.options import (
     BESIDE,
@@ -36,7 +34,7 @@ from graphcl.tabular.options import (
 from graphcl.tabular.preparation import NUMBER, Column, Preparation
 from graphcl.tabular.report import listed
 from graphcl.tabular.sources import Source, open_source
-from graphcl.tabular.tables import Tables, open_tables
+from graphcl.tabular.tables import open_tables
 
 Array = npt.NDArray[Any]
 _FAR = 1e38  # a column of unknown range
@@ -132,8 +130,7 @@ def read_new(
         )
         for name, table in nodes.items()
     }
-    read = _read_plain if graph.is_plain else _read_typed
-    found = read(graph, options, chosen, edges)
+    found = _read(graph, options, chosen, edges)
     for name, one in chosen.items():
         new = found.nodes[name]
         width = 0 if new.x is None else new.x.shape[1]
@@ -147,35 +144,72 @@ def read_new(
     return found
 
 
-def _read_plain(
-    graph: Graph, options: TableOptions, chosen: Mapping[str, "_Columns"], edges: Mapping[Key, Any]
+def read_pairs(graph: Graph, options: TableOptions, edges: Mapping[Key, Any]) -> NewTables:
+    """Reads lists of edges to remove, whose ends are nodes of the graph."""
+    bare = {key: replace(one, edge_features=None) for key, one in graph.relations.items()}
+    unweighted = replace(options, weight=None)
+    return _read(replace(graph, relations=bare), unweighted, {}, edges, "remove_edges")
+
+
+def _read(
+    graph: Graph,
+    options: TableOptions,
+    chosen: Mapping[str, "_Columns"],
+    edges: Mapping[Key, Any],
+    role: str = "edges",
 ) -> NewTables:
-    """Reads the tables of a plain graph."""
-    name, key = graph.only_type.name, graph.only_relation.key
-    table = next(iter(edges.values()), None)
-    if not chosen:
-        return read_pairs(graph, options, edges, weight=options.weight)
-    one = chosen[name]
-    # Nodes that only edges name are nodes of the graph; whether they are is not known here.
-    read = replace(one.options, unknown_edges="add")
-    without = table is None
-    if without:
-        table = _NO_EDGES
-        read = replace(read, source_column="source", target_column="target", weight=None)
-    with _opened(table, read, one.table) as tables:
-        found = NewTables({name: _new_nodes(node_fields(tables.plain), tables.plain, one)})
-        found.edges[key] = _plain_edges(tables, "edges" if without else _named(table, "edges"))
-        if without:  # the list of edges is ours
-            del found.edges[key]
-        ours = "edges:" if without else "\0"
-        found.notes = [line for line in _said(tables) if not line.startswith(ours)]
+    """Reads tables as a graph of their own, to which nodes belong that only edges name.
+
+    They are nodes of the graph that changes; whether they are is not known here.
+    """
+    table = next(iter(edges.values()), _NO_EDGES) if graph.is_plain else None
+    if graph.is_plain:
+        options = _plain_options(options, chosen, bool(edges))
+    else:
+        options = _typed_options(graph, options, chosen, edges)
+    try:
+        with open_tables(table, replace(options, unknown_edges="add")) as opened:
+            delta, numbered = fill_graph(opened), list(opened.nodes.values())
+    except NoRowsError:
+        names = [one.table for one in chosen.values()] or [_named(table, role)]
+        raise GraphError(
+            f"{names[0]}: has no rows, so nothing would change; leave it out"
+        ) from None
+    found = NewTables()
+    for place, own in enumerate(delta.nodes.values()):
+        name = graph.only_type.name if graph.is_plain else own.name
+        found.nodes[name] = _new_nodes(own, numbered[place], chosen.get(name))
+    for key, one in edges.items():
+        listed = delta.only_relation if graph.is_plain else delta.relations[key]
+        called = role if graph.is_plain else f"edges {key[1]}"
+        found.edges[key] = _new_edges(graph.relations[key], listed, _named(one, called))
+    # That edges name nodes of the graph, or that a node has none here, is as it should be.
+    usual = ["that only edges name", "added, with features of zero", "no edge"]
+    if not edges:
+        usual += ["edges: ", f":{_NOTHING}:", f"edges {_NOTHING}"]
+    said = [*opened.report.first, *opened.report.notes]
+    for name in (one for one in chosen if one in opened.report.types):
+        notes = opened.report.types[name].notes
+        said += [line.replace("nodes:", f"nodes {name}:", 1) for line in notes]
+    found.notes = [line for line in said if not any(one in line for one in usual)]
     return found
 
 
-def _read_typed(
+def _plain_options(
+    options: TableOptions, chosen: Mapping[str, "_Columns"], listed: bool
+) -> TableOptions:
+    """Returns how the tables of a plain graph are read; `listed` says if there are edges."""
+    ends = ("source_column", "target_column")
+    for one in chosen.values():
+        own: dict[str, Any] = {**dict(zip(ends, _NO_EDGES, strict=True)), "weight": None}
+        return one.options if listed else replace(one.options, **own)
+    return TableOptions(**{name: getattr(options, name) for name in (*ends, "header", "weight")})
+
+
+def _typed_options(
     graph: Graph, options: TableOptions, chosen: Mapping[str, "_Columns"], edges: Mapping[Key, Any]
-) -> NewTables:
-    """Reads the tables of a graph with types.
+) -> TableOptions:
+    """Returns how the tables of a graph with types are read.
 
     A type without a table has one of the ids that the graph has: edges name them alone.
     """
@@ -183,58 +217,40 @@ def _read_typed(
     tables: dict[str, Any] = {name: one.options.nodes for name, one in chosen.items()}
     columns = {name: one.identity for name, one in chosen.items()}
     for name in {end for key in edges for end in key[::2]} - set(tables):
-        own = graph.nodes[name]
-        listed = np.arange(own.num_nodes) if own.node_ids is None else own.node_ids[:]
-        tables[name], columns[name] = {"id": listed}, "id"
+        tables[name], columns[name] = {"id": graph.nodes[name].ids[:]}, "id"
     if not lists:  # a graph has relations: one without edges
         first = next(iter(tables))
         lists = {f"{first}:{_NOTHING}:{first}": _NO_EDGES}
-    given: dict[str, Any] = {
-        "label": {name: one.options.label for name, one in chosen.items() if one.options.label},
-        "split": {name: one.options.split for name, one in chosen.items() if one.options.split},
-    }
-    given |= _of_lists(graph, options, edges)
+    given = _of_lists(graph, options, edges)
     given |= dict.fromkeys(OF_BOTH, ())  # what columns become is known
+    for option in ("label", "split", *BESIDE):
+        own = {name: getattr(one.options, option) for name, one in chosen.items()}
+        given[option] = {name: one for name, one in own.items() if one not in (None, ())} or None
     prepared = {
         name: one.options.preparation or Preparation(())
         for name, one in chosen.items()
         if one.identity  # else it is a matrix
     }
-    for option in BESIDE:
-        beside = {name: getattr(one.options, option) for name, one in chosen.items()}
-        given[option] = {name: one for name, one in beside.items() if one not in (None, ())} or None
-    read = replace(
+    return replace(
         options,
         **given,
         nodes=tables,
         edges=lists,
         id_column={name: one for name, one in columns.items() if one},
-        unknown_edges="add",
         preparations=prepared,
         directed=False,
     )
-    found = NewTables()
-    with _opened(None, read, ", ".join(_named(one, "nodes") for one in tables.values())) as opened:
-        delta = typed_graph(opened, read)
-        for name, numbered in opened.nodes.items():
-            found.nodes[name] = _new_nodes(vars(delta.nodes[name]), numbered, chosen.get(name))
-        for key, table in edges.items():
-            found.edges[key] = _typed_edges(graph, delta, key, _named(table, f"edges {key[1]}"))
-        usual = ("that only edges name", "no edge", f":{_NOTHING}:", f"edges {_NOTHING}")
-        said = [*opened.report.first, *opened.report.notes]
-        found.notes = [line for line in said if not any(one in line for one in usual)]
-    return found
 
 
-def _typed_edges(graph: Graph, delta: Graph, key: Key, table: str) -> NewEdges:
+def _new_edges(own: Relation, listed: Relation, table: str) -> NewEdges:
     """Returns the edges of a relation that a list has, each once."""
-    listed, own = delta.relations[key], graph.relations[key]
     pairs, once = listed.edge_index().T, np.arange(len(listed.indices))
     weight, features = listed.edge_weight, listed.edge_features
     if listed.undirected:
+        pairs = pairs[:, ::-1]
         once = np.flatnonzero(pairs[:, 0] < pairs[:, 1])
     elif own.undirected and features is None:  # some edges may be listed in both directions
-        codes = np.sort(pairs, axis=1) @ np.array([delta.nodes[key[0]].num_nodes, 1])
+        codes = np.sort(pairs, axis=1) @ np.array([len(listed.indptr) - 1, 1])
         _, once, places = np.unique(codes, return_index=True, return_inverse=True)
         if weight is not None:
             weight = weight.copy()
@@ -255,7 +271,7 @@ def _of_lists(graph: Graph, options: TableOptions, edges: Mapping[Key, Any]) -> 
     for key, table in edges.items():
         own, text = graph.relations[key], ":".join(key)
         with Duck() as duck:
-            source = _open(duck, table, "edges", options)
+            source = open_source(duck, table, role="edges", options=options)
             for option in OF_EDGES:
                 for relation, column in by_name(option, getattr(options, option), known):
                     if relation in ("", key[1]) and _found(source, (column,)):
@@ -291,36 +307,25 @@ def of_type(graph: Graph, options: TableOptions, name: str, table: Any) -> Table
     return TableOptions(nodes=table, **found, preparation=prepared)
 
 
-def _new_nodes(fields: Mapping[str, Any], nodes: NumberedNodes, one: Any) -> NewNodes:
+def _new_nodes(own: Nodes, numbered: NumberedNodes, one: "_Columns | None") -> NewNodes:
     """Returns what tables say of the nodes of a type; `one` are its columns, if it has a table."""
-    ids: Any = fields.get("node_ids")
-    listed: Array = np.arange(nodes.num_nodes) if ids is None else ids[:]
+    listed: Array = own.ids[:]
     if one is None:
         return NewNodes(listed)
-    filled = nodes.report.filled_values
+    filled = numbered.report.filled_values
     if one.exact and filled:
         missing = counted(filled, "value is", "values are")
         raise GraphError(f"{one.table}: {missing} missing; every feature needs one")
-    rows = nodes.num_nodes - nodes.report.added_nodes  # nodes that edges add come last
-    x, y = fields.get("x"), fields.get("y")
+    rows = own.num_nodes - numbered.report.added_nodes  # nodes that edges add come last
+    masks = {mask: getattr(own, mask) for mask in MASKS if getattr(own, mask) is not None}
     return NewNodes(
         listed,
         rows,
-        None if x is None else x[:rows],
-        y=None if y is None else y[:rows],
-        class_names=tuple(fields["class_names"]),
-        masks={mask: fields[mask][:rows] for mask in MASKS if fields.get(mask) is not None},
+        None if own.x is None else own.x[:rows],
+        y=None if own.y is None else own.y[:rows],
+        class_names=own.class_names,
+        masks={name: mask[:rows] for name, mask in masks.items()},
     )
-
-
-@contextmanager
-def _opened(edges: Any, options: TableOptions, name: str) -> Iterator[Tables]:
-    """Opens tables; one without rows is refused, because nothing would change."""
-    try:
-        with open_tables(edges, options) as tables:
-            yield tables
-    except NoRowsError:
-        raise GraphError(f"{name}: has no rows, so nothing would change; leave it out") from None
 
 
 class _Columns:
@@ -424,53 +429,6 @@ def _named(given: Any, name: str) -> str:
     return given if isinstance(given, str) else name
 
 
-def _plain_edges(tables: Tables, table: str) -> NewEdges:
-    """Returns the edges of a plain graph, each once."""
-    arrays = InMemory()
-    fill_structure(tables, arrays)
-    indptr, indices = arrays.arrays["indptr"], arrays.arrays["indices"]
-    ends = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    once = ends < indices
-    pairs = np.stack([ends[once], indices[once].astype(np.int64)], axis=1)
-    weight = arrays.arrays.get("edge_weight")
-    return NewEdges(pairs, table, None if weight is None else weight[once])
-
-
-def _said(tables: Tables) -> list[str]:
-    """Returns what is said of tables that change a plain graph."""
-    # That edges name nodes of the graph, or that a node has none here, is as it should be.
-    usual = ("added, with features of zero", "no edge")
-    said = [*tables.report.first, *tables.report.notes]
-    return [line for line in said if not any(one in line for one in usual)]
-
-
-def read_pairs(
-    graph: Graph,
-    options: TableOptions,
-    edges: Mapping[Key, Any],
-    *,
-    weight: Any = None,
-    role: str = "edges",
-) -> NewTables:
-    """Reads lists of edges whose ends are nodes of the graph: new ones, or those to remove."""
-    if not graph.is_plain:
-        bare = {key: replace(one, edge_features=None) for key, one in graph.relations.items()}
-        return _read_typed(
-            replace(graph, relations=bare), replace(options, weight=weight), {}, edges
-        )
-    (key, table), *_ = edges.items()
-    columns = {one: getattr(options, one) for one in ("header", "source_column", "target_column")}
-    with _opened(table, TableOptions(weight=weight, **columns), _named(table, role)) as tables:
-        ids = tables.plain.node_ids()
-        listed = np.arange(tables.plain.num_nodes) if ids is None else ids[:]
-        listed_edges = {key: _plain_edges(tables, _named(table, role))}
-        return NewTables({key[0]: NewNodes(listed)}, listed_edges, _said(tables))
-
-
-def _open(duck: Duck, given: Any, role: str, options: TableOptions) -> Source:
-    return open_source(duck, given, role=role, header=options.header, names=options.names)
-
-
 def read_ids(given: Any, options: TableOptions) -> tuple[Array, list[str]]:
     """Reads a list of nodes to remove: a table with a column of ids; in Python also a list.
 
@@ -483,7 +441,7 @@ def read_ids(given: Any, options: TableOptions) -> tuple[Array, list[str]]:
             ids = np.array(list(map(str, ids.tolist())))
         return ids, []
     with Duck() as duck:
-        source = _open(duck, given, "remove-nodes", options)
+        source = open_source(duck, given, role="remove-nodes", options=options)
         wanted = _found(source, () if options.id_column is None else (options.id_column,))
         name, how = table_columns.identity(source, wanted[0] if wanted else None)
         duck.run(f"CREATE TABLE gone AS SELECT {quoted(name)} AS key FROM {source.relation}")

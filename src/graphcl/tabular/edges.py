@@ -3,6 +3,10 @@
 In a typed graph the types of the ends are guessed from ids: an end is of the type whose ids contain
 all its values. If several types do, the name of the column decides (``author``, ``author_id``); if
 it does not, the user must. A plain graph has one type and one relation, and nothing to guess.
+
+Further columns describe the edges of a typed graph: they become features by the same rules as those
+of a node table (`graphcl.tabular.fitting`). Those that are named like labels or splits are left
+out: as features they could leak.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,20 +14,56 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from graphcl.errors import GraphError, counted, suggestion
+from graphcl.errors import GraphError, counted
 from graphcl.tabular import cells
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular.columns import IdColumn, Listed, common_kind, named_type, singular
 from graphcl.tabular.duck import Duck, is_query, literal, quoted
-from graphcl.tabular.edge_columns import EdgeColumns, EdgeFeatures
 from graphcl.tabular.entries import MAX_NODES
+from graphcl.tabular.features import ColumnFeatures, NodeTable
+from graphcl.tabular.fitting import ApplyColumns, FitColumns, kinds_given
 from graphcl.tabular.nodes import NumberedNodes
-from graphcl.tabular.options import TableOptions
-from graphcl.tabular.report import UNKNOWN_ADVICE, Problem, TableReport, collect, short
+from graphcl.tabular.options import TableOptions, split_relation
+from graphcl.tabular.preparation import Preparation
+from graphcl.tabular.report import (
+    UNKNOWN_ADVICE,
+    ColumnOutcome,
+    Problem,
+    TableReport,
+    collect,
+    listed,
+    outcomes,
+    short,
+)
 from graphcl.tabular.sources import Source
 
 MOST_RELATIONS = 256  # values of a column that names relations
 ENDS = ("s", "t")  # the columns of both ends in the session
+
+
+@dataclass
+class EdgeFeatures:
+    """The features of one relation's edges.
+
+    Attributes:
+        features: what fills them; None if they have none.
+        notes: lines for the user.
+        fates: what became of each column.
+    """
+
+    features: ColumnFeatures | None = None
+    notes: list[str] = field(default_factory=list)
+    fates: list[ColumnOutcome] = field(default_factory=list)
+
+    @property
+    def preparation(self) -> Preparation | None:
+        """What turns the columns into features."""
+        return None if self.features is None else self.features.preparation
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return 0 if self.features is None else self.features.width
 
 
 @dataclass
@@ -73,6 +113,7 @@ class EdgeList:
 
     Attributes:
         said: the types of both ends, if they are given.
+        relation_column: the one that names relations, or None.
         columns: those of both ends.
         weight: the column of weights, or None.
         rows: how many it has.
@@ -94,8 +135,8 @@ class EdgeList:
     ) -> None:
         self.duck, self.text, self.given, self.source = duck, text, given, source
         self.options, self.typed = options, options.is_typed
-        self.said, self.name = _said(text, list(types))
-        self._relation, self.columns, self.how = find_ends(source, options, types)
+        self.said, self.name = split_relation(text, list(types))
+        self.relation_column, self.columns, self.how = find_ends(source, options, types)
         find = _present if self.typed else table_columns.find
         weight = options.weight
         self.weight = None if weight is None else find(source, weight, "--weight")
@@ -103,11 +144,7 @@ class EdgeList:
         self.relations: list[FoundRelation] = []
         self.problems: list[Problem] = []
         self.notes: list[str] = []
-        self._further = EdgeColumns(duck, source, (), options)
-
-    def guessable(self) -> tuple[tuple[str, str], str, tuple[str | None, ...]]:
-        """Returns the columns of both ends, how they were found, and which cannot be ends."""
-        return self.columns, self.how, (self._relation, self.options.weight)
+        self._further: list[str] = []  # columns that describe edges: ``c0``, ``c1``, … of ``edges``
 
     def load(self, ends: Listed, report: TableReport) -> None:
         """Creates ``edges`` (s, t, r, given, w), with further columns; `ends` were judged."""
@@ -115,18 +152,18 @@ class EdgeList:
         self.columns, self.how = ends.columns, ends.how
         (start, end), weight = self.columns, self.weight
         picked = f"{quoted(start)} AS s, {quoted(end)} AS t"
-        if self._relation is not None:
-            picked += f", {quoted(self._relation)}::VARCHAR AS r"
+        if self.relation_column is not None:
+            picked += f", {quoted(self.relation_column)}::VARCHAR AS r"
         if weight is not None:
             if options.decimal and cells.is_written(source, weight):
                 source = replace(source, decimals={weight: options.decimal})
             number = f"TRY_CAST({cells.plain(source, weight)} AS DOUBLE)"
             picked += f", {quoted(weight)} AS given, {number} AS w"
-        used = (start, end, weight, self._relation)
+        used = (start, end, weight, self.relation_column)
         rest = [name for name in source.columns if name not in used]
         if self.typed:
-            self._further = EdgeColumns(duck, self.source, rest, options)
-            picked += self._further.picked
+            self._further = rest
+            picked += "".join(f", {quoted(name)} AS c{place}" for place, name in enumerate(rest))
         duck.run(f"CREATE TABLE edges AS SELECT {picked} FROM {source.relation}", where=source.name)
         (self.rows,) = duck.row("SELECT count(*) FROM edges")
         for column in self.ids:
@@ -177,23 +214,18 @@ class EdgeList:
             return "BIGINT", "BIGINT"
         return self.ids[0].kind(self.duck), self.ids[1].kind(self.duck)
 
-    @property
-    def head(self) -> str:
-        """How lines about the list begin."""
-        plain = not self.typed or self.options.relation is not None
-        return "edges:" if plain else f"edges {self.name}:"
-
     def take_notes(self) -> list[str]:
         """Returns the lines that have not been said yet."""
-        found = [f"{self.head} {line}" for line in self.notes]
+        plain = not self.typed or self.options.relation is not None
+        head, notes = "edges:" if plain else f"edges {self.name}:", self.notes
         self.notes = []
-        return found
+        return [f"{head} {line}" for line in notes]
 
     @property
-    def guessed_types(self) -> list[tuple[str, str]]:
+    def guessed_types(self) -> list[tuple[str, ...]]:
         """The types that relations join, as far as they are guessed."""
         found = [one.types for one in self.relations if set(one.how) != {"given"} and one.types]
-        return [(first, second) for first, second in dict.fromkeys(found)]
+        return list(dict.fromkeys(found))
 
     def has(self, option: str) -> bool:
         """Returns whether the list has the column that an option names."""
@@ -208,26 +240,60 @@ class EdgeList:
         self.types = types
         self.duck.run("CREATE TABLE unknown (relation INT, place INT, id VARCHAR, row BIGINT)")
         self.relations = self._list_relations()
-        prepared = self.options.edge_preparations
         for found in self.relations:
-            self._count(found)
+            found.rows = self.rows
+            if found.value is not None:
+                (found.rows,) = self.duck.row(f"SELECT count(*) FROM edges WHERE {found.where}")
             self._find_types(found)
             if self.options.unknown_edges == "drop":
                 self._drop_unknown(found)
-            if found.types and self.typed:
-                found.features = self._further.of(
-                    found.number,
-                    found.where,
-                    rows=found.rows,
-                    prepared=None if prepared is None else prepared.get(found.key),
-                    fixed=prepared is not None,
-                )
-                self.problems += found.features.problems
+            if found.types and found.rows and self.typed:
+                found.features = self._find_features(found)
 
-    def _count(self, found: FoundRelation) -> None:
-        found.rows = self.rows
-        if found.value is not None:
-            (found.rows,) = self.duck.row(f"SELECT count(*) FROM edges WHERE {found.where}")
+    def _find_features(self, found: FoundRelation) -> EdgeFeatures:
+        """Finds what the further columns of a relation's edges become."""
+        duck, names, options = self.duck, self._further, self.options
+        prepared = (options.edge_preparations or {}).get(found.key)
+        if prepared is None and (options.edge_preparations is not None or not names):
+            return EdgeFeatures()
+        view, left = f"edge_columns_{found.number}", dict[str, str]()
+        columns = ", ".join(f"c{place} AS {quoted(name)}" for place, name in enumerate(names))
+        if columns:
+            duck.run(f"CREATE VIEW {view} AS SELECT {columns} FROM edges WHERE {found.where}")
+        kinds = {name: self.source.columns[name] for name in names}
+        source = replace(self.source, relation=view, columns=kinds, nodes=None, stable=True)
+        table, session = NodeTable(duck, source), f"edges_{found.number}_"
+        fitted: ApplyColumns | FitColumns
+        if prepared is not None:
+            fitted = ApplyColumns(duck, table, prepared, session)
+        else:
+            left = dict.fromkeys(self._named("ignore"), "left out, as you asked")
+            for name in names:
+                if what := table_columns.looks_like(self.source, name):
+                    left.setdefault(name, f"named like a {what}: left out")
+            given, plain = kinds_given(source.name, self._named), replace(options, split=None)
+            used = set(left) - set(given)
+            fitted = FitColumns(
+                duck, table, plain, used=used, given=given, session=session, leaks=False
+            )
+        self.problems += fitted.problems
+        roles = left | dict.fromkeys(fitted.empty, "empty: left out")
+        features = None if fitted.problems else fitted.features
+        if features is None or not features.width:
+            return EdgeFeatures(fates=outcomes(names, (), fitted.missing, roles))
+        made = features.preparation.features
+        notes = [f"{counted(len(made), 'feature')} of each edge: {listed(made)}"]
+        notes += [line.removeprefix("nodes: ") for line in fitted.notes]
+        weight = [name for name in names if name.strip().lower() in table_columns.WEIGHTS]
+        if weight and weight[0] not in left:
+            notes.append(f"{weight[0]!r} is a feature; --weight {weight[0]} makes it a weight")
+        fates = outcomes(names, features.preparation.columns, fitted.missing, roles)
+        return EdgeFeatures(features, notes, fates)
+
+    def _named(self, option: str) -> list[str]:
+        """Returns the further columns that an option names; others are of other tables."""
+        wanted = {name.strip().lower() for name in getattr(self.options, option)}
+        return [name for name in self._further if name.strip().lower() in wanted]
 
     def _list_relations(self) -> list[FoundRelation]:
         option = self.options.relation
@@ -521,21 +587,3 @@ def _present(source: Source, column: str, option: str = "") -> str | None:
     """Returns a column of this list, or None if the list does not have it."""
     known = {name.strip().lower() for name in source.columns}
     return table_columns.find(source, column, option) if column.strip().lower() in known else None
-
-
-def _said(name: str, types: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """Returns the types that ``author:writes:paper`` gives, if any, and the relation's name."""
-    parts = tuple(name.split(":"))
-    if len(parts) == 1:
-        return (), parts[0]
-    if len(parts) != 3 or not all(parts):
-        raise GraphError(
-            f"--edges {name}: a relation is named NAME, or SOURCE:NAME:TARGET with the types"
-        )
-    for end in (parts[0], parts[2]):
-        if end not in types:
-            near = suggestion(end, types)
-            raise GraphError(
-                f"--edges {':'.join(parts)}: no type {end!r}; the types: {', '.join(types)}{near}"
-            )
-    return (parts[0], parts[2]), parts[1]

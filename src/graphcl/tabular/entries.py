@@ -10,13 +10,11 @@ directions are known. In a typed graph rows are targets and columns are sources.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.files.atomic import reserve
 from graphcl.tabular.duck import Duck
 from graphcl.tabular.features import ArraySink
 from graphcl.tabular.report import EdgeCounts
@@ -186,13 +184,3 @@ def fill_csr(
     for name in names:
         into.shorten(name, place)
     return np.asarray(indptr)
-
-
-def mapped_array(file: Path, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-    """Returns a new array in a file, to be filled; memory if it has no entries."""
-    if 0 in shape:
-        np.save(file, np.zeros(shape, dtype))
-        return np.zeros(shape, dtype)
-    mapped = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
-    reserve(file)
-    return mapped

@@ -24,14 +24,14 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError
-from graphcl.tabular.cells import NO_VALUE, is_text, plain
+from graphcl.tabular.cells import is_text, number, plain
 from graphcl.tabular.duck import Duck, literal, quoted
 from graphcl.tabular.kinds import NonNumericColumn, encode
 from graphcl.tabular.preparation import CATEGORY, NUMBER, Preparation
 from graphcl.tabular.sources import Source
 
 BLOCK_COLUMNS = 256  # of a format that keeps columns apart; each has buffers of its own
-TEXT_COLUMNS = 8192  # of a text file, every line of which is read anyway
+TEXT_COLUMNS = 2048  # of a text file, every line of which is read anyway
 BLOCK_VALUES = 1 << 21  # values in a batch: 16 MB of float64
 _LEAST_ROWS = 2048  # DuckDB works on as many at a time
 SPARSE_WIDTH = 512  # features; with fewer, features are dense whatever they hold
@@ -208,13 +208,13 @@ class Numbers:
         self.facts = Facts(len(columns))
         self._file, self._training = file, training
         self._kept: list[tuple[int, Path]] = []  # the first column of each file
-        self._read(table, columns, 0)
+        self._read(table, columns, 0, _cast)
         # In a text file a cell that is not a number may be a missing value, which its text says.
         # Few columns have any, and only they are read once more.
         wrong = zip(columns, self.facts.wrong, strict=True)
         again = [name for name, count in wrong if count and is_text(table.source, name)]
         self.facts.widen(len(again))
-        self._read(table, again, len(columns), with_texts=True)
+        self._read(table, again, len(columns), number)
         self._places = {name: place for place, name in enumerate((*columns, *again))}
 
     def place(self, name: str) -> int:
@@ -222,14 +222,17 @@ class Numbers:
         return self._places[name]
 
     def _read(
-        self, table: NodeTable, columns: Sequence[str], column: int, *, with_texts: bool = False
+        self,
+        table: NodeTable,
+        columns: Sequence[str],
+        column: int,
+        expression: Callable[[Source, str], str],
     ) -> None:
-        """Reads columns, which get the places from `column` on."""
+        """Reads columns by an SQL expression; they get the places from `column` on."""
         import pyarrow
 
         for names in table.blocks(columns):
-            values = [_cast(table.source, name) for name in names]
-            texts = [quoted(name) for name in names] if with_texts else []
+            values = [expression(table.source, name) for name in names]
             schema = pyarrow.schema([(str(place), "float") for place in range(len(names))])
             how = pyarrow.ipc.IpcWriteOptions(compression="lz4")
             path = self._file.with_name(f"{self._file.name}_{column}")
@@ -237,26 +240,22 @@ class Numbers:
                 pyarrow.OSFile(str(path), "wb") as out,
                 pyarrow.ipc.new_file(out, schema, options=how) as writer,
             ):
-                for first, batch in table.batches([*values, *texts]):
-                    found = batch.columns[: len(names)]
-                    if with_texts:
-                        found = list(map(_with_missing, found, batch.columns[len(names) :]))
+                for first, batch in table.batches(values):
                     block = np.empty((len(names), batch.num_rows))
                     nulls = None
-                    for place, one in enumerate(found):
+                    for place, one in enumerate(batch.columns):
                         block[place] = one.to_numpy(zero_copy_only=False)
                         if one.null_count:
                             nulls = np.zeros(block.shape, np.bool_) if nulls is None else nulls
                             nulls[place] = one.is_null().to_numpy(zero_copy_only=False)
-                    self.facts.add(first, column, block, nulls, self._training_of(first, block))
+                    used = self._training
+                    used = None if used is None else used[first : first + batch.num_rows]
+                    self.facts.add(first, column, block, nulls, used)
                     with np.errstate(over="ignore"):
                         kept = [pyarrow.array(row) for row in block.astype(np.float32)]
                     writer.write(pyarrow.record_batch(kept, schema=schema))
             self._kept.append((column, path))
             column += len(names)
-
-    def _training_of(self, first: int, block: Floats) -> npt.NDArray[np.bool_] | None:
-        return None if self._training is None else self._training[first : first + block.shape[1]]
 
     def blocks(self, filling: Floats) -> Iterator[tuple[int, int, npt.NDArray[np.float32]]]:
         """Yields the first row, the first column and values ``[rows, columns]``.
@@ -270,8 +269,8 @@ class Numbers:
             first = 0
             with pyarrow.memory_map(str(path)) as file:
                 reader = pyarrow.ipc.open_file(file)
-                for number in range(reader.num_record_batches):
-                    columns = reader.get_batch(number).columns
+                for batch in map(reader.get_batch, range(reader.num_record_batches)):
+                    columns = batch.columns
                     block = np.stack([one.to_numpy() for one in columns], axis=1)
                     if np.isnan(block.sum()):
                         rows, places = np.nonzero(np.isnan(block))
@@ -288,24 +287,13 @@ def _cast(source: Source, name: str) -> str:
     return f"TRY_CAST(trim({plain(source, name)}) AS DOUBLE)"
 
 
-def _with_missing(values: Any, texts: Any) -> Any:
-    """Returns numbers, where a text says that a value is missing NaN, and NULL if it is none."""
-    if not values.null_count:
-        return values
-    import pyarrow
-    import pyarrow.compute as compute
-
-    cells = compute.utf8_lower(compute.utf8_trim(texts, " "))
-    absent = compute.is_in(cells, value_set=pyarrow.array((*NO_VALUE, None), cells.type))
-    said = compute.case_when(
-        compute.make_struct(absent, compute.equal(cells, "true"), compute.equal(cells, "false")),
-        *(pyarrow.scalar(number) for number in (np.nan, 1.0, 0.0)),
-    )
-    return compute.coalesce(values, said)
-
-
 class ArraySink(Protocol):
-    """Where arrays are created: in memory, or by the writer of a store."""
+    """Where arrays are created: in memory, or by the writer of a store.
+
+    `num_features` is the width of sparse features, which their arrays do not contain.
+    """
+
+    num_features: int
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
         """Returns a new array of zeros, called `name`, for the caller to fill."""
@@ -319,6 +307,7 @@ class InMemory:
 
     def __init__(self) -> None:
         self.arrays: dict[str, npt.NDArray[Any]] = {}
+        self.num_features = 0
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
         """Returns a new array of zeros."""
@@ -328,6 +317,22 @@ class InMemory:
     def shorten(self, name: str, length: int) -> None:
         """Cuts an array to its first `length` entries."""
         self.arrays[name] = self.arrays[name][:length].copy()
+
+    def read(self, name: str) -> npt.NDArray[Any]:
+        """Returns an array."""
+        return self.arrays[name]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape of an array; empty if there is none."""
+        return self.arrays[name].shape if name in self.arrays else ()
+
+    @property
+    def x(self) -> Any:
+        """The features: ``x``, a CSR matrix of ``x_data`` and the like, or None."""
+        if "x_indptr" not in self.arrays:
+            return self.arrays.get("x")
+        parts = tuple(self.arrays[name] for name in ("x_data", "x_indices", "x_indptr"))
+        return scipy.sparse.csr_array(parts, shape=(len(parts[2]) - 1, self.num_features))
 
 
 class FeaturePart(Protocol):

@@ -288,7 +288,9 @@ def _vector(column: Column, values: Any) -> Floats:
     block = np.zeros((len(values), len(column.features)), np.float32)
     there = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
     flat = values.flatten().to_numpy(zero_copy_only=False)
-    block[there] = np.nan_to_num(flat, posinf=np.inf, neginf=-np.inf).reshape(len(there), -1)
+    block[there] = np.nan_to_num(flat, posinf=np.inf, neginf=-np.inf).reshape(
+        len(there), block.shape[1]
+    )
     return block
 
 

@@ -4,9 +4,9 @@ Nodes of a table keep its order. Nodes that only edges name come after them, in 
 plain graph has one type.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,8 @@ from graphcl.tabular.beside import TagTable, load_ids, open_vectors, place_vecto
 from graphcl.tabular.columns import IdColumn, common_kind
 from graphcl.tabular.duck import Duck, is_query, quoted
 from graphcl.tabular.features import (
+    ArraySink,
     FeaturePart,
-    InMemory,
     NodeTable,
     entries_of,
     fill_sparse,
@@ -40,8 +40,6 @@ from graphcl.tabular.options import TableOptions, option_of
 from graphcl.tabular.preparation import Preparation
 from graphcl.tabular.report import ColumnOutcome, Problem, TableReport, collect, listed, outcomes
 from graphcl.tabular.sources import Source, open_source
-
-T = TypeVar("T")
 
 
 class NoRowsError(GraphError):
@@ -73,9 +71,7 @@ class NodeSource:
         if not (isinstance(given, str) and is_query(given)):
             self.set_ids(None if options.is_typed else options.node_ids)
         if self.matrix is None:
-            source = open_source(
-                duck, given, role="nodes", header=options.header, names=options.names
-            )
+            source = open_source(duck, given, role="nodes", options=options)
             self.source = source.nodes or source  # a graph file has a node table of its own
 
     def keep_rows(self) -> None:
@@ -150,10 +146,6 @@ class NumberedNodes:
         """The table of keys and numbers, as all branches of the session name it."""
         return f"{self.duck.schema}.nodes"
 
-    def _open(self, given: Any, role: str) -> Source:
-        options = self.options
-        return open_source(self.duck, given, role=role, header=options.header, names=options.names)
-
     def _load_table(self, source: Source) -> None:
         """Creates ``node_rows``: ids, labels and split; features, maybe thousands, come later."""
         options = self.options
@@ -195,7 +187,7 @@ class NumberedNodes:
         for name in ("tags", "vectors"):
             self._check_beside(name)
         if options.tags is not None:
-            source = self._open(options.tags, "tags")
+            source = open_source(self.duck, options.tags, role="tags", options=options)
             id_column = None if self._table is None else self.identity[0]
             self.tags = TagTable(self.duck, source, options, id_column)
         elif options.tag_columns and options.preparation is None:
@@ -206,7 +198,9 @@ class NumberedNodes:
                 raise GraphError("--vector-ids: there are no vectors; pass --vectors FILE.npy")
             rows = len(open_vectors(options.vectors)[1])
             array = isinstance(given, list | tuple | np.ndarray) or str(given).endswith(".npy")
-            ids = None if array else self._open(given, "vector-ids")
+            ids = None
+            if not array:
+                ids = open_source(self.duck, given, role="vector-ids", options=options)
             self._vector_ids = load_ids(self.duck, given, rows, ids)
 
     def _check_beside(self, name: str) -> None:
@@ -401,8 +395,8 @@ class NumberedNodes:
             report.preparation = replace(prepared, sparse=self.sparse)
             self._say_features(report.preparation)
         # Read now, so that all that is wrong is found before anything is refused.
-        self._y = self._collecting(self._read_labels)
-        self._masks = self._collecting(self._read_masks) or {}
+        self._y = collect(self.problems, self._read_labels)
+        self._masks = collect(self.problems, self._read_masks) or {}
 
     def _add_part(self, part: Any) -> None:
         self.parts.append(part)
@@ -430,46 +424,36 @@ class NumberedNodes:
         """Number of features from the tables; structural features are not counted."""
         return sum(part.width for part in self.parts)
 
-    @property
-    def stays_sparse(self) -> bool:
-        """Whether features stay sparse: those of columns alone, if they are mostly zeros."""
-        return self.options.features == "columns" and self.sparse
+    def fill(self, into: ArraySink, further: int = 0) -> npt.NDArray[np.float32] | None:
+        """Fills the arrays of sparse features, or ``x``, which is returned.
 
-    def features(self, further: int = 0) -> Any:
-        """Returns the features in memory, ``[nodes, features + further]``, dense or CSR."""
-        shape = (self.num_nodes, self.num_features + further)
-        if not self.stays_sparse:
-            x = np.zeros(shape, np.float32)
-            self.fill_features(x)
-            return x
-        sparse = InMemory()
-        self.fill_sparse_features(sparse)
-        parts = tuple(sparse.arrays[name] for name in ("x_data", "x_indices", "x_indptr"))
-        return scipy.sparse.csr_array(parts, shape=shape)
-
-    def fill_features(self, x: npt.NDArray[np.float32]) -> None:
-        """Fills the first columns of `x`, zeros with a row for each node, with all parts."""
-        start = 0
+        The last columns of ``x``, as many as `further`, stay zeros for others to fill.
+        """
+        width, start = self.num_features + further, 0
+        if width and self.options.features == "columns" and self.sparse:
+            into.num_features = width
+            fill_sparse(into, lambda: entries_of(self.parts), self.num_nodes)
+            return None
+        if not width:
+            return None
+        x = into.array("x", (self.num_nodes, width), np.float32)
         for part in self.parts:
             part.fill(x[:, start : start + part.width])
             start += part.width
-
-    def fill_sparse_features(self, into: Any) -> None:
-        """Fills ``x_indptr``, ``x_indices`` and ``x_data`` of an `ArraySink`."""
-        fill_sparse(into, lambda: entries_of(self.parts), self.num_nodes)
+        return x
 
     # Labels, split and ids
 
-    def _collecting(self, read: Callable[[], T]) -> T | None:
-        try:
-            return read()
-        except GraphError as error:
-            self.problems.append(Problem(str(error)))
-            return None
-
-    def labels(self) -> npt.NDArray[np.int64] | None:
-        """Returns a class per node or several labels ``[N, L]``, −1 where it has none; or None."""
-        return None if self._y is None else self._padded(self._y, -1)
+    def fields(self) -> dict[str, Any]:
+        """Returns what `Nodes` have beside features: labels, masks, ids and names."""
+        fields: dict[str, Any] = {
+            name: self._padded(one, False) for name, one in self._masks.items()
+        }
+        if self._y is not None:  # −1 where a node has none
+            fields["y"] = self._padded(self._y, -1)
+        ids, report = self.node_ids(), self.report
+        fields |= {"class_names": report.class_names, "preparation": report.preparation}
+        return fields | ({} if ids is None else {"node_ids": ids})
 
     @property
     def num_classes(self) -> int:
@@ -477,10 +461,6 @@ class NumberedNodes:
         if self._y is None:
             return 0
         return int(self._y.max()) + 1 if self._y.ndim == 1 else int(self._y.shape[1])
-
-    def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
-        """Returns the masks of the split; the dictionary is empty if there is no split."""
-        return {name: self._padded(mask, False) for name, mask in self._masks.items()}
 
     def _padded(self, values: npt.NDArray[Any], filling: Any) -> npt.NDArray[Any]:
         """Returns one value per node; nodes that only edges name get the value `filling`."""

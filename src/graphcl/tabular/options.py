@@ -477,6 +477,24 @@ def short_name(relation: str) -> str:
     return relation.split(":")[1] if relation.count(":") == 2 else relation
 
 
+def split_relation(name: str, types: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Returns the types that ``author:writes:paper`` gives, if any, and the relation's name."""
+    parts = tuple(name.split(":"))
+    if len(parts) == 1:
+        return (), parts[0]
+    if len(parts) != 3 or not all(parts):
+        raise GraphError(
+            f"--edges {name}: a relation is named NAME, or SOURCE:NAME:TARGET with the types"
+        )
+    for end in (parts[0], parts[2]):
+        if end not in types:
+            near = suggestion(end, types)
+            raise GraphError(
+                f"--edges {':'.join(parts)}: no type {end!r}; the types: {', '.join(types)}{near}"
+            )
+    return (parts[0], parts[2]), parts[1]
+
+
 def of_type(kind: str, words: Sequence[str]) -> tuple[str, ...]:
     """Returns words that settle a problem with one type's table, as they settle it for all."""
     columns = {option_of(name) for name in (*COLUMNS, *SINGLE)}

@@ -51,12 +51,13 @@ def together(fixes: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return tuple(word for pair in dict.fromkeys(pairs) for word in pair)
 
 
-def collect(problems: list[Problem], check: Callable[..., object], *given: Any) -> None:
-    """Makes a check whose failure does not keep others from being made."""
+def collect(problems: list[Problem], read: Callable[..., Any], *given: Any) -> Any:
+    """Returns what `read` does; its failure does not keep other things from being read."""
     try:
-        check(*given)
+        return read(*given)
     except GraphError as error:
         problems.append(Problem(str(error)))
+        return None
 
 
 def short(text: str) -> str:

@@ -167,8 +167,9 @@ def _seconds(column: Column, values: list[Any]) -> Any:
     for place, value in enumerate(values):
         if value is not None and not isinstance(value, (str, *kinds)):
             raise _wrong(column, place, value, f"not a {column.kind}, such as {example!r}")
-        text = _interval(value) if isinstance(value, timedelta) else str(value)
-        texts.append(None if value is None else text)
+        if isinstance(value, timedelta):
+            value = f"{value.total_seconds():.6f} seconds"
+        texts.append(None if value is None else str(value))
     table = pyarrow.table({"cell": pyarrow.array(texts, pyarrow.string())})
     with Duck() as duck:
         relation = duck.register("cells", table)
@@ -185,7 +186,3 @@ def _seconds(column: Column, values: list[Any]) -> Any:
             what = f"not a {column.kind}, such as {example!r}"
             raise _wrong(column, place, values[place], what)
     return pyarrow.array([one for one, _ in found], pyarrow.float64())
-
-
-def _interval(value: timedelta) -> str:
-    return f"{value.total_seconds():.6f} seconds"

@@ -32,6 +32,7 @@ from graphcl.tabular.duck import (
     literal,
     quoted,
 )
+from graphcl.tabular.options import TableOptions
 
 TEXT = (".csv", ".tsv", ".txt", ".edges", ".el", ".edgelist")
 PARQUET = (".parquet", ".pq")
@@ -87,21 +88,19 @@ def looks_like_tables(text: str) -> bool:
     return Path(text).is_dir() and not is_store(Path(text)) and bool(_parquet_files(Path(text)))
 
 
-def open_source(
-    duck: Duck, text: Any, *, role: str, header: bool | None = None, names: frozenset[str]
-) -> Source:
+def open_source(duck: Duck, text: Any, *, role: str, options: TableOptions) -> Source:
     """Resolves a path, ``PATH:TABLE`` of a database, or an SQL query as ``edges``, ``nodes`` ….
 
     From Python it may also be a table in memory: of pandas, Polars, Arrow or DuckDB.
 
-    `header` says whether a delimited file begins with column names; None guesses, with the help of
-    the column names that the caller has given.
+    `options.header` says whether a delimited file begins with column names; None guesses, with the
+    help of the column names that the options have.
 
     Raises:
         GraphError: the source does not exist, or cannot be read.
     """
     if isinstance(text, str):
-        source = _open(duck, text, role=role, header=header, names=names)
+        source = _open(duck, text, role, options)
     else:
         source = _in_memory(duck, text, role)
     # DuckDB numbers the rows of a table as `rowid`, unless a column has that name.
@@ -113,9 +112,7 @@ def open_source(
     return source
 
 
-def _open(
-    duck: Duck, text: str, *, role: str, header: bool | None, names: frozenset[str]
-) -> Source:
+def _open(duck: Duck, text: str, role: str, options: TableOptions) -> Source:
     if is_query(text):
         return _query(duck, text, role)
     path, table = _split_table(text)
@@ -138,8 +135,8 @@ def _open(
     if kind in TEXT:
         if graph_formats.is_networkx_edge_list(path, kind):
             return _load_tables(duck, path, graph_formats.read_edge_list(path), role)
-        known = names | {name.lower() for name in names} | _HEADER_NAMES
-        dialect = detect_dialect(path, header=header, names=known)
+        names = options.names | _HEADER_NAMES
+        dialect = detect_dialect(path, header=options.header, names=names)
         columns = dict.fromkeys(dialect.columns, "VARCHAR")
         return Source(str(path), dialect.scan(path), columns, untyped=True)
     if kind in PARQUET:
@@ -272,7 +269,9 @@ def _load_tables(duck: Duck, path: Path, found: graph_formats.GraphTables, role:
 
 
 def _database(duck: Duck, path: Path, table: str | None, role: str) -> Source:
-    if _is_sqlite(path):
+    with path.open("rb") as file:
+        sqlite = file.read(len(_SQLITE)) == _SQLITE
+    if sqlite:
         loaded = _load_sqlite(duck, path, table, into=f"{role}_sqlite")
         relation = quoted(f"{role}_sqlite")
         return Source(f"{path}:{loaded}", relation, duck.columns(relation))
@@ -288,12 +287,6 @@ def _database(duck: Duck, path: Path, table: str | None, role: str) -> Source:
     relation = f"{quoted(alias)}.{quoted(dict(listed)[name])}.{quoted(name)}"
     columns = duck.columns(relation, where=f"{path}:{name}")
     return Source(f"{path}:{name}", relation, columns, stable=False)
-
-
-def _is_sqlite(path: Path) -> bool:
-    """Returns whether a file is an SQLite database, by its first bytes."""
-    with path.open("rb") as file:
-        return file.read(len(_SQLITE)) == _SQLITE
 
 
 def _load_sqlite(duck: Duck, path: Path, table: str | None, *, into: str) -> str:
@@ -450,7 +443,7 @@ def detect_dialect(path: Path, *, header: bool | None, names: frozenset[str]) ->
         GraphError: the file is empty, is not UTF-8 text, or repeats a column's name.
     """
     head, compression = _head(path)
-    words = _is_words(path)
+    words = _kind(path) not in (".csv", ".tsv")  # fields may be separated by spaces
     lines = [line for line in re.split(r"\r?\n|\r", head) if line.strip()]
     if words:
         lines = [line for line in lines if not line.startswith(("#", "%"))]
@@ -471,12 +464,6 @@ def detect_dialect(path: Path, *, header: bool | None, names: frozenset[str]) ->
     if twice:
         raise GraphError(f"{path}: the header names column {twice[0]!r} twice")
     return Dialect(delimiter, header, columns, compression)
-
-
-def _is_words(path: Path) -> bool:
-    """Returns whether fields may be separated by spaces: in every file but `.csv` and `.tsv`."""
-    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
-    return not suffixes or suffixes[-1] not in (".csv", ".tsv")
 
 
 def _head(path: Path) -> tuple[str, str]:
@@ -512,7 +499,7 @@ def _head(path: Path) -> tuple[str, str]:
 
 
 def _delimiter(path: Path, line: str, *, words: bool) -> str:
-    if ".tsv" in [suffix.lower() for suffix in path.suffixes]:
+    if _kind(path) == ".tsv":
         return "\t"
     outside = re.sub(r'"[^"]*"', "", line)  # a delimiter inside quotes does not count
     counts = {delimiter: outside.count(delimiter) for delimiter in DELIMITERS}

@@ -60,6 +60,7 @@ class Tables:
 
     Attributes:
         name: of the graph.
+        typed: whether it has types.
         nodes: the nodes of each type; of a plain graph, those of the type "".
         lists: the lists of edges.
         report: what has been found so far.
@@ -68,7 +69,7 @@ class Tables:
     def __init__(
         self, duck: Duck, edges: Any, options: TableOptions, on_step: Callable[[str], None]
     ) -> None:
-        self._duck, self._options, self._typed = duck, options, options.is_typed
+        self._duck, self._options, self.typed = duck, options, options.is_typed
         self.report = TableReport()
         self.nodes: dict[str, NumberedNodes] = {}
         self.lists: list[EdgeList] = []
@@ -90,10 +91,10 @@ class Tables:
         self._say_lists()
         self._join_unknown()
         self._refuse()
-        joined = {one.text: one.guessed_types for one in self.lists} if self._typed else None
+        joined = {one.text: one.guessed_types for one in self.lists} if self.typed else None
         line = table_columns.first_line(ids.values(), ends.values(), joined)
         self.report.first = [line] if line else []
-        if self._typed:
+        if self.typed:
             self._check_used()
             self._add_missing()
 
@@ -112,9 +113,7 @@ class Tables:
             # A failure is said with all else that is wrong, unless it decides whose an option is.
             at_once = any(getattr(options, name) for name in OF_BOTH)
             with self._collecting(f"edges {short_name(text)}", self._wrong, at_once=at_once):
-                source = open_source(
-                    branch, table, role="edges", header=options.header, names=options.names
-                )
+                source = open_source(branch, table, role="edges", options=options)
                 opened[text] = (branch, source)
         first = next((source for _, source in opened.values()), None)
         self._sources = {
@@ -130,7 +129,7 @@ class Tables:
         listed = {short_name(text): list(source.columns) for text, (_, source) in opened.items()}
         divided = divide(options, columns, listed)
         self._divided = {
-            kind: replace(divided[kind], nodes=table) if self._typed else options
+            kind: replace(divided[kind], nodes=table) if self.typed else options
             for kind, table in given.items()
         }
         short = [short_name(text) for text in lists]
@@ -147,7 +146,7 @@ class Tables:
         try:
             yield
         except GraphError as error:
-            if at_once or not self._typed:
+            if at_once or not self.typed:
                 raise
             wrong.append(Problem(f"{where}: {error}"))
 
@@ -161,7 +160,7 @@ class Tables:
 
     def _say_lists(self) -> None:
         """Reports on the list of a plain graph; those of others are reported with relations."""
-        if not self._typed:
+        if not self.typed:
             self.report.notes += [line for one in self.lists for line in one.take_notes()]
 
     def _guess(self) -> tuple[dict[str, Held], dict[str, Listed]]:
@@ -169,16 +168,14 @@ class Tables:
         judged = {
             kind: (one.duck, one.source)
             for kind, one in self._sources.items()
-            if one.source is not None and (self._typed or one.matrix is None)
+            if one.source is not None and (self.typed or one.matrix is None)
         }
         ends: dict[str, Listed] = {}
         for one in self.lists:
-            columns, how, excluded = one.guessable()
-            ends[one.text] = Listed(one.text, one.source.name, columns, how)
+            found = ends[one.text] = Listed(one.text, one.source.name, one.columns, one.how)
             if judged:
-                ends[one.text] = table_columns.list_of_edges(
-                    one.duck, one.source, one.text, (columns, how), excluded=excluded
-                )
+                excluded = (one.relation_column, one.options.weight)
+                table_columns.read_ends(one.duck, one.source, found, excluded)
         ids = {
             kind: table_columns.node_table(
                 duck, source, kind, self._divided[kind], [*ends.values()]
@@ -198,7 +195,7 @@ class Tables:
         """
         wrong: list[Problem] = []
         for kind, opened in self._sources.items():
-            report = TableReport() if self._typed else self.report
+            report = TableReport() if self.typed else self.report
             held = ids.get(kind)
             identity = ("", "") if held is None else (held.column, held.how)
             if opened.source is None and not self.lists:
@@ -206,7 +203,7 @@ class Tables:
             with self._collecting(kind, wrong):
                 nodes = NumberedNodes(opened, self._divided[kind], identity, report)
                 nodes.number(self._ends() if opened.source is None else ())
-                if self._typed:
+                if self.typed:
                     nodes.complete()
                     self.report.types[kind] = report
                     wrong += [
@@ -228,7 +225,7 @@ class Tables:
 
     def _refuse(self) -> None:
         """Raises one error for all that is wrong, if anything is."""
-        if not self._typed:
+        if not self.typed:
             refuse([*self.lists[0].problems, *self.plain.problems])
             return
         for one in self.lists:
@@ -246,7 +243,7 @@ class Tables:
 
     def _join_unknown(self) -> None:
         """Completes a plain graph, with its edges to nodes that are not in the node table."""
-        if self._typed:
+        if self.typed:
             return
         (one,), nodes, report = self.lists, self.plain, self.report
         report.counts.rows, report.counts.dangling = one.rows, one.dangling
@@ -268,7 +265,6 @@ class Tables:
                     () if drop else ("--unknown-edges", "add"),
                 )
             )
-        (report.counts.self_loops,) = one.duck.row("SELECT count(*) FROM pairs WHERE u = v")
         nodes.complete()
 
     def _add_missing(self) -> None:

@@ -196,6 +196,10 @@ class DividedBatch:
         """M, the size of the minibatch over all processes."""
         return self.graph.division.num_nodes if self.nodes is None else len(self.nodes)
 
+    @property
+    def recorded_as(self) -> None:
+        """A recorded step cannot wait for other processes."""
+
     def views(self, generator: torch.Generator) -> tuple[Features, Adjacency]:
         """Draws both views as one process would and returns own rows of them, side by side."""
         graph, perturbation = self.graph, self.perturbation

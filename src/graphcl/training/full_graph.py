@@ -1,6 +1,6 @@
 """Batches from graphs that are encoded whole: one of them, or several."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -47,6 +47,11 @@ class WholeBatch:
         if self.nodes is None:
             return sum(self.graph.sizes.values())
         return sum(map(len, self.nodes.values()))
+
+    @property
+    def recorded_as(self) -> Hashable:
+        """The graph, if B is every node of it."""
+        return id(self.graph) if self.nodes is None else None
 
     def views(self, generator: torch.Generator) -> list[View]:
         """Draws both views: as one view of the two copies where that is the same."""
@@ -187,11 +192,6 @@ class ManyGraphs:
     def steps_per_epoch(self) -> int:
         """Number of batches in an epoch."""
         return sum(graph.steps_per_epoch for graph in self.graphs)
-
-    @property
-    def constant(self) -> bool:
-        """Whether every batch is the same: one graph, whole."""
-        return self.steps_per_epoch == 1
 
     def epoch(
         self,

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -135,6 +135,13 @@ class Batch(Protocol):
     def num_nodes(self) -> int:
         """M, the size of the minibatch over all processes."""
 
+    @property
+    def recorded_as(self) -> Hashable:
+        """Names batches that are the same tensors, filled anew: a GPU replays a recorded step.
+
+        None if no other batch is like it.
+        """
+
     def views(self, generator: torch.Generator) -> Any:
         """Returns two views, drawn now or ahead."""
 
@@ -148,10 +155,6 @@ class BatchSource(Protocol):
     @property
     def steps_per_epoch(self) -> int:
         """Number of batches in an epoch."""
-
-    @property
-    def constant(self) -> bool:
-        """Whether every batch is the same tensors, so that a GPU can replay a recorded step."""
 
     def epoch(
         self,
@@ -252,14 +255,16 @@ def train(
 
     # A recorded step cannot wait for other processes, and no part of it may depend on the host.
     parts = (encoder, perturbation, loss)
-    recordable = on_gpu and source.constant and share.world == 1
+    recordable = on_gpu and share.world == 1
     recordable = recordable and all(getattr(part, "recordable", False) for part in parts)
-    step = CudaGraphStep(update, generator) if recordable else update
+    recorded = CudaGraphStep(update, generator) if recordable else None
 
     def seeded(batch: Batch) -> Tensor:
         # By the step's number alone: done again in smaller blocks, a step draws the same views.
         generator.manual_seed(derive(seed, "views", state.epoch, state.step))
-        return step(batch)
+        if recorded is None or batch.recorded_as is None:
+            return update(batch)
+        return recorded(batch, batch.recorded_as)
 
     began = time.perf_counter() - state.seconds
     encoder.train()
@@ -288,8 +293,8 @@ def train(
             on_epoch(metrics)
             on_step(state)
     finally:
-        if isinstance(step, CudaGraphStep):
-            step.close()
+        if recorded is not None:
+            recorded.close()
 
 
 class _Encode(nn.Module):

@@ -1,10 +1,10 @@
 """Batches from a graph that is too large to encode whole: sampled L-hop subgraphs."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -22,7 +22,8 @@ from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.schema import EDGES, Direction, Schema
 from graphcl.graphs.tensors import feature_tensor, stored_features
 from graphcl.graphs.typed_tensors import Prepared, typed_tensors
-from graphcl.kernels.buffers import borrow, retry_smaller
+from graphcl.kernels.buffers import borrow
+from graphcl.kernels.counter import DeviceSeed, Seed
 from graphcl.kernels.neighbours import EdgeWeights
 from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.memory import free_memory_bytes
@@ -41,15 +42,19 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class SampledBatch:
-    """A minibatch whose subgraphs were sampled, and perturbed twice, while the last one trained.
+    """A minibatch whose subgraphs are sampled, and perturbed twice.
 
     Attributes:
         nodes: the M seed nodes by type, over all processes.
-        trees: the two views of the sampled subgraphs of this process's share of them.
+        draw: returns the two views of the sampled subgraphs of this process's share of them. On a
+            CPU they were drawn while the last batch trained. A graph on a GPU draws them in the
+            step, which is recorded.
+        recorded_as: see `graphcl.training.loop.Batch`.
     """
 
     nodes: Seeds
-    trees: tuple[TreeView, TreeView]
+    draw: Callable[[], tuple[TreeView, TreeView]]
+    recorded_as: Hashable = None
 
     @property
     def num_nodes(self) -> int:
@@ -61,7 +66,7 @@ class SampledBatch:
         generator: torch.Generator,  # noqa: ARG002 (the draws follow from seed, epoch and step)
     ) -> tuple[TreeView, TreeView]:
         """Returns the two views."""
-        return self.trees
+        return self.draw()
 
     def encode(self, encoder: nn.Module, views: tuple[TreeView, TreeView]) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of this process's seed nodes in view 1 and in view 2."""
@@ -78,9 +83,11 @@ class SampledGraph:
 
     An epoch visits every contrasted node once, in a random order. Each seed node's subgraph is
     sampled once a step and perturbed twice, as in the paper. The next batch is prepared in a
-    thread, which the GIL does not hold up; a graph on a GPU needs none. The draws depend on seed,
-    epoch, step and place in the batch alone, so the number of threads changes nothing. In a group
-    of processes each samples and encodes its share of the seed nodes; their number changes nothing.
+    thread, which the GIL does not hold up. With the graph on a GPU, sampling is a part of the step,
+    which is recorded and replayed: Python would take longer to launch it than the GPU to do it. The
+    draws depend on seed, epoch, step and place in the batch alone, so the number of threads changes
+    nothing. In a group of processes each samples and encodes its share of the seed nodes; their
+    number changes nothing.
 
     A graph in parts can keep rows of other parts between steps. The trees of the coming steps are
     then drawn before they are needed, without features, to say which rows it needs most often.
@@ -189,11 +196,6 @@ class SampledGraph:
         """Number of batches in an epoch."""
         return batches_in(self.topology.sizes, self.contrast, self.batch_nodes)
 
-    @property
-    def constant(self) -> bool:
-        """Every batch is another sample."""
-        return False
-
     def epoch(
         self,
         number: int,
@@ -215,14 +217,16 @@ class SampledGraph:
         steps = [
             (nodes, derive(seed, "sampled", number, step)) for step, nodes in enumerate(batches)
         ][first:]
+        if self.topology.device.type == "cuda":
+            for nodes, one in steps:
+                yield self._drawn_in_step(nodes, perturbation, seed=one, share=share)
+            return
         make = partial(self.batch, perturbation=perturbation, share=share)
         works = [
             partial(make, nodes, seed=one, ahead=() if at % WINDOW else steps[at : at + WINDOW])
             for at, (nodes, one) in enumerate(steps)
         ]
-        # A GPU works through its queue while the host fills it: a graph there needs no thread.
-        on_gpu = self.topology.device.type == "cuda"
-        yield from map(retry_smaller, works) if on_gpu else one_ahead(works)
+        yield from one_ahead(works)
 
     def batch(
         self,
@@ -238,24 +242,53 @@ class SampledGraph:
         `ahead` are the nodes and seeds of coming steps, this one included.
         """
         if ahead and self.replays and self.topology.remembers:
-            self.topology.expect(self._tree(some, one, share) for some, one in ahead)
-        tree = self._tree(nodes, seed, share)
+            coming = ((some, derive(one, "tree")) for some, one in ahead)
+            self.topology.expect(self._tree(some, one, share) for some, one in coming)
+        tree = self._tree(nodes, derive(seed, "tree"), share)
+        views = self._views(tree, perturbation, derive(seed, "views"))
+        return SampledBatch(nodes, lambda: views)
+
+    def _drawn_in_step(
+        self, nodes: Seeds, perturbation: Drop, *, seed: int, share: Share
+    ) -> SampledBatch:
+        """Returns a batch that draws from memory on the GPU, where its nodes and seed are put."""
+        here: dict[str, Tensor] = {}
+        for name, some in nodes.items():
+            one = name, len(some)
+            here[name] = self._nodes.setdefault(one, torch.empty_like(some, device=self.device))
+            here[name].copy_(some.pin_memory(), non_blocking=True)
+        of_tree, of_views = self._seeds
+        of_tree.set(derive(seed, "tree"))
+        of_views.set(derive(seed, "views"))
+
+        def draw() -> tuple[TreeView, TreeView]:
+            return self._views(self._tree(here, of_tree, share), perturbation, of_views)
+
+        return SampledBatch(here, draw, tuple(map(id, here.values())))
+
+    @cached_property
+    def _nodes(self) -> dict[tuple[str, int], Tensor]:
+        """The seed nodes of the step on a GPU, by their type and number."""
+        return {}
+
+    @cached_property
+    def _seeds(self) -> tuple[DeviceSeed, DeviceSeed]:
+        """What decides the trees and the views of the step on a GPU."""
+        return DeviceSeed(self.device), DeviceSeed(self.device)
+
+    def _tree(self, nodes: Seeds, seed: Seed, share: Share) -> Tree:
+        here = {name: some.to(self.topology.device) for name, some in nodes.items()}
+        own = self.topology.own_places(nodes, share)
+        return sample_tree(self.topology, here, layers=self.layers, seed=seed, own=own)
+
+    def _views(self, tree: Tree, perturbation: Drop, seed: Seed) -> tuple[TreeView, TreeView]:
         x = self.topology.features(tree)
         on_gpu = self.device.type == "cuda"
         with torch.cuda.device(self.device) if on_gpu else nullcontext():  # also in a thread
             if on_gpu:
                 tree = tree_to(tree, self.device)
                 x = {name: self._on_device(table) for name, table in x.items()}
-            views = tree_views(
-                x, tree, perturbation, own=self.own_features, seed=derive(seed, "views")
-            )
-        return SampledBatch(nodes, views)
-
-    def _tree(self, nodes: Seeds, seed: int, share: Share) -> Tree:
-        here = {name: some.to(self.topology.device) for name, some in nodes.items()}
-        own = self.topology.own_places(nodes, share)
-        seed = derive(seed, "tree")
-        return sample_tree(self.topology, here, layers=self.layers, seed=seed, own=own)
+            return tree_views(x, tree, perturbation, own=self.own_features, seed=seed)
 
     def _on_device(self, table: Tensor | StoredFeatures) -> Tensor:
         return table if isinstance(table, Tensor) else table.to_dense(self.device, self.dtype)

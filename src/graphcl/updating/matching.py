@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, ParameterError, counted
+from graphcl.errors import GraphError, ParameterError, counted, suggestion
 from graphcl.graphs.changing import (
     Changed,
     Delta,
@@ -22,10 +22,10 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import Key
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.graphs.validation import is_labelled
+from graphcl.store.columns import Ids, Names, whole_number
 from graphcl.store.header import MASKS
 from graphcl.tabular.delta import NewEdges, NewNodes, of_type, read_ids, read_new, read_pairs
 from graphcl.tabular.options import TableOptions, short_name
-from graphcl.updating.ids import NodeIds
 
 Array = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
@@ -61,8 +61,9 @@ class _Growing:
     """
 
     def __init__(self, own: Nodes, new: NewNodes) -> None:
-        self.own, self.new, self.ids = own, new, NodeIds(own)
-        new.ids = self.ids.alike(new.ids)
+        self.own, self.new = own, new
+        self.ids = Ids(own.num_nodes if own.node_ids is None else own.node_ids)
+        new.ids = self._alike(new.ids)
         self.rows = self.ids.find(new.ids)
         self.gone = np.zeros(0, np.int64)
         self.named = np.arange(len(new.ids)) < new.rows
@@ -79,6 +80,73 @@ class _Growing:
         """The rows of the nodes that have a row in the node table."""
         return self.rows[: self.new.rows]
 
+    @property
+    def added(self) -> Array:
+        """The ids of the new nodes."""
+        return self.new.ids[: self.new.rows][self.fresh]
+
+    def _alike(self, given: Array) -> Array:
+        """Returns ids as numbers if the graph's are numbers and all of these are, as texts."""
+        if not self.ids.numbers or given.dtype.kind in "iu":
+            return given
+        numbers = [whole_number(str(one)) for one in given.tolist()]
+        if any(one is None or abs(one) >= 1 << 62 for one in numbers):
+            return given
+        return np.array(numbers, np.int64)
+
+    def require(self, wanted: Array, table: str) -> IntArray:
+        """Returns the rows of ids.
+
+        Raises:
+            GraphError: no node has one of them.
+        """
+        wanted = self._alike(wanted)
+        rows = self.ids.find(wanted)
+        if (rows < 0).any():
+            self.refuse_unknown(wanted[rows < 0], table)
+        return rows
+
+    def refuse_unknown(self, unknown: Array, table: str) -> None:
+        """Raises an error that names the first of some ids which no node has."""
+        first = str(unknown[0])
+        ids = counted(len(unknown), "id is", "ids are")
+        near = suggestion(first, self.ids.texts(0, 1000))
+        raise GraphError(f"{table}: {ids} not in the graph, first {first!r}{near}")
+
+    def notes(self) -> list[str]:
+        """Returns what to say of new ids that look like a number which a node has: 1.0 and 007."""
+        if not self.ids.numbers or self.added.dtype.kind in "iu":
+            return []
+        texts = map(str, self.added.tolist())
+        meant = {text: number for text in texts if (number := _number(text)) is not None}
+        rows = self.ids.find(np.array(list(meant.values()), np.int64))
+        like = [pair for pair, row in zip(meant.items(), rows.tolist(), strict=True) if row >= 0]
+        if not like:
+            return []
+        ids = counted(len(like), "new id looks", "new ids look")
+        first, number = like[0]
+        return [
+            f"nodes: {ids} like one that the graph has, first {first!r} like {number}: ids are "
+            "taken as they are written, and these are new nodes"
+        ]
+
+    def _grown_ids(self, kept: IntArray) -> Any:
+        """Returns the ids of the nodes that stay and of the new ones, None if they are row numbers.
+
+        Numbers and texts together are texts.
+        """
+        own, new = self.own, self.added
+        if self.ids.numbers and new.dtype.kind in "iu":
+            old = np.asarray(own.ids)
+            ids = np.concatenate([old[kept], new.astype(old.dtype, copy=False)])
+            plain = own.node_ids is None and np.array_equal(ids, np.arange(len(ids)))
+            return None if plain else ids
+        if not len(new) and len(kept) == own.num_nodes:
+            return own.node_ids
+        names = own.ids if isinstance(own.ids, Names) else Names.of(own.ids.tolist())
+        stay = names if len(kept) == len(names) else names.take(kept)
+        return Names.joined([stay, Names.of(new.tolist())])
+
     def refuse(self) -> None:
         """Refuses what cannot be meant: nodes that go and come, new nodes without a column."""
         new, both = self.new, np.isin(self.rows, self.gone) & self.named
@@ -87,7 +155,7 @@ class _Growing:
             what = "nodes" if int(np.argmax(both)) < new.rows else "edges"
             raise GraphError(f"update: {which} is to be removed, and is named in the new {what}")
         if self.count and new.absent:
-            column, first = new.absent[0], str(new.ids[: new.rows][self.fresh][0])
+            column, first = new.absent[0], str(self.added[0])
             lacking = f"has no column {column!r}" if column[0] != "-" else f"comes without {column}"
             raise GraphError(
                 f"{new.table}: {lacking}, which the model was trained on; nodes that the graph has "
@@ -127,7 +195,7 @@ class _Growing:
     def nodes(self, changed: Nodes, kept: IntArray) -> Nodes:
         """Returns the nodes after the change, with their ids, labels and split."""
         fields = _labels(self, kept) | _masks(self, kept)
-        fields["node_ids"] = self.ids.grown(kept, self.new.ids[: self.new.rows][self.fresh])
+        fields["node_ids"] = self._grown_ids(kept)
         fields.setdefault("class_names", self.own.class_names)
         return replace(changed, **fields)
 
@@ -178,7 +246,7 @@ def grow(
         own = growing[name]
         listed, said = read_ids(table, of_type(graph, options, name, None))
         called = "remove_nodes" if graph.is_plain else f"remove_nodes {name}"
-        own.gone = np.unique(own.ids.require(listed, _named(table, called)))
+        own.gone = np.unique(own.require(listed, _named(table, called)))
         new.notes += said
     added = {}
     for key, listed_edges in new.edges.items():
@@ -187,7 +255,7 @@ def grow(
         added[key] = replace(added.get(key, EdgeDelta()), dropped=pairs)
     for one in growing.values():
         one.refuse()
-        new.notes += one.ids.notes(one.new.ids[: one.new.rows][one.fresh])
+        new.notes += one.notes()
     delta = Delta({name: one.delta(computed) for name, one in growing.items()}, added)
     changed = change_graph(graph, delta)
     if computed:
@@ -268,7 +336,7 @@ def _added(
         if options.unknown_edges != "drop":
             end = next(end for end in (source, target) if len(lost[end.own.name]))
             of = "" if len(growing) == 1 else f": nodes of type {end.own.name}"
-            end.ids.refuse_unknown(end.new.ids[lost[end.own.name]], f"{listed.table}{of}")
+            end.refuse_unknown(end.new.ids[lost[end.own.name]], f"{listed.table}{of}")
         named = counted(int((~stays).sum()), "edge names", "edges name")
         unknown = counted(sum(map(len, lost.values())), "unknown node")
         notes.append(f"edges: {named} {unknown}: left out")
@@ -290,8 +358,8 @@ def _dropped(
     for key, given in tables.items():
         called = "remove_edges" if graph.is_plain else f"remove_edges {key[1]}"
         table = _named(given, called)
-        cut = read_pairs(graph, options, {key: given}, role="remove_edges")
-        ends = [growing[end].ids for end in key[::2]]
+        cut = read_pairs(graph, options, {key: given})
+        ends = [growing[end] for end in key[::2]]
         pairs = cut.edges[key].pairs
         rows = [
             own.require(cut.nodes[end].ids, table)[places]
@@ -301,7 +369,7 @@ def _dropped(
         notes += cut.notes
 
         def names(pair: Any, ends: Any = ends) -> list[str]:
-            return [own.name(int(row)) for own, row in zip(ends, pair, strict=True)]
+            return [own.ids.texts(row, row + 1)[0] for own, row in zip(ends, pair, strict=True)]
 
         check_pairs(graph.relations[key], found[key], names, table)
     return found
@@ -405,3 +473,12 @@ def _masks(growing: _Growing, kept: IntArray) -> dict[str, Any]:
             mask[growing.stated] = given
         found[name] = mask[places]
     return found
+
+
+def _number(text: str) -> int | None:
+    """Returns the whole number that a text stands for, or None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return int(value) if value.is_integer() and abs(value) < 2**53 else None

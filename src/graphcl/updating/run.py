@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from graphcl.devices import resolve_device
@@ -32,35 +31,26 @@ from graphcl.graphs.collection import as_graph, as_typed, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions
-from graphcl.runs.typed import (
-    read_edge_preparations,
-    read_preparations,
-    run_types,
-    type_folder,
-)
+from graphcl.runs.nodes import trained_tables, type_folder
 from graphcl.tabular.build import open_prepared
 from graphcl.tabular.options import TableOptions
-from graphcl.tabular.preparation import read_preparation
-from graphcl.updating.embedding import (
+from graphcl.updating.matching import Grown, grow
+from graphcl.updating.version import (
     Levels,
     Old,
+    Rows,
     every_row,
     reached_rows,
-    write_changed,
-    write_tables,
-)
-from graphcl.updating.matching import Grown, grow
-from graphcl.updating.writing import (
     update_lines,
+    write_changed,
     write_drift,
     write_graph,
     write_model,
     write_result,
+    write_tables,
 )
 
 KEEP = 10  # versions beside the training
-
-Rows = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -265,7 +255,7 @@ def update_run(
             about["seconds"] = clock.seconds
             found = write_drift(folder, new.nodes[shown], drift, about)
             write_result(folder, base, fitted, new, retrained=retrain)
-            versions.write_about(folder, about)
+            runs.write_object(folder / versions.ABOUT, about)
         removed = versions.keep_newest(run, keep)
         path = versions.current_run(run)
     lines = update_lines(run, about, drift, path if found is not None else None, removed)
@@ -295,8 +285,7 @@ def _read_old(base: Path, graph: Graph) -> tuple[runs.RunConfig, Old]:
     expected = config.origin.fingerprint
     if expected and fingerprint((graph,)) != expected:
         raise RunError(f"{base}: this is not the graph that it was trained on")
-    typed = bool(run_types(base))
-    folders = {name: type_folder(base, name) if typed else base for name in graph.nodes}
+    folders = {name: type_folder(base, name) for name in graph.nodes}
     if not all(map(runs.has_embeddings, folders.values())):
         return config, Old(base, Fitted.read(base), None, graph)
     z = {name: runs.read_embeddings(folder) for name, folder in folders.items()}
@@ -335,14 +324,7 @@ def delta_options(base: Path, config: runs.RunConfig, given: TableOptions) -> Ta
     Raises:
         RunError: what the run keeps of them is damaged.
     """
-    of_types: dict[str, Any] = {"preparation": read_preparation(base)}
-    if run_types(base):
-        of_types["preparations"] = read_preparations(base)
-        of_types["edge_preparations"] = read_edge_preparations(base)
-    try:
-        trained = TableOptions.from_record(config.origin.tables or "{}", **of_types)
-    except ValueError:
-        raise RunError(f"{base / runs.CONFIG}: [run] tables is damaged") from None
+    trained = trained_tables(base, config) or TableOptions()
     merged = given.after(trained)
     return replace(
         merged,

@@ -228,24 +228,23 @@ class _Steps:
         self._rate = torch.tensor(learning_rate, device=device)  # each replay reads its new value
         self._adam = Adam(model.parameters(), lr=self._rate, fused=True, capturable=on_gpu)
         self._draws = torch.Generator(device)
-        self._recorded: list[CudaGraphStep] = []
-        if on_gpu:
-            pool = torch.cuda.graph_pool_handle()
-            self._recorded = [CudaGraphStep(self._step, self._draws, pool) for _ in parts]
+        self._recorded = CudaGraphStep(self._step, self._draws) if on_gpu else None
         self._parts = parts
 
     def take(self, index: int, rate: float, seed: int) -> None:
         """Takes a step on the graph `index`; `seed` decides the dropout."""
         self._rate.fill_(rate)
         self._draws.manual_seed(seed)
-        step = self._recorded[index] if self._recorded else self._step
-        step(self._parts[index])
+        if self._recorded is None:
+            self._step(self._parts[index])
+        else:
+            self._recorded(self._parts[index], index)
 
     def close(self) -> None:
         """Frees the recordings' memory and breaks the reference cycle through them."""
-        for recorded in self._recorded:
-            recorded.close()
-        self._recorded.clear()
+        if self._recorded is not None:
+            self._recorded.close()
+        self._recorded = None
 
     def _step(self, part: Part) -> Tensor:
         logits = self._model(part, self._draws).index_select(0, part.nodes)

@@ -9,7 +9,7 @@ from graphcl.files import patched
 from graphcl.graphs.graph import Graph
 from graphcl.runs import versions
 from graphcl.runs.files import read_embeddings
-from graphcl.updating import embedding
+from graphcl.updating import version
 from tests.conftest import random_graph
 from tests.updating.test_run import ENCODERS, assert_exact, features, pairs, saved
 
@@ -77,7 +77,7 @@ def test_a_version_holds_what_changed(tmp_path, large, kind):
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_layers_that_are_kept_give_the_same_embeddings(tmp_path, large, monkeypatch, name):
-    monkeypatch.setattr(embedding, "AROUND", 0.0)
+    monkeypatch.setattr(version, "AROUND", 0.0)
     graph = random_graph()
     saved(tmp_path / "run", graph, **ENCODERS[name])
     done = graphcl.update(
@@ -125,7 +125,7 @@ def test_layers_are_kept_where_many_are_needed(tmp_path, large):
 def test_weighted_and_sparse_graphs_too(tmp_path, large, monkeypatch):
     import scipy.sparse
 
-    monkeypatch.setattr(embedding, "AROUND", 0.0)
+    monkeypatch.setattr(version, "AROUND", 0.0)
     plain = ring(60)
     weight = np.random.default_rng(1).uniform(0.5, 2, plain.num_edges).astype(np.float32)
     once = plain.edge_index()[:, plain.edge_index()[0] < plain.edge_index()[1]]

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcl import Graph
-from graphcl.store import ordering
+from graphcl.store import moving
 from graphcl.store.header import ORDERS
-from graphcl.store.ordering import SLACK, order_types, row_blocks
+from graphcl.store.moving import SLACK, order_types, row_blocks
 from tests.conftest import FUZZ, random_graph
 
 
@@ -33,25 +32,9 @@ def test_every_node_has_one_number_and_no_part_is_empty(tmp_path, parts, nodes, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_neighbours_come_together(tmp_path):
-    """Four rings whose nodes are dealt like cards: as they are numbered, every edge is cut."""
-    size, rings = 100, 4
-    node = np.arange(size * rings)
-    edges = np.stack([node, (node + rings) % (size * rings)])
-    graph = Graph.from_edge_index(edges[:, : size * rings - rings], np.ones((size * rings, 1)))
-    cut = {}
-    for order in ORDERS:
-        edges = vars(graph.only_relation)
-        (found,) = order_types([graph.num_nodes], lambda edges=edges: edges, rings, order, tmp_path)
-        owners = found.owners(found.of_rows(slice(0, graph.num_nodes)))
-        first, second = graph.edge_index()
-        cut[order] = (owners[first] != owners[second]).mean()
-    assert cut["neighbours"] < 0.1 < 0.7 < cut["hash"] < 0.8
-
-
 @pytest.mark.parametrize("entries", [1, 7, 1000])
 def test_blocks_cover_all_rows_and_are_small(monkeypatch, entries):
-    monkeypatch.setattr(ordering, "BLOCK_BYTES", 8 * entries)
+    monkeypatch.setattr(moving, "BLOCK_BYTES", 8 * entries)
     indptr = random_graph(1).indptr
     blocks = list(row_blocks(indptr))
     assert [row for block in blocks for row in range(block.start, block.stop)] == list(range(60))
