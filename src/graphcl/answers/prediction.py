@@ -11,8 +11,7 @@ from graphcl.errors import GraphError, require
 from graphcl.evaluation.calibration import PredictionError, fit_calibrated, measure
 from graphcl.evaluation.probe import standardiser
 from graphcl.files.records import Answer
-from graphcl.graphs.labelling import numbered_labels
-from graphcl.graphs.validation import is_labelled
+from graphcl.graphs.validation import is_labelled, numbered_labels
 
 Array = npt.NDArray[Any]
 NODES = ("unlabelled", "all")

@@ -138,7 +138,7 @@ class TypedEncoder(LayeredEncoder):
         """Returns M_t, ``[features, width of the first layer]``."""
         return cast("Tensor", self.inputs[self._types[node_type]])
 
-    def statement(self) -> tuple[Mapping[str, Layer], ...]:
+    def layer_specs(self) -> tuple[Mapping[str, Layer], ...]:
         """Returns the layers, from the input to the embedding; the last has no activation."""
         last = len(self._widths) - 1
         return tuple(self._level(number, activates=number < last) for number in range(last + 1))

@@ -1,24 +1,46 @@
-"""A training as the estimator runs it: shown, checkpointed, and kept as far as it has come."""
+"""A training as the estimator runs it: shown, checkpointed, and kept as far as it has come.
 
+After it, the parts of embeddings are brought to one size. A model can go on training later, on a
+graph that has grown since.
+"""
+
+import copy
 import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
 from graphcl.distributed import current_share
-from graphcl.errors import GraphCLError, RunError, TrainingWarning
-from graphcl.estimator.calibration import Sample, calibrate
+from graphcl.embedding import embed, embed_graph
+from graphcl.encoders import LayeredEncoder
+from graphcl.errors import GraphCLError, RunError, TrainingWarning, require
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.health import check_health
+from graphcl.estimator.health import check_health, rank_of_features
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.neighbourhood import Surroundings
+from graphcl.graphs.relation import NODE
+from graphcl.graphs.tensors import Prepared
+from graphcl.seeding import derive
 from graphcl.training import Checkpoints, EpochMetrics, train
 from graphcl.training.checkpoints import Saved
-from graphcl.training.loop import TrainingState
+from graphcl.training.loop import TrainingState, total_steps
 from graphcl.training.progress import progress
+
+WHOLE = 50_000  # nodes of a graph that is embedded at once
+RANGES, NODES = 16, 128  # of a larger one, for each type: drawn ranges of nodes, and nodes in each
+ENOUGH = 4096  # nodes, over several graphs
+
+
+Sample = Mapping[str, Tensor]  # embeddings of some nodes of each type
+SHARE = 10  # an update trains for one epoch in so many of the first training
 
 
 @dataclass(frozen=True)
@@ -31,7 +53,6 @@ class Task:
         trained: what a checkpoint must be of.
         sample: returns embeddings of some nodes by type, once trained; see `calibrate`.
         perturbation: what the views are drawn from.
-        said: lines for the user.
         modes: how each graph is trained; empty means as `fitted` says.
         measured: yields batches that are looked at in the end; None: `source`.
         rank_of_features: see `check_health`.
@@ -42,7 +63,6 @@ class Task:
     trained: dict[str, Any]
     sample: Callable[[], Sample]
     perturbation: Any
-    said: Sequence[str] = ()
     modes: Sequence[str] = ()
     measured: Any = None
     rank_of_features: Callable[[], float] = lambda: math.inf
@@ -71,12 +91,12 @@ def fit(
     if checkpoints:
         checkpoints.begin(task.trained | {"modes": list(task.modes) or [mode.name]}, saved)
     if speaks:
-        lines = [f"mode {mode.name}: {mode.reason}", *task.said]
+        lines = [f"mode {mode.name}: {mode.reason}", *fitted.describe()]
         print("\n".join(lines), file=sys.stderr, flush=True)
     _train(model, task, saved=saved, checkpoints=checkpoints, speaks=speaks, on_epoch=on_epoch)
     calibrate(fitted.encoder, task.sample)
     fitted.health = check_health(
-        fitted.parts,
+        fitted.components,
         fitted.encoder,
         task.source if task.measured is None else task.measured,
         fitted.history,
@@ -103,7 +123,7 @@ def _train(
     """
     fitted = task.fitted
     began = time.perf_counter() - (saved.about["seconds"] if saved else 0.0)
-    before, recipe = model._fitted, fitted.parts.recipe
+    before, recipe = model._fitted, fitted.components.recipe
     with progress(speaks=speaks) as show:
 
         def begin(state: TrainingState) -> None:
@@ -129,7 +149,7 @@ def _train(
                 fitted.encoder,
                 task.source,
                 perturbation=task.perturbation,
-                loss=fitted.parts.loss,
+                loss=fitted.components.loss,
                 epochs=recipe.epochs,
                 steps=recipe.steps,
                 learning_rate=recipe.learning_rate,
@@ -143,3 +163,135 @@ def _train(
             if not isinstance(error, RunError):  # a full disk spoils no weights
                 model._fitted = before
             raise
+
+
+def calibrate(encoder: nn.Module, sample: Callable[[], Sample]) -> None:
+    """Sets the sizes of what stands side by side in embeddings, from nodes of the training.
+
+    They are embedded exactly, as `transform` does, which `sample` does. An encoder whose embedding
+    is the result of its last layer is left alone.
+    """
+    if not isinstance(encoder, LayeredEncoder) or encoder.part(NODE) is None:
+        return
+    for name, rows in sample().items():
+        beside = encoder.part(name)
+        assert beside is not None
+        beside.calibrate(rows)
+
+
+def sample_graphs(
+    encoder: nn.Module, graphs: Sequence[Prepared], *, device: torch.device, seed: int
+) -> Sample:
+    """Returns embeddings of nodes that were trained on."""
+    found: dict[str, list[Any]] = {}
+    assert isinstance(encoder, LayeredEncoder)
+    for prepared in graphs:
+        graph = prepared.graph
+        options: Any = {"device": device, "feature_scaling": prepared.scaling}
+        sizes = {name: one.num_nodes for name, one in graph.nodes.items()}
+        if graph.num_nodes > WHOLE:
+            around = Surroundings(graph)
+            for name, ranges in drawn_ranges(sizes, seed).items():
+                for nodes in ranges:
+                    z = embed_graph(encoder, graph, nodes={name: nodes}, around=around, **options)
+                    found.setdefault(name, []).append(z[name])
+        else:
+            plain = prepared.schema.is_plain and current_share().world == 1
+            z = (
+                {NODE: embed(encoder, *prepared.tensors(device))}
+                if plain
+                else embed_graph(encoder, graph, **options)  # each process computes its rows
+            )
+            for name, rows in z.items():
+                found.setdefault(name, []).append(rows)
+        if sum(len(rows) for tables in found.values() for rows in tables) >= ENOUGH:
+            break
+    return {name: torch.from_numpy(np.concatenate(tables)) for name, tables in found.items()}
+
+
+def drawn_ranges(sizes: Mapping[str, int], seed: int) -> dict[str, list[slice]]:
+    """Returns ranges of nodes of each type that stand for a large graph, ascending."""
+    random = np.random.default_rng(derive(seed, "calibration"))
+    found = {}
+    for name, size in sizes.items():
+        found[name] = [slice(0, size)]
+        if size >= RANGES * NODES:
+            starts = np.sort(random.choice(size // NODES, RANGES, replace=False)) * NODES
+            found[name] = [slice(start, start + NODES) for start in starts.tolist()]
+    return found
+
+
+def retrain(
+    fitted: Fitted,
+    graph: Graph,
+    *,
+    epochs: int | None = None,
+    device: torch.device,
+    verbose: bool = False,
+    ignore_memory: bool = False,
+) -> Fitted:
+    """Returns the model after some more epochs; `fitted` itself is left as it is.
+
+    The scaling of features is the training's: weights go on meaning what they meant. Adam starts
+    anew. Labels are not looked at. The result has no alignment.
+
+    Args:
+        fitted: what the training left.
+        graph: the graph as it is now.
+        epochs: how many; None is a tenth of the training's, at least one.
+        device: where to train.
+        verbose: show progress on stderr.
+        ignore_memory: start even where the estimate says that memory will not suffice.
+
+    Raises:
+        TrainingError: it would not fit in memory, or the loss is no longer finite.
+    """
+    components, history = fitted.components, list(fitted.history)
+    require(epochs is None or epochs >= 1, "retrain", "epochs", "at least 1", epochs)
+    prepared = components.seen(fitted.prepare(graph))
+    source, modes = components.batches([prepared], device=device, ignore_memory=ignore_memory)
+    recipe, each = components.recipe, source.steps_per_epoch
+    count = epochs or max(1, -(-total_steps(recipe.epochs, recipe.steps, each) // each) // SHARE)
+    encoder = copy.deepcopy(fitted.encoder).to(device)
+    done = history[-1].epoch if history else 0
+    seed = derive(fitted.seed, "retrain", done)  # other batches and views than before
+    before, began = fitted.seconds, time.perf_counter()
+    if verbose:
+        print(f"mode {modes[0].name}: {modes[0].reason}", file=sys.stderr, flush=True)
+    with progress(speaks=verbose) as show:
+
+        def record(metrics: EpochMetrics) -> None:
+            seconds = before + time.perf_counter() - began
+            history.append(replace(metrics, epoch=done + metrics.epoch, seconds=seconds))
+            show(metrics)
+
+        train(
+            encoder,
+            source,
+            perturbation=components.perturbation_of(graph),
+            loss=components.loss,
+            epochs=count,
+            learning_rate=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            seed=seed,
+            on_step=show.step,
+            on_epoch=record,
+        )
+    calibrate(encoder, partial(sample_graphs, encoder, [prepared], device=device, seed=fitted.seed))
+    health = check_health(
+        components,
+        encoder,
+        source,
+        history,
+        seed=fitted.seed,
+        rank_of_features=partial(rank_of_features, prepared.tables, prepared.scaling),
+    )
+    return replace(
+        fitted,
+        encoder=encoder,
+        history=history,
+        seconds=history[-1].seconds,
+        mode=modes[0],
+        health=health,
+        alignment=None,
+    )

@@ -29,11 +29,11 @@ from graphcl.evaluation.splits import METRICS, metric_of, nodes_to_choose_by, va
 from graphcl.evaluation.unsupervised import sampled_rows
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.collection import GraphCollection, labelled_nodes
-from graphcl.graphs.damage import missing_features, missing_links
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe
 from graphcl.research import rows
 from graphcl.research.rows import Row
+from graphcl.research.studies.damage import missing_features, missing_links
 from graphcl.seeding import derive
 from graphcl.training import EpochMetrics
 
