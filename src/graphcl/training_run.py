@@ -166,7 +166,7 @@ def train_run(
                 model.write_to(staging, origin)
                 result.write(staging)
                 if isinstance(graph, PartitionedGraph):
-                    if graph.typed:
+                    if not graph.store.is_plain:
                         write_parted_types(staging, graph.path)
                 elif isinstance(z, dict):
                     write_types(staging, cast("Graph", graph), z)
@@ -186,7 +186,8 @@ def _preparation(graph: Data) -> Preparation | None:
     """Returns what turned the columns of one table of nodes into features."""
     if isinstance(graph, PartitionedGraph):
         # Of a typed one, types have their own.
-        return None if graph.typed else read_preparation(graph.path / nodes_name(0))
+        plain = graph.store.is_plain
+        return read_preparation(graph.path / nodes_name(0)) if plain else None
     return graph.preparation if isinstance(graph, Graph) and graph.is_plain else None
 
 
@@ -321,9 +322,13 @@ def _result(
     scaling, traffic = model.scaling_, {}
     if isinstance(last, PartedMetrics):
         traffic = {key: asdict(last)[key] for key in ("sent_bytes", "cache_hits")}
-    facts = GraphFacts.plain if isinstance(graph, PartitionedGraph) else GraphFacts.of
+    facts = (
+        GraphFacts.plain(graph.store, source)
+        if isinstance(graph, PartitionedGraph)
+        else GraphFacts.of(graph, source)
+    )
     return TrainingResult(
-        graph=facts(cast("Any", graph), source),
+        graph=facts,
         probe=scores,
         probe_skipped=why,
         mode=model.mode_._asdict(),

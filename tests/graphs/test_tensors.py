@@ -109,3 +109,4 @@ def test_a_plain_graph_under_other_names_is_the_same_to_an_encoder(graph):
     (x, adjacency), (other_x, other_adjacency) = plain.tensors(CPU), other.tensors(CPU)
     assert torch.equal(x, other_x)
     assert torch.equal(adjacency.indices, other_adjacency.indices)
+    assert torch.equal(adjacency.edge_ids, other_adjacency.edge_ids)  # views draw by them

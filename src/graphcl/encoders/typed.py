@@ -121,11 +121,6 @@ class TypedEncoder(LayeredEncoder):
     def _with_vectors(self) -> list[Direction]:
         return [one for one in self._directions if self._vectors_of(one)]
 
-    @property
-    def layer_widths(self) -> list[int]:
-        """The width of each layer's result."""
-        return list(self._widths)
-
     def part(self, node_type: str) -> SideBySide | None:
         """Returns what an embedding of a type holds; None: the result of the last layer alone."""
         if self.sides is None:

@@ -5,14 +5,13 @@ graph that has grown since.
 """
 
 import copy
-import math
 import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -50,9 +49,9 @@ class Task:
     Attributes:
         fitted: what the training leaves, its encoder on the device that trains.
         source: yields the batches.
-        trained: what a checkpoint must be of.
         sample: returns embeddings of some nodes by type, once trained; see `calibrate`.
         perturbation: what the views are drawn from.
+        trained: what a checkpoint must be of.
         modes: how each graph is trained; empty means as `fitted` says.
         measured: yields batches that are looked at in the end; None: `source`.
         rank_of_features: see `check_health`.
@@ -60,12 +59,28 @@ class Task:
 
     fitted: Fitted
     source: Any
-    trained: dict[str, Any]
     sample: Callable[[], Sample]
     perturbation: Any
+    rank_of_features: Callable[[], float]
+    trained: dict[str, Any] = field(default_factory=dict)
     modes: Sequence[str] = ()
     measured: Any = None
-    rank_of_features: Callable[[], float] = lambda: math.inf
+
+    @classmethod
+    def of(
+        cls,
+        fitted: Fitted,
+        prepared: Sequence[Prepared],
+        source: Any,
+        perturbation: Any,
+        *,
+        device: torch.device,
+        **about: Any,
+    ) -> Self:
+        """Returns a training on one graph or several that are here."""
+        sample = partial(sample_graphs, fitted.encoder, prepared, device=device, seed=fitted.seed)
+        rank = partial(rank_of_features, prepared[0].tables, fitted.scaling)
+        return cls(fitted, source, sample, perturbation, rank, **about)
 
 
 def fit(
@@ -94,6 +109,15 @@ def fit(
         lines = [f"mode {mode.name}: {mode.reason}", *fitted.describe()]
         print("\n".join(lines), file=sys.stderr, flush=True)
     _train(model, task, saved=saved, checkpoints=checkpoints, speaks=speaks, on_epoch=on_epoch)
+    _complete(task)
+    assert fitted.health is not None
+    for sign in fitted.health.warnings if first else ():
+        warnings.warn(f"GraphCL: {sign}", TrainingWarning, stacklevel=3)
+
+
+def _complete(task: Task) -> None:
+    """Brings the parts of embeddings to one size, and measures how the training went."""
+    fitted = task.fitted
     calibrate(fitted.encoder, task.sample)
     fitted.health = check_health(
         fitted.components,
@@ -103,8 +127,6 @@ def fit(
         seed=fitted.seed,
         rank_of_features=task.rank_of_features,
     )
-    for sign in fitted.health.warnings if first else ():
-        warnings.warn(f"GraphCL: {sign}", TrainingWarning, stacklevel=3)
 
 
 def _train(
@@ -246,29 +268,31 @@ def retrain(
     Raises:
         TrainingError: it would not fit in memory, or the loss is no longer finite.
     """
-    components, history = fitted.components, list(fitted.history)
+    components, recipe = fitted.components, fitted.components.recipe
     require(epochs is None or epochs >= 1, "retrain", "epochs", "at least 1", epochs)
     prepared = components.seen(fitted.prepare(graph))
-    source, modes = components.batches([prepared], device=device, ignore_memory=ignore_memory)
-    recipe, each = components.recipe, source.steps_per_epoch
+    source, (mode,) = components.batches([prepared], device=device, ignore_memory=ignore_memory)
+    each, history = source.steps_per_epoch, list(fitted.history)
     count = epochs or max(1, -(-total_steps(recipe.epochs, recipe.steps, each) // each) // SHARE)
     encoder = copy.deepcopy(fitted.encoder).to(device)
+    again = replace(fitted, encoder=encoder, history=history, mode=mode, alignment=None)
+    task = Task.of(again, [prepared], source, components.perturbation_of(graph), device=device)
     done = history[-1].epoch if history else 0
     seed = derive(fitted.seed, "retrain", done)  # other batches and views than before
-    before, began = fitted.seconds, time.perf_counter()
+    began = time.perf_counter() - fitted.seconds
     if verbose:
-        print(f"mode {modes[0].name}: {modes[0].reason}", file=sys.stderr, flush=True)
+        print(f"mode {mode.name}: {mode.reason}", file=sys.stderr, flush=True)
     with progress(speaks=verbose) as show:
 
         def record(metrics: EpochMetrics) -> None:
-            seconds = before + time.perf_counter() - began
-            history.append(replace(metrics, epoch=done + metrics.epoch, seconds=seconds))
+            again.seconds = time.perf_counter() - began
+            history.append(replace(metrics, epoch=done + metrics.epoch, seconds=again.seconds))
             show(metrics)
 
         train(
             encoder,
             source,
-            perturbation=components.perturbation_of(graph),
+            perturbation=task.perturbation,
             loss=components.loss,
             epochs=count,
             learning_rate=recipe.learning_rate,
@@ -277,21 +301,5 @@ def retrain(
             on_step=show.step,
             on_epoch=record,
         )
-    calibrate(encoder, partial(sample_graphs, encoder, [prepared], device=device, seed=fitted.seed))
-    health = check_health(
-        components,
-        encoder,
-        source,
-        history,
-        seed=fitted.seed,
-        rank_of_features=partial(rank_of_features, prepared.tables, prepared.scaling),
-    )
-    return replace(
-        fitted,
-        encoder=encoder,
-        history=history,
-        seconds=history[-1].seconds,
-        mode=modes[0],
-        health=health,
-        alignment=None,
-    )
+    _complete(task)
+    return again

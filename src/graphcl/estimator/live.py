@@ -139,8 +139,13 @@ class Live:
             found.setdefault((key, towards), []).append(name)
         return found
 
-    def _embed_typed(self, features: Any, neighbours: list[Any], weights: list[Any] | None) -> Rows:
+    def _embed_typed(
+        self, features: Any, neighbours: list[Any], edges: Any, weights: list[Any] | None
+    ) -> Rows:
         """Returns the embeddings of new nodes of a type, in the grown part of the graph."""
+        if edges is not None and len(edges):
+            raise GraphError("embed_new: new nodes of a graph with types have no edges among them")
+        features = np.atleast_2d(np.asarray(features, np.float32))
         own, count = self.nodes, len(features)
         width = own.num_features
         if features.ndim != 2 or features.shape[1] != width:
@@ -166,7 +171,7 @@ class Live:
             wanted[own.name] = np.zeros(1, np.int64)
         part, rows = self._around.within(wanted, hops)
         first = part.nodes[own.name].num_nodes
-        edges = {}
+        joined = {}
         for key, listed in ends.items():
             pairs = np.empty((len(listed), 2), np.int64)
             for at, (place, row, towards) in enumerate(listed):
@@ -176,9 +181,9 @@ class Live:
             if weights is not None and not weighted:
                 raise GraphError(f"embed_new: edges of {key[1]} have no weights; leave them out")
             given = np.array([*listed.values()], np.float32) if weighted else None
-            edges[key] = EdgeDelta(pairs, given)
+            joined[key] = EdgeDelta(pairs, given)
         new = NodeDelta(count, None if own.x is None else features)
-        grown = change_graph(part, Delta({own.name: new}, edges)).graph
+        grown = change_graph(part, Delta({own.name: new}, joined)).graph
         new_rows = {own.name: np.arange(first, first + count)}
         return embed_fitted(self._fitted, grown, new_rows, device=self._device)[own.name]
 
@@ -186,24 +191,21 @@ class Live:
         self, features: Any, neighbours: Any, *, edges: Any = None, weights: Any = None
     ) -> Rows:
         """Returns the embeddings of new nodes, as `GraphCL.embed_new` describes."""
-        if not self._fitted.schema.is_plain:
-            if edges is not None and len(edges):
-                raise GraphError(
-                    "embed_new: new nodes of a graph with types have no edges among them"
-                )
-            alone = np.ndim(features) == 1
-            table = np.atleast_2d(np.asarray(features, np.float32))
-            near = _lists(neighbours, single=alone, what="neighbours")
-            of = None if weights is None else _lists(weights, single=alone, what="weights")
-            found = self._embed_typed(table, near, of)
-            return found[0] if alone else found
-        if not self._weighted and (weights is not None or _have_weights(edges)):
-            raise GraphError(
-                f"embed_new: edges of {self.graph.name} have no weights; leave them out"
-            )
         single = np.ndim(features) == 1
         lists = _lists(neighbours, single=single, what="neighbours")
         given = None if weights is None else _lists(weights, single=single, what="weights")
+        embed = self._embed_plain if self._fitted.schema.is_plain else self._embed_typed
+        z = embed(features, lists, edges, given)
+        return z[0] if single else z
+
+    def _embed_plain(
+        self, features: Any, lists: list[Any], edges: Any, given: list[Any] | None
+    ) -> Rows:
+        """Returns the embeddings of new nodes of a plain graph."""
+        if not self._weighted and (given is not None or _have_weights(edges)):
+            raise GraphError(
+                f"embed_new: edges of {self.graph.name} have no weights; leave them out"
+            )
         new = new_nodes(
             self.graph,
             features,
@@ -218,7 +220,7 @@ class Live:
             whole = grown_graph(self.graph, new)
             last = {NODE: slice(self.graph.num_nodes, whole.num_nodes)}
             z = embed_fitted(self._fitted, whole, last, device=self._device)[NODE]
-        return z[0] if single else z
+        return z
 
     def _aligned(self, z: Rows) -> Rows:
         alignment = self._fitted.alignment

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self, overload
@@ -17,12 +16,12 @@ from graphcl.errors import GraphError, require
 from graphcl.estimator.choice import AUTO, BUDGET, Choice, choose_recipe
 from graphcl.estimator.components import Components
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.fitting import Task, fit, sample_graphs
-from graphcl.estimator.health import Health, rank_of_features
+from graphcl.estimator.fitting import Task, fit
+from graphcl.estimator.health import Health
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
 from graphcl.estimator.live import Live
 from graphcl.estimator.transformer import SklearnTransformer, as_table
-from graphcl.graphs.collection import GraphCollection, as_graphs, as_typed, fingerprint
+from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import Scaling, TableScaling
 from graphcl.losses import Loss
@@ -225,8 +224,7 @@ class GraphCL(SklearnTransformer):
             callbacks: called after it with the epoch's number, its metrics and this model, which
                 has the weights of that epoch.
         """
-        typed = as_typed(graph)
-        given = typed or as_graphs(graph)
+        given = as_graphs(graph)
         seed: Any = self.seed
         whole = isinstance(seed, Integral) and not isinstance(seed, bool)
         require(whole, "GraphCL", "seed", "a whole number", seed)
@@ -279,16 +277,9 @@ class GraphCL(SklearnTransformer):
         mode = decided[0]._replace(reason="as begun") if saved else decided[0]
         fitted = Fitted(components, encoder, first.schema, first.scaling, seed, [], mode=mode)
         fitted.choice = choice
-        task = Task(
-            fitted,
-            source,
-            trained,
-            partial(sample_graphs, encoder, prepared, device=device, seed=seed),
-            components.perturbation_of(graphs[0]),
-            modes=[mode.name for mode in decided],
-            rank_of_features=partial(rank_of_features, first.tables, first.scaling),
-        )
-        return task, saved
+        about: Any = {"trained": trained, "modes": [mode.name for mode in decided]}
+        perturbation = components.perturbation_of(graphs[0])
+        return Task.of(fitted, prepared, source, perturbation, device=device, **about), saved
 
     @overload
     def transform(self, graph: Several) -> list[Rows]: ...
@@ -326,7 +317,7 @@ class GraphCL(SklearnTransformer):
             the list, or of a collection's `graphs`: train, then validation, then test.
         """
         fitted = self._require_fitted("transform")
-        given = as_typed(graph) or as_graphs(graph)
+        given = as_graphs(graph)
         if isinstance(given, Graph):
             return self._transform_one(fitted, given, nodes, scratch, node_type)
         if nodes is not None or node_type is not None:
@@ -372,7 +363,7 @@ class GraphCL(SklearnTransformer):
     def fit_transform(self, graph: Any, y: None = None) -> Rows: ...
     def fit_transform(self, graph: Any, y: None = None) -> Any:
         """Trains on `graph` and returns the embeddings of its nodes, as `transform` does."""
-        given = as_typed(graph) or as_graphs(graph)
+        given = as_graphs(graph)
         return self.fit(given, y).transform(given)
 
     def live(self, graph: Any, *, node_type: str | None = None) -> Live:
@@ -383,7 +374,7 @@ class GraphCL(SklearnTransformer):
             node_type: of a graph with types: that of the new nodes.
         """
         fitted = self._require_fitted("live")
-        given = as_typed(graph) or as_graphs(graph)
+        given = as_graphs(graph)
         if isinstance(given, GraphCollection):
             raise GraphError(f"{given.name}: new nodes join one graph, not several")
         return Live(fitted, given, resolve_device(self.device), node_type)
@@ -437,14 +428,13 @@ class GraphCL(SklearnTransformer):
             overwrite: replace a run that is there. Anything else that is there is never touched.
         """
         self._require_fitted("save")
-        typed = None if graph is None else as_typed(graph)
-        given = None if graph is None or typed is not None else as_graphs(graph)
-        z: Any = None if graph is None else self.transform(typed or given)
+        given = None if graph is None else as_graphs(graph)
+        z: Any = None if given is None else self.transform(given)
         with runs.new_run(Path(path), overwrite=overwrite) as folder:
             self.write_to(folder, runs.Origin())
-            if typed is not None:
-                write_types(folder, typed, z)
-            if given is not None:
+            if isinstance(given, Graph) and not given.is_plain:
+                write_types(folder, given, z)
+            elif given is not None:
                 np.save(folder / runs.EMBEDDINGS, np.concatenate(z) if isinstance(z, list) else z)
                 write_nodes(folder, describe_nodes(given))
 

@@ -74,29 +74,9 @@ class PartitionedGraph:
         return read_store(self.path)
 
     @property
-    def typed(self) -> bool:
-        """Whether the graph is typed."""
-        return not self.store.is_plain
-
-    @property
     def name(self) -> str:
         """The graph's name."""
         return self.store.name
-
-    @property
-    def num_nodes(self) -> int:
-        """Number of nodes of all parts."""
-        return self.store.num_nodes
-
-    @property
-    def num_edges(self) -> int:
-        """Number of undirected edges of all parts."""
-        return self.store.num_edges
-
-    @property
-    def num_features(self) -> int:
-        """Number of features."""
-        return self.store.num_features
 
 
 def fit_parts(
@@ -148,11 +128,11 @@ def _task(model: GraphCL, components: Components, data: PartitionedGraph) -> Tas
     return Task(
         fitted,
         source,
-        trained,
         lambda: _sample(encoder, topology, share, seed),
         components.perturbation_of(_outline(part.store)),
+        partial(rank_of_features, tables, prepared.scaling),
+        trained=trained,
         measured=replace(source, replays=False),
-        rank_of_features=partial(rank_of_features, tables, prepared.scaling),
     )
 
 
@@ -242,7 +222,7 @@ def _check_memory(
     """
     own, widest = -(-batch_nodes // share.world), max(prepared.schema.widths.values())
     step = sampled_bytes(widest, footprint, fan_out, batch_nodes=own)
-    needed = step + footprint.training_bytes + 8 * data.num_nodes + data.cache_bytes
+    needed = step + footprint.training_bytes + 8 * data.store.num_nodes + data.cache_bytes
     available = available_memory_bytes(CPU) // beside(CPU)
     wanting = max_over(torch.tensor([needed - available]), share)
     if int(wanting) > 0:

@@ -64,7 +64,11 @@ class Surroundings:
         if sum(map(len, reached.values())) > most:
             return whole
         parts = {
-            name: Nodes(name, len(reached[name]), None if one.x is None else _rows(one, reached))
+            name: Nodes(
+                name,
+                len(reached[name]),
+                None if one.x is None else table_rows(one.x, reached[name]),
+            )
             for name, one in graph.nodes.items()
             if name in reached
         }
@@ -132,10 +136,6 @@ def entries_of(indptr: IntArray, nodes: IntArray) -> IntArray:
     found: IntArray = np.repeat(starts - (counts.cumsum() - counts), counts)
     found += np.arange(len(found))
     return found
-
-
-def _rows(nodes: Nodes, reached: Mapping[str, IntArray]) -> Any:
-    return table_rows(nodes.x, reached[nodes.name])
 
 
 def table_rows(x: Any, rows: IntArray) -> Any:

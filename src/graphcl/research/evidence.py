@@ -26,7 +26,7 @@ import scipy.sparse
 from graphcl.errors import GraphError
 from graphcl.evaluation.unsupervised import effective_rank
 from graphcl.graphs.graph import Graph
-from graphcl.research.studies.damage import hidden_features, missing_links
+from graphcl.research.damage import hidden_features, missing_links
 from graphcl.seeding import derive
 
 SAMPLE = 2_000  # nodes that are looked at, at most

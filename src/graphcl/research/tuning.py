@@ -32,8 +32,8 @@ from graphcl.graphs.collection import GraphCollection, labelled_nodes
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe
 from graphcl.research import rows
+from graphcl.research.damage import missing_features, missing_links
 from graphcl.research.rows import Row
-from graphcl.research.studies.damage import missing_features, missing_links
 from graphcl.seeding import derive
 from graphcl.training import EpochMetrics
 

@@ -27,7 +27,7 @@ from graphcl.estimator.fitted import Fitted, align
 from graphcl.estimator.fitting import retrain as train_on
 from graphcl.estimator.inference import embed_fitted
 from graphcl.evaluation.drift import measure_drift
-from graphcl.graphs.collection import as_graph, as_typed, fingerprint
+from graphcl.graphs.collection import as_graph, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions
@@ -139,7 +139,7 @@ def update(
     def before(base: Path) -> Graph:
         own = versions.own_graph(base)
         if graph is not None:
-            return as_typed(graph) or as_graph(graph)
+            return as_graph(graph)
         if own is None:
             raise RunError(f"{run}: does not hold its graph; pass graph=, as it was before")
         return open_prepared(own) if runs.read_schema(base) else Graph.open(own)

@@ -3,10 +3,10 @@ import pytest
 import torch
 
 from graphcl.graphs.collection import GraphCollection
+from graphcl.research.damage import missing_links
 from graphcl.research.rows import execute
 from graphcl.research.studies import STUDIES, corruption
 from graphcl.research.studies.corruption import with_versions
-from graphcl.research.studies.damage import missing_links
 from graphcl.research.studies.study import Plan
 from graphcl.research.systems import SYSTEMS
 
