@@ -28,7 +28,8 @@ from benchmarks.rivals import (
 from graphcl.datasets import load_dataset
 from graphcl.devices import peak_memory_bytes
 from graphcl.estimator import GraphCL
-from graphcl.estimator.parts import Parts
+from graphcl.estimator.components import Components
+from graphcl.graphs.schema import Schema
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.losses import nt_xent
 from graphcl.recipes import load_recipe
@@ -89,9 +90,9 @@ def encoder_row() -> dict[str, Any]:
     """Two views of Cora drawn, encoded and differentiated, against PyG's message passing."""
     graph, recipe = load_dataset("cora"), load_recipe("cora")
     x, adjacency = graph_tensors(graph, device=CPU, feature_scaling=recipe.feature_scaling)
-    parts, generator = Parts(recipe), torch.Generator().manual_seed(0)
+    parts, generator = Components(recipe), torch.Generator().manual_seed(0)
     (batch,) = FullGraph(x, adjacency, 0).epoch(0, 0, perturbation=parts.perturbation)
-    encoder = parts.new_encoder(graph.num_features, seed=0)
+    encoder = parts.new_encoder(Schema.plain(graph.num_features), seed=0)
     _, pyg = pyg_encoder(graph, recipe, "cpu")
     pull = [h.detach() for h in views(graph.num_nodes, recipe.dim)]
     weight, both = torch.randn(recipe.dim, recipe.dim), torch.cat(pull)

@@ -25,10 +25,10 @@ from graphcl.evaluation.probe import standardiser
 from graphcl.evaluation.splits import mean_auc
 from graphcl.evaluation.unsupervised import sampled_rows
 from graphcl.files.text import format_toml
-from graphcl.graphs.damage import missing_features, missing_links
 from graphcl.graphs.graph import Graph
 from graphcl.research import rows
 from graphcl.research.auto_recipe import FILE
+from graphcl.research.damage import missing_features, missing_links
 from graphcl.research.evidence import alike
 from graphcl.research.evidence import merits as shipped_merits
 from graphcl.research.rows import Row

@@ -44,7 +44,7 @@ from graphcl.estimator import GraphCL
 from graphcl.exporting.vectors import batches, write_vectors
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.growing import grown_graph, new_nodes
+from graphcl.graphs.neighbourhood import grown_graph, new_nodes
 
 CPU = torch.device("cpu")
 NEIGHBOURS, DIM, LAYERS = 10, 128, 2

@@ -41,8 +41,8 @@ from graphcl.estimator import GraphCL
 from graphcl.estimator.fitted import Fitted
 from graphcl.graphs.relation import EDGE, NODE
 from graphcl.partitioned import boundary, inference
-from graphcl.partitioned.boundary import open_own_part, outside
-from graphcl.partitioned.features import PreparedPart
+from graphcl.partitioned.boundary import Wire, open_own_part, outside
+from graphcl.partitioned.features import PreparedPart, prepare_part_like
 from graphcl.store.header import read_store
 from graphcl.store.reader import PartNodes, open_part
 
@@ -145,7 +145,7 @@ def worker(run: Path, path: Path, out: Path) -> None:
         part = open_own_part(path, share)
         encoder = fitted.encoder
         assert isinstance(encoder, LayeredEncoder)
-        prepared = PreparedPart.plain(part, fitted.scaling)
+        prepared = prepare_part_like(part, fitted.schema, fitted.scaling, Wire(share))
         inference.embed_part(encoder, _tiny(prepared), share=ALONE)  # compiles what it needs
         if share.world > 1:
             torch.distributed.barrier()
@@ -183,7 +183,7 @@ def _tiny(prepared: PreparedPart) -> PreparedPart:
     edges = {"indptr": np.array([0, 1, 2, 2])}
     edges["indices"] = np.array([1, 0], prepared.part.edges[EDGE, False]["indices"].dtype)
     fields = {**part.fields, "x": np.array(part.fields["x"][:3])}
-    own = {NODE: PartNodes(replace(part.parts, starts=np.array([0, 3])), 0, slice(0, 3), fields)}
+    own = {NODE: PartNodes(replace(part.type, starts=np.array([0, 3])), 0, slice(0, 3), fields)}
     whole = replace(prepared.part, number=0, nodes=own, edges={(EDGE, False): edges})
     return replace(prepared, part=whole, nodes=own)
 

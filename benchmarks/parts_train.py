@@ -44,10 +44,11 @@ from benchmarks.parts import COMMUNITIES, FEATURES, _anonymous
 from benchmarks.rows import append, provenance
 from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.distributed import current_share
-from graphcl.estimator.parted import PartedData, parted_source
-from graphcl.estimator.parts import Parts
+from graphcl.estimator.components import Components
+from graphcl.estimator.partitioned import PartitionedGraph, partitioned_source
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE
+from graphcl.graphs.schema import Schema
 from graphcl.partitioned.boundary import open_own_part
 from graphcl.recipes import load_recipe
 from graphcl.store.header import is_parts, read_store
@@ -113,24 +114,24 @@ def worker(given: argparse.Namespace) -> None:
     """Trains one part, or a whole store, and writes what it measured."""
     torch.set_num_threads(given.threads)
     settings = {"dim": given.dim, "batch_nodes": given.batch_nodes, "mode": "sampled"}
-    parts = Parts(load_recipe("default").with_texts(**settings))
+    parts = Components(load_recipe("default").with_texts(**settings))
     meter = Meter(given.steps)
     about: dict[str, Any] = {}
     if given.whole:
         graph = opened(given.worker)
-        source: Any = parts.source(graph, device=CPU, ignore_memory=True)[0]
+        source: Any = parts.source(*parts.prepare([graph]), device=CPU, ignore_memory=True)[0]
         num_features = graph.num_features
     else:
         if int(os.environ["WORLD_SIZE"]) > 1:
             dist.init_process_group("gloo", timeout=timedelta(seconds=given.timeout))
         part = open_own_part(given.worker, current_share())
         patience = timedelta(seconds=given.timeout)
-        data = PartedData(given.worker, given.cache, given.topology, patience)
-        source = parted_source(parts, data, part, ignore_memory=True)
-        num_features = part.parts.num_features
+        data = PartitionedGraph(given.worker, given.cache, given.topology, patience)
+        source = partitioned_source(parts, data, part, ignore_memory=True)
+        num_features = part.store.num_features
         about = {"rank": current_share().rank, "asked": source.topology.asks}
     filled = [] if given.whole else _filling(source)
-    encoder = parts.new_encoder(num_features, seed=0)
+    encoder = parts.new_encoder(Schema.plain(num_features), seed=0)
     meter.began = time.perf_counter()
     with suppress(EnoughError):
         train(

@@ -41,10 +41,11 @@ from benchmarks.batched_probe import accuracies
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
 from graphcl.embedding import embed
-from graphcl.estimator.parts import Parts
+from graphcl.estimator.components import Components
 from graphcl.evaluation.probe import STRENGTHS
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.schema import Schema
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.training import FullGraph, train
@@ -102,8 +103,10 @@ class Search:
     def train_and_probe(self, stage: int, recipe: Recipe, seed: int) -> list[dict[str, Any]]:
         """Trains once, probes at each of the paper's epoch counts, writes and returns the rows."""
         x, adjacency = self.tensors[recipe.feature_scaling]
-        parts = Parts(recipe)
-        encoder = parts.new_encoder(self.graph.num_features, seed=seed).to(self.device)
+        parts = Components(recipe)
+        encoder = parts.new_encoder(Schema.plain(self.graph.num_features), seed=seed).to(
+            self.device
+        )
         kept: dict[int, Any] = {}
 
         def keep(metrics: Any) -> None:

@@ -212,7 +212,7 @@ def embed_some(path: Path, _: int) -> dict[str, Any]:
         out=path.parent / "z.npy",
         scratch=path.parent,
         on_rows=lambda done, total: computed.append(total) if done == total else None,
-    )
+    )["node"]
     seconds = time.perf_counter() - began
     return {
         "embedded": len(z),

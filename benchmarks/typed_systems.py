@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, dropout, elu
 from graphcl import GraphCL
 from graphcl.graphs.conversion import offsets
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.typed_tensors import prepare, typed_tensors
+from graphcl.graphs.tensors import prepare
 from graphcl.kernels.adjacency import mean_pool
 from graphcl.kernels.features import Features, linear
 
@@ -48,8 +48,8 @@ def raw(
 ) -> tuple[Rows, Any]:
     """The features of the type, scaled as in training."""
     del seed, device, settings
-    x = prepare(graph, "auto").graph.nodes[name].x
-    return x if isinstance(x, np.ndarray) else x.toarray(), None
+    x = prepare([graph], "auto")[0].tensors(torch.device("cpu"))[0][name]
+    return (x if isinstance(x, torch.Tensor) else x.to_dense()).numpy(), None
 
 
 @torch.no_grad()
@@ -62,8 +62,8 @@ def propagation(
     over all directions of relations in which a type receives: no meta-path is chosen.
     """
     width = int(settings.get("dim", 768)) // 3
-    prepared = prepare(graph, "auto")
-    x, relations = typed_tensors(prepared.graph, device=device, scaling=prepared.scaling)
+    (prepared,) = prepare([graph], "auto")
+    x, relations = prepared.tensors(device)
     random = torch.Generator().manual_seed(seed)
     h = {}
     for kind, table in x.items():
@@ -163,8 +163,8 @@ def supervised(
     The labels of other nodes than those of `split` are not given to it.
     """
     torch.manual_seed(seed)
-    prepared = prepare(graph, "auto")
-    x, relations = typed_tensors(prepared.graph, device=device, scaling=prepared.scaling)
+    (prepared,) = prepare([graph], "auto")
+    x, relations = prepared.tensors(device)
     edges = []
     for one in prepared.schema.directions():
         csr = relations[one.relation].toward(one.backwards).csr

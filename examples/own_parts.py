@@ -33,7 +33,7 @@ class NormedEncoder(LayeredEncoder):
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in shapes)
         glorot(self, generator)
 
-    def statement(self) -> tuple[Layer, ...]:
+    def layer_specs(self) -> tuple[Layer, ...]:
         """Returns the layers; the last one is linear."""
         last = len(self.norms) - 1
         parts = zip(self.pooled, self.own, self.norms, strict=True)

@@ -51,7 +51,7 @@ LONG = (
     "test_typed_graphs.py",
     "test_serve.py",
     "test_parts_on_hosts.py",
-    "test_parted.py",
+    "test_partitioned.py",
     "test_parts_training.py",
     "test_store.py",
 )

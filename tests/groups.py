@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from graphcl.cli.main import run
 from graphcl.distributed import Share, current_share
-from graphcl.training import divided
+from graphcl.training import row_parallel
 
 MOST = 4  # processes of a group
 PATIENCE = 60  # seconds; a member that fails would let the others wait for ever
@@ -28,7 +28,7 @@ PATIENCE = 60  # seconds; a member that fails would let the others wait for ever
 def together(world, work):
     """Calls ``work(share)`` in one thread for each share; returns the results in order.
 
-    Rows of a `DividedGraph` are gathered among the threads. A backward pass on a CPU runs in the
+    Rows of a divided graph are gathered among the threads. A backward pass on a CPU runs in the
     thread that asks for it, so it may gather, too.
     """
     tables, meeting = [None] * world, threading.Barrier(world, timeout=PATIENCE)
@@ -49,7 +49,7 @@ def together(world, work):
             raise
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(world) as pool:
-        patch.setattr(divided, "gather_tables", gather_tables)
+        patch.setattr(row_parallel, "gather_tables", gather_tables)
         return list(pool.map(member, range(world)))
 
 

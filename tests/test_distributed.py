@@ -25,11 +25,12 @@ from graphcl.distributed import (
 )
 from graphcl.embedding import embed_graph
 from graphcl.estimator import GraphCL
+from graphcl.graphs.tensors import prepare
 from graphcl.kernels.adjacency import Adjacency, mean_pool
 from graphcl.losses import nt_xent
 from graphcl.losses.nt_xent import nt_xent_across
 from graphcl.recipes import load_recipe
-from graphcl.training import Checkpoints, DividedGraph
+from graphcl.training import Checkpoints, FullGraph
 from graphcl.training.checkpoints import StoppedError
 from tests.conftest import random_collection, random_graph
 from tests.groups import in_processes
@@ -104,7 +105,7 @@ def pooled_and_gradient(share):
         csr = (graph.indptr, graph.indices, graph.edge_weight)
         adjacency, rows = Adjacency.from_csr(*csr, device=torch.device("cpu")).twice(), slice(None)
     else:
-        part = DividedGraph.of(graph, share=share, device=torch.device("cpu"))
+        part = FullGraph.of(*prepare([graph], "none"), device=torch.device("cpu"), divided=share)
         adjacency, rows = part.adjacency, part.division.own
     own = both(h, rows).requires_grad_()
     pooled = mean_pool(own, adjacency)
@@ -148,7 +149,9 @@ def work(share, folder):
             found[f"weights/{name}/{key}"] = weight
         found[f"losses/{name}"] = torch.tensor([metrics.loss for metrics in model.history_])
     model.encoder_.eval()
-    z = embed_graph(model.encoder_, random_graph(7, num_nodes=53), device=torch.device("cpu"))
+    z = embed_graph(model.encoder_, random_graph(7, num_nodes=53), device=torch.device("cpu"))[
+        "node"
+    ]
     found["embeddings"] = torch.from_numpy(z)
     table = torch.zeros(7, 2)
     table[share.rows(7)] = share.rank + 1.0

@@ -38,29 +38,16 @@ def test_layer_by_layer_is_the_forward_pass(name, layers, sparse):
     whole = embed(encoder, x, adjacency)
     assert whole.dtype == np.float32
     for block_rows in (1, 7, 60, 1000):
-        blocks = embed(encoder, x, adjacency, block_rows=block_rows)
+        blocks = embed_graph(encoder, graph, device=CPU, block_rows=block_rows)["node"]
         np.testing.assert_allclose(blocks, whole, rtol=1e-5, atol=1e-6)
-    large = embed_graph(encoder, graph, device=CPU, block_rows=11)
-    np.testing.assert_allclose(large, whole, rtol=1e-5, atol=1e-6)
-
-
-def test_weights_of_the_adjacency_count(graph, generator):
-    encoder = encoder_for(graph, "residual")
-    x, adjacency = graph_tensors(graph, device=CPU)
-    kept = (torch.rand(adjacency.num_edges, generator=generator) > 0.5).float()
-    view = adjacency.with_weight(kept[adjacency.edge_ids])
-    expected = embed(encoder, x, view)
-    np.testing.assert_allclose(
-        embed(encoder, x, view, block_rows=9), expected, rtol=1e-5, atol=1e-6
-    )
 
 
 def test_into_a_file(graph, tmp_path):
     encoder = encoder_for(graph, "residual")
     path = tmp_path / "h.npy"
-    mapped = embed_graph(encoder, graph, device=CPU, out=path, block_rows=13)
+    mapped = embed_graph(encoder, graph, device=CPU, out=path, block_rows=13)["node"]
     assert isinstance(mapped, np.memmap)
-    expected = embed_graph(encoder, graph, device=CPU, block_rows=13)
+    expected = embed_graph(encoder, graph, device=CPU, block_rows=13)["node"]
     np.testing.assert_array_equal(np.load(path), expected)
     assert list(tmp_path.iterdir()) == [path]
 
@@ -89,7 +76,7 @@ def test_a_failure_leaves_the_old_file(graph, tmp_path, monkeypatch, step):
 def test_scaled_features(graph):
     encoder = encoder_for(graph, "mean")
     expected = embed(encoder, *graph_tensors(graph, device=CPU, feature_scaling="row"))
-    ours = embed_graph(encoder, graph, device=CPU, feature_scaling="row")
+    ours = embed_graph(encoder, graph, device=CPU, feature_scaling="row")["node"]
     np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -121,20 +108,21 @@ def test_bits_do_not_depend_on_what_is_far_away(name, kind, dim):
     how = {} if kind == "dense" else {kind: True}
     encoder = build_encoder(name, 11, dim=dim, layers=2, generator=torch.Generator().manual_seed(0))
     options = {"device": CPU, "feature_scaling": "row"}
-    whole = embed_graph(encoder, lattice(2113, **how), **options)
+    whole = embed_graph(encoder, lattice(2113, **how), **options)["node"]
     plain = embed(encoder, *graph_tensors(lattice(2113, **how), **options))
     np.testing.assert_allclose(whole, plain, rtol=1e-5, atol=1e-6)
     far = slice(101, 2012)
     for strangers in (1, 2, 40):
-        grown = embed_graph(encoder, lattice(2113, strangers=strangers, **how), **options)
+        grown = embed_graph(encoder, lattice(2113, strangers=strangers, **how), **options)["node"]
         assert np.array_equal(grown[far], whole[far])
         assert not np.array_equal(grown[1], whole[1])
     for nodes in (slice(7, 8), slice(2000, 2113), np.array([5, 2112, 5]), slice(0, 1500)):
-        some = embed_graph(encoder, lattice(2113, **how), nodes=nodes, **options)
+        some = embed_graph(encoder, lattice(2113, **how), nodes=nodes, **options)["node"]
         assert np.array_equal(some, whole[nodes])
     for block_rows in (100, 777):
         assert np.array_equal(
-            embed_graph(encoder, lattice(2113, **how), block_rows=block_rows, **options), whole
+            embed_graph(encoder, lattice(2113, **how), block_rows=block_rows, **options)["node"],
+            whole,
         )
 
 
@@ -145,8 +133,8 @@ def test_many_rows_of_one_layer_are_those_of_all(tmp_path, generator):
     Graph.from_edge_index(random.integers(0, 20_000, (2, 30_000)), x).save(tmp_path / "store")
     graph = Graph.open(tmp_path / "store")
     encoder = build_encoder("residual", 3, dim=4, layers=1, generator=generator)
-    whole = embed_graph(encoder, graph, device=torch.device("cpu"))
+    whole = embed_graph(encoder, graph, device=torch.device("cpu"))["node"]
     for count in (4000, 5000):
         rows = random.choice(20_000, count, replace=False)
-        some = embed_graph(encoder, graph, device=torch.device("cpu"), nodes=rows)
+        some = embed_graph(encoder, graph, device=torch.device("cpu"), nodes=rows)["node"]
         np.testing.assert_array_equal(some, whole[rows])

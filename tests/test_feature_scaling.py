@@ -138,7 +138,7 @@ def test_a_store_trains_and_embeds_as_memory_does(recipe, tmp_path, features, mo
     np.testing.assert_allclose(ours.transform(stored), whole, rtol=1e-4, atol=1e-5)
     in_blocks = embed_graph(
         ours.encoder_, stored, device=CPU, feature_scaling=ours.scaling_, block_rows=7
-    )
+    )["node"]
     np.testing.assert_allclose(in_blocks, whole, rtol=1e-4, atol=1e-5)
 
 

@@ -75,11 +75,13 @@ def test_embedding_of_some_nodes_is_that_of_all(tmp_path, monkeypatch, features,
     generator = torch.Generator().manual_seed(0)
     encoder = build_encoder(name, 12, dim=8, layers=layers, generator=generator)
     options = {"device": CPU, "feature_scaling": "row", "block_rows": 7}
-    whole = embed_graph(encoder, in_memory(graph), **options)
-    np.testing.assert_allclose(embed_graph(encoder, graph, **options), whole, rtol=1e-5, atol=1e-6)
+    whole = embed_graph(encoder, in_memory(graph), **options)["node"]
+    np.testing.assert_allclose(
+        embed_graph(encoder, graph, **options)["node"], whole, rtol=1e-5, atol=1e-6
+    )
     monkeypatch.setattr("graphcl.embedding.available_memory_bytes", lambda _: 100)
     for nodes in (slice(0, 1), slice(13, 29), slice(59, 60), slice(0, 60)):
-        some = embed_graph(encoder, graph, nodes=nodes, **options, scratch=tmp_path)
+        some = embed_graph(encoder, graph, nodes=nodes, **options, scratch=tmp_path)["node"]
         np.testing.assert_allclose(some, whole[nodes], rtol=1e-5, atol=1e-6)
     assert [file.name for file in tmp_path.iterdir()] == [features]
 

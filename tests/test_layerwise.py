@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from graphcl.embedding import embed_typed
+from graphcl.embedding import embed_graph
 from graphcl.encoders.typed import TypedEncoder
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.typed_tensors import TypedScaling, prepare, typed_tensors
+from graphcl.graphs.tensors import prepare
 
 CPU = torch.device("cpu")
 
@@ -30,7 +30,7 @@ def trained(sparse=False, **options):
             ("paper", "on", "topic"): random.integers(0, (30, 5), (30, 2)).T,
         },
     )
-    prepared = prepare(graph, "auto")
+    (prepared,) = prepare([graph], "auto")
     generator = torch.Generator().manual_seed(0)
     settings = {"dim": 12, "layers": 2, "normalisation": "layer"} | options
     return TypedEncoder(prepared.schema, generator=generator, **settings), prepared
@@ -43,16 +43,15 @@ def test_blocks_give_the_embeddings_of_the_whole_graph(sparse, beside, block_row
     options = {"side_by_side": True, "own_features": 0.5, "repeat_own": True} if beside else {}
     encoder, prepared = trained(sparse, **options)
     with torch.no_grad():
-        tensors = typed_tensors(prepared.graph, device=CPU, scaling=prepared.scaling)
-        expected = encoder.embedding(*tensors)
-    given = {"device": CPU, "scaling": prepared.scaling, "block_rows": block_rows}
+        expected = encoder.embedding(*prepared.tensors(CPU))
+    given = {"device": CPU, "feature_scaling": prepared.scaling, "block_rows": block_rows}
     done = []
-    found = embed_typed(encoder, prepared.graph, **given, on_rows=lambda *rows: done.append(rows))
+    found = embed_graph(encoder, prepared.graph, **given, on_rows=lambda *rows: done.append(rows))
     for name, rows in expected.items():
         np.testing.assert_allclose(found[name], rows, rtol=1e-4, atol=1e-6)
     assert done[-1][0] == done[-1][1]
     some = {"paper": np.array([7, 2, 7]), "topic": None}
-    found = embed_typed(encoder, prepared.graph, **given, nodes=some)
+    found = embed_graph(encoder, prepared.graph, **given, nodes=some)
     assert list(found) == ["paper", "topic"]
     np.testing.assert_allclose(found["paper"], expected["paper"][[7, 2, 7]], rtol=1e-4, atol=1e-6)
 
@@ -60,11 +59,10 @@ def test_blocks_give_the_embeddings_of_the_whole_graph(sparse, beside, block_row
 def test_only_the_neighbourhood_of_some_nodes_is_computed():
     encoder, prepared = trained()
     done = []
-    embed_typed(
+    embed_graph(
         encoder,
         prepared.graph,
         device=CPU,
-        scaling=TypedScaling(),
         nodes={"author": np.array([0])},
         on_rows=lambda count, total: done.append(total),
     )

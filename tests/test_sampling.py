@@ -13,8 +13,7 @@ from graphcl.encoders.layer import Message
 from graphcl.encoders.typed import TypedEncoder
 from graphcl.errors import ParameterError
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.tensors import graph_tensors
-from graphcl.graphs.typed_tensors import prepare, typed_tensors
+from graphcl.graphs.tensors import graph_tensors, prepare
 from graphcl.kernels import neighbours
 from graphcl.kernels.adjacency import mean_pool
 from graphcl.kernels.counter import DeviceSeed, Draws, edge_draws, kept, stream_key, threshold
@@ -76,7 +75,7 @@ class Stated(LayeredEncoder):
         super().__init__()
         self.layers = layers
 
-    def statement(self):
+    def layer_specs(self):
         return self.layers
 
 
@@ -269,7 +268,7 @@ def means_of(given, prepared, name, nodes):
     tree = sample_tree(given.topology, {name: nodes}, layers=1, seed=1)
     view, _ = tree_views(given.topology.x, tree, NO_DROP, own=True, seed=1)
     inputs, start = view.inputs[0][name], 0
-    _, relations = typed_tensors(prepared.graph, device=CPU)
+    _, relations = graph_tensors(prepared.graph, device=CPU)
     for one in tree[0][name].children:
         direction = one.edges.direction
         relation = relations[direction.relation].toward(direction.backwards)
@@ -287,7 +286,7 @@ def means_of(given, prepared, name, nodes):
 def test_the_sampled_mean_is_unbiased_per_relation(replace, weighted):
     if weighted and not replace:
         pytest.skip("unbiased in the limit of many draws only: see sample_tree")
-    prepared = prepare(typed_graph(weighted), "none")
+    (prepared,) = prepare([typed_graph(weighted)], "none")
     given, draws = source(prepared, 2, replace=replace), 6000
     for name, size in given.topology.sizes.items():
         nodes = torch.arange(size).repeat_interleave(draws)
@@ -302,12 +301,12 @@ def test_the_sampled_mean_is_unbiased_per_relation(replace, weighted):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_typed_tree_of_all_neighbours_is_exact(weighted, layers, normalisation):
     """Value and gradient."""
-    prepared = prepare(typed_graph(weighted), "none")
+    (prepared,) = prepare([typed_graph(weighted)], "none")
     given = source(prepared, 12, replace=False)
     generator = torch.Generator().manual_seed(0)
     options = {"dim": 6, "layers": layers, "generator": generator}
     encoder = TypedEncoder(prepared.schema, normalisation=normalisation, **options)
-    exact = encoder(*typed_tensors(prepared.graph, device=CPU))
+    exact = encoder(*graph_tensors(prepared.graph, device=CPU))
     seeds = {name: torch.arange(len(rows)) for name, rows in exact.items()}
     tree = sample_tree(given.topology, seeds, layers=layers, seed=0)
     views = tree_views(given.topology.x, tree, NO_DROP, own=True, seed=0)
@@ -336,7 +335,7 @@ class Partial(LayeredEncoder):
             one for one in schema.into("paper") if one.sender == "author" and not one.backwards
         ]
 
-    def statement(self):
+    def layer_specs(self):
         none = Layer((), torch.zeros(3, 3), activation=None)
         into = Layer((Message(self.first, self.direction),))
         later = Layer((Message(self.second, self.direction),), activation=None)
@@ -344,9 +343,9 @@ class Partial(LayeredEncoder):
 
 
 def test_an_encoder_may_leave_directions_and_own_rows_out():
-    prepared = prepare(typed_graph(), "none")
+    (prepared,) = prepare([typed_graph()], "none")
     given, encoder = source(prepared, 12, replace=False), Partial(prepared.schema)
-    exact = encoder(*typed_tensors(prepared.graph, device=CPU))
+    exact = encoder(*graph_tensors(prepared.graph, device=CPU))
     tree = sample_tree(given.topology, {"paper": torch.arange(12)}, layers=2, seed=0)
     view, _ = tree_views(given.topology.x, tree, NO_DROP, own=True, seed=0)
     (found,) = encode_tree(view, encoder)
@@ -354,7 +353,7 @@ def test_an_encoder_may_leave_directions_and_own_rows_out():
 
 
 def test_an_edge_is_dropped_in_both_directions_wherever_it_occurs_and_rates_are_per_relation():
-    prepared = prepare(typed_graph(), "none")
+    (prepared,) = prepare([typed_graph()], "none")
     fan_out, seeds = 30, 400
     given = source(prepared, fan_out, replace=False)
     rates = Drop(0.5, 0.0, {("paper", "cites", "paper"): 0.0})
@@ -398,7 +397,7 @@ def test_an_edge_is_dropped_in_both_directions_wherever_it_occurs_and_rates_are_
 @pytest.mark.parametrize("replace", [True, False])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_shares_of_a_batch_are_the_batch(weighted, replace):
-    prepared = prepare(typed_graph(weighted), "none")
+    (prepared,) = prepare([typed_graph(weighted)], "none")
     given = source(prepared, 2, replace=replace)
     rows = {"author": torch.tensor([3, 1, 7]), "paper": torch.tensor([0, 5, 5, 11, 2])}
     rates = Drop(0.3, 0.3)
@@ -421,7 +420,7 @@ def both_views(given, rows, rates, encoder, share):
 
 
 def test_fan_outs_are_shared_by_degree_and_can_be_given():
-    prepared = prepare(typed_graph(), "none")
+    (prepared,) = prepare([typed_graph()], "none")
     sizes = {"author": 8, "paper": 12}
     found = fan_outs_of(prepared.schema, sizes, 10)
     papers = [count for channel, count in found.items() if channel.receiver == "paper"]

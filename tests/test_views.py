@@ -152,7 +152,7 @@ def test_typed_views_drop_per_relation_and_per_type():
     import numpy as np
 
     from graphcl.graphs.graph import Graph
-    from graphcl.graphs.typed_tensors import typed_tensors
+    from graphcl.graphs.tensors import graph_tensors
     from graphcl.views import Drop
 
     random = np.random.default_rng(0)
@@ -164,7 +164,7 @@ def test_typed_views_drop_per_relation_and_per_type():
             knows: {"edge_index": random.integers(0, 200, (2, 3000)), "undirected": True},
         },
     )
-    x, relations = typed_tensors(graph, device=torch.device("cpu"))
+    x, relations = graph_tensors(graph, device=torch.device("cpu"))
     view = Drop(0.3, 0.2, {loves: 0.6}, {"b": 0.0})
     features, edges = view(x, relations, torch.Generator().manual_seed(0))
     assert abs(float((edges[loves].weight == 0).float().mean()) - 0.6) < 0.04

@@ -8,7 +8,6 @@ than L hops away: see `stable_product` and `Layer.finish_rows`.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from graphcl.devices import available_memory_bytes
 from graphcl.distributed import current_share
@@ -25,12 +24,15 @@ from graphcl.encoders import LayeredEncoder, stated_layers
 from graphcl.errors import require
 from graphcl.files.atomic import reserve, whole_file
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.neighbourhood import neighbourhood
-from graphcl.graphs.relation import NODE
-from graphcl.graphs.scaling import Scaling
-from graphcl.graphs.schema import EDGES
-from graphcl.graphs.tensors import feature_tensor, stored_features
-from graphcl.graphs.typed_tensors import TypedScaling, typed_tensors
+from graphcl.graphs.neighbourhood import Surroundings
+from graphcl.graphs.scaling import Scaling, TableScaling
+from graphcl.graphs.schema import Direction
+from graphcl.graphs.tensors import (
+    feature_tensor,
+    relation_adjacency,
+    stored_features,
+    table_scaling,
+)
 from graphcl.kernels.adjacency import Adjacency, self_weights
 from graphcl.kernels.buffers import borrow, retry_smaller
 from graphcl.kernels.features import Features
@@ -47,24 +49,17 @@ from graphcl.registry import answerable
 
 IN_MEMORY = 0.5  # fraction of the free memory; larger layers are kept in scratch files
 Array = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+Chosen = slice | IntArray | None  # nodes of a type: a range, or their numbers, or all
 
 
 @torch.no_grad()
-def embed(encoder: nn.Module, x: Features, adjacency: Adjacency, *, block_rows: int = 0) -> Array:
-    """Returns the embeddings of all nodes as a NumPy array, ``[num_nodes, dim]``.
-
-    With `block_rows` the layers are computed one by one, in blocks of this many rows; the encoder
-    must state its layers then.
-    """
+def embed(encoder: nn.Module, x: Features, adjacency: Adjacency) -> Array:
+    """Returns the embeddings of all nodes of a plain graph at once, ``[num_nodes, dim]``."""
     encoder.eval()
-    if block_rows == 0:
-        encode = encoder.embedding if isinstance(encoder, LayeredEncoder) else encoder
-        encode = answerable("encoder", encoder, encode)
-        return np.asarray(encode(x, adjacency).float().cpu())
-    weight = adjacency.weight
-    edges = Incoming(adjacency.indptr, adjacency.indices, weight, adjacency.self_weight)
-    found = layer_by_layer(encoder, {NODE: x}, {EDGES: edges}, block_rows=block_rows)
-    return found[NODE].float().cpu().numpy()
+    encode = encoder.embedding if isinstance(encoder, LayeredEncoder) else encoder
+    encode = answerable("encoder", encoder, encode)
+    return np.asarray(encode(x, adjacency).float().cpu())
 
 
 @torch.no_grad()
@@ -73,14 +68,15 @@ def embed_graph(
     graph: Graph,
     *,
     device: torch.device,
-    feature_scaling: Scaling = "none",
-    nodes: slice | npt.NDArray[np.int64] | None = None,
+    feature_scaling: TableScaling | Scaling = "none",
+    nodes: Chosen | Mapping[str, Chosen] = None,
+    around: Surroundings | None = None,
     block_rows: int = BLOCK_ROWS,
     out: Path | None = None,
     scratch: Path | None = None,
     on_rows: OnRows = lambda *_: None,
-) -> Array:
-    r"""Returns the exact embeddings of a graph that may be large, ``[num_nodes, dim]``.
+) -> dict[str, Array]:
+    r"""Returns exact embeddings of a graph that may be large, ``[nodes, width]`` for each type.
 
     The layers are computed one by one, in blocks of rows. On a CPU the graph is read where it is,
     in memory or in a store, and two layers of activations are held beside it. If `scratch` is given
@@ -96,115 +92,148 @@ def embed_graph(
 
     Args:
         encoder: an encoder that states its layers, on `device`.
-        graph: any graph.
+        graph: all its types have features.
         device: where to compute.
         feature_scaling: as in training.
-        nodes: a range of nodes, or their numbers in any order; None means all nodes.
+        nodes: for each type that is wanted, a range of its nodes, or their numbers in any order, or
+            None for all of them; of a graph of one type, that alone.
+        around: finds the neighbours of `nodes`; pass it where there are many calls.
         block_rows: how many rows are computed at a time.
-        out: an `.npy` file for the result, which appears whole or not at all. The returned array is
-            its memory map.
+        out: of one type: an `.npy` file for the result, which appears whole or not at all. The
+            returned array is its memory map.
         scratch: a folder for temporary files: 4 · dim bytes per node and layer, for two layers.
         on_rows: called after each block with the number of rows done and the total of all layers.
     """
     encoder.eval()
     graph.check()
-    # If every weight is 1, the result must have the bits of an unweighted graph: same loop.
-    if graph.edge_weight is not None and bool((graph.edge_weight == 1).all()):
-        graph = graph.replace(edge_weight=None)
-    layers = stated_layers(encoder, "embed_graph")
-    # One layer of many rows reads its table where it is: a part of it would be a copy.
-    plain = device.type == "cpu" and isinstance(graph.x, np.ndarray) and feature_scaling == "none"
-    many = len(layers) == 1 and isinstance(nodes, np.ndarray) and len(nodes) > BLOCK_ROWS
-    if nodes is not None and out is None and not (plain and many and graph.edge_weight is None):
-        graph, nodes = neighbourhood(graph, nodes, len(layers))
-    edges = Incoming(borrow(graph.indptr).to(device), borrow(graph.indices).to(device))
-    if graph.edge_weight is not None:
-        weight = borrow(graph.edge_weight).to(device)
-        edges = replace(edges, weight=weight, self_weight=self_weights(edges.indptr, weight))
-    x: Features | StoredFeatures
-    if device.type == "cpu" and not scipy.sparse.issparse(graph.x) and edges.weight is None:
-        x = stored_features(graph, feature_scaling=feature_scaling)
-    else:
-        x = feature_tensor(graph, device=device, feature_scaling=feature_scaling)
-    order: Any = slice(None)
-    wanted: Tensor | None = None
-    if isinstance(nodes, np.ndarray):
-        require(out is None, "embed_graph", "nodes", "a range if there is an out", nodes)
-        some, order = np.unique(nodes, return_inverse=True)  # rows are computed in ascending order
-        start, stop, wanted = 0, len(some), torch.from_numpy(some).to(device)
-    else:
-        start, stop, step = (nodes or slice(None)).indices(graph.num_nodes)
-        require(step == 1 and start < stop, "embed_graph", "nodes", "a range of nodes", nodes)
-        wanted = torch.arange(start, stop, device=device) if nodes else None
+    stated_layers(encoder, "embed_graph")
     assert isinstance(encoder, LayeredEncoder)
-    width, widths = encoder.width, [layer.outputs for layer in layers]
+    levels, width = encoder.levels(), encoder.width
+    asked = nodes if isinstance(nodes, Mapping) else dict.fromkeys(graph.nodes, nodes)
+    listed = any(isinstance(some, np.ndarray) for some in asked.values())
+    require(out is None or not listed, "embed_graph", "nodes", "a range if there is an out", nodes)
+    found = {name: np.zeros((0, width), np.float32) for name in asked}
+    order: dict[str, Any] = {}
+    wanted: dict[str, IntArray | None] = {}
+    for name, some in asked.items():
+        distinct, order[name] = _ascending(some, graph.nodes[name].num_nodes)
+        if distinct is None or len(distinct):
+            wanted[name] = distinct
+    if not wanted:
+        return found
+    scalings = {name: table_scaling(feature_scaling, name) for name in graph.nodes}
+    if out is None and not _stays(graph, scalings, wanted, len(levels), device):
+        graph, wanted = _part(around or Surroundings(graph), wanted, len(levels))
+    edges = {
+        one: _incoming(graph, one, device, feature_scaling)
+        for one in directions_of(encoder)
+        if one.relation in graph.relations
+    }
+    # Means with weights are products of matrices, which take a table in float32.
+    stored = device.type == "cpu" and all(one.weight is None for one in edges.values())
+    x: dict[str, Features | StoredFeatures] = {}
+    for name, one in graph.nodes.items():
+        if stored and not scipy.sparse.issparse(one.x):
+            x[name] = stored_features(one.x, feature_scaling=scalings[name])
+        else:
+            x[name] = feature_tensor(one.x, device=device, feature_scaling=scalings[name])
     if device.type == "cpu" and scratch is not None:
+        widths = [max(layer.outputs for layer in level.values()) for level in levels]
         beside = 0 if width == widths[-1] else width
         held = 4 * graph.num_nodes * (sum(sorted(widths)[-2:]) + beside)
         scratch = scratch if held > IN_MEMORY * available_memory_bytes(device) else None
     compute = partial(
         layer_by_layer,
         encoder,
-        {NODE: x},
-        {EDGES: edges},
-        wanted={NODE: wanted},
+        x,
+        edges,
+        wanted={
+            name: None if some is None else torch.from_numpy(some).to(device)
+            for name, some in wanted.items()
+        },
         block_rows=block_rows,
         topology=Topology(scratch if device.type == "cpu" else None),
         on_rows=on_rows,
     )
     if out is None or not current_share().first:
-        found = retry_smaller(compute)[NODE].float().cpu()
-        return found.numpy()[order]  # type: ignore[no-any-return]
+        for name, rows in retry_smaller(compute).items():
+            found[name] = rows.float().cpu().numpy()[order[name]]
+        return found
+    ((name, some),) = wanted.items()
+    count = graph.nodes[name].num_nodes if some is None else len(some)
     with whole_file(out) as staging:
         table = np.lib.format.open_memmap(
-            staging, mode="w+", dtype=np.float32, shape=(stop - start, width)
+            staging, mode="w+", dtype=np.float32, shape=(count, width)
         )
         reserve(staging)
-        retry_smaller(partial(compute, results={NODE: torch.from_numpy(table)}))
+        retry_smaller(partial(compute, results={name: torch.from_numpy(table)}))
         table.flush()
-    return np.load(out, mmap_mode="r")  # type: ignore[no-any-return]
+    return {name: np.load(out, mmap_mode="r")}
 
 
-@torch.no_grad()
-def embed_typed(
-    encoder: LayeredEncoder,
+def _ascending(nodes: Chosen, size: int) -> tuple[IntArray | None, Any]:
+    """Returns the rows to compute, each once and ascending (None: all), and what was asked."""
+    if nodes is None:
+        return None, slice(None)
+    if not isinstance(nodes, slice):
+        return np.unique(nodes, return_inverse=True)
+    start, stop, step = nodes.indices(size)
+    require(step == 1 and start < stop, "embed_graph", "nodes", "a range of nodes", nodes)
+    return np.arange(start, stop), slice(None)
+
+
+def _stays(
     graph: Graph,
-    *,
+    scalings: Mapping[str, TableScaling],
+    wanted: Mapping[str, IntArray | None],
+    layers: int,
     device: torch.device,
-    scaling: TypedScaling,
-    nodes: Mapping[str, npt.NDArray[np.int64] | None] | None = None,
-    block_rows: int = BLOCK_ROWS,
-    on_rows: OnRows = lambda *_: None,
-) -> dict[str, Array]:
-    """Returns exact embeddings of a typed graph, ``[nodes, width]`` for each type.
+) -> bool:
+    """Returns whether the graph is read where it is: all of it, or one layer of many rows.
 
-    Args:
-        encoder: on `device`.
-        graph: all its types have features, scaled as in training (`typed_tensors.prepare_like`).
-        device: where to compute.
-        scaling: of the vectors of edges, as in training.
-        nodes: for each type that is wanted, the numbers of its nodes, or None for all of them; None
-            means all types.
-        block_rows: how many rows are computed at a time.
-        on_rows: called after each block with the number of rows done and the total of all layers.
+    A part of what one layer of many rows reads would be a copy of most of it.
     """
-    encoder.eval()
-    x, tensors = typed_tensors(graph, device=device, scaling=scaling)
-    edges = {
-        one: Incoming.of(tensors[one.relation].toward(one.backwards))
-        for one in directions_of(encoder)
-        if one.relation in tensors
-    }
-    wanted: dict[str, Tensor | None] = {}
-    order: dict[str, Any] = {}
-    for name, some in (dict.fromkeys(graph.nodes) if nodes is None else nodes).items():
-        distinct, order[name] = None, slice(None)
-        if some is not None:
-            numbers, order[name] = np.unique(some, return_inverse=True)
-            distinct = torch.from_numpy(numbers).to(device)
-        wanted[name] = distinct
-    compute = partial(
-        layer_by_layer, encoder, x, edges, wanted=wanted, block_rows=block_rows, on_rows=on_rows
+    if all(some is None for some in wanted.values()):
+        return True
+    many = any(some is None or len(some) > BLOCK_ROWS for some in wanted.values())
+    weighted = any(one.edge_weight is not None for one in graph.relations.values())
+    as_it_is = all(
+        isinstance(one.x, np.ndarray) and scalings[name] == "none"
+        for name, one in graph.nodes.items()
     )
-    found = retry_smaller(compute)
-    return {name: rows.float().cpu().numpy()[order[name]] for name, rows in found.items()}
+    return layers == 1 and many and device.type == "cpu" and as_it_is and not weighted
+
+
+def _part(
+    around: Surroundings, wanted: Mapping[str, IntArray | None], hops: int
+) -> tuple[Graph, dict[str, IntArray | None]]:
+    """Returns the part of a graph that the embeddings of some nodes depend on, and their rows."""
+    graph = around.graph
+    every = {
+        name: np.arange(graph.nodes[name].num_nodes) if some is None else some
+        for name, some in wanted.items()
+    }
+    part, rows = around.within(every, hops)
+    if part is graph:
+        return graph, dict(wanted)
+    return part, {name: np.searchsorted(rows[name], some) for name, some in every.items()}
+
+
+def _incoming(
+    graph: Graph,
+    direction: Direction,
+    device: torch.device,
+    feature_scaling: TableScaling | Scaling,
+) -> Incoming:
+    """Returns the edges of one direction; undirected ones are read where they are."""
+    relation = graph.relations[direction.relation]
+    if not relation.undirected or relation.edge_features is not None:
+        adjacency = relation_adjacency(graph, relation, device=device, scaling=feature_scaling)
+        return Incoming.of(adjacency.toward(direction.backwards))
+    indptr, indices = (borrow(one).to(device) for one in (relation.indptr, relation.indices))
+    weight, own = None, None
+    # If every weight is 1, the result must have the bits of an unweighted graph: same loop.
+    if relation.edge_weight is not None and not bool((relation.edge_weight == 1).all()):
+        weight = borrow(relation.edge_weight).to(device)
+        own = self_weights(indptr, weight)
+    return Incoming(indptr, indices, weight, own)

@@ -10,7 +10,7 @@ from graphcl.errors import DatasetError, suggestion
 from graphcl.files.arrays import refuse_gzipped
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.interchange import read_arrays
+from graphcl.graphs.npz import read_graph
 from graphcl.store.header import is_store, read_store
 from graphcl.tabular.build import open_prepared, read_tables
 from graphcl.tabular.sources import EDGE_FILES, looks_like_tables
@@ -26,14 +26,14 @@ def open_graph(path: str | Path, *, on_note: Callable[[str], None] = _warn) -> A
     """Opens a graph by the name or the path that a command takes.
 
     Args:
-        path: an `.npz` (`graphcl.graphs.interchange.read_arrays` lists its arrays), a store, the
+        path: an `.npz` (`graphcl.graphs.npz` lists its arrays), a store, the
             name of a dataset, or a list of edges, which `read_tables` reads with more options. Of
             a store in parts, it is the graph that was divided, in its own order. The structure of
             a store is scanned, because compiled loops rely on it.
         on_note: gets a line on arrays of an `.npz` that are not used; the default is a warning.
 
     Returns:
-        A `Graph`; a `Graph` if there are types; of PPI a `GraphCollection`.
+        A `Graph`; of PPI a `GraphCollection`.
 
     Raises:
         DatasetError: nothing is known by this name.
@@ -45,14 +45,12 @@ def open_graph(path: str | Path, *, on_note: Callable[[str], None] = _warn) -> A
         return load_dataset(name)
     if is_store(path):
         return open_prepared(path)
-    if is_typed_file(path):
-        return Graph.from_npz(path)
     if path.suffix == ".npz":
         # A gallery's own files may hold arrays of any name; elsewhere one may be a misspelling.
         # It is said, not refused.
         listed = path.exists() and path.resolve() in {one.resolve() for one in gallery.values()}
-        arrays = read_arrays(path, extras=listed, on_note=on_note)
-        return Graph.from_edge_index(name=path.stem, **arrays)
+        typed = is_typed_file(path)
+        return read_graph(path, plain=not typed, extras=listed or typed, on_note=on_note)
     if looks_like_tables(name):
         return read_tables(name)  # type: ignore[no-any-return]
     known, near = ", ".join(CATALOGUE), suggestion(name.lower(), (*CATALOGUE, *gallery))

@@ -14,7 +14,7 @@
 
 In a group of processes all of them train. The first one alone looks at files and writes; the others
 hear what it found (`agree`). Over a graph in parts, one process of each host keeps checkpoints
-(`graphcl.training.part_checkpoints`), and the run has no embeddings: `graphcl embed` writes those.
+(`graphcl.training.checkpoints`), and the run has no embeddings: `graphcl embed` writes those.
 """
 
 import fcntl
@@ -41,7 +41,7 @@ from graphcl.distributed import Share, any_of, from_rank, group, restarted
 from graphcl.errors import InvalidInputError, RunError, TrainingEndedError, counted
 from graphcl.estimator import GraphCL
 from graphcl.estimator.choice import AUTO, about_choice
-from graphcl.estimator.parted import PartedData, fit_parts
+from graphcl.estimator.partitioned import PartitionedGraph, fit_parts
 from graphcl.evaluation.failure import majority_sign
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.collection import GraphCollection
@@ -61,15 +61,14 @@ from graphcl.runs.nodes import (
 )
 from graphcl.runs.results import GraphFacts, Scores, TrainingResult, read_training_result
 from graphcl.training import Checkpoints, EpochMetrics
-from graphcl.training.checkpoints import Pace, StoppedError
+from graphcl.training.checkpoints import Pace, PartCheckpoints, StoppedError
 from graphcl.training.loop import PartedMetrics
-from graphcl.training.part_checkpoints import PartCheckpoints
 from graphcl.version import versions
 
 LOCK = ".lock"
 CHOOSING = "choosing"  # trials of the recipe ``auto``, and the one under way
 T = TypeVar("T")
-Data = Graph | GraphCollection | Graph | PartedData
+Data = Graph | GraphCollection | Graph | PartitionedGraph
 Rows = npt.NDArray[np.float32]
 # Embeddings, by type for a typed graph, to scores, or why there are none.
 Score = Callable[[Any], tuple[Scores | None, str | None]]
@@ -139,11 +138,11 @@ def train_run(
         share = stack.enter_context(group(device, patience=patience))
         resume = any_of(resume or restarted(), share)  # of several hosts only one may know
         if resume and not overwrite and agree(lambda: _is_complete(out, model, origin), share):
-            if isinstance(graph, PartedData):
+            if isinstance(graph, PartitionedGraph):
                 _tidy_hosts(partial_folder(out), share, None)
             return read_training_result(out) if share.first else None
-        saves = PartCheckpoints if isinstance(graph, PartedData) else Checkpoints
-        if isinstance(graph, PartedData):
+        saves = PartCheckpoints if isinstance(graph, PartitionedGraph) else Checkpoints
+        if isinstance(graph, PartitionedGraph):
             stack.push(partial(_tidy_hosts, partial_folder(out), share))
         folder = Path(agree(lambda: _begin(stack, out, overwrite, resume), share))
         if share.first and introduction:
@@ -152,7 +151,7 @@ def train_run(
         with _ending_early(folder, share):
             checkpoints = saves(folder, **pace._asdict(), stop=stop)
             train: Callable[..., object] = model.fit
-            if isinstance(graph, PartedData):
+            if isinstance(graph, PartitionedGraph):
                 train = partial(fit_parts, model)
             if interruption is not None:
                 interruption.patient = True
@@ -161,7 +160,7 @@ def train_run(
             if interruption is not None:
                 interruption.patient = False
             z: Any = None
-            if not isinstance(graph, PartedData):
+            if not isinstance(graph, PartitionedGraph):
                 z = embed_rows(model, graph, scratch=_existing_folder_above(out))
             if not share.first:
                 return None
@@ -170,7 +169,7 @@ def train_run(
             with runs.new_run(out, overwrite=overwrite, within=folder) as staging:
                 model.write_to(staging, origin)
                 result.write(staging)
-                if isinstance(graph, PartedData):
+                if isinstance(graph, PartitionedGraph):
                     write_parted_types(staging, graph.path)
                 else:
                     write_types(staging, graph, z)
@@ -311,9 +310,13 @@ def _result(
     scaling, traffic = model.scaling_, {}
     if isinstance(last, PartedMetrics):
         traffic = {key: asdict(last)[key] for key in ("sent_bytes", "cache_hits")}
-    facts = GraphFacts.plain if isinstance(graph, PartedData) else GraphFacts.of
+    facts = (
+        GraphFacts.plain(graph.store, source)
+        if isinstance(graph, PartitionedGraph)
+        else GraphFacts.of(graph, source)
+    )
     return TrainingResult(
-        graph=facts(cast("Any", graph), source),
+        graph=facts,
         probe=scores,
         probe_skipped=why,
         mode=model.mode_._asdict(),

@@ -128,10 +128,20 @@ class Drop:
         """Returns the probability that a feature of a node of a type is zero."""
         return self.types.get(node_type, self.feature_drop)
 
-    def __call__(self, x: Any, adjacency: Any, generator: torch.Generator) -> tuple[Any, Any]:
-        """Draws one view of a plain graph, or of features by type and adjacencies by relation."""
+    def __call__(
+        self,
+        x: Any,
+        adjacency: Any,
+        generator: torch.Generator,
+        *,
+        part: PartOfDraws | None = None,
+    ) -> tuple[Any, Any]:
+        """Draws one view of a plain graph, or of features by type and adjacencies by relation.
+
+        If `x` is some rows of a plain graph, `part` says which; see `drop_features`.
+        """
         if not isinstance(x, Mapping):
-            x = drop_features(x, self.feature_drop, generator)
+            x = drop_features(x, self.feature_drop, generator, part=part)
             return x, drop_edges(adjacency, self.edge_drop, generator)
         tables = {
             name: drop_features(table, self.feature_rate(name), generator)

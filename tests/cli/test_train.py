@@ -16,8 +16,7 @@ from graphcl.estimator import GraphCL
 from graphcl.evaluation import linear_probe
 from graphcl.partitioned.embeddings import open_shards, type_shards
 from graphcl.tabular.build import build_store
-from graphcl.training.checkpoints import Checkpoints
-from graphcl.training.part_checkpoints import PartCheckpoints
+from graphcl.training.checkpoints import Checkpoints, PartCheckpoints
 from tests.cli.conftest import PARTS_CHANGES as CHANGES
 from tests.cli.conftest import PARTS_SETTINGS as SETTINGS
 from tests.cli.conftest import QUICK, fails, said, weights

@@ -29,7 +29,7 @@ class Everything(LayeredEncoder):
         self.norm = norm(widths[1])
         glorot(self, torch.Generator().manual_seed(0))
 
-    def statement(self):
+    def layer_specs(self):
         return (
             Layer(self.pooled[0], bias=self.shift, activation=torch.tanh),
             Layer(self.pooled[1], self.own[0], normalisation=self.norm),
@@ -42,7 +42,7 @@ def by_hand(graph, encoder):
     mean = torch.tensor(dense_adjacency(graph) + np.eye(graph.num_nodes), dtype=torch.float32)
     mean = mean / mean.sum(1, keepdim=True)
     h = torch.tensor(np.asarray(graph.x.todense() if scipy.sparse.issparse(graph.x) else graph.x))
-    first, second, third = encoder.statement()
+    first, second, third = encoder.layer_specs()
     h = torch.tanh(mean @ h @ first.pooled + first.bias)
     h = nn.functional.elu(encoder.norm(mean @ h @ second.pooled + h @ second.own))
     return mean @ h @ third.pooled + h @ third.own
@@ -62,8 +62,8 @@ def test_whole_and_in_blocks_it_is_the_equation(norm, sparse):
     encoder.eval()
     expected = by_hand(graph, encoder).detach().numpy()
     whole = embed(encoder, *graph_tensors(graph, device=CPU))
-    blocks = embed_graph(encoder, graph, device=CPU, block_rows=7)
-    some = embed_graph(encoder, graph, device=CPU, block_rows=7, nodes=slice(11, 29))
+    blocks = embed_graph(encoder, graph, device=CPU, block_rows=7)["node"]
+    some = embed_graph(encoder, graph, device=CPU, block_rows=7, nodes=slice(11, 29))["node"]
     for found, rows in ((whole, slice(None)), (blocks, slice(None)), (some, slice(11, 29))):
         np.testing.assert_allclose(found, expected[rows], rtol=1e-4, atol=1e-5)
 
@@ -114,5 +114,5 @@ def test_either_order_of_pooling_and_product_gives_the_same(graph, widths, own):
 
 
 def test_an_encoder_must_state_something(graph):
-    with pytest.raises(NotImplementedError, match="LayeredEncoder must define statement"):
+    with pytest.raises(NotImplementedError, match="LayeredEncoder must define layer_specs"):
         LayeredEncoder()(*graph_tensors(graph, device=CPU))

@@ -90,7 +90,7 @@ def test_layer_by_layer_is_the_whole(graph, tmp_path, name, beyond, sparse):
         encoder.beside.calibrate(torch.randn(50, 13) * 3 + 1)
     whole = embed(encoder, *graph_tensors(graph, device=CPU))
     for options in ({"block_rows": 7}, {"out": tmp_path / "z.npy"}, {"nodes": slice(11, 30)}):
-        rows = embed_graph(encoder, graph, device=CPU, **options)
+        rows = embed_graph(encoder, graph, device=CPU, **options)["node"]
         expected = whole[options.get("nodes", slice(None))]
         np.testing.assert_allclose(rows, expected, rtol=1e-5, atol=1e-6)
 

@@ -10,7 +10,6 @@ from graphcl.encoders.typed import BASES, TypedEncoder
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.schema import Schema
 from graphcl.graphs.tensors import graph_tensors
-from graphcl.graphs.typed_tensors import typed_tensors
 
 CPU = torch.device("cpu")
 
@@ -54,7 +53,7 @@ def loops(graph, encoder):
         for name, nodes in graph.nodes.items()
     }
     results = []
-    for level in encoder.statement():
+    for level in encoder.layer_specs():
         new = {}
         for name in h:
             rows = []
@@ -100,7 +99,7 @@ def test_it_is_its_equations_node_by_node(normalisation):
         for module in encoder.modules():  # in float64, as the loops
             if isinstance(module, torch.nn.LayerNorm):
                 module.forward = lambda h: torch.nn.functional.layer_norm(h, h.shape[-1:])
-    x, relations = typed_tensors(graph, device=CPU, dtype=torch.float64)
+    x, relations = graph_tensors(graph, device=CPU, dtype=torch.float64)
     found = encoder._results(x, relations)
     for result, expected in zip(found, loops(graph, encoder), strict=True):
         for name in graph.nodes:
@@ -110,7 +109,7 @@ def test_it_is_its_equations_node_by_node(normalisation):
 def test_some_rows_are_those_of_all():
     graph = two_types()
     encoder = encoder_of(graph)
-    tensors = typed_tensors(graph, device=CPU, dtype=torch.float64)
+    tensors = graph_tensors(graph, device=CPU, dtype=torch.float64)
     rows = {"paper": torch.tensor([7, 0]), "author": torch.tensor([5])}
     whole, some = encoder(*tensors), encoder.on_rows(*tensors, rows)
     for name, chosen in rows.items():
@@ -120,7 +119,7 @@ def test_some_rows_are_those_of_all():
 def test_another_order_of_a_type_gives_the_same_rows_in_that_order():
     graph = two_types()
     encoder = encoder_of(graph)
-    before = encoder(*typed_tensors(graph, device=CPU, dtype=torch.float64))
+    before = encoder(*graph_tensors(graph, device=CPU, dtype=torch.float64))
     for moved in graph.nodes:
         order = np.random.default_rng(3).permutation(graph.nodes[moved].num_nodes)
         place = np.argsort(order)
@@ -140,7 +139,7 @@ def test_another_order_of_a_type_gives_the_same_rows_in_that_order():
             if not one.undirected and one.source != one.target:
                 relations[key].pop("undirected")
         other = Graph.from_edges(nodes, relations)
-        after = encoder(*typed_tensors(other, device=CPU, dtype=torch.float64))
+        after = encoder(*graph_tensors(other, device=CPU, dtype=torch.float64))
         for name in graph.nodes:
             rows = order if name == moved else slice(None)
             torch.testing.assert_close(after[name], before[name][rows])
@@ -158,7 +157,7 @@ def test_a_plain_graph_has_the_papers_encoder(graph):
             plain.own_weights[number].copy_(encoder.own[number][0])
     x, adjacency = graph_tensors(graph, device=CPU)
     expected = plain(x @ encoder.input_map("node"), adjacency)
-    found = encoder(*typed_tensors(typed, device=CPU))["node"]
+    found = encoder(*graph_tensors(typed, device=CPU, plain=False))["node"]
     torch.testing.assert_close(found, expected)
 
 
@@ -174,7 +173,7 @@ def test_relations_with_few_edges_share_a_basis_and_others_do_not():
     assert len(encoder.bases[0]) == BASES
     assert encoder.coefficients[0].shape == (12, BASES)
     assert len(encoder.pooled[0]) == 0
-    level = encoder.statement()[0]
+    level = encoder.layer_specs()[0]
     fourth = next(one for one in level["a"].received if one.direction == encoder._shared[3])
     a, v = encoder.coefficients[0], list(encoder.bases[0])
     expected = sum(a[3, b] * v[b] for b in range(BASES))
@@ -189,7 +188,7 @@ def test_embeddings_hold_own_features_and_all_layers_side_by_side():
     graph = two_types()
     options = {"side_by_side": True, "own_features": 0.5, "repeat_own": True, "dim": 12}
     encoder = encoder_of(graph, **options)
-    tensors = typed_tensors(graph, device=CPU, dtype=torch.float64)
+    tensors = graph_tensors(graph, device=CPU, dtype=torch.float64)
     z, results = encoder.embedding(*tensors), encoder._results(*tensors)
     for name, nodes in graph.nodes.items():
         assert z[name].shape == (nodes.num_nodes, encoder.width == 12 and 12)
@@ -203,5 +202,5 @@ def test_a_graph_may_lack_types_and_relations():
     encoder = encoder_of(graph)
     relation = graph.relations["paper", "cites", "paper"]
     less = Graph({"paper": graph.nodes["paper"]}, {relation.key: relation})
-    found = encoder(*typed_tensors(less, device=CPU, dtype=torch.float64))
+    found = encoder(*graph_tensors(less, device=CPU, dtype=torch.float64))
     assert list(found) == ["paper"]

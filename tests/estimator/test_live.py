@@ -336,9 +336,9 @@ def test_what_is_near_a_new_node_is_all_that_is_looked_at(monkeypatch):
         {edge: np.stack([own, own])},
     )
     model = GraphCL(dim=8, epochs=1, device="cpu").fit(graph)
-    seen, whole = [], live.embed_types
+    seen, whole = [], live.embed_fitted
     monkeypatch.setattr(
-        live, "embed_types", lambda *a, **k: seen.append(a[1].num_nodes) or whole(*a, **k)
+        live, "embed_fitted", lambda *a, **k: seen.append(a[1].num_nodes) or whole(*a, **k)
     )
     found = model.embed_new(np.ones(1), ["7", "8"], graph=graph, node_type="person")
     assert seen[0] < 10

@@ -160,16 +160,16 @@ def test_plain_and_typed_models_say_what_they_are(graph):
 
 def test_exceptions_and_contrast_are_checked_against_the_graph(capsys):
     rates = "writes.edge_drop=0.9, cites.fan_out=1, paper.feature_drop=0"
-    model = GraphCL(exceptions=rates, contrast="paper", verbose=True, mode="sampled", **FAST)
-    assert model.fit(library()).recipe_.exceptions == rates
+    model = GraphCL(overrides=rates, contrast="paper", verbose=True, mode="sampled", **FAST)
+    assert model.fit(library()).recipe_.overrides == rates
     said = capsys.readouterr().err
     assert "nodes of type 'topic' have no features: they get the means of their neighbours'" in said
     with pytest.raises(GraphError, match=r"no relation 'wrties'.*did you mean 'writes'"):
-        GraphCL(exceptions="wrties.edge_drop=0.1", **FAST).fit(library())
+        GraphCL(overrides="wrties.edge_drop=0.1", **FAST).fit(library())
     with pytest.raises(ParameterError, match=r"edge_drop must be in \[0, 1\); got 1.5"):
-        GraphCL(exceptions="writes.edge_drop=1.5", **FAST).fit(library())
-    with pytest.raises(ParameterError, match=r"exceptions must be like writes.edge_drop=0.1"):
-        GraphCL(exceptions="writes=0.1", **FAST).fit(library())
+        GraphCL(overrides="writes.edge_drop=1.5", **FAST).fit(library())
+    with pytest.raises(ParameterError, match=r"overrides must be like writes.edge_drop=0.1"):
+        GraphCL(overrides="writes=0.1", **FAST).fit(library())
     with pytest.raises(ParameterError, match="contrast: must be 'each', 'all' or names of types"):
         GraphCL(contrast="papers", **FAST).fit(library())
 
@@ -268,7 +268,7 @@ class TwoMeans(LayeredEncoder):
     def input_map(self, node_type):
         return self.inputs[[one.name for one in self.schema.types].index(node_type)]
 
-    def statement(self):
+    def layer_specs(self):
         return tuple(
             {
                 one.name: Layer(
@@ -301,7 +301,7 @@ def test_an_encoder_for_plain_graphs_says_which_types_it_lacks():
             super().__init__()
             self.weight = nn.Parameter(torch.ones(3, dim))
 
-        def statement(self):
+        def layer_specs(self):
             return (Layer(self.weight),)
 
     with pytest.raises(ParameterError, match="stated for the types node; the graph's are author"):

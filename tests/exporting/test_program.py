@@ -110,7 +110,7 @@ class Odd(LayeredEncoder):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(9, 4))
 
-    def statement(self):
+    def layer_specs(self):
         return (Layer(self.weight, activation=lambda h: h * float(h.detach().numpy().sum())),)
 
 

@@ -17,9 +17,8 @@ from graphcl.graphs.scaling import (
     NUMBER,
     WORD,
     ColumnScaling,
-    fit_scaling,
 )
-from graphcl.graphs.tensors import feature_tensor, stored_features
+from graphcl.graphs.tensors import feature_tensor, prepare, stored_features
 from graphcl.kernels.features import SparseFeatures
 
 CPU = torch.device("cpu")
@@ -55,13 +54,17 @@ def mixed():
     return np.hstack([numbers(), one_hot(5, 2), np.full((ROWS, 1), 7.0), bag_of_words()])
 
 
+def fit_scaling(word, graphs, **options):
+    return prepare(graphs, word, **options)[0].scaling.table
+
+
 def fitted(x, **options):
     return fit_scaling("auto", [graph_of(x)], **options)
 
 
 def scaled(x, scaling=None):
     graph = graph_of(x)
-    found = feature_tensor(graph, device=CPU, feature_scaling=scaling or fitted(x))
+    found = feature_tensor(graph.x, device=CPU, feature_scaling=scaling or fitted(x))
     return (found if isinstance(found, torch.Tensor) else found.to_dense()).numpy()
 
 
@@ -71,7 +74,7 @@ def test_a_bag_of_words_is_scaled_as_row_scales_it(as_given, highest):
     graph = graph_of(as_given(bag_of_words(highest=highest)))
     scaling = fit_scaling("auto", [graph])
     assert (scaling.kind == WORD).all()
-    ours, rows = (feature_tensor(graph, device=CPU, feature_scaling=s) for s in (scaling, "row"))
+    ours, rows = (feature_tensor(graph.x, device=CPU, feature_scaling=s) for s in (scaling, "row"))
     if isinstance(rows, SparseFeatures):
         ours, rows = ours.values, rows.values
     assert torch.equal(ours, rows)
@@ -162,8 +165,8 @@ def test_values_far_outside_the_training_range_are_clipped_and_counted():
     assert (found[:3, 0] == LIMIT).all()
     assert found[3, 2] == -LIMIT
     assert (np.abs(found) <= LIMIT).all()
-    assert scaling.clipped(graph_of(unseen)) == 4
-    assert scaling.clipped(graph_of(x)) == 0
+    assert scaling.clipped(unseen) == 4
+    assert scaling.clipped(x) == 0
 
 
 def test_inductive_statistics_come_from_training_rows_alone():
@@ -199,16 +202,16 @@ def test_a_store_and_the_same_table_in_memory_agree(tmp_path, features):
     for name, array in vars(ours).items():
         np.testing.assert_array_equal(array, getattr(theirs, name))
     tables = [
-        feature_tensor(stored, device=CPU, feature_scaling=ours),
-        stored_features(stored, feature_scaling=ours).to_dense(CPU),
-        stored_features(memory, feature_scaling=ours).to_dense(CPU),
+        feature_tensor(stored.x, device=CPU, feature_scaling=ours),
+        stored_features(stored.x, feature_scaling=ours).to_dense(CPU),
+        stored_features(memory.x, feature_scaling=ours).to_dense(CPU),
     ]
-    wanted = feature_tensor(memory, device=CPU, feature_scaling=ours)
+    wanted = feature_tensor(memory.x, device=CPU, feature_scaling=ours)
     for table in tables:
         torch.testing.assert_close(table, wanted, rtol=1e-6, atol=1e-6)
-    part = feature_tensor(stored, device=CPU, feature_scaling=ours, rows=slice(7, 30))
+    part = feature_tensor(stored.x, device=CPU, feature_scaling=ours, rows=slice(7, 30))
     torch.testing.assert_close(part, wanted[7:30], rtol=1e-6, atol=1e-6)
-    assert stored_features(stored, feature_scaling=ours).values.dtype == {
+    assert stored_features(stored.x, feature_scaling=ours).values.dtype == {
         "float32": torch.float32, "float16": torch.float16, "int8": torch.int8
     }[features]  # nothing was converted ahead  # fmt: skip
 
@@ -222,18 +225,18 @@ def test_a_sparse_table_stays_sparse_and_differs_by_the_shift_alone():
     assert not sparse.shift.any()
     assert "divided by their deviation" in sparse.describe()
     graph = graph_of(scipy.sparse.csr_array(x))
-    found = feature_tensor(graph, device=CPU, feature_scaling=sparse)
+    found = feature_tensor(graph.x, device=CPU, feature_scaling=sparse)
     assert isinstance(found, SparseFeatures)
     unshifted = dataclasses.replace(dense, shift=np.zeros_like(dense.shift))
     np.testing.assert_allclose(found.to_dense(), scaled(x, unshifted), rtol=1e-5, atol=1e-6)
     # A sparse table that meets statistics of a dense one gets the same numbers as that.
-    met = feature_tensor(graph, device=CPU, feature_scaling=dense)
+    met = feature_tensor(graph.x, device=CPU, feature_scaling=dense)
     np.testing.assert_allclose(met, scaled(x, dense), rtol=1e-5, atol=1e-6)
 
 
 def test_auto_must_be_fitted_first():
-    with pytest.raises(ParameterError, match="fit_scaling"):
-        feature_tensor(graph_of(numbers()), device=CPU, feature_scaling="auto")
+    with pytest.raises(ParameterError, match="fitted to training rows first"):
+        feature_tensor(graph_of(numbers()).x, device=CPU, feature_scaling="auto")
     assert fit_scaling("row", [graph_of(numbers())]) == "row"
 
 

@@ -5,7 +5,14 @@ import torch
 
 from graphcl.errors import ParameterError
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.tensors import feature_tensor, graph_tensors, stored_features
+from graphcl.graphs.scaling import Scaling
+from graphcl.graphs.tensors import (
+    feature_tensor,
+    graph_tensors,
+    prepare,
+    prepare_like,
+    stored_features,
+)
 
 CPU = torch.device("cpu")
 
@@ -36,9 +43,9 @@ def test_row_scaling_of_a_store_has_the_bits_of_memory(tmp_path, monkeypatch, fe
     )
     stored = Graph.open(tmp_path / "g")
     memory = Graph.from_edge_index([[0], [1]], np.asarray(stored.x))
-    expected = feature_tensor(memory, device=CPU, feature_scaling="row")
-    assert torch.equal(feature_tensor(stored, device=CPU, feature_scaling="row"), expected)
-    ours = stored_features(stored, feature_scaling="row")
+    expected = feature_tensor(memory.x, device=CPU, feature_scaling="row")
+    assert torch.equal(feature_tensor(stored.x, device=CPU, feature_scaling="row"), expected)
+    ours = stored_features(stored.x, feature_scaling="row")
     assert torch.equal(ours.to_dense(CPU), expected)
 
 
@@ -52,9 +59,54 @@ def test_some_rows_of_features_are_those_of_all(graph, tmp_path, kind, scaling):
         graph.save(tmp_path / "store", features=kind)
         given = Graph.open(tmp_path / "store")
     every, some = (
-        feature_tensor(given, device=CPU, feature_scaling=scaling, rows=rows)
+        feature_tensor(given.x, device=CPU, feature_scaling=scaling, rows=rows)
         for rows in (slice(None), slice(13, 40))
     )
     if kind == "sparse":
         every, some = every.to_dense(), some.to_dense()
     assert torch.equal(some, every[13:40])
+
+
+KEY = ("a", "r", "b")
+
+
+def typed(seed=0):
+    random = np.random.default_rng(seed)
+    edges = {"edge_index": random.integers(0, 9, (2, 30)), "edge_features": random.normal(5, 2, 30)}
+    return Graph.from_edges({"a": random.normal(100, 20, (9, 3)), "b": 9}, {KEY: edges})
+
+
+def test_columns_of_nodes_and_edges_are_standardised_and_means_follow():
+    (prepared,) = prepare([typed()], "auto")
+    x, relations = prepared.tensors(CPU)
+    assert np.allclose(x["a"].mean(0), 0, atol=1e-5)
+    assert prepared.graph.nodes["a"].x is prepared.tables["a"]  # as it was given
+    assert abs(float(relations[KEY].features.mean())) < 1e-5
+    assert list(prepared.scaling.nodes) == ["a"]
+    mean = relations[KEY].edge_mean()
+    assert mean.shape == (9, 1)
+    row = prepared.graph.relations[KEY].indices[: prepared.graph.relations[KEY].indptr[1]]
+    assert np.allclose(x["b"][0], x["a"][row].mean(0), atol=1e-6)
+    assert len(prepared.scaling.describe()) == 2
+
+
+def test_another_graph_is_scaled_by_the_statistics_of_the_first():
+    (prepared,), other = prepare([typed()], "auto"), typed(1)
+    read = Scaling.read("auto", prepared.schema, prepared.scaling.tensors())
+    found, _ = prepare_like(other, prepared.schema, read).tensors(CPU)
+    scale = prepared.scaling.nodes["a"]
+    expected = (other.nodes["a"].x - scale.shift) * scale.factor
+    assert np.allclose(found["a"], expected, atol=1e-5)
+    assert not np.allclose(found["a"].mean(0), 0, atol=1e-3)
+
+
+def test_a_plain_graph_under_other_names_is_the_same_to_an_encoder(graph):
+    about = {"x": graph.x, "y": graph.y}
+    edges = {"edge_index": graph.edge_index(), "undirected": True}
+    named = Graph.from_edges({"person": about}, {("person", "knows", "person"): edges})
+    (plain,), (other,) = prepare([graph], "auto"), prepare([named], "auto")
+    assert other.schema == plain.schema == prepare_like(named, plain.schema, plain.scaling).schema
+    (x, adjacency), (other_x, other_adjacency) = plain.tensors(CPU), other.tensors(CPU)
+    assert torch.equal(x, other_x)
+    assert torch.equal(adjacency.indices, other_adjacency.indices)
+    assert torch.equal(adjacency.edge_ids, other_adjacency.edge_ids)  # views draw by them

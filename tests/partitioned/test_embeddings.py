@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from graphcl.errors import RunError
 from graphcl.exporting import vectors as writing
 from graphcl.partitioned import embeddings
-from graphcl.partitioned.embeddings import ends_digest, is_shards, open_shards
+from graphcl.partitioned.embeddings import ends_digest, open_shards
 from graphcl.store.columns import Names
 from tests.conftest import FUZZ
 
@@ -68,8 +68,6 @@ def test_rows_are_those_of_the_array(folder, data):
 
 def test_the_whole_table_is_an_array(folder):
     np.testing.assert_array_equal(np.asarray(open_shards(folder)), Z)
-    assert is_shards(folder)
-    assert not is_shards(folder.parent)
     for wrong in (np.array([50]), np.ones(3, bool)):
         with pytest.raises(IndexError):
             open_shards(folder)[wrong]

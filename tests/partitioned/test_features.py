@@ -7,20 +7,19 @@ import pytest
 import torch
 
 from graphcl.distributed import ALONE
-from graphcl.embedding import embed_typed
+from graphcl.embedding import embed_graph
 from graphcl.errors import GraphError, RunError, StoreError
-from graphcl.estimator.parts import Parts
+from graphcl.estimator.components import Components
 from graphcl.exporting.vectors import write_embeddings
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.typed_tensors import prepare, prepare_like
+from graphcl.graphs.tensors import prepare, prepare_like
 from graphcl.partitioned import boundary, inference
-from graphcl.partitioned.boundary import open_own_part
+from graphcl.partitioned.boundary import Wire, open_own_part
 from graphcl.partitioned.embeddings import open_shards, shard_types, type_shards
 from graphcl.partitioned.features import prepare_part, prepare_part_like
 from graphcl.partitioned.inference import embed_part
 from graphcl.partitioned.nodes import read_parts_nodes
 from graphcl.partitioned.shards import whole_shards, write_typed_shards
-from graphcl.partitioned.wire import Wire
 from graphcl.recipes import load_recipe
 from graphcl.runs.nodes import describe_nodes
 from graphcl.store import moving
@@ -78,7 +77,7 @@ def embedded(folder, case, share):
     part = open_own_part(folder / f"{case}-{share.world}", share)
     recipe, wire = recipe_of(case), Wire(share)
     prepared = prepare_part(part, recipe.feature_scaling, share, wire)
-    encoder = Parts(recipe).new_encoder(prepared.schema, seed=3)
+    encoder = Components(recipe).new_encoder(prepared.schema, seed=3)
     z = embed_part(encoder, prepared, share=share)
     again = prepare_part_like(part, prepared.schema, prepared.scaling, wire)
     for name, rows in embed_part(encoder, again, share=share).items():
@@ -93,7 +92,7 @@ def process(share, folder):
     for case in CASES:
         prepared, z = embedded(folder, case, share)
         np.savez(folder / f"{case}-{share.rank}.npz", **z)
-        parts, nodes = prepared.part.parts, prepared.part.nodes
+        parts, nodes = prepared.part.store, prepared.part.nodes
         for suffix in (".npy", ".parquet"):
             writes = {name: shard_writer(nodes[name], z[name]) for name in z}
             with whole_shards(folder / f"{case}{suffix}", share) as staging:
@@ -126,9 +125,9 @@ def shard_writer(part, rows):
 
 def whole_of(folder, case, world):
     graph, recipe = Graph.open(folder / f"{case}-{world}", restored=False), recipe_of(case)
-    prepared = prepare(graph, recipe.feature_scaling)
-    encoder = Parts(recipe).new_encoder(prepared.schema, seed=3)
-    z = embed_typed(encoder, prepared.graph, device=CPU, scaling=prepared.scaling)
+    (prepared,) = prepare([graph], recipe.feature_scaling)
+    encoder = Components(recipe).new_encoder(prepared.schema, seed=3)
+    z = embed_graph(encoder, prepared.graph, device=CPU, feature_scaling=prepared.scaling)
     return prepared, z
 
 
@@ -195,9 +194,9 @@ def test_a_part_of_other_types_is_refused_and_one_that_lacks_some_is_embedded(fo
     few = Graph(nodes, {WRITES: graph.relations[WRITES]})
     few.save(folder / "few")
     build_store(folder / "few", out=folder / "few-1", parts=1, order="as-is")
-    encoder = Parts(recipe_of("auto")).new_encoder(whole.schema, seed=3)
-    like = prepare_like(few, whole.schema, whole.scaling)
-    expected = embed_typed(encoder, like, device=CPU, scaling=whole.scaling)
+    encoder = Components(recipe_of("auto")).new_encoder(whole.schema, seed=3)
+    like = prepare_like(few, whole.schema, whole.scaling).graph
+    expected = embed_graph(encoder, like, device=CPU, feature_scaling=whole.scaling)
     part = open_own_part(folder / "few-1", ALONE)
     prepared = prepare_part_like(part, whole.schema, whole.scaling, Wire(ALONE))
     found = embed_part(encoder, prepared, share=ALONE)

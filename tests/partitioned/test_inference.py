@@ -10,10 +10,10 @@ from graphcl.embedding import embed_graph
 from graphcl.encoders import build_encoder
 from graphcl.errors import StoreError
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.scaling import fit_scaling
+from graphcl.graphs.tensors import prepare
 from graphcl.partitioned import boundary, inference
-from graphcl.partitioned.boundary import open_own_part
-from graphcl.partitioned.features import PreparedPart
+from graphcl.partitioned.boundary import Wire, open_own_part
+from graphcl.partitioned.features import prepare_part_like
 from graphcl.partitioned.inference import embed_part
 from graphcl.store.header import read_store
 from graphcl.tabular.build import build_store
@@ -70,10 +70,10 @@ def encoder_of(name, settings):
 def embedded(folder, case, share, scratch=None):
     _, _, scaling, _, encoder, settings = CASES[case]
     part = open_own_part(folder / f"{case}-{share.world}", share)
-    scaling = fit_scaling(scaling, [Graph.open(folder / case)])
+    (whole,) = prepare([Graph.open(folder / case)], scaling)
     options = {"share": share, "scratch": scratch}
     options["slab_bytes"] = 3000 if share.rank == 0 else 1500  # some columns at a time
-    prepared = PreparedPart.plain(part, scaling)
+    prepared = prepare_part_like(part, whole.schema, whole.scaling, Wire(share))
     return embed_part(encoder_of(encoder, settings), prepared, **options)["node"]
 
 
@@ -112,11 +112,11 @@ def test_shards_are_the_embeddings_of_the_whole_graph(folder, case, world):
     """Equal to the order of sums in float32."""
     _, _, scaling, _, encoder, settings = CASES[case]
     whole = Graph.open(folder / f"{case}-{world}", restored=False)
-    scaling = fit_scaling(scaling, [Graph.open(folder / case)])
+    scaling = prepare([Graph.open(folder / case)], scaling)[0].scaling
     cpu = torch.device("cpu")
     expected = embed_graph(
         encoder_of(encoder, settings), whole, device=cpu, feature_scaling=scaling
-    )
+    )["node"]
     if world == 1:
         found = embedded(folder, case, ALONE, folder if case in IN_FILES else None)
     else:

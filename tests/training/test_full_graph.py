@@ -53,7 +53,7 @@ class Entangled(LayeredEncoder):
         )
         self.norm = torch.nn.BatchNorm1d(4)
 
-    def statement(self):
+    def layer_specs(self):
         first, last = self.weights
         return Layer(first), Layer(last, normalisation=self.norm)
 

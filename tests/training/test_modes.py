@@ -4,8 +4,9 @@ import torch
 
 from graphcl.errors import GraphError, ParameterError, TrainingError
 from graphcl.estimator import GraphCL
-from graphcl.estimator.parts import Parts
+from graphcl.estimator.components import Components
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.schema import Schema
 from graphcl.recipes import load_recipe
 from graphcl.settings import ENCODER_OPTIONS
 from graphcl.training import SampledGraph, modes
@@ -20,7 +21,7 @@ PERTURBATION = Drop(0.2, 0.5)
 def footprint(graph, encoder="mean", **changes):
     plain = {**ENCODER_OPTIONS, "encoder": encoder, "dim": 64}
     recipe = load_recipe("default").with_values(**plain | changes)
-    return Parts(recipe).footprint(graph.num_features)
+    return Components(recipe).footprint(Schema.plain(graph.num_features))
 
 
 def chosen(graph, mode="auto", encoder="mean"):

@@ -42,8 +42,8 @@ from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE
 from graphcl.opening import AnyGraph
-from graphcl.partitioned.boundary import open_own_part
-from graphcl.partitioned.features import PreparedPart, prepare_part_like
+from graphcl.partitioned.boundary import Wire, open_own_part
+from graphcl.partitioned.features import prepare_part_like
 from graphcl.partitioned.inference import embed_part, table_bytes
 from graphcl.partitioned.shards import (
     check_shards_folder,
@@ -52,7 +52,6 @@ from graphcl.partitioned.shards import (
     write_shard,
     write_typed_shards,
 )
-from graphcl.partitioned.wire import Wire
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import run_types, type_folder
 from graphcl.serving.requests import JSON, Bounds, read_asked
@@ -278,10 +277,12 @@ def _plain_rows(
     fitted = Fitted.read(run)
     options: dict[str, Any] = {"device": device, "verbose": share.first}
     if isinstance(graph, Graph):
-        rows = chosen_nodes(graph, chosen)
-        return embed_fitted(fitted, graph, rows, scratch=scratch, **options)
+        chosen = {graph.only_type.name: chosen_nodes(graph, chosen)}
+        z = embed_fitted(fitted, graph, chosen, scratch=scratch, **options)
+        return z[graph.only_type.name]
     require(chosen is None, "embed", "--id", "a node of one graph", chosen)
-    return np.concatenate([embed_fitted(fitted, one, **options) for one in graph.graphs])
+    tables = [embed_fitted(fitted, one, **options) for one in graph.graphs]
+    return np.concatenate([rows for table in tables for rows in table.values()])
 
 
 def _new_rows(
@@ -395,14 +396,9 @@ def _shards(
     model: str,
 ) -> dict[str, Any]:
     fitted, part = Fitted.read(run), open_own_part(graph, share)
-    parts, encoder, plain = part.parts, fitted.encoder, fitted.schema is None
+    parts, encoder, plain = part.store, fitted.encoder, fitted.schema.is_plain
     assert isinstance(encoder, LayeredEncoder)
-    if plain and parts.num_features != fitted.num_features:
-        found = f"has {parts.num_features} features"
-        raise GraphError(f"{graph}: {found}; the model was trained on {fitted.num_features}")
-    prepared = PreparedPart.plain(part, fitted.scaling)
-    if fitted.schema is not None:
-        prepared = prepare_part_like(part, fitted.schema, fitted.typed_scaling, Wire(share))
+    prepared = prepare_part_like(part, fitted.schema, fitted.scaling, Wire(share))
     free = available_memory_bytes(CPU) // beside(CPU)
     # All have to do alike: with files, columns of the tables travel one after the other.
     large = any_of(table_bytes(encoder, prepared) > free // 2, share)

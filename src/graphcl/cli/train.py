@@ -42,7 +42,7 @@ from graphcl.distributed import first_process, local_device
 from graphcl.errors import DatasetError, GraphError, ParameterError, TrainingError, require
 from graphcl.estimator import GraphCL
 from graphcl.estimator.choice import AUTO, BUDGET
-from graphcl.estimator.parted import PartedData
+from graphcl.estimator.partitioned import PartitionedGraph
 from graphcl.evaluation.failure import majority_sign
 from graphcl.evaluation.logistic import STEPS
 from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
@@ -232,14 +232,14 @@ def train(
     base = "default" if chosen == AUTO else chosen
     values = None if method != "graphcl" else load_recipe(base).with_texts(**changed)
     inductive = values is not None and values.inductive
-    loaded: AnyGraph | PartedData
+    loaded: AnyGraph | PartitionedGraph
     if data is not None:
-        parts, patience = data.parts, data.patience
+        parts, patience = data.store, data.patience
         # The fingerprint is that of the graph that was divided, whatever the order.
         loaded, origin = data, Origin(graph, parts.source.fingerprint, build=parts.build)
     else:
         loaded, origin = _load(graph, tables, inductive=inductive, whole=given is None)
-    if values is None and not isinstance(loaded, PartedData):
+    if values is None and not isinstance(loaded, PartitionedGraph):
         if isinstance(loaded, Graph) and not loaded.is_plain:
             print(f"{method}: {FLATTENED}", file=sys.stderr)
             loaded = replace(loaded.flatten(), name=loaded.name)
@@ -267,9 +267,9 @@ def train(
         ignore_memory=ignore_memory,
         budget=budget or BUDGET,
     )
-    about = describe_store(loaded.parts) if isinstance(loaded, PartedData) else repr(loaded)
+    about = describe_store(loaded.store) if isinstance(loaded, PartitionedGraph) else repr(loaded)
     introduction = f"{about}; recipe {chosen}; {device_name(where)}"
-    loops = 0 if isinstance(loaded, PartedData) else loaded.self_loops_removed
+    loops = 0 if isinstance(loaded, PartitionedGraph) else loaded.self_loops_removed
     if loops and not origin.tables:  # tables have reported them already
         introduction += f"\n{loops} self-loops removed"
     out = out if out is not None else Path("runs") / loaded.name
@@ -324,15 +324,15 @@ def _load(
 
 
 def _score(
-    z: Any, *, graph: AnyGraph | PartedData, steps: int, device: torch.device, out: Path
+    z: Any, *, graph: AnyGraph | PartitionedGraph, steps: int, device: torch.device, out: Path
 ) -> tuple[dict[str, Any] | None, str | None]:
     """Returns the probe's scores, or the reason there are none: a graph needs no labels.
 
     Of a graph with types, they are those of the first type that has any, with its name; those of
     others are beside them.
     """
-    if isinstance(graph, PartedData):
-        count = len(graph.parts)
+    if isinstance(graph, PartitionedGraph):
+        count = len(graph.store)
         run, shards = (shlex.quote(str(one)) for one in (out, out.with_name(f"{out.name}_shards")))
         return None, f"embed the parts: graphcl embed {run} --processes {count} --out {shards}"
     plain, labelled = graph.is_plain, dict[str, Labelled]({"": graph})
@@ -421,7 +421,7 @@ def _timeout(seconds: float | None) -> timedelta | None:
 
 def _parts(
     graph: str, tables: TableOptions, cache: str, topology: str, patience: timedelta | None
-) -> PartedData | None:
+) -> PartitionedGraph | None:
     """Returns the graph in parts that a training is of; None if `graph` is something else.
 
     A store in one part is a store, and trained as one.
@@ -436,7 +436,7 @@ def _parts(
         require(known, "train", "--topology", "left out unless GRAPH is in parts", topology)
         return None
     require(not tables.given(), "train", "GRAPH", "tables if table options are given", graph)
-    return PartedData(Path(graph), size, topology, patience or timedelta(seconds=PATIENCE))
+    return PartitionedGraph(Path(graph), size, topology, patience or timedelta(seconds=PATIENCE))
 
 
 def check_baseline(

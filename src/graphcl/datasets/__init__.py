@@ -1,7 +1,7 @@
 """The paper's five datasets and the gallery, and which of them are on this machine.
 
 The gallery is a folder of graphs as `.npz` files, ``graphs/`` in a data folder. A file holds the
-arrays of `graphcl.graphs.interchange.read_arrays`; masks may have a column per split. Other arrays
+arrays of `graphcl.graphs.npz`; masks may have a column per split. Other arrays
 are left alone.
 """
 
@@ -18,7 +18,7 @@ from graphcl.errors import DatasetError, suggestion
 from graphcl.files.user import user_cache
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.interchange import read_arrays
+from graphcl.graphs.npz import read_graph
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _load_bundled(name: str) -> Graph:
     The graphs are those of Sen et al. (2008) with the public split of Yang et al. (2016).
     """
     with resources.as_file(resources.files("graphcl.datasets") / f"bundled/{name}.npz") as path:
-        return Graph.from_edge_index(name=name, **read_arrays(path))
+        return read_graph(path, plain=True)
 
 
 _LOADERS: dict[str, Callable[[], Graph | GraphCollection]] = {
@@ -171,4 +171,4 @@ def gallery_files(folders: Iterable[Path]) -> dict[str, Path]:
 
 def read_gallery_graph(path: Path) -> Graph:
     """Reads one file; arrays that `Graph` has no use for are tolerated."""
-    return Graph.from_edge_index(name=path.stem, **read_arrays(path, extras=True))
+    return read_graph(path, plain=True, extras=True)

@@ -15,7 +15,7 @@ The paper's layer is the case of one type and one message, :math:`\hat A H W_1 +
 The statement is used in four places:
 
 - `Layer.on_graph` computes a layer on all nodes: whole-graph training, and small graphs. Given own
-  rows of features and adjacency, it computes these rows (`graphcl.training.divided`).
+  rows of features and adjacency, it computes these rows (`graphcl.training.row_parallel`).
   `Layer.on_rows` computes the nodes of a batch alone;
 - `graphcl.sampling.encode_tree` computes it on sampled trees;
 - `graphcl.layerwise` computes it on blocks of rows, for graphs of any size;
@@ -219,7 +219,7 @@ def as_tables(x: Any, relations: Any) -> tuple[Tables, Relations]:
 
 
 class LayeredEncoder(nn.Module):
-    """An encoder that states its layers; subclasses define `statement` and their parameters.
+    """An encoder that states its layers; subclasses define `layer_specs` and their parameters.
 
     It can train on whole graphs and on sampled trees and embed graphs of any size layer by layer,
     and its training step can be recorded on a GPU. Of a plain graph it is called with features and
@@ -232,14 +232,14 @@ class LayeredEncoder(nn.Module):
         super().__init__()
         self.beside: SideBySide | None = None  # what an embedding holds; None: the last layer alone
 
-    def statement(self) -> tuple[Any, ...]:
+    def layer_specs(self) -> tuple[Any, ...]:
         """Returns the layers, from the input to the embedding: each a `Layer`, or those by type."""
-        raise NotImplementedError(f"{type(self).__name__} must define statement()")
+        raise NotImplementedError(f"{type(self).__name__} must define layer_specs()")
 
     def levels(self) -> tuple[Mapping[str, Layer], ...]:
         """Returns the layers by type."""
         return tuple(
-            {NODE: layer} if isinstance(layer, Layer) else layer for layer in self.statement()
+            {NODE: layer} if isinstance(layer, Layer) else layer for layer in self.layer_specs()
         )
 
     def part(self, node_type: str) -> SideBySide | None:  # noqa: ARG002 (one for all types)
@@ -325,7 +325,7 @@ def stated_layers(encoder: nn.Module, who: str = "this") -> tuple[Layer, ...]:
         ParameterError: the encoder does not, and only works on whole graphs; `who` needs more.
     """
     if isinstance(encoder, LayeredEncoder):
-        return encoder.statement()
+        return encoder.layer_specs()
     name = type(encoder).__name__
     raise ParameterError(
         f"{who} needs an encoder that states its layers, like mean or residual; got {name}"

@@ -95,7 +95,7 @@ class MeanPoolingEncoder(_PaperEncoder):
     def _weigh(self, shapes: list[tuple[int, int]]) -> None:
         self.weights = nn.ParameterList(torch.empty(shape) for shape in shapes)
 
-    def statement(self) -> tuple[Layer, ...]:
+    def layer_specs(self) -> tuple[Layer, ...]:
         """Returns the layers; the last of several has no activation."""
         last = len(self.weights) - 1
         return tuple(
@@ -124,7 +124,7 @@ class ResidualEncoder(_PaperEncoder):
         self.pooled_weights = nn.ParameterList(torch.empty(shape) for shape in shapes)  # W_1
         self.own_weights = nn.ParameterList(torch.empty(shape) for shape in shapes)  # W_2
 
-    def statement(self) -> tuple[Layer, ...]:
+    def layer_specs(self) -> tuple[Layer, ...]:
         """Returns the layers; the last has no activation."""
         last = len(self.own_weights) - 1
         pairs = zip(self.pooled_weights, self.own_weights, strict=True)

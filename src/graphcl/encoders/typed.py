@@ -120,11 +120,6 @@ class TypedEncoder(LayeredEncoder):
     def _with_vectors(self) -> list[Direction]:
         return [one for one in self._directions if self._vectors_of(one)]
 
-    @property
-    def layer_widths(self) -> list[int]:
-        """The width of each layer's result."""
-        return list(self._widths)
-
     def part(self, node_type: str) -> SideBySide | None:
         """Returns what an embedding of a type holds; None: the result of the last layer alone."""
         if self.sides is None:
@@ -137,7 +132,7 @@ class TypedEncoder(LayeredEncoder):
         """Returns M_t, ``[features, width of the first layer]``."""
         return cast("Tensor", self.inputs[self._types[node_type]])
 
-    def statement(self) -> tuple[Mapping[str, Layer], ...]:
+    def layer_specs(self) -> tuple[Mapping[str, Layer], ...]:
         """Returns the layers, from the input to the embedding; the last has no activation."""
         last = len(self._widths) - 1
         return tuple(self._level(number, activates=number < last) for number in range(last + 1))

@@ -2,21 +2,24 @@
 
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from graphcl.errors import RunError
-from graphcl.estimator.alignment import Alignment
-from graphcl.estimator.parts import Parts
+from graphcl.errors import GraphError, RunError
+from graphcl.estimator.components import Components
 from graphcl.graphs.filling import describe_filling
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import LIMIT, ColumnScaling, Scaling
 from graphcl.graphs.schema import Schema
-from graphcl.graphs.typed_tensors import TypedScaling
+from graphcl.graphs.tensors import Prepared, prepare_like
+from graphcl.kernels.features import UNIT
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
 from graphcl.runs.versions import current_run
@@ -29,81 +32,175 @@ if TYPE_CHECKING:  # they know what makes them, which takes a while to import
     from graphcl.estimator.health import Health
 
 
+Rows = npt.NDArray[np.float32]
+BLOCK = 4096  # rows that are turned at a time, a multiple of UNIT
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    r"""The turn and the move that are applied to every embedding of a model that was trained on.
+
+    Training turns embeddings as a whole: distances mean the same, coordinates do not. A classifier
+    that was fitted to the old coordinates would fail on the new ones. So the new space is turned
+    back by the orthogonal matrix that fits nodes which did not change (orthogonal Procrustes), and
+    moved to their old mean:
+
+    .. math::
+        z' = z R + b, \qquad
+        R = \arg\min_{R^T R = I} \sum_u \| (z_u - \bar z) R - (o_u - \bar o) \|^2
+
+    :math:`o_u` is the old embedding of node u. R is :math:`U V^T`, where :math:`U S V^T` is the
+    singular value decomposition of :math:`\sum_u (z_u - \bar z)^T (o_u - \bar o)`. Distances
+    between nodes stay as the model has them.
+
+    Attributes:
+        rotation: R, orthogonal, ``[dim, dim]`` float32.
+        shift: b, ``[dim]``.
+    """
+
+    rotation: Tensor
+    shift: Tensor
+
+    def apply(self, z: Rows) -> Rows:
+        """Returns embeddings turned; an array that can be written to is changed in place.
+
+        The bits of a row do not depend on the other rows: products have a multiple of `UNIT` rows.
+        """
+        out = z if z.flags.writeable else np.array(z)
+        for start in range(0, len(out), BLOCK):
+            rows = torch.from_numpy(out[start : start + BLOCK])
+            padded = rows.new_zeros(len(rows) + -len(rows) % UNIT, rows.shape[1])
+            padded[: len(rows)] = rows
+            rows.copy_((padded @ self.rotation + self.shift)[: len(rows)])
+        return out
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the tensors that a run keeps."""
+        return {"rotation": self.rotation, "shift": self.shift}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """Reads what `tensors` returned; it may be forged.
+
+        Raises:
+            RunError: a tensor is missing, has another shape, or the turn is none.
+        """
+        rotation, shift = (tensors.get(name) for name in ("rotation", "shift"))
+        if rotation is None or shift is None:
+            raise RunError("it lacks rotation or shift")
+        width = len(shift) if shift.ndim == 1 else -1
+        if rotation.shape != (width, width) or rotation.dtype != torch.float32:
+            raise RunError(f"rotation {tuple(rotation.shape)}, shift {tuple(shift.shape)}")
+        if shift.dtype != torch.float32 or not bool(torch.isfinite(shift).all()):
+            raise RunError("shift holds a number that is not finite")
+        off = (rotation.double() @ rotation.double().T - torch.eye(width)).abs().max()
+        if not float(off) < 1e-3:
+            raise RunError("rotation is not orthogonal")
+        return cls(rotation, shift)
+
+
+def align(new: Any, old: Any) -> Alignment:
+    """Returns what brings new embeddings of some nodes to their old ones.
+
+    Args:
+        new: ``[nodes, dim]``, as the model now embeds them; arrays may be mapped.
+        old: the same nodes in the same order, in the space to keep.
+
+    Raises:
+        GraphError: there is no node, or the widths differ.
+    """
+    if not len(new) or new.shape != old.shape:
+        raise GraphError(f"align: embeddings {new.shape} and {old.shape}; expected the same nodes")
+    means = [_mean(one) for one in (new, old)]
+    product = np.zeros((new.shape[1], new.shape[1]))
+    for start in range(0, len(new), 16 * BLOCK):
+        parts = (
+            np.asarray(one[start : start + 16 * BLOCK], np.float64) - mean
+            for one, mean in zip((new, old), means, strict=True)
+        )
+        first, second = parts
+        product += first.T @ second
+    left, _, right = np.linalg.svd(product)
+    rotation = left @ right
+    shift = means[1] - means[0] @ rotation
+    return Alignment(
+        torch.from_numpy(rotation.astype(np.float32)), torch.from_numpy(shift.astype(np.float32))
+    )
+
+
+def _mean(z: Any) -> npt.NDArray[np.float64]:
+    total = np.zeros(z.shape[1])
+    for start in range(0, len(z), 16 * BLOCK):
+        total += np.asarray(z[start : start + 16 * BLOCK], np.float64).sum(axis=0)
+    return total / len(z)
+
+
 @dataclass
 class Fitted:
     """What a training leaves in an estimator, replaced as one: there is one training or another.
 
     Attributes:
-        parts: the complete recipe that was trained, and the caller's own parts.
+        components: the complete recipe that was trained, and the caller's own objects.
         encoder: the trained encoder.
-        num_features: the width of the features it takes, of all types together.
+        schema: the types and relations that the encoder is for.
+        scaling: how the features of each type and relation are scaled.
         seed: the seed that it was trained with.
         history: one `EpochMetrics` per epoch.
         seconds: how long training took.
-        scaling: how features are scaled: the recipe's word, or what ``auto`` found.
         mode: whether the (first) graph was trained whole or sampled, and why; None after `load`.
         health: how the training went; None after `load` and after an interrupt.
         choice: what was tried and picked; None unless the recipe was ``auto``, and after `load`.
         alignment: what turns embeddings to the space of an earlier training; mostly None.
-        schema: the types and relations that the encoder is for; None for a plain graph.
-        typed_scaling: how the features of each type and relation are scaled, if there are some.
     """
 
-    parts: Parts
+    components: Components
     encoder: torch.nn.Module
-    num_features: int
+    schema: Schema
+    scaling: Scaling
     seed: int
     history: list[EpochMetrics]
-    scaling: Scaling
     seconds: float = 0.0
     mode: Mode | None = None
     health: "Health | None" = None
     choice: "Choice | None" = None
     alignment: Alignment | None = None
-    schema: Schema | None = None
-    typed_scaling: TypedScaling = field(default_factory=TypedScaling)
 
-    @classmethod
-    def begun(
-        cls,
-        parts: Parts,
-        encoder: torch.nn.Module,
-        seed: int,
-        mode: Mode,
-        schema: Schema,
-        scaling: TypedScaling,
-    ) -> Self:
-        """Returns what a training on a graph with types will leave."""
-        features, word = sum(schema.widths.values()), parts.recipe.feature_scaling
-        about: Any = {"mode": mode, "schema": schema, "typed_scaling": scaling}
-        return cls(parts, encoder, features, seed, [], word, **about)
+    @property
+    def num_features(self) -> int:
+        """The width of the features it takes, of all types together."""
+        return sum(self.schema.widths.values())
 
     def describe(self) -> list[str]:
         """Returns what a user is told of the graph: scaling, filled features, empty relations."""
-        if self.schema is not None:
-            quiet = [":".join(one.key) for one in self.schema.relations if not one.num_edges]
-            return [
-                *self.typed_scaling.describe(),
-                *filter(None, [describe_filling(self.schema)]),
-                *(f"relation {name} has no edges: nothing is learnt of it" for name in quiet),
-            ]
-        return [self.scaling.describe()] if isinstance(self.scaling, ColumnScaling) else []
+        quiet = [":".join(one.key) for one in self.schema.relations if not one.num_edges]
+        return [
+            *self.scaling.describe(),
+            *filter(None, [describe_filling(self.schema)]),
+            *(f"relation {name} has no edges: nothing is learnt of it" for name in quiet),
+        ]
+
+    def prepare(self, graph: Graph) -> Prepared:
+        """Returns a graph as the encoder takes it.
+
+        Raises:
+            GraphError: it has types, relations or features that the training had not.
+        """
+        return prepare_like(graph, self.schema, self.scaling)
 
     def write(self, folder: Path, origin: runs.Origin) -> None:
         """Writes configuration, weights and metrics into a folder that is not yet a run."""
         config = runs.RunConfig(
-            asdict(self.parts.recipe),
+            asdict(self.components.recipe),
             seed=self.seed,
             num_features=self.num_features,
             origin=origin,
         )
         runs.write_config(folder, config)
         runs.write_weights(folder / runs.MODEL, self.encoder.state_dict())
-        if self.schema is not None:
+        if not self.schema.is_plain:
             runs.write_object(folder / runs.SCHEMA, self.schema.to_json())
-        scaling = self.scaling if self.schema is None else self.typed_scaling
-        if self.parts.recipe.feature_scaling == "auto" and not isinstance(scaling, str):
-            runs.write_weights(folder / runs.SCALING, scaling.tensors())
+        if self.components.recipe.feature_scaling == "auto":
+            runs.write_weights(folder / runs.SCALING, self.scaling.tensors())
         if self.alignment is not None:
             runs.write_weights(folder / runs.ALIGNMENT, self.alignment.tensors())
         if self.choice is not None:
@@ -113,7 +210,7 @@ class Fitted:
 
     @classmethod
     def read(cls, folder: Path, **own: Any) -> Self:
-        """Reads the current version of a run; `own` are the caller's parts, as `Parts` takes them.
+        """Reads the current version of a run; `own` are the caller's objects for `Components`.
 
         Raises:
             RunError: the directory is missing, or a file in it is damaged.
@@ -122,39 +219,34 @@ class Fitted:
         folder = current_run(folder)
         where = folder / runs.CONFIG
         config = runs.read_config(folder)
-        parts = Parts(Recipe.from_mapping(config.recipe, where=str(where)), **own)
+        components = Components(Recipe.from_mapping(config.recipe, where=str(where)), **own)
         seed, num_features = config.seed, config.num_features
         if seed is None or num_features is None:
             lacking = "seed" if seed is None else "num_features"
             raise RunError(f"{where}: [run] lacks {lacking!r}")
-        schema = _read_schema(folder)
-        inputs = num_features if schema is None else schema
-        _require_sizes(parts, inputs, folder)
-        encoder = parts.new_encoder(inputs, seed=seed)
+        schema = _read_schema(folder) or Schema.plain(num_features)
+        _require_sizes(components, schema, folder)
+        encoder = components.new_encoder(schema, seed=seed)
         try:
             encoder.load_state_dict(runs.read_weights(folder))
         except RuntimeError:
-            named = runs.CONFIG if schema is None else runs.SCHEMA
+            named = runs.CONFIG if schema.is_plain else runs.SCHEMA
             raise RunError(f"{folder / runs.MODEL}: its weights do not fit {named}") from None
         history, seconds = read_history(folder)
-        word = parts.recipe.feature_scaling
-        fitted = cls(parts, encoder, num_features, seed, history, word, seconds, schema=schema)
+        scaling = _read_scaling(folder, components.recipe.feature_scaling, schema)
+        fitted = cls(components, encoder, schema, scaling, seed, history, seconds)
         fitted.alignment = _read_alignment(folder)
-        if schema is not None:
-            fitted.typed_scaling = TypedScaling(dict.fromkeys(schema.widths, word))
-        if word == "auto":
-            _read_scaling(folder, fitted)
         return fitted
 
 
 # The estimator's attributes that end in an underscore.
 FITTED: dict[str, Callable[[Fitted], Any]] = {
-    "recipe_": lambda fitted: fitted.parts.recipe,
+    "recipe_": lambda fitted: fitted.components.recipe,
     "encoder_": lambda fitted: fitted.encoder,
     "num_features_": lambda fitted: fitted.num_features,
     "n_features_in_": lambda fitted: fitted.num_features,
     "history_": lambda fitted: fitted.history,
-    "scaling_": lambda fitted: fitted.scaling,
+    "scaling_": lambda fitted: fitted.scaling.table,
     "mode_": lambda fitted: fitted.mode,
     "seconds_": lambda fitted: fitted.seconds,
     "seed_": lambda fitted: fitted.seed,
@@ -184,13 +276,9 @@ def _read_schema(folder: Path) -> Schema | None:
         raise RunError(f"{folder / runs.SCHEMA}: {error}") from None
 
 
-def _read_scaling(folder: Path, fitted: Fitted) -> None:
+def _read_scaling(folder: Path, word: str, schema: Schema) -> Scaling:
     try:
-        tensors = runs.read_scaling(folder)
-        if fitted.schema is None:
-            fitted.scaling = ColumnScaling.from_tensors(tensors, fitted.num_features)
-        else:
-            fitted.typed_scaling = TypedScaling.from_tensors(tensors, fitted.schema)
+        return Scaling.read(word, schema, runs.read_scaling(folder) if word == "auto" else {})
     except RunError as error:
         where = folder / runs.SCALING
         named = str(error) if str(where) in str(error) else f"{where}: damaged ({error})"
@@ -205,26 +293,29 @@ def _read_alignment(folder: Path) -> Alignment | None:
         raise RunError(f"{folder / runs.ALIGNMENT}: damaged ({error})") from None
 
 
-def say_clipped(scaling: ColumnScaling, graph: Graph) -> None:
+def say_clipped(scaling: Scaling, graph: Graph) -> None:
     """Says on stderr how many values of a graph lie outside the range that training allows."""
-    count = scaling.clipped(graph)
+    fitted = {name: one for name, one in scaling.nodes.items() if isinstance(one, ColumnScaling)}
+    count = sum(fitted[name].clipped(one.x) for name, one in graph.nodes.items() if name in fitted)
     if count:
         far = f"{count:,} value{'' if count == 1 else 's'} more than {LIMIT:g} deviations"
         text = f"features: {far} from the training rows' mean, clipped"
         print(text, file=sys.stderr, flush=True)
 
 
-def _require_sizes(parts: Parts, inputs: int | Schema, folder: Path) -> None:
+def _require_sizes(components: Components, schema: Schema, folder: Path) -> None:
     """Refuses sizes that need more weights than the run has, before room for them is made."""
     available = runs.weights_bytes(folder)
     try:
-        empty = isinstance(inputs, int) and inputs < 1
-        shapes = None if empty else parts.weightless_encoder(inputs).parameters()
+        empty = min(schema.widths.values()) < 1
+        shapes = None if empty else components.weightless_encoder(schema).parameters()
         fits = shapes is not None and 4 * sum(one.numel() for one in shapes) <= available
     except (RuntimeError, TypeError, OverflowError):  # sizes that no tensor can have
         fits = False
-    if not fits:
-        if not isinstance(inputs, int):
-            raise RunError(f"{folder / runs.SCHEMA}: its sizes do not fit {runs.MODEL}")
-        wrong = f"num_features = {inputs} and dim = {parts.recipe.dim}"
-        raise RunError(f"{folder / runs.CONFIG}: {wrong} do not fit {runs.MODEL}")
+    if fits:
+        return
+    if not schema.is_plain:
+        raise RunError(f"{folder / runs.SCHEMA}: its sizes do not fit {runs.MODEL}")
+    (width,) = schema.widths.values()
+    wrong = f"num_features = {width} and dim = {components.recipe.dim}"
+    raise RunError(f"{folder / runs.CONFIG}: {wrong} do not fit {runs.MODEL}")

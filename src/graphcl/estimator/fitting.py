@@ -1,24 +1,45 @@
-"""A training as the estimator runs it: shown, checkpointed, and kept as far as it has come."""
+"""A training as the estimator runs it: shown, checkpointed, and kept as far as it has come.
 
-import math
+After it, the parts of embeddings are brought to one size. A model can go on training later, on a
+graph that has grown since.
+"""
+
+import copy
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Self
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
 from graphcl.distributed import current_share
-from graphcl.errors import GraphCLError, RunError, TrainingWarning
-from graphcl.estimator.calibration import Sample, calibrate
+from graphcl.embedding import embed, embed_graph
+from graphcl.encoders import LayeredEncoder
+from graphcl.errors import GraphCLError, RunError, TrainingWarning, require
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.health import check_health
+from graphcl.estimator.health import check_health, rank_of_features
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.neighbourhood import Surroundings
+from graphcl.graphs.relation import NODE
+from graphcl.graphs.tensors import Prepared
+from graphcl.seeding import derive
 from graphcl.training import Checkpoints, EpochMetrics, train
 from graphcl.training.checkpoints import Saved
-from graphcl.training.loop import TrainingState
+from graphcl.training.loop import TrainingState, total_steps
 from graphcl.training.progress import progress
+
+WHOLE = 50_000  # nodes of a graph that is embedded at once
+RANGES, NODES = 16, 128  # of a larger one, for each type: drawn ranges of nodes, and nodes in each
+ENOUGH = 4096  # nodes, over several graphs
+
+
+Sample = Mapping[str, Tensor]  # embeddings of some nodes of each type
+SHARE = 10  # an update trains for one epoch in so many of the first training
 
 
 @dataclass(frozen=True)
@@ -28,10 +49,9 @@ class Task:
     Attributes:
         fitted: what the training leaves, its encoder on the device that trains.
         source: yields the batches.
-        trained: what a checkpoint must be of.
         sample: returns embeddings of some nodes by type, once trained; see `calibrate`.
         perturbation: what the views are drawn from.
-        said: lines for the user.
+        trained: what a checkpoint must be of.
         modes: how each graph is trained; empty means as `fitted` says.
         measured: yields batches that are looked at in the end; None: `source`.
         rank_of_features: see `check_health`.
@@ -39,13 +59,28 @@ class Task:
 
     fitted: Fitted
     source: Any
-    trained: dict[str, Any]
     sample: Callable[[], Sample]
     perturbation: Any
-    said: Sequence[str] = ()
+    rank_of_features: Callable[[], float]
+    trained: dict[str, Any] = field(default_factory=dict)
     modes: Sequence[str] = ()
     measured: Any = None
-    rank_of_features: Callable[[], float] = lambda: math.inf
+
+    @classmethod
+    def of(
+        cls,
+        fitted: Fitted,
+        prepared: Sequence[Prepared],
+        source: Any,
+        perturbation: Any,
+        *,
+        device: torch.device,
+        **about: Any,
+    ) -> Self:
+        """Returns a training on one graph or several that are here."""
+        sample = partial(sample_graphs, fitted.encoder, prepared, device=device, seed=fitted.seed)
+        rank = partial(rank_of_features, prepared[0].tables, fitted.scaling)
+        return cls(fitted, source, sample, perturbation, rank, **about)
 
 
 def fit(
@@ -71,20 +106,27 @@ def fit(
     if checkpoints:
         checkpoints.begin(task.trained | {"modes": list(task.modes) or [mode.name]}, saved)
     if speaks:
-        lines = [f"mode {mode.name}: {mode.reason}", *task.said]
+        lines = [f"mode {mode.name}: {mode.reason}", *fitted.describe()]
         print("\n".join(lines), file=sys.stderr, flush=True)
     _train(model, task, saved=saved, checkpoints=checkpoints, speaks=speaks, on_epoch=on_epoch)
+    _complete(task)
+    assert fitted.health is not None
+    for sign in fitted.health.warnings if first else ():
+        warnings.warn(f"GraphCL: {sign}", TrainingWarning, stacklevel=3)
+
+
+def _complete(task: Task) -> None:
+    """Brings the parts of embeddings to one size, and measures how the training went."""
+    fitted = task.fitted
     calibrate(fitted.encoder, task.sample)
     fitted.health = check_health(
-        fitted.parts,
+        fitted.components,
         fitted.encoder,
         task.source if task.measured is None else task.measured,
         fitted.history,
         seed=fitted.seed,
         rank_of_features=task.rank_of_features,
     )
-    for sign in fitted.health.warnings if first else ():
-        warnings.warn(f"GraphCL: {sign}", TrainingWarning, stacklevel=3)
 
 
 def _train(
@@ -103,7 +145,7 @@ def _train(
     """
     fitted = task.fitted
     began = time.perf_counter() - (saved.about["seconds"] if saved else 0.0)
-    before, recipe = model._fitted, fitted.parts.recipe
+    before, recipe = model._fitted, fitted.components.recipe
     with progress(speaks=speaks) as show:
 
         def begin(state: TrainingState) -> None:
@@ -129,7 +171,7 @@ def _train(
                 fitted.encoder,
                 task.source,
                 perturbation=task.perturbation,
-                loss=fitted.parts.loss,
+                loss=fitted.components.loss,
                 epochs=recipe.epochs,
                 steps=recipe.steps,
                 learning_rate=recipe.learning_rate,
@@ -143,3 +185,121 @@ def _train(
             if not isinstance(error, RunError):  # a full disk spoils no weights
                 model._fitted = before
             raise
+
+
+def calibrate(encoder: nn.Module, sample: Callable[[], Sample]) -> None:
+    """Sets the sizes of what stands side by side in embeddings, from nodes of the training.
+
+    They are embedded exactly, as `transform` does, which `sample` does. An encoder whose embedding
+    is the result of its last layer is left alone.
+    """
+    if not isinstance(encoder, LayeredEncoder) or encoder.part(NODE) is None:
+        return
+    for name, rows in sample().items():
+        beside = encoder.part(name)
+        assert beside is not None
+        beside.calibrate(rows)
+
+
+def sample_graphs(
+    encoder: nn.Module, graphs: Sequence[Prepared], *, device: torch.device, seed: int
+) -> Sample:
+    """Returns embeddings of nodes that were trained on."""
+    found: dict[str, list[Any]] = {}
+    assert isinstance(encoder, LayeredEncoder)
+    for prepared in graphs:
+        graph = prepared.graph
+        options: Any = {"device": device, "feature_scaling": prepared.scaling}
+        sizes = {name: one.num_nodes for name, one in graph.nodes.items()}
+        if graph.num_nodes > WHOLE:
+            around = Surroundings(graph)
+            for name, ranges in drawn_ranges(sizes, seed).items():
+                for nodes in ranges:
+                    z = embed_graph(encoder, graph, nodes={name: nodes}, around=around, **options)
+                    found.setdefault(name, []).append(z[name])
+        else:
+            plain = prepared.schema.is_plain and current_share().world == 1
+            z = (
+                {NODE: embed(encoder, *prepared.tensors(device))}
+                if plain
+                else embed_graph(encoder, graph, **options)  # each process computes its rows
+            )
+            for name, rows in z.items():
+                found.setdefault(name, []).append(rows)
+        if sum(len(rows) for tables in found.values() for rows in tables) >= ENOUGH:
+            break
+    return {name: torch.from_numpy(np.concatenate(tables)) for name, tables in found.items()}
+
+
+def drawn_ranges(sizes: Mapping[str, int], seed: int) -> dict[str, list[slice]]:
+    """Returns ranges of nodes of each type that stand for a large graph, ascending."""
+    random = np.random.default_rng(derive(seed, "calibration"))
+    found = {}
+    for name, size in sizes.items():
+        found[name] = [slice(0, size)]
+        if size >= RANGES * NODES:
+            starts = np.sort(random.choice(size // NODES, RANGES, replace=False)) * NODES
+            found[name] = [slice(start, start + NODES) for start in starts.tolist()]
+    return found
+
+
+def retrain(
+    fitted: Fitted,
+    graph: Graph,
+    *,
+    epochs: int | None = None,
+    device: torch.device,
+    verbose: bool = False,
+    ignore_memory: bool = False,
+) -> Fitted:
+    """Returns the model after some more epochs; `fitted` itself is left as it is.
+
+    The scaling of features is the training's: weights go on meaning what they meant. Adam starts
+    anew. Labels are not looked at. The result has no alignment.
+
+    Args:
+        fitted: what the training left.
+        graph: the graph as it is now.
+        epochs: how many; None is a tenth of the training's, at least one.
+        device: where to train.
+        verbose: show progress on stderr.
+        ignore_memory: start even where the estimate says that memory will not suffice.
+
+    Raises:
+        TrainingError: it would not fit in memory, or the loss is no longer finite.
+    """
+    components, recipe = fitted.components, fitted.components.recipe
+    require(epochs is None or epochs >= 1, "retrain", "epochs", "at least 1", epochs)
+    prepared = components.seen(fitted.prepare(graph))
+    source, (mode,) = components.batches([prepared], device=device, ignore_memory=ignore_memory)
+    each, history = source.steps_per_epoch, list(fitted.history)
+    count = epochs or max(1, -(-total_steps(recipe.epochs, recipe.steps, each) // each) // SHARE)
+    encoder = copy.deepcopy(fitted.encoder).to(device)
+    again = replace(fitted, encoder=encoder, history=history, mode=mode, alignment=None)
+    task = Task.of(again, [prepared], source, components.perturbation_of(graph), device=device)
+    done = history[-1].epoch if history else 0
+    seed = derive(fitted.seed, "retrain", done)  # other batches and views than before
+    began = time.perf_counter() - fitted.seconds
+    if verbose:
+        print(f"mode {mode.name}: {mode.reason}", file=sys.stderr, flush=True)
+    with progress(speaks=verbose) as show:
+
+        def record(metrics: EpochMetrics) -> None:
+            again.seconds = time.perf_counter() - began
+            history.append(replace(metrics, epoch=done + metrics.epoch, seconds=again.seconds))
+            show(metrics)
+
+        train(
+            encoder,
+            source,
+            perturbation=task.perturbation,
+            loss=components.loss,
+            epochs=count,
+            learning_rate=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            seed=seed,
+            on_step=show.step,
+            on_epoch=record,
+        )
+    _complete(task)
+    return again

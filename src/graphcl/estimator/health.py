@@ -4,7 +4,7 @@ No label is looked at here.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from graphcl.distributed import current_share
-from graphcl.estimator.parts import Parts
+from graphcl.estimator.components import Components
 from graphcl.evaluation.failure import (
     LEAST_NODES,
     LEAST_RANK,
@@ -24,9 +24,8 @@ from graphcl.evaluation.failure import (
     loss_sign,
 )
 from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
-from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import Scaling
-from graphcl.graphs.tensors import feature_tensor
+from graphcl.graphs.tensors import feature_tensor, table_scaling
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
 from graphcl.losses import NTXent
@@ -59,7 +58,7 @@ class Health:
 
 
 def check_health(
-    parts: Parts,
+    components: Components,
     encoder: nn.Module,
     source: Any,
     history: Sequence[EpochMetrics],
@@ -74,14 +73,14 @@ def check_health(
     the size of the graph.
 
     Args:
-        parts: the recipe, and the loss.
+        components: the recipe, and the loss.
         encoder: the trained encoder.
         source: what it was trained on.
         history: all epochs.
         seed: decides the batches.
         rank_of_features: says what can be expected of the embeddings; called if they are few.
     """
-    z = _embeddings(parts, encoder, source, seed)
+    z = _embeddings(components, encoder, source, seed)
     if len(z) < 2 or not np.isfinite(z).all():
         return Health()
     rank, cosine = effective_rank(z, seed=seed, sample=ROWS), mean_cosine(z, seed=seed, sample=ROWS)
@@ -90,25 +89,25 @@ def check_health(
     allowed = float(z.shape[1])
     if rank < LEAST_RANK:  # rarely: the features need not be looked at otherwise
         allowed = min(allowed, rank_of_features())
-    settings = asdict(parts.recipe)
+    settings = asdict(components.recipe)
     signs = (
-        loss_sign([epoch.loss for epoch in history], _span(parts.loss, history), settings),
+        loss_sign([epoch.loss for epoch in history], _span(components.loss, history), settings),
         collapse_sign(rank, cosine, allowed=allowed, settings=settings),
     )
     return Health(rank, cosine, tuple(sign for sign in signs if sign is not None))
 
 
 @torch.no_grad()
-def _embeddings(parts: Parts, encoder: nn.Module, source: Any, seed: int) -> Rows:
+def _embeddings(components: Components, encoder: nn.Module, source: Any, seed: int) -> Rows:
     """Returns the embeddings of a batch or a few; in a group of processes, this one's share."""
-    entrywise = getattr(parts.perturbation, "entrywise", False)
+    entrywise = getattr(components.perturbation, "entrywise", False)
     perturbation: Perturbation = drop(0.0, 0.0) if entrywise else _as_it_is
     device, was_training = next(encoder.parameters()).device, encoder.training
     random = torch.Generator(device=device).manual_seed(derive(seed, "health"))
     encoder.eval()
     batch: Batch | None
     batches: Any = source.epoch(
-        parts.recipe.epochs, seed, perturbation=perturbation, share=current_share()
+        components.recipe.epochs, seed, perturbation=perturbation, share=current_share()
     )
     with closing(batches):  # it may have a thread that prepares the next batch
         found: list[Tensor] = []
@@ -128,13 +127,17 @@ def _as_it_is(
     return x, adjacency
 
 
-def rank_of_features(graph: Graph, scaling: Scaling) -> float:
-    """Returns the effective rank of the features of some nodes."""
-    count = max(2, min(ROWS, _FEATURE_VALUES // max(1, graph.num_features)))
-    x: Any = feature_tensor(
-        graph, device=torch.device("cpu"), feature_scaling=scaling, rows=slice(0, count)
-    )
-    return effective_rank((x if isinstance(x, Tensor) else x.to_dense()).numpy())
+def rank_of_features(tables: Mapping[str, Any], scaling: Scaling) -> float:
+    """Returns the effective rank of the features of some nodes, summed over types."""
+    total = 0.0
+    for name, table in tables.items():
+        count = max(2, min(ROWS, _FEATURE_VALUES // max(1, table.shape[1])))
+        how = table_scaling(scaling, name)
+        x: Any = feature_tensor(
+            table, device=torch.device("cpu"), feature_scaling=how, rows=slice(0, count)
+        )
+        total += effective_rank((x if isinstance(x, Tensor) else x.to_dense()).numpy())
+    return total
 
 
 def _span(loss: Any, history: Sequence[EpochMetrics]) -> tuple[float, float] | None:

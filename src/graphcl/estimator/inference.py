@@ -1,6 +1,12 @@
-"""Embeds a graph with what a training left; knows nothing of scikit-learn, which takes a second."""
+"""Embeds a graph with what a training left; knows nothing of scikit-learn, which takes a second.
 
-from collections.abc import Mapping
+After a change of the graph, a layer of a node differs from what it was only near the change
+(`graphcl.graphs.changing`). Where the results of the layers below are kept, `embed_layer` computes
+each layer on these rows alone, and reads all others. Without them, two hops from a few nodes may be
+most of a graph. Rows have the bits that embedding the whole graph gives them.
+"""
+
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,104 +16,72 @@ import numpy.typing as npt
 import torch
 
 from graphcl.distributed import apart
-from graphcl.embedding import embed, embed_graph, embed_typed
-from graphcl.encoders import LayeredEncoder
+from graphcl.embedding import Chosen, embed, embed_graph
+from graphcl.encoders import Layer, LayeredEncoder
 from graphcl.errors import GraphError
 from graphcl.estimator.fitted import Fitted, say_clipped
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.neighbourhood import table_rows
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.scaling import ColumnScaling
-from graphcl.graphs.tensors import graph_tensors
-from graphcl.graphs.typed_tensors import prepare_like
+from graphcl.graphs.relation import NODE
 from graphcl.store.columns import rows_of
 from graphcl.training.progress import RowProgress
 
 LAYERWISE_NODES = 50_000  # above, inference on a GPU goes layer by layer in blocks of rows
 
-IntArray = npt.NDArray[np.int64]
-Chosen = slice | IntArray | None
 Rows = npt.NDArray[np.float32]
 
 
 def embed_fitted(
     fitted: Fitted,
     graph: Graph,
-    nodes: Chosen = None,
+    nodes: Mapping[str, Chosen] | None = None,
     *,
     device: torch.device,
     scratch: Path | None = None,
     verbose: bool = False,
-) -> Rows:
-    """Returns the embeddings of all nodes, or of some.
+) -> dict[str, Rows]:
+    """Returns the embeddings of all nodes by type, or of some.
 
     Args:
         fitted: what the training left.
-        graph: any graph with the features that it was trained on.
-        nodes: a range or row numbers, as `chosen_nodes` returns them; None is all.
+        graph: any graph with the types, relations and features that it was trained on, or fewer.
+        nodes: for each type that is wanted, a range or row numbers, as `chosen_nodes` returns them,
+            or None for all of its nodes; None means all types.
         device: where to compute.
         scratch: a folder for temporary files; see `embed_graph`.
         verbose: show on stderr how far it is.
 
     Raises:
-        GraphError: the graph has another number of features.
+        GraphError: the model was trained on other types, relations or features.
     """
-    name, found, wanted = graph.name, graph.num_features, fitted.num_features
-    if found != wanted:
-        raise GraphError(f"{name}: has {found} features; the model was trained on {wanted}")
-    encoder, scaling = fitted.encoder.to(device), fitted.scaling
-    if verbose and isinstance(scaling, ColumnScaling):
-        say_clipped(scaling, graph)
+    prepared = fitted.prepare(graph)
+    encoder = fitted.encoder.to(device)
+    names = dict(zip(graph.nodes, prepared.graph.nodes, strict=True))
+    wanted: Mapping[str, Chosen] = dict.fromkeys(graph.nodes) if nodes is None else nodes
+    every = all(some is None for some in wanted.values())
+    if verbose:
+        say_clipped(fitted.scaling, prepared.graph)
     # Layer by layer, an embedding does not depend on the size of the graph, bit for bit.
-    aligned = fitted.alignment.apply if fitted.alignment is not None else lambda z: z
-    by_layer = device.type == "cpu" or nodes is not None or graph.num_nodes > LAYERWISE_NODES
+    large = graph.num_nodes > LAYERWISE_NODES
+    by_layer = large or device.type == "cpu" or not every or not fitted.schema.is_plain
     if by_layer and isinstance(encoder, LayeredEncoder):
         # Processes of a group share the rows of a large graph; of a small one, each has them all.
-        with nullcontext() if graph.num_nodes > LAYERWISE_NODES else apart():
-            rows = embed_graph(
+        with nullcontext() if large else apart():
+            z = embed_graph(
                 encoder,
-                graph,
+                prepared.graph,
                 device=device,
-                feature_scaling=scaling,
-                nodes=nodes,
+                feature_scaling=fitted.scaling,
+                nodes={names[name]: some for name, some in wanted.items()},
                 scratch=scratch,
                 on_rows=RowProgress() if verbose else lambda *_: None,
             )
-        return aligned(rows)
-    x, adjacency = graph_tensors(graph, device=device, feature_scaling=scaling)
-    z = embed(encoder, x, adjacency)
-    return aligned(z if nodes is None else z[nodes])
-
-
-def embed_types(
-    fitted: Fitted,
-    graph: Graph,
-    nodes: Mapping[str, IntArray | None] | None = None,
-    *,
-    device: torch.device,
-) -> dict[str, Rows]:
-    """Returns embeddings of a graph with types, for each type that is wanted.
-
-    Args:
-        fitted: what the training left.
-        graph: types and relations among those of the training.
-        nodes: rows by type, or None for all of a type; None means all types.
-        device: where to compute.
-
-    Raises:
-        GraphError: the model was trained on other types and relations.
-    """
-    schema, scaling, encoder = fitted.schema, fitted.typed_scaling, fitted.encoder.to(device)
-    assert schema is not None
-    assert isinstance(encoder, LayeredEncoder)
-    prepared = prepare_like(graph, schema, scaling)
-    wanted = dict.fromkeys(graph.nodes) if nodes is None else nodes
-    found = {name: np.zeros((0, encoder.width), np.float32) for name in wanted}
-    some = {name: rows for name, rows in wanted.items() if rows is None or len(rows)}
-    if some:
-        found |= embed_typed(encoder, prepared, device=device, scaling=scaling, nodes=some)
-    if fitted.alignment is not None:
-        found = {name: fitted.alignment.apply(rows) for name, rows in found.items()}
-    return found
+    else:
+        whole = embed(encoder, *prepared.tensors(device))
+        z = {names[name]: whole if some is None else whole[some] for name, some in wanted.items()}
+    aligned = fitted.alignment.apply if fitted.alignment is not None else lambda rows: rows
+    return {name: aligned(z[names[name]]) for name in wanted}
 
 
 def chosen_nodes(graph: Graph | Nodes, nodes: Any) -> Chosen:
@@ -134,3 +108,103 @@ def chosen_nodes(graph: Graph | Nodes, nodes: Any) -> Chosen:
         return given.astype(np.int64)
     own: Any = graph.num_nodes if graph.node_ids is None else graph.node_ids
     return rows_of(given.tolist(), own, graph.name, GraphError)
+
+
+class _Alone(LayeredEncoder):
+    """One layer as an encoder."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self._layer = layer
+
+    def layer_specs(self) -> tuple[Layer, ...]:
+        """Returns the layer."""
+        return (self._layer,)
+
+
+def hidden_widths(fitted: Fitted) -> list[int] | None:
+    """Returns the width of each layer below the last; None if the encoder does not state them."""
+    encoder = fitted.encoder
+    if not isinstance(encoder, LayeredEncoder):
+        return None
+    return [layer.outputs for layer in encoder.layer_specs()[:-1]]
+
+
+def embed_layer(
+    fitted: Fitted,
+    graph: Graph,
+    number: int,
+    below: Any = None,
+    nodes: npt.NDArray[np.int64] | None = None,
+    *,
+    device: torch.device,
+    out: Path | None = None,
+    scratch: Path | None = None,
+) -> Rows:
+    """Returns the result of one layer, ``[nodes, width]``.
+
+    Args:
+        fitted: what the training left; its encoder states its layers.
+        graph: the graph.
+        number: which layer, from 0.
+        below: the result of the layer before on all nodes of the graph; None for the first layer.
+        nodes: rows, ascending; None is all.
+        device: where to compute.
+        out: an `.npy` file for the result of all nodes.
+        scratch: a folder for temporary files.
+    """
+    encoder = fitted.encoder.to(device)
+    assert isinstance(encoder, LayeredEncoder)
+    graph, first = fitted.prepare(graph).graph, below is None
+    z = embed_graph(
+        _Alone(encoder.layer_specs()[number]),
+        graph if first else graph.replace(x=below),
+        device=device,
+        feature_scaling=fitted.scaling if first else "none",
+        nodes=nodes,
+        out=out,
+        scratch=scratch,
+    )
+    return z[NODE]
+
+
+def join_layers(
+    fitted: Fitted,
+    graph: Graph,
+    below: Sequence[Any],
+    last: Rows,
+    nodes: npt.NDArray[np.int64] | None = None,
+    *,
+    device: torch.device,
+) -> Rows:
+    """Returns embeddings from the results of the layers.
+
+    Args:
+        fitted: what the training left; its encoder states its layers.
+        graph: the graph.
+        below: for each layer but the last, its result on all nodes.
+        last: the result of the last layer on `nodes`.
+        nodes: rows, ascending; None is all.
+        device: where to compute.
+    """
+    encoder = fitted.encoder
+    assert isinstance(encoder, LayeredEncoder)
+    beside, z = encoder.beside, last
+    if beside is not None:
+        rows = np.arange(graph.num_nodes) if nodes is None else nodes
+        z = np.empty((len(rows), encoder.width), np.float32)
+        if (columns := beside.columns(None)) is not None:
+            # Of a node without edges, the mean over its neighbourhood is its own row.
+            alone = Graph.from_csr(
+                indptr=np.zeros(len(rows) + 1, np.int64),
+                indices=np.zeros(0, np.int64),
+                x=graph.x if nodes is None else table_rows(graph.x, rows),
+            )
+            own = _Alone(Layer(beside.projection, activation=None))
+            found = embed_graph(own, alone, device=device, feature_scaling=fitted.scaling)[NODE]
+            z[:, columns] = beside.finish(torch.from_numpy(found).to(device), columns).cpu()
+        for number, table in enumerate([*below, None]):
+            if (columns := beside.columns(number)) is not None:
+                part = last if table is None else np.array(table[rows], np.float32)
+                z[:, columns] = beside.finish(torch.from_numpy(part).to(device), columns).cpu()
+    return z if fitted.alignment is None else fitted.alignment.apply(z)

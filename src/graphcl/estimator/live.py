@@ -19,13 +19,12 @@ from graphcl.embedding import embed_graph
 from graphcl.encoders import Layer, LayeredEncoder
 from graphcl.errors import GraphError
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.inference import chosen_nodes, embed_fitted, embed_types
+from graphcl.estimator.inference import chosen_nodes, embed_fitted
 from graphcl.graphs.changing import Delta, EdgeDelta, NodeDelta, change_graph
 from graphcl.graphs.filling import filling_depth
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.growing import GrownPart, grown_graph, grown_part, new_nodes
-from graphcl.graphs.neighbourhood import Surroundings
-from graphcl.graphs.relation import Key
+from graphcl.graphs.neighbourhood import GrownPart, Surroundings, grown_graph, grown_part, new_nodes
+from graphcl.graphs.relation import NODE, Key
 from graphcl.graphs.scaling import ColumnScaling
 from graphcl.graphs.tensors import stored_features
 from graphcl.kernels.buffers import borrow
@@ -59,8 +58,8 @@ class Live:
         graph.check()
         self._ids: dict[str, Ids] = {}
         self.graph, self._fitted, self._device = graph, fitted, device
-        if fitted.schema is not None:
-            fitted.schema.check(graph)
+        fitted.schema.check(graph)
+        if not fitted.schema.is_plain:
             if node_type is None and len(graph.nodes) > 1:
                 named = ", ".join(graph.nodes)
                 raise GraphError(f"{graph.name}: of which type are new nodes? One of {named}")
@@ -70,20 +69,15 @@ class Live:
         self.nodes = graph.only_type
         if node_type not in (None, self.nodes.name):
             raise GraphError(f"{graph.name}: a plain graph has no types; got {node_type!r}")
-        found, wanted = graph.num_features, fitted.num_features
-        if found != wanted:
-            raise GraphError(
-                f"{graph.name}: has {found} features; the model was trained on {wanted}"
-            )
         self._weighted = graph.edge_weight is not None
         # As in `embed_graph`: if every weight is 1, edges have none.
         if graph.edge_weight is not None and bool((graph.edge_weight == 1).all()):
             graph = graph.replace(edge_weight=None)
         self.graph, self.nodes = graph, graph.only_type
         encoder = fitted.encoder.to(device).eval()
-        self._layers = encoder.statement() if isinstance(encoder, LayeredEncoder) else ()
+        self._layers = encoder.layer_specs() if isinstance(encoder, LayeredEncoder) else ()
         self._transform: ColumnTransform | None = None
-        scaling = fitted.scaling
+        scaling = fitted.scaling.table
         if isinstance(scaling, ColumnScaling) and not scaling.plain:
             self._transform = scaling.transform(torch.device("cpu"))
 
@@ -108,8 +102,7 @@ class Live:
         if own.name not in self._ids:
             listed: Any = own.num_nodes if own.node_ids is None else own.node_ids
             self._ids[own.name] = Ids(listed, kept=True)
-        typed = self._fitted.schema is not None
-        owner = own.name if typed else self.graph.name
+        owner = self.graph.name if self._fitted.schema.is_plain else own.name
         return self._ids[own.name].rows(given.tolist(), owner, NoSuchNodeError)
 
     def neighbours_of(self, texts: Sequence[Any]) -> dict[tuple[Key, bool], list[Any]]:
@@ -146,8 +139,13 @@ class Live:
             found.setdefault((key, towards), []).append(name)
         return found
 
-    def _embed_typed(self, features: Any, neighbours: list[Any], weights: list[Any] | None) -> Rows:
+    def _embed_typed(
+        self, features: Any, neighbours: list[Any], edges: Any, weights: list[Any] | None
+    ) -> Rows:
         """Returns the embeddings of new nodes of a type, in the grown part of the graph."""
+        if edges is not None and len(edges):
+            raise GraphError("embed_new: new nodes of a graph with types have no edges among them")
+        features = np.atleast_2d(np.asarray(features, np.float32))
         own, count = self.nodes, len(features)
         width = own.num_features
         if features.ndim != 2 or features.shape[1] != width:
@@ -166,7 +164,6 @@ class Live:
                 listed, edge = ends.setdefault(key, {}), (place, row, towards)
                 listed[edge] = listed.get(edge, 0) + weight
         schema, encoder = self._fitted.schema, self._fitted.encoder
-        assert schema is not None
         assert isinstance(encoder, LayeredEncoder)
         hops = len(encoder.levels()) - 1 + filling_depth(schema)
         wanted = {name: np.unique(rows).astype(np.int64) for name, rows in near.items()}
@@ -174,7 +171,7 @@ class Live:
             wanted[own.name] = np.zeros(1, np.int64)
         part, rows = self._around.within(wanted, hops)
         first = part.nodes[own.name].num_nodes
-        edges = {}
+        joined = {}
         for key, listed in ends.items():
             pairs = np.empty((len(listed), 2), np.int64)
             for at, (place, row, towards) in enumerate(listed):
@@ -184,34 +181,31 @@ class Live:
             if weights is not None and not weighted:
                 raise GraphError(f"embed_new: edges of {key[1]} have no weights; leave them out")
             given = np.array([*listed.values()], np.float32) if weighted else None
-            edges[key] = EdgeDelta(pairs, given)
+            joined[key] = EdgeDelta(pairs, given)
         new = NodeDelta(count, None if own.x is None else features)
-        grown = change_graph(part, Delta({own.name: new}, edges)).graph
+        grown = change_graph(part, Delta({own.name: new}, joined)).graph
         new_rows = {own.name: np.arange(first, first + count)}
-        return embed_types(self._fitted, grown, new_rows, device=self._device)[own.name]
+        return embed_fitted(self._fitted, grown, new_rows, device=self._device)[own.name]
 
     def embed_new(
         self, features: Any, neighbours: Any, *, edges: Any = None, weights: Any = None
     ) -> Rows:
         """Returns the embeddings of new nodes, as `GraphCL.embed_new` describes."""
-        if self._fitted.schema is not None:
-            if edges is not None and len(edges):
-                raise GraphError(
-                    "embed_new: new nodes of a graph with types have no edges among them"
-                )
-            alone = np.ndim(features) == 1
-            table = np.atleast_2d(np.asarray(features, np.float32))
-            near = _lists(neighbours, single=alone, what="neighbours")
-            of = None if weights is None else _lists(weights, single=alone, what="weights")
-            found = self._embed_typed(table, near, of)
-            return found[0] if alone else found
-        if not self._weighted and (weights is not None or _have_weights(edges)):
-            raise GraphError(
-                f"embed_new: edges of {self.graph.name} have no weights; leave them out"
-            )
         single = np.ndim(features) == 1
         lists = _lists(neighbours, single=single, what="neighbours")
         given = None if weights is None else _lists(weights, single=single, what="weights")
+        embed = self._embed_plain if self._fitted.schema.is_plain else self._embed_typed
+        z = embed(features, lists, edges, given)
+        return z[0] if single else z
+
+    def _embed_plain(
+        self, features: Any, lists: list[Any], edges: Any, given: list[Any] | None
+    ) -> Rows:
+        """Returns the embeddings of new nodes of a plain graph."""
+        if not self._weighted and (given is not None or _have_weights(edges)):
+            raise GraphError(
+                f"embed_new: edges of {self.graph.name} have no weights; leave them out"
+            )
         new = new_nodes(
             self.graph,
             features,
@@ -224,9 +218,9 @@ class Live:
                 z = self._embed(grown_part(self.graph, new, len(self._layers)), len(new))
         else:  # how far such an encoder looks is not known
             whole = grown_graph(self.graph, new)
-            last = slice(self.graph.num_nodes, whole.num_nodes)
-            z = embed_fitted(self._fitted, whole, last, device=self._device)
-        return z[0] if single else z
+            last = {NODE: slice(self.graph.num_nodes, whole.num_nodes)}
+            z = embed_fitted(self._fitted, whole, last, device=self._device)[NODE]
+        return z
 
     def _aligned(self, z: Rows) -> Rows:
         alignment = self._fitted.alignment
@@ -240,8 +234,8 @@ class Live:
         if not isinstance(graph.x, np.ndarray):
             return self._embed_by_rows(graph, number)
         if self._transform is None:
-            scaling = self._fitted.scaling
-            x = stored_features(graph, feature_scaling=scaling)
+            scaling = self._fitted.scaling.nodes[NODE]
+            x = stored_features(graph.x, feature_scaling=scaling)
         else:
             x = StoredFeatures(borrow(graph.x)).with_transform(self._transform)
         encoder = self._fitted.encoder
@@ -258,7 +252,7 @@ class Live:
             feature_scaling=self._fitted.scaling,
             nodes=last,
         )
-        return self._aligned(z)
+        return self._aligned(z[NODE])
 
 
 def _have_weights(edges: Any) -> bool:

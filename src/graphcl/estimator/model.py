@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self, overload
@@ -14,19 +13,17 @@ import torch
 from graphcl.devices import resolve_device
 from graphcl.encoders import EncoderFactory
 from graphcl.errors import GraphError, require
-from graphcl.estimator.calibration import sample_graphs, sample_types
 from graphcl.estimator.choice import AUTO, BUDGET, Choice, choose_recipe
+from graphcl.estimator.components import Components
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.fitting import Task, fit
-from graphcl.estimator.health import Health, rank_of_features
-from graphcl.estimator.inference import chosen_nodes, embed_fitted, embed_types
+from graphcl.estimator.health import Health
+from graphcl.estimator.inference import chosen_nodes, embed_fitted
 from graphcl.estimator.live import Live
-from graphcl.estimator.parts import Parts, check_typed, encoder_of
 from graphcl.estimator.transformer import SklearnTransformer, as_table
-from graphcl.graphs.collection import GraphCollection, as_graphs, as_typed, fingerprint
+from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.scaling import Scaling
-from graphcl.graphs.typed_tensors import prepare
+from graphcl.graphs.scaling import Scaling, TableScaling
 from graphcl.losses import Loss
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.recipes.recipe import recipe_keys
@@ -75,7 +72,7 @@ class GraphCL(SklearnTransformer):
         sample_with_replacement: as above.
         inductive: as above.
         contrast: as above.
-        exceptions: as above.
+        overrides: as above.
         budget: of ``auto``: how many trainings it may take, the last of them with the pick.
         seed: decides weights, batches and views; on a CPU it decides every bit of the result.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
@@ -88,7 +85,7 @@ class GraphCL(SklearnTransformer):
         num_features_: the width of the features it takes.
         history_: one `EpochMetrics` per epoch.
         scaling_: how features are scaled: the recipe's word, or what ``auto`` found, which
-            `describe` says in one line.
+            `describe` says in one line; of a typed graph, that of each table.
         mode_: whether the (first) graph was trained whole or sampled, and why.
         seconds_: how long training took.
         seed_: the seed that it was trained with.
@@ -101,7 +98,7 @@ class GraphCL(SklearnTransformer):
     encoder_: torch.nn.Module
     num_features_: int
     history_: list[EpochMetrics]
-    scaling_: Scaling
+    scaling_: TableScaling | Scaling
     mode_: Mode
     seconds_: float
     seed_: int
@@ -136,7 +133,7 @@ class GraphCL(SklearnTransformer):
         sample_with_replacement: bool | None = None,
         inductive: bool | None = None,
         contrast: str | None = None,
-        exceptions: str | None = None,
+        overrides: str | None = None,
         budget: int = BUDGET,
         seed: int = 0,
         device: str = "auto",
@@ -168,7 +165,7 @@ class GraphCL(SklearnTransformer):
         self.sample_with_replacement = sample_with_replacement
         self.inductive = inductive
         self.contrast = contrast
-        self.exceptions = exceptions
+        self.overrides = overrides
         self.budget = budget
         self.seed = seed
         self.device = device
@@ -184,16 +181,16 @@ class GraphCL(SklearnTransformer):
             begun: the recipe of a training to go on with. It stands for `default`, which may have
                 been another one when that training began.
         """
-        return self._parts(begun).recipe
+        return self._components(begun).recipe
 
-    def _parts(self, begun: Mapping[str, Any] | None = None) -> Parts:
+    def _components(self, begun: Mapping[str, Any] | None = None) -> Components:
         given = {key: getattr(self, key) for key in recipe_keys()}
         own = {key: given.pop(key) for key in ("encoder", "perturbation", "loss")}
         changed = {key: value for key, value in given.items() if value is not None}
         base = load_recipe("default" if self.recipe == AUTO else self.recipe)
         if begun is not None and self.recipe == "default":
             base = Recipe.from_mapping(begun, where="the training that was begun")
-        return Parts.of(base, changed, **own)
+        return Components.of(base, changed, **own)
 
     def fit(
         self,
@@ -226,8 +223,7 @@ class GraphCL(SklearnTransformer):
             callbacks: called after it with the epoch's number, its metrics and this model, which
                 has the weights of that epoch.
         """
-        typed = as_typed(graph)
-        given = typed or as_graphs(graph)
+        given = as_graphs(graph)
         seed: Any = self.seed
         whole = isinstance(seed, Integral) and not isinstance(seed, bool)
         require(whole, "GraphCL", "seed", "a whole number", seed)
@@ -236,7 +232,7 @@ class GraphCL(SklearnTransformer):
         known = checkpoints is None or isinstance(checkpoints, Checkpoints)
         require(known, "GraphCL", "checkpoints", "a folder or a Checkpoints", checkpoints)
         begun = checkpoints.begun(recipe_keys()) if checkpoints and resume else None
-        parts, device = self._parts(begun), resolve_device(self.device)
+        components, device = self._components(begun), resolve_device(self.device)
 
         def after_epoch(metrics: EpochMetrics) -> None:
             on_epoch(metrics)
@@ -245,14 +241,14 @@ class GraphCL(SklearnTransformer):
                 self._require_fitted("fit").encoder.train()  # to embed, it was set to inference
 
         task, saved = self._task(
-            parts, given, device=device, checkpoints=checkpoints, resume=resume
+            components, given, device=device, checkpoints=checkpoints, resume=resume
         )
         fit(self, task, saved=saved, checkpoints=checkpoints, on_epoch=after_epoch)
         return self
 
     def _task(
         self,
-        parts: Parts,
+        components: Components,
         given: Graph | GraphCollection,
         *,
         device: torch.device,
@@ -264,46 +260,25 @@ class GraphCL(SklearnTransformer):
         choice: Choice | None = None
         if self.recipe == AUTO:  # the search knows one relation
             flat = given.flatten() if isinstance(given, Graph) else given
-            choice, chosen = choose_recipe(self, parts.recipe, flat, checkpoints, resume=resume)
-            parts = replace(parts, recipe=chosen)
-        seed, recipe = int(self.seed), parts.recipe
+            base = components.recipe
+            choice, chosen = choose_recipe(self, base, flat, checkpoints, resume=resume)
+            components = replace(components, recipe=chosen)
+        seed, recipe = int(self.seed), components.recipe
         trained = {**recipe.identity(), "seed": seed, "graph": fingerprint(graphs)}
         saved = checkpoints.latest(trained) if checkpoints and resume else None
         modes = saved.about["trained"]["modes"] if saved else ()
-        about: Any = {}
-        shared: Any = {"device": device, "modes": modes, "ignore_memory": self.ignore_memory}
-        if isinstance(given, Graph) and not given.is_plain:
-            check_typed(parts, given.name, given.num_edges)
-            prepared = prepare(given, recipe.feature_scaling)
-            stated = encoder_of(parts, prepared.schema, seed=seed)
-            source, decided = parts.batches([prepared], scaling="none", **shared)
-            encoder: torch.nn.Module = stated.to(device)
-            fitted = Fitted.begun(
-                parts, encoder, seed, decided[0], prepared.schema, prepared.scaling
-            )
-            sample = partial(sample_types, stated, prepared, device=device, seed=seed)
-        else:
-            scaling = parts.fit_scaling(graphs)
-            source, decided = parts.batches(graphs, scaling=scaling, **shared)
-            encoder = parts.new_encoder(given.num_features, seed=seed).to(device)
-            fitted = Fitted(parts, encoder, given.num_features, seed, [], scaling, mode=decided[0])
-            options: Any = {"device": device, "scaling": scaling, "seed": seed}
-            sample = partial(sample_graphs, parts, encoder, graphs, **options)
-            about["rank_of_features"] = partial(rank_of_features, graphs[0], scaling)
-        if saved:
-            fitted.mode = decided[0]._replace(reason="as begun")
-        fitted.choice = choice
-        task = Task(
-            fitted,
-            source,
-            trained,
-            sample,
-            parts.perturbation_of(graphs[0]),
-            said=fitted.describe(),
-            modes=[mode.name for mode in decided],
-            **about,
+        prepared = components.prepare(graphs)
+        first, *_ = prepared
+        source, decided = components.batches(
+            prepared, device=device, modes=modes, ignore_memory=self.ignore_memory
         )
-        return task, saved
+        encoder = components.new_encoder(first.schema, seed=seed).to(device)
+        mode = decided[0]._replace(reason="as begun") if saved else decided[0]
+        fitted = Fitted(components, encoder, first.schema, first.scaling, seed, [], mode=mode)
+        fitted.choice = choice
+        about: Any = {"trained": trained, "modes": [mode.name for mode in decided]}
+        perturbation = components.perturbation_of(graphs[0])
+        return Task.of(fitted, prepared, source, perturbation, device=device, **about), saved
 
     @overload
     def transform(self, graph: Several) -> list[Rows]: ...
@@ -341,30 +316,45 @@ class GraphCL(SklearnTransformer):
             the list, or of a collection's `graphs`: train, then validation, then test.
         """
         fitted = self._require_fitted("transform")
-        given = as_typed(graph) or as_graphs(graph)
-        if fitted.schema is not None:
-            if not isinstance(given, Graph):
-                raise GraphError("transform: the model was trained on a graph with types, one")
-            return embed_typed_fitted(self, fitted, given, node_type, nodes)
-        if not given.is_plain:
-            raise GraphError(
-                f"{given.name}: is a typed graph; the model was trained on a plain one"
-            )
-        if node_type is not None and not (
-            isinstance(given, Graph) and node_type == given.only_type.name
-        ):
-            raise GraphError(f"transform: a plain graph has no types; got node_type={node_type!r}")
-        if isinstance(given, GraphCollection):
-            if nodes is not None:
-                raise GraphError(f"{given.name}: a range of nodes is of one graph, not of several")
-            return [self._transform_one(fitted, one, None, None) for one in given.graphs]
-        return self._transform_one(fitted, given, nodes, scratch)
+        given = as_graphs(graph)
+        if isinstance(given, Graph):
+            return self._transform_one(fitted, given, nodes, scratch, node_type)
+        if nodes is not None or node_type is not None:
+            what = "a range of nodes" if node_type is None else "a type of nodes"
+            raise GraphError(f"{given.name}: {what} is of one graph, not of several")
+        return [self._transform_one(fitted, one, None, None, None) for one in given.graphs]
 
-    def _transform_one(self, fitted: Fitted, graph: Graph, nodes: Any, scratch: Path | None) -> Any:
-        nodes = chosen_nodes(graph, nodes)
-        device, verbose = resolve_device(self.device), self.verbose
-        z = embed_fitted(fitted, graph, nodes, device=device, scratch=scratch, verbose=verbose)
-        return as_table(self, z, graph, nodes)
+    def _transform_one(
+        self,
+        fitted: Fitted,
+        graph: Graph,
+        nodes: Any,
+        scratch: Path | None,
+        node_type: str | None,
+    ) -> Any:
+        """Returns the embeddings of all types, or of one, or of some of its nodes."""
+        plain = fitted.schema.is_plain
+        if nodes is not None and node_type is None and not plain:
+            raise GraphError(f"{graph.name}: of which type are these nodes? Give node_type")
+        fitted.schema.check(graph)
+        if node_type is not None:
+            graph.type(node_type)
+        chosen = {
+            name: chosen_nodes(graph if plain else graph.nodes[name], nodes)
+            for name in (graph.nodes if node_type is None else [node_type])
+        }
+        z = embed_fitted(
+            fitted,
+            graph,
+            chosen,
+            device=resolve_device(self.device),
+            scratch=scratch,
+            verbose=self.verbose,
+        )
+        tables = {
+            name: as_table(self, rows, graph.nodes[name], chosen[name]) for name, rows in z.items()
+        }
+        return tables if node_type is None and not plain else next(iter(tables.values()))
 
     @overload
     def fit_transform(self, graph: Several, y: None = None) -> list[Rows]: ...
@@ -372,7 +362,7 @@ class GraphCL(SklearnTransformer):
     def fit_transform(self, graph: Any, y: None = None) -> Rows: ...
     def fit_transform(self, graph: Any, y: None = None) -> Any:
         """Trains on `graph` and returns the embeddings of its nodes, as `transform` does."""
-        given = as_typed(graph) or as_graphs(graph)
+        given = as_graphs(graph)
         return self.fit(given, y).transform(given)
 
     def live(self, graph: Any, *, node_type: str | None = None) -> Live:
@@ -383,7 +373,7 @@ class GraphCL(SklearnTransformer):
             node_type: of a graph with types: that of the new nodes.
         """
         fitted = self._require_fitted("live")
-        given = as_typed(graph) or as_graphs(graph)
+        given = as_graphs(graph)
         if isinstance(given, GraphCollection):
             raise GraphError(f"{given.name}: new nodes join one graph, not several")
         return Live(fitted, given, resolve_device(self.device), node_type)
@@ -437,7 +427,7 @@ class GraphCL(SklearnTransformer):
             overwrite: replace a run that is there. Anything else that is there is never touched.
         """
         self._require_fitted("save")
-        given = None if graph is None else as_typed(graph) or as_graphs(graph)
+        given = None if graph is None else as_graphs(graph)
         z: Any = None if given is None else self.transform(given)
         with runs.new_run(Path(path), overwrite=overwrite) as folder:
             self.write_to(folder, runs.Origin())
@@ -480,30 +470,6 @@ class GraphCL(SklearnTransformer):
             folder, own_encoder=encoder, own_perturbation=perturbation, own_loss=loss
         )
         own: Any = {"encoder": encoder, "perturbation": perturbation, "loss": loss}
-        model = cls(fitted.parts.recipe, seed=fitted.seed, device=device, **own)
+        model = cls(fitted.components.recipe, seed=fitted.seed, device=device, **own)
         model._fitted = fitted
         return model
-
-
-def embed_typed_fitted(
-    model: Any, fitted: Fitted, graph: Graph, node_type: str | None, nodes: Any
-) -> Any:
-    """Returns the embeddings of all types, or of one, or of some of its nodes.
-
-    Raises:
-        GraphError: the model was trained on other types and relations.
-    """
-    if nodes is not None and node_type is None:
-        raise GraphError(f"{graph.name}: of which type are these nodes? Give node_type")
-    chosen: Any = None
-    wanted: dict[str, npt.NDArray[np.int64] | None] = dict.fromkeys(graph.nodes)
-    if node_type is not None:
-        graph.type(node_type)
-        chosen = chosen_nodes(graph.nodes[node_type], nodes)
-        numbers = chosen
-        if isinstance(chosen, slice):
-            numbers = np.arange(graph.nodes[node_type].num_nodes)[chosen]
-        wanted = {node_type: numbers}
-    z = embed_types(fitted, graph, wanted, device=resolve_device(model.device))
-    tables = {name: as_table(model, rows, graph.nodes[name], chosen) for name, rows in z.items()}
-    return tables if node_type is None else tables[node_type]

@@ -9,10 +9,10 @@ import sklearn.exceptions
 import sklearn.utils
 from sklearn.base import BaseEstimator
 
+from graphcl.embedding import Chosen
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import GraphCLError, require
 from graphcl.estimator.fitted import FITTED, Fitted
-from graphcl.estimator.inference import Chosen
 from graphcl.evaluation.splits import nodes_to_choose_by, validation_score
 from graphcl.graphs.collection import GraphCollection, as_graphs
 from graphcl.graphs.graph import Graph
@@ -35,7 +35,7 @@ class SklearnTransformer(BaseEstimator):  # type: ignore[misc]
             input_features: ignored; for scikit-learn.
         """
         fitted = self._require_fitted("get_feature_names_out")
-        width = fitted.parts.recipe.dim
+        width = fitted.components.recipe.dim
         if isinstance(fitted.encoder, LayeredEncoder):
             width = fitted.encoder.width
         return np.array([f"graphcl{column}" for column in range(width)], dtype=object)

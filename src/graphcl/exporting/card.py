@@ -54,14 +54,14 @@ def _config(fitted: Fitted) -> dict[str, Any]:
         "graphcl_version": package_version(),
         "architectures": [type(encoder).__name__],
         "num_features": fitted.num_features,
-        "hidden_size": getattr(encoder, "width", fitted.parts.recipe.dim),
+        "hidden_size": getattr(encoder, "width", fitted.components.recipe.dim),
         "seed": fitted.seed,
-        "recipe": asdict(fitted.parts.recipe),
+        "recipe": asdict(fitted.components.recipe),
     }
 
 
 def _card(fitted: Fitted, result: dict[str, Any], licence: str) -> str:
-    recipe = fitted.parts.recipe
+    recipe = fitted.components.recipe
     graph = result.get("graph") if isinstance(result.get("graph"), dict) else {}
     assert isinstance(graph, dict)
     name = str(graph.get("name") or "a graph")
@@ -77,8 +77,9 @@ def _card(fitted: Fitted, result: dict[str, Any], licence: str) -> str:
     sizes = [f"{graph[key]:,} {key}" for key in ("nodes", "edges", "features") if key in graph]
     data = f"It was trained on *{_plain(name)}*" + (f": {', '.join(sizes)}." if sizes else ".")
     scaling = ""
-    if isinstance(fitted.scaling, ColumnScaling):
-        scaling = f" Features are scaled by the model itself ({fitted.scaling.describe()})."
+    table = fitted.scaling.table
+    if isinstance(table, ColumnScaling):
+        scaling = f" Features are scaled by the model itself ({table.describe()})."
     probe = result.get("probe")
     lines = [
         *head,
@@ -124,7 +125,7 @@ def _card(fitted: Fitted, result: dict[str, Any], licence: str) -> str:
 
 
 def _inputs(fitted: Fitted) -> str:
-    if fitted.schema is None:
+    if fitted.schema.is_plain:
         return counted(fitted.num_features, "feature")
     return f"types: {', '.join(fitted.schema.widths)}"
 

@@ -30,9 +30,9 @@ from graphcl.errors import MissingExtraError, ParameterError, RunError
 from graphcl.estimator.fitted import Fitted
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.filling import filling_order
-from graphcl.graphs.relation import NODE, Key
-from graphcl.graphs.scaling import ColumnScaling, Scaling
-from graphcl.graphs.schema import EDGES, Direction, RelationSchema, Schema, TypeSchema
+from graphcl.graphs.relation import Key
+from graphcl.graphs.scaling import ColumnScaling, TableScaling
+from graphcl.graphs.schema import Direction, Schema
 
 KINDS = {"onnx": ".onnx", "torch": ".pt2"}
 
@@ -65,20 +65,14 @@ class GraphProgram(nn.Module):
         stated_layers(fitted.encoder, "export")
         assert isinstance(fitted.encoder, LayeredEncoder)
         self.encoder = fitted.encoder.cpu().eval()
-        plain = RelationSchema(*EDGES.relation, undirected=True, num_edge_features=0, num_edges=1)
-        one = Schema((TypeSchema(NODE, fitted.num_features),), (plain,))
-        self.schema = fitted.schema or one
-        scaling: Mapping[str, Scaling] = fitted.typed_scaling.nodes
-        if fitted.schema is None:
-            scaling = {NODE: fitted.scaling}
+        self.schema, scaling = fitted.schema, fitted.scaling
         self.scales = nn.ModuleList(
-            Scale(scaling.get(one.name, "none")) for one in self.schema.types
+            Scale(scaling.nodes.get(one.name, "none")) for one in self.schema.types
         )
-        of_edges = fitted.typed_scaling.edges
         self.edge_scales = nn.ModuleList(
-            Scale(of_edges.get(one.key, "none")) for one in self.schema.relations
+            Scale(scaling.edges.get(one.key, "none")) for one in self.schema.relations
         )
-        self.inputs, self.outputs = _names(self.schema, typed=fitted.schema is not None)
+        self.inputs, self.outputs = _names(self.schema, typed=not self.schema.is_plain)
         alignment = fitted.alignment
         self._turned = alignment is not None
         for name, part in ({} if alignment is None else alignment.tensors()).items():
@@ -186,7 +180,7 @@ def _mean(h: Tensor, own: Tensor | None, along: Edges, message: Any, nodes: int)
 class Scale(nn.Module):
     """How the columns of a table are scaled, as the training left it."""
 
-    def __init__(self, scaling: Scaling) -> None:
+    def __init__(self, scaling: TableScaling) -> None:
         super().__init__()
         self._kind = scaling.plain or "columns" if isinstance(scaling, ColumnScaling) else scaling
         if isinstance(scaling, ColumnScaling) and self._kind == "columns":

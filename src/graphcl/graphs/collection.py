@@ -166,13 +166,11 @@ def as_graphs(graph: Any) -> Graph | GraphCollection:
 
 
 def as_graph(graph: Any) -> Graph:
-    """Returns a `Graph` from a `Graph` or an object like PyG's `Data`."""
-    if isinstance(graph, Graph) and graph.is_plain:
+    """Returns a `Graph` from a `Graph` or an object like PyG's `Data` and `HeteroData`."""
+    if isinstance(graph, Graph):
         return graph
-    if not isinstance(graph, Graph) and hasattr(graph, "edge_index"):
+    if hasattr(graph, "edge_index") or hasattr(graph, "node_types"):
         return Graph.from_pyg(graph)
-    if isinstance(graph, Graph) or hasattr(graph, "node_types"):
-        raise GraphError("expected a plain graph; got a typed one, which this does not take")
     raise GraphError(
         f"expected a graphcl.Graph or a torch_geometric Data; got {type(graph).__name__}; "
         "see Graph.from_edge_index, from_networkx and from_scipy"
@@ -279,10 +277,3 @@ def _sample(array: Any, count: int = SAMPLED) -> bytes:
         return b""
     places = np.unique(np.linspace(0, len(array) - 1, min(count, len(array))).astype(np.int64))
     return np.ascontiguousarray(array[places]).tobytes()
-
-
-def as_typed(graph: Any) -> Graph | None:
-    """Returns a typed graph from a `Graph` or an object like PyG's `HeteroData`; else None."""
-    if hasattr(graph, "node_types") and hasattr(graph, "edge_types"):
-        graph = Graph.from_pyg(graph)
-    return graph if isinstance(graph, Graph) and not graph.is_plain else None

@@ -32,37 +32,38 @@ def fill_features(
     """Returns the graph with features for every type, and its schema, which says how.
 
     Args:
-        graph: any typed graph.
+        graph: any graph.
         like: the schema of the graph that was trained on; `graph` then gets the columns that it
             had, with zeros for relations that `graph` lacks.
-        scale: called with the name of a type and its features, given or from structure; returns
-            them scaled. Means are taken of scaled features and stay as they are.
+        scale: called with the name of a type and its features, returns them scaled. Means are taken
+            of scaled features. The graph keeps features as they were given.
     """
-    if like is not None:
-        like.check(graph)
     plan = like or Schema.of(graph)
     widths = {
         one.name: one.num_features for one in plan.types if like is not None or one.num_features
     }
     filled: dict[str, str] = {}
-    done = {
-        name: replace(one, x=scale(name, one.x))
-        for name, one in graph.nodes.items()
-        if one.x is not None
-    }
+    done = {name: one for name, one in graph.nodes.items() if one.x is not None}
+    senders: dict[str, Any] = {}  # features that means are taken of
+
+    def sender(name: str) -> Any:
+        if name not in senders:
+            senders[name] = scale(name, done[name].x)
+        return senders[name]
+
     for name, how, channels in filling_order(plan):
         filled[name] = how
         if name in graph.nodes:
             nodes = graph.nodes[name]
-            x = (
-                _means(graph, nodes, channels, done, widths)
-                if how == "neighbours"
-                else scale(name, _structure(graph, nodes, channels))
-            )
+            if how == "neighbours":
+                senders[name] = x = _means(graph, nodes, channels, sender, widths)
+            else:
+                x = _structure(graph, nodes, channels)
             done[name] = replace(nodes, x=x)
             widths[name] = done[name].num_features
-    whole = Graph({name: done[name] for name in graph.nodes}, graph.relations, graph.name)
-    return whole, like or Schema.of(whole, filled)
+    if filled:
+        graph = replace(graph, nodes={name: done[name] for name in graph.nodes})
+    return graph, like or Schema.of(graph, filled)
 
 
 def filling_order(plan: Schema) -> Iterator[tuple[str, str, list[Direction]]]:
@@ -127,7 +128,7 @@ def _means(
     graph: Graph,
     nodes: Nodes,
     channels: list[Direction],
-    done: Mapping[str, Nodes],
+    sender: Callable[[str], Any],
     widths: Mapping[str, int],
 ) -> Any:
     """Returns the mean of the neighbours' features in each direction, side by side."""
@@ -140,8 +141,7 @@ def _means(
             continue
         sums = np.asarray(matrix.sum(axis=1)).reshape(-1)
         inverse = np.divide(1, sums, out=np.zeros_like(sums), where=sums > 0)
-        x = done[channel.sender].x
-        mean = scipy.sparse.diags_array(inverse).tocsr() @ (matrix @ x)
+        mean = scipy.sparse.diags_array(inverse).tocsr() @ (matrix @ sender(channel.sender))
         blocks.append(mean.astype(np.float32))
     if any(isinstance(block, np.ndarray) for block in blocks):
         return np.concatenate(

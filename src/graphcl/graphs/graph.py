@@ -240,7 +240,7 @@ class Graph(NoArray):
     @classmethod
     def _once(cls, *arrays: Any, name: str) -> "Graph":
         """Builds a graph in which no relation is another one read backwards."""
-        from graphcl.graphs.reverses import without_reverses
+        from graphcl.graphs.conversion import without_reverses
 
         return without_reverses(cls.from_edges(*arrays, name=name))[0]
 
@@ -313,13 +313,10 @@ class Graph(NoArray):
 
     @classmethod
     def from_npz(cls, path: str | Path) -> "Graph":
-        """Reads an `.npz` file with types of nodes or edges; see `graphcl.graphs.typed_npz`.
+        """Reads an `.npz` file; `graphcl.graphs.npz` lists its arrays."""
+        from graphcl.graphs.npz import read_graph
 
-        A relation that is another one read backwards is not kept twice.
-        """
-        from graphcl.graphs.typed_npz import arrays_from_npz
-
-        return cls._once(*arrays_from_npz(Path(path)), name=Path(path).stem)
+        return read_graph(Path(path))
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool = False, restored: bool = True) -> Self:

@@ -1,20 +1,18 @@
-"""Converts graphs of PyTorch Geometric, NetworkX, SciPy and `.npz` files to arrays.
+"""Converts graphs of PyTorch Geometric, NetworkX and SciPy to arrays.
 
 This module does not import `graphcl.Graph`, whose constructors validate the arrays.
 """
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, MissingExtraError, suggestion
-from graphcl.files.arrays import read_npz
+from graphcl.errors import GraphError, MissingExtraError
 
 if TYPE_CHECKING:
     import torch
@@ -22,10 +20,6 @@ if TYPE_CHECKING:
 Arrays = dict[str, Any]
 Kinds = dict[Any, Arrays]  # the arrays of each type of nodes, or of each relation
 Owners = Sequence[tuple[str, Mapping[str, Any]]]  # nodes or edges, named, with their attributes
-_OPTIONAL = ("y", "train_mask", "val_mask", "test_mask", "node_ids", "edge_weight")
-_SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
-_KNOWN = {"edge_index", "x", *_SPARSE, *_OPTIONAL}
-_TYPES = {"node_type", "edge_type"}
 
 
 def is_tensor(value: Any) -> "TypeGuard[torch.Tensor]":
@@ -308,52 +302,6 @@ def attribute_values(owners: Owners, name: str) -> list[Any] | None:
 
 def _is_number(value: Any) -> bool:
     return is_tensor(value) or np.asarray(value).dtype.kind in "biuf"
-
-
-def unused_arrays(path: Path, unknown: Sequence[str], known: Iterable[str]) -> str:
-    """Returns a line about arrays of a file that are not used."""
-    listed, near = ", ".join(map(repr, unknown[:8])), suggestion(unknown[0], known)
-    return f"{path}: not used: unknown array {listed}{near}; known: {', '.join(sorted(known))}"
-
-
-def read_arrays(
-    path: Path, *, extras: bool = False, on_note: Callable[[str], None] = lambda _: None
-) -> Arrays:
-    """Reads the arguments of `Graph.from_edge_index` from an `.npz` file that `numpy.savez` wrote.
-
-    The file contains ``edge_index`` [2, edges], and ``x`` [nodes, features] or the sparse features
-    ``x_indptr``, ``x_indices``, ``x_data`` and ``x_shape``. It may contain ``y``, ``train_mask``,
-    ``val_mask``, ``test_mask``, ``node_ids`` and ``edge_weight`` [edges]. Pickles are never read.
-    Other arrays are not used. Without `extras`, `on_note` gets a line about them, since one may be
-    misspelt, except for types of nodes and edges and the edges of other relations
-    (``edge_index_NAME``).
-    """
-    arrays: Arrays = read_npz(path, _KNOWN if extras else None, GraphError)
-    unknown = sorted(
-        name for name in set(arrays) - _KNOWN - _TYPES if not name.startswith("edge_index_")
-    )
-    if unknown:
-        on_note(unused_arrays(path, unknown, _KNOWN))
-    if "edge_index" not in arrays:
-        raise GraphError(f"{path}: has no array 'edge_index' ([2, edges])")
-    given: Arrays = {name: arrays[name] for name in _OPTIONAL if name in arrays}
-    if "x" in arrays:
-        x: Any = arrays["x"]
-    elif all(name in arrays for name in _SPARSE):
-        x = _sparse_features(arrays, path)
-    else:
-        raise GraphError(f"{path}: has no array 'x' ([nodes, features])")
-    return {"edge_index": arrays["edge_index"], "x": x, **given}
-
-
-def _sparse_features(arrays: Arrays, path: Path) -> scipy.sparse.csr_array:
-    try:
-        parts = (arrays["x_data"], arrays["x_indices"], arrays["x_indptr"])
-        x = scipy.sparse.csr_array(parts, shape=tuple(int(n) for n in arrays["x_shape"]))
-        x.check_format(full_check=True)
-    except (ValueError, TypeError) as error:
-        raise GraphError(f"{path}: x_* is not a CSR matrix ({error})") from None
-    return x
 
 
 def _edge_attribute(graph: Any, name: str) -> list[Any]:

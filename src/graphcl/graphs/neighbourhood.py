@@ -1,14 +1,21 @@
-"""The part of a graph that the embeddings of some nodes depend on."""
+"""The part of a graph that the embeddings of some nodes depend on: its own nodes, or new ones.
 
-from collections.abc import Mapping
-from dataclasses import replace
+For new nodes the grown graph itself is not built. They come after the graph's own, so their entries
+come last in the rows of their neighbours, and sums over neighbours have the order that they would
+have in the grown graph.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 
-from graphcl.errors import require
+from graphcl.errors import GraphError
+from graphcl.graphs import validation
 from graphcl.graphs.edges import reverse_order
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
@@ -16,31 +23,9 @@ from graphcl.graphs.relation import Key, Relation
 from graphcl.store.columns import ScaledFeatures
 
 IntArray = npt.NDArray[np.int64]
-
-
-def neighbourhood(
-    graph: Graph, nodes: slice | IntArray, hops: int
-) -> tuple[Graph, slice | IntArray]:
-    """Returns the nodes of a plain graph within some hops of `nodes`, and the rows of these in it.
-
-    It is what `Surroundings.within` returns; or the graph and `nodes` as they are.
-
-    Args:
-        graph: any plain graph.
-        nodes: a range, or row numbers in any order.
-        hops: at least 1.
-    """
-    if isinstance(nodes, slice):
-        start, stop, step = nodes.indices(graph.num_nodes)
-        require(step == 1 and start < stop, "embed_graph", "nodes", "a range of nodes", nodes)
-        chosen, order = np.arange(start, stop), np.arange(stop - start)
-    else:
-        chosen, order = np.unique(nodes, return_inverse=True)
-    name = graph.only_type.name
-    part, rows = Surroundings(graph).within({name: chosen}, hops)
-    if part is graph:
-        return graph, nodes
-    return part, np.searchsorted(rows[name], chosen)[order]
+FloatArray = npt.NDArray[np.float32]
+WHO = "embed_new"
+_NONE = np.zeros(0, np.int64)
 
 
 class Surroundings:
@@ -79,7 +64,11 @@ class Surroundings:
         if sum(map(len, reached.values())) > most:
             return whole
         parts = {
-            name: Nodes(name, len(reached[name]), None if one.x is None else _rows(one, reached))
+            name: Nodes(
+                name,
+                len(reached[name]),
+                None if one.x is None else table_rows(one.x, reached[name]),
+            )
             for name, one in graph.nodes.items()
             if name in reached
         }
@@ -140,9 +129,6 @@ class Surroundings:
         return replace(one, indptr=pointers, indices=sources.astype(np.int64), **beside)
 
 
-_NONE = np.zeros(0, np.int64)
-
-
 def entries_of(indptr: IntArray, nodes: IntArray) -> IntArray:
     """Returns the places of all entries of the nodes' rows."""
     starts = np.asarray(indptr[nodes])
@@ -152,13 +138,220 @@ def entries_of(indptr: IntArray, nodes: IntArray) -> IntArray:
     return found
 
 
-def _rows(nodes: Nodes, reached: Mapping[str, IntArray]) -> Any:
-    return table_rows(nodes.x, reached[nodes.name])
-
-
 def table_rows(x: Any, rows: IntArray) -> Any:
     """Returns rows of features in the form that they have."""
     if isinstance(x, ScaledFeatures):
         scale = None if x.row_scale is None else x.row_scale[rows]
         return ScaledFeatures(x.values[rows], x.scale, scale)
     return x[rows]
+
+
+@dataclass(frozen=True, eq=False)
+class NewNodes:
+    """Nodes that a graph does not have yet, with their edges; build them with `new_nodes`.
+
+    Attributes:
+        x: their features, ``[n, P]`` float32, dense or CSR.
+        own: the new node of each entry, ascending: 0 … n − 1.
+        other: the node at the entry's other end, ascending within a node: a row of the graph, or
+            its number of nodes plus the place of a new node. An edge between two new nodes is there
+            twice.
+        weight: float32, per entry; None if no weight was given.
+    """
+
+    x: FloatArray | scipy.sparse.csr_array
+    own: IntArray
+    other: IntArray
+    weight: FloatArray | None = None
+
+    def __len__(self) -> int:
+        return int(self.x.shape[0])
+
+
+class GrownPart(NamedTuple):
+    """What the embeddings of new nodes depend on.
+
+    Attributes:
+        graph: the nodes of the old graph that are reached, in their order, then the new nodes. Rows
+            of the nodes that are farthest away are empty, because only their features are needed.
+        levels: for each layer the rows in `graph` on which it is needed, ascending; those of the
+            last are the new nodes.
+    """
+
+    graph: Graph
+    levels: list[IntArray]
+
+
+def new_nodes(
+    graph: Graph,
+    features: Any,
+    neighbours: Sequence[IntArray],
+    *,
+    edges: Any = None,
+    weights: Sequence[Any] | None = None,
+) -> NewNodes:
+    """Checks new nodes and puts their edges in order.
+
+    A neighbour that is listed twice is one edge; its weights are added.
+
+    Args:
+        graph: the graph that they join.
+        features: one row per new node, dense or sparse.
+        neighbours: for each new node, rows of the graph.
+        edges: edges among the new nodes, ``[m, 2]``: places in `features`; or ``[m, 3]``, where the
+            third column is a weight.
+        weights: in the form of `neighbours`; None is 1 everywhere.
+
+    Raises:
+        GraphError: something does not fit the graph or the rest; the message says what.
+    """
+    x = _features(features, graph)
+    number, size = x.shape[0], graph.num_nodes
+    if len(neighbours) != number:
+        raise GraphError(f"{WHO}: {len(neighbours)} lists of neighbours for {number} nodes")
+    counts = [len(some) for some in neighbours]
+    own = np.repeat(np.arange(number), counts)
+    other = np.concatenate(neighbours).astype(np.int64) if own.size else own
+    wrong = (other < 0) | (other >= size)
+    if wrong.any():
+        raise GraphError(f"{WHO}: neighbour {other[wrong][0]} of a graph of {size} nodes")
+    among, of_edges = _among(edges, number)
+    weighted = weights is not None or of_edges is not None or graph.edge_weight is not None
+    weight = _weights(weights, counts, of_edges, len(among)) if weighted else None
+    own = np.concatenate([own, among[:, 0], among[:, 1]])
+    other = np.concatenate([other, among[:, 1] + size, among[:, 0] + size])
+    codes = own * (size + number) + other
+    if weight is None:
+        codes = np.unique(codes)
+    else:
+        codes, place = np.unique(codes, return_inverse=True)
+        weight = np.bincount(place, weight, minlength=len(codes)).astype(np.float32)
+    return NewNodes(x, codes // (size + number), codes % (size + number), weight)
+
+
+def _features(features: Any, graph: Graph) -> Any:
+    sparse = scipy.sparse.issparse(features)
+    if not sparse and np.ndim(features) == 1:
+        features = np.asarray(features)[None]
+    x: Any = validation.features(features)
+    if x.shape[1] != graph.num_features:
+        wanted = f"{graph.name} has {graph.num_features}"
+        raise GraphError(f"{WHO}: {x.shape[1]} features; {wanted}")
+    if scipy.sparse.issparse(graph.x):
+        return x if scipy.sparse.issparse(x) else scipy.sparse.csr_array(x)
+    return x.toarray() if scipy.sparse.issparse(x) else x
+
+
+def _among(edges: Any, number: int) -> tuple[IntArray, Any]:
+    """Returns pairs of new nodes without loops, and the weights that were given with them."""
+    none = np.zeros((0, 2), np.int64)
+    if edges is None or np.size(edges) == 0:
+        return none, None
+    try:
+        given = np.asarray(edges, dtype=np.float64)
+    except (TypeError, ValueError):
+        given = np.zeros(0)
+    if given.ndim != 2 or given.shape[1] not in (2, 3) or not np.isfinite(given).all():
+        raise GraphError(f"{WHO}: edges must be pairs of new nodes, each a place in features")
+    places = given[:, :2]
+    if (places % 1 != 0).any() or (places < 0).any() or (places >= number).any():
+        raise GraphError(f"{WHO}: edges must name new nodes by their places, 0 to {number - 1}")
+    pairs = places.astype(np.int64)
+    apart = pairs[:, 0] != pairs[:, 1]
+    return pairs[apart], given[apart, 2] if given.shape[1] == 3 else None
+
+
+def _weights(given: Any, counts: list[int], of_edges: Any, edges: int) -> FloatArray:
+    """Returns the weight of each entry, before equal entries are merged."""
+    parts = [np.ones(count) for count in counts]
+    if given is not None:
+        try:
+            parts = [np.asarray(some, dtype=np.float64).reshape(-1) for some in given]
+        except (TypeError, ValueError):
+            raise GraphError(f"{WHO}: weights must be numbers, as many as neighbours") from None
+        if [len(some) for some in parts] != counts:
+            raise GraphError(f"{WHO}: weights must be as many as neighbours, of each node")
+    among = np.ones(edges) if of_edges is None else of_edges
+    values = np.concatenate([*parts, among, among])
+    limits = np.finfo(np.float32)
+    wrong = ~((values >= limits.tiny) & (values <= limits.max))
+    if wrong.any():
+        raise GraphError(f"{WHO}: weight {values[wrong][0]}; weights are positive and finite")
+    return values.astype(np.float32)
+
+
+def grown_part(graph: Graph, new: NewNodes, hops: int) -> GrownPart:
+    """Returns the nodes within some hops of the new ones, with these, as a graph for inference.
+
+    The time depends on what is reached, not on the graph.
+    """
+    graph.check()
+    size, indptr, indices = graph.num_nodes, np.asarray(graph.indptr), np.asarray(graph.indices)
+    old = new.other < size
+    near = [np.zeros(0, np.int64), np.unique(new.other[old])]  # within 0 hops, 1 hop, …
+    inner = near[0]
+    entries, columns = inner, inner
+    for _ in range(hops - 1):
+        inner = near[-1]
+        entries = entries_of(indptr, inner)
+        columns = indices[entries].astype(np.int64)
+        near.append(np.unique(np.concatenate([inner, columns])))
+    reached = near[-1]
+    first = len(reached)
+
+    def place(nodes: IntArray) -> IntArray:
+        found: IntArray = np.searchsorted(reached, nodes)
+        return np.where(nodes >= size, nodes - size + first, found)
+
+    counts = indptr[inner + 1] - indptr[inner]
+    known = old if hops > 1 else np.zeros_like(old)  # of one hop, only features are needed
+    ends = place(new.other)
+    rows = np.concatenate([np.repeat(place(inner), counts), ends[known], new.own + first])
+    cells = np.concatenate([place(columns), new.own[known] + first, ends])
+    order = np.lexsort((cells, rows))
+    total = first + len(new)
+    weight = None
+    if new.weight is not None:
+        of_old = np.ones(len(entries), np.float32)
+        if graph.edge_weight is not None:
+            of_old = graph.edge_weight[entries]
+        weight = np.concatenate([of_old, new.weight[known], new.weight])[order]
+    part = Graph.from_csr(
+        indptr=np.concatenate([[0], np.bincount(rows, minlength=total).cumsum()]),
+        indices=cells[order],
+        x=_joined(graph.x, reached, new.x),
+        edge_weight=weight,
+        name=graph.name,
+    )
+    own = np.arange(first, total)
+    levels = [np.concatenate([place(near[hops - 1 - layer]), own]) for layer in range(hops)]
+    return GrownPart(part, levels)
+
+
+def grown_graph(graph: Graph, new: NewNodes) -> Graph:
+    """Returns the whole graph with the new nodes below its own; it has neither labels nor ids."""
+    edges = np.concatenate(
+        [
+            graph.edge_index(),
+            np.stack([new.own + graph.num_nodes, new.other]),
+            np.stack([new.other, new.own + graph.num_nodes]),
+        ],
+        axis=1,
+    )
+    weight = None
+    if new.weight is not None:
+        of_old = np.ones(len(graph.indices), np.float32)
+        of_old = of_old if graph.edge_weight is None else graph.edge_weight
+        both = new.other >= graph.num_nodes  # these entries are there twice already
+        of_new = np.where(both, new.weight / 2, new.weight)
+        weight = np.concatenate([of_old, of_new, of_new])
+    x = _joined(graph.x, np.arange(graph.num_nodes), new.x)
+    return Graph.from_edge_index(edges, x, edge_weight=weight, name=graph.name)
+
+
+def _joined(x: Any, rows: IntArray, new: Any) -> Any:
+    """Returns rows of the graph's features, in float32, and those of the new nodes below them."""
+    if scipy.sparse.issparse(x):
+        return scipy.sparse.csr_array(scipy.sparse.vstack([x[rows], new], format="csr"))
+    some = x[rows] if isinstance(x, ScaledFeatures) else np.asarray(x)[rows]
+    return np.concatenate([some.astype(np.float32, copy=False), new])

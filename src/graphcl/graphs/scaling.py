@@ -17,8 +17,8 @@ A sparse table stays sparse: its numbers are divided, not shifted.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,8 @@ from torch import Tensor
 from graphcl.distributed import ALONE, Share
 from graphcl.errors import RunError
 from graphcl.graphs.column_facts import ColumnFacts, Moments, Rows, logarithm, summed
-from graphcl.graphs.graph import Graph
+from graphcl.graphs.relation import NODE, Key
+from graphcl.graphs.schema import Schema
 from graphcl.kernels.columns import ColumnTransform
 
 KEPT, WORD, NUMBER, LOGARITHM, CONSTANT = range(5)
@@ -87,14 +88,14 @@ class ColumnScaling:
         ]
         return "features: " + "; ".join(text for text in said if text)
 
-    def clipped(self, graph: Graph) -> int:
-        """Counts the values of a graph that lie more than `LIMIT` deviations from the mean."""
+    def clipped(self, x: Any) -> int:
+        """Counts the values of a table that lie more than `LIMIT` deviations from the mean."""
         numbers = np.flatnonzero((self.kind == NUMBER) | (self.kind == LOGARITHM))
         if not len(numbers):
             return 0
         unit, shift = self.unit[numbers].astype(float), self.shift[numbers].astype(float)
         factor, found = self.factor[numbers].astype(float), 0
-        for block in Rows(graph.x).blocks(max(1, _BLOCK // graph.num_features)):
+        for block in Rows(x).blocks(max(1, _BLOCK // x.shape[1])):
             some = block[:, numbers]
             dense = some.toarray() if scipy.sparse.issparse(some) else some
             scaled = (logarithm(np.asarray(dense, np.float64), unit) - shift) * factor
@@ -125,28 +126,87 @@ class ColumnScaling:
         return cls(**{name: tensors[name].numpy() for name in ("kind", "unit", "shift", "factor")})
 
 
-Scaling = str | ColumnScaling  # ``none``, ``row``, or what ``auto`` has found
+TableScaling = str | ColumnScaling  # of one table: ``none``, ``row``, or what ``auto`` has found
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How the features of each type, and the vectors of each relation's edges, are scaled.
+
+    Attributes:
+        nodes: by type; a type that is missing is not scaled, as one that got the means of its
+            neighbours' features, which are scaled already.
+        edges: by relation; likewise.
+    """
+
+    nodes: Mapping[str, TableScaling] = field(default_factory=dict)
+    edges: Mapping[Key, TableScaling] = field(default_factory=dict)
+
+    @property
+    def table(self) -> "TableScaling | Scaling":
+        """How the features of a plain graph are scaled; of other graphs, all of it."""
+        return self.nodes[NODE] if list(self.nodes) == [NODE] and not self.edges else self
+
+    def _fitted(self) -> dict[str, ColumnScaling]:
+        """Returns what ``auto`` has found, by the name that a run keeps it under."""
+        named = {f"nodes/{name}": one for name, one in self.nodes.items()}
+        named |= {f"edges/{':'.join(key)}": one for key, one in self.edges.items()}
+        return {name: one for name, one in named.items() if isinstance(one, ColumnScaling)}
+
+    def describe(self) -> list[str]:
+        """Returns a line for each table that is scaled by what it holds."""
+        if isinstance(self.table, ColumnScaling):
+            return [self.table.describe()]
+        said = {"nodes": "type", "edges": "relation"}
+        lines = []
+        for named, one in self._fitted().items():
+            kind, _, name = named.partition("/")
+            lines.append(f"{said[kind]} {name}: {one.describe()}")
+        return lines
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the statistics as a run keeps them."""
+        return {
+            f"{name}/{part}": tensor
+            for name, one in self._fitted().items()
+            for part, tensor in one.tensors().items()
+        }
+
+    @classmethod
+    def read(cls, word: str, schema: Schema, tensors: Mapping[str, Tensor]) -> Self:
+        """Returns how a recipe's `word` scales a graph, for ``auto`` by what `tensors` returned.
+
+        Raises:
+            RunError: a part is missing, or has a wrong type, size or value.
+        """
+
+        def table(name: str, width: int) -> TableScaling:
+            if word != "auto":
+                return word
+            start = f"{name}/"
+            named = [key for key in tensors if key.startswith(start)]
+            own = {key.removeprefix(start): tensors[key] for key in named}
+            try:
+                return ColumnScaling.from_tensors(own, width)
+            except RunError as error:
+                raise RunError(f"{name}: {error}") from None
+
+        types = [one for one in schema.types if one.filled != "neighbours"]
+        nodes = {one.name: table(f"nodes/{one.name}", one.num_features) for one in types}
+        if word != "auto":
+            return cls(nodes)
+        vectors = [one for one in schema.relations if one.num_edge_features and one.num_edges]
+        named = {one.key: (f"edges/{':'.join(one.key)}", one.num_edge_features) for one in vectors}
+        return cls(nodes, {key: table(*about) for key, about in named.items()})
 
 
 def _said(count: int, text: str) -> str:
     return text.format(f"{count:,} column{'' if count == 1 else 's'}") if count else ""
 
 
-def fit_scaling(
-    feature_scaling: str, graphs: Sequence[Graph], *, inductive: bool = False
-) -> Scaling:
-    """Returns `feature_scaling` itself, or for ``auto`` what the graphs' columns ask for.
-
-    With `inductive`, only the rows of training nodes are looked at. Labels never are.
-    """
-    if feature_scaling != "auto":
-        return feature_scaling
-    tables = []
-    for graph in graphs:
-        graph.check()
-        mask = graph.train_mask if inductive else None
-        tables.append(Rows(graph.x, None if mask is None else np.flatnonzero(mask)))
-    return scale_columns(tables)
+def fit_tables(feature_scaling: str, tables: Sequence[Rows], share: Share = ALONE) -> TableScaling:
+    """Returns `feature_scaling` itself, or for ``auto`` what the tables' columns ask for."""
+    return scale_columns(tables, share) if feature_scaling == "auto" else feature_scaling
 
 
 def scale_columns(tables: Sequence[Rows], share: Share = ALONE) -> ColumnScaling:

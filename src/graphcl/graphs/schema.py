@@ -1,4 +1,4 @@
-"""What a typed graph is made of, without its arrays: what an encoder is built for.
+"""What a graph is made of, without its arrays: what an encoder is built for.
 
 A run keeps it. A graph that is embedded later may lack types and relations of it, but has no
 others.
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from graphcl.errors import GraphError, RunError
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.relation import Key
+from graphcl.graphs.relation import EDGE, NODE, Key
 
 
 class Direction(NamedTuple):
@@ -22,8 +22,7 @@ class Direction(NamedTuple):
     receiver: str
 
 
-NODE = "node"  # the type of the nodes of a plain graph
-EDGES = Direction((NODE, "edge", NODE), False, NODE, NODE)  # its edges, which are undirected
+EDGES = Direction(EDGE, False, NODE, NODE)  # the edges of a plain graph, which are undirected
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class RelationSchema:
 
 @dataclass(frozen=True)
 class Schema:
-    """The node types and the relations of a typed graph, in its order."""
+    """The node types and the relations of a graph, in its order."""
 
     types: tuple[TypeSchema, ...]
     relations: tuple[RelationSchema, ...]
@@ -83,6 +82,21 @@ class Schema:
             for one in graph.relations.values()
         )
         return cls(types, relations)
+
+    @classmethod
+    def plain(cls, num_features: int) -> Self:
+        """Describes a plain graph; how many edges it has does not matter to an encoder."""
+        edges = RelationSchema(*EDGE, undirected=True, num_edge_features=0, num_edges=1)
+        return cls((TypeSchema(NODE, num_features),), (edges,))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is that of a plain graph, under any names; its features were given."""
+        if len(self.types) != 1 or len(self.relations) != 1:
+            return False
+        (nodes,), (edges,) = self.types, self.relations
+        given = nodes.filled == "given" and nodes.num_features > 0
+        return given and edges.undirected and not edges.num_edge_features
 
     @property
     def widths(self) -> dict[str, int]:
@@ -108,6 +122,15 @@ class Schema:
     def check_like(self, named: str, found_there: "Schema") -> None:
         """Does as `check` for a graph of this name and schema; types may have 0 features there."""
         known = self.widths
+        if self.is_plain:
+            if not found_there.is_plain:
+                raise GraphError(f"{named}: is a typed graph; the model was trained on a plain one")
+            (width,), (trained,) = found_there.widths.values(), known.values()
+            if width != trained:
+                raise GraphError(
+                    f"{named}: has {width} features; the model was trained on {trained}"
+                )
+            return
         for name in found_there.widths:
             if name not in known:
                 listed = ", ".join(known)

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError
-from graphcl.graphs import interchange
 from graphcl.graphs.edges import check_keys
+from graphcl.graphs.interchange import is_sparse, to_csr, to_numpy
 from graphcl.store.columns import rows_of
 from graphcl.store.header import MASKS
 
@@ -84,8 +84,8 @@ def _checked_nodes(about: Mapping[str, Any]) -> dict[str, Any]:
 
 def features(x: Any) -> FloatArray | scipy.sparse.csr_array:
     """Returns the feature table as finite float32, dense or CSR as it was given."""
-    sparse = interchange.is_sparse(x)
-    table: Any = interchange.to_csr(x) if sparse else interchange.to_numpy(x, "x")
+    sparse = is_sparse(x)
+    table: Any = to_csr(x) if sparse else to_numpy(x, "x")
     if table.ndim != 2:
         advice = "; a single feature is a column: x.reshape(-1, 1)" if table.ndim == 1 else ""
         raise GraphError(
@@ -175,7 +175,7 @@ def numbered_labels(labels: Any, ids: Any, owner: str) -> tuple[Array, tuple[Any
             return _several(some, rows, len(ids))
         labels = np.full(len(ids), None, dtype=object)
         labels[rows] = some
-    given = interchange.to_numpy(labels, owner)
+    given = to_numpy(labels, owner)
     if given.ndim != 1 or given.dtype.kind in "biuf":
         return given, ()
     known = np.array([not _is_missing(one) for one in given.tolist()], dtype=np.bool_)
@@ -229,9 +229,7 @@ def splits(
     A mask ``[num_nodes, splits]`` has a column per split; one of a single dimension is the same in
     every split.
     """
-    arrays = {
-        name: interchange.to_numpy(mask, name) for name, mask in given.items() if mask is not None
-    }
+    arrays = {name: to_numpy(mask, name) for name, mask in given.items() if mask is not None}
     counts = {
         name: mask.shape[1]
         for name, mask in arrays.items()
@@ -260,7 +258,7 @@ def splits(
 def _mask(mask: Any, num_nodes: int, name: str) -> BoolArray | None:
     if mask is None:
         return None
-    given = interchange.to_numpy(mask, name)
+    given = to_numpy(mask, name)
     if given.ndim != 1:
         raise GraphError(f"{name}: expected one dimension; got shape {given.shape}")
     if len(given) == num_nodes > 2 and np.isin(given, (0, 1)).all():

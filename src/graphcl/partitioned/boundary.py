@@ -4,10 +4,14 @@ The boundary of a part are the nodes of other parts that its edges lead to. A pr
 with the rows of its own nodes, followed by those of its boundary, in the order of their numbers.
 Each row of the boundary is asked for once, of the part that has it. Processes tell each other once
 which rows they need; `fill` then sends rows and nothing else.
+
+Rows that are known only step by step are asked for by a `Wire`. All processes take part in every
+exchange, also with nothing to ask for, and in the same order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
@@ -61,7 +65,7 @@ class Boundary:
         type has a boundary along each direction of a relation in which it sends.
         """
         nodes = outside(part, edges)
-        owners = np.searchsorted(nodes, part.parts.starts)  # where the nodes of each part begin
+        owners = np.searchsorted(nodes, part.type.starts)  # where the nodes of each part begin
         received = np.diff(owners)
         own = part.nodes.stop - part.nodes.start
         counts = torch.from_numpy(received.astype(np.int64))
@@ -140,14 +144,14 @@ def open_any_part(path: Path, number: int) -> Part:
         StoreError: the part is missing, damaged or of another build.
     """
     part = open_part(path, number)
-    store = part.parts
+    store = part.store
     if not store.is_plain:
         return part
     (nodes,), (held,) = part.nodes.values(), part.edges.values()
     (relation,), names = store.relations.values(), ("indptr", "indices", "edge_weight")
     edges = {name: held[name] for name in names if name in held}
     relations = {EDGE: replace(relation, key=EDGE)}
-    plain = replace(store, types={NODE: nodes.parts}, relations=relations)
+    plain = replace(store, types={NODE: nodes.type}, relations=relations)
     return Part(plain, number, {NODE: nodes}, {(EDGE, False): edges})
 
 
@@ -170,9 +174,9 @@ def open_own_part(path: Path, share: Share) -> Part:
         part.check()
     except (StoreError, OSError) as error:
         problem = str(error)
-    build = from_rank((part.parts.build if part else "").encode(), share).decode()
-    if part is not None and build and part.parts.build != build:
-        problem = f"{path}: process {share.rank} has the build {part.parts.build}, not {build}"
+    build = from_rank((part.store.build if part else "").encode(), share).decode()
+    if part is not None and build and part.store.build != build:
+        problem = f"{path}: process {share.rank} has the build {part.store.build}, not {build}"
     agree(problem, share)
     assert part is not None
     return part
@@ -232,3 +236,72 @@ def _firsts(counts: tuple[int, ...]) -> IntArray:
 
 def _some(count: int, begin: int, height: int) -> int:
     return min(max(count - begin, 0), height)
+
+
+Answer = Callable[[Tensor], tuple[Tensor, ...]]
+
+
+class Wire:
+    """A line to the other processes, apart from the one on which they train.
+
+    A thread may so fetch the rows of the next step while gradients are summed.
+
+    Args:
+        share: this process's place in the group; its rank is the number of its part.
+        patience: how long to wait for others; that of the group if None.
+
+    Attributes:
+        sent: bytes that this process has sent to others so far.
+    """
+
+    def __init__(self, share: Share, patience: timedelta | None = None) -> None:
+        self.share, self.sent = share, 0
+        self._group: Any = None
+        if share.world > 1:
+            self._group = dist.new_group(backend="gloo", timeout=patience)
+
+    def ask(self, wanted: Tensor, counts: list[int], answer: Answer) -> tuple[Tensor, ...]:
+        """Returns the rows that the others answer with, in the order of what is asked.
+
+        Args:
+            wanted: what is asked, a row for each question; those to one process side by side.
+            counts: how many questions go to each process.
+            answer: called with the questions of the others to this process; returns tables with a
+                row for each of them.
+        """
+        mine = torch.tensor([[count, max(counts)] for count in counts], dtype=torch.int64)
+        found = self._send(mine, [1] * len(counts), [1] * len(counts))
+        theirs, most = found[:, 0].tolist(), int(found[:, 1].max())
+        asked = self._send(wanted, counts, theirs, most)
+        return tuple(self._send(rows, theirs, counts, most) for rows in answer(asked))
+
+    def ask_lists(self, wanted: Tensor, counts: list[int], answer: Answer) -> tuple[Tensor, ...]:
+        """Like `ask`, where the answer to a question is a list.
+
+        `answer` returns the length of each list, and then tables with the lists one after another;
+        the same is returned.
+        """
+        mine = torch.tensor(counts, dtype=torch.int64)
+        theirs = self._send(mine, [1] * len(counts), [1] * len(counts)).tolist()
+        lengths, *tables = answer(self._send(wanted, counts, theirs))
+        received = self._send(lengths, theirs, counts)
+        giving = [int(one.sum()) for one in torch.split(lengths, theirs)]
+        taking = [int(one.sum()) for one in torch.split(received, counts)]
+        return received, *(self._send(table, giving, taking) for table in tables)
+
+    def most(self, number: int) -> int:
+        """Returns the largest of the numbers that the processes pass."""
+        found = torch.tensor([number])
+        if self.share.world > 1:
+            dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self._group)
+        return int(found)
+
+    def _send(self, rows: Tensor, giving: list[int], taking: list[int], most: int = 0) -> Tensor:
+        """Sends rows, in rounds where all know the `most` of them; returns those of the others."""
+        width = int(np.prod(rows.shape[1:], dtype=np.int64))
+        each = width * rows.element_size()
+        self.sent += (sum(giving) - giving[self.share.rank]) * each
+        # As bytes, which every version of the transport knows.
+        content = rows.contiguous().view(len(rows), width).view(torch.uint8)
+        received = exchange_in_rounds(content, giving, taking, most, self._group)
+        return received.view(rows.dtype).view(sum(taking), *rows.shape[1:])

@@ -150,11 +150,6 @@ def _gather(shard: _Shard, rows: Array) -> Floats:
     return np.asarray(span[rows - rows[0]])
 
 
-def is_shards(path: Path) -> bool:
-    """Returns whether `path` is a folder that looks like embeddings in shards."""
-    return (path / FILE).is_file()
-
-
 def shard_types(path: Path) -> list[str]:
     """Returns the types whose embeddings a folder has; none of a plain graph.
 

@@ -29,10 +29,9 @@ from torch import Tensor
 from graphcl.distributed import Share, max_over
 from graphcl.encoders import LayeredEncoder
 from graphcl.files.arrays import scratch_array
-from graphcl.graphs.scaling import Scaling
+from graphcl.graphs.scaling import Scaling, TableScaling
 from graphcl.graphs.schema import Direction
-from graphcl.graphs.tensors import feature_tensor, stored_features
-from graphcl.graphs.typed_tensors import TypedScaling, edge_vectors
+from graphcl.graphs.tensors import edge_vectors, feature_tensor, stored_features
 from graphcl.kernels.adjacency import Adjacency, Pattern, self_weights
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.features import Features, SparseFeatures
@@ -49,7 +48,6 @@ from graphcl.layerwise import (
 )
 from graphcl.partitioned.boundary import ENTRIES, Boundary
 from graphcl.partitioned.features import PreparedPart
-from graphcl.partitioned.rows import part_graph
 from graphcl.store.reader import Edges, PartNodes
 
 SLAB_BYTES = 1 << 28  # of the columns that are in memory, with scratch files
@@ -68,8 +66,8 @@ def table_bytes(encoder: LayeredEncoder, prepared: PreparedPart) -> int:
     for name, part in prepared.nodes.items():
         own = part.nodes.stop - part.nodes.start
         sent = sum(count for one, count in lengths.items() if one.sender == name)
-        rows = min(own + sent, part.parts.num_nodes)
-        inputs = part.parts.num_features if encoder.input_map(name) is None else first[name].outputs
+        rows = min(own + sent, part.type.num_nodes)
+        inputs = part.type.num_features if encoder.input_map(name) is None else first[name].outputs
         widths = sorted([inputs, *(level[name].outputs for level in levels)])[-2:]
         total += 4 * (rows * sum(widths) + own * encoder.width)
     return int(total)
@@ -184,7 +182,7 @@ def _incoming(
     direction: Direction,
     edges: Edges,
     boundary: Boundary,
-    scaling: TypedScaling,
+    scaling: Scaling,
     scratch: Path | None,
 ) -> Incoming:
     """Returns a part's edges of one direction, in the numbering of its tables."""
@@ -211,10 +209,10 @@ def _incoming(
 
 
 def part_features(
-    part: PartNodes, feature_scaling: Scaling
+    part: PartNodes, feature_scaling: TableScaling
 ) -> StoredFeatures | SparseFeatures | Tensor:
     """Returns the features of a part's nodes, scaled as they are read or sparse."""
-    own = part_graph(part)
-    if hasattr(own.x, "indptr"):
-        return feature_tensor(own, device=CPU, feature_scaling=feature_scaling)
-    return stored_features(own, feature_scaling=feature_scaling)
+    x = part.fields["x"]
+    if hasattr(x, "indptr"):
+        return feature_tensor(x, device=CPU, feature_scaling=feature_scaling)
+    return stored_features(x, feature_scaling=feature_scaling)

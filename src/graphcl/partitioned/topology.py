@@ -24,17 +24,15 @@ from graphcl.distributed import Share, current_share, sum_over
 from graphcl.errors import StoreError
 from graphcl.files.arrays import advise_random_reads
 from graphcl.graphs.schema import Direction
-from graphcl.graphs.typed_tensors import edge_vectors
+from graphcl.graphs.tensors import edge_vectors
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.counter import Keys
 from graphcl.kernels.neighbours import EdgeWeights
 from graphcl.kernels.placing import number_distinct
 from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.memory import free_memory_bytes
-from graphcl.partitioned.boundary import open_any_part
-from graphcl.partitioned.features import PreparedPart
-from graphcl.partitioned.rows import FeatureRows, Needed, require_own
-from graphcl.partitioned.wire import Wire
+from graphcl.partitioned.boundary import Wire, open_any_part
+from graphcl.partitioned.features import FeatureRows, Needed, PreparedPart, require_own
 from graphcl.store.reader import Part
 from graphcl.topology import Children, Drawn, Level, SampledDirection, Seeds, Traffic, Tree
 
@@ -80,12 +78,12 @@ class PartsTopology:
         cache_bytes: int = 0,
     ) -> None:
         self.prepared, self.wire = prepared, wire
-        self._types, self._own = prepared.part.parts.types, prepared.part.number
+        self._types, self._own = prepared.part.store.types, prepared.part.number
         self._fan_outs, self._replace, self._steps = fan_outs, replace, 0
         self._parts: dict[Direction, dict[int, SampledDirection]] = {one: {} for one in fan_outs}
         self._mapped = [part.fields["x"] for part in prepared.nodes.values()]
         self._map(prepared.part, fan_outs)
-        for number in range(len(prepared.part.parts)) if topology == "auto" else ():
+        for number in range(len(prepared.part.store)) if topology == "auto" else ():
             if number != self._own:
                 self._map_other(number)
         self.into: dict[str, list[SampledDirection]] = {}
@@ -96,14 +94,13 @@ class PartsTopology:
         self.from_disk = sum(one.nbytes for one in arrays) > free_memory_bytes() // 2
         if self.from_disk:
             advise_random_reads(*arrays)
-        every = len(prepared.part.parts)
+        every = len(prepared.part.store)
         self._asks = {
             one: bool(wire.most(int(len(self._parts[one]) < every))) for one in self._parts
         }
         self.asks = any(self._asks.values())
         tables = {
-            name: one.parts.num_nodes * one.parts.num_features
-            for name, one in prepared.nodes.items()
+            name: one.type.num_nodes * one.type.num_features for name, one in prepared.nodes.items()
         }
         self.rows = {
             name: FeatureRows(
@@ -134,7 +131,7 @@ class PartsTopology:
                 borrow(edges["indices"]),
                 self._fan_outs[direction],
                 self._replace,
-                part.parts.relations[direction.relation].undirected,
+                part.store.relations[direction.relation].undirected,
                 weights,
                 edge_vectors(vectors, direction.relation, device=CPU, scaling=scaling),
                 first=int(part.nodes[direction.receiver].nodes.start),
@@ -142,7 +139,7 @@ class PartsTopology:
 
     def _map_other(self, number: int) -> None:
         """Maps the edges of another part, if it can be read; else its owner is asked."""
-        own = self.prepared.part.parts
+        own = self.prepared.part.store
         simple = [
             one
             for one in self._fan_outs
@@ -153,7 +150,7 @@ class PartsTopology:
             other = open_any_part(own.path, number) if simple else None
         except StoreError:
             return  # not here, or damaged: its owner has it
-        if other is not None and other.parts.build == own.build:
+        if other is not None and other.store.build == own.build:
             self._map(other, simple)
 
     @property
@@ -198,7 +195,7 @@ class PartsTopology:
 
     def _answer(self, edges: SampledDirection, key: Keys) -> Callable[[Tensor], tuple[Tensor, ...]]:
         part = self.prepared.nodes[edges.direction.receiver]
-        entries = 2 * self.prepared.part.parts.relations[edges.direction.relation].num_edges
+        entries = 2 * self.prepared.part.store.relations[edges.direction.relation].num_edges
         most = max(self._types[edges.direction.sender].num_nodes, entries)
         kind = torch.int32 if most < 1 << 31 else torch.int64
 
@@ -271,7 +268,7 @@ class PartsTopology:
                 tables.append(np.asarray(edges["edge_weight"][places]))
             return tuple(torch.from_numpy(np.ascontiguousarray(table)) for table in tables)
 
-        counts = np.diff(np.searchsorted(nodes, part.parts.starts)).tolist()
+        counts = np.diff(np.searchsorted(nodes, part.type.starts)).tolist()
         wanted = torch.from_numpy(np.ascontiguousarray(nodes))
         lengths, found, *weights = self.wire.ask_lists(wanted, counts, answer)
         return lengths.numpy(), found.numpy(), weights[0].numpy() if weights else None

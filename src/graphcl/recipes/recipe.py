@@ -51,7 +51,7 @@ class Recipe:
         inductive: train on the training nodes and the edges among them alone.
         contrast: on typed graphs, what NT-Xent is taken over: nodes of `each` type by itself, of
             `all` types together, or of chosen types, by name and separated by commas.
-        exceptions: on typed graphs, what differs by relation or node type, as in
+        overrides: on typed graphs, what differs by relation or node type, as in
             ``writes.edge_drop=0.1, cites.fan_out=3, author.feature_drop=0.2``; `none`: nothing.
     """
 
@@ -79,7 +79,7 @@ class Recipe:
     sample_with_replacement: bool
     inductive: bool
     contrast: str = "each"
-    exceptions: str = "none"
+    overrides: str = "none"
 
     def __post_init__(self) -> None:
         for key, kind in Recipe.__annotations__.items():
@@ -90,7 +90,7 @@ class Recipe:
         LOSSES.check(self.loss)
         for key in recipe_keys():
             check_setting("recipe", key, getattr(self, key))
-        parse_exceptions(self.exceptions)
+        parse_overrides(self.overrides)
         asked = [key for key, off in ENCODER_OPTIONS.items() if getattr(self, key) != off]
         if asked and self.encoder not in WITH_OPTIONS:
             known = " and ".join(WITH_OPTIONS)
@@ -214,7 +214,7 @@ def check_keys(values: Mapping[str, Any], *, where: str) -> None:
 KINDS: dict[str, Any] = {"edge_drop": float, "feature_drop": float, "fan_out": int}
 
 
-def parse_exceptions(text: str) -> dict[str, dict[str, Any]]:
+def parse_overrides(text: str) -> dict[str, dict[str, Any]]:
     """Returns for each key its values by name; ``none`` has none.
 
     Raises:
@@ -227,12 +227,12 @@ def parse_exceptions(text: str) -> dict[str, dict[str, Any]]:
         if not (equals and dot and name) or key not in KINDS:
             known = ", ".join(KINDS)
             raise ParameterError(
-                f"recipe: exceptions must be like writes.edge_drop=0.1, with a key of {known}; "
+                f"recipe: overrides must be like writes.edge_drop=0.1, with a key of {known}; "
                 f"got {part!r}"
             )
         number = typed(
-            value.strip(), KINDS[key], owner="recipe: exceptions", key=left.strip(), texts=True
+            value.strip(), KINDS[key], owner="recipe: overrides", key=left.strip(), texts=True
         )
-        check_setting("recipe: exceptions", key, number)
+        check_setting("recipe: overrides", key, number)
         found[key][name] = number
     return found

@@ -18,8 +18,7 @@ from scipy.sparse.csgraph import connected_components
 
 from graphcl.answers.inputs import shards_of_run
 from graphcl.errors import GraphCLError, GraphError, RunError, require
-from graphcl.estimator import GraphCL
-from graphcl.estimator.parts import Parts
+from graphcl.estimator.fitted import Fitted
 from graphcl.evaluation import linear_probe
 from graphcl.evaluation.nearest import EXACT_ROWS, nearest
 from graphcl.evaluation.splits import Confusion, probe_confusion
@@ -340,16 +339,15 @@ def _alignment(run: Path, graph: AnyGraph, seed: int, notes: list[str]) -> float
     """Returns the alignment of two views of one batch, drawn and encoded as in training."""
     _log.info("two views of a batch")
     try:
-        model = GraphCL.load(run, device="cpu")
+        fitted = Fitted.read(run)
         first = graph.train[0] if isinstance(graph, GraphCollection) else graph
-        parts = Parts(model.recipe_)
-        cpu = torch.device("cpu")
-        source: BatchSource = parts.source(first, device=cpu, scaling=model.scaling_)[0]
-        batch = next(iter(source.epoch(0, seed, perturbation=parts.perturbation)))
-        model.encoder_.eval()
+        components, seen = fitted.components, fitted.components.seen(fitted.prepare(first))
+        source: BatchSource = components.source(seen, device=torch.device("cpu"))[0]
+        batch = next(iter(source.epoch(0, seed, perturbation=components.perturbation)))
+        fitted.encoder.eval()
         with torch.no_grad():
             views = batch.views(generator(seed, "report"))
-            h_1, h_2 = batch.encode(model.encoder_, views)
+            h_1, h_2 = batch.encode(fitted.encoder, views)
         return alignment(h_1.float().numpy(), h_2.float().numpy())
     except GraphCLError as error:
         notes.append(f"Alignment is left out: {error}")

@@ -29,7 +29,7 @@ from graphcl.errors import GraphError, RunError, require
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import linear_probe
 from graphcl.files.atomic import check_new_file, write_whole
-from graphcl.graphs.collection import as_graphs, as_typed
+from graphcl.graphs.collection import as_graphs
 from graphcl.graphs.graph import Graph
 from graphcl.reporting.contents import AnyGraph, Contents, Sharded, gather
 from graphcl.reporting.sections import (
@@ -411,8 +411,9 @@ def report(
         contents = gather(Path(source), None, sharded=sharded, **asked)
         write_whole(target, render(contents).encode("utf-8", "replace"))
         return target
-    typed = None if graph is None else as_typed(graph)
-    given = None if graph is None or typed is not None else as_graphs(graph)
+    whole = None if graph is None else as_graphs(graph)
+    typed = whole if isinstance(whole, Graph) and not whole.is_plain else None
+    given = whole if typed is None else None
     if isinstance(source, str | Path):
         if node_type is None and run_types(Path(source)):
             node_type = _labelled(typed)

@@ -41,7 +41,8 @@ from graphcl.estimator.choice import Choice, Trial, about_choice
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.collection import GraphCollection, fingerprint, training_subgraph
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.scaling import ColumnScaling, fit_scaling
+from graphcl.graphs.scaling import ColumnScaling
+from graphcl.graphs.tensors import prepare
 from graphcl.recipes import Recipe
 from graphcl.recipes.recipe import check_keys, recipe_keys
 from graphcl.research import rows
@@ -221,7 +222,7 @@ def listed_candidates(
 ) -> list[Any]:
     """Returns what to try on a graph; a scaling that comes to another one is not tried twice."""
     require(count >= 1, "recipe auto", "budget", "at least 2", count + 1)
-    scaling = fit_scaling("auto", [graph], inductive=base.inductive)
+    scaling = prepare([graph], "auto", inductive=base.inductive)[0].scaling.table
     plain = scaling.plain if isinstance(scaling, ColumnScaling) else ""
 
     def same(recipe: Recipe) -> Recipe:

@@ -26,8 +26,8 @@ from scipy.stats import rankdata
 
 from graphcl.errors import GraphError
 from graphcl.evaluation.unsupervised import effective_rank
-from graphcl.graphs.damage import hidden_features, missing_links
 from graphcl.graphs.graph import Graph
+from graphcl.research.damage import hidden_features, missing_links
 from graphcl.seeding import derive
 
 SAMPLE = 2_000  # nodes that are looked at, at most

@@ -141,10 +141,8 @@ def write_parted_types(folder: Path, parts: Path) -> None:
     """
     from graphcl.tabular.preparation import read_preparation, write_preparation
 
-    places = {
-        parts / nodes_name(place): own
-        for place, own in enumerate([type_folder(folder, one) for one in run_types(folder)] or [folder])
-    }
+    folders = [type_folder(folder, name) for name in run_types(folder)] or [folder]
+    places = {parts / nodes_name(place): own for place, own in enumerate(folders)}
     for own in places.values():
         own.mkdir(parents=True, exist_ok=True)
     for place, relation in enumerate(runs.read_schema(folder).get("relations", [])):

@@ -97,14 +97,14 @@ class PartNodes:
     """The nodes of one type in a part, mapped from disk.
 
     Attributes:
-        parts: the type, and its ranges.
+        type: what the store says of the type, and its ranges.
         number: which part.
         nodes: its range of nodes.
         fields: what `Nodes` of them would have, and the graph's name.
         rows: the numbers that the nodes had before they were divided; None if they stayed.
     """
 
-    parts: StoredType
+    type: StoredType
     number: int
     nodes: slice
     fields: dict[str, Any]
@@ -116,13 +116,13 @@ class Part:
     """One part of a store, mapped from disk.
 
     Attributes:
-        parts: the store that it belongs to.
+        store: the store that it belongs to.
         number: which part.
         nodes: the part's rows of each type.
         edges: for each relation and direction, its arrays as the module lists them.
     """
 
-    parts: Store
+    store: Store
     number: int
     nodes: Mapping[str, PartNodes]
     edges: Mapping[tuple[Key, bool], Edges]
@@ -140,11 +140,11 @@ class Part:
             StoreError: the structure is damaged; the message says where.
         """
         for name, own in self.nodes.items():
-            check_features(str(self.parts.nodes_folder(self.number, name)), own.fields.get("x"))
+            check_features(str(self.store.nodes_folder(self.number, name)), own.fields.get("x"))
         for (key, backwards), edges in self.edges.items():
-            where = str(self.parts.edges_folder(self.number, key, backwards))
-            senders = self.parts.types[ends(key, backwards)[1]].num_nodes
-            check_edges(where, edges, senders, self.parts.relations[key].num_edges)
+            where = str(self.store.edges_folder(self.number, key, backwards))
+            senders = self.store.types[ends(key, backwards)[1]].num_nodes
+            check_edges(where, edges, senders, self.store.relations[key].num_edges)
 
 
 def open_part(store: Store | Path, number: int) -> Part:
@@ -231,8 +231,8 @@ def verify_part(store: Store | Path, number: int, on_array: OnArray = lambda *_:
         StoreError: the part is missing, damaged or of another build.
     """
     part = open_part(store, number)
-    folder = part.parts.part_folder(number)
-    for within, listed in read_part(part.parts, number).items():
+    folder = part.store.part_folder(number)
+    for within, listed in read_part(part.store, number).items():
         for name, about in listed.items():
             size, digests = 0, [about["sha256"], *about.get("patch", ())]
             for file, digest in zip(table_files(folder / within, name), digests, strict=False):

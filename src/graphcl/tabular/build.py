@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from graphcl.errors import GraphError, StoreError, counted
 from graphcl.graphs.collection import fingerprint
+from graphcl.graphs.conversion import describe_reverse, find_reverse
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import EDGE, NODE, Key, Relation
-from graphcl.graphs.reverses import describe_reverse, find_reverse
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.store.header import Source, edges_name, nodes_name, read_store
 from graphcl.store.moving import number_edges

@@ -19,7 +19,7 @@ import scipy.sparse
 from graphcl.errors import GraphError, MissingExtraError
 from graphcl.files.arrays import read_npy, read_npz
 from graphcl.graphs import validation
-from graphcl.graphs.interchange import unused_arrays
+from graphcl.graphs.npz import unused_arrays
 
 _BLOCK_ROWS = 1 << 14  # that are taken apart at a time
 _MASKS = ("train_mask", "val_mask", "test_mask")

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +12,14 @@ from graphcl.distributed import ALONE, Share
 from graphcl.encoders import LayeredEncoder
 from graphcl.encoders.layer import as_tables
 from graphcl.errors import require
+from graphcl.graphs.relation import NODE
+from graphcl.graphs.tensors import Prepared
 from graphcl.seeding import derive, generator
 from graphcl.settings import check_setting
 from graphcl.training.batches import batches_in, contrasted_types, node_batches
 from graphcl.training.loop import Batch, BatchSource
-from graphcl.views import Perturbation
+from graphcl.training.row_parallel import Division, encode_batch, own_rows
+from graphcl.views import Drop, PartOfDraws, Perturbation
 
 View = tuple[Any, Any]  # what a perturbation returns
 
@@ -55,6 +58,9 @@ class WholeBatch:
 
     def views(self, generator: torch.Generator) -> list[View]:
         """Draws both views: as one view of the two copies where that is the same."""
+        if self.graph.draws is not None:
+            drop = cast("Drop", self.perturbation)
+            return [drop(*self.graph.copies, generator, part=self.graph.draws)]
         if getattr(self.perturbation, "entrywise", False):
             return [self.perturbation(*self.graph.copies, generator)]
         given = self.graph.x, self.graph.adjacency
@@ -68,7 +74,7 @@ class WholeBatch:
             halves = [table.chunk(2) for table in found[0]]
             found = [[table for table, _ in halves], [table for _, table in halves]]
         h_1, h_2 = (tables[0] if len(tables) == 1 else torch.cat(tables) for tables in found)
-        if self.share.world == 1:
+        if self.share.world == 1 or self.graph.division is not None:
             return h_1, h_2
         own = self.share.rows(self.num_nodes)
         return h_1[own], h_2[own]
@@ -77,7 +83,10 @@ class WholeBatch:
         """Returns the rows of B in a view, one table for each type; of `copies`, both rows."""
         if self.nodes is None:
             return _tables(encoder(*view))
-        rows = self.nodes
+        rows, division = self.nodes, self.graph.division
+        if division is not None:
+            (some,) = rows.values()
+            return [encode_batch(encoder, *view, some, division)]
         if copies:
             sizes = self.graph.sizes
             rows = {name: torch.cat([some, some + sizes[name]]) for name, some in rows.items()}
@@ -104,28 +113,60 @@ class FullGraph:
     the encoder runs once per view instead of once per node.
 
     In a group of processes each encodes the same views of the whole graph and takes its share of
-    the rows: the loss is divided among them, the encoder is not. `graphcl.training.DividedGraph`
-    divides both, for encoders and perturbations that allow it.
+    the rows: the loss is divided among them, the encoder is not. With a `division`, both are: each
+    process encodes its rows of every layer, and no others (`graphcl.training.row_parallel`). The
+    batches, views and loss are those of one process, to the order of sums.
 
     Args:
-        x: features, on the device that trains; of a graph that is not plain, by type.
+        x: features, on the device that trains; of a graph that is not plain, by type. With a
+            division, own rows of both copies.
         adjacency: likewise the edges, or those of each relation.
-        batch_nodes: M, the nodes per step; 0 takes all.
+        batch_nodes: M, the nodes per step over all processes; 0 takes all.
         contrast: ``each``, ``all``, or names of types, separated by commas.
+        division: which rows are those of this process; None has all.
+        draws: which draws for the features of both copies are those of own rows.
     """
 
     x: Any
     adjacency: Any
     batch_nodes: int = 0
     contrast: str = "each"
+    division: Division | None = None
+    draws: PartOfDraws | None = None
+
+    @classmethod
+    def of(
+        cls,
+        prepared: Prepared,
+        *,
+        device: torch.device,
+        divided: Share = ALONE,
+        batch_nodes: int = 0,
+        contrast: str = "each",
+    ) -> Self:
+        """Builds a source from a graph; a plain one can be `divided` among processes."""
+        if divided.world == 1:
+            return cls(*prepared.tensors(device), batch_nodes, contrast)
+        division = Division(prepared.graph.num_nodes, divided)
+        scaling = prepared.scaling.nodes[NODE]
+        x, adjacency, draws = own_rows(
+            prepared.graph, division, device=device, feature_scaling=scaling
+        )
+        return cls(x, adjacency, batch_nodes, contrast, division, draws)
 
     def __post_init__(self) -> None:
         check_setting("FullGraph", "batch_nodes", self.batch_nodes)
+        if self.division is not None:
+            size, world = self.division.num_nodes, self.division.share.world
+            say = f"as many as the {world} processes"
+            require(size >= world, "FullGraph", "the nodes", say, size)
         contrasted_types(self.contrast, list(self.sizes))
 
     @cached_property
     def sizes(self) -> dict[str, int]:
         """The number of nodes of each type."""
+        if self.division is not None:
+            return {NODE: self.division.num_nodes}
         tables, _ = as_tables(self.x, self.adjacency)
         return {name: int(table.shape[0]) for name, table in tables.items()}
 
@@ -142,6 +183,8 @@ class FullGraph:
     @cached_property
     def copies(self) -> View:
         """The graph twice, side by side, with no edge between the copies."""
+        if self.division is not None:
+            return self.x, self.adjacency
         if not isinstance(self.x, Mapping):
             return _twice(self.x), self.adjacency.twice()
         relations = {key: one.twice() for key, one in self.adjacency.items()}
@@ -157,11 +200,18 @@ class FullGraph:
         share: Share = ALONE,
     ) -> Iterator[WholeBatch]:
         """Yields the batches of one epoch from the `first` on; the same for number and seed."""
+        if self.division is not None:
+            own = self.division.share
+            require(share == own, "FullGraph", "share", f"{own}, as it was built for", share)
+            drops = type(perturbation) is Drop  # one derived from it may draw otherwise
+            require(drops, "FullGraph", "perturbation", "Drop", type(perturbation).__name__)
         if self.constant:
             yield from [WholeBatch(self, perturbation, share=share)][first:]
             return
         table = next(iter(as_tables(self.x, self.adjacency)[0].values()))
         device = table.device if isinstance(table, Tensor) else table.values.device
+        if self.division is not None:
+            device = torch.device("cpu")  # where rows are looked up
         batches = node_batches(self.sizes, self.contrast, self.batch_nodes, number, seed)
         for rows in batches[first:]:
             here = {name: some.to(device) for name, some in rows.items()}

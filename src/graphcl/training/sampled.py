@@ -18,10 +18,9 @@ from graphcl.errors import ParameterError, require
 from graphcl.files.arrays import advise_random_reads
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE, Key
-from graphcl.graphs.scaling import Scaling
+from graphcl.graphs.scaling import TableScaling
 from graphcl.graphs.schema import EDGES, Direction, Schema
-from graphcl.graphs.tensors import feature_tensor, stored_features
-from graphcl.graphs.typed_tensors import Prepared, typed_tensors
+from graphcl.graphs.tensors import Prepared, feature_tensor, graph_tensors, stored_features
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.counter import DeviceSeed, Seed
 from graphcl.kernels.neighbours import EdgeWeights
@@ -119,7 +118,7 @@ class SampledGraph:
         graph: Graph,
         *,
         device: torch.device,
-        feature_scaling: Scaling = "none",
+        feature_scaling: TableScaling = "none",
         fan_out: int = FAN_OUT,
         replace: bool = True,
         precision: str = "auto",
@@ -166,7 +165,9 @@ class SampledGraph:
     ) -> Self:
         """Builds a source from a graph of any types; sparse features are made dense."""
         dtype = sampled_dtype(device, precision)
-        tables, relations = typed_tensors(prepared.graph, device=device, scaling=prepared.scaling)
+        tables, relations = graph_tensors(
+            prepared.graph, device=device, feature_scaling=prepared.scaling, plain=False
+        )
         x = {
             name: (one if isinstance(one, Tensor) else one.to_dense()).to(dtype)
             for name, one in tables.items()
@@ -323,13 +324,13 @@ def fan_outs_of(
 
 
 def _dense_features(
-    graph: Graph, device: torch.device, feature_scaling: Scaling, dtype: torch.dtype
+    graph: Graph, device: torch.device, feature_scaling: TableScaling, dtype: torch.dtype
 ) -> Tensor | StoredFeatures:
     narrow = getattr(graph.x, "dtype", None) != np.float32
     if not scipy.sparse.issparse(graph.x) and (graph.store is not None or narrow):
-        stored = stored_features(graph, feature_scaling=feature_scaling)
+        stored = stored_features(graph.x, feature_scaling=feature_scaling)
         return stored.to_dense(device, dtype) if device.type == "cuda" else stored
-    x = feature_tensor(graph, device=device, feature_scaling=feature_scaling)
+    x = feature_tensor(graph.x, device=device, feature_scaling=feature_scaling)
     return (x if isinstance(x, Tensor) else x.to_dense()).to(dtype)
 
 

@@ -22,12 +22,11 @@ import torch
 
 from graphcl.devices import resolve_device
 from graphcl.errors import ParameterError, RunError, counted, require
-from graphcl.estimator.alignment import align
-from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.inference import embed_fitted, embed_types
-from graphcl.estimator.retraining import retrain as train_on
+from graphcl.estimator.fitted import Fitted, align
+from graphcl.estimator.fitting import retrain as train_on
+from graphcl.estimator.inference import embed_fitted
 from graphcl.evaluation.drift import measure_drift
-from graphcl.graphs.collection import as_graph, as_typed, fingerprint
+from graphcl.graphs.collection import as_graph, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions
@@ -130,7 +129,7 @@ def update(
     def before(base: Path) -> Graph:
         own = versions.own_graph(base)
         if graph is not None:
-            return as_typed(graph) or as_graph(graph)
+            return as_graph(graph)
         if own is None:
             raise RunError(f"{run}: does not hold its graph; pass graph=, as it was before")
         return open_prepared(own) if runs.read_schema(base) else Graph.open(own)
@@ -186,7 +185,7 @@ def update_run(
         base = versions.current_run(run)
         graph = before(base)
         config, old = _read_old(base, graph)
-        typed = old.fitted.schema is not None
+        typed = not old.fitted.schema.is_plain
         clock("reading the run")
         grown = grow(
             graph,
@@ -209,17 +208,12 @@ def update_run(
                 fitted = train_on(fitted, new, epochs=epochs, device=device, verbose=verbose)
                 clock("training on")
                 rows = every_row(new)
-                where: Any = {"device": device}
-                if typed:
-                    fresh = embed_types(fitted, new, **where)
-                else:
-                    z_new = embed_fitted(fitted, new, **where, verbose=verbose)
-                    fresh = {new.only_type.name: z_new}
+                fresh = embed_fitted(fitted, new, device=device, verbose=verbose)
                 _align(fitted, fresh, old, grown, affected, on_note)
                 unlike = replace(old, z=None)
                 z = write_tables(folder, unlike, grown.changed, rows, fresh)
             else:
-                where = {"device": device, "scratch": run.absolute()}
+                where: Any = {"device": device, "scratch": run.absolute()}
                 z, rows = write_changed(folder, old, grown.changed, levels, **where)
             clock("embedding")
             shown = new.labelled_type or max(new.nodes, key=lambda name: new.nodes[name].num_nodes)

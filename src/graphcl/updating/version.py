@@ -16,9 +16,8 @@ import torch
 
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import RunError, counted
-from graphcl.estimator.changed import embed_layer, hidden_widths, join_layers
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.inference import embed_fitted, embed_types
+from graphcl.estimator.inference import embed_fitted, embed_layer, hidden_widths, join_layers
 from graphcl.evaluation.drift import Drift
 from graphcl.files import patched
 from graphcl.files.atomic import write_whole
@@ -27,7 +26,6 @@ from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.neighbourhood import entries_of
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.typed_tensors import prepare_like
 from graphcl.reporting.page import drift_page
 from graphcl.runs import files as runs
 from graphcl.runs import versions
@@ -113,12 +111,11 @@ def every_row(graph: Graph) -> Levels:
 
 def _moved(old: Old, changed: Changed) -> Levels:
     """Returns the rows whose features differ, also those that are made of neighbours' features."""
-    schema, scaling = old.fitted.schema, old.fitted.typed_scaling
     moved = dict(changed.moved)
-    filled = [one.name for one in schema.types if one.filled != "given"] if schema else []
-    if not filled or schema is None:
+    filled = [one.name for one in old.fitted.schema.types if one.filled != "given"]
+    if not filled:
         return moved
-    before, after = (prepare_like(one, schema, scaling) for one in (old.graph, changed.graph))
+    before, after = (old.fitted.prepare(one).graph for one in (old.graph, changed.graph))
     for name in filled:
         if name in moved:
             kept, new = changed.kept[name], after.nodes[name].num_nodes
@@ -151,22 +148,19 @@ def write_changed(
     if graph.is_plain:
         (name,) = rows
         below = _below(folder, old, changed, [one[name] for one in levels], rows[name], options)
-        fresh = {name: _plain_rows(old, graph, below, rows[name], options)}
-    else:
-        fresh = embed_types(old.fitted, graph, dict(rows), device=device)
+        if below is not None and len(rows[name]):
+            fresh = {name: _from_layers(old, graph, below, rows[name], options)}
+            return write_tables(folder, old, changed, rows, fresh), rows
+    every = sum(map(len, rows.values())) == graph.num_nodes
+    fresh = embed_fitted(old.fitted, graph, None if every else dict(rows), **options)
     return write_tables(folder, old, changed, rows, fresh), rows
 
 
-def _plain_rows(
-    old: Old, graph: Graph, below: list[Any] | None, rows: IntArray, options: dict[str, Any]
+def _from_layers(
+    old: Old, graph: Graph, below: list[Any], rows: IntArray, options: dict[str, Any]
 ) -> Rows:
-    """Returns the embeddings of rows of a plain graph, from kept layers or none."""
+    """Returns the embeddings of rows of a plain graph from the layers below the last."""
     nodes = None if len(rows) == graph.num_nodes else rows
-    if not len(rows):
-        assert old.z is not None
-        return np.zeros((0, next(iter(old.z.values())).shape[1]), np.float32)
-    if below is None:
-        return embed_fitted(old.fitted, graph, nodes, **options)
     last = embed_layer(old.fitted, graph, len(below), below[-1], nodes, **options)
     return join_layers(old.fitted, graph, below, last, nodes, device=options["device"])
 

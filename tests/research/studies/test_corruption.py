@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from graphcl.graphs.collection import GraphCollection
-from graphcl.graphs.damage import missing_links
+from graphcl.research.damage import missing_links
 from graphcl.research.rows import execute
 from graphcl.research.studies import STUDIES, corruption
 from graphcl.research.studies.corruption import with_versions

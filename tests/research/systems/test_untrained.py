@@ -4,8 +4,9 @@ import scipy.sparse
 import torch
 
 from graphcl.embedding import embed
-from graphcl.estimator.parts import Parts
+from graphcl.estimator.components import Components
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.schema import Schema
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.recipes import load_recipe
 from graphcl.research.systems.untrained import (
@@ -46,7 +47,7 @@ def test_it_is_the_encoder_of_the_shipped_recipe(name):
 
 def test_its_weights_are_those_training_starts_from(graph):
     recipe = load_recipe("cora").with_values(dim=8)
-    encoder = Parts(recipe).new_encoder(graph.num_features, seed=3)
+    encoder = Components(recipe).new_encoder(Schema.plain(graph.num_features), seed=3)
     untrained = embed(
         encoder, *graph_tensors(graph, device=CPU, feature_scaling=recipe.feature_scaling)
     )

@@ -19,7 +19,7 @@ import torch
 from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.devices import peak_memory_bytes, reset_peak_memory
 from graphcl.estimator import GraphCL
-from graphcl.estimator.parts import Parts
+from graphcl.estimator.components import Components
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.research.output import COLOURS, MARKERS, finish, new_figure
@@ -86,9 +86,10 @@ def _seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device) -> f
 
 
 def _step_seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device) -> float:
-    parts = Parts(recipe)
-    source, _ = parts.source(graph, device=device)
-    encoder = parts.new_encoder(graph.num_features, seed=seed).to(device)
+    components = Components(recipe)
+    (prepared,) = components.prepare([graph])
+    source, _ = components.source(prepared, device=device)
+    encoder = components.new_encoder(prepared.schema, seed=seed).to(device)
     marks: list[float] = []
 
     class Timed:
@@ -108,8 +109,8 @@ def _step_seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device)
     train(
         encoder,
         Timed(),  # type: ignore[arg-type]
-        perturbation=parts.perturbation,
-        loss=parts.loss,
+        perturbation=components.perturbation,
+        loss=components.loss,
         epochs=1,
         seed=seed,
     )

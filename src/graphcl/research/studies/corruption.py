@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from graphcl.evaluation.probe import node_split, transfer_probe
 from graphcl.graphs.collection import GraphCollection, disjoint_union, labelled_nodes
-from graphcl.graphs.damage import missing_features, missing_links, spurious_links
 from graphcl.graphs.graph import Graph
+from graphcl.research.damage import missing_features, missing_links, spurious_links
 from graphcl.research.output import plot_lines, title_of
 from graphcl.research.reproduce import applicable
 from graphcl.research.rows import Job, Row, Scoring, number, text

@@ -11,8 +11,7 @@ import numpy as np
 
 from graphcl.embedding import embed
 from graphcl.estimator import GraphCL
-from graphcl.estimator.parts import Parts
-from graphcl.graphs.tensors import graph_tensors
+from graphcl.estimator.components import Components
 from graphcl.research.output import COLOURS, finish, new_figure, plot_grid, title_of
 from graphcl.research.rows import Job, Row, Scoring, numbers, text
 from graphcl.research.studies.study import (
@@ -97,9 +96,9 @@ def _epochs_job(plan: Plan, dataset: str, seed: int) -> Job:
     def run() -> Iterable[Scoring]:
         graph = load_one_graph(dataset)
         model = GraphCL(recipe, seed=seed, device=str(plan.device))
-        scaling = Parts(recipe).fit_scaling([graph])
-        tensors = graph_tensors(graph, device=plan.device, feature_scaling=scaling)
-        untrained = Parts(recipe).new_encoder(graph.num_features, seed=seed).to(plan.device)
+        (prepared,) = Components(recipe).prepare([graph])
+        tensors = prepared.tensors(plan.device)
+        untrained = Components(recipe).new_encoder(prepared.schema, seed=seed).to(plan.device)
         found = {0: embed(untrained, *tensors)}
 
         def keep(metrics: EpochMetrics) -> None:

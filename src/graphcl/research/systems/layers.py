@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, leaky_relu, prelu, relu
 
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.scaling import Scaling
+from graphcl.graphs.scaling import TableScaling
 from graphcl.graphs.tensors import feature_tensor
 from graphcl.kernels.adjacency import Adjacency, csr_matmul
 from graphcl.kernels.buffers import borrow
@@ -47,10 +47,11 @@ def dense(x: Features) -> Tensor:
 
 
 def dense_csr(
-    graph: Graph, device: torch.device, feature_scaling: Scaling
+    graph: Graph, device: torch.device, feature_scaling: TableScaling
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns a graph on `device`: dense features, CSR row pointers and column indices."""
-    x = feature_tensor(graph, device=device, feature_scaling=feature_scaling)
+    graph.check()
+    x = feature_tensor(graph.x, device=device, feature_scaling=feature_scaling)
     return dense(x), borrow(graph.indptr).to(device), borrow(graph.indices).to(device)
 
 

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy, dropout, elu, relu
 
 from graphcl.encoders import glorot
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.scaling import Scaling
+from graphcl.graphs.scaling import TableScaling
 from graphcl.graphs.tensors import feature_tensor, graph_tensors
 from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency
@@ -403,11 +403,12 @@ class FastGcn(Checked):
 
 
 def _pooled(
-    graph: Graph, scaling: Scaling, device: torch.device
+    graph: Graph, scaling: TableScaling, device: torch.device
 ) -> tuple[NormalisedAdjacency, Tensor]:
     """Returns Â and ÂX."""
     pool = NormalisedAdjacency.of(graph, device)
-    x = feature_tensor(graph, device=device, feature_scaling=scaling)
+    graph.check()
+    x = feature_tensor(graph.x, device=device, feature_scaling=scaling)
     return pool, pool @ dense(x)
 
 

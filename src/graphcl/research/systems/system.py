@@ -12,7 +12,9 @@ import torch
 from graphcl.errors import GraphError, ParameterError, suggestion, typed
 from graphcl.graphs.collection import GraphCollection, disjoint_union, training_subgraph
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.scaling import Scaling, fit_scaling
+from graphcl.graphs.relation import NODE
+from graphcl.graphs.scaling import TableScaling
+from graphcl.graphs.tensors import prepare
 from graphcl.graphs.validation import IntArray, is_labelled
 
 Data = Graph | GraphCollection
@@ -134,10 +136,10 @@ def graphs_of(data: Data) -> tuple[Graph, ...]:
     return data.graphs if isinstance(data, GraphCollection) else (data,)
 
 
-def scaling_for(data: Data, feature_scaling: str) -> Scaling:
+def scaling_for(data: Data, feature_scaling: str) -> TableScaling:
     """Returns how features are scaled; ``auto`` looks at the training graphs of a collection."""
     graphs = data.train if isinstance(data, GraphCollection) else (data,)
-    return fit_scaling(feature_scaling, graphs)
+    return prepare(graphs, feature_scaling)[0].scaling.nodes[NODE]
 
 
 def training_graph(data: Data, *, inductive: bool) -> Graph:

@@ -3,31 +3,30 @@
 import copy
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import safetensors.torch
 import torch
 from torch import nn
 
-from graphcl.distributed import beside, current_share, from_rank
+from graphcl.distributed import ALONE, beside, current_share, from_rank
 from graphcl.encoders import EncoderFactory, LayeredEncoder, build_encoder, stated_layers
 from graphcl.encoders.typed import TypedEncoder
 from graphcl.errors import GraphError, ParameterError, require
 from graphcl.graphs.collection import training_subgraph
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.scaling import ColumnScaling, Scaling, fit_scaling
-from graphcl.graphs.schema import Direction, Schema
-from graphcl.graphs.tensors import graph_tensors
-from graphcl.graphs.typed_tensors import Prepared, typed_tensors
+from graphcl.graphs.relation import NODE, Key
+from graphcl.graphs.scaling import Scaling
+from graphcl.graphs.schema import EDGES, Direction, Schema
+from graphcl.graphs.tensors import Prepared, prepare, prepare_like
 from graphcl.losses import Loss
 from graphcl.recipes import Recipe
-from graphcl.recipes.recipe import parse_exceptions
+from graphcl.recipes.recipe import parse_overrides
 from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS, Registry, answerable
 from graphcl.seeding import generator
 from graphcl.settings import ENCODER_OPTIONS
-from graphcl.training import DividedGraph, FullGraph, ManyGraphs, SampledGraph
-from graphcl.training.divided import can_divide
+from graphcl.training import FullGraph, ManyGraphs, SampledGraph
 from graphcl.training.modes import (
     SAMPLED_BATCH_NODES,
     Footprint,
@@ -36,14 +35,16 @@ from graphcl.training.modes import (
     check_memory,
     choose_mode,
 )
+from graphcl.training.row_parallel import can_divide
 from graphcl.training.sampled import fan_outs_of
 from graphcl.views import Drop, Perturbation
 
-OneGraph = FullGraph | DividedGraph | SampledGraph
+OneGraph = FullGraph | SampledGraph
+ENCODER = "residual"  # the paper's encoder that a typed one extends
 
 
 @dataclass(frozen=True)
-class Parts:
+class Components:
     """A complete recipe and the objects that stand behind its names.
 
     Attributes:
@@ -74,29 +75,65 @@ class Parts:
         objects = (part if not isinstance(part, str) else None for _, part in given)
         return cls(recipe.with_values(**changed or {}, **names), *objects)
 
-    def new_encoder(self, inputs: int | Schema, *, seed: int) -> nn.Module:
+    def new_encoder(self, schema: Schema, *, seed: int) -> nn.Module:
         """Returns the encoder on the CPU: fresh weights, or a copy of the caller's module.
 
+        An encoder of the caller's own is built for the number of features of a plain graph, and for
+        the schema of any other one.
+
         Args:
-            inputs: the number of features; or the types and relations of a graph that has some.
+            schema: what the graph is made of.
             seed: decides the weights.
+
+        Raises:
+            ParameterError: an encoder of the caller's own does not state its layers for each type.
         """
         options: Any = {"dim": self.recipe.dim, "layers": self.recipe.layers}
         options |= {"generator": generator(seed, "weights")}
         options |= {key: getattr(self.recipe, key) for key in ENCODER_OPTIONS}
-        if not isinstance(inputs, int) and self.own_encoder is None:
-            return TypedEncoder(inputs, **options)
+        if not schema.is_plain and self.own_encoder is None:
+            return TypedEncoder(schema, **options)
         chosen: Any = ENCODERS.resolve(self.recipe.encoder, self.own_encoder)
         if isinstance(chosen, nn.Module):
-            return copy.deepcopy(chosen)
-        build: Any = answerable("encoder", chosen, build_encoder)
-        encoder: nn.Module = build(chosen, inputs, **options)
+            encoder: nn.Module = copy.deepcopy(chosen)
+        else:
+            build: Any = answerable("encoder", chosen, build_encoder)
+            inputs = schema.types[0].num_features if schema.is_plain else schema
+            encoder = build(chosen, inputs, **options)
+        if not schema.is_plain:
+            _check_levels(encoder, schema)
         return encoder
 
-    def weightless_encoder(self, inputs: int | Schema) -> nn.Module:
+    def weightless_encoder(self, schema: Schema) -> nn.Module:
         """Returns the encoder with shapes alone: it takes no memory, whatever its size."""
         with torch.device("meta"):
-            return self.new_encoder(inputs, seed=0)
+            return self.new_encoder(schema, seed=0)
+
+    def check(self, name: str, schema: Schema) -> None:
+        """Refuses what cannot be trained on a graph of this name.
+
+        Raises:
+            ParameterError: the recipe asks for it.
+            GraphError: the graph has no edges.
+        """
+        recipe = self.recipe
+        if schema.is_plain:
+            return
+        if recipe.encoder != ENCODER and self.own_encoder is None:
+            raise ParameterError(
+                f"encoder: a typed graph is encoded by {ENCODER!r}, once per relation; "
+                f"got {recipe.encoder!r}"
+            )
+        if recipe.inductive:
+            raise ParameterError(
+                "inductive: a typed graph is trained with all its nodes; leave it out"
+            )
+        if recipe.perturbation != "drop" and self.own_perturbation is None:
+            raise ParameterError(
+                f"perturbation: typed graphs know 'drop'; got {recipe.perturbation!r}"
+            )
+        if not any(one.num_edges for one in schema.relations):
+            raise GraphError(f"{name}: no relation has edges")
 
     @property
     def perturbation(self) -> Perturbation:
@@ -110,54 +147,68 @@ class Parts:
         values = {"temperature": self.recipe.temperature, "precision": self.recipe.precision}
         return _ready(LOSSES, self.recipe.loss, self.own_loss, **values)  # type: ignore[no-any-return]
 
+    def _overrides(self, graph: Graph, key: str) -> dict[Key, Any]:
+        """Returns what the recipe says otherwise for relations, which the graph has."""
+        named = parse_overrides(self.recipe.overrides)[key]
+        return {graph.relation(name).key: value for name, value in named.items()}
+
     def perturbation_of(self, graph: Graph) -> Perturbation:
-        """Returns it with the recipe's exceptions, whose relations and types the graph has."""
+        """Returns it with the recipe's overrides, whose relations and types the graph has."""
         if graph.is_plain or self.own_perturbation is not None:
             return self.perturbation
-        recipe, different = self.recipe, parse_exceptions(self.recipe.exceptions)
-        relations = {graph.relation(name).key: v for name, v in different["edge_drop"].items()}
-        types = {graph.type(name).name: v for name, v in different["feature_drop"].items()}
+        recipe, named = self.recipe, parse_overrides(self.recipe.overrides)["feature_drop"]
+        types = {graph.type(name).name: value for name, value in named.items()}
+        relations = self._overrides(graph, "edge_drop")
         return Drop(recipe.edge_drop, recipe.feature_drop, relations, types)
 
     def fan_outs(self, schema: Schema, graph: Graph) -> dict[Direction, int]:
         """Returns the children that a node has in each direction; see `fan_outs_of`."""
-        named = parse_exceptions(self.recipe.exceptions)["fan_out"]
-        own = {graph.relation(name).key: count for name, count in named.items()}
+        if schema.is_plain:
+            return {EDGES: self.recipe.fan_out}
         sizes = {name: one.num_nodes for name, one in graph.nodes.items()}
-        return fan_outs_of(schema, sizes, self.recipe.fan_out, own)
+        return fan_outs_of(schema, sizes, self.recipe.fan_out, self._overrides(graph, "fan_out"))
 
-    def footprint(self, inputs: int | Schema) -> Footprint:
+    def footprint(self, schema: Schema) -> Footprint:
         """Returns what the encoder asks of a training, without memory for its weights."""
         return Footprint.of(
-            self.weightless_encoder(inputs),
+            self.weightless_encoder(schema),
             self.recipe.encoder,
             dim=self.recipe.dim,
             layers=self.recipe.layers,
             sampled=isinstance(self.perturbation, Drop),
         )
 
-    def fit_scaling(self, graphs: Sequence[Graph]) -> Scaling:
-        """Returns how features are scaled; ``auto`` looks at the rows that training may see.
+    def prepare(self, graphs: Sequence[Graph]) -> list[Prepared]:
+        """Prepares graphs to train on, as far as training may look at them.
 
-        Of several processes the first decides, so that all scale alike to the last bit.
+        Of several processes the first decides how ``auto`` scales, so that all scale alike to the
+        last bit.
         """
         recipe, share = self.recipe, current_share()
-        if recipe.feature_scaling != "auto" or share.world == 1:
-            return fit_scaling(recipe.feature_scaling, graphs, inductive=recipe.inductive)
-        found = b""
-        if share.first:
-            fitted = fit_scaling("auto", graphs, inductive=recipe.inductive)
-            assert isinstance(fitted, ColumnScaling)
-            found = safetensors.torch.save(fitted.tensors())
-        tensors = safetensors.torch.load(from_rank(found, share))
-        return ColumnScaling.from_tensors(tensors, graphs[0].num_features)
+        self.check(graphs[0].name, Schema.of(graphs[0]))
+        if share.first or recipe.feature_scaling != "auto":
+            found = prepare(graphs, recipe.feature_scaling, inductive=recipe.inductive)
+        if share.world > 1 and recipe.feature_scaling == "auto":
+            own = found[0].schema.to_json() if share.first else {}
+            schema = Schema.from_json(json.loads(from_rank(json.dumps(own).encode(), share)))
+            kept = safetensors.torch.save(found[0].scaling.tensors()) if share.first else b""
+            tensors = safetensors.torch.load(from_rank(kept, share))
+            scaling = Scaling.read("auto", schema, tensors)
+            if not share.first:
+                found = [prepare_like(graph, schema, scaling) for graph in graphs]
+        return [self.seen(one) for one in found]
+
+    def seen(self, prepared: Prepared) -> Prepared:
+        """Returns what training may look at: of an inductive training, the training nodes."""
+        if not self.recipe.inductive:
+            return prepared
+        return replace(prepared, graph=training_subgraph(prepared.graph))
 
     def source(
         self,
-        given: Graph | Prepared,
+        prepared: Prepared,
         *,
         device: torch.device,
-        scaling: Scaling | None = None,
         mode: str = "",
         ignore_memory: bool = False,
     ) -> tuple[OneGraph, Mode]:
@@ -167,26 +218,21 @@ class Parts:
         allow that and there are enough nodes; else each gets all of it.
 
         Args:
-            given: a plain graph; or one with types, whose features are prepared.
+            prepared: the graph, from `prepare`.
             device: where to train.
-            scaling: of a plain graph, from `fit_scaling`; None fits it to this graph alone.
             mode: ``full`` or ``sampled`` where that is decided already; else the recipe decides.
             ignore_memory: start even where the estimate says that memory will not suffice.
 
         Raises:
             TrainingError: they would not fit in memory, and `ignore_memory` is false.
         """
-        recipe, share = self.recipe, current_share()
-        graph = given.graph if isinstance(given, Prepared) else given
-        inputs = given.schema if isinstance(given, Prepared) else given.num_features
-        if not isinstance(given, Prepared):
-            scaling = self.fit_scaling([graph]) if scaling is None else scaling
-            graph = training_subgraph(graph) if recipe.inductive else graph
-        footprint = self.footprint(inputs)
+        recipe, share, graph = self.recipe, current_share(), prepared.graph
+        schema = prepared.schema
+        footprint = self.footprint(schema)
         divides = (
-            isinstance(given, Graph)
+            schema.is_plain
             and 1 < share.world <= graph.num_nodes
-            and can_divide(self.weightless_encoder(inputs), self.perturbation)
+            and can_divide(self.weightless_encoder(schema), self.perturbation)
         )
         processes = Processes(share.world if divides else 1, beside(device))
         chosen = choose_mode(
@@ -205,7 +251,11 @@ class Parts:
                 device=device,
                 processes=processes,
             )
-        sampling: Any = {
+        if chosen.name == "full":
+            among = share if divides else ALONE
+            options: Any = {"batch_nodes": recipe.batch_nodes, "contrast": recipe.contrast}
+            return FullGraph.of(prepared, device=device, divided=among, **options), chosen
+        options = {
             "device": device,
             "replace": recipe.sample_with_replacement,
             "precision": recipe.precision,
@@ -213,34 +263,18 @@ class Parts:
             "layers": len(footprint.widths),
             "own_features": footprint.own,
         }
-        if isinstance(given, Prepared):
-            if chosen.name == "full":
-                tables = typed_tensors(graph, device=device, scaling=given.scaling)
-                return FullGraph(*tables, recipe.batch_nodes, recipe.contrast), chosen
-            sampling |= {"fan_outs": self.fan_outs(given.schema, graph)}
-            return SampledGraph.of_types(given, **sampling, contrast=recipe.contrast), chosen
-        assert scaling is not None
-        if chosen.name == "full" and divides:
-            divided = DividedGraph.of(
-                graph,
-                share=share,
-                device=device,
-                feature_scaling=scaling,
-                batch_nodes=recipe.batch_nodes,
-            )
-            return divided, chosen
-        if chosen.name == "full":
-            tensors = graph_tensors(graph, device=device, feature_scaling=scaling)
-            return FullGraph(*tensors, recipe.batch_nodes), chosen
-        sampling |= {"feature_scaling": scaling, "fan_out": recipe.fan_out}
-        return SampledGraph.of(graph, **sampling), chosen
+        if schema.is_plain:
+            scaling = prepared.scaling.nodes[NODE]
+            options |= {"feature_scaling": scaling, "fan_out": recipe.fan_out}
+            return SampledGraph.of(graph, **options), chosen
+        options |= {"fan_outs": self.fan_outs(schema, graph), "contrast": recipe.contrast}
+        return SampledGraph.of_types(prepared, **options), chosen
 
     def batches(
         self,
-        graphs: Sequence[Graph | Prepared],
+        prepared: Sequence[Prepared],
         *,
         device: torch.device,
-        scaling: Scaling | None = None,
         modes: Sequence[str] = (),
         ignore_memory: bool = False,
     ) -> tuple[OneGraph | ManyGraphs, list[Mode]]:
@@ -249,17 +283,15 @@ class Parts:
         `modes` has one entry per graph where they are decided already, as by a checkpoint. Else the
         recipe decides, and of several processes the first, whose memory the others may not have.
         """
-        if scaling is None:
-            scaling = self.fit_scaling([one for one in graphs if isinstance(one, Graph)])
-        shared: Any = {"device": device, "scaling": scaling, "ignore_memory": ignore_memory}
+        shared: Any = {"device": device, "ignore_memory": ignore_memory}
         built = [
             self.source(graph, mode=mode, **shared)
-            for graph, mode in zip(graphs, modes or [""] * len(graphs), strict=True)
+            for graph, mode in zip(prepared, modes or [""] * len(prepared), strict=True)
         ]
         chosen = [mode.name for _, mode in built]
         agreed = json.loads(from_rank(json.dumps(chosen).encode(), current_share()))
         if agreed != chosen:
-            return self.batches(graphs, modes=agreed, **shared)
+            return self.batches(prepared, modes=agreed, **shared)
         sources = tuple(source for source, _ in built)
         return sources[0] if len(sources) == 1 else ManyGraphs(sources), [mode for _, mode in built]
 
@@ -273,16 +305,7 @@ def _ready(registry: Registry, name: str, own: Any, **values: Any) -> Any:
     return ready
 
 
-ENCODER = "residual"  # the paper's encoder that a typed one extends
-
-
-def encoder_of(parts: Parts, schema: Schema, *, seed: int) -> LayeredEncoder:
-    """Returns a fresh encoder on the CPU, which states its layers for each type.
-
-    Raises:
-        ParameterError: an encoder of the caller's own does not.
-    """
-    encoder = parts.new_encoder(schema, seed=seed)
+def _check_levels(encoder: nn.Module, schema: Schema) -> None:
     stated_layers(encoder, "a graph with types")
     assert isinstance(encoder, LayeredEncoder)
     for number, level in enumerate(encoder.levels()):
@@ -291,25 +314,3 @@ def encoder_of(parts: Parts, schema: Schema, *, seed: int) -> LayeredEncoder:
                 f"encoder: layer {number} is stated for the types {', '.join(level)}; the graph's "
                 f"are {', '.join(schema.widths)}"
             )
-    return encoder
-
-
-def check_typed(parts: Parts, name: str, num_edges: int) -> None:
-    """Refuses what cannot be trained on the typed graph of this name.
-
-    Raises:
-        ParameterError: the recipe asks for it.
-        GraphError: the graph has no edges.
-    """
-    recipe = parts.recipe
-    if recipe.encoder != ENCODER and parts.own_encoder is None:
-        raise ParameterError(
-            f"encoder: a typed graph is encoded by {ENCODER!r}, once per relation; "
-            f"got {recipe.encoder!r}"
-        )
-    if recipe.inductive:
-        raise ParameterError("inductive: a typed graph is trained with all its nodes; leave it out")
-    if recipe.perturbation != "drop" and parts.own_perturbation is None:
-        raise ParameterError(f"perturbation: typed graphs know 'drop'; got {recipe.perturbation!r}")
-    if not num_edges:
-        raise GraphError(f"{name}: no relation has edges")

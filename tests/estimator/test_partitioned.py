@@ -9,20 +9,18 @@ import scipy.sparse
 
 from graphcl.distributed import ALONE, current_share
 from graphcl.errors import GraphError, ParameterError, StoreError
-from graphcl.estimator import GraphCL, calibration
-from graphcl.estimator import parted as fitting
-from graphcl.estimator.parted import PartedData, fit_parts
+from graphcl.estimator import GraphCL, fitting, partitioned
+from graphcl.estimator.partitioned import PartitionedGraph, fit_parts
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.schema import EDGES
 from graphcl.partitioned import boundary, topology
-from graphcl.partitioned.features import PreparedPart
-from graphcl.partitioned.rows import READERS, FeatureRows
-from graphcl.partitioned.wire import Wire
+from graphcl.partitioned.boundary import Wire
+from graphcl.partitioned.features import READERS, FeatureRows, prepare_part
 from graphcl.recipes import load_recipe
 from graphcl.store.reader import open_part
 from graphcl.tabular.build import build_store
 from graphcl.training import sampled
-from graphcl.training.part_checkpoints import PartCheckpoints
+from graphcl.training.checkpoints import PartCheckpoints
 from tests.conftest import random_graph
 from tests.groups import in_processes, same_figures
 from tests.kernels.test_adjacency_rows import with_weights
@@ -138,19 +136,18 @@ def figures(model):
 
 
 def small_ranges(patch):
-    patch(calibration, "WHOLE", 20)
     patch(fitting, "WHOLE", 20)
-    for module in (calibration, fitting):
-        patch(module, "NODES", 4)
+    patch(partitioned, "WHOLE", 20)
+    patch(fitting, "NODES", 4)
 
 
 def trained(folder, case):
     """Trains in this process's share; returns all figures, and what travelled."""
     share = current_share()
     _, _, _, settings, reach = MODELS[case]
-    data = PartedData(folder / f"{case.removeprefix('ranges, ')}-{share.world}", **reach)
+    data = PartitionedGraph(folder / f"{case.removeprefix('ranges, ')}-{share.world}", **reach)
     if case == RANGES:
-        data = PartedData(folder / f"default-{share.world}", **reach)
+        data = PartitionedGraph(folder / f"default-{share.world}", **reach)
     model = fit_parts(model_of(settings), data)
     last = model.history_[-1]
     about = {"sent": last.sent_bytes, "hits": last.cache_hits or 0.0}
@@ -168,9 +165,9 @@ def process(share, folder):
         np.savez(folder / f"{case}-{world}-{rank}.npz", **trained(folder, case))
     said = {}
     for name, data in {
-        "torn": PartedData(folder / f"torn-{world}"),
-        "few": PartedData(folder / f"default-{5 - world}"),
-        "torn, typed": PartedData(folder / "torn-typed"),
+        "torn": PartitionedGraph(folder / f"torn-{world}"),
+        "few": PartitionedGraph(folder / f"default-{5 - world}"),
+        "torn, typed": PartitionedGraph(folder / "torn-typed"),
     }.items():
         with pytest.raises(StoreError) as error:
             fit_parts(model_of(PLAIN), data)
@@ -263,15 +260,15 @@ PYG = {"encoder": "gcn", "normalisation": "none", "side_by_side": False, "own_fe
         ("default", PYG, ParameterError, "encoder and perturbation"),
         ("typed", {"encoder": "mean"}, ParameterError, "a typed graph is encoded by 'residual'"),
         ("typed", {"contrast": "papers"}, ParameterError, "contrast: must be .* got 'papers'"),
-        ("typed", {"exceptions": "reads.fan_out=2"}, GraphError, "no relation 'reads'"),
+        ("typed", {"overrides": "reads.fan_out=2"}, GraphError, "no relation 'reads'"),
     ],
 )
 def test_what_parts_do_not_allow_is_named(folder, case, settings, error, named):
     model = GraphCL(load_recipe("default").with_values(**DEFAULT | settings), device="cpu")
     with pytest.raises(error, match=named):
-        fit_parts(model, PartedData(folder / f"{case}-1"))
+        fit_parts(model, PartitionedGraph(folder / f"{case}-1"))
     with pytest.raises(ParameterError, match="--topology must be one of auto, asked"):
-        PartedData(folder / "default-1", topology="guessed")
+        PartitionedGraph(folder / "default-1", topology="guessed")
 
 
 def test_a_graph_without_edges_is_refused(tmp_path):
@@ -279,13 +276,13 @@ def test_a_graph_without_edges_is_refused(tmp_path):
     Graph.from_edges({"author": np.eye(3), "paper": np.eye(2)}, none).save(tmp_path / "none")
     build_store(tmp_path / "none", out=tmp_path / "parts", parts=1, order="hash")
     with pytest.raises(GraphError, match="no relation has edges"):
-        fit_parts(model_of(DEFAULT), PartedData(tmp_path / "parts"))
+        fit_parts(model_of(DEFAULT), PartitionedGraph(tmp_path / "parts"))
 
 
 @pytest.mark.parametrize("case", ["default", "typed"])
 def test_one_process_with_one_part_trains_the_same_and_goes_on_if_stopped(folder, tmp_path, case):
     assert current_share() == ALONE
-    settings, data = CASES[case][3], PartedData(folder / f"{case}-1")
+    settings, data = CASES[case][3], PartitionedGraph(folder / f"{case}-1")
     whole = figures(model_of(settings).fit(whole_of(folder, case, 1)))
     expected = figures(fit_parts(model_of(settings), data))
     for name, value in whole.items():
@@ -303,7 +300,8 @@ def test_maps_that_leave_no_room_for_the_training_are_not_read_ahead(tmp_path, m
     """The kernel would read megabytes around each row, and drop rows that are still needed."""
     random_graph(num_nodes=NODES).save(tmp_path / "store")
     build_store(tmp_path / "store", out=tmp_path / "parts", parts=1, order="as-is")
-    prepared = PreparedPart.plain(boundary.open_any_part(tmp_path / "parts", 0), "none")
+    part = boundary.open_any_part(tmp_path / "parts", 0)
+    prepared = prepare_part(part, "none", ALONE, Wire(ALONE))
     (edges,) = prepared.part.edges.values()
     mapped = prepared.nodes["node"].fields["x"], edges["indices"]
     size = sum(one.nbytes for one in mapped)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from graphcl.graphs.damage import (
+from graphcl.research.damage import (
     hidden_features,
     missing_features,
     missing_links,

@@ -19,11 +19,12 @@ from graphcl.cli.main import run
 from graphcl.distributed import Share
 from graphcl.encoders import register_encoder
 from graphcl.errors import ParameterError, PartError, TrainingError
-from graphcl.estimator.parts import Parts
+from graphcl.estimator.components import Components
+from graphcl.graphs.tensors import prepare
 from graphcl.losses import register_loss
 from graphcl.recipes import load_recipe
 from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS
-from graphcl.training import DividedGraph, FullGraph, loop
+from graphcl.training import loop
 from graphcl.views import register_perturbation
 from tests.encoders.test_layer import Everything
 
@@ -240,7 +241,7 @@ def test_a_fault_in_ones_own_part_is_its_own_by_name(graph, recipe, case):
     assert "\n" not in str(caught.value)
     lines = Path(__file__).read_text().splitlines()
     if source:  # where it happened is in this file
-        number = int(re.search(r"\(test_parts\.py:(\d+)\)$", str(caught.value))[1])
+        number = int(re.search(r"\(test_components\.py:(\d+)\)$", str(caught.value))[1])
         assert source in lines[number - 1]
 
 
@@ -290,26 +291,26 @@ def test_a_class_is_built_with_the_recipes_values():
             return x, adjacency
 
     recipe = load_recipe("cora")
-    parts = Parts.of(recipe, encoder=None, perturbation=Rates, loss=None)
-    assert parts.perturbation.rates == (recipe.edge_drop, recipe.feature_drop)
+    components = Components.of(recipe, encoder=None, perturbation=Rates, loss=None)
+    assert components.perturbation.rates == (recipe.edge_drop, recipe.feature_drop)
 
 
 def test_a_group_divides_what_can_be_divided(graph, recipe, monkeypatch):
     """By rows of nodes; else every process gets the whole graph, as it does alone."""
 
     def source(world, **changes):
-        monkeypatch.setattr("graphcl.estimator.parts.current_share", lambda: Share(1, world))
+        monkeypatch.setattr("graphcl.estimator.components.current_share", lambda: Share(1, world))
         own = {"encoder": None, "perturbation": None, "loss": None}
         own |= {key: changes.pop(key) for key in own.keys() & changes.keys()}
-        parts = Parts.of(recipe.with_values(mode="full", **changes), **own)
-        return parts.source(graph, device=torch.device("cpu"))[0]
+        components = Components.of(recipe.with_values(mode="full", **changes), **own)
+        (prepared,) = prepare([graph], "none")
+        return components.source(prepared, device=torch.device("cpu"))[0]
 
     divided = source(2, batch_nodes=7)
-    assert isinstance(divided, DividedGraph)
     assert len(divided.x) == graph.num_nodes  # half of both copies
     assert (divided.division.share, divided.batch_nodes) == (Share(1, 2), 7)
-    assert isinstance(source(60), DividedGraph)
-    assert isinstance(source(2, encoder=NormedEncoder), DividedGraph)  # normalised by rows
+    assert source(60).division is not None
+    assert source(2, encoder=NormedEncoder).division is not None  # normalised by rows
     for whole in (
         source(1),
         source(61),  # more processes than nodes
@@ -317,4 +318,4 @@ def test_a_group_divides_what_can_be_divided(graph, recipe, monkeypatch):
         source(2, encoder=Plain),
         source(2, perturbation=DropColumns(0.4)),
     ):
-        assert isinstance(whole, FullGraph)
+        assert whole.division is None

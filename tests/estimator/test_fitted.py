@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from graphcl.errors import GraphError, RunError
 from graphcl.estimator import GraphCL
-from graphcl.estimator.alignment import Alignment, align
+from graphcl.estimator.fitted import Alignment, align
 from tests.conftest import random_graph
 
 

@@ -1,6 +1,22 @@
-"""Reads typed graphs from `.npz` files."""
+"""Reads graphs of every kind from `.npz` files that `numpy.savez` wrote.
 
-from collections.abc import Mapping
+A file has ``edge_index`` [2, edges], and ``x`` [nodes, features] or the sparse features
+``x_indptr``, ``x_indices``, ``x_data`` and ``x_shape``. It may have ``y``, ``train_mask``,
+``val_mask``, ``test_mask``, ``node_ids`` and ``edge_weight`` [edges]. Pickles are never read.
+
+A graph with types has at least one of
+
+- ``node_type`` [nodes]: a number or a text for each node, which names its type;
+- ``edge_type`` [edges]: likewise the relation of each edge;
+- ``edge_index_NAME`` [2, edges]: the edges of a further relation.
+
+It may have ``edge_features`` [edges, features]. Without ``node_type`` all nodes are of the type
+``node``, and without ``edge_type`` the edges of ``edge_index`` are of the relation ``edge``. If the
+types have different columns of the features, each keeps its own. Types whose features are all zero
+have none. A relation that is another one read backwards is not kept twice.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,38 +25,82 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError
+from graphcl.errors import GraphError, suggestion
 from graphcl.files.arrays import read_npz
-from graphcl.graphs import interchange
-from graphcl.graphs.interchange import Kinds
+from graphcl.graphs.conversion import without_reverses
+from graphcl.graphs.graph import Graph
+from graphcl.graphs.interchange import Arrays, Kinds
 from graphcl.store.header import MASKS
 
+_OPTIONAL = ("y", *MASKS, "node_ids", "edge_weight")
+_SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
+_KNOWN = {"edge_index", "x", *_SPARSE, *_OPTIONAL}
+_TYPES = ("node_type", "edge_type")
 _OTHER = "edge_index_"
 
 
-def arrays_from_npz(path: Path) -> tuple[Kinds, Kinds]:
-    """Returns the arguments of `Graph.from_edges` from an `.npz` file.
+def read_graph(
+    path: Path,
+    *,
+    plain: bool = False,
+    extras: bool = False,
+    on_note: Callable[[str], None] = lambda _: None,
+) -> Graph:
+    """Reads the graph of a file; its name is that of the file.
 
-    The file has the arrays of a plain graph (`interchange.read_arrays`), over all nodes, and at
-    least one of
-
-    - ``node_type`` [nodes]: a number or a text for each node, which names its type;
-    - ``edge_type`` [edges]: likewise the relation of each edge;
-    - ``edge_index_NAME`` [2, edges]: the edges of a further relation.
-
-    It may have ``edge_features`` [edges, features]. Without ``node_type`` all nodes are of the type
-    ``node``, and without ``edge_type`` the edges of ``edge_index`` are of the relation ``edge``. If
-    the types have different columns of the features, each keeps its own. Types whose features are
-    all zero have none.
+    Args:
+        path: the file.
+        plain: leave types of nodes and edges, and further relations, unread.
+        extras: other arrays are expected; else `on_note` gets a line about them, since one may be
+            misspelt.
+        on_note: see `extras`.
     """
-    arrays = read_npz(path, None, GraphError)
-    others = {name.removeprefix(_OTHER): name for name in sorted(arrays) if name.startswith(_OTHER)}
-    if "node_type" not in arrays and "edge_type" not in arrays and not others:
-        raise GraphError(
-            f"{path}: has no types: neither 'node_type' nor 'edge_type' nor '{_OTHER}NAME'; "
-            "it is a plain graph"
-        )
-    plain = interchange.read_arrays(path, extras=True)
+    arrays: Arrays = read_npz(path, _KNOWN if plain and extras else None, GraphError)
+    others = [name for name in sorted(arrays) if name.startswith(_OTHER)]
+    unknown = sorted(set(arrays) - _KNOWN - {*_TYPES, "edge_features", *others})
+    if unknown and not extras:
+        on_note(unused_arrays(path, unknown, _KNOWN))
+    given = _plain_arrays(arrays, path)
+    if plain or not (others or any(name in arrays for name in _TYPES)):
+        return Graph.from_edge_index(name=path.stem, **given)
+    nodes, relations = _typed_arrays(arrays, given, others, path)
+    return without_reverses(Graph.from_edges(nodes, relations, name=path.stem))[0]
+
+
+def unused_arrays(path: Path, unknown: Sequence[str], known: Iterable[str]) -> str:
+    """Returns a line about arrays of a file that are not used."""
+    listed, near = ", ".join(map(repr, unknown[:8])), suggestion(unknown[0], known)
+    return f"{path}: not used: unknown array {listed}{near}; known: {', '.join(sorted(known))}"
+
+
+def _plain_arrays(arrays: Arrays, path: Path) -> Arrays:
+    """Returns the arguments of `Graph.from_edge_index`."""
+    if "edge_index" not in arrays:
+        raise GraphError(f"{path}: has no array 'edge_index' ([2, edges])")
+    given: Arrays = {name: arrays[name] for name in _OPTIONAL if name in arrays}
+    if "x" in arrays:
+        x: Any = arrays["x"]
+    elif all(name in arrays for name in _SPARSE):
+        x = _sparse_features(arrays, path)
+    else:
+        raise GraphError(f"{path}: has no array 'x' ([nodes, features])")
+    return {"edge_index": arrays["edge_index"], "x": x, **given}
+
+
+def _sparse_features(arrays: Arrays, path: Path) -> scipy.sparse.csr_array:
+    try:
+        parts = (arrays["x_data"], arrays["x_indices"], arrays["x_indptr"])
+        x = scipy.sparse.csr_array(parts, shape=tuple(int(n) for n in arrays["x_shape"]))
+        x.check_format(full_check=True)
+    except (ValueError, TypeError) as error:
+        raise GraphError(f"{path}: x_* is not a CSR matrix ({error})") from None
+    return x
+
+
+def _typed_arrays(
+    arrays: Arrays, plain: Arrays, others: Sequence[str], path: Path
+) -> tuple[Kinds, Kinds]:
+    """Returns the arguments of `Graph.from_edges`."""
     x = plain["x"] if scipy.sparse.issparse(plain["x"]) else np.asarray(plain["x"])
     count = int(x.shape[0])
     types, kinds = _names(arrays, "node_type", count, "node", path)
@@ -60,8 +120,9 @@ def arrays_from_npz(path: Path) -> tuple[Kinds, Kinds]:
         chosen = np.flatnonzero(of_edge == number)
         own = {key: value[chosen] for key, value in per_edge.items() if value is not None}
         relations |= _split(name, edges[:, chosen], own, (types, kinds, place), path)
-    for name, array in others.items():
+    for array in others:
         listed = np.asarray(arrays[array], np.int64)
+        name = array.removeprefix(_OTHER)
         relations |= _split(name, listed, {}, (types, kinds, place), path)
     return nodes, relations
 

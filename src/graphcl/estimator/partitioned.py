@@ -1,12 +1,11 @@
 """Training on a graph in parts: as `GraphCL.fit`, in as many processes as there are parts."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,23 +17,20 @@ from graphcl.distributed import Share, apart, beside, current_share, gather_tabl
 from graphcl.embedding import embed_graph
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import ParameterError, TrainingError, require
-from graphcl.estimator.calibration import NODES, WHOLE, drawn_nodes, drawn_ranges
 from graphcl.estimator.choice import AUTO
+from graphcl.estimator.components import Components
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.fitting import Task, fit
+from graphcl.estimator.fitting import WHOLE, Task, drawn_ranges, fit
 from graphcl.estimator.health import rank_of_features
 from graphcl.estimator.model import GraphCL
-from graphcl.estimator.parts import Parts, check_typed, encoder_of
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE, Relation
-from graphcl.graphs.schema import EDGES
-from graphcl.partitioned.boundary import open_own_part
-from graphcl.partitioned.features import prepare_part
+from graphcl.graphs.schema import EDGES, Schema
+from graphcl.partitioned.boundary import Wire, open_own_part
+from graphcl.partitioned.features import PreparedPart, prepare_part, schema_of
 from graphcl.partitioned.inference import embed_part
-from graphcl.partitioned.rows import part_graph
 from graphcl.partitioned.topology import TOPOLOGIES, PartsTopology
-from graphcl.partitioned.wire import Wire
 from graphcl.recipes.recipe import recipe_keys
 from graphcl.store.header import Store, read_store
 from graphcl.store.reader import Part
@@ -52,7 +48,7 @@ MODE = Mode("sampled", "a graph in parts")
 
 
 @dataclass(frozen=True)
-class PartedData:
+class PartitionedGraph:
     """A graph in parts, and how processes reach what is not theirs.
 
     Attributes:
@@ -73,39 +69,19 @@ class PartedData:
         require(self.topology in TOPOLOGIES, "train", "--topology", known, self.topology)
 
     @cached_property
-    def parts(self) -> Store:
+    def store(self) -> Store:
         """What `store.json` says."""
         return read_store(self.path)
 
     @property
-    def typed(self) -> bool:
-        """Whether the graph is typed."""
-        return not self.parts.is_plain
-
-    @property
     def name(self) -> str:
         """The graph's name."""
-        return self.parts.name
-
-    @property
-    def num_nodes(self) -> int:
-        """Number of nodes of all parts."""
-        return self.parts.num_nodes
-
-    @property
-    def num_edges(self) -> int:
-        """Number of undirected edges of all parts."""
-        return self.parts.num_edges
-
-    @property
-    def num_features(self) -> int:
-        """Number of features."""
-        return self.parts.num_features
+        return self.store.name
 
 
 def fit_parts(
     model: GraphCL,
-    data: PartedData,
+    data: PartitionedGraph,
     *,
     checkpoints: Checkpoints | None = None,
     resume: bool = False,
@@ -127,51 +103,42 @@ def fit_parts(
         ParameterError: the recipe has a key that parts do not allow; the message names it.
         StoreError: a part is missing, damaged or of another build.
     """
-    begun = parts_of(model, checkpoints if resume else None)
+    begun = components_of(model, checkpoints if resume else None)
     task = _task(model, begun, data)
     saved = checkpoints.latest(task.trained) if checkpoints and resume else None
     fit(model, task, saved=saved, checkpoints=checkpoints, on_epoch=on_epoch)
     return model
 
 
-def _task(model: GraphCL, parts: Parts, data: PartedData) -> Task:
+def _task(model: GraphCL, components: Components, data: PartitionedGraph) -> Task:
     """Returns what is trained on a graph in parts."""
     share, seed, device = current_share(), int(model.seed), resolve_device(model.device)
-    part, recipe = open_own_part(data.path, share), parts.recipe
-    trained = {**recipe.identity(), "seed": seed, "graph": part.parts.build}
-    source = parted_source(parts, data, part, device=device, ignore_memory=model.ignore_memory)
+    part, recipe = open_own_part(data.path, share), components.recipe
+    trained = {**recipe.identity(), "seed": seed, "graph": part.store.build}
+    source = partitioned_source(
+        components, data, part, device=device, ignore_memory=model.ignore_memory
+    )
     topology = source.topology
     assert isinstance(topology, PartsTopology)
-    prepared, drawn = topology.prepared, parts.perturbation
-    asked = "asked for" if topology.asks else "mapped"
+    prepared, asked = topology.prepared, "asked for" if topology.asks else "mapped"
     mode = MODE._replace(reason=f"{MODE.reason}; edges of other parts are {asked}")
-    about: Any = {}
-    if data.typed:
-        encoder: nn.Module = encoder_of(parts, prepared.schema, seed=seed)
-        fitted = Fitted.begun(parts, encoder, seed, mode, prepared.schema, prepared.scaling)
-        drawn = parts.perturbation_of(_outline(part.parts))
-    else:
-        count = part.parts.num_features
-        encoder = parts.new_encoder(count, seed=seed)
-        scaling = prepared.scaling_of(NODE)
-        fitted = Fitted(parts, encoder, count, seed, [], scaling, mode=mode)
-        about["rank_of_features"] = partial(rank_of_features, part_graph(part.nodes[NODE]), scaling)
-    encoder.to(device)
+    encoder = components.new_encoder(prepared.schema, seed=seed).to(device)
+    fitted = Fitted(components, encoder, prepared.schema, prepared.scaling, seed, [], mode=mode)
+    tables = {name: one.fields["x"] for name, one in prepared.nodes.items()}
     return Task(
         fitted,
         source,
-        trained,
         lambda: _sample(encoder, topology, share, seed),
-        drawn,
-        said=fitted.describe(),
+        components.perturbation_of(_outline(part.store)),
+        partial(rank_of_features, tables, prepared.scaling),
+        trained=trained,
         measured=replace(source, replays=False),
-        **about,
     )
 
 
-def parted_source(
-    parts: Parts,
-    data: PartedData,
+def partitioned_source(
+    components: Components,
+    data: PartitionedGraph,
     part: Part,
     *,
     device: torch.device = CPU,
@@ -185,25 +152,18 @@ def parted_source(
         ParameterError: the recipe asks for what cannot be trained on graphs with types.
         TrainingError: they would not fit in memory, and `ignore_memory` is false.
     """
-    recipe, share = parts.recipe, current_share()
+    recipe, share, store = components.recipe, current_share(), part.store
     batch_nodes = recipe.batch_nodes or SAMPLED_BATCH_NODES
-    layers, own = recipe.layers, True
-    if data.typed:
-        check_typed(parts, part.parts.name, part.parts.num_edges)
-    else:
-        footprint = parts.footprint(part.parts.num_features)
-        layers, own = len(footprint.widths), footprint.own
-        if not ignore_memory:
-            _check_memory(footprint, data, part.parts, batch_nodes, recipe.fan_out, share)
+    components.check(store.name, schema_of(store))
     wire = Wire(share, data.patience)
     prepared = prepare_part(part, recipe.feature_scaling, share, wire)
-    fan_outs = {EDGES: recipe.fan_out}
-    if data.typed:
-        fan_outs = parts.fan_outs(prepared.schema, _outline(part.parts))
+    footprint = components.footprint(prepared.schema)
+    if not ignore_memory:
+        _check_memory(footprint, data, prepared, batch_nodes, recipe.fan_out, share)
     topology = PartsTopology(
         prepared,
         wire,
-        fan_outs=fan_outs,
+        fan_outs=components.fan_outs(prepared.schema, _outline(store)),
         replace=recipe.sample_with_replacement,
         topology=data.topology,
         cache_bytes=data.cache_bytes,
@@ -211,9 +171,9 @@ def parted_source(
     return SampledGraph(
         topology,
         batch_nodes,
-        layers,
-        own,
-        recipe.contrast if data.typed else "each",
+        len(footprint.widths),
+        footprint.own,
+        "each" if prepared.schema.is_plain else recipe.contrast,
         device,
         sampled_dtype(device, recipe.precision),
     )
@@ -227,42 +187,42 @@ def _outline(parts: Store) -> Graph:
     return Graph(nodes, relations, parts.name)
 
 
-def parts_of(model: GraphCL, begun: Checkpoints | None) -> Parts:
+def components_of(model: GraphCL, begun: Checkpoints | None) -> Components:
     """Returns what a recipe names, of a training that was begun or of a new one.
 
     Raises:
         ParameterError: it cannot be trained on parts; names the key.
     """
-    parts = model._parts(begun.begun(recipe_keys()) if begun else None)
-    recipe, over = parts.recipe, "over parts"
+    components = model._components(begun.begun(recipe_keys()) if begun else None)
+    recipe, over = components.recipe, "over parts"
     require(model.recipe != AUTO, "train", "--recipe", f"a named one {over}", model.recipe)
     require(recipe.mode != "full", "recipe", "mode", f"auto or sampled {over}", recipe.mode)
     allowed = f"false {over}: a part has edges to nodes that are not of the training"
     require(not recipe.inductive, "recipe", "inductive", allowed, recipe.inductive)
-    if not parts.footprint(1).sampled:
+    if not components.footprint(Schema.plain(1)).sampled:
         raise ParameterError(
             f"recipe: encoder and perturbation must be ones that train on sampled neighbourhoods "
             f"{over}; got {recipe.encoder!r} and {recipe.perturbation!r}"
         )
-    return parts
+    return components
 
 
 def _check_memory(
     footprint: Footprint,
-    data: PartedData,
-    parts: Store,
+    data: PartitionedGraph,
+    prepared: PreparedPart,
     batch_nodes: int,
     fan_out: int,
     share: Share,
 ) -> None:
-    """Refuses a training that would not fit, before it takes any memory.
+    """Refuses a training that would not fit, before it takes most of its memory.
 
     Raises:
         TrainingError: the estimate is above what is free; in all processes, or those beside.
     """
-    own = -(-batch_nodes // share.world)
-    step = sampled_bytes(parts.num_features, footprint, fan_out, batch_nodes=own)
-    needed = step + footprint.training_bytes + 8 * parts.num_nodes + data.cache_bytes
+    own, widest = -(-batch_nodes // share.world), max(prepared.schema.widths.values())
+    step = sampled_bytes(widest, footprint, fan_out, batch_nodes=own)
+    needed = step + footprint.training_bytes + 8 * data.store.num_nodes + data.cache_bytes
     available = available_memory_bytes(CPU) // beside(CPU)
     wanting = max_over(torch.tensor([needed - available]), share)
     if int(wanting) > 0:
@@ -280,29 +240,34 @@ def _sample(
     assert isinstance(encoder, LayeredEncoder)
     encoder = copy.deepcopy(encoder).to(CPU)
     prepared, sizes = topology.prepared, topology.sizes
-    if list(sizes) == [NODE] and sizes[NODE] > WHOLE:
-        return {NODE: _ranges(encoder, topology, share, seed)}
-    z, found = embed_part(encoder, prepared, share=share), {}
-    every = {name: np.arange(size) for name, size in sizes.items()}
-    for name, nodes in (every if list(sizes) == [NODE] else drawn_nodes(sizes, seed)).items():
-        own = prepared.nodes[name].nodes
-        mine = nodes[(nodes >= own.start) & (nodes < own.stop)] - own.start
-        found[name] = _joined_rows(torch.from_numpy(z[name][mine]), share)
+    whole = sum(sizes.values()) <= WHOLE
+    drawn = {} if whole else drawn_ranges(sizes, seed)
+    if drawn and prepared.schema.is_plain:
+        return {NODE: _around_ranges(encoder, topology, share, drawn[NODE])}
+    found = {}
+    for name, z in embed_part(encoder, prepared, share=share).items():
+        rows = torch.from_numpy(z)
+        if drawn:
+            own = np.arange(prepared.nodes[name].nodes.start, prepared.nodes[name].nodes.stop)
+            nodes = np.concatenate([np.arange(one.start, one.stop) for one in drawn[name]])
+            rows = rows[torch.from_numpy(np.isin(own, nodes))]
+        found[name] = _joined_rows(rows, share)
     return found
 
 
-def _ranges(encoder: LayeredEncoder, topology: PartsTopology, share: Share, seed: int) -> Tensor:
-    """Returns embeddings of drawn ranges of nodes of a large plain graph."""
-    starts = drawn_ranges(topology.sizes[NODE], seed)
-    mine, found = starts[share.rows(len(starts))], [torch.empty(0, encoder.width)]
-    for place in range(-(-len(starts) // share.world)):  # all processes look as often
-        some = [np.arange(start, start + NODES) for start in mine[place : place + 1]]
+def _around_ranges(
+    encoder: LayeredEncoder, topology: PartsTopology, share: Share, ranges: Sequence[slice]
+) -> Tensor:
+    """Returns embeddings of some ranges of nodes of a large plain graph."""
+    mine, found = ranges[share.rows(len(ranges))], [torch.empty(0, encoder.width)]
+    for place in range(-(-len(ranges) // share.world)):  # all processes look as often
+        some = [np.arange(one.start, one.stop) for one in mine[place : place + 1]]
         nodes = np.concatenate([np.empty(0, np.int64), *some])
         graph, rows = neighbourhood_in_parts(topology, nodes, len(encoder.levels()))
         if len(nodes):
             with apart():
                 z = embed_graph(encoder, graph, device=CPU, nodes=rows)
-            found.append(torch.from_numpy(z))
+            found.append(torch.from_numpy(z[NODE]))
     return _joined_rows(torch.cat(found), share)
 
 
@@ -356,6 +321,6 @@ def neighbourhood_in_parts(
         indices=np.searchsorted(reached, around).astype(np.int64),
         x=topology.rows[NODE].fetch(reached).rows(slice(None)).numpy(),
         edge_weight=None if weighted is None else np.concatenate(weighted),
-        name=topology.prepared.part.parts.name,
+        name=topology.prepared.part.store.name,
     )
     return graph, np.searchsorted(reached, nodes)
