@@ -151,7 +151,7 @@ def test_whole_and_sampled_training_see_the_same_features(recipe, as_given):
     assert isinstance(x, torch.Tensor) == isinstance(graph.x, np.ndarray)
     x = x if isinstance(x, torch.Tensor) else x.to_dense()
     none = Drop(0.0, 0.0)
-    source = SampledGraph.of(graph, device=CPU, feature_scaling=scaling, fan_out=4, layers=1)
+    source = SampledGraph.of(graph, device=CPU, feature_scaling=scaling, fan_outs=4, layers=1)
     torch.testing.assert_close(source.topology.x["node"], x)
     tree = source.batch({"node": torch.arange(60)}, none, seed=0).draw()[0]
     own = tree.inputs[0]["node"][:, x.shape[1] :]

@@ -35,7 +35,7 @@ def test_batches_are_those_of_the_graph_in_memory(tmp_path, features, scaling, o
     options = {
         "device": CPU,
         "feature_scaling": scaling,
-        "fan_out": 4,
+        "fan_outs": 4,
         "layers": 2,
         "own_features": own,
     }

@@ -253,11 +253,12 @@ def typed_graph(weighted=False):
 
 
 def source(prepared, fan_out, *, replace, layers=2):
-    return SampledGraph.of_types(
-        prepared,
+    return SampledGraph.of(
+        prepared.graph,
         device=CPU,
+        feature_scaling=prepared.scaling,
         batch_nodes=4,
-        fan_outs=dict.fromkeys(prepared.schema.directions(), fan_out),
+        fan_outs=fan_out,
         layers=layers,
         replace=replace,
     )

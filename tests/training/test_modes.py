@@ -138,7 +138,7 @@ def test_the_estimate_can_be_overruled(graph, recipe, monkeypatch):
 @pytest.mark.parametrize("own", [False, True])
 def test_the_estimate_covers_what_two_batches_hold(graph, own):
     source = SampledGraph.of(
-        graph, device=CPU, fan_out=5, layers=2, batch_nodes=30, own_features=own
+        graph, device=CPU, fan_outs=5, layers=2, batch_nodes=30, own_features=own
     )
     batch = source.batch({"node": torch.arange(30)}, PERTURBATION, seed=0)
     parts = [part for view in batch.draw() for level in view.inputs for part in level.values()]

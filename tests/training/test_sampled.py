@@ -19,7 +19,7 @@ PERTURBATION = Drop(0.1, 0.3)
 
 
 def source_of(graph, **options):
-    options = {"device": CPU, "batch_nodes": 16, "fan_out": 3, "layers": 2} | options
+    options = {"device": CPU, "batch_nodes": 16, "fan_outs": 3, "layers": 2} | options
     if options.pop("inductive", False):
         graph = training_subgraph(graph)
     return SampledGraph.of(graph, **options)
@@ -183,7 +183,7 @@ def test_bad_arguments(graph):
     with pytest.raises(ParameterError, match="batch_nodes must be at least 1; got 0"):
         source_of(graph, batch_nodes=0)
     with pytest.raises(ParameterError, match="fan_out must be at least 1; got 0"):
-        source_of(graph, fan_out=0)
+        source_of(graph, fan_outs=0)
     with pytest.raises(ParameterError, match="'sampled' draws views by 'drop' alone; got func"):
         trained(graph, perturbation=lambda x, adjacency, _: (x, adjacency))
 

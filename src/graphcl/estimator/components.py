@@ -16,7 +16,7 @@ from graphcl.encoders.typed import TypedEncoder
 from graphcl.errors import GraphError, ParameterError, require
 from graphcl.graphs.collection import training_subgraph
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.relation import NODE, Key
+from graphcl.graphs.relation import Key
 from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.schema import EDGES, Direction, Schema
 from graphcl.graphs.tensors import Prepared, prepare, prepare_like
@@ -255,20 +255,19 @@ class Components:
             among = share if divides else ALONE
             options: Any = {"batch_nodes": recipe.batch_nodes, "contrast": recipe.contrast}
             return FullGraph.of(prepared, device=device, divided=among, **options), chosen
-        options = {
-            "device": device,
-            "replace": recipe.sample_with_replacement,
-            "precision": recipe.precision,
-            "batch_nodes": batch_nodes,
-            "layers": len(footprint.widths),
-            "own_features": footprint.own,
-        }
-        if schema.is_plain:
-            scaling = prepared.scaling.nodes[NODE]
-            options |= {"feature_scaling": scaling, "fan_out": recipe.fan_out}
-            return SampledGraph.of(graph, **options), chosen
-        options |= {"fan_outs": self.fan_outs(schema, graph), "contrast": recipe.contrast}
-        return SampledGraph.of_types(prepared, **options), chosen
+        sampled = SampledGraph.of(
+            graph,
+            device=device,
+            feature_scaling=prepared.scaling,
+            fan_outs=self.fan_outs(schema, graph),
+            replace=recipe.sample_with_replacement,
+            precision=recipe.precision,
+            batch_nodes=batch_nodes,
+            layers=len(footprint.widths),
+            own_features=footprint.own,
+            contrast=recipe.contrast,
+        )
+        return sampled, chosen
 
     def batches(
         self,

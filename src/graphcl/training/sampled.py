@@ -16,11 +16,17 @@ from graphcl.distributed import ALONE, Share
 from graphcl.encoders import LayeredEncoder, stated_layers
 from graphcl.errors import ParameterError, require
 from graphcl.files.arrays import advise_random_reads
+from graphcl.graphs.edges import reverse_order
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.relation import NODE, Key
-from graphcl.graphs.scaling import TableScaling
+from graphcl.graphs.relation import Key
+from graphcl.graphs.scaling import Scaling, TableScaling
 from graphcl.graphs.schema import EDGES, Direction, Schema
-from graphcl.graphs.tensors import Prepared, feature_tensor, graph_tensors, stored_features
+from graphcl.graphs.tensors import (
+    edge_vectors,
+    feature_tensor,
+    stored_features,
+    table_scaling,
+)
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.counter import DeviceSeed, Seed
 from graphcl.kernels.neighbours import EdgeWeights
@@ -118,73 +124,64 @@ class SampledGraph:
         graph: Graph,
         *,
         device: torch.device,
-        feature_scaling: TableScaling = "none",
-        fan_out: int = FAN_OUT,
+        feature_scaling: TableScaling | Scaling = "none",
+        fan_outs: int | Mapping[Direction, int] = FAN_OUT,
         replace: bool = True,
         precision: str = "auto",
         **options: Any,
     ) -> Self:
-        """Builds a source from a plain graph; on a CPU it shares the graph's memory, or its store.
+        """Builds a source from a graph; on a CPU it shares the graph's memory, or its store.
 
         Sparse features are made dense. On a GPU they are bfloat16, or float32 if `precision` is
-        ``float32`` or ``tf32``. For `feature_scaling` see `feature_tensor`.
+        ``float32`` or ``tf32``. For `feature_scaling` see `graph_tensors`. `fan_outs` are the
+        children of a node in each direction, or one number for all.
         """
-        require(fan_out >= 1, "SampledGraph", "fan_out", "at least 1", fan_out)
+        if not isinstance(fan_outs, Mapping):
+            directions = [EDGES] if graph.is_plain else Schema.of(graph).directions()
+            fan_outs = dict.fromkeys(directions, fan_outs)
+        fewest = min(fan_outs.values())
+        require(fewest >= 1, "SampledGraph", "fan_out", "at least 1", fewest)
         graph.check()
-        mapped = [array for array in (graph.x, graph.indices) if isinstance(array, np.memmap)]
+        arrays = [nodes.x for nodes in graph.nodes.values()]
+        arrays += [relation.indices for relation in graph.relations.values()]
+        mapped = [array for array in arrays if isinstance(array, np.memmap)]
         if device.type == "cpu" and sum(array.nbytes for array in mapped) > free_memory_bytes():
             advise_random_reads(*mapped)
-        weights = EdgeWeights()
-        if graph.edge_weight is not None:
-            weights = EdgeWeights.of(
-                graph.indptr, graph.edge_weight, replace=replace, device=device
-            )
-        edges = SampledDirection(
-            EDGES,
-            borrow(graph.indptr).to(device),
-            borrow(graph.indices).to(device),
-            fan_out,
-            replace,
-            weights=weights,
-        )
         dtype = sampled_dtype(device, precision)
-        x = {NODE: _dense_features(graph, device, feature_scaling, dtype)}
-        topology = LocalTopology(x, {NODE: [edges]}, device)
-        return cls(topology, device=device, dtype=dtype, **options)
-
-    @classmethod
-    def of_types(
-        cls,
-        prepared: Prepared,
-        *,
-        device: torch.device,
-        fan_outs: Mapping[Direction, int],
-        replace: bool = True,
-        precision: str = "auto",
-        **options: Any,
-    ) -> Self:
-        """Builds a source from a graph of any types; sparse features are made dense."""
-        dtype = sampled_dtype(device, precision)
-        tables, relations = graph_tensors(
-            prepared.graph, device=device, feature_scaling=prepared.scaling, plain=False
-        )
+        stored = graph.store is not None
         x = {
-            name: (one if isinstance(one, Tensor) else one.to_dense()).to(dtype)
-            for name, one in tables.items()
+            name: _dense_features(
+                nodes.x, table_scaling(feature_scaling, name), device, dtype, stored=stored
+            )
+            for name, nodes in graph.nodes.items()
         }
         into: dict[str, list[SampledDirection]] = {}
         for direction, fan_out in fan_outs.items():
-            relation = prepared.graph.relations[direction.relation]
-            edges = relations[direction.relation].toward(direction.backwards)
+            relation = graph.relations[direction.relation]
+            indptr, indices, weight = relation.indptr, relation.indices, relation.edge_weight
+            entries = None
+            if direction.backwards:
+                senders = graph.nodes[relation.source].num_nodes
+                indptr, indices, entries = reverse_order(indptr, indices, senders)
+                weight = None if weight is None else weight[entries]
             weights = EdgeWeights()
-            if relation.edge_weight is not None:
-                arrays = edges.indptr.cpu().numpy(), edges.weight.cpu().numpy()
-                weights = EdgeWeights.of(*arrays, replace=replace, device=device)
-            one = SampledDirection(
-                direction, edges.indptr, edges.indices, fan_out, replace, relation.undirected,
-                weights, edges.features, edges.entries,
-            )  # fmt: skip
-            into.setdefault(direction.receiver, []).append(one)
+            if weight is not None:
+                weights = EdgeWeights.of(indptr, weight, replace=replace, device=device)
+            into.setdefault(direction.receiver, []).append(
+                SampledDirection(
+                    direction,
+                    borrow(indptr).to(device),
+                    borrow(indices).to(device),
+                    fan_out,
+                    replace,
+                    relation.undirected,
+                    weights,
+                    edge_vectors(
+                        relation.edge_features, relation.key, device=device, scaling=feature_scaling
+                    ),
+                    None if entries is None else borrow(entries).to(device),
+                )
+            )
         return cls(LocalTopology(x, into, device), device=device, dtype=dtype, **options)
 
     def __post_init__(self) -> None:
@@ -324,14 +321,19 @@ def fan_outs_of(
 
 
 def _dense_features(
-    graph: Graph, device: torch.device, feature_scaling: TableScaling, dtype: torch.dtype
+    x: Any,
+    feature_scaling: TableScaling,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    stored: bool,
 ) -> Tensor | StoredFeatures:
-    narrow = getattr(graph.x, "dtype", None) != np.float32
-    if not scipy.sparse.issparse(graph.x) and (graph.store is not None or narrow):
-        stored = stored_features(graph.x, feature_scaling=feature_scaling)
-        return stored.to_dense(device, dtype) if device.type == "cuda" else stored
-    x = feature_tensor(graph.x, device=device, feature_scaling=feature_scaling)
-    return (x if isinstance(x, Tensor) else x.to_dense()).to(dtype)
+    narrow = getattr(x, "dtype", None) != np.float32
+    if not scipy.sparse.issparse(x) and (stored or narrow):
+        as_it_is = stored_features(x, feature_scaling=feature_scaling)
+        return as_it_is.to_dense(device, dtype) if device.type == "cuda" else as_it_is
+    found = feature_tensor(x, device=device, feature_scaling=feature_scaling)
+    return (found if isinstance(found, Tensor) else found.to_dense()).to(dtype)
 
 
 def one_ahead(works: Sequence[Callable[[], T]]) -> Iterator[T]:
