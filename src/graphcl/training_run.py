@@ -41,7 +41,7 @@ from graphcl.distributed import Share, any_of, from_rank, group, restarted
 from graphcl.errors import InvalidInputError, RunError, TrainingEndedError, counted
 from graphcl.estimator import GraphCL
 from graphcl.estimator.choice import AUTO, about_choice
-from graphcl.estimator.partitioned import PartitionedGraph, fit_parts
+from graphcl.estimator.partitioned import PartitionedGraph
 from graphcl.evaluation.failure import majority_sign
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.collection import GraphCollection
@@ -150,13 +150,10 @@ def train_run(
         reset_peak_memory(device)
         with _ending_early(folder, share):
             checkpoints = saves(folder, **pace._asdict(), stop=stop)
-            train: Callable[..., object] = model.fit
-            if isinstance(graph, PartitionedGraph):
-                train = partial(fit_parts, model)
             if interruption is not None:
                 interruption.patient = True
             with curves(folder) if share.first else _no_curves(folder) as on_epoch:
-                train(graph, checkpoints=checkpoints, resume=resume, on_epoch=on_epoch)
+                model.fit(graph, checkpoints=checkpoints, resume=resume, on_epoch=on_epoch)
             if interruption is not None:
                 interruption.patient = False
             z: Any = None

@@ -10,7 +10,7 @@ import scipy.sparse
 from graphcl.distributed import ALONE, current_share
 from graphcl.errors import GraphError, ParameterError, StoreError
 from graphcl.estimator import GraphCL, fitting, partitioned
-from graphcl.estimator.partitioned import PartitionedGraph, fit_parts
+from graphcl.estimator.partitioned import PartitionedGraph
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.schema import EDGES
 from graphcl.partitioned import boundary, topology
@@ -148,7 +148,7 @@ def trained(folder, case):
     data = PartitionedGraph(folder / f"{case.removeprefix('ranges, ')}-{share.world}", **reach)
     if case == RANGES:
         data = PartitionedGraph(folder / f"default-{share.world}", **reach)
-    model = fit_parts(model_of(settings), data)
+    model = model_of(settings).fit(data)
     last = model.history_[-1]
     about = {"sent": last.sent_bytes, "hits": last.cache_hits or 0.0}
     return figures(model) | about | {"asked": "asked" in model.mode_.reason}
@@ -170,7 +170,7 @@ def process(share, folder):
         "torn, typed": PartitionedGraph(folder / "torn-typed"),
     }.items():
         with pytest.raises(StoreError) as error:
-            fit_parts(model_of(PLAIN), data)
+            model_of(PLAIN).fit(data)
         said[name] = str(error.value)
     (folder / f"said-{world}-{rank}").write_text(json.dumps(said))
 
@@ -266,7 +266,7 @@ PYG = {"encoder": "gcn", "normalisation": "none", "side_by_side": False, "own_fe
 def test_what_parts_do_not_allow_is_named(folder, case, settings, error, named):
     model = GraphCL(load_recipe("default").with_values(**DEFAULT | settings), device="cpu")
     with pytest.raises(error, match=named):
-        fit_parts(model, PartitionedGraph(folder / f"{case}-1"))
+        model.fit(PartitionedGraph(folder / f"{case}-1"))
     with pytest.raises(ParameterError, match="--topology must be one of auto, asked"):
         PartitionedGraph(folder / "default-1", topology="guessed")
 
@@ -276,7 +276,7 @@ def test_a_graph_without_edges_is_refused(tmp_path):
     Graph.from_edges({"author": np.eye(3), "paper": np.eye(2)}, none).save(tmp_path / "none")
     build_store(tmp_path / "none", out=tmp_path / "parts", parts=1, order="hash")
     with pytest.raises(GraphError, match="no relation has edges"):
-        fit_parts(model_of(DEFAULT), PartitionedGraph(tmp_path / "parts"))
+        model_of(DEFAULT).fit(PartitionedGraph(tmp_path / "parts"))
 
 
 @pytest.mark.parametrize("case", ["default", "typed"])
@@ -284,14 +284,14 @@ def test_one_process_with_one_part_trains_the_same_and_goes_on_if_stopped(folder
     assert current_share() == ALONE
     settings, data = CASES[case][3], PartitionedGraph(folder / f"{case}-1")
     whole = figures(model_of(settings).fit(whole_of(folder, case, 1)))
-    expected = figures(fit_parts(model_of(settings), data))
+    expected = figures(model_of(settings).fit(data))
     for name, value in whole.items():
         np.testing.assert_allclose(expected[name], value, rtol=1e-3, atol=2e-5, err_msg=name)
     asked = iter([False, False, True])
     stopped = PartCheckpoints(tmp_path, stop=lambda: next(asked))
     with pytest.raises(Exception, match="epoch 1, step 3"):
-        fit_parts(model_of(settings), data, checkpoints=stopped)
-    again = fit_parts(model_of(settings), data, checkpoints=PartCheckpoints(tmp_path), resume=True)
+        model_of(settings).fit(data, checkpoints=stopped)
+    again = model_of(settings).fit(data, checkpoints=PartCheckpoints(tmp_path), resume=True)
     for name, value in figures(again).items():
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 

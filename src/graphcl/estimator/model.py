@@ -20,6 +20,7 @@ from graphcl.estimator.fitting import Task, fit
 from graphcl.estimator.health import Health
 from graphcl.estimator.inference import chosen_nodes, embed_fitted
 from graphcl.estimator.live import Live
+from graphcl.estimator.partitioned import PartitionedGraph, task_over_parts
 from graphcl.estimator.transformer import SklearnTransformer, as_table
 from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
 from graphcl.graphs.graph import Graph
@@ -211,9 +212,9 @@ class GraphCL(SklearnTransformer):
         all train one encoder; see `graphcl.distributed`.
 
         Args:
-            graph: a `Graph` or a `torch_geometric.data.Data`; a list of them; a
-                `GraphCollection`, whose training graphs alone are looked at; or a `Graph` or a
-                `torch_geometric.data.HeteroData`.
+            graph: a `Graph`, or a `Data` or `HeteroData` of PyTorch Geometric; a list of plain
+                ones; a `GraphCollection`, whose training graphs alone are looked at; or a
+                `PartitionedGraph`, a store in as many parts as there are processes.
             y: ignored; for scikit-learn.
             checkpoints: a folder to save the training in, by default every minute and at its end;
                 it is left there.
@@ -223,7 +224,7 @@ class GraphCL(SklearnTransformer):
             callbacks: called after it with the epoch's number, its metrics and this model, which
                 has the weights of that epoch.
         """
-        given = as_graphs(graph)
+        given = graph if isinstance(graph, PartitionedGraph) else as_graphs(graph)
         seed: Any = self.seed
         whole = isinstance(seed, Integral) and not isinstance(seed, bool)
         require(whole, "GraphCL", "seed", "a whole number", seed)
@@ -249,13 +250,19 @@ class GraphCL(SklearnTransformer):
     def _task(
         self,
         components: Components,
-        given: Graph | GraphCollection,
+        given: Graph | GraphCollection | PartitionedGraph,
         *,
         device: torch.device,
         checkpoints: Checkpoints | None,
         resume: bool,
     ) -> tuple[Task, Saved | None]:
         """Returns what is trained on graphs of any kind, and the checkpoint to go on from."""
+        options: Any = {"device": device, "ignore_memory": self.ignore_memory}
+        if isinstance(given, PartitionedGraph):
+            named = self.recipe != AUTO
+            require(named, "train", "--recipe", "a named one over parts", self.recipe)
+            task = task_over_parts(components, given, seed=int(self.seed), **options)
+            return task, checkpoints.latest(task.trained) if checkpoints and resume else None
         graphs = given.train if isinstance(given, GraphCollection) else (given,)
         choice: Choice | None = None
         if self.recipe == AUTO:  # the search knows one relation
@@ -269,9 +276,7 @@ class GraphCL(SklearnTransformer):
         modes = saved.about["trained"]["modes"] if saved else ()
         prepared = components.prepare(graphs)
         first, *_ = prepared
-        source, decided = components.batches(
-            prepared, device=device, modes=modes, ignore_memory=self.ignore_memory
-        )
+        source, decided = components.batches(prepared, modes=modes, **options)
         encoder = components.new_encoder(first.schema, seed=seed).to(device)
         mode = decided[0]._replace(reason="as begun") if saved else decided[0]
         fitted = Fitted(components, encoder, first.schema, first.scaling, seed, [], mode=mode)

@@ -1,7 +1,7 @@
-"""Training on a graph in parts: as `GraphCL.fit`, in as many processes as there are parts."""
+"""What `GraphCL.fit` trains on a graph in parts, in as many processes as there are parts."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property, partial
@@ -12,17 +12,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from graphcl.devices import available_memory_bytes, resolve_device
+from graphcl.devices import available_memory_bytes
 from graphcl.distributed import Share, apart, beside, current_share, gather_tables, max_over
 from graphcl.embedding import embed_graph
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import ParameterError, TrainingError, require
-from graphcl.estimator.choice import AUTO
 from graphcl.estimator.components import Components
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.fitting import WHOLE, Task, drawn_ranges, fit
+from graphcl.estimator.fitting import WHOLE, Task, drawn_ranges
 from graphcl.estimator.health import rank_of_features
-from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE, Relation
@@ -31,10 +29,9 @@ from graphcl.partitioned.boundary import Wire, open_own_part
 from graphcl.partitioned.features import PreparedPart, prepare_part, schema_of
 from graphcl.partitioned.inference import embed_part
 from graphcl.partitioned.topology import TOPOLOGIES, PartsTopology
-from graphcl.recipes.recipe import recipe_keys
 from graphcl.store.header import Store, read_store
 from graphcl.store.reader import Part
-from graphcl.training import Checkpoints, EpochMetrics, SampledGraph
+from graphcl.training import SampledGraph
 from graphcl.training.modes import (
     SAMPLED_BATCH_NODES,
     Footprint,
@@ -79,45 +76,28 @@ class PartitionedGraph:
         return self.store.name
 
 
-def fit_parts(
-    model: GraphCL,
+def task_over_parts(
+    components: Components,
     data: PartitionedGraph,
     *,
-    checkpoints: Checkpoints | None = None,
-    resume: bool = False,
-    on_epoch: Callable[[EpochMetrics], object] = lambda _: None,
-) -> GraphCL:
-    """Trains `model` on a graph in parts; every process of the group calls it.
+    seed: int,
+    device: torch.device,
+    ignore_memory: bool = False,
+) -> Task:
+    """Returns what is trained on a graph in parts; every process of the group calls it.
 
     Weights are those of one process that trains in mode ``sampled`` on the whole graph in the
     numbering of the parts, to the order of sums.
-
-    Args:
-        model: not yet fitted, of a recipe that can be trained on parts.
-        data: the graph.
-        checkpoints: where to save; a `PartCheckpoints` if there are several hosts.
-        resume: go on from the newest checkpoint.
-        on_epoch: called after each epoch.
 
     Raises:
         ParameterError: the recipe has a key that parts do not allow; the message names it.
         StoreError: a part is missing, damaged or of another build.
     """
-    begun = components_of(model, checkpoints if resume else None)
-    task = _task(model, begun, data)
-    saved = checkpoints.latest(task.trained) if checkpoints and resume else None
-    fit(model, task, saved=saved, checkpoints=checkpoints, on_epoch=on_epoch)
-    return model
-
-
-def _task(model: GraphCL, components: Components, data: PartitionedGraph) -> Task:
-    """Returns what is trained on a graph in parts."""
-    share, seed, device = current_share(), int(model.seed), resolve_device(model.device)
+    _check_recipe(components)
+    share = current_share()
     part, recipe = open_own_part(data.path, share), components.recipe
     trained = {**recipe.identity(), "seed": seed, "graph": part.store.build}
-    source = partitioned_source(
-        components, data, part, device=device, ignore_memory=model.ignore_memory
-    )
+    source = partitioned_source(components, data, part, device=device, ignore_memory=ignore_memory)
     topology = source.topology
     assert isinstance(topology, PartsTopology)
     prepared, asked = topology.prepared, "asked for" if topology.asks else "mapped"
@@ -187,15 +167,13 @@ def _outline(parts: Store) -> Graph:
     return Graph(nodes, relations, parts.name)
 
 
-def components_of(model: GraphCL, begun: Checkpoints | None) -> Components:
-    """Returns what a recipe names, of a training that was begun or of a new one.
+def _check_recipe(components: Components) -> None:
+    """Refuses a recipe that cannot be trained on parts.
 
     Raises:
-        ParameterError: it cannot be trained on parts; names the key.
+        ParameterError: names the key.
     """
-    components = model._components(begun.begun(recipe_keys()) if begun else None)
     recipe, over = components.recipe, "over parts"
-    require(model.recipe != AUTO, "train", "--recipe", f"a named one {over}", model.recipe)
     require(recipe.mode != "full", "recipe", "mode", f"auto or sampled {over}", recipe.mode)
     allowed = f"false {over}: a part has edges to nodes that are not of the training"
     require(not recipe.inductive, "recipe", "inductive", allowed, recipe.inductive)
@@ -204,7 +182,6 @@ def components_of(model: GraphCL, begun: Checkpoints | None) -> Components:
             f"recipe: encoder and perturbation must be ones that train on sampled neighbourhoods "
             f"{over}; got {recipe.encoder!r} and {recipe.perturbation!r}"
         )
-    return components
 
 
 def _check_memory(
