@@ -155,13 +155,18 @@ def trained(folder, case):
 
 
 def process(share, folder):
-    sampled.WINDOW = 2  # an epoch has three steps
+    with pytest.MonkeyPatch.context() as patch:  # other tests use this process after it
+        _process(share, folder, patch.setattr)
+
+
+def _process(share, folder, patch):
+    patch(sampled, "WINDOW", 2)  # an epoch has three steps
     rank, world = share.rank, share.world
     if world == 3:
-        boundary.PEER_BYTES = 300  # rows travel in several rounds
+        patch(boundary, "PEER_BYTES", 300)  # rows travel in several rounds
     for case in cases(world):
         if case == RANGES:
-            small_ranges(setattr)
+            small_ranges(patch)
         np.savez(folder / f"{case}-{world}-{rank}.npz", **trained(folder, case))
     said = {}
     for name, data in {

@@ -86,9 +86,14 @@ def embedded(folder, case, share):
 
 
 def process(share, folder):
-    boundary.ROUND_BYTES = 4096  # several rounds
-    inference.BLOCK_ROWS = 16
-    moving.BLOCK_BYTES = 512
+    with pytest.MonkeyPatch.context() as patch:  # other tests use this process after it
+        patch.setattr(boundary, "ROUND_BYTES", 4096)  # several rounds
+        patch.setattr(inference, "BLOCK_ROWS", 16)
+        patch.setattr(moving, "BLOCK_BYTES", 512)
+        _write_cases(share, folder)
+
+
+def _write_cases(share, folder):
     for case in CASES:
         prepared, z = embedded(folder, case, share)
         np.savez(folder / f"{case}-{share.rank}.npz", **z)

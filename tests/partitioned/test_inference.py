@@ -78,8 +78,13 @@ def embedded(folder, case, share, scratch=None):
 
 
 def process(share, folder):
-    boundary.ROUND_BYTES = 4096  # several rounds
-    inference.BLOCK_ROWS = 16
+    with pytest.MonkeyPatch.context() as patch:  # other tests use this process after it
+        patch.setattr(boundary, "ROUND_BYTES", 4096)  # several rounds
+        patch.setattr(inference, "BLOCK_ROWS", 16)
+        _embed_cases(share, folder)
+
+
+def _embed_cases(share, folder):
     rank, world = share.rank, share.world
     for case in CASES:
         scratch = folder if case in IN_FILES else None
