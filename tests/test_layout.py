@@ -5,6 +5,7 @@ The functions of a package's `__init__.py` are tested in `tests/A/test_A.py`. `E
 """
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,10 @@ def test_files_fit_in_the_head(path):
 def test_test_files_fit_in_the_head():
     lines = {path.name: len(path.read_text().splitlines()) for path in TESTS.rglob("*.py")}
     assert {name: count for name, count in lines.items() if count > 600} == {}
+
+
+def test_the_map_names_files_that_are_there():
+    table = (ROOT / "CONTRIBUTING.md").read_text().split("the file that has it:")[1]
+    named = re.findall(r"`([a-z_]+(?:/[a-z_*]+)?\.py)`", table.split("\n- ")[0])
+    assert len(named) > 40
+    assert [one for one in named if not list(SOURCE.glob(one))] == []
