@@ -43,6 +43,8 @@ def test_a_seed_on_a_device_has_the_keys_of_its_number():
         expected = [stream_key(number, *path) for path in paths]
         assert [tuple(map(int, key)) for key in keys] == expected
         assert [step_key(number, *path) for path in paths] == expected
+    many = [tuple(map(int, step_key(seed, "neighbours", hop))) for hop in range(3000)]
+    assert many == [stream_key(3, "neighbours", hop) for hop in range(3000)]
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 0.999999])

@@ -82,7 +82,7 @@ class DeviceSeed:
     by the seed that was set last. The draws are those of the number itself.
     """
 
-    MOST = 1024  # streams
+    MOST = 1 << 16  # streams; a graph of many relations has some for each hop and direction
 
     def __init__(self, device: "torch.device") -> None:
         import torch

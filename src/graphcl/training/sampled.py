@@ -139,7 +139,7 @@ class SampledGraph:
         if not isinstance(fan_outs, Mapping):
             directions = [EDGES] if graph.is_plain else Schema.of(graph).directions()
             fan_outs = dict.fromkeys(directions, fan_outs)
-        fewest = min(fan_outs.values())
+        fewest = min(fan_outs.values(), default=1)
         require(fewest >= 1, "SampledGraph", "fan_out", "at least 1", fewest)
         graph.check()
         arrays = [nodes.x for nodes in graph.nodes.values()]
