@@ -8,13 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli.graphs import (
-    describe_store,
-    graph_name,
-    load_graph,
-    names_tables,
-    store_figures,
-)
 from graphcl.cli.options import JsonOption, print_result
 from graphcl.cli.table_options import (
     parse_tables,
@@ -23,9 +16,7 @@ from graphcl.cli.table_options import (
     takes_tables,
 )
 from graphcl.errors import StoreError, require
-from graphcl.graphs.graph import Graph
 from graphcl.store.header import ORDERS, is_store, read_store
-from graphcl.tabular.build import build_store
 from graphcl.tabular.options import TableOptions
 
 
@@ -95,6 +86,16 @@ def build(
 
         graphcl build --nodes author=a.csv --nodes paper=p.csv --edges writes=w.csv --out store
     """
+    from graphcl.cli.graphs import (
+        describe_store,
+        graph_name,
+        load_graph,
+        names_tables,
+        store_figures,
+    )
+    from graphcl.graphs.graph import Graph
+    from graphcl.tabular.build import build_store
+
     one = plain_edges(edges)
     if edges and one is None:
         tables = replace(tables, edges=parse_tables(edges, "edges"))

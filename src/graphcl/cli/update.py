@@ -19,7 +19,7 @@ from graphcl.runs import versions as run_versions
 from graphcl.runs.nodes import plain_names
 from graphcl.runs.versions import rollback
 from graphcl.tabular.options import TableOptions
-from graphcl.updating.run import KEEP, update_run
+from graphcl.updating.run import update_run
 
 _CHANGES, _VERSIONS = "What changes", "Versions"  # groups of options
 
@@ -70,7 +70,7 @@ def update(
     keep: Annotated[
         int,
         typer.Option(help="Versions that are kept beside the training.", rich_help_panel=_VERSIONS),
-    ] = KEEP,
+    ] = run_versions.KEEP,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     device: DeviceOption = "auto",
