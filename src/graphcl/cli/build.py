@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli.options import JsonOption, print_result
+from graphcl.cli.options import TABLES, JsonOption, print_result
 from graphcl.cli.table_options import (
     parse_tables,
     plain_edges,
@@ -36,6 +36,7 @@ def build(
         list[str],
         typer.Option(
             metavar="[NAME=]FILE",
+            rich_help_panel=TABLES,
             help="Edges: .csv, .tsv, .parquet (also .gz), a whitespace-separated list, .graphml, "
             ".gml, a SciPy .npz, FILE:TABLE of a DuckDB or SQLite file, or an SQL query. Of a "
             "typed graph, NAME=FILE for each relation; repeatable.",

@@ -49,14 +49,14 @@ _OPTIONS: dict[str, Any] = {
         "Nodes: .csv, .tsv, .parquet, .npy, .npz, FILE:TABLE or an SQL query. Of a typed graph, "
         "TYPE=FILE; repeatable.",
         metavar="[TYPE=]FILE",
-        panel=_FILES,
+        panel=TABLES,
     ),
     "edges": _option(
         list[str],
         "Of a typed graph: the edges of a relation, NAME=FILE, or SOURCE:NAME:TARGET=FILE with the "
         "types of its ends; repeatable.",
         metavar="NAME=FILE",
-        panel=_FILES,
+        panel=TABLES,
     ),
     "relation": _option(
         _COLUMN, "Column of the edges that names the relation of each.", panel=_LABELS
@@ -93,20 +93,20 @@ _OPTIONS: dict[str, Any] = {
         _COLUMNS, "Column of the edges' target nodes. (default: guessed)", panel=_LABELS
     ),
     "weight": _option(
-        _COLUMNS, "Column of positive edge weights. (default: unweighted)", panel=_LABELS
+        _COLUMNS, "Column of positive edge weights. (default: unweighted)", panel=TABLES
     ),
     "id_column": _option(
         _COLUMNS,
         "Column of the nodes' ids. (default: guessed) Of a typed graph, TYPE=COLUMN; repeatable, "
         "as are all options of a type or a relation.",
         metavar="[TYPE=]COLUMN",
-        panel=_LABELS,
+        panel=TABLES,
     ),
     "label": _option(
         _COLUMNS,
         "Column of the nodes' classes; only the probe uses it. Repeatable, for several labels.",
         metavar="COLUMN",
-        panel=_LABELS,
+        panel=TABLES,
     ),
     "label_separator": _option(
         str | None,
@@ -132,7 +132,9 @@ _OPTIONS: dict[str, Any] = {
         f"Missing values: {MISSING[1]} them, or fill in {' or '.join(MISSING[2:])}; auto: the mean "
         "where few are missing.",
     ),
-    "strict": _option(bool, "Guess nothing: refuse what is not said by an option.", "--strict"),
+    "strict": _option(
+        bool, "Guess nothing: refuse what is not said by an option.", "--strict", panel=TABLES
+    ),
     "duplicates": _option(
         str,
         f"Rows of nodes with the same id: keep the {' or the '.join(DUPLICATES[:2])}, or refuse.",
@@ -149,7 +151,7 @@ _OPTIONS: dict[str, Any] = {
     "features": _option(
         str,
         f"Features: {', '.join(FEATURES)}; structural ones are computed from the edges.",
-        panel=_FILES,
+        panel=TABLES,
     ),
     "header": _option(
         bool | None, "Whether the first line holds column names. (default: guessed)", panel=_FILES
