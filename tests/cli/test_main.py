@@ -281,7 +281,8 @@ def test_help_shows_what_its_examples_use(name):
     shown = {
         word for one in command.params if not getattr(one, "hidden", False) for word in one.opts
     }
-    examples = [line for line in command.help.splitlines() if f"graphcl {name} " in line]
+    lines = [line.strip() for line in command.help.splitlines()]
+    examples = [line for line in lines if line.startswith(f"graphcl {name} ")]
     used = {word for line in examples for word in re.findall(r"(?<=\s)--[a-z-]+", line)}
     assert examples
     assert used <= shown
