@@ -31,6 +31,7 @@ _FILES, _LABELS, _COLUMNS_PANEL = (
 )
 _MANY_COLUMNS, _MOST_LINES = 20, 40
 _TABLES = {"nodes", "edges"}  # options that take one table, or several with names
+_FOUND = re.compile(r"(edges|nodes)\b.* \((given|guessed.*)\)")  # how ids and ends were found
 _NAMED = re.compile(r"([^\s=/'\"()]+)=(.+)", re.DOTALL)
 
 
@@ -254,8 +255,9 @@ def print_notes(report: TableReport, *, said: str = "all", but: Sequence[str] = 
 
     Args:
         report: of a plain graph, or of a typed one: type by type, then relation by relation.
-        said: `all`; `notes` leaves out the columns; `guesses` also what a training has said
-            already, as where its tables are read again. With ``--verbose`` it is always all.
+        said: `all`; `notes` leaves out the columns, and how ids and ends were found, which the
+            first line says; `guesses` also what a training has said already, as where its tables
+            are read again. With ``--verbose`` it is always all.
         but: lines that have been printed before.
     """
     if not report.types:
@@ -268,10 +270,11 @@ def print_notes(report: TableReport, *, said: str = "all", but: Sequence[str] = 
         notes += report.notes
         for name, fates in report.relations.items():
             columns += column_lines(fates, f"list of {name.split(':')[1]}")
-    if said == "guesses" and not is_verbose():
-        notes = []  # the first line has them
+    if said != "all" and not is_verbose():
+        columns = []
+        notes = [line for line in notes if said == "notes" and not _FOUND.match(line)]
     first = [line for line in report.first if line not in but]
-    for line in (*first, *notes, *(columns if said == "all" or is_verbose() else ())):
+    for line in (*first, *notes, *columns):
         print(line, file=sys.stderr)
 
 
