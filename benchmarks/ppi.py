@@ -28,13 +28,13 @@ from graphcl.encoders import build_encoder
 from graphcl.errors import TrainingError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import multilabel_probe
-from graphcl.evaluation.logistic import STEPS
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.seeding import generator
+from graphcl.settings import PROBE_STEPS
 
 Embed = Callable[[Features, Adjacency], Tensor]
 
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--trained-only", action="store_true", help="leave the controls out")
     parser.add_argument("--epochs", type=int)
-    parser.add_argument("--probe-steps", type=int, default=STEPS)
+    parser.add_argument("--probe-steps", type=int, default=PROBE_STEPS)
     parser.add_argument("--set", nargs="*", default=[], dest="settings")
     parser.add_argument("--device", default="auto")
     parser.add_argument(

@@ -148,3 +148,13 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 def counted(number: int, one: str, several: str | None = None) -> str:
     """Returns ``1 row`` or ``2 rows``."""
     return f"1 {one}" if number == 1 else f"{number:,} {several or one + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Returns seconds as ``12 s``, ``3 min 05 s`` or ``2 h 10 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from graphcl.errors import MissingExtraError
 from graphcl.estimator import GraphCL
 from graphcl.training.loop import EpochMetrics, PartedMetrics, TrainingState
-from graphcl.training.progress import TensorBoardLog, duration, progress
+from graphcl.training.progress import TensorBoardLog, progress
 
 
 class Terminal(io.StringIO):
@@ -102,10 +102,6 @@ def test_a_real_training_speaks_within_an_epoch(graph, mode, capsys, monkeypatch
     ]
     assert all("ETA" in line for line in lines[:-1])
     assert "took" in lines[-1]
-
-
-def test_durations():
-    assert [duration(s) for s in (0.4, 61, 7300)] == ["0 s", "1 min 01 s", "2 h 01 min"]
 
 
 def read(folder):

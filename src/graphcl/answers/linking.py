@@ -39,10 +39,10 @@ from graphcl.evaluation.nearest import EXACT_ROWS, build_index, unit_rows
 from graphcl.files.records import Answer
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation
+from graphcl.settings import LINKS_BY
 from graphcl.store.columns import rows_of
 
 Array = npt.NDArray[Any]
-BY = ("embeddings", *STRUCTURAL)  # what links are ranked by
 PER_NODE = 50  # nearest nodes in which the links of a large graph are searched
 _BLOCK_PAIRS = 1 << 24  # similarities held at once
 
@@ -139,11 +139,11 @@ def links(
     Raises:
         GraphError: an id is unknown, or there is no graph to tell what is missing.
     """
-    require(by in BY, "links", "by", " or ".join(BY), by)
-    if graph is None and (pairs is None or by != BY[0]):
+    require(by in LINKS_BY, "links", "by", " or ".join(LINKS_BY), by)
+    if graph is None and (pairs is None or by != LINKS_BY[0]):
         raise GraphError("links: missing links need the graph; pass graph=, or pairs to score")
     if relation is not None or _is_typed(graph):
-        require(by == BY[0], "links", "by", f"{BY[0]} for a typed graph", by)
+        require(by == LINKS_BY[0], "links", "by", f"{LINKS_BY[0]} for a typed graph", by)
         typed, found = _one_relation(graph, relation)
         z = source.transform(typed) if hasattr(source, "transform") else source
         scores = RelationScores.of(z, found, typed)
@@ -151,7 +151,7 @@ def links(
         ids: Any = tuple(ids_of(one, range(one.num_nodes)) for one in ends)
         rows = None if nodes is None else rows_of(nodes, ids[0], "links", GraphError)
         return relation_links(scores, ids, pairs=pairs, rows=rows, k=k)
-    z = None if source is None and by != BY[0] else embeddings_of(source, graph, "links")
+    z = None if source is None and by != LINKS_BY[0] else embeddings_of(source, graph, "links")
     ids = ids_of(graph, range(graph.num_nodes) if z is None else z)
     if pairs is not None:
         return score_pairs(z, ids, pairs, graph, by=by)

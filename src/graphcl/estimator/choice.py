@@ -14,7 +14,6 @@ from graphcl.recipes.recipe import recipe_keys
 from graphcl.training import Checkpoints
 
 AUTO = "auto"
-BUDGET = 10  # trainings
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ from graphcl.graphs.schema import EDGES, Schema
 from graphcl.partitioned.boundary import Wire, open_own_part
 from graphcl.partitioned.features import PreparedPart, prepare_part, schema_of
 from graphcl.partitioned.inference import embed_part
-from graphcl.partitioned.topology import TOPOLOGIES, PartsTopology
+from graphcl.partitioned.topology import PartsTopology
+from graphcl.settings import TOPOLOGIES
 from graphcl.store.header import Store, read_store
 from graphcl.store.reader import Part
 from graphcl.training import SampledGraph

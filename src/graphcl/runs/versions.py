@@ -26,6 +26,7 @@ from graphcl.files.text import read_text
 from graphcl.runs import files as runs
 
 VERSIONS, CURRENT, LOCK = "versions", "current", ".lock"
+KEEP = 10  # versions beside the training
 GRAPH = "graph"  # the store in a version
 ABOUT = "version.json"  # when it was made, from what, and by which change
 

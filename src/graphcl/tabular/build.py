@@ -21,7 +21,6 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import EDGE, NODE, Key, Relation
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.store.header import Source, edges_name, nodes_name, read_store
-from graphcl.store.moving import number_edges
 from graphcl.store.reader import EDGE_DTYPES
 from graphcl.store.writer import ArrayWriter, StoreWriter, write_nodes
 from graphcl.tabular.edges import EdgeList, FoundRelation
@@ -314,6 +313,8 @@ def _fill_relation(
         adjust=adjust,
     )
     if undirected and typed:
+        from graphcl.store.moving import number_edges  # loops, which are compiled
+
         indices = into.read("indices")
         number_edges(indptr, indices, into.array("edge_ids", indices.shape, np.int64))
     arrays = {name: into.read(name) for name in EDGE_DTYPES if into.shape(name)}

@@ -12,10 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from graphcl.errors import MissingExtraError
+from graphcl.errors import MissingExtraError, duration
+from graphcl.settings import LINE_EVERY_SECONDS
 from graphcl.training.loop import EpochMetrics, PartedMetrics, TrainingState
 
-LINE_EVERY_SECONDS = 5.0
 BAR_EVERY_SECONDS = 0.2
 
 
@@ -131,16 +131,6 @@ def progress(
             bar.update(task, total=state.total, completed=state.done, text=text)
 
         yield TrainingProgress(update, BAR_EVERY_SECONDS)
-
-
-def duration(seconds: float) -> str:
-    """Returns seconds as ``12 s``, ``3 min 05 s`` or ``2 h 10 min``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 class TensorBoardLog:

@@ -49,8 +49,6 @@ from graphcl.updating.version import (
     write_tables,
 )
 
-KEEP = 10  # versions beside the training
-
 
 @dataclass(frozen=True)
 class Update:
@@ -88,7 +86,7 @@ def update(
     graph: Any = None,
     retrain: bool = False,
     epochs: int | None = None,
-    keep: int = KEEP,
+    keep: int = versions.KEEP,
     device: str = "auto",
     verbose: bool = False,
     **options: Any,
@@ -163,7 +161,7 @@ def update_run(
     remove_edges: Any = None,
     retrain: bool = False,
     epochs: int | None = None,
-    keep: int = KEEP,
+    keep: int = versions.KEEP,
     device: torch.device,
     verbose: bool = False,
     on_note: Callable[[str], None] = lambda _: None,
