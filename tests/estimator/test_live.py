@@ -14,6 +14,7 @@ from graphcl.estimator import GraphCL, live
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.store.columns import Names
+from tests.conftest import configured
 from tests.estimator.test_typed import library
 
 NODES, MORE, WIDTH = 400, 3, 12
@@ -44,7 +45,7 @@ def whole(x, edges, neighbours, among, **more):
 
 def fitted(graph, **settings):
     values = {"recipe": "cora", "dim": 24, "epochs": 1, "device": "cpu"} | settings
-    return GraphCL(**values).fit(graph)
+    return configured(**values).fit(graph)
 
 
 SETTINGS = {

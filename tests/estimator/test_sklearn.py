@@ -1,6 +1,7 @@
 """What scikit-learn expects of an estimator, as far as it can hold where X is a graph."""
 
 import pickle
+import re
 
 import numpy as np
 import pandas
@@ -117,6 +118,40 @@ def test_what_the_search_is_told_to_do_works(graph, recipe):
         refit=True,
     ).fit([graph])
     assert search.best_params_["temperature"] in (0.5, 1.0)
+
+
+def test_a_search_reaches_keys_of_the_recipe_that_are_no_keywords(graph, recipe):
+    tried = [recipe.replace(weight_decay=0.0), recipe.replace(weight_decay=0.1)]
+    search = GridSearchCV(
+        GraphCL(device="cpu", epochs=1, dim=4),
+        {"recipe": tried, "random_state": [3]},
+        scoring=probe_scorer,
+        cv=[([0], [0])],
+        error_score="raise",
+    ).fit([graph])
+    found = search.best_estimator_
+    assert (found.recipe, found.seed) == (search.best_params_["recipe"], 3)
+    assert found.recipe_ == found.recipe.replace(epochs=1, dim=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"random_state": 4}, "GraphCL: it is called seed; write GraphCL(seed=4)"),
+        ({"fan_out": 5}, "fan_out is a key of the recipe; write GraphCL(Recipe(fan_out=5))"),
+        ({"epoch": 5}, "GraphCL: unknown keyword 'epoch'; did you mean 'epochs'?"),
+        ({"qqqq": 5}, "GraphCL: unknown keyword 'qqqq'; known: recipe, encoder, layers"),
+    ],
+)
+def test_another_keyword_is_answered_with_the_right_one(given, message):
+    with pytest.raises(ParameterError, match=re.escape(message)):
+        GraphCL(**given)
+
+
+def test_the_seed_is_scikit_learns_random_state():
+    model = Pipeline([("embed", GraphCL())]).set_params(embed__random_state=7)["embed"]
+    assert clone(model).seed == 7
+    assert "random_state" not in model.get_params()
 
 
 def test_output_as_tables(graph, recipe):

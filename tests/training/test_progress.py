@@ -9,6 +9,7 @@ from graphcl.errors import MissingExtraError
 from graphcl.estimator import GraphCL
 from graphcl.training.loop import EpochMetrics, PartedMetrics, TrainingState
 from graphcl.training.progress import TensorBoardLog, duration, progress
+from tests.conftest import configured
 
 
 class Terminal(io.StringIO):
@@ -91,7 +92,7 @@ def test_who_does_not_speak_is_silent(capsys):
 def test_a_real_training_speaks_within_an_epoch(graph, mode, capsys, monkeypatch):
     monkeypatch.setattr("graphcl.training.progress.LINE_EVERY_SECONDS", 0.0)
     settings = {"mode": mode, "batch_nodes": 20, "dim": 8, "epochs": 2, "fan_out": 3}
-    GraphCL(device="cpu", verbose=True, **settings).fit(graph)
+    configured(device="cpu", verbose=True, **settings).fit(graph)
     each = -(-graph.num_nodes // 20)
     lines = [one for one in capsys.readouterr().err.splitlines() if one.startswith("train: ")]
     places = [line.split("  ")[0].removeprefix("train: ") for line in lines]
