@@ -224,7 +224,7 @@ def large(encoder: str, kind: str, nodes: slice | None) -> np.ndarray:
     settings = {**PLAIN, "encoder": encoder, "dim": 16, "epochs": 1}
     model = model_of(settings)
     model.fit(graph(kind, features=8))
-    return model.transform(graph(kind, 1, nodes=50_500, features=8), nodes=nodes)
+    return model.transform(graph(kind, 1, nodes=50_500, features=8), rows=nodes)
 
 
 def baseline_cases() -> Iterator[Case]:

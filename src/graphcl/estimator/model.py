@@ -305,6 +305,7 @@ class GraphCL(SklearnTransformer):
         graph: Any,
         *,
         nodes: Any = ...,
+        rows: Any = ...,
         scratch: Path | None = ...,
         node_type: str | None = ...,
     ) -> Rows: ...
@@ -313,15 +314,17 @@ class GraphCL(SklearnTransformer):
         graph: Any,
         *,
         nodes: Any = None,
+        rows: Any = None,
         scratch: Path | None = None,
         node_type: str | None = None,
     ) -> Any:
-        """Returns embeddings of every node of `graph`, which may be unseen.
+        """Returns embeddings of every node of `graph`, which may be unseen, or of some.
 
         Args:
             graph: one graph, or several; or a typed graph, if the model was trained on one.
-            nodes: of one graph: a range of its nodes, ``slice(start, stop)``; an array or list of
-                row numbers, of ids as texts, or of booleans; None is all.
+            nodes: of one graph: an id or several. Without ids, they are row numbers.
+            rows: of one graph, instead of `nodes`: row numbers; a range, ``slice(start, stop)``; or
+                a mask of booleans.
             scratch: of one large graph: a folder for temporary files, where what is computed lies
                 if it would fill the memory; see `embed_graph`. The array returned may then be
                 mapped from there, and the space is freed when it is let go.
@@ -335,29 +338,29 @@ class GraphCL(SklearnTransformer):
         fitted = self._require_fitted("transform")
         given = as_graphs(graph)
         if isinstance(given, Graph):
-            return self._transform_one(fitted, given, nodes, scratch, node_type)
-        if nodes is not None or node_type is not None:
-            what = "a range of nodes" if node_type is None else "a type of nodes"
+            return self._transform_one(fitted, given, (nodes, rows), scratch, node_type)
+        if nodes is not None or rows is not None or node_type is not None:
+            what = "a choice of nodes" if node_type is None else "a type of nodes"
             raise GraphError(f"{given.name}: {what} is of one graph, not of several")
-        return [self._transform_one(fitted, one, None, None, None) for one in given.graphs]
+        return [self._transform_one(fitted, one) for one in given.graphs]
 
     def _transform_one(
         self,
         fitted: Fitted,
         graph: Graph,
-        nodes: Any,
-        scratch: Path | None,
-        node_type: str | None,
+        asked: tuple[Any, Any] = (None, None),
+        scratch: Path | None = None,
+        node_type: str | None = None,
     ) -> Any:
-        """Returns the embeddings of all types, or of one, or of some of its nodes."""
+        """Returns the embeddings of all types, or of one, or of some of its nodes: ids, or rows."""
         plain = fitted.schema.is_plain
-        if nodes is not None and node_type is None and not plain:
+        if (asked[0] is not None or asked[1] is not None) and node_type is None and not plain:
             raise GraphError(f"{graph.name}: of which type are these nodes? Give node_type")
         fitted.schema.check(graph)
         if node_type is not None:
             graph.type(node_type)
         chosen = {
-            name: chosen_nodes(graph if plain else graph.nodes[name], nodes)
+            name: chosen_nodes(graph if plain else graph.nodes[name], *asked)
             for name in (graph.nodes if node_type is None else [node_type])
         }
         z = embed_fitted(
@@ -369,7 +372,7 @@ class GraphCL(SklearnTransformer):
             verbose=self.verbose,
         )
         tables = {
-            name: as_table(self, rows, graph.nodes[name], chosen[name]) for name, rows in z.items()
+            name: as_table(self, some, graph.nodes[name], chosen[name]) for name, some in z.items()
         }
         return tables if node_type is None and not plain else next(iter(tables.values()))
 
@@ -398,9 +401,10 @@ class GraphCL(SklearnTransformer):
     def embed_new(
         self,
         features: Any,
-        neighbours: Any,
+        neighbours: Any = None,
         *,
         graph: Any,
+        rows: Any = None,
         edges: Any = None,
         weights: Any = None,
         node_type: str | None = None,
@@ -414,11 +418,13 @@ class GraphCL(SklearnTransformer):
 
         Args:
             features: of one node ``[P]``, or of several ``[n, P]``.
-            neighbours: of one node: nodes of the graph, by row number or by id as text; it may be
-                empty. Of several nodes: such a list for each. In a graph with types, each neighbour
-                is ``RELATION/ID``, and ``<RELATION/ID`` an edge towards the new node, of a directed
-                relation within its type.
+            neighbours: of one node: ids of nodes of the graph; it may be empty. Of several nodes:
+                such a list for each. In a graph with types, each neighbour is ``RELATION/ID``, and
+                ``<RELATION/ID`` an edge towards the new node, of a directed relation within its
+                type.
             graph: the graph that they join.
+            rows: instead of `neighbours`, in the same form: their row numbers. Not in a graph with
+                types.
             edges: edges among the new nodes: pairs of places in `features`, and a weight as a third
                 number if there is one.
             weights: of the edges to `neighbours`, in their form; None is 1 everywhere.
@@ -431,7 +437,7 @@ class GraphCL(SklearnTransformer):
             GraphError: features, neighbours, edges or weights do not fit the graph.
         """
         live = self.live(graph, node_type=node_type)
-        return live.embed_new(features, neighbours, edges=edges, weights=weights)
+        return live.embed_new(features, neighbours, rows=rows, edges=edges, weights=weights)
 
     def save(self, path: str | Path, *, graph: Any = None, overwrite: bool = False) -> None:
         """Writes a run directory that `load` reads back; it appears whole or not at all.
