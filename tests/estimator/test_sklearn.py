@@ -3,6 +3,7 @@
 import pickle
 import re
 
+import networkx
 import numpy as np
 import pandas
 import polars
@@ -174,6 +175,18 @@ def test_output_as_tables(graph, recipe):
         )
     with pytest.raises(ParameterError, match="set_output: transform must be default"):
         model.set_output(transform="arrow")
+
+
+def test_networkx_to_embedding_in_two_lines():
+    graph = networkx.karate_club_graph()
+    model = graphcl.GraphCL(epochs=1, dim=8, device="cpu")
+    with pytest.raises(GraphError, match=r"no node has the attribute 'x'.*'structural'"):
+        model.fit(graph)
+    networkx.set_node_attributes(graph, dict(graph.degree), "x")
+    z = model.fit_transform(graph)
+    assert np.array_equal(model.transform(graph, nodes=[33]), z[33:])
+    with pytest.raises(GraphError, match=r"HeteroData, or a networkx graph; got ndarray; see"):
+        model.fit(z)
 
 
 def test_pyg_to_embedding_in_two_lines():

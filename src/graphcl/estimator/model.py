@@ -224,9 +224,10 @@ class GraphCL(SklearnTransformer):
         all train one encoder; see `graphcl.distributed`.
 
         Args:
-            graph: a `Graph`, or a `Data` or `HeteroData` of PyTorch Geometric; a list of plain
-                ones; a `GraphCollection`, whose training graphs alone are looked at; or a
-                `PartitionedGraph`, a store in as many parts as there are processes.
+            graph: a `Graph`, a `Data` or `HeteroData` of PyTorch Geometric, or a NetworkX graph
+                whose nodes have the attribute ``x``; a list of plain ones; a `GraphCollection`,
+                whose training graphs alone are looked at; or a `PartitionedGraph`, a store in as
+                many parts as there are processes.
             y: ignored; for scikit-learn.
             checkpoints: a folder to save the training in, by default every minute and at its end;
                 it is left there.
