@@ -97,7 +97,8 @@ class GraphCL(SklearnTransformer):
         seed: decides weights, batches and views; on a CPU it decides every bit of the result.
             It is what scikit-learn calls `random_state`; `set_params` takes both names.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        verbose: show progress on stderr.
+        verbose: whether to show progress on stderr, and what was decided about the graph. None is a
+            progress bar alone, on terminals and in notebooks, unless scikit-learn calls.
         ignore_memory: start even where the estimate says that memory will not suffice.
 
     Attributes:
@@ -151,7 +152,7 @@ class GraphCL(SklearnTransformer):
         budget: int = BUDGET,
         seed: int = 0,
         device: str = "auto",
-        verbose: bool = False,
+        verbose: bool | None = None,
         ignore_memory: bool = False,
     ) -> None:
         self.recipe = recipe
@@ -370,7 +371,7 @@ class GraphCL(SklearnTransformer):
             chosen,
             device=resolve_device(self.device),
             scratch=scratch,
-            verbose=self.verbose,
+            verbose=bool(self.verbose),
         )
         tables = {
             name: as_table(self, some, graph.nodes[name], chosen[name]) for name, some in z.items()

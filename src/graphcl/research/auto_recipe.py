@@ -426,7 +426,9 @@ def tune_unlabelled(
             graph,
             base,
             trials,
-            lambda recipe, _: fit_quietly(GraphCL(recipe, seed=seed, device=str(device)), graph),
+            lambda recipe, _: fit_quietly(
+                GraphCL(recipe, seed=seed, device=str(device), verbose=False), graph
+            ),
             fixed=fixed,
             seed=seed,
             about=about,

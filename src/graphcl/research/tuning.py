@@ -224,7 +224,7 @@ def _trial(optuna: Any, study: Any, search: Search, number: int) -> SearchTrial:
 def _score(optuna: Any, trial: Any, search: Search, scores: dict[int, float]) -> None:
     """Trains once and scores at every mark; raises `TrialPruned` if the trial is stopped early."""
     recipe = search.base.replace(**trial.params, epochs=max(search.marks))
-    model = GraphCL(recipe, seed=search.seed, device=str(search.device))
+    model = GraphCL(recipe, seed=search.seed, device=str(search.device), verbose=False)
     data = search.objective.data
 
     def score(metrics: EpochMetrics) -> None:
