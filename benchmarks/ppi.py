@@ -127,7 +127,7 @@ def main() -> None:
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     recipe = load_recipe(options.recipe).with_texts(**parse_settings(options.settings))
     if options.epochs is not None:
-        recipe = recipe.with_values(epochs=options.epochs)
+        recipe = recipe.replace(epochs=options.epochs)
     collection = load_dataset("ppi")
     probe = Probe(collection, recipe, device, options.probe_steps)
     about = {

@@ -123,7 +123,7 @@ def cases(world):
 
 
 def model_of(settings):
-    return GraphCL(load_recipe("default").with_values(mode="sampled", **settings), device="cpu")
+    return GraphCL(load_recipe("default").replace(mode="sampled", **settings), device="cpu")
 
 
 def figures(model):
@@ -269,7 +269,7 @@ PYG = {"encoder": "gcn", "normalisation": "none", "side_by_side": False, "own_fe
     ],
 )
 def test_what_parts_do_not_allow_is_named(folder, case, settings, error, named):
-    model = GraphCL(load_recipe("default").with_values(**DEFAULT | settings), device="cpu")
+    model = GraphCL(load_recipe("default").replace(**DEFAULT | settings), device="cpu")
     with pytest.raises(error, match=named):
         model.fit(PartitionedGraph(folder / f"{case}-1"))
     with pytest.raises(ParameterError, match="--topology must be one of auto, asked"):

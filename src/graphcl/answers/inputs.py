@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from graphcl.errors import GraphError, RunError, require
 from graphcl.runs.files import weights_digest
+from graphcl.store.columns import Ids
 
 if TYPE_CHECKING:
     from graphcl.graphs.nodes import Nodes
@@ -86,6 +87,12 @@ def ids_of(graph: Any, z: Any) -> Any:
     if ids is None:
         return np.arange(len(z))
     return ids if hasattr(z, "shards") else ids[:]
+
+
+def chosen_rows(ids: Any, nodes: Any, rows: Any, owner: str) -> Array:
+    """Returns the rows that are asked for, by id or by row; all if neither is given."""
+    found = Ids(ids).chosen(nodes, rows, owner, GraphError)
+    return found if isinstance(found, np.ndarray) else np.arange(len(ids))[found or slice(None)]
 
 
 def shards_of_run(

@@ -167,24 +167,24 @@ def embed(
 
     source, loaded = _graph(run, graph, tables, out)
     nodes = loaded.type(only) if isinstance(loaded, Graph) and only else loaded
-    chosen: Any = np.array(ids) if ids else _range(rows, nodes) if rows else None
+    part = _range(rows, nodes) if rows else None
     where = local_device(resolve_device(device))
     with group(where) as share:
         if baseline:
-            z = runs.read_embeddings(run)[chosen or slice(None)]
+            z = runs.read_embeddings(run)[part or slice(None)]
         elif new is not None:
             z = _new_rows(run, loaded, only, new, where)
         elif types:
             from graphcl.estimator import GraphCL  # a second more, for types alone
 
             model = GraphCL.load(run, device=str(where))
-            z = model.transform(loaded, node_type=only, nodes=chosen)
+            z = model.transform(loaded, node_type=only, nodes=ids or None, rows=part)
         else:
-            z = _plain_rows(run, loaded, chosen, where, out.absolute().parent, share)
+            z = _plain_rows(run, loaded, (ids or None, part), where, out.absolute().parent, share)
     if not share.first:
         return
     about: dict[str, Any] = {"out": str(out), "graph": source}
-    named: dict[str, Any] = {"first": chosen.start if rows else 0}
+    named: dict[str, Any] = {"first": part.start if part else 0}
     names: Any = np.array(ids, dtype=object) if ids else None
     if types and only is None:
         about["types"] = {name: len(one) for name, one in z.items()}
@@ -261,14 +261,14 @@ def _graph(run: Path, graph: str | None, tables: TableOptions, out: Path) -> tup
 def _plain_rows(
     run: Path,
     graph: "AnyGraph",
-    chosen: Any,
+    asked: tuple[Any, Any],
     device: "torch.device",
     scratch: Path,
     share: "Share",
 ) -> Array:
     """Returns the embeddings of a plain graph, or of several one below the other.
 
-    Without the estimator, whose imports take a second.
+    Without the estimator, whose imports take a second. Ids or rows are asked for, or None.
     """
     from graphcl.estimator.fitted import Fitted
     from graphcl.estimator.inference import chosen_nodes, embed_fitted
@@ -277,10 +277,10 @@ def _plain_rows(
     fitted = Fitted.read(run)
     options: dict[str, Any] = {"device": device, "verbose": share.first}
     if isinstance(graph, Graph):
-        chosen = {graph.only_type.name: chosen_nodes(graph, chosen)}
+        chosen = {graph.only_type.name: chosen_nodes(graph, *asked)}
         z = embed_fitted(fitted, graph, chosen, scratch=scratch, **options)
         return z[graph.only_type.name]
-    require(chosen is None, "embed", "--id", "a node of one graph", chosen)
+    require(asked[0] is None, "embed", "--id", "a node of one graph", asked[0])
     tables = [embed_fitted(fitted, one, **options) for one in graph.graphs]
     return np.concatenate([rows for table in tables for rows in table.values()])
 

@@ -248,13 +248,13 @@ def train(
     # By name, not as a recipe: a training that was begun may have been with another `default`.
     model = GraphCL(
         chosen,
-        **{key: getattr(values, key) for key in changed},
         seed=seed,
         device=str(where),
         verbose=True,
         ignore_memory=ignore_memory,
         budget=budget or SEARCH_BUDGET,
     )
+    model.settings = {key: getattr(values, key) for key in changed}
     about = describe_store(loaded.store) if isinstance(loaded, PartitionedGraph) else repr(loaded)
     introduction = f"{about}; recipe {chosen}; {device_name(where)}"
     loops = 0 if isinstance(loaded, PartitionedGraph) else loaded.self_loops_removed

@@ -192,7 +192,7 @@ def best_row(found: Sequence[SearchTrial]) -> SearchTrial | None:
 
 def recipe_of(search: Search, row: SearchTrial) -> Recipe:
     """Returns the complete recipe of a trial."""
-    return search.base.with_values(**row["params"], epochs=row["epochs"])
+    return search.base.replace(**row["params"], epochs=row["epochs"])
 
 
 def _trial(optuna: Any, study: Any, search: Search, number: int) -> SearchTrial:
@@ -225,8 +225,8 @@ def _trial(optuna: Any, study: Any, search: Search, number: int) -> SearchTrial:
 
 def _score(optuna: Any, trial: Any, search: Search, scores: dict[int, float]) -> None:
     """Trains once and scores at every mark; raises `TrialPruned` if the trial is stopped early."""
-    recipe = search.base.with_values(**trial.params, epochs=max(search.marks))
-    model = GraphCL(recipe, seed=search.seed, device=str(search.device))
+    recipe = search.base.replace(**trial.params, epochs=max(search.marks))
+    model = GraphCL(recipe, seed=search.seed, device=str(search.device), verbose=False)
     data = search.objective.data
 
     def score(metrics: EpochMetrics) -> None:

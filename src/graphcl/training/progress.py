@@ -1,7 +1,7 @@
 """What a training reports as it goes: progress on stderr, and curves for TensorBoard.
 
 Everything here is an `on_step` or `on_epoch` of the loop, or an `on_rows` of inference. On a
-terminal progress is a bar with rate and ETA, elsewhere it is plain lines.
+terminal and in a notebook progress is a bar with rate and ETA, elsewhere it is plain lines.
 """
 
 import sys
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_stack
 from types import TracebackType
 from typing import Any, Self, TextIO
 
@@ -98,6 +99,17 @@ class RowProgress:
         )
 
 
+def somebody_watches() -> bool:
+    """Returns whether stderr is a terminal's or a notebook's, and scikit-learn did not call."""
+    callers = (frame.f_globals.get("__name__", "") for frame, _ in walk_stack(None))
+    watched = sys.stderr.isatty() or _in_notebook(sys.stderr)
+    return watched and not any(name.startswith("sklearn.") for name in callers)
+
+
+def _in_notebook(stream: TextIO) -> bool:
+    return type(stream).__module__.startswith("ipykernel.")
+
+
 @contextmanager
 def progress(
     *, label: str = "train", stream: TextIO | None = None, speaks: bool = True
@@ -109,6 +121,16 @@ def progress(
     stream = stream if stream is not None else sys.stderr
     if not speaks:
         yield TrainingProgress(lambda *_: None, float("inf"))
+        return
+    if _in_notebook(stream):
+
+        def rewrite(state: TrainingState, text: str) -> None:
+            bar = "━" * (20 * state.done // state.total)
+            line = f"{label} {bar:<20} {state.done}/{state.total} {text}"
+            print(f"\r{line:<100}", end="", file=stream, flush=True)
+
+        yield TrainingProgress(rewrite, BAR_EVERY_SECONDS)
+        print(file=stream, flush=True)
         return
     if not stream.isatty():
         yield TrainingProgress(
