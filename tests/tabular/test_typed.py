@@ -204,13 +204,9 @@ def test_all_that_is_wrong_is_said_at_once_with_a_remedy():
     error = refused(nodes=TYPES, edges=RELATIONS)
     assert isinstance(error, TableError)
     assert [one.split(":")[0] for one in error.problems] == ["author", "paper"]
-    assert {word for word in error.fix if "=" in word} == {"author=motto", "paper=title"}
-    pairs = list(zip(error.fix[::2], error.fix[1::2], strict=True))
-    graph = read_tables(
-        edges=RELATIONS,
-        nodes=TYPES,
-        **{pairs[0][0][2:].replace("-", "_"): [value for _, value in pairs]},
-    )
+    assert {value for _, value in error.fix if "=" in value} == {"author=motto", "paper=title"}
+    proposed = {error.fix[0][0]: [value for _, value in error.fix]}
+    graph = read_tables(edges=RELATIONS, nodes=TYPES, **proposed)
     assert graph.num_nodes == 6
 
 
