@@ -195,7 +195,7 @@ def test_what_is_wrong_with_a_table_is_said(table, error, message):
         ({"tags": "t.csv", "tag_columns": "pag,keyword"}, GraphError, "no column 'pag'.*'page'"),
         ({"tag_columns": "page,keyword"}, GraphError, "tag_columns: there are no tags"),
         ({"tags": "page,keyword", "nodes": None}, GraphError, "columns are those of nodes"),
-        ({"tags": "t.csv", "features": "structural"}, GraphError, "structural leaves tags out"),
+        ({"tags": "t.csv", "features": "structural"}, GraphError, "'structural' leaves tags"),
         ({"tags": "t.csv"}, TableError, "3 different names; at most 2"),
     ],
 )
