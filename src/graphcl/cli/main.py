@@ -27,7 +27,14 @@ from graphcl.cli.options import (
     verbosity_options,
 )
 from graphcl.cli.processes import Ending, announce, end, interrupts, leave, under_torchrun
-from graphcl.errors import GraphCLError, PartError, TableError, TrainingEndedError
+from graphcl.errors import (
+    GraphCLError,
+    PartError,
+    TableError,
+    TrainingEndedError,
+    command_running,
+    option_of,
+)
 
 # The groups of commands in `graphcl --help`. The name of each command is also that of its module
 # and its function; a test compares the summary with the first line of the function.
@@ -225,7 +232,8 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Runs one command and returns its exit code."""
     stderr = sys.stderr
-    with restored_verbosity(), interrupts():  # SIGTERM ends a command as Ctrl-C does
+    # SIGTERM ends a command as Ctrl-C does.
+    with restored_verbosity(), interrupts(), command_running():
         code, message = _run(arguments)
     if message:
         print(message, file=stderr)
@@ -294,7 +302,8 @@ def _table_message(error: TableError, arguments: list[str]) -> str:
     if under_torchrun() and os.environ.get("RANK", "0") != "0":
         return ""
     lines = [" ".join(line.split()) for line in str(error).splitlines()]
-    command = shlex.join(["graphcl", *arguments, *error.fix]) if error.fix else ""
+    words = [word for name, value in error.fix for word in (option_of(name), value)]
+    command = shlex.join(["graphcl", *arguments, *words]) if words else ""
     if not command.isprintable() or len(command) > 2000:
         command = ""
     if len(lines) == 1:

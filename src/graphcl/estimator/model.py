@@ -15,7 +15,7 @@ import torch
 
 from graphcl.devices import resolve_device
 from graphcl.encoders import EncoderFactory
-from graphcl.errors import GraphError, ParameterError, require, suggestion
+from graphcl.errors import GraphError, ParameterError, option, require, suggestion
 from graphcl.estimator.choice import AUTO, Choice, choose_recipe
 from graphcl.estimator.components import Components
 from graphcl.estimator.fitted import Fitted
@@ -275,7 +275,7 @@ class GraphCL(SklearnTransformer):
         options: Any = {"device": device, "ignore_memory": self.ignore_memory}
         if isinstance(given, PartitionedGraph):
             named = self.recipe != AUTO
-            require(named, "train", "--recipe", "a named one over parts", self.recipe)
+            require(named, "train", option("recipe"), "a named one over parts", self.recipe)
             task = task_over_parts(components, given, seed=int(self.seed), **options)
             return task, checkpoints.latest(task.trained) if checkpoints and resume else None
         graphs = given.train if isinstance(given, GraphCollection) else (given,)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from graphcl.datasets import CATALOGUE, FIGURES, figures, load_dataset
-from graphcl.errors import DatasetError, ParameterError, suggestion
+from graphcl.errors import DatasetError, ParameterError, option, suggestion
 from graphcl.graphs.collection import GraphCollection
 from graphcl.research.output import csv_text, markdown_table, terminal_table
 from graphcl.research.rows import Job, Json, Progress, Row, Scoring, execute
@@ -163,7 +163,9 @@ def check_settings(
             taken |= set(changed)
     for key in settings:
         if key not in taken:
-            raise ParameterError(f"--set {key}: none of the systems to run has this setting")
+            raise ParameterError(
+                f"{option('settings', key)}: none of the systems to run has this setting"
+            )
 
 
 def _jobs(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, StoreError, counted
+from graphcl.errors import GraphError, StoreError, counted, option
 from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.conversion import describe_reverse, find_reverse
 from graphcl.graphs.graph import Graph
@@ -219,8 +219,8 @@ def _further(tables: Tables) -> int:
         none = nodes.options.nodes is None
         what = "no node table" if none else "no column that can be a feature"
         raise GraphError(
-            f"the graph has no features ({what}): pass --nodes with numeric columns, or "
-            "--features structural to compute features from the edges alone"
+            f"the graph has no features ({what}): pass {option('nodes')} with numeric columns, or "
+            f"{option('features', 'structural')} to compute features from the edges alone"
         )
     return further
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from graphcl.devices import resolve_device
-from graphcl.errors import ParameterError, RunError, counted, require
+from graphcl.errors import ParameterError, RunError, counted, option, require
 from graphcl.estimator.fitted import Fitted, align
 from graphcl.estimator.fitting import retrain as train_on
 from graphcl.estimator.inference import embed_fitted
@@ -173,9 +173,10 @@ def update_run(
     """
     given = (tables.nodes, edges, remove_nodes, remove_edges)
     if all(one is None for one in given) and not retrain:
-        raise ParameterError("update: nothing to do: give tables, or --retrain")
-    require(epochs is None or retrain, "update", "--epochs", "given with --retrain", epochs)
-    require(keep >= 1, "update", "--keep", "at least 1", keep)
+        raise ParameterError(f"update: nothing to do: give tables, or {option('retrain', True)}")
+    known = f"given with {option('retrain', True)}"
+    require(epochs is None or retrain, "update", option("epochs"), known, epochs)
+    require(keep >= 1, "update", option("keep"), "at least 1", keep)
     clock = _Clock()
     run = versions.run_root(run)
     runs.read_config(run)
