@@ -8,13 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli.graphs import (
-    describe_store,
-    graph_name,
-    load_graph,
-    names_tables,
-    store_figures,
-)
+from graphcl.cli.graphs import describe_store, graph_name, load_graph, store_figures
 from graphcl.cli.options import JsonOption, print_result
 from graphcl.cli.table_options import (
     parse_tables,
@@ -24,6 +18,7 @@ from graphcl.cli.table_options import (
 )
 from graphcl.errors import StoreError, require
 from graphcl.graphs.graph import Graph
+from graphcl.runs.graph import names_tables
 from graphcl.store.header import ORDERS, is_store, read_store
 from graphcl.tabular.build import build_store
 from graphcl.tabular.options import TableOptions

@@ -7,13 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli.graphs import (
-    describe_store,
-    graph_name,
-    load_graph,
-    names_tables,
-    store_figures,
-)
+from graphcl.cli.graphs import describe_store, graph_name, load_graph, store_figures
 from graphcl.cli.options import JsonOption, print_result
 from graphcl.cli.table_options import print_notes, takes_tables
 from graphcl.errors import StoreError
@@ -21,6 +15,7 @@ from graphcl.graphs.filling import describe_filling, fill_features
 from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph
 from graphcl.runs.files import CONFIG
+from graphcl.runs.graph import names_tables
 from graphcl.store.header import HEADER, is_store, part_name, read_store
 from graphcl.store.reader import verify_store
 from graphcl.tabular.build import check_tables, load_tables

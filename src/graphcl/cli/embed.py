@@ -11,15 +11,7 @@ import torch
 import typer
 
 from graphcl.cli.answers import RunArgument, TypeOption
-from graphcl.cli.graphs import (
-    as_trained,
-    graph_name,
-    load_graph,
-    load_run_graph,
-    names_tables,
-    run_graph,
-    run_tables,
-)
+from graphcl.cli.graphs import graph_name, load_graph, load_run_graph
 from graphcl.cli.options import DeviceOption, JsonOption, print_result
 from graphcl.cli.processes import ProcessesOption, launch
 from graphcl.cli.table_options import takes_tables
@@ -53,7 +45,8 @@ from graphcl.partitioned.shards import (
     write_typed_shards,
 )
 from graphcl.runs import files as runs
-from graphcl.runs.nodes import run_types, type_folder
+from graphcl.runs.graph import as_trained, names_tables, run_graph
+from graphcl.runs.nodes import run_types, trained_tables, type_folder
 from graphcl.serving.requests import JSON, Bounds, read_asked
 from graphcl.store.header import is_divided, is_parts, read_store
 from graphcl.store.reader import PartNodes
@@ -259,7 +252,10 @@ def _graph(run: Path, graph: str | None, tables: TableOptions, out: Path) -> tup
     if graph is None and tables.edges is None:
         require(not tables.given(), "embed", "GRAPH", "named when table options are given", graph)
         return run_graph(run), load_run_graph(run, again=again)
-    name, trained = graph_name(graph, tables, "embed"), run_tables(run)
+    name, trained = (
+        graph_name(graph, tables, "embed"),
+        trained_tables(run),
+    )
     if trained is not None and names_tables(name, tables):
         tables = as_trained(run, tables.after(trained))
     loaded = load_graph(graph, tables)

@@ -17,7 +17,7 @@ from graphcl.cli.answers import (
     nodes_folder,
     type_of_folder,
 )
-from graphcl.cli.graphs import load_run_graph, note, run_graph
+from graphcl.cli.graphs import load_run_graph, note
 from graphcl.cli.options import (
     DeviceOption,
     JsonOption,
@@ -44,6 +44,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph
 from graphcl.research.trials import find_system, repeat_method, summarise
 from graphcl.runs import files as runs
+from graphcl.runs.graph import run_graph
 from graphcl.tabular.options import TableOptions
 from graphcl.training_run import keep_embeddings
 

@@ -14,7 +14,7 @@ from graphcl.cli.answers import (
     nodes_folder,
     type_of_folder,
 )
-from graphcl.cli.graphs import UntrustedRunError, load_run_graph
+from graphcl.cli.graphs import load_run_graph
 from graphcl.cli.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import GraphCLError, RunError, require
@@ -23,6 +23,7 @@ from graphcl.opening import AnyGraph
 from graphcl.reporting.contents import Sharded, gather
 from graphcl.reporting.page import render
 from graphcl.runs import files as runs
+from graphcl.runs.graph import UntrustedRunError
 from graphcl.runs.nodes import lacks_embeddings
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.training_run import keep_embeddings

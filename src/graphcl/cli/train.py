@@ -15,16 +15,7 @@ import numpy as np
 import torch
 import typer
 
-from graphcl.cli.graphs import (
-    FLATTENED,
-    describe_store,
-    graph_fingerprint,
-    graph_name,
-    load_graph,
-    names_tables,
-    note,
-    read_tables,
-)
+from graphcl.cli.graphs import FLATTENED, describe_store, graph_name, load_graph, note
 from graphcl.cli.options import (
     DeviceOption,
     JsonOption,
@@ -55,6 +46,7 @@ from graphcl.recipes.recipe import recipe_for
 from graphcl.research.trials import find_system, score_method, train_method
 from graphcl.runs import files as runs
 from graphcl.runs.files import CURVES, EPOCHS, Origin
+from graphcl.runs.graph import graph_fingerprint, names_tables, read_tables
 from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.runs.results import BaselineResult, GraphFacts, TrainingResult
 from graphcl.store.header import is_parts
