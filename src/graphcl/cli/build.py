@@ -87,14 +87,9 @@ def build(
 
         graphcl build --nodes author=a.csv --nodes paper=p.csv --edges writes=w.csv --out store
     """
-    from graphcl.cli.graphs import (
-        describe_store,
-        graph_name,
-        load_graph,
-        names_tables,
-        store_figures,
-    )
+    from graphcl.cli.graphs import describe_store, graph_name, load_graph, store_figures
     from graphcl.graphs.graph import Graph
+    from graphcl.runs.graph import names_tables
     from graphcl.tabular.build import build_store
 
     one = plain_edges(edges)

@@ -51,7 +51,8 @@ def check(
 
         graphcl check --nodes author=authors.csv --nodes paper=papers.csv --edges writes=writes.csv
     """
-    from graphcl.cli.graphs import graph_name, load_graph, names_tables
+    from graphcl.cli.graphs import graph_name, load_graph
+    from graphcl.runs.graph import names_tables
     from graphcl.tabular.build import check_tables, load_tables
 
     name = graph_name(graph, tables, "check")

@@ -214,7 +214,7 @@ def _require_all_types(types: list[str], out: Path, options: list[str]) -> None:
 
 def _require_stored(run: Path, graph: str | None) -> None:
     """Refuses a baseline's run that has no embeddings of this graph."""
-    from graphcl.cli.graphs import run_graph
+    from graphcl.runs.graph import run_graph
 
     name, source = runs.read_config(run, baselines=True).method, run_graph(run)
     if graph is not None and graph != source:
@@ -234,15 +234,9 @@ def _require_kind(run: Path, name: str, *, typed: bool, where: str = "") -> None
 
 def _graph(run: Path, graph: str | None, tables: TableOptions, out: Path) -> tuple[str, Any]:
     """Returns the graph that is named, or that of the run, and its name."""
-    from graphcl.cli.graphs import (
-        as_trained,
-        graph_name,
-        load_graph,
-        load_run_graph,
-        names_tables,
-        run_graph,
-        run_tables,
-    )
+    from graphcl.cli.graphs import graph_name, load_graph, load_run_graph
+    from graphcl.runs.graph import as_trained, names_tables, run_graph
+    from graphcl.runs.nodes import trained_tables
 
     again = ("embed", str(run), "--out", str(out))
     if runs.read_config(run, baselines=True).method:
@@ -250,7 +244,7 @@ def _graph(run: Path, graph: str | None, tables: TableOptions, out: Path) -> tup
     if graph is None and tables.edges is None:
         require(not tables.given(), "embed", "GRAPH", "named when table options are given", graph)
         return run_graph(run), load_run_graph(run, again=again)
-    name, trained = graph_name(graph, tables, "embed"), run_tables(run)
+    name, trained = graph_name(graph, tables, "embed"), trained_tables(run)
     if trained is not None and names_tables(name, tables):
         tables = as_trained(run, tables.after(trained))
     loaded = load_graph(graph, tables)

@@ -77,7 +77,7 @@ def evaluate(
     require(repeats >= 1, "evaluate", "--runs", "at least 1", repeats)
     folder = nodes_folder(run, node_type, is_labelled)
     launch(processes)
-    from graphcl.cli.graphs import load_run_graph, note, run_graph
+    from graphcl.cli.graphs import load_run_graph, note
     from graphcl.devices import resolve_device
     from graphcl.distributed import apart, first_process, from_rank, group, local_device
     from graphcl.evaluation import score_predictions
@@ -85,6 +85,7 @@ def evaluate(
     from graphcl.evaluation.splits import over_splits
     from graphcl.graphs.graph import Graph
     from graphcl.research.trials import summarise
+    from graphcl.runs.graph import run_graph
     from graphcl.training_run import keep_embeddings
 
     kept = load_run_graph(run, graph, tables, again=("evaluate", str(run)))

@@ -106,7 +106,8 @@ def _graph(run: Path, given: str | None, tables: TableOptions) -> "tuple[AnyGrap
     Raises:
         RunError: the graph is not read on the run's word, or is another one than was asked for.
     """
-    from graphcl.cli.graphs import UntrustedRunError, load_run_graph
+    from graphcl.cli.graphs import load_run_graph
+    from graphcl.runs.graph import UntrustedRunError
 
     try:
         return load_run_graph(run, given, tables, again=("report", str(run))), ""

@@ -289,8 +289,9 @@ def _load(
     Inductive training does not see other nodes than the training's, so neither may a preparation.
     `whole` says that all lists of edges are among the options.
     """
-    from graphcl.cli.graphs import graph_fingerprint, load_graph, names_tables, read_tables
+    from graphcl.cli.graphs import load_graph
     from graphcl.distributed import first_process
+    from graphcl.runs.graph import graph_fingerprint, names_tables, read_tables
 
     if not names_tables(name, tables):
         loaded = load_graph(name, tables)

@@ -317,7 +317,7 @@ def delta_options(base: Path, config: runs.RunConfig, given: TableOptions) -> Ta
     Raises:
         RunError: what the run keeps of them is damaged.
     """
-    trained = trained_tables(base, config) or TableOptions()
+    trained = trained_tables(base) or TableOptions()
     merged = given.after(trained)
     return replace(
         merged,
