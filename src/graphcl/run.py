@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import RunError, counted, require
+from graphcl.errors import RunError, counted, option, require
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
 from graphcl.runs import versions
@@ -24,15 +24,17 @@ from graphcl.tabular.options import TableOptions
 
 if TYPE_CHECKING:  # each is imported by the answer that needs it
     from graphcl.answers.grouping import Groups
+    from graphcl.answers.linking import LinkEvaluation, Links
     from graphcl.answers.prediction import KnownLabels, Predictions
     from graphcl.answers.similar import Neighbours
     from graphcl.estimator import GraphCL
     from graphcl.graphs.graph import Graph
+    from graphcl.graphs.relation import Relation
     from graphcl.opening import AnyGraph
+    from graphcl.updating.run import Update
 
 Array = npt.NDArray[Any]
 LEARN = ("all", "train")
-KEEP = 10  # versions beside the training
 
 
 class Run:
@@ -70,6 +72,11 @@ class Run:
         self._kept: dict[tuple[str, Path], Any] = {}
         self.read_graph: Callable[[Path], AnyGraph] = self._read_graph
         runs.read_config(self.folder, baselines=True)
+
+    def reading(self, tables: TableOptions, read_graph: "Callable[[Path], AnyGraph]") -> Self:
+        """Sets how the graph is read, as a command does."""
+        self._tables, self.read_graph = tables, read_graph
+        return self
 
     def __repr__(self) -> str:
         about = read_result(self.folder) if (self.folder / runs.RESULT).is_file() else {}
@@ -110,14 +117,18 @@ class Run:
         Raises:
             RunError: it cannot be read, it has changed, or it is not read on the run's word.
         """
-        return self._once("graph", self.read_graph)
+        graph: AnyGraph = self._once("graph", self.read_graph)
+        return graph
 
     @property
     def model(self) -> "GraphCL":
         """The trained model."""
         from graphcl.estimator import GraphCL
 
-        return self._once("model", lambda folder: GraphCL.load(folder, device=self.device))
+        model: GraphCL = self._once(
+            "model", lambda folder: GraphCL.load(folder, device=self.device)
+        )
+        return model
 
     @property
     def embeddings(self) -> Any:
@@ -471,8 +482,10 @@ class Run:
         return versions.rollback(self.path, version)
 
     def _places(self, nodes: Nodes, ids: Any, rows: Any) -> Array:
-        """Returns the rows of some nodes, which are given by ids or by rows."""
-        return Ids(nodes.ids).chosen(ids, rows, str(self._shards or self.path), RunError)
+        """Returns the rows of some nodes, which are given by ids or by rows; None are all."""
+        found = Ids(nodes.ids).chosen(ids, rows, str(self._shards or self.path), RunError)
+        every = np.arange(nodes.num_nodes)
+        return found if isinstance(found, np.ndarray) else every[found or slice(None)]
 
 
 def _is_labelled(nodes: Nodes) -> bool:

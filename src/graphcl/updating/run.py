@@ -188,7 +188,7 @@ def update_run(
         clock("reading the run")
         grown = grow(
             graph,
-            delta_options(base, config, replace(tables, nodes=None)),
+            delta_options(base, replace(tables, nodes=None)),
             nodes=tables.nodes,
             edges=edges,
             remove_nodes=remove_nodes,
@@ -311,7 +311,7 @@ def _refuse_other_version(base: Path, graph: Graph) -> None:
         raise RunError(f"{root}: is at version {number}, whose graph it holds; {advice}")
 
 
-def delta_options(base: Path, config: runs.RunConfig, given: TableOptions) -> TableOptions:
+def delta_options(base: Path, given: TableOptions) -> TableOptions:
     """Returns the options to read new tables with: those given, completed from the training's.
 
     Raises:
